@@ -1,22 +1,17 @@
 """The events a run reports: frozen records of JSON-safe values, no tensors, images by path.
 
-The same records go over the queue to the window, as lines into `events.jsonl`, and over a pipe from a child process.
+The same records go over the queue to the window, as lines (`event_lines`) into `events.jsonl`, and over a pipe from a
+child process.
 Only progress events may be coalesced (the newest one replaces the others); every other event must arrive.
 """
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import cache
-from typing import Any, ClassVar, Literal, get_args
-
-from pydantic import TypeAdapter, ValidationError
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
 from modules.system.problem import count
-from modules.system.redaction import redacted
 from trainer.rollout_events import ChoicesWanted, RolloutSampled
 
 Phase = Literal[
@@ -70,7 +65,7 @@ class PhaseChanged:
 
 @dataclass(frozen=True, slots=True)
 class DownloadProgress:
-    """How much of the base model is downloaded, in millions of bytes."""
+    """How much of a model or a data set is downloaded, in millions of bytes."""
 
     may_coalesce: ClassVar[bool] = True
 
@@ -81,7 +76,7 @@ class DownloadProgress:
 
 @dataclass(frozen=True, slots=True)
 class CacheProgress:
-    """How far a cache is built. `what` is "images" or "captions"."""
+    """How far a cache is built. `what` is "images", "conditioning images", "masks" or "captions"."""
 
     may_coalesce: ClassVar[bool] = True
 
@@ -95,7 +90,7 @@ class CacheProgress:
 class CacheFilled:
     """A cache has every entry of a dataset: `num_found` of `num_entries` were there before; `num_bytes` is their size.
 
-    `what` is "images" or "captions". Equal images or captions share an entry.
+    `what` is "images", "conditioning images" or "captions". Equal images or captions share an entry.
     """
 
     may_coalesce: ClassVar[bool] = False
@@ -110,8 +105,33 @@ class CacheFilled:
         """The event as a sentence, with the hit rate."""
         entries = count(self.num_entries, "entry", "entries")
         found = f"{self.num_found:,} of {entries} found ({self.num_found / self.num_entries:.0%})"
-        name = {"images": "Latent cache", "captions": "Text cache"}.get(self.what, self.what)
+        names = {"images": "Latent cache", "conditioning images": "Conditioning image cache", "captions": "Text cache"}
+        name = names.get(self.what, self.what)
         return f"{name}: {found}, {self.num_entries - self.num_found:,} encoded; {self.num_bytes / 1e6:,.1f} MB."
+
+
+@dataclass(frozen=True, slots=True)
+class ImagesDropped:
+    """An epoch, counted from 1, leaves out the images of partial batches: `names` are the first of `num_images`.
+
+    `path` is the file that lists all of them; empty if it cannot be written. Some may have other samples in the epoch.
+    """
+
+    may_coalesce: ClassVar[bool] = False
+
+    epoch: int
+    num_images: int
+    names: tuple[str, ...]
+    path: str = ""
+
+    @property
+    def summary(self) -> str:
+        """The event as a sentence."""
+        num_more = self.num_images - len(self.names)
+        more = f" and {num_more:,} more" if num_more > 0 else ""
+        place = ", all in dropped.csv" if more and self.path else ""
+        images = f"{self.num_images:,} image{'s' if self.num_images != 1 else ''}"
+        return f"Epoch {self.epoch:,} drops {images} in partial batches{place}: {', '.join(self.names)}{more}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +192,7 @@ class RewardMeasured:
     `followed` is the weighted sum that the training maximizes, `held_out` the score of the reward model `held_out_by`,
     which is measured only. `by_reward_model` has the score of each reward model. `best_step` is the step at which
     `held_out` (`followed` without a held-out reward model) was highest in this run; a measurement before the first
-    step does not count.
+    step does not count. `diversity` is how different the images of a prompt are, if prompts have several seeds.
     """
 
     may_coalesce: ClassVar[bool] = False
@@ -184,6 +204,7 @@ class RewardMeasured:
     held_out_by: str = ""
     by_reward_model: Mapping[str, float] = field(default_factory=dict)
     best_step: int | None = None
+    diversity: float | None = None
 
     @property
     def is_best(self) -> bool:
@@ -306,6 +327,7 @@ Event = (
     | DownloadProgress
     | CacheProgress
     | CacheFilled
+    | ImagesDropped
     | StepFinished
     | ValidationFinished
     | RewardMeasured
@@ -319,57 +341,3 @@ Event = (
     | RunFinished
     | RunFailed
 )
-
-EVENT_TYPES: Mapping[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
-
-
-def to_line(event: Event, **extra: Any) -> str:
-    """Return the event as one line of JSON, its kind under "event"; `extra` keys (a time stamp) are added.
-
-    A number that is not finite, such as a NaN loss, is written as a string ("nan", "inf"), because JSON cannot hold it.
-    """
-    return json.dumps(_json_safe({"event": type(event).__name__, **extra, **asdict(event)}), allow_nan=False)
-
-
-def from_line(line: str) -> Event | None:
-    """Return the event of a line, or None for any other line (from a newer version, or half written)."""
-    try:
-        data = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    name = data.pop("event", None) if isinstance(data, dict) else None
-    if not isinstance(name, str) or name not in EVENT_TYPES:
-        return None
-    try:
-        return _reader(name).validate_python(data)
-    except ValidationError:
-        return None
-
-
-@cache
-def _reader(name: str) -> TypeAdapter[Event]:
-    return TypeAdapter(EVENT_TYPES[name])
-
-
-def without_secrets(event: Event) -> Event:
-    """Return the event with known secrets removed from its texts; paths and names that programs act on stay."""
-    texts = {name: getattr(event, name) for name in event.__slots__ if name not in _PLACES | _NAMES}
-    safe_texts = {name: redacted(text) for name, text in texts.items() if isinstance(text, str)}
-    changed: dict[str, Any] = {name: text for name, text in safe_texts.items() if text != texts[name]}
-    return replace(event, **changed) if changed else event
-
-
-_PLACES = frozenset({"run_dir", "path", "model_path", "backup_path", "details_path"})
-_NAMES = frozenset({"phase", "outcome", "family", "method", "trains", "format", "what", "device"})
-
-
-def _json_safe(value: Any) -> Any:
-    match value:
-        case Mapping():
-            return {key: _json_safe(v) for key, v in value.items()}
-        case list() | tuple():
-            return [_json_safe(v) for v in value]
-        case float() if not math.isfinite(value):
-            return str(value)
-        case _:
-            return value

@@ -8,6 +8,7 @@ from functools import partial
 from modules.data.cache.stat_index import StatIndex
 from modules.data.captions.sources import CaptionOrigin
 from modules.data.concept import Concept
+from modules.data.hub import HUB_SCHEME
 from modules.data.scan import Scan, image_index, scan_folder
 from modules.system.paths import from_root
 from ui.run.background import Background
@@ -59,6 +60,8 @@ def _scan(key: Key, index: StatIndex) -> Result:
     path, include_subfolders, captions = key
     if not path:
         return "no folder chosen"
+    if path.startswith(HUB_SCHEME):
+        return "on the Hugging Face hub"
     try:
         return scan_folder(from_root(path), include_subfolders=include_subfolders, captions=captions, index=index)
     except FileNotFoundError:

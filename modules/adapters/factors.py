@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
-from modules.formats.adapter_names import DORA_SCALE, DOWN, LOHA_FACTORS, LORA_FACTORS, UP
+from modules.formats.adapter_names import DORA_SCALE, DOWN, LOHA_FACTORS, LORA_FACTORS, lacking_factor
 
 BIASES = frozenset({"diff_b", "b_norm"})
 DIFFERENCES = frozenset({"diff", "w_norm"})
@@ -16,7 +16,6 @@ _KINDS = (
     (_LOKR, {"lokr_w1", "lokr_w1_a"}),
     (DIFFERENCES, DIFFERENCES),
 )
-_NEEDED = ((DOWN, UP), ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b"))
 
 
 def can_act(factors: Collection[str]) -> bool:
@@ -25,18 +24,3 @@ def can_act(factors: Collection[str]) -> bool:
     if not names:
         return bool(factors)
     return not lacking_factor(names) and any(names <= kind and names & first for kind, first in _KINDS)
-
-
-def lacking_factor(factors: Collection[str]) -> str:
-    """Return the name of a factor that a layer with these lacks; empty where its change is complete."""
-    return next(_lacking(frozenset(factors)), "")
-
-
-def _lacking(names: frozenset[str]) -> Iterator[str]:
-    for needed in _NEEDED:
-        if names & set(needed):
-            yield from (name for name in needed if name not in names)
-    if any(name.startswith("lokr_") for name in names):
-        for side in ("lokr_w1", "lokr_w2"):
-            if side not in names and not {f"{side}_a", f"{side}_b"} <= names:
-                yield side

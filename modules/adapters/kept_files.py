@@ -12,7 +12,8 @@ from modules.adapters.spec import FileForm
 from modules.adapters.start import Start
 from modules.families.spec import LoraNaming
 from modules.formats.adapter_layers import AdapterLayer
-from modules.formats.lora_files import fits_peft, second_copies, to_kohya
+from modules.formats.adapter_names import second_copies
+from modules.formats.lora_files import fits_peft, to_kohya
 from modules.formats.safetensors_io import Writable
 
 
@@ -45,10 +46,11 @@ def written_of(start: Start | None, form: FileForm) -> list[AdapterLayer]:
 
 def copies_in(start: Start, naming: LoraNaming) -> list[str]:
     """Return the names of the other tensors that are second copies of layers which are written under these names."""
-    places = {(layer.part, layer.path) for layer in start.kept}
+    places = {(layer.part, layer.path) for layer in (*start.kept, *start.left_out)}
     places |= {(part, path) for part, paths in start.targets.items() for path in paths}
     places |= {(layer.part, layer.path) for layers in start.trained.values() for layer in layers}
-    return second_copies(start.others, {naming.kohya_name(*place) for place in places})
+    others = (*start.others, *start.left_out_others)
+    return second_copies(others, {naming.kohya_name(*place) for place in places})
 
 
 def lost_in(start: Start, form: FileForm) -> Iterator[str]:

@@ -6,22 +6,19 @@ if the adapter file has been changed or deleted since.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 
+from modules.adapters.content_index import ContentIndex, factors_by_layer, index_in, layer_tensor, other_tensor
 from modules.adapters.factors import BIASES, can_act
 from modules.adapters.spec import Trainable
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import MID
 from modules.formats.safetensors_io import read_safetensors, write_safetensors
 from modules.system.errors import DarkroomError
-
-_INDEX = "darkroom_adapter_layers"
-_LAYER, _OTHER = "layer", "other"
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,31 +105,21 @@ def changes_weight(layer: AdapterLayer) -> bool:
 def write_content(path: Path, content: AdapterContent) -> None:
     """Write the content of an adapter file, bit for bit and independent of the names in it, atomically."""
     tensors: dict[str, torch.Tensor] = {}
-    layers, others = [], []
     for number, layer in enumerate(content.layers):
-        layers.append([layer.part, layer.path, layer.alpha])
-        tensors |= {f"{_LAYER}.{number}.{name}": factor for name, factor in layer.factors.items()}
-    for number, (name, tensor) in enumerate(content.others.items()):
-        others.append(name)
-        tensors[f"{_OTHER}.{number}"] = tensor
-    index = {"where": content.where, "layers": layers, "others": others}
-    write_safetensors(path, tensors, {_INDEX: json.dumps(index)})
+        tensors |= {layer_tensor(number, name): factor for name, factor in layer.factors.items()}
+    tensors |= {other_tensor(number): tensor for number, tensor in enumerate(content.others.values())}
+    layers = tuple((layer.part, layer.path, layer.alpha) for layer in content.layers)
+    write_safetensors(path, tensors, ContentIndex(content.where, layers, tuple(content.others)).to_metadata())
 
 
 def read_content(path: Path) -> AdapterContent:
     """Read what `write_content` wrote. Raises DarkroomError if it cannot be read."""
     tensors, metadata = read_safetensors(path)
     try:
-        index = json.loads(metadata[_INDEX])
-        factors: dict[int, dict[str, torch.Tensor]] = {}
-        for name, tensor in tensors.items():
-            group, _, rest = name.partition(".")
-            if group == _LAYER:
-                number, _, factor = rest.partition(".")
-                factors.setdefault(int(number), {})[factor] = tensor
-        layers = tuple(AdapterLayer(part, at, factors[n], alpha) for n, (part, at, alpha) in enumerate(index["layers"]))
-        others = {name: tensors[f"{_OTHER}.{number}"] for number, name in enumerate(index["others"])}
-        return AdapterContent(index["where"], layers, others)
+        index, factors = index_in(metadata), factors_by_layer(tensors)
+        layers = tuple(AdapterLayer(part, at, factors[n], alpha) for n, (part, at, alpha) in enumerate(index.layers))
+        others = {name: tensors[other_tensor(number)] for number, name in enumerate(index.others)}
+        return AdapterContent(index.where, layers, others)
     except (ValueError, KeyError, TypeError) as error:
         raise DarkroomError(
             f"{path} is damaged: it should hold what the run started from.", advice="Start a new run."

@@ -10,11 +10,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from modules.adapters.factors import lacking_factor
 from modules.adapters.registry import ADAPTERS, DEFAULT, spec_labelled
 from modules.adapters.spec import AdapterSpec
 from modules.adapters.start import AdapterContent
-from modules.adapters.stored_header import reason_to_refuse
+from modules.adapters.stored_header import reason_if_broken, reason_to_refuse
 from modules.families.kinds.identify import identify
 from modules.families.kinds.registry import serves_as
 from modules.families.spec import LoraNaming
@@ -45,11 +44,11 @@ def read_adapter(path: Path, naming: LoraNaming, modules: Mapping[str, nn.Module
     refusal, advice = reason_to_refuse(path.name, len(content.layers), content.unplaced)
     if refusal:
         raise DarkroomError(refusal, advice=advice)
+    shapes = {(x.part, x.path): {name: tuple(f.shape) for name, f in x.factors.items()} for x in content.layers}
+    broken, advice = reason_if_broken(path.name, shapes)
+    if broken:
+        raise DarkroomError(broken, advice=advice)
     for layer in content.layers:
-        if lacking := lacking_factor(layer.factors):
-            raise DarkroomError(
-                f"{path.name} is incomplete: {layer.part}.{layer.path} has no {lacking}.", advice="Download it again."
-            )
         if not math.isfinite(layer.alpha or 0.0) or not all(map(_is_finite, layer.factors.values())):
             raise _not_finite(path, f"{layer.part}.{layer.path}")
     for name, tensor in content.extra_tensors.items():

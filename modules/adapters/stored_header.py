@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from modules.adapters.content_index import factors_by_layer, index_in
 from modules.adapters.spec import Shape
-from modules.formats.adapter_names import ALPHA, layer_and_factor, layers_in
+from modules.formats.adapter_names import ALPHA, damage_in, lacking_factor, layer_and_factor, layers_in, second_copies
 from modules.formats.adapter_targets import AdapterTargets
 from modules.formats.checkpoint_header import CheckpointHeader
 from modules.system.problem import count
@@ -20,29 +21,48 @@ class StoredHeader:
     """The layers of a file by part and path, each with the shapes of its factors, and the names of the other tensors.
 
     Paths are those of the memory walk: text layers without "text_model.". `unplaced` are the layers that the model does
-    not have, by their names in the file; their tensors are among the others.
+    not have, by their names in the file; their tensors are among the others. `copies` are tensors of layers that the
+    file names twice (`second_copies`), which are not.
     """
 
     layers: Mapping[Place, Mapping[str, Shape]]
     others: tuple[str, ...]
     unplaced: tuple[str, ...] = ()
+    copies: tuple[str, ...] = ()
 
 
 def stored_header(header: CheckpointHeader, targets: AdapterTargets) -> StoredHeader:
     """Return what a file with this header holds for a model with these layers (`AdapterFile` has it with tensors)."""
     layers: dict[Place, Mapping[str, Shape]] = {}
     placed: set[str] = set()
+    written: set[str] = set()
     unplaced: list[str] = []
     for layer, shapes in layers_in(dict(sorted(header.shapes.items()))).items():
         target = targets.find(layer, shapes)
-        place = None if target is None else (target.part, target.path.removeprefix(_TEXT_MODEL))
-        if place is not None and place not in layers:
+        if target is not None and (place := (target.part, target.path.removeprefix(_TEXT_MODEL))) not in layers:
+            written.add(target.kohya_name)
             layers[place] = {factor: shape for factor, shape in shapes.items() if factor != ALPHA}
             placed.add(layer)
         else:
             unplaced.append(layer)
-    others = (name for name in sorted(header.shapes) if layer_and_factor(name)[0] not in placed)
-    return StoredHeader(layers, tuple(others), tuple(unplaced))
+    rest = [name for name in sorted(header.shapes) if layer_and_factor(name)[0] not in placed]
+    copies = second_copies(rest, written)
+    others = sorted(set(rest) - set(copies))
+    return StoredHeader(layers, tuple(others), tuple(unplaced), tuple(copies))
+
+
+def header_of_copy(header: CheckpointHeader, targets: AdapterTargets) -> tuple[str, StoredHeader]:
+    """Return the name of the file that a run started from, and what it held, from the run's own copy (`read_content`).
+
+    Raises ValueError, KeyError or TypeError if it is no such copy.
+    """
+    index, factors = index_in(header.metadata), factors_by_layer(header.shapes)
+    places = ((part, path.removeprefix(_TEXT_MODEL)) for part, path, _ in index.layers)
+    layers = {place: factors[number] for number, place in enumerate(places)}
+    written = {t.kohya_name for t in targets.all if (t.part, t.path.removeprefix(_TEXT_MODEL)) in layers}
+    copies = second_copies(index.others, written)
+    others = tuple(name for name in index.others if name not in copies)
+    return index.where, StoredHeader(layers, others, copies=tuple(copies))
 
 
 def reason_to_refuse(where: str, num_placed: int, unplaced: Sequence[str]) -> tuple[str, str]:
@@ -54,3 +74,16 @@ def reason_to_refuse(where: str, num_placed: int, unplaced: Sequence[str]) -> tu
         return "", ""
     message = f"{where} has {count(len(unplaced), 'layer')} that this model does not have; the first is {unplaced[0]}."
     return message, "Choose a LoRA made for a model of this size."
+
+
+def reason_if_broken(where: str, layers: Mapping[Place, Mapping[str, Shape]]) -> tuple[str, str]:
+    """Return which layer of the file named `where` lacks a factor or has a damaged one, and an advice.
+
+    `layers` are the shapes of the factors of each layer. Two empty strings if all can be what they are.
+    """
+    for (part, path), shapes in layers.items():
+        if damage := damage_in(shapes):
+            return f"{where} is damaged at {part}.{path}: {damage}.", "Download it again."
+        if lacking := lacking_factor(shapes):
+            return f"{where} is incomplete: {part}.{path} has no {lacking}.", "Download it again."
+    return "", ""

@@ -43,3 +43,16 @@ def uses_prior(config: Config) -> bool:
 def steps_per_group(config: Config) -> int:
     """Return how many optimizer steps are made from one accumulation group of the loader."""
     return method_of(config).steps_per_group(config.training.method)
+
+
+def reports(config: Config, metric: str) -> bool:
+    """Return whether the method reports a metric with its settings, such as "kl"."""
+    return metric in method_of(config).reports(config.training.method)
+
+
+def seeds_per_measured_prompt(config: Config) -> int:
+    """Return with how many seeds each prompt of a reward measurement is sampled at least.
+
+    Two where the diversity is limited and the method's own rollouts do not report it.
+    """
+    return 2 if config.reward.min_diversity is not None and not reports(config, "diversity") else 1

@@ -16,13 +16,25 @@ if TYPE_CHECKING:  # the window's process imports the type but never torch
 
 
 @dataclass(frozen=True, eq=False)
+class InpaintingInputs:
+    """What an inpainting model gets beside the noisy latents of a batch, at their size and in their dtype.
+
+    The masks are 1 where it inpaints and 0 elsewhere, and the latents those of the conditioning images.
+    """
+
+    masks_B1HW: torch.Tensor
+    latents_BCHW: torch.Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class Batch:
     """A micro-batch of images of one size. B images; shapes: latents (B, C, H, W), loss weights (B,).
 
     `conditioning` lacks the captions that are encoded during the step because their text encoder is trained: some of
-    them, or all (None). `size_conditionings` describe how each image was resized and cropped. `group_samples` is the
-    number of images in the whole accumulation group, by which the step's gradient is divided; `is_last_micro_batch`
-    marks its last micro-batch. `step`, the group's first, and `micro_batch` count from 0 and select the random seeds.
+    them, or all (None). `size_conditionings` describe how each image was resized and cropped. `epoch` is the one it is
+    trained in, to which some samples of a merged batch do not belong. `group_samples` is the number of images in the
+    whole accumulation group, by which the step's gradient is divided; `is_last_micro_batch` marks its last micro-batch.
+    `step`, the group's first, and `micro_batch` count from 0 and select the random seeds.
     `masks_B1HW`, at the size of the latents, are 1 where an image is trained with full weight and 0 where with that of
     the unmasked area; `area_weights_B1HW` are the resulting weights of the errors. Both are None without masked
     training.
@@ -31,6 +43,7 @@ class Batch:
     the loss; None adds none.
     `empty_for` is empty, or has the indices of the text encoders that get the empty prompt for each image; then
     `conditioning` has one more entry at the end, that of the empty prompt.
+    `inpainting` is None except for inpainting models.
     """
 
     latents_BCHW: torch.Tensor
@@ -49,6 +62,7 @@ class Batch:
     area_weights_B1HW: torch.Tensor | None = None
     prior_weights_B1HW: torch.Tensor | None = None
     prior_samples: tuple[bool, ...] = ()
+    inpainting: InpaintingInputs | None = None
 
     @property
     def num_samples(self) -> int:

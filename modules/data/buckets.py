@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from modules.data.rotation import NO_ROTATION, Angles
 from modules.settings.resolution import sides_of
 
 AspectRatios = Literal["free", "fixed"]
@@ -56,7 +57,8 @@ class BucketRules:
 
     A resolution is the side of a square in pixels, or a size such as "1024x768", rounded down to multiples of the
     bucket step, which is then the only one for all images. `fixed` replaces all resolutions by such a size. With
-    `never_upscale`, an image that is smaller than its bucket gets a smaller bucket of the same shape.
+    `never_upscale`, an image that is smaller than its bucket, or than its bucket when rotated, gets a smaller bucket of
+    the same shape.
     """
 
     resolutions_px: tuple[int | str, ...]
@@ -82,18 +84,26 @@ class BucketRules:
             return tuple(isinstance(r, str) for r in override_px or self.resolutions_px)
         return (True,)
 
-    def resize_crops(self, size: Size, sizes: tuple[tuple[Size, ...], ...], shape: Size) -> tuple[ResizeCrop, ...]:
+    def resize_crops(
+        self,
+        size: Size,
+        sizes: tuple[tuple[Size, ...], ...],
+        *,
+        part: Size | None = None,
+        angles: Angles = NO_ROTATION,
+    ) -> tuple[ResizeCrop, ...]:
         """Return how an image of `size` is resized and cropped at each resolution. `sizes` are those of `sizes()`.
 
-        The bucket is chosen for `shape`: the image's size, or that of the part of it that is trained. Raises ValueError
-        with the reason for an image that is too small.
+        The bucket is chosen for the image's shape, or for that of `part`, the box of the mask that it is cropped to.
+        `angles` are the rotations it may get. Raises ValueError with the reason for an image that is too small.
         """
+        shape = part or size
         if min(size.width_px, size.height_px) < self.min_side_px:
             raise ValueError(f"smaller than the minimum of {self.min_side_px} px ({size})")
         result = []
         for at_resolution in sizes:
             fit = resize_crop_for(shape.width_px, shape.height_px, at_resolution)
-            bucket = self._not_upscaled(shape, fit.bucket) if self.never_upscale else fit.bucket
+            bucket = self._not_upscaled(size, part, fit.bucket, angles) if self.never_upscale else fit.bucket
             result.append(resize_crop_for(size.width_px, size.height_px, (bucket,)))
         return tuple(result)
 
@@ -106,15 +116,27 @@ class BucketRules:
             resolution, step_px=self.step_px, max_aspect_ratio=self.max_aspect_ratio, is_bucketing=self.is_bucketing
         )
 
-    def _not_upscaled(self, shape: Size, bucket: Size) -> Size:
-        """Return a bucket, or the largest smaller one of about its aspect ratio that the image covers unscaled."""
-        share = min(shape.width_px / bucket.width_px, shape.height_px / bucket.height_px)
+    def _not_upscaled(self, size: Size, part: Size | None, bucket: Size, angles: Angles) -> Size:
+        """Return a bucket, or the largest smaller one of about its aspect ratio that the image covers unscaled.
+
+        It does so at any of the angles. The part around a mask is at least as large as the mask, rotated alike.
+        """
+        covering = [(size, angles.extent(bucket.sides_px))]
+        if part is not None:
+            covering.append((part, bucket.sides_px))
+        edges_px = 2 * angles.edge_px
+        share = min(
+            (side - edges_px) / needed
+            for whole, extent in covering
+            for side, needed in zip(whole.sides_px, extent, strict=True)
+        )
         if share >= 1:
             return bucket
-        sides = (int(side * share) // self.step_px * self.step_px for side in (bucket.width_px, bucket.height_px))
+        sides = (int(side * share) // self.step_px * self.step_px for side in bucket.sides_px)
         smaller = Size(*sides)
-        if not (smaller.width_px and smaller.height_px):
-            raise ValueError(f"too small for a bucket without upscaling ({shape})")
+        if min(smaller.sides_px) <= 0:
+            rotated = f", rotated by up to {angles.highest:g} degrees" if angles.highest else ""
+            raise ValueError(f"too small for a bucket without upscaling ({part or size}{rotated})")
         return smaller
 
 

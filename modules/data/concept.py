@@ -29,8 +29,9 @@ class Concept(Section):
         str,
         Setting(
             "Folder",
-            "The folder that holds the images, or tar shards (WebDataset) or Parquet files with images. Also a single "
-            "image, shard or Parquet file.",
+            "The folder that holds the images, or tar shards (WebDataset), Parquet or Arrow files with images, such as "
+            "a saved Hugging Face data set. Also a single image or one of these files, or a data set of the hub: "
+            "hf://datasets/owner/name, which is downloaded at the start.",
             path_kind="folder",
         ),
     ] = ""

@@ -23,6 +23,7 @@ from modules.data.listing import Skipped
 from modules.data.order import ConceptRepeats
 from modules.data.scan import SourceImage, Watch, scan_folder, unwatched
 from modules.data.transforms.geometry import Box
+from modules.data.transforms.recipe import angles_of
 from modules.system.paths import from_root
 from modules.system.seeds import derive_seed
 
@@ -51,6 +52,7 @@ class ConceptFacts:
     """The values of a concept that matter once its images are scanned.
 
     `samples_per_epoch` is None where the repeats set the number of samples. `seed` is None where the run's applies.
+    `draws_masks`: images without a mask get a random inpainting mask, another one for each version.
     """
 
     name: str
@@ -64,14 +66,19 @@ class ConceptFacts:
     image: ImageChanges = field(default_factory=ImageChanges)
     image_variations: int = 1
     captions: CaptionRules = NO_CHANGES
+    draws_masks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class WantedCompanions:
-    """Which files beside the images a run uses. Masks are also read for concepts that crop to them."""
+    """Which files beside the images a run uses. Masks are also read for concepts that crop to them.
+
+    `inpainting` is set for models that get an inpainting mask and a conditioning image with each image.
+    """
 
     masks: bool = False
     conditioning_images: bool = False
+    inpainting: bool = False
 
 
 NO_COMPANIONS = WantedCompanions()
@@ -152,7 +159,7 @@ def build_dataset(
                 skipped.append(Skipped(image.path, f"its companion cannot be used: {error}"))
             except ValueError as error:
                 skipped.append(Skipped(image.path, str(error)))
-        facts.append(_facts_of(concept, concept.name or folder.name))
+        facts.append(_facts_of(concept, concept.name or folder.name, draws_masks=wanted.inpainting))
     dataset = _assemble(examples, facts, num_resolutions, tuple(skipped))
     return replace(dataset, wrong_settings=tuple(wrong_settings))
 
@@ -182,7 +189,12 @@ def _example(
     return Example(
         image,
         concept_number,
-        rules.resize_crops(size, sizes, box.size if box else size),
+        rules.resize_crops(
+            size,
+            sizes,
+            part=box.size if box else None,
+            angles=angles_of(settings, has_mask_box=box is not None),
+        ),
         background=(colour_of(concept.background) or WHITE) if image.is_transparent else None,
         name=image.path.relative_to(folder).as_posix() if image.path.is_relative_to(folder) else image.path.name,
         mask=mask,
@@ -191,7 +203,7 @@ def _example(
     )
 
 
-def _facts_of(concept: Concept, name: str) -> ConceptFacts:
+def _facts_of(concept: Concept, name: str, *, draws_masks: bool) -> ConceptFacts:
     return ConceptFacts(
         name,
         concept.repeats,
@@ -204,6 +216,7 @@ def _facts_of(concept: Concept, name: str) -> ConceptFacts:
         image=concept.image,
         image_variations=1 if concept.dataset_kind == "validation" else concept.image_variations,
         captions=caption_rules(concept.text, variations=concept.text_variations, seed=concept.seed),
+        draws_masks=draws_masks,
     )
 
 

@@ -175,3 +175,20 @@ class ImageChanges(Section):
             empty_means="the general one",
         ),
     ] = ()
+
+
+AUGMENTATIONS = {name: f.default for name, f in ImageChanges.model_fields.items() if f.annotation in (bool, Way)}
+"""Every augmentation by the name of its setting, with the value that switches it off."""
+STRENGTH_OF = {
+    "rotate": "rotate_max_degrees",
+    "brightness": "brightness_max",
+    "contrast": "contrast_max",
+    "saturation": "saturation_max",
+    "hue": "hue_max",
+}
+"""The setting of each augmentation's strength, for those that have one."""
+
+
+def is_random(settings: ImageChanges) -> bool:
+    """Return whether two draws of these settings can differ in the image's pixels or in its mask."""
+    return any(getattr(settings, name) in ("random", True) for name in AUGMENTATIONS)

@@ -18,11 +18,16 @@ from modules.system.seeds import derive_seed
 
 @dataclass(frozen=True, slots=True, order=True)
 class SampleIndex:
-    """One use of an image in an epoch: the example's index, the number of its repeat, and the resolution's index."""
+    """One use of an image in an epoch: the example's index, the number of its repeat, and the resolution's index.
+
+    `epoch` is the one it belongs to, from which its augmentation, its caption and its mask are drawn, also where a
+    merged batch trains it in a later one.
+    """
 
     example: int
     repeat: int
     resolution: int
+    epoch: int
 
 
 PartialBatches = Literal["keep", "merge", "drop"]
@@ -115,7 +120,7 @@ def sample_indices_of_epoch(
     alternate from one use to the next.
     """
     return [
-        SampleIndex(example, repeat, (example + shown_before + repeat) % num_resolutions)
+        SampleIndex(example, repeat, (example + shown_before + repeat) % num_resolutions, epoch)
         for example, shown_before, count in _uses(concepts, epoch)
         for repeat in range(count)
     ]
@@ -135,15 +140,6 @@ def sizes_of_epoch(
             size = buckets[example][(example + shown_before + turn) % num_resolutions]
             counts[size] += rounds + (turn < rest)
     return counts
-
-
-def uses_before(concepts: Sequence[ConceptRepeats], epoch: int) -> dict[int, int]:
-    """Return how often each example is used in the epochs before one."""
-    return {
-        example: concept.uses_before(example, epoch)
-        for concept in concepts
-        for example in range(concept.first_example, concept.first_example + concept.num_examples)
-    }
 
 
 def uses_of_size_before(sizes: Sequence[Size], size: Size, *, example: int, use: int) -> int:
@@ -207,7 +203,7 @@ def groups_of_epoch(
     A micro-batch contains samples of one size. By default no sample is dropped: a bucket's last micro-batch may be
     smaller, and so may the epoch's last accumulation group; a group never extends into the next epoch. With "drop" and
     "merge" smaller micro-batches are left out; with "merge", `carried` are the samples left over from earlier epochs,
-    which come first in their bucket.
+    which come first in their bucket and stay samples of their own epochs.
     """
     draw = generator_of_epoch(run_seed, epoch)
     by_size = shuffled_by_size(sample_indices, buckets, draw)

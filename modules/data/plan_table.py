@@ -9,16 +9,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from modules.data.buckets import Size
-from modules.data.dataset import Dataset, concept_repeats_of
+from modules.data.dataset import Dataset
+from modules.data.order import SampleIndex, uses_of_size_before
 from modules.data.plans import EpochPlans
 from modules.data.versions import ImageVersion, ImageVersions, num_variations
+
+_MOST_COUNTED = 500_000  # samples
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
     """One version of an image. The crop is in pixels of the upright image; sizes are as in "512x768".
 
-    `scale` is how many trained pixels a pixel of the image becomes. `samples_per_epoch` is the mean over the run,
+    `scale` is how many trained pixels a pixel of the image becomes. `samples_per_epoch` is the mean number
+    that is trained in the epochs of the run (in its first epochs, if it has more than half a million samples), and
     `samples_epoch_1` the number in the first epoch. Without the latent cache, augmentations are drawn anew each time:
     the row shows the draw of the first epoch.
     """
@@ -39,29 +43,36 @@ class PlanRow:
     samples_epoch_1: int
 
 
-def plan_rows(dataset: Dataset, plans: EpochPlans, versions: ImageVersions) -> list[PlanRow]:
-    """Return the rows of all versions of the images of a dataset, in their order. No file is opened."""
-    repeats = [float(r.exact_repeats) for r in concept_repeats_of(dataset.concepts, run_seed=versions.run_seed)]
-    trained = Counter(
-        (
-            s.example,
-            dataset.buckets[s.example][s.resolution],
-            versions.variation_of(s, 0) if versions.is_cached else 0,
-        )
-        for group in plans.accumulation_groups(0)
-        for batch in group
-        for s in batch
-    )
+def plan_rows(dataset: Dataset, plans: EpochPlans, versions: ImageVersions, *, epochs: int) -> list[PlanRow]:
+    """Return the rows of all versions of the images of a dataset, in their order, for a run of `epochs` epochs.
+
+    No file is opened.
+    """
+
+    def place_of(sample: SampleIndex) -> tuple[int, Size, int]:
+        variation = versions.variation_of(sample) if versions.is_cached else 0
+        return sample.example, dataset.buckets[sample.example][sample.resolution], variation
+
+    epochs = _counted_epochs(dataset, plans, epochs)
+    in_epoch_1 = Counter(place_of(s) for group in plans.accumulation_groups(0) for batch in group for s in batch)
+    dropped = Counter(place_of(s) for s in plans.dropped_samples(epochs))
     rows: dict[tuple[int, Size, int], PlanRow] = {}
     for version in versions.cached() if versions.is_cached else versions.first():
-        sizes = dataset.buckets[version.example]
-        bucket = version.recipe.bucket
-        share = sizes.count(bucket) / len(sizes)
-        concept = dataset.examples[version.example].concept
-        count = num_variations(dataset.concepts[concept]) if versions.is_cached else 1
-        place = (version.example, bucket, version.variation)
-        rows[place] = _row(dataset, version, repeats[concept] * share / count, trained[place])
+        number, bucket = version.example, version.recipe.bucket
+        concept = dataset.concepts[dataset.examples[number].concept]
+        count = num_variations(concept) if versions.is_cached else 1
+        uses = plans.uses_before(number, epochs)
+        uses_at_size = uses_of_size_before(dataset.buckets[number], bucket, example=number, use=uses)
+        place = (number, bucket, version.variation)
+        in_turn = -((version.variation - uses_at_size) // count)  # its share: the variations are used in turn
+        rows[place] = _row(dataset, version, (in_turn - dropped[place]) / epochs, in_epoch_1[place])
     return list(rows.values())
+
+
+def _counted_epochs(dataset: Dataset, plans: EpochPlans, epochs: int) -> int:
+    """Return how many epochs the means are taken over: finding the dropped samples takes time for each of them."""
+    num_samples = sum(plans.uses_before(number, epochs) for number in range(len(dataset.examples)))
+    return epochs if num_samples <= _MOST_COUNTED else max(1, epochs * _MOST_COUNTED // num_samples)
 
 
 def _row(dataset: Dataset, version: ImageVersion, samples_per_epoch: float, samples_first: int) -> PlanRow:

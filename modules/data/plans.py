@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator
 
 from modules.data.buckets import Size
 from modules.data.dataset import Dataset, concept_repeats_of
 from modules.data.order import (
     AccumulationGroup,
-    ConceptRepeats,
     PartialBatches,
     SampleIndex,
     generator_of_epoch,
@@ -19,7 +18,6 @@ from modules.data.order import (
     sample_indices_of_epoch,
     shuffled_by_size,
     sizes_of_epoch,
-    uses_before,
 )
 
 
@@ -43,12 +41,12 @@ class EpochPlans:
     ) -> None:
         self.steps_per_group = steps_per_group
         self._dataset = dataset
+        self._concept_repeats = concept_repeats_of(dataset.concepts, run_seed=run_seed)
         self._batch_size = batch_size
         self._accumulation_steps = accumulation_steps
         self._run_seed = run_seed
         self._partial_batches = partial_batches
         self._newest: tuple[int, tuple[AccumulationGroup, ...]] = (-1, ())
-        self._newest_uses: tuple[int, Mapping[int, int]] = (-1, {})
         self._known_steps: list[int] = []
         self._samples_before: list[Counter[Size]] = [Counter()]
 
@@ -70,11 +68,17 @@ class EpochPlans:
             )
         return self._newest[1]
 
-    def uses_before(self, epoch: int) -> Mapping[int, int]:
-        """Return how often each example is used before an epoch."""
-        if self._newest_uses[0] != epoch:
-            self._newest_uses = (epoch, uses_before(self._concept_repeats(), epoch))
-        return self._newest_uses[1]
+    def uses_before(self, example: int, epoch: int) -> int:
+        """Return how often an example is used in the epochs before one."""
+        return self._concept_repeats[self._dataset.examples[example].concept].uses_before(example, epoch)
+
+    def samples_of(self, example: int, epoch: int) -> list[SampleIndex]:
+        """Return the samples of one example in an epoch: those of `sample_indices_of_epoch`, without the others."""
+        before, after = self.uses_before(example, epoch), self.uses_before(example, epoch + 1)
+        num_resolutions = self._dataset.num_resolutions
+        return [
+            SampleIndex(example, use - before, (example + use) % num_resolutions, epoch) for use in range(before, after)
+        ]
 
     def num_steps(self, epoch: int) -> int:
         """Return how many optimizer steps an epoch has, without computing its order."""
@@ -99,17 +103,40 @@ class EpochPlans:
         """Return whether one of the first `epochs` epochs has no step: few images with repeats far below 1."""
         return 0 in self._steps_until_they_recur(epochs)
 
-    def left_out(self, epoch: int) -> frozenset[int]:
-        """Return the examples with a sample in an epoch that is not trained in it: those of partial batches."""
-        trained = Counter(s for group in self.accumulation_groups(epoch) for batch in group for s in batch)
-        carried = Counter(s for samples in self._carried_into(epoch).values() for s in samples)
-        missing = Counter(self._sample_indices(epoch)) + carried - trained
-        return frozenset(sample.example for sample in missing)
+    def left_out(self, epoch: int) -> tuple[SampleIndex, ...]:
+        """Return the samples of partial batches that an epoch does not train: dropped, or merged into a later one."""
+        match self._partial_batches:
+            case "keep":
+                return ()
+            case "merge":
+                return tuple(s for samples in self._carried_into(epoch + 1).values() for s in samples)
+            case "drop":
+                return tuple(self._dropped_in(epoch))
+
+    def is_dropping(self, epoch: int, *, epochs: int) -> bool:
+        """Return whether what an epoch leaves out is not trained later in a run of `epochs` epochs."""
+        return self._partial_batches == "drop" or (self._partial_batches == "merge" and epoch == epochs - 1)
+
+    def dropped_samples(self, epochs: int) -> Iterator[SampleIndex]:
+        """Yield every sample that a run of `epochs` epochs never trains."""
+        for epoch in range(epochs):
+            if self.is_dropping(epoch, epochs=epochs):
+                yield from self.left_out(epoch)
 
     def _steps_until_they_recur(self, epochs: int) -> list[int]:
         period = self._period() * (self._batch_size if self._partial_batches == "merge" else 1)
         self._known_steps += [self.num_steps(e) for e in range(len(self._known_steps), min(epochs, period))]
         return self._known_steps[: min(epochs, period)]
+
+    def _dropped_in(self, epoch: int) -> Iterator[SampleIndex]:
+        if any(count % self._batch_size for count in self._samples(epoch).values()):
+            for samples in self._shuffled(epoch).values():
+                yield from samples[len(samples) // self._batch_size * self._batch_size :]
+
+    def _shuffled(self, epoch: int) -> dict[Size, list[SampleIndex]]:
+        """Return the samples of an epoch by size in their order, as `groups_of_epoch` divides them into batches."""
+        draw = generator_of_epoch(self._run_seed, epoch)
+        return shuffled_by_size(self._sample_indices(epoch), self._dataset.buckets, draw)
 
     def _carried_into(self, epoch: int) -> dict[Size, list[SampleIndex]]:
         """Return the samples of each size that are left over from the epochs before, in their order."""
@@ -120,8 +147,7 @@ class EpochPlans:
         for earlier in range(epoch - 1, -1, -1):
             if not missing:
                 break
-            draw = generator_of_epoch(self._run_seed, earlier)
-            by_size = shuffled_by_size(self._sample_indices(earlier), self._dataset.buckets, draw)
+            by_size = self._shuffled(earlier)
             for size in list(missing):
                 rest = by_size.get(size, [])[-missing[size] :]
                 carried[size] = rest + carried[size]
@@ -139,16 +165,13 @@ class EpochPlans:
 
     def _samples(self, epoch: int) -> Counter[Size]:
         return sizes_of_epoch(
-            self._concept_repeats(), self._dataset.buckets, num_resolutions=self._dataset.num_resolutions, epoch=epoch
+            self._concept_repeats, self._dataset.buckets, num_resolutions=self._dataset.num_resolutions, epoch=epoch
         )
 
     def _period(self) -> int:
-        return period_of_epochs(self._concept_repeats(), num_resolutions=self._dataset.num_resolutions)
+        return period_of_epochs(self._concept_repeats, num_resolutions=self._dataset.num_resolutions)
 
     def _sample_indices(self, epoch: int) -> list[SampleIndex]:
         return sample_indices_of_epoch(
-            self._concept_repeats(), num_resolutions=self._dataset.num_resolutions, epoch=epoch
+            self._concept_repeats, num_resolutions=self._dataset.num_resolutions, epoch=epoch
         )
-
-    def _concept_repeats(self) -> list[ConceptRepeats]:
-        return concept_repeats_of(self._dataset.concepts, run_seed=self._run_seed)

@@ -20,7 +20,7 @@ Watch = Callable[[int, int], None]
 """Called during a scan with the number of images that are done and of all; may raise to stop it."""
 
 _CAPTION_SUFFIXES = frozenset({".txt", ".caption"})
-_READ_SUFFIXES = SUFFIXES | ARCHIVE_SUFFIXES | _CAPTION_SUFFIXES | METADATA_SUFFIXES
+READ_SUFFIXES = SUFFIXES | ARCHIVE_SUFFIXES | _CAPTION_SUFFIXES | METADATA_SUFFIXES
 _LONGEST = 64  # scaled to cover a bucket, a longer strip would take gigabytes
 _WATCHED_EVERY = 100  # images
 
@@ -73,7 +73,7 @@ def scan_folder(
     index: StatIndex | None = None,
     watch: Watch = unwatched,
 ) -> Scan:
-    """Return the contents of a folder, or of a single image, tar shard or Parquet file; `captions` is their origin.
+    """Return the contents of a folder, or of a single image, tar shard or table; `captions` is the origin of captions.
 
     Only headers are read, and of images in `index` none; new ones are added to it, and not saved. Raises OSError for
     an unreadable source.
@@ -111,7 +111,7 @@ def _read_beside(source: Path, include_subfolders: bool) -> Iterator[Path]:
         yield from (source.with_name(f"metadata{s}") for s in METADATA_SUFFIXES)
         return
     for path in walk(source, include_subfolders=include_subfolders, skipped=[]):
-        if path.suffix.lower() in _READ_SUFFIXES:
+        if path.suffix.lower() in READ_SUFFIXES:
             yield path
 
 
@@ -167,7 +167,7 @@ def _header(path: Path, status: FileStatus, index: StatIndex | None) -> tuple[in
 
 
 def _captions_of(image: Path, origin: CaptionOrigin, metadata: MetadataCaptions) -> CaptionTexts:
-    """Return the captions of an image. Those of an image in a Parquet file are in the columns beside it."""
+    """Return the captions of an image. Those of an image in a table are in the columns beside it."""
     has_columns = image.suffix == ROW_SUFFIX and origin.source in ("text_file", "file_name")
     if origin.source != "metadata" and not has_columns:
         return read_captions(image, origin)

@@ -8,21 +8,23 @@ from functools import cached_property
 
 from modules.data.buckets import Size
 from modules.data.dataset import ConceptFacts, Dataset, concept_repeats_of
+from modules.data.image_settings import is_random
 from modules.data.order import ConceptRepeats, SampleIndex, uses_of_size_before
 from modules.data.size_conditioning import SizeConditioning
-from modules.data.transforms.recipe import Recipe, draw_recipe, is_random
+from modules.data.transforms.recipe import Recipe, draw_recipe
 from modules.system.seeds import derive_seed
 
 
 @dataclass(frozen=True, slots=True)
 class ImageVersion:
-    """One version of an image: at one of its resolutions, with one draw of its augmentations."""
+    """One version of an image: at one of its resolutions, with one draw of its augmentations, made from `seed`."""
 
     example: int
     resolution: int
     variation: int
     recipe: Recipe
     size_conditioning: SizeConditioning
+    seed: int
 
     @property
     def place(self) -> tuple[int, int, int]:
@@ -43,15 +45,15 @@ class ImageVersions:
     run_seed: int
     is_cached: bool
 
-    def of(self, sample_index: SampleIndex, epoch: int) -> ImageVersion:
-        """Return the version of an image that a sample of an epoch is."""
+    def of(self, sample_index: SampleIndex) -> ImageVersion:
+        """Return the version of an image that a sample is."""
         if self.is_cached:
-            variation = self.variation_of(sample_index, epoch)
+            variation = self.variation_of(sample_index)
             return self._version(sample_index.example, sample_index.resolution, variation, 0)
-        return self._version(sample_index.example, sample_index.resolution, epoch, sample_index.repeat)
+        return self._version(sample_index.example, sample_index.resolution, sample_index.epoch, sample_index.repeat)
 
-    def variation_of(self, sample_index: SampleIndex, epoch: int) -> int:
-        """Return the cached variation that a sample of an epoch is.
+    def variation_of(self, sample_index: SampleIndex) -> int:
+        """Return the cached variation that a sample is.
 
         It is the number of the image's earlier uses in the same bucket, modulo the variations. The epoch's number would
         leave variations unused where resolutions or fractional repeats take turns at the same pace.
@@ -62,7 +64,7 @@ class ImageVersions:
         if count == 1:
             return 0
         sizes = self.dataset.buckets[number]
-        use = self._concept_repeats[concept].uses_before(number, epoch) + sample_index.repeat
+        use = self._concept_repeats[concept].uses_before(number, sample_index.epoch) + sample_index.repeat
         return uses_of_size_before(sizes, sizes[sample_index.resolution], example=number, use=use) % count
 
     @cached_property
@@ -97,9 +99,9 @@ class ImageVersions:
             seed=seed,
             background=example.background,
         )
-        return ImageVersion(number, resolution, variation, recipe, SizeConditioning.of(size, recipe.geometry))
+        return ImageVersion(number, resolution, variation, recipe, SizeConditioning.of(size, recipe.geometry), seed)
 
 
 def num_variations(concept: ConceptFacts) -> int:
     """Return how many versions of each image of a concept are cached: one if they would all be the same."""
-    return concept.image_variations if is_random(concept.image) else 1
+    return concept.image_variations if is_random(concept.image) or concept.draws_masks else 1

@@ -15,7 +15,7 @@ import torch
 
 from modules.formats.adapter_forms import RAW_PEFT, form_of
 from modules.formats.adapter_layers import AdapterLayer
-from modules.formats.adapter_names import ALPHA, BUNDLED_EMBEDDING, DORA_SCALE, DOWN, layer_and_factor
+from modules.formats.adapter_names import ALPHA, BUNDLED_EMBEDDING, DORA_SCALE, DOWN, damage_in, layer_and_factor
 from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
 from modules.formats.peft_settings import PEFT_SETTINGS, PeftAlphas
 from modules.formats.stored_tensors import read_stored
@@ -83,10 +83,15 @@ def adapter_file(
         factors = {factor: tensors[name] for factor, name in names.items()}
         if not names.get(DORA_SCALE, DORA_SCALE).endswith(DORA_SCALE) and DOWN in factors:
             factors[DORA_SCALE] = _output_axis(factors[DORA_SCALE], factors[DOWN].ndim)
-        target = targets.find(layer, {factor: tuple(tensor.shape) for factor, tensor in factors.items()})
+        shapes = {factor: tuple(tensor.shape) for factor, tensor in factors.items()}
+        target = targets.find(layer, shapes)
         if target is None or (target.part, target.path) in layers:
             unplaced.append(layer)
             continue
+        if damage := damage_in(shapes):
+            raise DarkroomError(
+                f"{where} is damaged at {target.part}.{target.path}: {damage}.", advice="Download it again."
+            )
         layers[target.part, target.path] = _checked(_layer(target, factors, alphas), where)
         placed |= set(names.values())
     extra = {name: tensor for name, tensor in tensors.items() if name not in placed}

@@ -5,7 +5,7 @@ Each program has its own names for the same factor (formats.md 5.1); here they a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 Shape = tuple[int, ...]
 DOWN, UP, MID = "lora_down.weight", "lora_up.weight", "lora_mid.weight"
@@ -30,6 +30,8 @@ _TYPES = tuple(
         ("full difference", DIFFERENCE_FACTORS),
     )
 )
+_MATRICES = (LORA_FACTORS | LOHA_FACTORS | LOKR_FACTORS) - {DORA_SCALE}
+_BY_RANK = frozenset({DOWN, "hada_w1_b", "hada_w2_b", "lokr_w1_b", "lokr_w2_b"})  # their first axis is the rank
 BUNDLED_EMBEDDING = "bundle_emb."
 
 # Other programs' names of factors: PEFT's, then diffusers' before PEFT.
@@ -60,6 +62,41 @@ def type_of(factors: Iterable[str]) -> str:
     return next((name for name, own in _TYPES if found & own), "")
 
 
+def lacking_factor(factors: Iterable[str]) -> str:
+    """Return the name of a factor that a LoRA, LoHa or LoKr layer with these lacks; empty where its change is complete.
+
+    Nothing is known to be lacking of the other types.
+    """
+    return next(_lacking(frozenset(factors) - {ALPHA}), "")
+
+
+def _lacking(names: frozenset[str]) -> Iterator[str]:
+    if names & {DOWN, UP, MID} or names == {DORA_SCALE}:
+        yield from (name for name in (DOWN, UP) if name not in names)
+    if names & (LOHA_FACTORS - {DORA_SCALE}):
+        cores = ("hada_t1", "hada_t2") if names & {"hada_t1", "hada_t2"} else ()
+        needed = ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b", *cores)
+        yield from (name for name in needed if name not in names)
+    if names & (LOKR_FACTORS - {DORA_SCALE}):
+        for side in ("lokr_w1", "lokr_w2"):
+            halves = [f"{side}_a", f"{side}_b"]
+            if side not in names and (missing := [name for name in halves if name not in names]):
+                yield side if missing == halves else missing[0]
+
+
+def damage_in(shapes: Mapping[str, Shape]) -> str:
+    """Return what is wrong with the shapes of a LoRA, LoHa or LoKr layer alone, as a clause; empty if they can be.
+
+    A matrix that is a single number has no axes to read, and a rank of 0 would divide alpha by 0.
+    """
+    for name, shape in shapes.items():
+        if name in _MATRICES and not shape:
+            return f"its {name} is a single number instead of a matrix"
+        if name in _BY_RANK and not shape[0]:
+            return f"its {name} has no rows"
+    return ""
+
+
 def layers_in(shapes: Mapping[str, Shape]) -> dict[str, dict[str, Shape]]:
     """Return the layers of a file by their names in it, each with the shapes of its factors by kohya's names."""
     layers: dict[str, dict[str, Shape]] = {}
@@ -87,6 +124,15 @@ def layer_and_factor(name: str) -> tuple[str, str]:
         return ".".join(words[:-2]), DORA_SCALE
     layer, _, factor = name.partition(".")
     return (layer, factor) if factor and layer.startswith(_FLAT_LAYERS) else ("", "")
+
+
+def second_copies(others: Iterable[str], layers: Collection[str]) -> list[str]:
+    """Return those of the names of other tensors that belong to a layer which is written under the same name.
+
+    A file can name a layer twice, such as `lora_te1_...` and `lora_te_...` of SD 1.5. Only one copy can be written, and
+    a layer of two copies' factors would be neither.
+    """
+    return [name for name in others if layer_and_factor(name)[0] in layers]
 
 
 def _of_module(layer: str, third: str, second: str, last: str) -> tuple[str, str] | None:

@@ -17,7 +17,8 @@ import numpy as np
 
 from modules.formats.headers import ITEM_BYTES, TensorEntry, UnreadableFileError, read_header
 from modules.formats.pickle_header import limited_zip, read_pickle_header, unsafe_names_of
-from modules.formats.pickle_machine import PickledTensor, PickleLimitError
+from modules.formats.pickle_machine import PickleLimitError
+from modules.formats.pickle_values import PickledTensor
 from modules.system.regular_files import open_regular
 
 Container = Literal["safetensors", "pickle"]

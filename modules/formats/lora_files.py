@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
 from modules.formats.adapter_layers import AdapterLayer
-from modules.formats.adapter_names import ALPHA, DORA_SCALE, DOWN, LORA_FACTORS, MID, UP, layer_and_factor
+from modules.formats.adapter_names import ALPHA, DORA_SCALE, DOWN, LORA_FACTORS, MID, UP, lacking_factor
 from modules.formats.lazy_tensors import LazyTensor, lazy
 from modules.formats.peft_settings import PEFT_SETTINGS
 
@@ -34,15 +34,6 @@ def to_kohya(layers: Iterable[AdapterLayer], name_of: NameOf) -> dict[str, torch
         if alpha is not None:
             tensors[f"{name}.{ALPHA}"] = _alpha(alpha, layer.factors)
     return tensors
-
-
-def second_copies(others: Iterable[str], layers: Collection[str]) -> list[str]:
-    """Return those of the names of other tensors that belong to a layer which is written under the same name.
-
-    A file can name a layer twice, such as `lora_te1_...` and `lora_te_...` of SD 1.5. Only one copy can be written, and
-    a layer of two copies' factors would be neither.
-    """
-    return [name for name in others if layer_and_factor(name)[0] in layers]
 
 
 def _alpha(alpha: float, factors: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -114,12 +105,12 @@ def fits_peft(layer: AdapterLayer) -> bool:
 
 
 def is_incomplete(layer: AdapterLayer) -> bool:
-    """Whether a LoRA layer lacks its down or up matrix, or has matrices of different ranks."""
+    """Whether a layer lacks a factor (`lacking_factor`), or is a LoRA with matrices of different ranks."""
     factors = layer.factors
-    if not {DOWN, UP, MID} & factors.keys():
-        return False
-    if not {DOWN, UP} <= factors.keys():
+    if lacking_factor(factors):
         return True
+    if DOWN not in factors:
+        return False
     down, up, mid = factors[DOWN], factors[UP], factors.get(MID)
     if down.ndim < 2 or up.ndim < 2:
         return True

@@ -14,50 +14,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from modules.formats.pickle_values import OPAQUE, Named, result_of, set_item, storage_of
+
 MAX_INSTRUCTIONS = 500_000
 """A checkpoint takes about 40 per tensor: 12,500 tensors, five times those of SDXL."""
 
 _MAX_LINE_BYTES = 10_000
 _MAX_TEXT_BYTES = 4_000  # of one text that is kept; longer ones, such as a config, are opaque
 _MAX_NAME_CHARS = 300
-_MAX_AXES = 64  # torch's own limit
-_INT64 = 2**63
 _MARK = object()
-OPAQUE = object()
-"""Any value that cannot be part of a state dict."""
-
-_DTYPES = {
-    **{"Float": "F32", "Half": "F16", "BFloat16": "BF16", "Double": "F64"},
-    **{"Long": "I64", "Int": "I32", "Short": "I16", "Char": "I8", "Byte": "U8", "Bool": "BOOL"},
-    **{"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"},
-    **{"float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2"},
-    **{"int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "bool": "BOOL"},
-    **{"uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8"},
-}
 
 
 class PickleLimitError(Exception):
     """A pickle with more than can be tracked; the message contains of what."""
-
-
-@dataclass(frozen=True, slots=True)
-class PickledTensor:
-    """A tensor as described in a pickle; `place` is its storage's name and the index of its first element there."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    place: tuple[str, int] = ("", 0)
-
-
-@dataclass(frozen=True, slots=True)
-class _Named:
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Storage:
-    dtype: str
-    key: str
 
 
 @dataclass
@@ -135,7 +104,7 @@ class PickleMachine:
 
     def name(self, name: str) -> None:
         """Push a function or class."""
-        named = _Named(name[:_MAX_NAME_CHARS])
+        named = Named(name[:_MAX_NAME_CHARS])
         self.names.add(named.name)
         self.stack.append(named)
 
@@ -164,15 +133,14 @@ def _stack_global(m: PickleMachine) -> None:
 
 
 def _instance(m: PickleMachine) -> None:
-    module = m.line()
-    m.name(f"{module}.{m.line()}")
+    _global(m)
     function = m.stack.pop()
-    m.stack.append(_result(function, tuple(m.since_mark())))
+    m.stack.append(result_of(function, tuple(m.since_mark())))
 
 
 def _object(m: PickleMachine) -> None:
     function, *arguments = m.since_mark()
-    m.stack.append(_result(function, tuple(arguments)))
+    m.stack.append(result_of(function, tuple(arguments)))
 
 
 def _extension(m: PickleMachine, length: int) -> None:
@@ -181,7 +149,7 @@ def _extension(m: PickleMachine, length: int) -> None:
 
 def _call(m: PickleMachine) -> None:
     arguments, function = m.stack.pop(), m.stack.pop()
-    m.stack.append(_result(function, arguments))
+    m.stack.append(result_of(function, arguments))
 
 
 def _call_with_names(m: PickleMachine) -> None:
@@ -189,50 +157,8 @@ def _call_with_names(m: PickleMachine) -> None:
     _call(m)
 
 
-def _result(function: Any, arguments: Any) -> Any:
-    """Return the result of a call as far as it matters here: tensors, parameters and dictionaries."""
-    name = function.name if isinstance(function, _Named) else ""
-    if name == "collections.OrderedDict":
-        return _ordered(*arguments)
-    if name.startswith("torch._utils._rebuild_tensor"):
-        return _tensor(*arguments)
-    if name.startswith("torch._utils._rebuild_parameter") or name == "torch.Size":
-        return arguments[0]
-    return OPAQUE
-
-
-def _ordered(pairs: Any = ()) -> dict[str, Any]:
-    """Return the dictionary of a list of pairs, as Python 2 wrote it."""
-    found: dict[str, Any] = {}
-    for key, value in pairs if isinstance(pairs, list) else ():
-        _set(found, key, value)
-    return found
-
-
-def _tensor(storage: Any, offset: Any, shape: Any, *rest: Any) -> PickledTensor:
-    """Return a tensor from the arguments of torch's functions; those of version 3 have the dtype at index 6."""
-    if not isinstance(storage, _Storage) or not isinstance(shape, tuple) or len(shape) > _MAX_AXES:
-        raise ValueError("not a tensor")
-    dtype = rest[3].name if len(rest) > 3 and isinstance(rest[3], _Named) else storage.dtype
-    if any(type(n) is not int or not 0 <= n < _INT64 for n in (offset, *shape)):
-        raise ValueError("not the shape of a tensor")
-    kind = dtype.rpartition(".")[2].removesuffix("Storage")
-    return PickledTensor(_DTYPES.get(kind, kind), shape, (storage.key, offset))
-
-
 def _storage(m: PickleMachine) -> None:
-    """Replace the tuple that names a storage: "storage", its class, its name, its device and its length."""
-    place = m.stack.pop()
-    if not isinstance(place, tuple) or len(place) < 4 or place[0] != "storage":
-        raise ValueError("not a storage")
-    kind, key = place[1], place[2]
-    if not isinstance(kind, _Named) or not isinstance(key, str | int):
-        raise ValueError("not a storage")
-    m.stack.append(_Storage(kind.name, str(key)))
-
-
-def _persistent_line(m: PickleMachine) -> None:
-    raise ValueError("torch writes no such reference")
+    m.stack.append(storage_of(m.stack.pop()))
 
 
 def _tuple(m: PickleMachine, count: int) -> None:
@@ -243,16 +169,10 @@ def _tuple(m: PickleMachine, count: int) -> None:
     m.stack.append(items)
 
 
-def _set(target: Any, key: Any, value: Any) -> None:
-    # Numbers of any length can be keys; the text of one of a megabyte takes minutes.
-    if isinstance(target, dict) and (isinstance(key, str) or (isinstance(key, int) and -_INT64 <= key < _INT64)):
-        target[str(key)] = value
-
-
 def _set_items(m: PickleMachine, items: list[Any]) -> None:
     target = m.stack[-1]
     for key, value in zip(items[::2], items[1::2], strict=False):
-        _set(target, key, value)
+        set_item(target, key, value)
 
 
 def _dict_of(m: PickleMachine) -> None:
@@ -263,7 +183,7 @@ def _dict_of(m: PickleMachine) -> None:
 
 def _set_item(m: PickleMachine) -> None:
     value, key = m.stack.pop(), m.stack.pop()
-    _set(m.stack[-1], key, value)
+    set_item(m.stack[-1], key, value)
 
 
 def _append(m: PickleMachine, items: list[Any]) -> None:
@@ -296,10 +216,6 @@ def _whole_line(m: PickleMachine) -> None:
 def _text_line(m: PickleMachine, *, quoted: bool) -> None:
     line = m.line().rstrip("\r")
     m.stack.append(OPAQUE if "\\" in line else line[1:-1] if quoted else line)
-
-
-def _float(m: PickleMachine) -> None:
-    m.stack.append(struct.unpack(">d", m.take(8))[0])
 
 
 def _pushes(make: Callable[[], Any]) -> Callable[[PickleMachine], object]:
@@ -353,7 +269,7 @@ _BY_CODE: dict[bytes, Callable[[PickleMachine], object]] = {
     b"I": _whole_line,
     b"L": _whole_line,
     b"F": lambda m: m.stack.append(float(m.line())),
-    b"G": _float,
+    b"G": lambda m: m.stack.append(struct.unpack(">d", m.take(8))[0]),
     b"S": lambda m: _text_line(m, quoted=True),
     b"V": lambda m: _text_line(m, quoted=False),
     b"U": lambda m: m.text(m.size(1)),
@@ -373,8 +289,7 @@ _BY_CODE: dict[bytes, Callable[[PickleMachine], object]] = {
     b"\x81": _call,  # NEWOBJ
     b"\x92": _call_with_names,  # NEWOBJ_EX
     b"b": lambda m: m.stack.pop(),  # BUILD: the state of an object, never tensors of a state dict
-    b"Q": _storage,
-    b"P": _persistent_line,
+    b"Q": _storage,  # BINPERSID; PERSID, with a line, is not of torch
     b"\x82": lambda m: _extension(m, 1),
     b"\x83": lambda m: _extension(m, 2),
     b"\x84": lambda m: _extension(m, 4),

@@ -148,3 +148,10 @@ def size_problems(size: str) -> Iterator[Problem]:
 def trained_steps(num_steps: int, share: float) -> int:
     """Return how many of an image's denoising steps are trained: a share of all but the last, at least one."""
     return max(1, round(share * (num_steps - 1)))
+
+
+def reports(*, kl_weight: float, samples_per_prompt: int) -> tuple[str, ...]:
+    """Return which of the metrics that have limits a method reports: the KL needs the reference, the diversity two
+    images of a prompt.
+    """
+    return (*(["kl"] if kl_weight > 0 else []), *(["diversity"] if samples_per_prompt > 1 else []))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -54,6 +54,10 @@ class MethodSpec:
     - `needs_reference`: whether its loss needs predictions of the model as it was before training.
     - `steps_per_group`: the optimizer steps per accumulation group of the loader. More than one for a method that runs
       inner epochs over its rollouts. All step counts in the program use it.
+    - `sampled_share`: the share of its steps that train on images that it samples, if it samples any. They ignore the
+      masks of the dataset.
+    - `reports`: the metrics (`metrics.py`) that it reports with its settings and that others rely on: "kl" and
+      "diversity" are compared with limits.
     - `problems`: the problems of its own settings.
 
     `guide`: what it needs and what to watch, for the window.
@@ -74,6 +78,8 @@ class MethodSpec:
     learns_from: Callable[[Any], LearnsFrom] = lambda settings: "images"
     needs_reference: Callable[[Any], bool] = lambda settings: False
     steps_per_group: Callable[[Any], int] = lambda settings: 1
+    sampled_share: Callable[[Any], float] = lambda settings: 1.0
+    reports: Callable[[Any], Collection[str]] = lambda settings: ()
     splits_batches: bool = False
     repeats_forward: bool = False
     problems: Callable[[Any], Iterable[Problem]] = lambda settings: ()

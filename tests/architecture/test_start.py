@@ -21,6 +21,7 @@ WINDOW_SIDE = (
     "modules.sampling.registry",
     "trainer.preflight.checks",
     "trainer.events",
+    "trainer.event_lines",
     "trainer.commands",
     "trainer.launch",
     "trainer.run_folder.backup",

@@ -387,15 +387,33 @@ def _tables(folder: Path) -> list[bytes]:
     return [content]
 
 
-def _read_table(content: bytes, folder: Path) -> None:
+def _arrow_files(folder: Path) -> list[bytes]:
+    import pyarrow
+
+    rows = [{"image": {"bytes": _images(folder)[0], "path": "a.png"}, "text": "a cat"}] * 3
+    table = pyarrow.Table.from_pylist(rows)
+    made = []
+    for new in (pyarrow.ipc.new_stream, pyarrow.ipc.new_file):
+        sink = io.BytesIO()
+        with new(sink, table.schema) as writer:
+            writer.write_table(table, max_chunksize=2)
+        made.append(sink.getvalue())
+    return made
+
+
+def _read_table(content: bytes, folder: Path, name: str = "t.parquet") -> None:
     from modules.data.captions.sources import CaptionOrigin
     from modules.data.images import BrokenImageError, opened
     from modules.data.scan import scan_folder
 
-    path = _write(folder, "t.parquet", content)
+    path = _write(folder, name, content)
     for found in scan_folder(path, include_subfolders=True, captions=CaptionOrigin(source="metadata")).images:
         with contextlib.suppress(BrokenImageError), opened(found.path) as image:
             image.load()
+
+
+def _read_arrow(content: bytes, folder: Path) -> None:
+    _read_table(content, folder, "t.arrow")
 
 
 def _metadata_files(folder: Path) -> list[bytes]:
@@ -434,10 +452,11 @@ def _read_tokenizer(content: bytes, folder: Path) -> None:
 
 
 def _events(folder: Path) -> list[bytes]:
-    from trainer import commands, events
+    from trainer import commands, event_lines, events
 
     step = events.StepFinished(1, 2, 1, 4, 1, 8, 0.5, float("nan"), 1.0, 2.0, None, {"unet": 1e-4}, ("unet",))
-    lines = [events.to_line(step), events.to_line(events.PhaseChanged("training")), commands.to_line(commands.Stop())]
+    lines = [event_lines.to_line(event) for event in (step, events.PhaseChanged("training"))]
+    lines.append(commands.to_line(commands.Stop()))
     return [line.encode() for line in lines]
 
 
@@ -526,6 +545,7 @@ READERS = (
     Reader("image", _images, of_bytes(_CHUNKS), _read_image),
     Reader("tar shard", _shards, of_bytes([b"ustar", b"\x00" * 512, b"7777777", b"x", b"L"]), _read_shard),
     Reader("parquet", _tables, of_bytes([b"PAR1", b"\x15", b"\xff" * 8]), _read_table),
+    Reader("arrow", _arrow_files, of_bytes([b"ARROW1", b"\xff" * 4, b"\xff" * 8, b"\x00" * 8]), _read_arrow),
     Reader("metadata file", _metadata_files, of_bytes([b'"', b",", b"\n", b"[" * 5000, b"\x00"]), _read_metadata_file),
     Reader("captions", _captions, of_bytes([b"\xff\xfe", b"\x00", b"\n"]), _read_captions),
     Reader("tokenizer", _tokenizer_files, of_json(["<|endoftext|>", 3]), _read_tokenizer),

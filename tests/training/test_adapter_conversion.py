@@ -13,6 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from modules.families.kinds.identify import identify
+from modules.families.kinds.lora_metadata import converted_metadata
 from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.registry import published
 from modules.formats.adapter_file import AdapterFile, read_adapter_file
@@ -168,6 +169,26 @@ def test_every_type_keeps_its_tensors_under_kohyas_names(kind: str, dtype: str, 
     )
 
 
+@pytest.mark.parametrize(
+    ("factors", "algo"),
+    [
+        ("hada_w1_a dora_scale", "loha"),
+        ("lokr_w1 lora_down.weight", "lokr"),
+        ("oft_blocks", "diag-oft"),
+        ("a1.weight", "glora"),
+        ("diff diff_b", "full"),
+        ("diff w_norm", "full"),
+        ("lora_down.weight dora_scale", "locon"),
+        ("lora_down.weight diff", "full"),
+        ("w_norm b_norm", "locon"),
+    ],
+)
+def test_the_metadata_name_the_algorithm_as_lycoris_does(factors: str, algo: str) -> None:
+    layer = AdapterLayer("unet", "conv_in", {name: torch.ones(2, 2) for name in factors.split()})
+    metadata = converted_metadata({}, [layer], published("sd1"), "kohya")
+    assert json.loads(metadata["ss_network_args"])["algo"] == algo
+
+
 def notes_of(tmp_path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str:
     capsys.readouterr()
     assert main(["convert", "a.safetensors", "out.safetensors", "--overwrite", *options]) == 0
@@ -280,3 +301,40 @@ def test_incomplete_layers_are_reported_as_incomplete(tmp_path: Path, capsys: py
     write(tmp_path / "a.safetensors", alone, "sd1", ss_base_model_version="sd_v1")
     assert main(["convert", "a.safetensors", "out.safetensors", "--overwrite", "--to", "peft"]) == 2
     assert told.replace("2,", "1,") in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kept", ["hada_w1_a", "hada_w1_a hada_w1_b", "lokr_w1 lokr_w2_a", "lora_mid.weight"])
+def test_layers_of_other_types_without_a_factor_are_incomplete(
+    kept: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configs = tiny_configs("sd1")
+    tensors = tensors_in(FORMS["kohya, lora_te"], lora_layers("sd1", configs), configs)
+    tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("lora_unet_conv_in.")}
+    tensors |= {f"lora_unet_conv_in.{factor}": torch.ones(2, 2) for factor in kept.split()}
+    write(tmp_path / "a.safetensors", tensors, "sd1")
+    told = "Incomplete layers, with a missing matrix or with two that do not fit: 1, such as unet.conv_in."
+    said = notes_of(tmp_path, capsys, "--to", "peft")
+    assert f"{told} Left out." in said
+    assert "per output only" not in said
+    assert f"{told} Kept as in the file." in notes_of(tmp_path, capsys, "--to", "kohya")
+    assert_same_bits(load_file(tmp_path / "out.safetensors"), tensors)
+
+
+@pytest.mark.parametrize("form", ["kohya", "peft"])
+@pytest.mark.parametrize("has_alpha", [False, True])
+@pytest.mark.parametrize("num_rows", [None, 0])
+def test_a_down_matrix_without_rows_is_an_error(
+    num_rows: int | None, has_alpha: bool, form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configs = tiny_configs("sd1")
+    tensors = tensors_in(FORMS["kohya, lora_te"], lora_layers("sd1", configs), configs)
+    down, up = (tensors[f"lora_unet_conv_in.lora_{side}.weight"] for side in ("down", "up"))
+    tensors["lora_unet_conv_in.lora_down.weight"] = torch.tensor(1.0) if num_rows is None else down[:0]
+    tensors["lora_unet_conv_in.lora_up.weight"] = up if num_rows is None else up[:, :0]
+    if not has_alpha:
+        del tensors["lora_unet_conv_in.alpha"]
+    write(tmp_path / "a.safetensors", {n: t.contiguous() for n, t in tensors.items()}, "sd1")
+    assert main(["convert", "a.safetensors", "out.safetensors", "--to", form]) == 2
+    said = capsys.readouterr().err
+    assert "a.safetensors is damaged at unet.conv_in: its lora_down.weight" in said
+    assert "Download it again." in said

@@ -24,7 +24,7 @@ from modules.config.schema import Config
 from modules.config.support import unsupported
 from modules.formats.safetensors_io import read_safetensors
 from modules.optim.ema import Ema
-from modules.rewards.registry import rewards_using
+from modules.rewards.registry import REWARDS, rewards_using
 from modules.settings.edit import get_path, set_path
 from modules.settings.field import FieldRecord, records_of
 from modules.settings.walk import condition_path, is_relevant, live_records
@@ -155,6 +155,7 @@ EXACT = {
     *(("embeddings.dtype", dtype) for dtype in ("bfloat16", "float16")),  # there are no embeddings, which are refused
     ("output.model_format", "diffusers"),  # says nothing of a LoRA; see test_fine_tune
     ("adapter.other_layers", "leave_out"),  # nothing to leave out; see test_keep_other_layers
+    ("reward.result", "best"),  # nothing is measured here; see test_guards
     ("validation.result", "best"),  # here the last is the best; see test_validation
     (
         "training.low_precision_updates",
@@ -192,6 +193,8 @@ ALONE = {
     ("concepts.0.kind", "prior_prediction"),  # see test_prior_prediction
     ("model.family", "sdxl"),
     *(("reward.models.0.kind", kind) for kind in rewards_using("file")),  # their files are not here
+    # AlignProp refuses them.
+    *(("reward.models.0.kind", name) for name, spec in REWARDS.items() if not spec.is_differentiable),
 }
 WATCHED = "training.method.held_out_reward"  # measures and never trains, whoever it is: see test_judges
 

@@ -19,6 +19,7 @@ from tests.builders.configs import laid_over, small_config
 from tests.builders.full_disk import FullDisk
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from trainer.commands import BackupNow, Command, Pause, Stop, to_line
+from trainer.event_lines import from_line
 from trainer.events import (
     BackupSaved,
     CacheProgress,
@@ -32,7 +33,6 @@ from trainer.events import (
     SampleProgress,
     StepFinished,
     WarningRaised,
-    from_line,
 )
 from trainer.export.adapter import AdapterExporter
 from trainer.methods.denoise import Denoise

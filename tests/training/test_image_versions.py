@@ -14,6 +14,7 @@ from PIL import Image, ImageDraw
 
 from modules.config.schema import Config
 from modules.data.batch import Batch
+from modules.data.order import SampleIndex
 from modules.data.plan_table import plan_rows
 from modules.data.versions import ImageVersions
 from modules.objectives.denoise import area_weights
@@ -24,7 +25,7 @@ from tests.training.test_cache_reuse import both, built
 from trainer.commands import Stop
 from trainer.data.datasets import datasets_of
 from trainer.data.loader import Loader
-from trainer.events import StepFinished, WarningRaised
+from trainer.events import ImagesDropped, StepFinished, WarningRaised
 
 JITTER = {"image": {"crop_jitter": True, "flip": "random", "brightness": "random", "brightness_max": 0.3}}
 NUM_IMAGES = 5
@@ -129,6 +130,7 @@ def test_the_plan_is_what_is_trained(
     assert per_epoch == pytest.approx(NUM_IMAGES * concept.get("repeats", 1), abs=0.01)
 
 
+@pytest.mark.parametrize(("partial_batches", "epochs"), [("keep", 8), ("keep", 5), ("merge", 5), ("drop", 5)])
 @pytest.mark.parametrize(
     ("concept", "data", "entries"),
     [
@@ -141,22 +143,29 @@ def test_the_plan_is_what_is_trained(
     ],
 )
 def test_every_cached_variation_is_trained_as_often_as_planned(
-    config: Config, tmp_path: Path, concept: dict[str, Any], data: dict[str, Any], entries: int
+    config: Config,
+    tmp_path: Path,
+    concept: dict[str, Any],
+    data: dict[str, Any],
+    entries: int,
+    partial_batches: str,
+    epochs: int,
 ) -> None:
-    """Whatever takes turns beside the variations: fractional repeats, resolutions, balanced samples."""
+    """Whatever takes turns beside the variations: fractional repeats, resolutions, balanced samples; without drops."""
     images = draw_folder(tmp_path / "seven", sizes=[(64, 64)] * 7)
+    data = {**data, "partial_batches": partial_batches}
     datasets = datasets_of(laid_over(with_concept(config, path=str(images), **concept, **JITTER), {"data": data}))
     dataset, plans = datasets.training, datasets.plans
     versions = ImageVersions(dataset, datasets.settings.run_seed, is_cached=True)
-    epochs = 8
     used: Counter[tuple[str, str, int]] = Counter()
     for epoch in range(epochs):
         for sample in (s for group in plans.accumulation_groups(epoch) for batch in group for s in batch):
-            version = versions.of(sample, epoch)
+            version = versions.of(sample)
             used[str(dataset.examples[sample.example].image.path), str(version.recipe.bucket), version.variation] += 1
-    rows = {(r.image, r.bucket, r.variation): r for r in plan_rows(dataset, plans, versions)}
+    rows = {(r.image, r.bucket, r.variation): r for r in plan_rows(dataset, plans, versions, epochs=epochs)}
     assert len(rows) == entries
-    assert {place: n / epochs for place, n in used.items()} == {p: r.samples_per_epoch for p, r in rows.items()}
+    assert {place: used[place] / epochs for place in rows} == {p: r.samples_per_epoch for p, r in rows.items()}
+    assert used.keys() <= rows.keys()
 
 
 def test_an_epoch_uses_the_next_variation_and_then_the_first_again(config: Config, trained: list[Batch]) -> None:
@@ -192,6 +201,41 @@ def test_a_resumed_run_trains_the_same(config: Config, partial_batches: str) -> 
     stopped = run(varied, on_event=stop)
     resumed = run(varied, resume_from=Path(stopped.finished.backup_path))
     assert_equal_tensors(resumed.weights, whole.weights)
+
+
+@pytest.mark.parametrize("latent_cache", [True, False])
+def test_a_sample_of_a_merged_batch_has_the_draws_of_its_own_epoch(
+    config: Config, trained: list[Batch], latent_cache: bool
+) -> None:
+    """Its augmentation, its caption, caption dropout and whether it ignores its mask: as if it were not merged."""
+    draw_masks(config)
+    text = {"shuffle_tags": True, "keep_tags_count": 0}
+    concept = {**JITTER, "image_variations": 3, "text_variations": 3, "text": text, "repeats": 1.5}
+    changes = {
+        "data": {"latent_cache": latent_cache, "text_cache": latent_cache, "caption_dropout": 0.3},
+        "masks": {"enabled": True, "unmasked_probability": 0.5},
+        "training": {"epochs": 4},
+    }
+    for path in Path(config.concepts[0].path).glob("*.txt"):
+        path.write_text("a, b, c, d, e, f", encoding="utf-8")
+    varied = laid_over(with_concept(config, **concept), changes)
+    run(varied)
+    expected = {s: found for batch in trained for s, found in samples_of(batch)}
+    trained.clear()
+    run(laid_over(varied, {"data": {"partial_batches": "merge"}}))
+    late = [s for batch in trained for s in batch.sample_indices if s.epoch != batch.epoch]
+    assert len(late) > 3
+    for batch in trained:
+        for sample, (caption, latents, mask) in samples_of(batch):
+            assert caption == expected[sample][0]
+            torch.testing.assert_close(latents, expected[sample][1])
+            assert torch.equal(mask, expected[sample][2])
+
+
+def samples_of(batch: Batch) -> Iterator[tuple[SampleIndex, tuple[str, torch.Tensor, torch.Tensor]]]:
+    assert batch.masks_B1HW is not None
+    values = zip(batch.captions, batch.latents_BCHW.clone(), batch.masks_B1HW.clone(), strict=True)
+    yield from zip(batch.sample_indices, values, strict=True)
 
 
 def test_the_crop_position_is_that_of_the_image_as_trained(config: Config, trained: list[Batch]) -> None:
@@ -335,8 +379,64 @@ def test_small_images_are_reported_and_never_upscaled(config: Config) -> None:
                for w in ran.of(WarningRaised))  # fmt: skip
 
 
+@pytest.mark.parametrize("image", [{}, {"rotate": "random"}, {"rotate": "always"}, {"mask_rotate_crop": True}])
+def test_never_upscaled_beside_rotation_and_mask_crop(config: Config, image: dict[str, Any]) -> None:
+    draw_masks(config)
+    draw_folder(Path(config.concepts[0].path) / "small", sizes=[(70, 60), (200, 60)])
+    turned = with_concept(
+        config, include_subfolders=True, image={**image, "rotate_max_degrees": 45}, image_variations=9
+    )
+    datasets = datasets_of(laid_over(turned, {"data": {"never_upscale": True, "resolution_px": [64, 96]}}))
+    versions = ImageVersions(datasets.training, datasets.settings.run_seed, is_cached=True)
+    rows = plan_rows(datasets.training, datasets.plans, versions, epochs=1)
+    assert len({r.image for r in rows}) == NUM_IMAGES + 2
+    assert max(r.scale for r in rows) <= 1
+
+
 def test_dropped_images_are_named(config: Config) -> None:
     ran = run(laid_over(config, {"data": {"partial_batches": "drop"}}))
     warnings = [w.message for w in ran.of(WarningRaised)]
     assert any("2 images are never trained: 003.png, 004.png" in w for w in warnings), warnings
     assert {Path(r["image"]).name for r in plan_of(ran) if r["samples_epoch_1"] == "0"} >= {"003.png", "004.png"}
+
+
+@pytest.mark.parametrize("partial_batches", ["keep", "merge", "drop"])
+def test_the_dropped_images_of_every_epoch_are_named(
+    config: Config, trained: list[Batch], tmp_path: Path, partial_batches: str
+) -> None:
+    """Also of a resumed run, whose file has the epochs before it; merged ones are dropped in the last epoch only."""
+    draw_folder(tmp_path / "images" / "more", sizes=[(64, 64)] * 4)
+    changes = {"data": {"partial_batches": partial_batches}, "training": {"epochs": 3, "batch_size": 4}}
+    dropping = laid_over(with_concept(config, include_subfolders=True), changes)
+    whole = run(dropping)
+    sizes = {r["image"]: r["bucket"] for r in plan_of(whole)}
+    every = sorted(sizes)
+    expected: dict[int, set[str]] = {}
+    for epoch in {"keep": [], "merge": [2], "drop": [0, 1, 2]}[partial_batches]:
+        done = Counter(s.example for b in trained if b.epoch <= epoch for s in b.sample_indices)
+        before = {s.example for b in trained if b.epoch == epoch for s in b.sample_indices}
+        dropped = [n for n in range(9) if (done[n] <= epoch if partial_batches == "merge" else n not in before)]
+        expected[epoch + 1] = {every[n] for n in dropped}
+    events = whole.of(ImagesDropped)
+    assert {e.epoch: sorted(e.names) for e in events} == {
+        n: sorted(Path(p).name for p in f) for n, f in expected.items()
+    }
+    assert all(e.num_images == len(e.names) for e in events)
+    rows = dropped_in(whole)
+    assert {n: {r["image"] for r in rows if int(r["epoch"]) == n} for n in expected} == expected
+    assert all(r["bucket"] == sizes[r["image"]] for r in rows)
+
+    def stop(event: Any, send: Any) -> None:
+        if isinstance(event, StepFinished) and event.epoch == 2:
+            send(Stop())
+
+    stopped = run(dropping, on_event=stop)
+    assert dropped_in(run(dropping, resume_from=Path(stopped.finished.backup_path))) == rows
+
+
+def dropped_in(ran: Ran) -> list[dict[str, str]]:
+    path = Path(ran.finished.backup_path).parents[1] / "dropped.csv"
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))

@@ -8,6 +8,8 @@ import pytest
 from PIL import Image
 
 from modules.config.codec import export_file
+from modules.data.order import SampleIndex
+from modules.data.versions import ImageVersion, ImageVersions
 from tests.builders.configs import small_config
 from tests.builders.images import draw_folder, draw_mask
 from trainer.__main__ import main
@@ -28,6 +30,30 @@ def test_a_sheet_has_a_row_for_each_image(config_file: Path, tmp_path: Path) -> 
     with Image.open(tmp_path / "sheet.png") as sheet:
         assert sheet.size == (8 + (1 + 4 + 2) * 232, 8 + 2 * 248)
         assert len(sheet.getcolors(1 << 24) or ()) > 100
+
+
+@pytest.mark.parametrize(("options", "num_draws"), [((), 12), (("--draws", "30"), 20), (("--epochs", "1"), 5)])
+def test_a_sheet_has_a_tile_for_each_epoch_and_repeat(
+    config_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...],
+    num_draws: int,
+) -> None:
+    seen: list[SampleIndex] = []
+    plain = ImageVersions.of
+
+    def of(self: ImageVersions, sample_index: SampleIndex) -> ImageVersion:
+        seen.append(sample_index)
+        return plain(self, sample_index)
+
+    monkeypatch.setattr(ImageVersions, "of", of)
+    settings = ("--set", "concepts.0.repeats=5", "--set", "data.resolution_px=[64,96]", "--num-images", "1")
+    assert main(["preview", str(config_file), "--out", str(tmp_path / "sheet.png"), *settings, *options]) == 0
+    uses = [(s.epoch, s.repeat, s.resolution) for s in seen]
+    assert uses == [(n // 5, n % 5, n % 2) for n in range(num_draws)]
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.width == 8 + (1 + 4 + num_draws) * 232
 
 
 @pytest.mark.parametrize("verb", ["check", "cache"])

@@ -20,7 +20,8 @@ from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.runs import assert_equal_tensors, run
 from trainer.commands import CommandDesk, Stop
-from trainer.events import RunFailed, StepFinished, WarningRaised, to_line
+from trainer.event_lines import to_line
+from trainer.events import RunFailed, StepFinished, WarningRaised
 from trainer.methods.protocol import StepLoss
 from trainer.preflight import check
 from trainer.step.stepper import Stepper

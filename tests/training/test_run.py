@@ -23,6 +23,7 @@ from tests.builders.images import draw_folder, draw_image
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from trainer import launch
 from trainer.commands import BackupNow, Command, Pause, Resume, SampleNow, SaveNow, Stop, ValidateNow
+from trainer.event_lines import from_line
 from trainer.events import (
     BackupSaved,
     CacheProgress,
@@ -37,7 +38,6 @@ from trainer.events import (
     StepFinished,
     ValidationFinished,
     WarningRaised,
-    from_line,
 )
 from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import StepContext, StepLoss

@@ -15,7 +15,8 @@ import pytest
 from modules.config.schema import Config
 from tests.ui.fake_engine import FakeEngine, started, step
 from trainer.commands import BackupNow, SampleNow
-from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, SampleProgress, SampleReady, to_line
+from trainer.event_lines import to_line
+from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, SampleProgress, SampleReady
 from trainer.launch import RunRequest
 from trainer.preflight import Report
 from trainer.run_folder.backup import write_backup

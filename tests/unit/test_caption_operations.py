@@ -17,7 +17,7 @@ from modules.data.captions.operations import ORDER, CaptionRules, final_text
 from modules.data.captions.rules import caption_rules, faults_of
 from modules.data.captions.settings import CaptionChanges
 from modules.data.captions.tags import CAPITALIZATIONS, SpecialTags
-from modules.data.captions.wildcards import resolve_wildcards
+from modules.data.captions.wildcards import has_single_brace, resolve_wildcards
 from modules.settings.field import records_of
 from tests.unit.strategies import steady
 
@@ -131,7 +131,7 @@ def test_capitalization_has_its_probability() -> None:
 
 def test_replacements_are_of_whole_words_and_in_order() -> None:
     rules = caption_rules(CaptionChanges(replacements="man => person\n\nperson => sks\\1 person\n cat =>\n"))
-    assert final_text("a man, a woman, cat", rules, random.Random(0)) == "a sks\\1 person, a woman, "
+    assert final_text("a man, a woman, cat", rules, random.Random(0)) == "a sks\\1 person, a woman"
 
 
 def test_the_trigger_word_is_in_every_caption_once() -> None:
@@ -155,6 +155,41 @@ def test_the_trigger_word_is_in_every_caption_once() -> None:
 )
 def test_prefix_and_suffix(prefix: str, suffix: str, expected: str) -> None:
     assert final("a cat", prefix=prefix, suffix=suffix) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "changed"),
+    [
+        ("a cat, blurry, b", "a cat, b"),
+        ("blurry, a cat", "a cat"),
+        ("a cat,b,blurry", "a cat,b"),
+        ("blurry", ""),
+        ("a blurry cat, b", "a  cat, b"),
+        ("a cat,, b", "a cat,, b"),  # nothing was replaced
+    ],
+)
+def test_an_empty_replacement_or_option_leaves_no_empty_tag(text: str, changed: str) -> None:
+    assert final(text, replacements=(("blurry", ""),)) == changed
+    assert final(text.replace("blurry", "{|}"), wildcards=True) == changed
+    sks = final(text, replacements=(("blurry", ""),), trigger_word="sks")
+    assert sks == (f"sks, {changed}" if changed else "sks")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a {red|blue} car", False),
+        ("a {red|{dark|light} blue} car", False),
+        (r"a \{red car, 1\}", False),
+        ("a {red|blue car", True),
+        ("a {red|{blue} car", True),
+        ("a red} car", True),
+        (r"a {red|blue\} car", True),
+        ("}{", True),
+    ],
+)
+def test_a_brace_without_its_counterpart_is_found(text: str, expected: bool) -> None:
+    assert has_single_brace(text) == expected
 
 
 def test_wildcards() -> None:

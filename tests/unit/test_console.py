@@ -5,7 +5,15 @@ from __future__ import annotations
 import io
 
 from trainer.cli.console import Console, words
-from trainer.events import CacheFilled, CacheProgress, ModelSaved, RewardMeasured, ValidationFinished, from_line
+from trainer.event_lines import from_line
+from trainer.events import (
+    CacheFilled,
+    CacheProgress,
+    ImagesDropped,
+    ModelSaved,
+    RewardMeasured,
+    ValidationFinished,
+)
 
 
 def test_a_validation_reports_all_its_losses() -> None:
@@ -56,4 +64,13 @@ def test_caching_shows_the_time_left_and_then_the_hit_rate() -> None:
     console.close()
     assert stream.getvalue() == (
         "caching images 3/12 0:01:15 left\nLatent cache: 3 of 12 entries found (25%), 9 encoded; 1.5 MB.\n"
+    )
+
+
+def test_dropped_images_are_named_up_to_a_number() -> None:
+    assert words(ImagesDropped(1, 1, ("a.png",), "/run/dropped.csv")) == (
+        "Epoch 1 drops 1 image in partial batches: a.png."
+    )
+    assert words(ImagesDropped(2, 1002, ("a.png", "b.png"), "/run/dropped.csv")) == (
+        "Epoch 2 drops 1,002 images in partial batches, all in dropped.csv: a.png, b.png and 1,000 more."
     )

@@ -78,6 +78,18 @@ ROWS: dict[str, Row] = {
     "PEFT with alpha": ("sd1", lambda: by.peft("sd1") | {"unet.conv_in.alpha": ()}, 354, (226, 0, 0, 0, 0, 0)),
     "DoRA": ("sd1", lambda: by.with_each(by.kohya("sd1"), "dora_scale", (4, 1)), 354, (354, 354, 354, None, 0, 0)),
     "LoHa": ("sd1", lambda: LOHA, 1, (1, 1, 1, 0, 0, 0)),
+    "LoHa without a factor": (
+        "sd1",
+        lambda: {n: s for n, s in LOHA.items() if n.endswith("hada_w1_a")},
+        1,
+        (None, None, None, None, 0, 0),
+    ),
+    "LoRA without up": (
+        "sd1",
+        lambda: {n: s for n, s in by.kohya("sd1").items() if n != "lora_unet_conv_in.lora_up.weight"},
+        354,
+        (None, None, None, None, 0, 0),
+    ),
     "before PEFT": ("sd1", lambda: by.processors("sd1"), 176, (None, None, 0, 0, 176, None)),
     "SimpleTuner": (
         "sd1",

@@ -340,8 +340,11 @@ def test_partial_batches_are_merged_or_dropped(
             assert len({dataset.buckets[s.example][s.resolution] for s in batch}) == 1
             trained.update(batch)
         listed.update(s for group in every.accumulation_groups(epoch) for b in group for s in b)
+        of_each = [s for n in range(len(dataset.examples)) for s in every.samples_of(n, epoch)]
+        assert Counter(of_each) == Counter(s for group in every.accumulation_groups(epoch) for b in group for s in b)
     assert sum(plan.num_steps(e) for e in range(epochs)) == plan.total_steps(epochs)
-    assert trained <= listed
+    assert set(listed.values()) <= {1}
+    assert trained <= listed  # each with its own epoch
     left = Counter(dataset.buckets[s.example][s.resolution] for s in (listed - trained).elements())
     limit = batch_size if partial == "merge" else batch_size * epochs
     assert all(count < limit or batch_size == 1 for count in left.values())
@@ -350,7 +353,7 @@ def test_partial_batches_are_merged_or_dropped(
 def test_an_epoch_with_merged_batches_does_not_depend_on_the_ones_computed_before() -> None:
     rules = BucketRules((64,), step_px=16, max_aspect_ratio=2.0, is_bucketing=True)
     images = [SourceImage(Path(f"{i}.png"), 64 + 32 * (i % 2), 64, 1, 1, ()) for i in range(7)]
-    crops = [rules.resize_crops(Size(i.width_px, 64), rules.sizes(), Size(i.width_px, 64)) for i in images]
+    crops = [rules.resize_crops(Size(i.width_px, 64), rules.sizes()) for i in images]
     examples = tuple(Example(image, 0, crop) for image, crop in zip(images, crops, strict=True))
     dataset = Dataset(examples, (ConceptFacts("a", 1.5, 1.0, 0, 7),), 1, (), tuple((c[0].bucket,) for c in crops))
 

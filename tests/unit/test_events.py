@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.strategies import garbage, steady
+from trainer.event_lines import EVENT_TYPES, from_line, to_line, without_secrets
 from trainer.events import (
-    EVENT_TYPES,
     BackupSaved,
     CacheProgress,
     DownloadProgress,
@@ -24,9 +24,8 @@ from trainer.events import (
     SampleProgress,
     StepFinished,
     ValidationFinished,
-    from_line,
-    to_line,
 )
+from trainer.rollout_events import RolloutSampled, SampledImage
 
 STEP = StepFinished(1, 2, 3, 4, 5, 6, 0.5, 0.4, 1.0, 2.0, 3.0, {"unet": 1e-4}, ("unet",), 1)
 
@@ -36,7 +35,7 @@ def same(one: Event, other: Event | None) -> bool:
     return type(one) is type(other) and repr(one) == repr(other)
 
 
-def values_of(kind: type[Event]) -> dict[str, st.SearchStrategy[Any]]:
+def values_of(kind: type[Event] | type[SampledImage]) -> dict[str, st.SearchStrategy[Any]]:
     hints = get_type_hints(kind)
     values = {
         name: st.dictionaries(st.text(max_size=8), st.from_type(get_args(hint)[1]), max_size=3)
@@ -44,6 +43,9 @@ def values_of(kind: type[Event]) -> dict[str, st.SearchStrategy[Any]]:
         if get_origin(hint) is Mapping
     }
     return {f.name: values.get(f.name) or st.from_type(hints[f.name]) for f in fields(kind)}
+
+
+st.register_type_strategy(SampledImage, st.builds(SampledImage, **values_of(SampledImage)))
 
 
 @steady
@@ -140,3 +142,10 @@ def test_a_validation_of_an_older_run_is_read() -> None:
     best = ValidationFinished(4, 0.5, weighted_loss=0.25, best_loss=0.5, best_step=4)
     assert from_line(to_line(best)) == best
     assert best.is_best
+
+
+def test_the_prompts_of_a_rollout_hide_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.event_lines.redacted", lambda text: text.replace("token-1", "…"))
+    event = RolloutSampled(3, (SampledImage("/token-1/a.png", "a token-1 disc", 0.5), SampledImage("/b.png", "plain")))
+    prompts = [(image.path, image.prompt) for image in without_secrets(event).images]
+    assert prompts == [("/token-1/a.png", "a … disc"), ("/b.png", "plain")]

@@ -16,6 +16,8 @@ from modules.families.parts.single_file.unet_layout import unet_layers
 from modules.formats.checkpoint_header import read_checkpoint_header
 from tests.unit.test_kinds import Shapes, kohya, model_shapes, write_header
 
+MATRICES = ("lora_down.weight", "lora_up.weight")
+
 
 def found(path: Path) -> dict[str, Loads]:
     return {x.program: x for x in who_loads(read_checkpoint_header(path), identify(path)) if x.is_main}
@@ -33,7 +35,12 @@ def peft(model: str) -> Shapes:
     """A LoRA in diffusers' form on all of a model's UNet."""
     width = shipped_configs(model)["unet"]["cross_attention_dim"]
     paths = [layer.path for layer in unet_layers(shipped_configs(model)["unet"]) if layer.sort != "norm"]
-    return {f"unet.{p}.lora_A.weight": (4, width if "attn2.to_k" in p else 8) for p in paths}
+    down = {f"unet.{p}.lora_A.weight": (4, width if "attn2.to_k" in p else 8) for p in paths}
+    return down | {f"unet.{p}.lora_B.weight": (8, 4) for p in paths}
+
+
+def layer(name: str, *factors: str) -> Shapes:
+    return {f"{name}.{factor}": (4, 4) for factor in factors}
 
 
 @pytest.mark.parametrize(
@@ -46,10 +53,13 @@ def peft(model: str) -> Shapes:
         (peft("sd1"), True, False, False, False),
         (peft("sd1") | {"unet.conv_in.alpha": ()}, False, False, False, False),
         (kohya("sd1") | {"lora_unet_mid_block_attentions_0_proj_in.dora_scale": (4, 1)}, False, True, True, True),
-        ({"lora_unet_mid_block_attentions_0_proj_in.hada_w1_a": (4, 1)}, False, True, True, True),
+        (
+            layer("lora_unet_mid_block_attentions_0_proj_in", *(f"hada_w{n}_{m}" for n in (1, 2) for m in "ab")),
+            *(False, True, True, True),
+        ),
         ({"lora_unet_mid_block_attentions_0_proj_in.oft_blocks": (4, 1, 1)}, False, True, True, False),
         ({"lora_unet_mid_block_attentions_0_proj_in.oft_R.weight": (4, 1)}, False, False, False, False),
-        ({"lycoris_mid_block_attentions_0_proj_in.lora_down.weight": (4, 1)}, False, True, False, True),
+        (layer("lycoris_mid_block_attentions_0_proj_in", *MATRICES), False, True, False, True),
         ({"emb_params": (2, 768)}, True, True, True, True),
         ({"emb_params": (2, 768), "more": (2, 768)}, False, True, False, False),
         ({"emb_params": (2, 512)}, None, None, None, None),
@@ -80,7 +90,7 @@ def test_unsupported_layers_are_counted(tmp_path: Path) -> None:
 
 
 def test_mixed_names_and_strange_layers(tmp_path: Path) -> None:
-    mixed = kohya("sdxl", sgm=True) | {"lora_unet_mid_block_resnets_0_conv1.lora_down.weight": (4, 4)}
+    mixed = kohya("sdxl", sgm=True) | layer("lora_unet_mid_block_resnets_0_conv1", *MATRICES)
     path = write_header(tmp_path / "f.safetensors", mixed)
     assert loads(path) == {"diffusers": False, "ComfyUI": True, "A1111": True, "Forge": True}
     path = write_header(tmp_path / "f.safetensors", kohya("sd1") | {"lora_unet_strange.lora_down.weight": (4, 4)})

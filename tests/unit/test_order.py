@@ -20,7 +20,6 @@ from modules.data.order import (
     period_of_epochs,
     sample_indices_of_epoch,
     sizes_of_epoch,
-    uses_before,
 )
 from tests.unit.strategies import steady
 
@@ -253,7 +252,8 @@ def test_an_epoch_without_samples_has_no_accumulation_groups(epoch: int) -> None
 def test_uses_before_an_epoch_are_counted_for_every_example(repeats: float, seed: int | None) -> None:
     """Also for those that are not used in it, which a merged batch may bring into it."""
     concepts = [ConceptRepeats(0, 3, 1.0), ConceptRepeats(3, 7, repeats, seed=seed)]
+    concept_of = [0] * 3 + [1] * 7
     used = Counter(dict.fromkeys(range(10), 0))
     for epoch in range(12):
-        assert uses_before(concepts, epoch) == used
+        assert {e: concepts[c].uses_before(e, epoch) for e, c in enumerate(concept_of)} == used
         used.update(s.example for s in sample_indices_of_epoch(concepts, num_resolutions=2, epoch=epoch))

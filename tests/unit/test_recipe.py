@@ -12,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw
 
-from modules.data.buckets import ResizeCrop, Size, bucket_sizes, resize_crop_for
-from modules.data.image_settings import ImageChanges
+from modules.data.buckets import BucketRules, ResizeCrop, Size, bucket_sizes, resize_crop_for
+from modules.data.image_settings import AUGMENTATIONS, STRENGTH_OF, ImageChanges, Way, is_random
+from modules.data.rotation import Angles, direction, rotated_extent
 from modules.data.transforms.apply import load_conditioning_image, load_mask, load_pixels, placed
 from modules.data.transforms.colour import Colour, recoloured
-from modules.data.transforms.geometry import Box, Geometry, direction, rotated_extent
+from modules.data.transforms.geometry import Box, Geometry
 from modules.data.transforms.masks import circle_of, white_box
-from modules.data.transforms.recipe import Recipe, draw_recipe, is_random, plain_recipe
+from modules.data.transforms.recipe import Recipe, angles_of, draw_recipe, plain_recipe
 from tests.builders.images import draw_image
 from tests.unit.strategies import steady
 
@@ -46,6 +47,15 @@ def test_equal_arguments_draw_the_same_and_another_seed_does_not() -> None:
     assert drawn(ALL_RANDOM, 5) == drawn(ALL_RANDOM, 5)
     assert len({drawn(ALL_RANDOM, seed) for seed in range(20)}) == 20
     assert is_random(ALL_RANDOM)
+
+
+def test_every_augmentation_is_listed_with_the_value_that_switches_it_off() -> None:
+    assert not is_random(ImageChanges(**AUGMENTATIONS))
+    ons = {name: True if off is False else "random" for name, off in AUGMENTATIONS.items()}
+    assert list(ons.values()).count(True) == 3
+    assert list(ons.values()).count("random") == 6
+    assert all(is_random(ImageChanges(**{name: on})) for name, on in ons.items())
+    assert STRENGTH_OF.keys() == {name for name, on in ons.items() if on == "random"} - {"flip"}
 
 
 def test_one_augmentation_leaves_the_draws_of_the_others() -> None:
@@ -110,6 +120,64 @@ def test_a_rotated_crop_never_shows_what_is_outside(
     image = placed(Image.new("RGB", (width, height), (200, 210, 220)), recipe.geometry)
     assert image.size == (fit.bucket.width_px, fit.bucket.height_px)
     assert image.getextrema() == ((200, 200), (210, 210), (220, 220))
+
+
+@steady
+@given(
+    sides=st.tuples(st.integers(20, 400), st.integers(20, 400)),
+    corners=st.tuples(*[st.floats(0, 1)] * 4),
+    way=st.sampled_from(["off", "random", "always"]),
+    degrees=st.floats(0, 360) | st.sampled_from([0.0, 45.0, 90.0, 180.0]),
+    crops_to_mask=st.booleans(),
+    step_px=st.sampled_from([8, 16, 64]),
+    seed=st.integers(0, 99),
+)
+def test_never_upscaled_at_any_angle_and_crop(
+    sides: tuple[int, int],
+    corners: tuple[float, float, float, float],
+    way: Way,
+    degrees: float,
+    crops_to_mask: bool,
+    step_px: int,
+    seed: int,
+) -> None:
+    size = Size(*sides)
+    lefts, tops = sorted(corners[:2]), sorted(corners[2:])
+    left, top = int(lefts[0] * (size.width_px - 1)), int(tops[0] * (size.height_px - 1))
+    right = left + max(1, int(lefts[1] * size.width_px) - left)
+    bottom = top + max(1, int(tops[1] * size.height_px) - top)
+    box = Box(left, top, right, bottom) if crops_to_mask else None
+    settings = ImageChanges(
+        rotate=way, rotate_max_degrees=degrees, flip="random", mask_rotate_crop=crops_to_mask, crop_jitter=True
+    )
+    rules = BucketRules((256,), step_px, 2.0, is_bucketing=True, never_upscale=True)
+    try:
+        (fit,) = rules.resize_crops(
+            size, rules.sizes(), part=box.size if box else None, angles=angles_of(settings, has_mask_box=bool(box))
+        )
+    except ValueError as error:
+        assert "too small for a bucket without upscaling" in str(error)  # noqa: PT017 - either is right
+        return
+    for draw in range(5):
+        recipe = draw_recipe(settings, size=size, resize_crop=fit, mask_box=box, seed=seed + 100 * draw)
+        assert recipe.geometry.scale(size) <= 1
+
+
+@steady
+@given(
+    sides=st.tuples(st.integers(1, 99), st.integers(1, 99)),
+    ends=st.tuples(st.floats(0, 400), st.floats(0, 400)).map(sorted),
+    place=st.floats(0, 1),
+)
+def test_the_room_for_angles_is_that_of_the_worst(sides: tuple[int, int], ends: list[float], place: float) -> None:
+    lowest, highest = ends
+    width, height = Angles(lowest, highest).extent(sides)
+    for sign in (1, -1):
+        found = rotated_extent(sides, sign * (lowest + place * (highest - lowest)))
+        assert found[0] <= width + 1e-9
+        assert found[1] <= height + 1e-9
+    tried = [rotated_extent(sides, lowest + n / 500 * (highest - lowest)) for n in range(501)]
+    assert (width, height) == pytest.approx((max(w for w, _ in tried), max(h for _, h in tried)), rel=1e-3)
 
 
 @pytest.mark.parametrize(("degrees", "turns"), [(90, 1), (180, 2), (270, 3)])

@@ -18,6 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.config.codec import decode
+from modules.config.rules import RULES
+from modules.config.rules.fused import fused_backward_pass
 from modules.config.rules.rewards import method_settings, reward_models
 from modules.config.schema import Config
 from modules.objectives.reward_gradient import num_scored, reward_loss, reward_losses
@@ -29,11 +31,13 @@ from modules.rewards.files import is_repository, wanted_files
 from modules.rewards.models.user_code import load_user_reward
 from modules.rewards.problems import problems_of_rewards
 from modules.rewards.protocol import RewardContext
+from modules.rewards.quoted_text import edit_distance, quoted_text, text_score
 from modules.rewards.registry import REWARDS, hold_out_labels, reward_labels
 from modules.rewards.selection import held_out_scorer, trained_scorers
 from modules.rewards.settings import Scorer
 from modules.rewards.user_code_file import hash_of, split_reference
 from modules.sampling.truncation import Truncation, truncation_of
+from modules.settings.edit import set_path
 from modules.system.devices import CPU
 from modules.system.errors import DarkroomError
 from modules.system.problem import Problem
@@ -107,6 +111,24 @@ def found(config: Config) -> list[tuple[str, str]]:
     return [(p.path, p.severity) for rule in (reward_models, method_settings) for p in rule(config)]
 
 
+@pytest.mark.parametrize(
+    ("probability", "masks", "expected"),
+    [
+        (1.0, True, "Masked training has no effect on the training."),
+        (0.25, True, "Masked training only affects the denoising steps, 75% of all."),
+        (0.0, True, None),
+        (1.0, False, None),
+    ],
+)
+def test_masks_that_the_method_ignores_are_a_warning(probability: float, masks: bool, expected: str | None) -> None:
+    raw = {**tree(probability=probability), "masks": {"enabled": masks}}
+    problems = [p for rule in RULES for p in rule(decode(raw).config) if p.path == "masks.enabled"]
+    assert [p.severity for p in problems] == (["warning"] if expected else [])
+    assert all(p.message.startswith("AlignProp ") and p.message.endswith(str(expected)) for p in problems)
+    denoising = decode({"darkroom_version": 2, "masks": {"enabled": True}}).config
+    assert not [p for rule in RULES for p in rule(denoising) if p.path == "masks.enabled"]
+
+
 def test_a_sound_config_breaks_no_rule() -> None:
     assert found(decoded(held_out_reward="contrast")) == []
     assert found(Config()) == []
@@ -119,15 +141,50 @@ def test_a_sound_config_breaks_no_rule() -> None:
         ({"scorers": [{"kind": "brightness", "enabled": False}]}, "reward.models"),
         ({"scorers": [{"kind": "brightness", "weight": 0}]}, "reward.models"),
         ({"held_out_reward": "brightness"}, "reward.models"),
+        ({"scorers": [{"kind": "compressibility"}]}, "reward.models.0.kind"),
         ({"scorers": [{"kind": "colour_target", "colour": "red"}]}, "reward.models.0.colour"),
         ({"scorers": [{}, {"kind": "user_code", "file": "mine.py"}]}, "reward.models.1.file"),
         ({"held_out_reward": "user_code"}, "training.method.held_out_reward"),
         ({"steps": 4, "backprop_steps": 5}, "training.method.backprop_steps"),
         ({"backprop_steps": 3, "backprop_steps_min": 4}, "training.method.backprop_steps_min"),
+        ({"name": "ddpo", "size": "500"}, "training.method.size"),
+        ({"name": "ddpo", "size": "500x512"}, "training.method.size"),
+        ({"name": "grpo", "size": "16x512"}, "training.method.size"),
+        ({"name": "ddpo", "tracker_size": 8}, "training.method.tracker_min_count"),
+        ({"name": "grpo", "steps": 4, "timesteps": "window"}, "training.method.window_size"),
+        ({"name": "grpo", "best_of": 1}, "training.method.best_of"),
+        ({"name": "grpo", "best_of": 9}, "training.method.best_of"),
     ],
 )
 def test_each_rule_names_its_field(options: dict[str, Any], path: str) -> None:
     assert found(decoded(**options)) == [(path, "error")]
+
+
+@pytest.mark.parametrize("name", ["ddpo", "grpo"])
+def test_policy_gradients_forbid_dropout_and_a_fused_backward_pass(name: str) -> None:
+    config = decoded(name=name, steps=5, size="512x768")
+    assert found(config) == []
+    dropout = set_path(config, "adapter.dropout", 0.1)[0]
+    assert found(dropout) == [("adapter.dropout", "error")]
+    assert found(set_path(dropout, "training.trains", "full")[0]) == []
+    fused = set_path(config, "training.optimizer", {"name": "adafactor", "fused_back_pass": True})[0]
+    assert "training.optimizer" in [p.path for p in fused_backward_pass(fused)]
+    assert found(set_path(decoded(), "adapter.dropout", 0.1)[0]) == []  # AlignProp
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "value"),
+    [
+        ("grpo", "group_size", 1),
+        ("ddpo", "steps", 1),
+        ("grpo", "eta", 0.0),
+        ("ddpo", "clip_range", 0.0),
+        ("ddpo", "clip_range", 0.9),
+        ("grpo", "timestep_share", 0.0),
+    ],
+)
+def test_values_out_of_range_are_refused(name: str, path: str, value: float) -> None:
+    assert [p.path for p in decode(tree(name=name, **{path: value})).problems] == [f"training.method.{path}"]
 
 
 def test_the_minimum_of_steps_does_not_matter_where_their_number_is_fixed() -> None:
@@ -165,8 +222,9 @@ def in_hub_cache(tmp_path: Path, repo: str, *names: str) -> Path:
 
 
 def test_rewards_without_files_need_nothing(tmp_path: Path) -> None:
-    plain = [Scorer(kind=kind) for kind, spec in REWARDS.items() if not spec.files and kind != "user_code"]
-    assert len(plain) == 5
+    is_plain = {kind: not (spec.files or spec.packages or spec.runs_code) for kind, spec in REWARDS.items()}
+    plain = [Scorer(kind=kind) for kind in REWARDS if is_plain[kind]]
+    assert len(plain) == 7
     assert problems_of(plain, tmp_path) == []
 
 
@@ -345,6 +403,49 @@ def test_errors_in_user_code_are_reported(tmp_path: Path, code: str, words: str)
         load_user_reward(file, "score", {hash_of(file)})(IMAGES.clone().requires_grad_(), PROMPTS)
 
 
+BLIND = "\n\nscore.is_differentiable = False\n"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return [0.25, None, float('nan')]",
+        "import numpy\n    return numpy.array([0.25, numpy.nan, numpy.nan])",
+        "return (0.25, None, None)",
+        "import torch\n    return torch.tensor([0.25, torch.nan, torch.nan], dtype=torch.float64)",
+        # Images arrive without gradient on the CPU, so that numpy and Pillow can read them at once.
+        "import numpy\n    assert images.numpy().shape == (3, 3, 8, 8)\n    return [0.25, None, None]",
+        "return [0.25, float('inf'), float('-inf')]",  # masked by the composite
+    ],
+)
+def test_a_function_without_gradient_may_return_lists_and_miss_scores(tmp_path: Path, body: str) -> None:
+    file = written(tmp_path, f"def score(images, prompts):\n    {body}{BLIND}")
+    mine = load_user_reward(file, "score", {hash_of(file)})
+    composite = CompositeReward((RewardModel("mine", mine, 2.0), RewardModel("light", Says((1.0, 2.0, NAN)), 1.0)))
+    scores = composite(IMAGES.clone().requires_grad_(), PROMPTS)
+    assert scores.by_name["mine"].isnan().tolist() == [False, True, True]
+    assert scores.total_B[:2].tolist() == [1.5, 2.0]
+    assert scores.total_B[2].isnan()
+    assert scores.complete_totals.isnan().tolist() == [False, True, True]  # the second lacks one of two scores
+    assert not mine.is_differentiable
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("return 3.0", "returned float; expected one number per image"),
+        ("return ['a', 'b', 'c']", "returned list; expected one number per image"),
+        ("return [1.0, 2.0]", "returned 2 numbers for 3 images"),
+        ("return images.numpy()", "returned ndarray; expected one number per image"),
+        ("raise SystemExit(3)", "failed: SystemExit: 3"),
+    ],
+)
+def test_errors_of_a_function_without_gradient_are_reported(tmp_path: Path, code: str, words: str) -> None:
+    file = written(tmp_path, f"def score(images, prompts):\n    {code}{BLIND}")
+    with pytest.raises(DarkroomError, match=words):
+        load_user_reward(file, "score", {hash_of(file)})(IMAGES, PROMPTS)
+
+
 def test_code_may_contain_dataclasses(tmp_path: Path) -> None:
     """A dataclass with annotations from the future finds its module by name."""
     code = (
@@ -359,6 +460,54 @@ def test_code_may_contain_dataclasses(tmp_path: Path) -> None:
     assert not composite.is_differentiable
     with pytest.raises(DarkroomError, match="Not differentiable: mine"):
         composite.require_gradient()
+
+
+# ---- text
+
+
+@pytest.mark.parametrize(
+    ("prompt", "text"),
+    [
+        ('a sign that says "Open now"', "Open now"),
+        ("a shop, \u201cFresh\u201d and \u201cbread\u201d", "Fresh bread"),
+        ("\u201eHallo\u201c on a wall", "Hallo"),
+        ("a wall with \u00ab Bonjour \u00bb", "Bonjour"),
+        ("the dog's 'bone'", ""),
+        ('a 5" nail', ""),
+        ('an empty ""', ""),
+    ],
+)
+def test_the_quoted_text_of_a_prompt(prompt: str, text: str) -> None:
+    assert quoted_text(prompt) == text
+
+
+def test_the_text_score_by_hand() -> None:
+    assert text_score("Open now", "OPENNOW") == text_score("open", "we are open today") == 1.0
+    assert text_score("open", "0pen") == 0.75
+    assert text_score("open", "") == text_score("open", "something quite different") == 0.0
+    assert edit_distance("kitten", "sitting") == 3
+    assert edit_distance("", "abc") == edit_distance("abc", "") == 3
+
+
+def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    from modules.rewards.models.ocr import load_reader
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "rapidocr", None)
+    for scorers, held_out, path in (
+        ([Scorer(kind="brightness"), Scorer(kind="ocr")], "none", "reward.models.1.kind"),
+        ([Scorer(kind="brightness")], "ocr", "training.method.held_out_reward"),
+    ):
+        first, second = problems_of(scorers, tmp_path, held_out_reward=held_out)
+        assert (first.path, first.severity) == (path, "error")
+        assert first.message == "Readable text (OCR) needs the package rapidocr, which is not installed."
+        assert first.advice == 'Install rapidocr (pip install ".[ocr]"), or choose another reward model.'
+        assert "onnxruntime" in second.message
+    with pytest.raises(DarkroomError, match="needs the package rapidocr, which cannot be loaded") as caught:
+        load_reader()
+    assert 'pip install ".[ocr]"' in caught.value.advice
 
 
 # ---- several reward models

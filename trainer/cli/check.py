@@ -42,7 +42,12 @@ def _check(options: argparse.Namespace) -> int:
             sys.stdout.write(describe(problem) + "\n")
         sys.stdout.write(_preview(report))
         if report.datasets is not None:
-            lines = plan_lines(report.datasets, is_cached=loaded.config.data.latent_cache, every_image=options.images)
+            lines = plan_lines(
+                report.datasets,
+                is_cached=loaded.config.data.latent_cache,
+                epochs=loaded.config.training.epochs,
+                every_image=options.images,
+            )
             sys.stdout.write("".join(f"{line}\n" for line in lines))
     return 2 if report.errors else 0
 

@@ -8,12 +8,14 @@ from datetime import timedelta
 from typing import Any, Protocol, TextIO
 
 from modules.system.problem import count
+from trainer.event_lines import to_line
 from trainer.events import (
     BackupSaved,
     CacheFilled,
     CacheProgress,
     DownloadProgress,
     Event,
+    ImagesDropped,
     ModelSaved,
     PhaseChanged,
     RewardMeasured,
@@ -25,7 +27,6 @@ from trainer.events import (
     StepFinished,
     ValidationFinished,
     WarningRaised,
-    to_line,
 )
 from trainer.rollout_events import ChoicesWanted
 
@@ -134,7 +135,7 @@ def words(event: Event) -> str:
             )
         case PhaseChanged(phase=phase, detail=detail) if phase not in ("training", "sampling", "caching"):
             return f"{phase.replace('_', ' ')}: {detail}" if detail else phase.replace("_", " ")
-        case ValidationFinished() | RewardMeasured() | CacheFilled() | ChoicesWanted():
+        case ValidationFinished() | RewardMeasured() | CacheFilled() | ChoicesWanted() | ImagesDropped():
             return _measured_words(event)
         case SampleReady(path=path):
             return f"sample: {path}"
@@ -156,13 +157,13 @@ def _time_left(seconds: float | None) -> str:
     return f"{timedelta(seconds=round(seconds))} left" if seconds else ""
 
 
-def _measured_words(event: ValidationFinished | RewardMeasured | CacheFilled | ChoicesWanted) -> str:
+def _measured_words(event: ValidationFinished | RewardMeasured | CacheFilled | ChoicesWanted | ImagesDropped) -> str:
     match event:
         case ValidationFinished():
             return _validation_words(event)
         case RewardMeasured():
             return _reward_words(event)
-        case CacheFilled():
+        case CacheFilled() | ImagesDropped():
             return event.summary
         case ChoicesWanted():
             return f"{count(event.num_open, 'choice')} to make in {event.path}" if event.num_open else ""
@@ -182,7 +183,8 @@ def _reward_words(event: RewardMeasured) -> str:
     followed = "none" if event.followed is None else f"{event.followed:.5f}"
     held_out = "" if event.held_out is None else f", held-out reward ({event.held_out_by}) {event.held_out:.5f}"
     best = "" if event.best_step is None else f", best at step {event.best_step}"
-    return f"reward {followed}{held_out} at step {event.step}{best}"
+    diversity = "" if event.diversity is None else f", diversity {event.diversity:.5f}"
+    return f"reward {followed}{held_out}{diversity} at step {event.step}{best}"
 
 
 def _step_words(event: StepFinished) -> str:

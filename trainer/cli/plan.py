@@ -8,16 +8,20 @@ from modules.data.versions import ImageVersions
 from modules.system.problem import count
 
 
-def plan_lines(datasets: Datasets, *, is_cached: bool, every_image: bool) -> list[str]:
-    """Return a line for each bucket of the training images, and with `every_image` one for each version of an image."""
+def plan_lines(datasets: Datasets, *, is_cached: bool, epochs: int, every_image: bool) -> list[str]:
+    """Return a line for each bucket of the training images, and with `every_image` one for each version of an image.
+
+    The numbers are those of a run of `epochs` epochs.
+    """
     versions = ImageVersions(datasets.training, datasets.settings.run_seed, is_cached=is_cached)
-    rows = plan_rows(datasets.training, datasets.plans, versions)
+    rows = plan_rows(datasets.training, datasets.plans, versions, epochs=epochs)
     return [*describe_buckets(rows), *_left_out(datasets), *(describe_images(rows) if every_image else [])]
 
 
 def _left_out(datasets: Datasets) -> list[str]:
     """Return a line with the images of the first epoch's partial batches, where these are not trained in it."""
-    names = sorted(datasets.training.examples[n].image.path.name for n in datasets.plans.left_out(0))
+    numbers = {s.example for s in datasets.plans.left_out(0)}
+    names = sorted(datasets.training.examples[n].image.path.name for n in numbers)
     if not names:
         return []
     is_merged = datasets.settings.partial_batches == "merge"

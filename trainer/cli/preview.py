@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import io
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from PIL import Image, ImageDraw
@@ -13,7 +14,7 @@ from PIL import Image, ImageDraw
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.data.dataset import Dataset, Example
-from modules.data.image_settings import ImageChanges
+from modules.data.image_settings import AUGMENTATIONS, ImageChanges
 from modules.data.order import SampleIndex
 from modules.data.transforms.apply import load_mask, load_pixels
 from modules.data.transforms.recipe import Recipe, draw_recipe, plain_recipe
@@ -25,18 +26,7 @@ from trainer.cli import Verb
 from trainer.cli.options import add_config_argument, read_config
 from trainer.data.datasets import datasets_of
 
-_AUGMENTATIONS = {
-    "crop_jitter": False,
-    "flip": "off",
-    "rotate": "off",
-    "brightness": "off",
-    "contrast": "off",
-    "saturation": "off",
-    "hue": "off",
-    "mask_rotate_crop": False,
-    "circular_mask_shrink": False,
-}
-_MOST = 200  # images and epochs; a sheet is one PNG
+_MOST = 200  # images, epochs and uses of an image; a sheet is one PNG
 _TILE_PX, _GAP_PX, _LABEL_PX = 224, 8, 16
 _UNMASKED_SHADE = 0.35  # of the brightness, where the mask is black
 
@@ -52,7 +42,7 @@ def _positive(text: str) -> int:
 
 def _preview(options: argparse.Namespace) -> int:
     config = read_config(options.config, options.changes, preset=options.preset).config
-    sheet = contact_sheet(config, num_images=options.num_images, num_epochs=options.epochs)
+    sheet = contact_sheet(config, num_images=options.num_images, num_epochs=options.epochs, num_draws=options.draws)
     content = io.BytesIO()
     sheet.save(content, "PNG")
     out = Path(from_caller(options.out))
@@ -61,11 +51,11 @@ def _preview(options: argparse.Namespace) -> int:
     return 0
 
 
-def contact_sheet(config: Config, *, num_images: int, num_epochs: int) -> Image.Image:
-    """Return a sheet with a row for each image: plain, each augmentation alone, and the versions of the first epochs.
+def contact_sheet(config: Config, *, num_images: int, num_epochs: int, num_draws: int) -> Image.Image:
+    """Return a sheet with a row for each image: plain, each augmentation alone, and its uses in the first epochs.
 
-    The images are spread over all. Where one has a mask, its black area is darkened. Raises DarkroomError if there are
-    none.
+    Each use is a draw, at its resolution; a row has `num_draws` of them at most. The images are spread over all. Where
+    one has a mask, its black area is darkened. Raises DarkroomError if there are none.
     """
     datasets = datasets_of(config)
     dataset = datasets.training
@@ -74,7 +64,10 @@ def contact_sheet(config: Config, *, num_images: int, num_epochs: int) -> Image.
     versions = ImageVersions(dataset, datasets.settings.run_seed, is_cached=config.data.latent_cache)
     step = max(1, len(dataset.examples) // num_images)
     numbers = range(0, len(dataset.examples), step)[:num_images]
-    rows = [_row(dataset, number, versions, num_epochs) for number in numbers]
+    rows = []
+    for number in numbers:
+        uses = (s for epoch in range(num_epochs) for s in datasets.plans.samples_of(number, epoch))
+        rows.append(_row(dataset, number, versions, list(islice(uses, num_draws))))
     width = max(map(len, rows)) * (_TILE_PX + _GAP_PX) + _GAP_PX
     sheet = Image.new("RGB", (width, len(rows) * (_TILE_PX + _LABEL_PX + _GAP_PX) + _GAP_PX), (32, 32, 32))
     for row_number, row in enumerate(rows):
@@ -87,24 +80,29 @@ def contact_sheet(config: Config, *, num_images: int, num_epochs: int) -> Image.
     return sheet
 
 
-def _row(dataset: Dataset, number: int, versions: ImageVersions, num_epochs: int) -> list[tuple[str, Image.Image]]:
+def _row(
+    dataset: Dataset, number: int, versions: ImageVersions, uses: Sequence[SampleIndex]
+) -> list[tuple[str, Image.Image]]:
     example = dataset.examples[number]
     size = Size(example.image.width_px, example.image.height_px)
     whole = Recipe(plain_recipe(example.resize_crops[0]).geometry, background=example.background)
     tiles: list[Tile] = [(f"{example.image.path.name} {size} to {whole.bucket}", whole)]
     tiles += _alone(dataset.concepts[example.concept].image, example, size)
-    for epoch in range(num_epochs):
-        version = versions.of(SampleIndex(number, 0, 0), epoch)
-        tiles.append((f"epoch {epoch + 1}", version.recipe))
+    is_repeated = any(use.repeat for use in uses)
+    for use in uses:
+        recipe = versions.of(use).recipe
+        repeat = f", repeat {use.repeat + 1}" if is_repeated else ""
+        size_of_use = f", {recipe.bucket}" if dataset.num_resolutions > 1 else ""
+        tiles.append((f"epoch {use.epoch + 1}{repeat}{size_of_use}", recipe))
     return [(label, _seen(example, recipe, size)) for label, recipe in tiles]
 
 
 def _alone(settings: ImageChanges, example: Example, size: Size) -> Iterator[Tile]:
     """Yield each augmentation that is on, as if it were the only one."""
-    for name, off in _AUGMENTATIONS.items():
+    for name, off in AUGMENTATIONS.items():
         if getattr(settings, name) == off:
             continue
-        only = settings.model_copy(update={other: o for other, o in _AUGMENTATIONS.items() if other != name})
+        only = settings.model_copy(update={other: o for other, o in AUGMENTATIONS.items() if other != name})
         recipe = draw_recipe(
             only,
             size=size,
@@ -128,9 +126,11 @@ def _seen(example: Example, recipe: Recipe, size: Size) -> Image.Image:
 def _arguments(parser: argparse.ArgumentParser) -> None:
     add_config_argument(parser)
     parser.add_argument("--out", metavar="FILE", default="preview.png", help="the PNG file to write")
-    images, epochs = "how many images, spread over all (default: 8)", "the versions of how many epochs (default: 4)"
+    images, epochs = "how many images, spread over all (default: 8)", "the uses in how many epochs (default: 4)"
+    draws = "at most how many uses of each image: one for each epoch and repeat (default: 12)"
     parser.add_argument("--num-images", type=_positive, default=8, help=images)
     parser.add_argument("--epochs", type=_positive, default=4, help=epochs)
+    parser.add_argument("--draws", type=_positive, default=12, help=draws)
 
 
 PREVIEW = Verb("draw a contact sheet of the images as they are trained", _arguments, _preview)

@@ -49,8 +49,8 @@ def _cache(options: argparse.Namespace) -> int:
     allowed = allowed_code(loaded.config, options)
     report = check(loaded.config, approved_code=approved_hashes() | allowed)
     if report.datasets is not None and not options.json_lines:
-        is_cached = loaded.config.data.latent_cache
-        for line in plan_lines(report.datasets, is_cached=is_cached, every_image=options.images):
+        is_cached, epochs = loaded.config.data.latent_cache, loaded.config.training.epochs
+        for line in plan_lines(report.datasets, is_cached=is_cached, epochs=epochs, every_image=options.images):
             sys.stdout.write(f"{line}\n")
     request = RunRequest(
         loaded.config, kind="cache", datasets=report.datasets, beside_window=False, allowed_code=allowed

@@ -17,6 +17,7 @@ from modules.data.plans import EpochPlans
 from modules.data.versions import ImageVersion, ImageVersions
 from modules.system.devices import Device, move, pinned
 from modules.system.errors import DarkroomError
+from trainer.data.inpainting import InpaintingSource, PreparedInpainting
 from trainer.data.masks import MaskSource
 from trainer.data.sources import ConditioningSource, LatentSource, Prepared, PreparedTexts
 
@@ -36,11 +37,12 @@ class _Position:
 
 @dataclass(frozen=True, slots=True)
 class _Image:
-    """A version of an image, and what is read of its latents and its mask ahead of time."""
+    """A version of an image, and what is read of its latents, mask and inpainting inputs ahead of time."""
 
     version: ImageVersion
     latents: Prepared
     mask: torch.Tensor | None
+    inpainting: PreparedInpainting | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,7 @@ class Loader:
     run_seed: int
     threads: int
     masks: MaskSource | None = None
+    inpainting: InpaintingSource | None = None
     rank: Rank = ONLY_RANK
 
     def batches(self, epoch: int, *, first_epoch_step: int, step: int) -> Iterator[Batch]:
@@ -102,11 +105,11 @@ class Loader:
         positions = self._positions(epoch, first_epoch_step, step)
         pool = ThreadPoolExecutor(self.threads, thread_name_prefix="darkroom-loader")
         try:
-            pending = [(p, self._submit(pool, p, epoch)) for p in islice(positions, _PREFETCH)]
+            pending = [(p, self._submit(pool, p)) for p in islice(positions, _PREFETCH)]
             while pending:
                 batch = self._batch(epoch, *pending.pop(0))
                 # Not before: the threads would compete with this one for the interpreter.
-                pending += [(p, self._submit(pool, p, epoch)) for p in islice(positions, 1)]
+                pending += [(p, self._submit(pool, p)) for p in islice(positions, 1)]
                 yield batch
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
@@ -122,7 +125,7 @@ class Loader:
         heaviest = max(batches, key=lambda m: (self._num_pixels(m), self._num_kinds(m)))
         position = _Position(heaviest, step, 0, len(heaviest), is_last_micro_batch=True)
         with ThreadPoolExecutor(self.threads, thread_name_prefix="darkroom-loader") as pool:
-            return self._batch(epoch, position, self._submit(pool, position, epoch))
+            return self._batch(epoch, position, self._submit(pool, position))
 
     def _num_pixels(self, sample_indices: MicroBatch) -> int:
         buckets = [self.dataset.buckets[s.example][s.resolution] for s in sample_indices]
@@ -141,15 +144,16 @@ class Loader:
             for number, sample_indices in share:
                 yield _Position(sample_indices, first_step, number, group_samples, number == share[-1][0])
 
-    def _submit(self, pool: ThreadPoolExecutor, position: _Position, epoch: int) -> _Pending:
-        images = [pool.submit(self._image, epoch, s) for s in position.sample_indices]
-        return _Pending(images, pool.submit(self._texts, epoch, position.sample_indices))
+    def _submit(self, pool: ThreadPoolExecutor, position: _Position) -> _Pending:
+        images = [pool.submit(self._image, s) for s in position.sample_indices]
+        return _Pending(images, pool.submit(self._texts, position.sample_indices))
 
-    def _image(self, epoch: int, sample_index: SampleIndex) -> _Image:
+    def _image(self, sample_index: SampleIndex) -> _Image:
         """Read one use of an image; on a loader thread."""
-        version = self.versions.of(sample_index, epoch)
+        version = self.versions.of(sample_index)
         mask = self.masks.prepare(version) if self.masks is not None else None
-        return _Image(version, self.latents.prepare(version), mask)
+        inpainting = self.inpainting.prepare(version, sample_index) if self.inpainting is not None else None
+        return _Image(version, self.latents.prepare(version), mask, inpainting)
 
     def _result(self, future: Future[_Image]) -> _Image:
         try:
@@ -168,7 +172,10 @@ class Loader:
         latents_BCHW = self.latents.deliver(versions, [image.latents for image in images])
         masks = None
         if self.masks is not None:
-            masks = self.masks.deliver(versions, [i.mask for i in images], position.sample_indices, epoch)
+            masks = self.masks.deliver(versions, [i.mask for i in images], position.sample_indices)
+        inpainting = None
+        if self.inpainting is not None:
+            inpainting = self.inpainting.deliver([i.inpainting for i in images if i.inpainting is not None])
         are_prior = tuple(c.kind == "prior_prediction" for c in concepts)
         return Batch(
             latents_BCHW=latents_BCHW,
@@ -187,22 +194,23 @@ class Loader:
             area_weights_B1HW=masks.area_weights_B1HW if masks else None,
             prior_weights_B1HW=masks.prior_weights_B1HW if masks else None,
             prior_samples=are_prior if any(are_prior) else (),
+            inpainting=inpainting,
         )
 
-    def _texts(self, epoch: int, sample_indices: MicroBatch) -> _Texts:
+    def _texts(self, sample_indices: MicroBatch) -> _Texts:
         """Draw the captions of a micro-batch and read their embeddings; on a loader thread."""
-        drawn = _Texts(tuple(self._caption(epoch, s) for s in sample_indices), None)
+        drawn = _Texts(tuple(self._caption(s) for s in sample_indices), None)
         return replace(drawn, prepared=self.conditioning.prepare(drawn.encoded))
 
-    def _caption(self, epoch: int, sample_index: SampleIndex) -> DrawnCaption:
+    def _caption(self, sample_index: SampleIndex) -> DrawnCaption:
         """Return the caption of one use of an image."""
-        number, repeat = sample_index.example, sample_index.repeat
+        number, repeat, epoch = sample_index.example, sample_index.repeat, sample_index.epoch
         image = self.dataset.examples[number].image
         rules = self.dataset.concepts[self.dataset.examples[number].concept].captions
         has_lines_in_turn = rules.choice == "in_turn" and len(image.captions) > 1
         has_variations_in_turn = rules.variations > 1 and not self.draws_captions_anew
         is_counted = has_lines_in_turn or has_variations_in_turn
-        num_used = self.plans.uses_before(epoch)[number] + repeat if is_counted else 0
+        num_used = self.plans.uses_before(number, epoch) + repeat if is_counted else 0
         use = CaptionUse(self.run_seed, epoch, number, repeat, image.path.name, num_used)
         return draw_caption(
             image.captions, rules, use, dropout=self.caption_dropout, draws_anew=self.draws_captions_anew

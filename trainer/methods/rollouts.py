@@ -235,7 +235,7 @@ def _scored(prompts: PromptBatch, sample: int, rollout: Rollout, reward: Composi
     if reward is not None:
         given = reward(rollout.images_B3PP, prompts.captions)
         # One synchronization with the device for all reward models.
-        rows = torch.stack([t.detach().float() for t in (given.total_B, *given.by_name.values())]).tolist()
+        rows = torch.stack([t.detach().float() for t in (given.complete_totals, *given.by_name.values())]).tolist()
         rewards, *by_name = (tuple(row) for row in rows)
         scores = dict(zip(given.by_name, by_name, strict=True))
     return Chunk(prompts, sample, rollout.seeds, rollout.states_BCHW, rollout.log_probs_BN, rewards, scores)

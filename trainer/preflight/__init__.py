@@ -25,7 +25,7 @@ def check(
     resume_from: Path | None = None,
     approved_code: Collection[str] | None = None,
     datasets: Datasets | None = None,
-    has_start_copy: bool | None = None,
+    run_dir: Path | None = None,
     watch: Watch | None = None,
 ) -> Report:
     """Return the report of `trainer.preflight.checks.check`: everything that can be found without loading a model."""
@@ -36,6 +36,6 @@ def check(
         resume_from=resume_from,
         approved_code=approved_code,
         datasets=datasets,
-        has_start_copy=has_start_copy,
+        run_dir=run_dir,
         watch=watch,
     )

@@ -59,20 +59,21 @@ class Budget:
         return estimate(self.passes, self.run, is_published=self.architecture.is_published)
 
 
-def memory_estimate(config: Config, sizes: Counts) -> MemoryEstimate | None:
+def memory_estimate(config: Config, sizes: Counts, *, start_copy: Path | None = None) -> MemoryEstimate | None:
     """Return the memory a run needs on its training device, from shapes alone; None if the shapes are not known.
 
-    `sizes` are the image sizes with their counts, as in `Dataset.bucket_counts`.
+    `sizes` are the image sizes with their counts, as in `Dataset.bucket_counts`. `start_copy`, here and below, is the
+    own copy that a run which is being resumed has of its start file.
     """
     try:
-        budget = _budget(config, sizes)
+        budget = _budget(config, sizes, start_copy)
         return budget.memory() if budget else None
     except _MALFORMED_CONFIG:  # the check of the model reports it
         return None
 
 
 def start_problems(config: Config, sizes: Counts) -> Iterator[Problem]:
-    """Yield what a run trains of the adapter file that it starts from, and what it keeps; nothing without one."""
+    """Yield what a new run trains of the adapter file that it starts from, and what it keeps; nothing without one."""
     try:
         budget = _budget(config, sizes)
     except _MALFORMED_CONFIG:  # the check of the model reports it
@@ -81,9 +82,9 @@ def start_problems(config: Config, sizes: Counts) -> Iterator[Problem]:
         yield from notes_on_start(config, budget.start, budget.passes, budget.run.plans)
 
 
-def describe_memory(config: Config, sizes: Counts) -> str:
+def describe_memory(config: Config, sizes: Counts, *, start_copy: Path | None = None) -> str:
     """Return the estimate as a line for the preview; empty without an estimate."""
-    found = memory_estimate(config, sizes)
+    found = memory_estimate(config, sizes, start_copy=start_copy)
     if found is None:
         return ""
     note = " Estimated for the published model, because yours is not downloaded yet."
@@ -91,7 +92,11 @@ def describe_memory(config: Config, sizes: Counts) -> str:
 
 
 def memory_problems(
-    config: Config, sizes: Counts, *, memory_of: Callable[[str], GpuMemory | None] = gpu_memory
+    config: Config,
+    sizes: Counts,
+    *,
+    start_copy: Path | None = None,
+    memory_of: Callable[[str], GpuMemory | None] = gpu_memory,
 ) -> Iterator[Problem]:
     """Yield a warning if a run needs more memory than its GPU has free, with the settings that would reduce it.
 
@@ -101,7 +106,7 @@ def memory_problems(
     if gpu is None:
         return
     try:
-        budget = _budget(config, sizes)
+        budget = _budget(config, sizes, start_copy)
         found = budget.memory() if budget else None
     except _MALFORMED_CONFIG:
         return
@@ -109,26 +114,32 @@ def memory_problems(
         yield from _too_much(budget, found, gpu)
 
 
-def disk_need(config: Config, sizes: Counts, *, num_captions: int) -> DiskNeed | None:
+def disk_need(config: Config, sizes: Counts, *, num_captions: int, start_copy: Path | None = None) -> DiskNeed | None:
     """Return the disk space a run needs: caches, one backup, the result; None if the model's shapes are not known.
 
     `num_captions` is the number of distinct captions.
     """
     try:
-        budget = _budget(config, sizes)
+        budget = _budget(config, sizes, start_copy)
         return _disk_need(budget, sizes, num_captions) if budget else None
     except _MALFORMED_CONFIG:
         return None
 
 
 def disk_problems(
-    config: Config, sizes: Counts, *, num_captions: int, total_steps: int, free: FreeBytes = free_bytes
+    config: Config,
+    sizes: Counts,
+    *,
+    num_captions: int,
+    total_steps: int,
+    start_copy: Path | None = None,
+    free: FreeBytes = free_bytes,
 ) -> Iterator[Problem]:
     """Yield an error if the result or the first backup cannot be written, a warning if the total is close to the limit.
 
     `num_captions` is the number of distinct captions; `free(path)` returns the free bytes of a path's file system.
     """
-    need = disk_need(config, sizes, num_captions=num_captions)
+    need = disk_need(config, sizes, num_captions=num_captions, start_copy=start_copy)
     if need is None:
         return
     errors = list(_cannot_be_written(config, need, free))
@@ -152,13 +163,13 @@ def cache_memory_problems(
         )
 
 
-def _budget(config: Config, sizes: Counts) -> Budget | None:
+def _budget(config: Config, sizes: Counts, start_copy: Path | None = None) -> Budget | None:
     architecture = architecture_of(config.model.base_model, config.model.family)
     run = run_plan(config, architecture, sizes) if architecture and sizes else None
     if architecture is None or run is None:
         return None
     passes = Passes(FAMILIES[config.model.family], architecture.configs)
-    start = start_header(config, architecture, passes, run.plans)
+    start = start_header(config, architecture, passes, run.plans, start_copy=start_copy)
     run = replace(run, plans=plans_with_start(run.plans, start, config.adapter))
     return Budget(config, architecture, passes, run, start)
 
@@ -198,7 +209,9 @@ def _disk_need(budget: Budget, sizes: Counts, num_captions: int) -> DiskNeed:
         channels=spec.latent_channels,
         item_bytes=min(run.plans[encoders[0]].weight_bytes, kept_bytes),
     )
-    if config.masks.enabled:
+    if inpaints := config.model.variant in spec.inpainting_variants:
+        latents *= 2  # the conditioning images
+    if config.masks.enabled or inpaints:
         latents += latents_bytes(counts, factor=spec.latent_factor, channels=1, item_bytes=FLOAT32_BYTES)
     text = text_bytes(num_captions, size=memory_of(config.model.family).text_size(configs), item_bytes=kept_bytes)
     on_disk = config.data.cache_location == "disk"

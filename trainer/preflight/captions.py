@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.config.schema import Config
+from modules.data.captions.choice import lines_in_use
 from modules.data.captions.faults import ENCODINGS, fault_of_caption
 from modules.data.captions.rules import faults_of
+from modules.data.captions.wildcards import has_single_brace
 from modules.data.dataset import Dataset
 from modules.data.scan import SourceImage
 from modules.families.parts.clip_tokens import CHUNK_TOKENS, ClipTokenizer
@@ -23,6 +25,7 @@ from modules.system.problem import Problem, count, cut
 
 _USUAL_LIMIT_TOKENS = 3 * CHUNK_TOKENS  # the limit of other trainers and of many programs
 _MAX_CHARS = 200
+_SINGLE_BRACE = "a { or } without its counterpart"
 
 CaptionFinding = tuple[str, str]
 """A file, an image or its caption file, and what is to be known about its caption."""
@@ -45,13 +48,16 @@ def problems_of_caption_settings(config: Config) -> Iterator[Problem]:
 
 
 def report_on_captions(config: Config, training: Dataset, validation: Dataset) -> CaptionsReport:
-    """Return the captions that are missing, empty, in another encoding, or longer than one chunk of tokens.
+    """Return the captions that are missing, empty, in another encoding, or longer than one chunk of tokens, and
+    those whose wildcards are not closed.
 
     Nothing is truncated: a longer caption is encoded in chunks of 75 tokens (`modules/families/parts/clip_tokens.py`).
     Missing and empty ones are counted with the images (`problems_of_images`).
     """
     images = [e.image for d in (training, validation) for e in d.examples]
-    problems, findings = [*_encodings(images)], [*_faults(images)]
+    with_braces = dict(_single_braces(training, validation))
+    problems = [*_encodings(images), *_problems_of_braces(with_braces)]
+    findings = [*_faults(images), *((str(f), f"{_SINGLE_BRACE}: {_shortened(t)}") for f, t in with_braces.items())]
     texts = _texts_of(config, training)
     if texts:
         folder = tokenizer_folder(config)
@@ -100,11 +106,40 @@ def _encodings(images: Sequence[SourceImage]) -> Iterator[Problem]:
     )
 
 
+def _single_braces(*datasets: Dataset) -> Iterator[tuple[Path, str]]:
+    """Yield the captions with wildcards that have a brace without its counterpart, each with its file."""
+    for dataset in datasets:
+        for example in dataset.examples:
+            image, rules = example.image, dataset.concepts[example.concept].captions
+            if rules.wildcards:
+                for line in lines_in_use(len(image.captions), rules.choice) if image.captions else ():
+                    if has_single_brace(image.captions[line]):
+                        yield image.caption_file or image.path, image.captions[line]
+
+
+def _problems_of_braces(captions: dict[Path, str]) -> Iterator[Problem]:
+    if not captions:
+        return
+    file, text = next(iter(captions.items()))
+    have = "has" if len(captions) == 1 else "have"
+    yield Problem(
+        "concepts",
+        f"{count(len(captions), 'caption file')} {have} {_SINGLE_BRACE}, which is trained as it is; the first is "
+        f"{file.name}: {_shortened(text)}",
+        "warning",
+        "Close the wildcard, as in {red|blue}, or write \\{ or \\} for a plain brace.",
+    )
+
+
+def _shortened(text: str) -> str:
+    return cut(text, max_chars=_MAX_CHARS)
+
+
 def _cut_texts(texts: dict[str, Path], lengths: dict[str, int], tokenizer: ClipTokenizer) -> Iterator[CaptionFinding]:
     """Yield the texts of more than one chunk, with the part that programs limited to one chunk do not see."""
     for text, file in texts.items():
         if lengths[text] > CHUNK_TOKENS:
-            rest = cut(tokenizer.beyond(text, CHUNK_TOKENS), max_chars=_MAX_CHARS)
+            rest = _shortened(tokenizer.beyond(text, CHUNK_TOKENS))
             yield str(file), f"{lengths[text]} tokens; beyond the first {CHUNK_TOKENS}: {rest}"
 
 

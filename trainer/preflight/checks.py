@@ -17,6 +17,7 @@ from modules.system.approvals import approved_hashes
 from modules.system.errors import DarkroomError
 from modules.system.problem import Problem
 from trainer.data.datasets import datasets_of
+from trainer.data.hub_datasets import with_local_folders
 from trainer.preflight.budget import describe_memory
 from trainer.preflight.captions import problems_of_caption_settings, report_on_captions
 from trainer.preflight.companions import problems_of_companions
@@ -35,7 +36,7 @@ from trainer.preflight.reward_models import problems_of_measuring, problems_of_r
 from trainer.preflight.start_from import problems_of_start
 from trainer.preflight.validation import problems_of_validation
 from trainer.run_folder.backup import find_backup
-from trainer.run_folder.start_copy import start_copy_in
+from trainer.run_folder.start_copy import existing_start_copy
 
 _REWARD_MODELS = ("reward.", "training.method")
 
@@ -46,7 +47,7 @@ def check(
     resume_from: Path | None = None,
     approved_code: Collection[str] | None = None,
     datasets: Datasets | None = None,
-    has_start_copy: bool | None = None,
+    run_dir: Path | None = None,
     watch: Watch | None = None,
 ) -> Report:
     """Return everything that can be found without loading a model. Only headers, file lists and captions are read.
@@ -54,8 +55,8 @@ def check(
     `resume_from` is the backup, the run's folder or the workspace that the run is to be resumed from, if any.
     `approved_code` are hashes of the user's own code that may run; by default those approved on this machine.
     `datasets` are the datasets of this config if they are already scanned; otherwise they are scanned here. The report
-    contains them. `has_start_copy` is whether a run that is being resumed has its own copy of the adapter file that it
-    started from; None for a new run.
+    contains them. `run_dir` is the folder of a run that is being resumed, for a caller that has already found its
+    backup.
     `watch` is called during the scans and may raise to stop them.
     """
     problems = problems_of(config)
@@ -66,8 +67,10 @@ def check(
     problems += problems_of_captions_files(config)
     model = found_model(config)
     problems += problems_of_model(config, model)
-    has_copy = has_start_copy if resume_from is None else _has_start_copy(resume_from)
-    problems += problems_of_start(config, has_copy=has_copy)
+    is_new = resume_from is None and run_dir is None
+    run_dir = run_dir if resume_from is None else _run_dir(resume_from)
+    start_copy = existing_start_copy(run_dir) if run_dir is not None else None
+    problems += problems_of_start(config, has_copy=None if is_new else start_copy is not None)
     problems += problems_of_prediction(config, model)
     approved = approved_hashes() if approved_code is None else approved_code
     # The rules of the settings have already reported an invalid function name.
@@ -75,8 +78,11 @@ def check(
     problems += of_reward_models
     if resume_from is not None:
         problems += problems_of_resume(config, resume_from)
+    config = with_local_folders(config)
     concept_problems = dict(problems_of_concept_folders(config))
     problems += concept_problems.values()
+    if any(p.severity == "info" for p in concept_problems.values()):  # to be downloaded
+        return Report(tuple(problems), None)
     readable = _without(config, concept_problems.keys())  # the other concepts are still checked: all problems at once
     try:
         found = datasets or datasets_of(readable, watch or unwatched)
@@ -94,23 +100,25 @@ def check(
     problems += problems_of_length(readable, training, plans)
     total_steps = plans.total_steps(config.training.epochs)
     problems += problems_of_validation(config, total_steps=total_steps)
-    problems += problems_of_measuring(config, total_steps=total_steps)
-    problems += problems_of_estimates(readable, training, validation, total_steps=total_steps, is_new=has_copy is None)
+    problems += problems_of_measuring(readable, validation, training, total_steps=total_steps)
+    problems += problems_of_estimates(
+        readable, training, validation, total_steps=total_steps, is_new=is_new, start_copy=start_copy
+    )
     if concept_problems:
         return Report(tuple(problems), None)
-    preview = _preview(config, model, training, validation, plans)
+    preview = _preview(config, model, training, validation, plans, start_copy=start_copy)
     reward_models = tuple(
         p.message for p in of_reward_models if p.severity == "info" and p.path.startswith(_REWARD_MODELS)
     )
     return Report(tuple(problems), replace(preview, reward_models=reward_models, captions=captions.findings), found)
 
 
-def _has_start_copy(place: Path) -> bool:
-    """Return whether the run of a backup, a run's folder or a workspace has its own copy of its start file."""
+def _run_dir(place: Path) -> Path | None:
+    """Return the folder of the run that a backup, a run's folder or a workspace refers to; None without a backup."""
     try:
-        return start_copy_in(find_backup(place).run_dir).is_file()
+        return find_backup(place).run_dir
     except DarkroomError:  # the check of the backup reports it
-        return False
+        return None
 
 
 def _without(config: Config, concepts: Collection[int]) -> Config:
@@ -119,7 +127,13 @@ def _without(config: Config, concepts: Collection[int]) -> Config:
 
 
 def _preview(
-    config: Config, model: FileKind | None, training: Dataset, validation: Dataset, plans: EpochPlans
+    config: Config,
+    model: FileKind | None,
+    training: Dataset,
+    validation: Dataset,
+    plans: EpochPlans,
+    *,
+    start_copy: Path | None,
 ) -> Preview:
     return Preview(
         num_images=len(training.examples),
@@ -130,5 +144,5 @@ def _preview(
         steps_first_epoch=plans.num_steps(0),
         total_steps=plans.total_steps(config.training.epochs),
         model=model.sentence if model is not None and model.is_model else "",
-        memory=describe_memory(config, sizes_of(training, validation)),
+        memory=describe_memory(config, sizes_of(training, validation), start_copy=start_copy),
     )

@@ -34,6 +34,7 @@ from modules.families.registry import load_tokenizer
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from trainer.data.datasets import dataset_settings
+from trainer.data.hub_datasets import with_local_folders
 from trainer.preflight.captions import problems_of_caption_settings, tokenizer_folder
 from trainer.preflight.images import problems_of_concept_folders
 from trainer.preflight.missing_captions import problems_of_captions_files
@@ -77,6 +78,7 @@ def examine(config: Config, progress: Progress = no_progress) -> DoctorReport:
 
 def look_at(config: Config, progress: Progress = no_progress) -> Examined:
     """Return what the checks look at: the images of a config, each decoded once."""
+    config = with_local_folders(config)
     problems = [
         *(p for _, p in problems_of_concept_folders(config)),
         *problems_of_caption_settings(config),

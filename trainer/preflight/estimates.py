@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 from modules.config.schema import Config
 from modules.data.buckets import Size
@@ -14,22 +15,31 @@ from trainer.preflight.budget import cache_memory_problems, disk_problems, memor
 
 
 def problems_of_estimates(
-    config: Config, training: Dataset, validation: Dataset, *, total_steps: int, is_new: bool = True
+    config: Config,
+    training: Dataset,
+    validation: Dataset,
+    *,
+    total_steps: int,
+    is_new: bool = True,
+    start_copy: Path | None = None,
 ) -> Iterator[Problem]:
     """Yield problems of GPU memory and disk space; nothing for a model whose shapes are not known.
 
-    For a new run also which layers of the adapter file that it starts from it trains.
+    For a new run also which layers of the adapter file that it starts from it trains. `start_copy` is the own copy of
+    that file that a run which is being resumed has.
     """
     sizes = sizes_of(training, validation)
     if not sizes:
         return
     if is_new:
         yield from start_problems(config, sizes)
-    yield from memory_problems(config, sizes)
+    yield from memory_problems(config, sizes, start_copy=start_copy)
     seed = config.general.seed
     captions = {c for d in (training, validation) for e in d.examples for c in d.texts(e, run_seed=seed) if c}
     versions = cached_sizes_of(training, validation)
-    yield from disk_problems(config, versions, num_captions=len(captions), total_steps=total_steps)
+    yield from disk_problems(
+        config, versions, num_captions=len(captions), total_steps=total_steps, start_copy=start_copy
+    )
     yield from cache_memory_problems(config, versions, num_captions=len(captions))
 
 

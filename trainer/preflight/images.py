@@ -13,6 +13,7 @@ from modules.config.schema import Config
 from modules.data.archives import open_file
 from modules.data.concept import Concept
 from modules.data.dataset import Dataset
+from modules.data.hub import HUB_FORM, HUB_SCHEME, HubDataset
 from modules.data.listing import Skipped
 from modules.data.scan import SourceImage
 from modules.system.paths import from_root
@@ -25,7 +26,10 @@ _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def problems_of_concept_folders(config: Config) -> Iterator[tuple[int, Problem]]:
-    """Yield the problems of the concepts' folders, with the index of the concept."""
+    """Yield the problems of the concepts' folders, with the index of the concept.
+
+    Concepts on the Hugging Face hub that are downloaded have their local folders (`with_local_folders`).
+    """
     for index, concept in enumerate(config.concepts):
         if not concept.enabled:
             continue
@@ -33,12 +37,14 @@ def problems_of_concept_folders(config: Config) -> Iterator[tuple[int, Problem]]
         label = label_of(config, index)
         if not concept.path.strip():
             yield index, Problem(path, f"The concept {label} has no folder.", advice="Choose a folder or disable it.")
+        elif concept.path.strip().startswith(HUB_SCHEME):
+            yield index, _not_downloaded(concept, path, offline=config.model.offline)
         elif (kind := kind_of(from_root(concept.path))) not in ("folder", "file"):
             folder = cut(concept.path, max_chars=200)
             message = f"The folder {folder} of the concept {label} does not exist."
             advice = "Correct the path or disable the concept."
             if _HUB_NAME.fullmatch(concept.path.strip()):
-                advice += " To use a data set of the Hugging Face hub, download it and choose its folder."
+                advice += f" To use a data set of the Hugging Face hub, enter hf://datasets/{concept.path.strip()}."
             yield index, Problem(path, message, advice=advice)
         elif not os.access(from_root(concept.path), os.R_OK | (os.X_OK if kind == "folder" else 0)):
             message = f"The folder {concept.path} of the concept {label} is not readable."
@@ -52,6 +58,19 @@ def problems_of_concept_folders(config: Config) -> Iterator[tuple[int, Problem]]
             )
             advice = "Choose the folder, or another source of masks."
             yield index, Problem(f"concepts.{index}.image.masks_folder", message, advice=advice)
+
+
+def _not_downloaded(concept: Concept, path: str, *, offline: bool) -> Problem:
+    """Return what a concept on the hub without a local folder means: a download, or an error."""
+    dataset = HubDataset.of(concept.path)
+    if dataset is None:
+        message = f"{cut(concept.path, max_chars=200)} is not a data set of the Hugging Face hub."
+        return Problem(path, message, advice=f"Enter {HUB_FORM}, also with a revision and a folder: @v1/train.")
+    if offline:
+        message = f"The data set {dataset.name} has not been downloaded, and offline mode is on."
+        return Problem(path, message, advice="Switch off offline mode, or choose a folder.")
+    message = f"The data set {dataset.name} is downloaded from Hugging Face at the start; its images are checked then."
+    return Problem(path, message, "info", "To check them before, run the verb cache.")
 
 
 def _misses_masks_folder(config: Config, concept: Concept) -> bool:

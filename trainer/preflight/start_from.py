@@ -13,7 +13,14 @@ from modules.adapters.registry import ADAPTERS
 from modules.adapters.settings import AdapterSettings
 from modules.adapters.spec import Shape, Trainable
 from modules.adapters.start_notes import OtherLayers, rank_note
-from modules.adapters.stored_header import Place, StoredHeader, reason_to_refuse, stored_header
+from modules.adapters.stored_header import (
+    Place,
+    StoredHeader,
+    header_of_copy,
+    reason_if_broken,
+    reason_to_refuse,
+    stored_header,
+)
 from modules.config.schema import Config
 from modules.estimate.architecture import Architecture, architecture_of
 from modules.estimate.passes import Passes, Plans, count
@@ -44,6 +51,7 @@ class StartHeader:
     trained: Mapping[Place, Mapping[str, Shape]]
     rest: Mapping[Place, Mapping[str, Shape]]
     others: tuple[str, ...]
+    copies: tuple[str, ...]
     is_kept: bool
 
 
@@ -80,10 +88,13 @@ def _refusal(config: Config, path: Path, found: FileKind, shown: str) -> Problem
     if found.family not in ("", config.model.family) and not _fits_base_model(config, path):
         message = f"{shown} is for another model family. {found.sentence}"
         return Problem(_PATH, message, advice="Choose a LoRA of the base model's family.")
-    if spec.trainable is not None and not _has_trainable(path, spec.trainable):
-        return _of_another_type(shown, spec.label, found)
     stored = _stored_in_base_model(config, path)
     message, advice = reason_to_refuse(shown, len(stored.layers), stored.unplaced) if stored else ("", "")
+    broken, again = reason_if_broken(shown, stored.layers) if stored else ("", "")
+    if broken and not message:  # before its type, which can look different then
+        return Problem(_PATH, broken, advice=again)
+    if spec.trainable is not None and not _has_trainable(path, spec.trainable):
+        return _of_another_type(shown, spec.label, found)
     return Problem(_PATH, message, advice=advice) if message else None
 
 
@@ -110,26 +121,43 @@ def trained_layers(passes: Passes, plans: Plans, part: str) -> frozenset[str]:
     return frozenset(own for w in words for n in range(1, len(w)) if (own := ".".join(w[:n])) in layers)
 
 
-def start_header(config: Config, architecture: Architecture, passes: Passes, plans: Plans) -> StartHeader | None:
+def start_header(
+    config: Config, architecture: Architecture, passes: Passes, plans: Plans, *, start_copy: Path | None = None
+) -> StartHeader | None:
     """Return the header of the file that a run starts from, divided as the run divides it.
 
-    None without such a file, or where it cannot be read or a run refuses it. Raises the errors of `Passes` for a
+    `start_copy` is the own copy of a run that is being resumed: it is read instead of the file, which may have changed
+    since. None without such a file, or where it cannot be read or a run refuses it. Raises the errors of `Passes` for a
     malformed config.
     """
     name, trainable = config.adapter.start_from.strip(), ADAPTERS[config.adapter.name].trainable
     if not name or config.training.trains != "adapter" or trainable is None:
         return None
+    targets = _targets(config, architecture)
+    found = _named_header(config, name, targets) if start_copy is None else _copied_header(start_copy, targets)
+    if found is None:
+        return None
+    where, stored = found
+    trained = {part: trained_layers(passes, plans, part) for part in plans}
+    return _divided(where, stored, trained, trainable, is_kept=config.adapter.other_layers == "keep")
+
+
+def _named_header(config: Config, name: str, targets: AdapterTargets) -> tuple[str, StoredHeader] | None:
     path = from_root(name)
     found = identify(path)
     try:
         if _refusal(config, path, found, name) is not None:
             return None
-        header = read_checkpoint_header(path)
+        return path.name, stored_header(read_checkpoint_header(path), targets)
     except (UnreadableFileError, OSError):
         return None
-    stored = stored_header(header, _targets(config, architecture))
-    trained = {part: trained_layers(passes, plans, part) for part in plans}
-    return _divided(path.name, stored, trained, trainable, is_kept=config.adapter.other_layers == "keep")
+
+
+def _copied_header(path: Path, targets: AdapterTargets) -> tuple[str, StoredHeader] | None:
+    try:
+        return header_of_copy(read_checkpoint_header(path), targets)
+    except (UnreadableFileError, OSError, ValueError, KeyError, TypeError):  # the run reports a damaged copy
+        return None
 
 
 def plans_with_start(plans: Plans, start: StartHeader | None, settings: AdapterSettings) -> dict[str, PartPlan]:
@@ -165,7 +193,7 @@ def _divided(
             continued[place] = {name: shape for name, shape in shapes.items() if name in names}
         if others := {name: shape for name, shape in shapes.items() if name not in names}:
             rest[place] = others
-    return StartHeader(where, continued, rest, stored.others, is_kept)
+    return StartHeader(where, continued, rest, stored.others, stored.copies, is_kept)
 
 
 def _other_layers(config: Config, start: StartHeader) -> OtherLayers:
@@ -183,6 +211,7 @@ def _other_layers(config: Config, start: StartHeader) -> OtherLayers:
         inactive=tuple(f"{part}.{path}" for (part, path), shapes in start.rest.items() if not can_act(shapes)),
         others=start.others,
         lost=() if holds_all else (*lost, *start.others),
+        copies=start.copies,
     )
 
 

@@ -5,27 +5,33 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
 
 from modules.config.sections.data import Data
 from modules.config.sections.masks import Masks
+from modules.data.cache.build import EncodingJob, ImageJob
+from modules.data.cache.inpainting import conditioning_job, inpainting_mask_file
+from modules.data.cache.masks import MaskFile
 from modules.data.captions.drawing import CaptionDropout
 from modules.data.captions.sources import caption_is_cacheable
 from modules.data.dataset import Dataset
 from modules.data.datasets import Datasets
 from modules.data.versions import ImageVersion, ImageVersions
+from modules.system.devices import Device
 from modules.system.dtypes import dtype_of
 from modules.system.paths import from_root
 from modules.system.problem import count
 from trainer.commands import CommandDesk
 from trainer.data.caching import Caches, Emit, EncoderIdentities, Stores, overflow_warning
 from trainer.data.encoders import Encoders
+from trainer.data.inpainting import InpaintingSource
+from trainer.data.inpainting_cache import conditioning_jobs
 from trainer.data.loader import Loader
 from trainer.data.mask_cache import cached_masks
-from trainer.data.masks import MaskRules, MaskSource
+from trainer.data.masks import MaskCache, MaskReader, MaskRules, MaskSource
 from trainer.data.sources import (
     CachedConditioning,
     CachedLatents,
@@ -100,46 +106,94 @@ def _loader(
     """Fill the caches for one dataset and return its loader; images that cannot be read are left out."""
     settings, is_validation = datasets.settings, dataset is datasets.validation
     usable, latents = _latent_source(data, datasets, dataset, model, machine, caches)
+    conditioning = _conditioning_source(data, usable, model, machine, caches, run_seed=settings.run_seed)
+    mask_cache = None
+    if data.latent_cache and settings.wanted.masks:
+        mask_cache = cached_masks(
+            usable, caches, run_seed=settings.run_seed, verify=data.verify_cache, threads=data.loader_threads
+        )
+    rules = _mask_rules(masks, is_validation=is_validation)
+    latent_factor = caches.encoders.family.spec.latent_factor
     return Loader(
         dataset=usable,
         versions=ImageVersions(usable, settings.run_seed, is_cached=data.latent_cache),
         plans=datasets.plans if usable is datasets.training else settings.plans_of(usable, is_validation=is_validation),
         latents=latents,
-        conditioning=_conditioning_source(data, usable, model, machine, caches, run_seed=datasets.settings.run_seed),
+        conditioning=conditioning,
         device=machine.train_device,
         caption_dropout=caption_dropout,
         draws_captions_anew=not data.text_cache or model.trains_text_encoder,
         run_seed=settings.run_seed,
         threads=data.loader_threads,
-        masks=_mask_source(masks, data, usable, settings.run_seed, machine, caches, is_validation=is_validation)
+        masks=MaskSource(usable, machine.train_device, rules, latent_factor, settings.run_seed, mask_cache)
         if masks.enabled
+        else None,
+        inpainting=_inpainting_source(data, usable, settings.run_seed, rules, latents, mask_cache, machine, caches)
+        if settings.wanted.inpainting
         else None,
     )
 
 
-def _mask_source(
-    masks: Masks,
+def _mask_rules(masks: Masks, *, is_validation: bool) -> MaskRules:
+    """Return how masks are used. Validation ignores no mask and needs no prior."""
+    rules = MaskRules(masks.unmasked_weight, masks.normalize_area_loss)
+    if is_validation or not masks.enabled:
+        return rules
+    return replace(
+        rules,
+        unmasked_probability=masks.unmasked_probability,
+        preservation_weight=masks.prior_preservation_weight,
+    )
+
+
+def _inpainting_source(
     data: Data,
     dataset: Dataset,
     run_seed: int,
+    rules: MaskRules,
+    images: LatentSource,
+    mask_cache: MaskCache | None,
     machine: Machine,
     caches: Caches,
-    *,
-    is_validation: bool,
-) -> MaskSource:
-    """Return the masks of a dataset, cached like the latents. Validation ignores no mask and needs no prior."""
-    rules = MaskRules(masks.unmasked_weight, masks.normalize_area_loss)
-    if not is_validation:
-        rules = replace(
-            rules,
-            unmasked_probability=masks.unmasked_probability,
-            preservation_weight=masks.prior_preservation_weight,
-        )
-    cache = None
-    if data.latent_cache:
-        cache = cached_masks(dataset, caches, run_seed=run_seed, verify=data.verify_cache, threads=data.loader_threads)
+) -> InpaintingSource:
+    """Return the inpainting masks and conditioning images of a dataset, cached like the latents (`images`)."""
+    device, dtype = machine.train_device, machine.precision.compute_dtype
     latent_factor = caches.encoders.family.spec.latent_factor
-    return MaskSource(dataset, machine.train_device, rules, latent_factor, run_seed, cache)
+
+    def mask_of(version: ImageVersion) -> MaskFile:
+        return inpainting_mask_file(dataset.examples[version.example], version, latent_factor)
+
+    def job_of(version: ImageVersion) -> EncodingJob:
+        return conditioning_job(dataset.examples[version.example], version, latent_factor)
+
+    latents: LatentSource = EncodedLatents(job_of, caches.encoders, device, dtype, _warn_once(caches.emit))
+    if isinstance(images, CachedLatents):
+        jobs = conditioning_jobs(
+            ImageVersions(dataset, run_seed, is_cached=True),
+            caches.stores.digests,
+            image_keys=images.keys,
+            mask_keys=mask_cache.keys if mask_cache else {},
+            encoder=caches.identities.images,
+            latent_factor=latent_factor,
+            with_blank=rules.unmasked_probability > 0,
+            verify=data.verify_cache,
+            check=caches.desk.check,
+        )
+        caches.build_conditioning_images(jobs.values(), threads=data.loader_threads)
+        latents = _cached_latents(jobs, caches, device, dtype)
+    return InpaintingSource(latents, MaskReader(mask_of, mask_cache), device, run_seed, rules.unmasked_probability)
+
+
+def _cached_latents(
+    jobs: Mapping[tuple[int, int, int], EncodingJob], caches: Caches, device: Device, dtype: torch.dtype
+) -> CachedLatents:
+    """Return the cached latents of jobs by example, resolution and variation; broken ones are encoded again."""
+
+    def rebuild(version: ImageVersion) -> torch.Tensor:
+        return caches.rebuild_latents(jobs[version.place])
+
+    keys = {place: job.key for place, job in jobs.items()}
+    return CachedLatents(caches.stores.latents, keys, device, dtype, rebuild)
 
 
 def _num_encoders(model: LoadedModel) -> int:
@@ -151,7 +205,11 @@ def _latent_source(
 ) -> tuple[Dataset, LatentSource]:
     device, dtype = machine.train_device, machine.precision.compute_dtype
     if not data.latent_cache:
-        return dataset, EncodedLatents(dataset, caches.encoders, device, dtype, _warn_once(caches.emit))
+
+        def job_of(version: ImageVersion) -> EncodingJob:
+            return ImageJob("", dataset.examples[version.example].image.path, version.recipe)
+
+        return dataset, EncodedLatents(job_of, caches.encoders, device, dtype, _warn_once(caches.emit))
     if dataset.examples:  # without a validation concept, its dataset is empty
         caches.emit(PhaseChanged("scanning", count(len(dataset.examples), "image")))
     versions = ImageVersions(dataset, datasets.settings.run_seed, is_cached=True)
@@ -161,12 +219,7 @@ def _latent_source(
         dataset = dataset.without(broken)
         renumbered = {old: new for new, old in enumerate(sorted({n for n, *_ in jobs} - broken))}
         jobs = {(renumbered[n], r, v): job for (n, r, v), job in jobs.items() if n not in broken}
-
-    def rebuild(version: ImageVersion) -> torch.Tensor:
-        return caches.rebuild_latents(jobs[version.place])
-
-    keys = {place: job.key for place, job in jobs.items()}
-    return dataset, CachedLatents(caches.stores.latents, keys, device, dtype, rebuild)
+    return dataset, _cached_latents(jobs, caches, device, dtype)
 
 
 def texts_to_cache(dataset: Dataset, *, text_encoder_trains: bool, run_seed: int) -> set[str]:

@@ -18,16 +18,19 @@ from modules.config.codec import load_file
 from modules.config.compare import fixed_on_resume
 from modules.config.schema import Config
 from modules.data.datasets import Datasets
+from modules.data.hub_download import download
 from modules.system.approvals import approved_hashes
 from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from modules.system.problem import count
 from modules.system.redaction import redacted
+from modules.system.secrets import hub_access
 from modules.system.secrets_file import load_secrets
 from trainer import preflight
 from trainer.commands import CommandDesk, StopRequested
 from trainer.data.datasets import scan_watch, still_valid, up_to_date
+from trainer.data.hub_datasets import hub_cache_dir, hub_datasets, with_local_folders
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, WarningRaised
 from trainer.launch import RunRequest
 from trainer.phases import phase_facts
@@ -50,7 +53,6 @@ from trainer.run_folder.backup import (
     verify,
 )
 from trainer.run_folder.event_log import EventLog
-from trainer.run_folder.start_copy import start_copy_in
 from trainer.step.failures import explain, is_fixable
 from trainer.step.precision import process_settings
 
@@ -81,8 +83,8 @@ def execute(request: RunRequest, *, log: EventLog, desk: CommandDesk, clocks: Cl
     """Carry out a request. Raises DarkroomError for errors the user can fix, StopRequested before the first step."""
     approved_code = request.allowed_code | approved_hashes()
     backup = find_backup(request.resume_from) if request.resume_from is not None else None
-    has_start_copy = start_copy_in(backup.run_dir).is_file() if backup is not None else None
-    datasets = _checked(request, approved_code, log, desk, has_start_copy=has_start_copy)
+    _fetch_datasets(request, log, desk, clocks)
+    datasets = _checked(request, approved_code, log, desk, run_dir=backup.run_dir if backup else None)
     machine = machine_of(request.config.general, request.config.training.precision)
     saved = _check_resume(request.config, backup) if backup else None
     if backup and saved and _is_complete(request.config, backup, saved):
@@ -139,13 +141,29 @@ def _load_secrets_first(log: EventLog) -> None:
         log.emit(WarningRaised(problem.message, problem.advice))
 
 
+def _fetch_datasets(request: RunRequest, log: EventLog, desk: CommandDesk, clocks: Clocks) -> None:
+    """Download the data sets of the concepts on the Hugging Face hub; a resumed run uses those that are there.
+
+    Raises DarkroomError for one that cannot be downloaded, StopRequested if it is stopped.
+    """
+    config = request.config
+    missing = hub_datasets(config) if request.resume_from is None else hub_datasets(with_local_folders(config))
+    if config.model.offline or not missing:
+        return
+    hub = hub_access(load_secrets().secrets)
+    for dataset in missing:
+        log.emit(PhaseChanged("loading", dataset.name))
+        meter = DownloadMeter(emit=log.emit, desk=desk, clock=clocks.seconds)
+        download(dataset, cache_dir=str(hub_cache_dir(config)), hub=hub, on_bytes=meter)
+
+
 def _checked(
     request: RunRequest,
     approved_code: frozenset[str],
     log: EventLog,
     desk: CommandDesk,
     *,
-    has_start_copy: bool | None,
+    run_dir: Path | None,
 ) -> Datasets:
     """Check the config once more, report its warnings and return its datasets, scanned unless the request has them.
 
@@ -157,7 +175,7 @@ def _checked(
         request.config,
         approved_code=approved_code,
         datasets=datasets,
-        has_start_copy=has_start_copy,
+        run_dir=run_dir,
         watch=scan_watch(log.emit, desk.check),
     )
     if report.errors or report.datasets is None:

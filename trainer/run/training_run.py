@@ -28,7 +28,7 @@ from trainer.methods.reward_models import RewardModels, load_reward_models
 from trainer.run.checkpoint import restore
 from trainer.run.data import Loaders, build_loaders, caches_of, plan_fingerprint
 from trainer.run.downloads import DownloadMeter
-from trainer.run.endings import Backups, Prepared, end, end_stopped, rescue
+from trainer.run.endings import Backups, Prepared, end, end_stopped, rescue, split_state_of_rewards
 from trainer.run.model import LoadedModel, load_model
 from trainer.run.setup import RunSetup
 from trainer.run.start_note import note_of_start
@@ -80,7 +80,8 @@ def prepare(setup: RunSetup) -> Prepared:
     """Load the model, fill the caches, build the stepper and the callbacks, restore a backup, and announce the run."""
     model, loaders = _load(setup)
     training_loader = loaders.training
-    rows = plan_rows(training_loader.dataset, training_loader.plans, training_loader.versions)
+    epochs = setup.config.training.epochs
+    rows = plan_rows(training_loader.dataset, training_loader.plans, training_loader.versions, epochs=epochs)
     write_text(setup.run_dir / "plan.csv", as_csv(rows))
     reward_models = _load_reward_models(setup)
     method = build_method(setup.config.training, reward_models.followed if reward_models else None)
@@ -148,6 +149,7 @@ def _load_reward_models(setup: RunSetup) -> RewardModels | None:
         temp_device=setup.machine.temp_device,
         approved_hashes=setup.approved_code,
         on_bytes=DownloadMeter(emit=setup.log.emit, desk=setup.desk, clock=setup.clocks.seconds),
+        check=setup.desk.check,
     )
 
 
@@ -195,7 +197,9 @@ def _training(
         restore(setup.backup.path, setup.saved, groups=model.groups, stepper=stepper, method=method)
         watchers.validation.search.load_state_dict(setup.saved.validation)
         if watchers.rewards is not None:
-            watchers.rewards.search.load_state_dict(setup.saved.rewards)
+            of_search, of_guards = split_state_of_rewards(setup.saved.rewards)
+            watchers.rewards.search.load_state_dict(of_search)
+            watchers.guards.load_state_dict(of_guards)
         counters = _fitted(setup, counters, loaders.training, setup.saved.plan)
     method.prepare(context)
     backup_callback = BackupCallback(config.backup.every, write=backups.write, try_out=backups.try_out, desk=setup.desk)
@@ -221,8 +225,16 @@ def _training(
 
 def _callbacks(watchers: Watchers, backup: BackupCallback) -> tuple[Callback, ...]:
     """Return the callbacks in order. The backup comes last, so that it contains the results of the others."""
-    rewards = (watchers.rewards,) if watchers.rewards is not None else ()
-    return (watchers.metrics, watchers.validation, *rewards, watchers.sampling, watchers.saving, backup)
+    rewards = (watchers.rewards, watchers.guards) if watchers.rewards is not None else ()
+    return (
+        watchers.metrics,
+        watchers.dropped,
+        watchers.validation,
+        *rewards,
+        watchers.sampling,
+        watchers.saving,
+        backup,
+    )
 
 
 def _fitted(setup: RunSetup, counters: Counters, loader: Loader, plan: str) -> Counters:

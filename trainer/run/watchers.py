@@ -1,4 +1,4 @@
-"""Building the callbacks of a run: metrics, validation, sampling, saving and rewards."""
+"""Building the callbacks of a run: metrics, dropped images, validation, sampling, saving and rewards."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from modules.data.dataset import Dataset
 from modules.objectives.denoise import timestep_weights
 from modules.system.paths import from_root
+from trainer.callbacks.dropped import DroppedImages
+from trainer.callbacks.guards import Guards
 from trainer.callbacks.image_sampler import ImageSampler
 from trainer.callbacks.metrics import Metrics
 from trainer.callbacks.rewards import RewardCallback
@@ -18,7 +20,8 @@ from trainer.callbacks.validation import ValidationCallback
 from trainer.export.adapter import AdapterExporter, Exporter
 from trainer.export.model import ModelExporter
 from trainer.export.thumbnail import thumbnail_of
-from trainer.methods.reward_models import RewardModels, measured_prompts
+from trainer.methods.measured_prompts import measured_prompts
+from trainer.methods.reward_models import RewardModels
 from trainer.run.data import Loaders, plan_fingerprint
 from trainer.run.model import LoadedModel
 from trainer.run.setup import RunSetup
@@ -33,16 +36,19 @@ class Watchers:
     """The callbacks that are also called at the start or the end of a run, and the log they share."""
 
     metrics: Metrics
+    dropped: DroppedImages
     validation: ValidationCallback
     sampling: SamplingCallback
     saving: SavingCallback
     rewards: RewardCallback | None
+    guards: Guards
     tensorboard: TensorBoardLog | None
 
     @property
     def should_stop(self) -> bool:
-        """Whether early stopping ends the run, by validation loss or by reward."""
-        return self.validation.search.should_stop or (self.rewards is not None and self.rewards.search.should_stop)
+        """Whether early stopping ends the run, by validation loss, by reward or by a guard against overoptimization."""
+        by_reward = self.rewards is not None and (self.rewards.search.should_stop or bool(self.guards.reason))
+        return self.validation.search.should_stop or by_reward
 
 
 def build_watchers(
@@ -62,9 +68,16 @@ def build_watchers(
     )
     image_sampler = ImageSampler(model.family, model.placement, device, machine.precision)
     saving = _saving(setup, model, loaders, evaluation, total_steps)
-    loss = config.training.loss
+    loss, guards = config.training.loss, Guards(config.reward)
     return Watchers(
         metrics=Metrics(emit=log.emit, epochs=config.training.epochs, total_steps=total_steps, log=tensorboard),
+        dropped=DroppedImages(
+            loaders.training.dataset,
+            loaders.training.plans,
+            epochs=config.training.epochs,
+            run_dir=setup.run_dir,
+            emit=log.emit,
+        ),
         validation=ValidationCallback(
             config.validation,
             loader=loaders.validation,
@@ -78,7 +91,7 @@ def build_watchers(
             device=device,
             run_seed=config.general.seed,
             images=plan_fingerprint(loaders.validation),
-            keep=saving.save_best,
+            keep=lambda counters: saving.save_best(counters, "validation"),
             desk=desk,
             emit=log.emit,
             log=tensorboard,
@@ -102,10 +115,13 @@ def build_watchers(
             image_sampler=image_sampler,
             evaluation=evaluation,
             device=device,
+            guards=guards,
+            keep=lambda counters: saving.save_best(counters, "reward"),
             desk=desk,
             emit=log.emit,
             log=tensorboard,
         ),
+        guards=guards,
         tensorboard=tensorboard,
     )
 

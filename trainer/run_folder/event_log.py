@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from modules.system.redaction import RedactingFormatter
+from trainer.event_lines import from_line, to_line, without_secrets
 from trainer.events import (
     CacheProgress,
     DownloadProgress,
@@ -21,9 +22,6 @@ from trainer.events import (
     RunFinished,
     SampleProgress,
     WarningRaised,
-    from_line,
-    to_line,
-    without_secrets,
 )
 from trainer.run_folder.run_lock import RunLock
 

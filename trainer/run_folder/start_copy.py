@@ -8,3 +8,9 @@ from pathlib import Path
 def start_copy_in(run_dir: Path) -> Path:
     """Return the path of the copy in a run's folder, whether or not it exists: a run with a new adapter has none."""
     return run_dir / "start.safetensors"
+
+
+def existing_start_copy(run_dir: Path) -> Path | None:
+    """Return the path of the copy in a run's folder if it exists."""
+    path = start_copy_in(run_dir)
+    return path if path.is_file() else None

@@ -20,6 +20,7 @@ from trainer.step.counters import Counters
 from trainer.step.freezing import training_parts
 from trainer.step.pauses import Pauses
 from trainer.step.precision import Precision
+from trainer.step.prior import references_left
 from trainer.step.step_batches import step_batches
 from trainer.step.stepper import Stepper
 
@@ -96,7 +97,7 @@ def add_micro_batch(
     # Dropout inside the model uses the global generator, so it is seeded for each micro-batch.
     seed = derive_seed(context.run_seed, "dropout", batch.step, batch.micro_batch)
     with seeded_global_rng(seed, context.device):
-        with precision.autocast():
+        with precision.autocast(), references_left():
             step_loss = method.loss(batch, context)
         stepper.begin(batch.step)
         stepper.backward(step_loss)

@@ -1,9 +1,12 @@
-"""The original model of a run, for its predictions: without adapters, or with a frozen copy of the trained weights."""
+"""Predictions of a reference: the original model, without adapters or with a frozen copy of the trained weights, or a
+later copy of them. It must be left before the backward pass: that would find other weights than the forward pass.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 
 import torch
 from torch import nn
@@ -12,6 +15,12 @@ from modules.adapters.protocol import Adapter
 from modules.memory.frozen_copy import FrozenCopy
 from trainer.step.evaluation import evaluation_mode
 from trainer.step.precision import Precision
+
+_open: ContextVar[tuple[contextlib.ExitStack, ...]] = ContextVar("open references", default=())
+
+
+class ReferenceOpenError(RuntimeError):
+    """A method left the reference model active: the backward pass would train nothing, or the wrong weights."""
 
 
 @contextlib.contextmanager
@@ -33,4 +42,41 @@ def prior_mode(
             stack.enter_context(adapter.disabled())
         for original in originals:
             stack.enter_context(original.swapped_in())
+        stack.callback(_open.set, _open.get())
+        _open.set((*_open.get(), stack))
         yield
+
+
+@contextlib.contextmanager
+def references_left() -> Iterator[None]:
+    """Check that what runs in this context leaves every reference; after an exception they are left without a check.
+
+    Entered inside of the run's autocast, which must end after a reference's own.
+    """
+    try:
+        yield
+    except BaseException:
+        _leave()
+        raise
+    require_no_reference()
+
+
+def require_no_reference() -> None:
+    """Raise ReferenceOpenError if a reference is still active; it is left first, so the model is the trained one again.
+
+    With adapters off, a backward pass would give them no gradient without any error; with the reference's weights in
+    place it would mix both.
+    """
+    if _leave():
+        raise ReferenceOpenError(
+            "The training method left the reference model active: leave `prior()` and `reference()` before the loss is "
+            "returned."
+        )
+
+
+def _leave() -> bool:
+    """Leave every active reference, so that the model is the trained one again; return whether there was one."""
+    left_open = _open.get()
+    for stack in reversed(left_open):
+        stack.close()
+    return bool(left_open)

@@ -16,6 +16,7 @@ from modules.optim.master_weights import MasterWeight
 from modules.optim.param_groups import TrainGroup
 from modules.optim.sliced_step import Generators, SlicedStep, holding, norm_of, slices, total_norm
 from trainer.methods.protocol import StepLoss
+from trainer.step.prior import require_no_reference
 from trainer.step.watchdog import Watchdog
 
 
@@ -81,8 +82,10 @@ class Stepper:
     def backward(self, step_loss: StepLoss) -> None:
         """Add a micro-batch's share of the step's gradient: its mean loss, weighted by its share of the samples.
 
-        A fused backward pass updates the weights at once. Raises ValueError if the micro-batch is not a whole step.
+        A fused backward pass updates the weights at once. Raises ValueError if the micro-batch is not a whole step, and
+        ReferenceOpenError while a reference model is active.
         """
+        require_no_reference()
         loss = step_loss.loss * (step_loss.num_samples / step_loss.group_samples)
         if self._fused is not None:
             self._move_backward(self._fused, loss, is_whole=step_loss.is_last_micro_batch and not self._losses)

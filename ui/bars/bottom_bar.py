@@ -190,7 +190,7 @@ def _phase_words(stage: str, state: RunState) -> tuple[str, str, str]:
     phase = stage if stage in ("paused", "stopping") else state.phase
     detail = state.detail
     if phase == "loading" and state.downloading is not None:
-        return "Downloading the model", download(state.downloading, state.detail), "text"
+        return "Downloading", download(state.downloading, state.detail), "text"
     if phase == "caching" and state.cache is not None:
         detail = f"{state.cache.done:,} of {state.cache.total:,} {state.cache.what}"
     elif phase == "sampling" and state.sampling is not None:

@@ -28,7 +28,7 @@ def _lead(master: tk.Misc, context: Context) -> tk.Misc:
 
 
 def needs_of(scorer: Scorer) -> str:
-    """Return the files a reward model needs: the user's own, published ones, or none."""
+    """Return the files a reward model needs (the user's own, published ones, or none) and its packages."""
     spec = REWARDS[scorer.kind]
     if spec.runs_code:
         return scorer.file or "a file and a function"
@@ -36,6 +36,7 @@ def needs_of(scorer: Scorer) -> str:
     for file in spec.files:
         own = getattr(scorer, file.slot)
         needs.append(own or f"{file.repo} ({file.size_words})")
+    needs += [f"the package {package.name}" for package in spec.packages]
     return ", ".join(needs) or "no files"
 
 

@@ -13,6 +13,7 @@ from trainer.events import (
     CacheProgress,
     DownloadProgress,
     Event,
+    ImagesDropped,
     ModelSaved,
     PhaseChanged,
     RewardMeasured,
@@ -104,7 +105,7 @@ class RunState:
 
     @property
     def downloading(self) -> DownloadProgress | None:
-        """The download progress of the base model; None once it is complete."""
+        """The progress of a download; None once it is complete."""
         is_under_way = self.phase == "loading" and self.download and self.download.done_mb < self.download.total_mb
         return self.download if is_under_way else None
 
@@ -188,7 +189,7 @@ def _folded(state: RunState, event: Event) -> RunState:  # noqa: C901 - one arm 
             return replace(state, finished=event, phase="", detail="")
         case RunFailed():
             return replace(state, failed=event, phase="", detail="")
-        case CacheFilled() | WarningRaised():
+        case CacheFilled() | ImagesDropped() | WarningRaised():
             return state  # only a log line
         case _:
             assert_never(event)

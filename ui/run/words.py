@@ -16,6 +16,7 @@ from trainer.events import (
     CacheFilled,
     DownloadProgress,
     Event,
+    ImagesDropped,
     ModelSaved,
     PhaseChanged,
     RewardMeasured,
@@ -74,7 +75,7 @@ def _words(event: Event) -> tuple[str, Tone] | None:
         case PhaseChanged(phase=phase, detail=detail):
             words = PHASE_WORDS.get(phase, phase)
             return f"{words}: {detail}" if detail else words, "plain"
-        case CacheFilled():
+        case CacheFilled() | ImagesDropped():
             return event.summary, "plain"
         case ValidationFinished():
             return f"Validation loss {loss(event.loss)} at step {event.step:,}{_best_words(event)}", "plain"
@@ -113,10 +114,14 @@ def reward_line(event: RewardMeasured) -> str:
 
 
 def reward_rows(event: RewardMeasured) -> list[tuple[str, str]]:
-    """Return the reward of each model by its label; the sum comes first if several are trained on."""
+    """Return the reward of each model by its label; the sum comes first if several are trained on.
+
+    The diversity comes last, if it was measured.
+    """
     rows = [(reward_label(name), loss(value)) for name, value in event.by_reward_model.items()]
     followed = [name for name in event.by_reward_model if name != event.held_out_by]
-    return [("training reward", loss(event.followed)), *rows] if len(followed) > 1 else rows
+    rows = [("training reward", loss(event.followed)), *rows] if len(followed) > 1 else rows
+    return rows if event.diversity is None else [*rows, ("diversity", loss(event.diversity))]
 
 
 def reward_label(name: str) -> str:

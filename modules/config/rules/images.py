@@ -7,18 +7,11 @@ from collections.abc import Iterator
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.data.decode import colour_of
-from modules.data.transforms.recipe import is_random
+from modules.data.image_settings import STRENGTH_OF, is_random
 from modules.families.registry import FAMILIES
 from modules.settings.resolution import sides_of
 from modules.system.problem import Problem, shown
 
-STRENGTH_OF = {
-    "rotate": "rotate_max_degrees",
-    "brightness": "brightness_max",
-    "contrast": "contrast_max",
-    "saturation": "saturation_max",
-    "hue": "hue_max",
-}
 NAMES_OF_ZERO = {"repeats": "repeats", "samples_per_epoch": "samples per epoch"}
 
 
@@ -61,6 +54,19 @@ def _resolutions(given: tuple[int | str, ...], path: str, step_px: int) -> Itera
                 "warning",
                 f"Use {rounded_px} or {rounded_px + step_px}.",
             )
+
+
+def conditioning_images(config: Config) -> Iterator[Problem]:
+    """Yield a warning about custom conditioning images of a model that gets none."""
+    variant, spec = config.model.variant, FAMILIES[config.model.family]
+    # That an inpainting model is not supported is reported for its variant.
+    if config.masks.custom_conditioning_image and variant != "inpainting" and variant not in spec.inpainting_variants:
+        yield Problem(
+            "masks.custom_conditioning_image",
+            "Custom conditioning images have no effect: the model is not an inpainting model.",
+            "warning",
+            "Switch the setting off, or choose an inpainting model.",
+        )
 
 
 def concepts(config: Config) -> Iterator[Problem]:

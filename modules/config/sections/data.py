@@ -99,7 +99,8 @@ class Data(Section):
         bool,
         Setting(
             "Never upscale",
-            "Trains images that are smaller than their bucket at a smaller size of the same shape.",
+            "Trains images that are smaller than their bucket at a smaller size of the same shape, also where rotation "
+            "or the mask crop needs more of the image.",
             group="Size",
             level="advanced",
         ),
@@ -122,7 +123,7 @@ class Data(Section):
             "Partial batches",
             "The rest of a bucket that does not fill a batch. Keep: a smaller batch. Merge: it is trained in the next "
             "epoch, first in its bucket; after the last epoch a rest may remain. Drop: it is left out of that epoch, "
-            "and a warning lists the files.",
+            "and the log names the images.",
             group="Size",
             level="advanced",
             choice_labels={"keep": "Keep", "merge": "Merge across epochs", "drop": "Drop"},

@@ -90,15 +90,19 @@ def final_text(text: str, rules: CaptionRules, generator: random.Random) -> str:
     """Return a caption after all operations, in the order of `ORDER`; a function of its arguments only."""
     if rules.is_plain:
         return text
+    given = text
     if rules.wildcards:
         text = resolve_wildcards(text, generator)
     for old, new in rules.replacements:
         text = new.join(re.split(rf"(?<!\w){re.escape(old)}(?!\w)", text))
+    is_replaced = text != given
     if rules.changes_tags or (rules.separator and rules.separator in text):
         text = _with_changed_tags(text, rules, generator)
     if rules.group_separator:
         pieces = (piece.strip() for piece in text.split(rules.group_separator))
         text = _joined(pieces, rules.delimiter)
+    if is_replaced:
+        text = _without_empty_tags(text, rules.delimiter)
     if rules.trigger_word and not _contains(text, rules.trigger_word):
         text = _joined((rules.trigger_word, text), rules.delimiter)
     return _between(rules.prefix, text, rules.suffix)
@@ -133,6 +137,13 @@ def _with_changed_tags(text: str, rules: CaptionRules, generator: random.Random)
 
 def _joined(pieces: Iterable[str], delimiter: str) -> str:
     return f"{delimiter.strip()} ".join(filter(None, pieces))
+
+
+def _without_empty_tags(text: str, delimiter: str) -> str:
+    """Return a text without the empty tags that an empty replacement or wildcard option left, otherwise unchanged."""
+    pieces = text.split(delimiter) if delimiter else [text]
+    kept = [piece for piece in pieces if piece.strip()]
+    return text if len(kept) == len(pieces) else delimiter.join(kept).strip()
 
 
 def _contains(text: str, word: str) -> bool:

@@ -11,8 +11,9 @@ from PIL import Image
 from modules.data.buckets import Size
 from modules.data.decode import WHITE, flattened
 from modules.data.images import opened, upright
+from modules.data.rotation import direction
 from modules.data.transforms.colour import recoloured
-from modules.data.transforms.geometry import Geometry, direction
+from modules.data.transforms.geometry import Geometry
 from modules.data.transforms.masks import Mask, alpha_mask, as_mask, circle_of
 from modules.data.transforms.recipe import Recipe
 

@@ -10,8 +10,7 @@ import random
 from dataclasses import dataclass
 
 from modules.data.buckets import ResizeCrop, Size
-
-_EDGE_PX = 2  # rounding of the window's position, and the reach of the bicubic filter
+from modules.data.rotation import edge_of, rotated_extent
 
 MASK_PADDING = (0.1, 0.3)  # of the mask's width or height, at each side
 MASK_ROTATION_DEGREES = 20.0
@@ -101,27 +100,12 @@ class Geometry:
         return max(0, right_px if self.is_flipped else left_px), max(0, top_px)
 
 
-def rotated_extent(sides: tuple[float, float], degrees: float) -> tuple[float, float]:
-    """Return the width and the height of the rectangle around a rotated one with these sides."""
-    cosine, sine = (abs(part) for part in direction(degrees))
-    width, height = sides
-    return width * cosine + height * sine, width * sine + height * cosine
-
-
-def direction(degrees: float) -> tuple[float, float]:
-    """Return the cosine and the sine of an angle; quarter turns are exact."""
-    if degrees % 90 == 0:
-        return ((1.0, 0.0), (0.0, 1.0), (-1.0, 0.0), (0.0, -1.0))[round(degrees / 90) % 4]
-    radians = math.radians(degrees)
-    return math.cos(radians), math.sin(radians)
-
-
 def rotated_fit(source: Size, bucket: Size, degrees: float) -> ResizeCrop:
     """Return how an image of the size `source` is resized so that a crop of `bucket`, rotated, lies within it.
 
     The crop is in the middle. It is enlarged just as far as the rotation requires.
     """
-    edge_px = 0 if degrees % 90 == 0 else _EDGE_PX
+    edge_px = edge_of(degrees)
     width_px, height_px = (math.ceil(side - 1e-6) + 2 * edge_px for side in rotated_extent(bucket.sides_px, degrees))
     scale = max(width_px / source.width_px, height_px / source.height_px)
     scaled = Size(
@@ -152,7 +136,7 @@ def _shift(draw: random.Random, scaled_px: int, window_px: float, degrees: float
     if degrees == 0:
         slack_px = scaled_px - int(window_px)
         return draw.randint(0, slack_px) - slack_px // 2
-    edge_px = 0 if degrees % 90 == 0 else _EDGE_PX
+    edge_px = edge_of(degrees)
     reach_px = max(0, int((scaled_px - window_px) / 2 - edge_px))
     return draw.randint(-reach_px, reach_px)
 

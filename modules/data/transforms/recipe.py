@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from modules.data.buckets import ResizeCrop, Size
 from modules.data.decode import Rgb
 from modules.data.image_settings import ImageChanges, Way
+from modules.data.rotation import Angles
 from modules.data.transforms.colour import NO_CHANGE, Colour
 from modules.data.transforms.geometry import (
     MASK_PADDING,
@@ -52,10 +53,13 @@ def plain_recipe(resize_crop: ResizeCrop, background: Rgb | None = None) -> Reci
     return Recipe(Geometry(resize_crop), background=background)
 
 
-def is_random(settings: ImageChanges) -> bool:
-    """Return whether two draws of these settings can differ in the image's pixels or in its mask."""
-    ways = (settings.flip, settings.rotate, settings.brightness, settings.contrast, settings.saturation, settings.hue)
-    return "random" in ways or settings.crop_jitter or settings.circular_mask_shrink or settings.mask_rotate_crop
+def angles_of(settings: ImageChanges, *, has_mask_box: bool) -> Angles:
+    """Return the rotations that `draw_recipe` may draw for an image."""
+    highest = 0.0 if settings.rotate == "off" else settings.rotate_max_degrees
+    lowest = highest if settings.rotate == "always" else 0.0
+    if settings.mask_rotate_crop and has_mask_box:
+        lowest, highest = max(0.0, lowest - MASK_ROTATION_DEGREES), highest + MASK_ROTATION_DEGREES
+    return Angles(lowest, highest)
 
 
 def draw_recipe(

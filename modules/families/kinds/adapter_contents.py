@@ -20,6 +20,7 @@ from modules.formats.adapter_names import (
     FACTORS,
     MID,
     Shape,
+    lacking_factor,
     layer_and_factor,
     type_of,
 )
@@ -40,6 +41,7 @@ Sort = Literal[
     "GLoRA",
     "norm",
     "difference",
+    "incomplete",
     "unknown",
 ]
 
@@ -145,6 +147,8 @@ def _sort(factors: frozenset[str], num_axes: int) -> Sort:
     factors -= {ALPHA}
     if "" in factors or not factors & FACTORS:
         return "unknown"
+    if lacking_factor(factors):
+        return "incomplete"
     if factors & DIFFERENCE_FACTORS:
         return "norm" if factors & {"w_norm", "b_norm"} else "difference"
     match type_of(factors):

@@ -101,6 +101,7 @@ _UNKNOWN_NAME = Rule(False, why="does not know these names")
 _NOT_OF_THE_MODEL = Rule(False, ("unknown",), why="ignores names that the model does not have")
 _OTHER_NAMING = Rule(None, ("other",))
 _STRANGE_TENSORS = Rule(None, sorts=("unknown",))
+_INCOMPLETE = Rule(None, sorts=("incomplete",), why="was not measured with layers that lack a factor")
 _IGNORED_ALPHA = Rule(
     False, alphas=("in the metadata",), why="ignores the alpha in the metadata, a wrong strength", places=True
 )
@@ -111,6 +112,7 @@ _COMFYUI = Consumer(
     (
         _NOT_OF_THE_MODEL,
         _OTHER_NAMING,
+        _INCOMPLETE,
         _STRANGE_TENSORS,
         Rule(None, sorts=("GLoRA",)),
         Rule(False, sorts=("diagonal OFT", "OFTv2"), why="does not support this OFT"),
@@ -131,6 +133,7 @@ _A1111 = Consumer(
     (
         _NOT_OF_THE_MODEL,
         _OTHER_NAMING,
+        _INCOMPLETE,
         _STRANGE_TENSORS,
         Rule(None, sorts=("GLoRA",)),
         Rule(False, sorts=("OFTv2",), why="does not support this OFT"),
@@ -149,6 +152,7 @@ _FORGE = Consumer(
     (
         _NOT_OF_THE_MODEL,
         _OTHER_NAMING,
+        _INCOMPLETE,
         _STRANGE_TENSORS,
         Rule(None, sorts=("GLoRA",)),
         Rule(False, sorts=("OFT", "BOFT", "diagonal OFT", "OFTv2"), why="does not support OFT"),
@@ -234,6 +238,7 @@ _DIFFUSERS = Consumer(
     (
         _NOT_OF_THE_MODEL,
         _OTHER_NAMING,
+        _INCOMPLETE,
         _NO_DORA,
         _ADD_EMBEDDING_LOST,
         Rule(True, ("kohya, SGM names",), path=r"time_embedding\..*|add_embedding\..*|conv_out", mixed=True),
@@ -258,6 +263,7 @@ _OLD_DIFFUSERS = Consumer(
     (
         _NOT_OF_THE_MODEL,
         _OTHER_NAMING,
+        _INCOMPLETE,
         _NO_DORA,
         Rule(False, ("kohya, diffusers names",), path=_OUTSIDE_BLOCKS, why="does not map layers outside the blocks"),
         Rule(None, ("kohya, SGM names",), usual=False),
@@ -277,6 +283,7 @@ _SD_SCRIPTS = Consumer(
     (
         _NOT_OF_THE_MODEL,
         _OTHER_NAMING,
+        _INCOMPLETE,
         Rule(False, _KOHYA_UNET, path=_OUTSIDE_BLOCKS, why="has no LoRA on layers outside the blocks"),
         Rule(None, ("kohya, text",), path="text_projection"),
         Rule(True, _KOHYA_UNET, sorts=("LoRA",), usual=True, norms=False),

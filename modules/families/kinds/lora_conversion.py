@@ -20,8 +20,8 @@ from modules.families.parts.single_file.models import configs_of_file
 from modules.families.registry import FAMILIES, published
 from modules.formats.adapter_file import AdapterFile, adapter_file, read_adapter_tensors
 from modules.formats.adapter_layers import AdapterLayer
-from modules.formats.adapter_names import DOWN, MID
-from modules.formats.lora_files import fits_peft, is_incomplete, second_copies, to_kohya, to_peft
+from modules.formats.adapter_names import DOWN, MID, second_copies
+from modules.formats.lora_files import fits_peft, is_incomplete, to_kohya, to_peft
 from modules.formats.safetensors_io import CONVERTED, OnWritten, Writable, write_safetensors
 from modules.system.errors import DarkroomError
 from modules.system.problem import count

@@ -8,28 +8,15 @@ from collections.abc import Mapping, Sequence
 from modules.families.kinds.record import Form
 from modules.families.published import PublishedModel
 from modules.formats.adapter_layers import AdapterLayer
-from modules.formats.adapter_names import (
-    DIFFERENCE_FACTORS,
-    DORA_SCALE,
-    GLORA_FACTORS,
-    LOHA_FACTORS,
-    LOKR_FACTORS,
-    MID,
-    OFT_FACTORS,
-)
+from modules.formats.adapter_names import DORA_SCALE, LORA_FACTORS, MID, type_of
 from modules.formats.lora_files import rank_and_alpha, ranks_and_alphas
 from modules.formats.peft_settings import PEFT_SETTINGS
 from modules.formats.safetensors_io import PAYLOAD_SHA256
 
 _STALE = frozenset({PEFT_SETTINGS, "sshs_legacy_hash"})  # they describe the tensors of the old file
-# LyCORIS' `algo` by the factors that only its layers have.
-_ALGOS = (
-    ("loha", LOHA_FACTORS),
-    ("lokr", LOKR_FACTORS),
-    ("diag-oft", OFT_FACTORS),
-    ("glora", GLORA_FACTORS),
-    ("full", DIFFERENCE_FACTORS - {"w_norm", "b_norm"}),
-)
+# LyCORIS' `algo` by the type of the layers; "locon" where all are LoRA, or norms, which any algo trains.
+_ALGOS = {"LoHa": "loha", "LoKr": "lokr", "OFT": "diag-oft", "GLoRA": "glora", "full difference": "full"}
+_OF_LOCON = LORA_FACTORS | {"w_norm", "b_norm"}
 _TUCKER_ARGS, _NORM_ARGS = ("use_tucker", "use_cp"), ("train_norm",)
 
 
@@ -72,8 +59,7 @@ def _is_among(text: str, values: Sequence[float]) -> bool:
 def _network(layers: Sequence[AdapterLayer]) -> tuple[str, dict[str, str]]:
     """Return the module and the arguments that would make such layers, as kohya's trainers name them."""
     factors = {factor for layer in layers for factor in layer.factors}
-    algo = next((name for name, own in _ALGOS if factors & (own - {DORA_SCALE})), "locon")
-    args = {"algo": algo}
+    args = {"algo": _ALGOS.get(type_of(factors - _OF_LOCON), "locon")}
     if MID in factors or "lokr_t2" in factors or "hada_t1" in factors:
         args["use_tucker"] = "True"
     if "w_norm" in factors:

@@ -121,6 +121,7 @@ SPEC = MethodSpec(
     held_out_reward=lambda settings: settings.held_out_reward,
     needs_reward_gradient=True,
     learns_from=lambda settings: "prompts" if settings.probability >= 1 else "images",
+    sampled_share=lambda settings: settings.probability,
     problems=_problems,
     guide=MethodGuide(
         needs=(

@@ -101,6 +101,9 @@ SPEC = MethodSpec(
     learns_from=lambda settings: "prompts",
     needs_reference=lambda settings: settings.kl_weight > 0,
     steps_per_group=lambda settings: settings.inner_epochs,
+    reports=lambda settings: fields.reports(
+        kl_weight=settings.kl_weight, samples_per_prompt=settings.samples_per_prompt
+    ),
     splits_batches=True,
     repeats_forward=True,
     problems=_problems,

@@ -75,6 +75,21 @@ def test_a_broken_vocabulary_is_reported(config: Config, tmp_path: Path, vocabul
         assert [p.path for p in report.errors] in ([], ["model.base_model"])
 
 
+def test_wildcards_that_are_not_closed_are_named(config: Config, tmp_path: Path) -> None:
+    given = with_captions(config, tmp_path / "open", "a {red|blue} car", "a {red|blue car", "x\na dark} car")
+    assert check(given).problems == ()
+    report = check(changed(given, concepts__0__text__wildcards=True))
+    [problem] = report.problems
+    assert (problem.path, problem.severity) == ("concepts", "warning")
+    assert "2 caption files have a { or } without its counterpart" in problem.message
+    assert "the first is 001.txt: a {red|blue car" in problem.message
+    assert report.preview is not None
+    assert [(Path(f).name, text.partition(": ")[2]) for f, text in report.preview.captions] == [
+        ("001.txt", "a {red|blue car"),
+        ("002.txt", "a dark} car"),
+    ]
+
+
 def test_each_file_is_named_with_what_is_wrong(
     config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,101 @@
+"""What the instructions of a pickle build, as far as it matters for a state dict: tensors, storages, dictionaries.
+
+Nothing is created but descriptions: a tensor is its dtype, shape and place. Torch-free.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+_MAX_AXES = 64  # torch's own limit
+_INT64 = 2**63
+OPAQUE = object()
+"""Any value that cannot be part of a state dict."""
+
+_DTYPES = {
+    **{"Float": "F32", "Half": "F16", "BFloat16": "BF16", "Double": "F64"},
+    **{"Long": "I64", "Int": "I32", "Short": "I16", "Char": "I8", "Byte": "U8", "Bool": "BOOL"},
+    **{"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"},
+    **{"float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2"},
+    **{"int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "bool": "BOOL"},
+    **{"uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PickledTensor:
+    """A tensor as described in a pickle; `place` is its storage's name and the index of its first element there."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    place: tuple[str, int] = ("", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A function or class that a pickle names."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """The storage of a tensor: the name of its class, which contains the dtype, and its own name in the file."""
+
+    dtype: str
+    key: str
+
+
+def result_of(function: Any, arguments: Any) -> Any:
+    """Return the result of a call as far as it matters here: tensors, parameters and dictionaries.
+
+    Raises ValueError, IndexError or TypeError for arguments that torch does not write.
+    """
+    name = function.name if isinstance(function, Named) else ""
+    if name == "collections.OrderedDict":
+        return _ordered(*arguments)
+    if name.startswith("torch._utils._rebuild_tensor"):
+        return _tensor(*arguments)
+    if name.startswith("torch._utils._rebuild_parameter") or name == "torch.Size":
+        return arguments[0]
+    return OPAQUE
+
+
+def _ordered(pairs: Any = ()) -> dict[str, Any]:
+    """Return the dictionary of a list of pairs, as Python 2 wrote it."""
+    found: dict[str, Any] = {}
+    for key, value in pairs if isinstance(pairs, list) else ():
+        set_item(found, key, value)
+    return found
+
+
+def _tensor(storage: Any, offset: Any, shape: Any, *rest: Any) -> PickledTensor:
+    """Return a tensor from the arguments of torch's functions; those of version 3 have the dtype at index 6."""
+    if not isinstance(storage, Storage) or not isinstance(shape, tuple) or len(shape) > _MAX_AXES:
+        raise ValueError("not a tensor")
+    dtype = rest[3].name if len(rest) > 3 and isinstance(rest[3], Named) else storage.dtype
+    if any(type(n) is not int or not 0 <= n < _INT64 for n in (offset, *shape)):
+        raise ValueError("not the shape of a tensor")
+    kind = dtype.rpartition(".")[2].removesuffix("Storage")
+    return PickledTensor(_DTYPES.get(kind, kind), shape, (storage.key, offset))
+
+
+def set_item(target: Any, key: Any, value: Any) -> None:
+    """Set an item of a dictionary by the text of its key; nothing for another target or key."""
+    # Numbers of any length can be keys; the text of one of a megabyte takes minutes.
+    if isinstance(target, dict) and (isinstance(key, str) or (isinstance(key, int) and -_INT64 <= key < _INT64)):
+        target[str(key)] = value
+
+
+def storage_of(place: Any) -> Storage:
+    """Return the storage that a tuple names: "storage", its class, its name, its device and its length.
+
+    Raises ValueError for anything else.
+    """
+    if not isinstance(place, tuple) or len(place) < 4 or place[0] != "storage":
+        raise ValueError("not a storage")
+    kind, key = place[1], place[2]
+    if not isinstance(kind, Named) or not isinstance(key, str | int):
+        raise ValueError("not a storage")
+    return Storage(kind.name, str(key))

@@ -1,0 +1,80 @@
+"""Events as lines of JSON, in `events.jsonl` and over a pipe, and without the secrets that they may quote."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, fields, replace
+from functools import cache
+from typing import Any, TypeVar, get_args
+
+from pydantic import TypeAdapter, ValidationError
+
+from modules.system.redaction import redacted
+from trainer.events import Event
+from trainer.rollout_events import SampledImage
+
+EVENT_TYPES: Mapping[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
+_PLACES = frozenset({"run_dir", "path", "model_path", "backup_path", "details_path"})
+_Record = TypeVar("_Record", bound=Event | SampledImage)
+_NAMES = frozenset({"phase", "outcome", "family", "method", "trains", "format", "what", "device"})
+
+
+def to_line(event: Event, **extra: Any) -> str:
+    """Return the event as one line of JSON, its kind under "event"; `extra` keys (a time stamp) are added.
+
+    A number that is not finite, such as a NaN loss, is written as a string ("nan", "inf"), because JSON cannot hold it.
+    """
+    return json.dumps(_json_safe({"event": type(event).__name__, **extra, **asdict(event)}), allow_nan=False)
+
+
+def from_line(line: str) -> Event | None:
+    """Return the event of a line, or None for any other line (from a newer version, or half written)."""
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    name = data.pop("event", None) if isinstance(data, dict) else None
+    if not isinstance(name, str) or name not in EVENT_TYPES:
+        return None
+    try:
+        return _reader(name).validate_python(data)
+    except ValidationError:
+        return None
+
+
+@cache
+def _reader(name: str) -> TypeAdapter[Event]:
+    return TypeAdapter(EVENT_TYPES[name])
+
+
+def without_secrets(record: _Record) -> _Record:
+    """Return an event with known secrets removed from its texts; paths and names that programs act on stay."""
+    values = {f.name: getattr(record, f.name) for f in fields(record) if f.name not in _PLACES | _NAMES}
+    safe = {name: _safe(value) for name, value in values.items()}
+    changed: dict[str, Any] = {name: value for name, value in safe.items() if value != values[name]}
+    return replace(record, **changed) if changed else record
+
+
+def _safe(value: Any) -> Any:
+    """Return a field's text without secrets; so are the texts of records in a tuple."""
+    match value:
+        case str():
+            return redacted(value)
+        case (SampledImage(), *_):
+            return tuple(map(without_secrets, value))
+        case _:
+            return value
+
+
+def _json_safe(value: Any) -> Any:
+    match value:
+        case Mapping():
+            return {key: _json_safe(v) for key, v in value.items()}
+        case list() | tuple():
+            return [_json_safe(v) for v in value]
+        case float() if not math.isfinite(value):
+            return str(value)
+        case _:
+            return value
