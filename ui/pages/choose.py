@@ -25,7 +25,9 @@ _LOOK_SECONDS = 1.0
 _SHORTCUT_MASK = 0x4 | (0x8 if sys.platform == "darwin" else 0)  # Control, Command
 _NUM_DIGITS = 9
 _NOTHING = "Nothing to choose at the moment."
-_NOTHING_HELP = "When a run waits for your choice, its images appear here.\nTo choose for a run of another process, open its folder."
+_NOTHING_HELP = (
+    "Images of a run that waits for your choice appear here.\nFor a run of another process, open its folder."
+)
 _DONE = "Thank you. The run continues, and its next images appear here."
 
 
