@@ -100,9 +100,15 @@ def answer(request: Request, given: Answer) -> None:
 
 
 def take_back(request: Request) -> bool:
-    """Remove the answer to a request, so that it is open again; return False if the run has already used it."""
+    """Remove the answer to a request, so that it is open again.
+
+    Returns False if the run has already used the answer: it is kept as a pair, or the request was withdrawn.
+    """
+    kept = request.folder.parent.parent / "pairs" / "chosen" / f"{request.name}.png"
+    if kept.exists() or _read(request.folder) is None:
+        return False
     (request.folder / _ANSWER).unlink(missing_ok=True)
-    return _read(request.folder) is not None
+    return True
 
 
 def answer_of(request: Request) -> Answer | None:
