@@ -32,7 +32,7 @@ class RolloutSettings:
     """The denoising loop: the number of steps, the guidance scale (1 or less: no guidance), and DDIM's eta.
 
     `stochastic_steps` are the numbers of the steps to which eta applies, all others are deterministic (MixGRPO, Li et
-    al. 2025, section 3.2); None applies it to all.
+    al. 2025); None applies it to all.
     """
 
     num_steps: int

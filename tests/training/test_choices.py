@@ -120,6 +120,8 @@ def choices_of(config: Config) -> Iterator[tuple[Config, FieldRecord, str]]:
 
 
 def with_choice(config: Config, record: FieldRecord, value: str) -> Config:
+    if record.path == "training.method":
+        return with_value(config, record.path, SHORT.get(value, {"name": value}))
     return with_value(config, record.path, {"name": value} if record.kind == "section" else value)
 
 
@@ -164,6 +166,9 @@ EXACT = {
 }
 # What a choice asks for beside it.
 SHORT_CHAIN = {"name": "alignprop", "steps": 3, "backprop_steps": 2, "guidance": 1.0, "target_reward": 0.1}
+SHORT_DDPO = {"name": "ddpo", "steps": 3, "samples_per_prompt": 2, "guidance": 1.0, "tracker_min_count": 2}
+SHORT_GRPO = {"name": "grpo", "steps": 4, "group_size": 2, "guidance": 1.0, "kl_weight": 0.0, "window_size": 1}
+SHORT = {short["name"]: short for short in (SHORT_CHAIN, SHORT_DDPO, SHORT_GRPO)}
 BESIDE: dict[str, dict[str, Any]] = {
     "adapter.layers": {"adapter.custom_layers": "attn2"},
     "model.zero_terminal_snr": {"model.prediction_type": "v_prediction"},
@@ -181,6 +186,12 @@ BESIDE: dict[str, dict[str, Any]] = {
     "data.bucket_aspect_ratios": {"data.bucket_step_px": 8},
     "data.partial_batches": {"training.batch_size": 2, "concepts.0.repeats": 3.0},
     **{f: {"training.method": SHORT_CHAIN} for f in ("training.method.gradient_truncation", "training.method.loss")},
+    "training.method.advantage": {"training.method": SHORT_DDPO, "training.accumulation_steps": 3},
+    "training.method.reward_sum": {
+        "training.method": SHORT_GRPO,
+        "reward.models": [{"kind": "brightness"}, {"kind": "contrast"}],
+    },
+    **{f: {"training.method": SHORT_GRPO} for f in ("training.method.first_noise", "training.method.timesteps")},
     "reward.models.0.kind": {"training.method": SHORT_CHAIN},
     "concepts.0.text.tag_dropout_mode": TAG_DROPOUT,
     "concepts.0.text.special_tags_mode": {**TAG_DROPOUT, "concepts.0.text.special_tags": "red, small"},
