@@ -112,7 +112,7 @@ class NavEntry(Panel):
         self._bar = Panel(self, context.theme, "sidebar", width=px(3))
         self._bar.pack(side="left", fill="y", pady=px(6))
         self._label = Text(self, context.theme, spec.title, colour="muted", on="sidebar")
-        self._label.pack(side="left", padx=px(10), pady=px(8))
+        self._label.pack(side="left", padx=px(10), pady=px(7))
         self._dot = Text(self, context.theme, "", colour="error", on="sidebar", role="strong")
         self._dot.pack(side="right", padx=px(10))
         for widget in (self, self._bar, self._label, self._dot):
