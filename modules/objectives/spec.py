@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from modules.settings.field import Section
@@ -45,6 +45,18 @@ class RolloutFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class MethodGuide:
+    """What the window shows of a method before it is used.
+
+    `needs`: what the user has to provide, a sentence each. `watch`: names of metrics (`metrics.py`), and what each
+    shows about a run that goes well or wrong. The name "held_out" is the held-out reward.
+    """
+
+    needs: tuple[str, ...] = ()
+    watch: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class MethodSpec:
     """The facts about a training method that are known before anything is loaded.
 
@@ -67,6 +79,8 @@ class MethodSpec:
     - `reports`: the metrics (`metrics.py`) that it reports with its settings and that others rely on: "kl" and
       "diversity" are compared with limits.
     - `problems`: the problems of its own settings.
+
+    `guide`: what it needs and what to watch, for the window.
 
     `needs_reward_gradient`: it can only train on differentiable rewards. `splits_batches`: it trains on a batch of the
     loader in several micro-batches, so that gradients are always accumulated. `repeats_forward`: it compares its
@@ -91,6 +105,7 @@ class MethodSpec:
     splits_batches: bool = False
     repeats_forward: bool = False
     problems: Callable[[Any], Iterable[Problem]] = lambda settings: ()
+    guide: MethodGuide = MethodGuide()
 
     @property
     def samples_images(self) -> bool:

@@ -106,7 +106,7 @@ def validation_line(event: ValidationFinished) -> str:
 def reward_line(event: RewardMeasured) -> str:
     """Return a reward measurement as a line: training reward, held-out reward, best step."""
     held_out = (
-        f", held-out reward {loss(event.held_out)} ({_reward_label(event.held_out_by)})" if event.held_out_by else ""
+        f", held-out reward {loss(event.held_out)} ({reward_label(event.held_out_by)})" if event.held_out_by else ""
     )
     best = "" if event.best_step is None else f"; best at step {event.best_step:,}"
     end = ", best so far" if event.is_best else best
@@ -118,13 +118,14 @@ def reward_rows(event: RewardMeasured) -> list[tuple[str, str]]:
 
     The diversity comes last, if it was measured.
     """
-    rows = [(_reward_label(name), loss(value)) for name, value in event.by_reward_model.items()]
+    rows = [(reward_label(name), loss(value)) for name, value in event.by_reward_model.items()]
     followed = [name for name in event.by_reward_model if name != event.held_out_by]
     rows = [("training reward", loss(event.followed)), *rows] if len(followed) > 1 else rows
     return rows if event.diversity is None else [*rows, ("diversity", loss(event.diversity))]
 
 
-def _reward_label(name: str) -> str:
+def reward_label(name: str) -> str:
+    """Return the label of a reward model by the name that events use."""
     spec = REWARDS.get(name.rstrip("_0123456789"))
     return spec.label if spec else name
 
