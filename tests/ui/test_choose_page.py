@@ -131,6 +131,20 @@ def test_four_images_take_the_best_and_then_the_worst(window: Window, run: FakeR
     assert answers(window, requests) == [Answer("chosen", 2, 0)]
 
 
+def test_keys_work_while_the_window_itself_has_the_focus(window: Window, run: FakeRun, tmp_path: Path) -> None:
+    """Tk may leave the focus there while the page is shown for the first time; other pages take no such key."""
+    requests = asked(tmp_path, 2)
+    want(window, run, tmp_path, 2)
+    page = press_choose(window)
+    window.app.root.focus_force()
+    window.app.root.event_generate("<Left>")
+    seen(window, page, "2 of 2")
+    window.app.context.navigation.open("general")
+    window.app.root.event_generate("<Left>")
+    window.settle()
+    assert answers(window, requests) == [Answer("chosen", 0, 1), None]
+
+
 def test_shortcuts_stay_shortcuts(window: Window, run: FakeRun, tmp_path: Path) -> None:
     requests = asked(tmp_path, 1)
     want(window, run, tmp_path, 1)

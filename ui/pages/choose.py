@@ -145,12 +145,14 @@ class ChoosePage:
             (("<u>", "<U>", "<BackSpace>"), self.choosing.undo),
         ):
             keys.update(dict.fromkeys(sequences, press))
+        # On the window: Tk may leave the focus there while a page is shown for the first time.
         for sequence, press in keys.items():
-            self.frame.bind(sequence, lambda event, press=press: self._key(event, press))  # type: ignore[misc]
+            self._context.root.bind(sequence, lambda event, press=press: self._key(event, press), add="+")  # type: ignore[misc]
 
     def _key(self, event: tk.Event[Any], press: Callable[[], object]) -> str | None:
-        """Run a plain key; shortcuts such as Ctrl+S are not the page's."""
-        if int(event.state) & _SHORTCUT_MASK:
+        """Run a plain key unless a control has the focus; shortcuts such as Ctrl+S are not the page's."""
+        is_for_page = self._is_shown and event.widget in (self._context.root, self.frame)
+        if not is_for_page or int(event.state) & _SHORTCUT_MASK:
             return None
         self._when_seen(press)
         return "break"
