@@ -69,6 +69,8 @@ def _passes(config: Config, facts: RolloutFacts, num_images: int) -> str:
 
 
 def _copy(config: Config) -> list[str]:
+    if method_of(config).keeps_reference_copy(config.training.method):
+        return ["Memory for a copy of the trained weights, the reference model."]
     if not _has_reference(config):
         return []
     if config.training.trains == "adapter":
@@ -77,7 +79,8 @@ def _copy(config: Config) -> list[str]:
 
 
 def _has_reference(config: Config) -> bool:
-    return method_of(config).needs_reference(config.training.method)
+    spec, settings = method_of(config), config.training.method
+    return spec.needs_reference(settings) or spec.keeps_reference_copy(settings)
 
 
 def _label(name: str) -> str:
