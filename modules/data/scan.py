@@ -31,6 +31,8 @@ class SourceImage:
     """An image file; its size is after applying the EXIF orientation.
 
     The path of an image in an archive leads into the archive. `is_transparent`: it may have transparent places.
+    A prompt without an image is one too, with `has_image` unset: its path leads to its line in the file of prompts,
+    and its size is that of the images sampled for it.
     `rejected` is the other image of a preference pair, whose chosen image this is.
     """
 
@@ -43,6 +45,7 @@ class SourceImage:
     caption_fault: CaptionFault = ""
     caption_file: Path | None = None
     is_transparent: bool = False
+    has_image: bool = True
     rejected: SourceImage | None = None
 
 

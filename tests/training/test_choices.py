@@ -235,6 +235,7 @@ ALONE = {
     ("concepts.0.image.mask_source", "folder"),  # there is none; see test_image_versions
     ("concepts.0.kind", "regularization"),
     ("concepts.0.kind", "prior_prediction"),  # see test_prior_prediction
+    ("concepts.0.kind", "prompts"),  # see test_learning_from_prompts
     ("concepts.0.kind", "pairs"),  # see test_dpo
     ("concepts.0.kind", "validation_pairs"),
     ("model.family", "sdxl"),

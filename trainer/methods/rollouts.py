@@ -243,7 +243,7 @@ def _rolled_out(
 def score_images(
     reward: CompositeReward, images_B3PP: torch.Tensor, prompts: Sequence[str]
 ) -> tuple[tuple[float, ...], dict[str, tuple[float, ...]]]:
-    """Return the reward of each image, and its scores by reward model."""
+    """Return the reward of each image (NaN if a score is missing), and its scores by reward model."""
     given = reward(images_B3PP, prompts)
     # One synchronization with the device for all reward models.
     rows = torch.stack([t.detach().float() for t in (given.complete_totals, *given.by_name.values())]).tolist()

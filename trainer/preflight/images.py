@@ -37,12 +37,14 @@ def problems_of_concept_folders(config: Config) -> Iterator[tuple[int, Problem]]
         path = f"concepts.{index}.path"
         label = label_of(config, index)
         if not concept.path.strip():
-            yield index, Problem(path, f"The concept {label} has no folder.", advice="Choose a folder or disable it.")
+            what = "folder" if concept.has_images else "file of prompts"
+            yield index, Problem(path, f"The concept {label} has no {what}.", advice=f"Choose a {what} or disable it.")
         elif concept.path.strip().startswith(HUB_SCHEME):
             yield index, _not_downloaded(concept, path, offline=config.model.offline)
         elif (kind := kind_of(from_root(concept.path))) not in ("folder", "file"):
             folder = cut(concept.path, max_chars=200)
-            message = f"The folder {folder} of the concept {label} does not exist."
+            what = "folder" if concept.has_images else "file or folder"
+            message = f"The {what} {folder} of the concept {label} does not exist."
             advice = "Correct the path or disable the concept."
             if _HUB_NAME.fullmatch(concept.path.strip()):
                 advice += f" To use a data set of the Hugging Face hub, enter hf://datasets/{concept.path.strip()}."
@@ -131,7 +133,9 @@ def _empty_concepts(config: Config, training: Dataset, validation: Dataset) -> I
             broken = [s for s in dataset.skipped if _is_in(s.path, folder)]
             why = f": {_skipped(broken)}" if broken else ""
             what, advice = "readable image", "Check the folder, or include its subfolders."
-            if config.concepts[index].holds_pairs:
+            if not config.concepts[index].has_images:
+                what = "prompt"
+            elif config.concepts[index].holds_pairs:
                 what = "pair of images"
                 advice = (
                     "Put the images into its subfolders chosen and rejected, with the same name for both images of a "
@@ -160,16 +164,16 @@ def _skipped(files: Sequence[Skipped]) -> str:
 
 def _folders_used_twice(config: Config) -> Iterator[Problem]:
     """Yield the concepts whose folder is that of an earlier one of the same kind."""
-    first: dict[tuple[str, str], int] = {}
+    first: dict[tuple[str, bool, str], int] = {}
     for index, concept in enumerate(config.concepts):
         if not concept.enabled:
             continue
-        earlier = first.setdefault((concept.dataset_kind, real(concept.path)), index)
+        earlier = first.setdefault((concept.dataset_kind, concept.has_images, real(concept.path)), index)
         if earlier != index:
             yield Problem(
                 f"concepts.{index}.path",
-                f"The folder {concept.path} is also the folder of the concept {label_of(config, earlier)}, so its "
-                "images are used twice.",
+                f"{concept.path} is also the source of the concept {label_of(config, earlier)}, so its "
+                f"{'images' if concept.has_images else 'prompts'} are used twice.",
                 "warning",
                 "Disable one of the two. To give images more weight, raise the repeats instead.",
             )
@@ -177,7 +181,8 @@ def _folders_used_twice(config: Config) -> Iterator[Problem]:
 
 def _trained_and_validated(config: Config, training: Dataset, validation: Dataset) -> Iterator[Problem]:
     """Yield how many images are used for both training and validation: their loss does not measure generalization."""
-    shared = _shared_images([e.image for e in training.examples], [e.image for e in validation.examples])
+    trained = [e.image for e in training.examples if e.image.has_image]
+    shared = _shared_images(trained, [e.image for e in validation.examples])
     if not shared:
         return
     owner = {e.image.path: e.concept for e in validation.examples}

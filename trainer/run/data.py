@@ -34,6 +34,7 @@ from trainer.data.loader import Loader, RejectedImages
 from trainer.data.mask_cache import cached_masks
 from trainer.data.masks import MaskCache, MaskReader, MaskRules, MaskSource
 from trainer.data.sources import (
+    BlankLatents,
     CachedConditioning,
     CachedLatents,
     ConditioningByCaption,
@@ -110,13 +111,19 @@ def _loader(
     *,
     caption_dropout: CaptionDropout,
 ) -> Loader:
-    """Fill the caches for one dataset and return its loader; images that cannot be read are left out."""
+    """Fill the caches for one dataset and return its loader; images that cannot be read are left out.
+
+    Where the method learns from prompts, training images are not read.
+    """
     settings, is_validation = datasets.settings, dataset is datasets.validation
-    usable, latents, rejected = _latent_sources(data, settings.run_seed, dataset, machine, caches)
+    reads_images = is_validation or settings.reads_images
+    usable, latents, rejected = _latent_sources(
+        data, settings.run_seed, dataset, machine, caches, reads_images=reads_images
+    )
     versions = ImageVersions(usable, settings.run_seed, is_cached=data.latent_cache)
     conditioning = _conditioning_source(data, usable, model, machine, caches, run_seed=settings.run_seed)
     mask_cache = None
-    if data.latent_cache and settings.wanted.masks:
+    if data.latent_cache and settings.wanted.masks and reads_images:
         mask_cache = cached_masks(
             usable, caches, run_seed=settings.run_seed, verify=data.verify_cache, threads=data.loader_threads
         )
@@ -134,10 +141,10 @@ def _loader(
         run_seed=settings.run_seed,
         threads=data.loader_threads,
         masks=MaskSource(usable, machine.train_device, rules, latent_factor, settings.run_seed, mask_cache)
-        if masks.enabled
+        if masks.enabled and reads_images
         else None,
         inpainting=_inpainting_source(data, usable, settings.run_seed, rules, latents, mask_cache, machine, caches)
-        if settings.wanted.inpainting
+        if settings.wanted.inpainting and reads_images
         else None,
         rejected=RejectedImages(RejectedVersions(versions), rejected) if rejected is not None else None,
     )
@@ -210,9 +217,12 @@ def _num_encoders(model: LoadedModel) -> int:
 
 
 def _latent_sources(
-    data: Data, run_seed: int, dataset: Dataset, machine: Machine, caches: Caches
+    data: Data, run_seed: int, dataset: Dataset, machine: Machine, caches: Caches, *, reads_images: bool
 ) -> tuple[Dataset, LatentSource, LatentSource | None]:
     """Return the examples that can be used, the source of their latents, and that of their rejected images, if any."""
+    if not reads_images:
+        spec, dtype = caches.encoders.family.spec, machine.precision.compute_dtype
+        return dataset, BlankLatents(spec.latent_channels, spec.latent_factor, machine.train_device, dtype), None
     versions = ImageVersions(dataset, run_seed, is_cached=data.latent_cache)
     rejected = RejectedVersions(versions) if dataset.has_pairs else None
     if not data.latent_cache:

@@ -114,7 +114,8 @@ def keys_of(config: Config, datasets: Datasets | None = None) -> tuple[set[str],
     digests, keys = DigestIndex(from_root(config.general.cache_dir)), set[str]()
     for dataset in (datasets.training, datasets.validation):
         run_seed = datasets.settings.run_seed
-        if "latents" in kinds:  # then masks are cached, too
+        reads_images = datasets.settings.reads_images or dataset is datasets.validation
+        if "latents" in kinds and reads_images:  # then masks are cached, too
             versions = ImageVersions(dataset, run_seed, is_cached=True)
             keys |= _image_keys(config, versions, digests, datasets.settings.wanted, encoder=identities.images)
         if "text" in kinds:

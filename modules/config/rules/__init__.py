@@ -11,6 +11,7 @@ from modules.config.rules.adapters import custom_layers, file_format
 from modules.config.rules.dtypes import mixed_16_bit
 from modules.config.rules.fused import fused_backward_pass
 from modules.config.rules.images import augmentations, concepts, conditioning_images, samples, sizes
+from modules.config.rules.learning import prompts_for_images, roles_of_images
 from modules.config.rules.offload import offloaded_layers
 from modules.config.rules.optimizers import one_learning_rate, optimizer_fields
 from modules.config.rules.pairs import pairs
@@ -31,6 +32,8 @@ RULES: tuple[Rule, ...] = (
     file_format,
     sizes,
     concepts,
+    prompts_for_images,
+    roles_of_images,
     pairs,
     augmentations,
     conditioning_images,

@@ -242,7 +242,12 @@ def _rollout(settings: OnlineDpo) -> RolloutFacts:
     """Return how it samples."""
     trained = fields.trained_steps(settings.steps, settings.timestep_share) if settings.pairs == "steps" else 0
     return RolloutFacts(
-        settings.steps, settings.guidance, samples_per_prompt=settings.samples_per_prompt, trained_steps=trained
+        settings.steps,
+        settings.guidance,
+        samples_per_prompt=settings.samples_per_prompt,
+        trained_steps=trained,
+        images_per_pass=2,
+        size=fields.known_size(settings.size),
     )
 
 
