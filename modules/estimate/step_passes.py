@@ -58,7 +58,7 @@ def passes_of_step(
         sampling = num_images * doubled * (rollout.steps - rollout.gradient_steps)
         trained = num_images * doubled * rollout.gradient_steps
     else:  # passes of their own: each trained denoising step, or a loss on the finished images
-        sampling = num_images * doubled * rollout.steps
+        sampling = num_images * doubled * (rollout.sampling_passes or rollout.steps)
         per_prompt = rollout.trained_per_prompt or rollout.samples_per_prompt
         passes = per_prompt * rollout.trained_steps * doubled if rollout.trained_steps else 1
         trained = float(batch_size * passes * rollout.images_per_pass)

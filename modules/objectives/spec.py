@@ -20,8 +20,8 @@ class RolloutFacts:
     `samples_per_prompt` is the number of images sampled for each prompt, `trained_steps` the number of denoising steps
     of each of them that are trained one by one, in passes of their own (0: none are). `images_per_pass` is how many
     images of a prompt such a pass, or a pass of a loss on finished images, contains: 2 for a pair. `trained_per_prompt`
-    is how many of the images of a prompt are trained (0: all). `size` is the width
-    and height of the images in pixels; None for those of the batch.
+    is how many of the images of a prompt are trained (0: all). `size` is the width and height of the images in pixels;
+    None for those of the batch. `sampling_passes` is how many predictions sample an image (0: one for each step).
     """
 
     steps: int
@@ -32,6 +32,7 @@ class RolloutFacts:
     images_per_pass: int = 1
     trained_per_prompt: int = 0
     size: tuple[int, int] | None = None
+    sampling_passes: int = 0
 
     @property
     def is_guided(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from safetensors.torch import load_file
 
 from modules.config.rules import problems_of
 from modules.config.schema import Config
+from modules.memory import checkpointing
 from modules.rewards.scorers.brightness import Brightness
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
@@ -395,6 +397,40 @@ def test_the_dry_run_tries_two_images_and_leaves_nothing(
     assert seen[0] == (True, 2, 2)
     assert set(seen[1:]) == {(False, 3, 3)}
     assert [event.step for event in ran.of(RolloutSampled)] == [0, 2]
+
+
+@pytest.mark.parametrize("fault", ["reference left active", "frozen adapter", "reentrant checkpointing"])
+@pytest.mark.parametrize("pairs", ["images", "steps"])
+def test_planted_faults_end_the_dry_run(
+    tiny_sd: Path, two_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pairs: str, fault: str
+) -> None:
+    plain, held = OnlineDpo.loss, []
+
+    def loss(self: OnlineDpo, batch: PairBatch, context: StepContext) -> StepLoss:
+        if fault == "reference left active":
+            held.append(context.prior())
+            held[-1].__enter__()
+        if fault == "frozen adapter":
+            context.family.parts["unet"].module.requires_grad_(False)
+        return plain(self, batch, context)
+
+    monkeypatch.setattr(OnlineDpo, "loss", loss)
+    if fault == "reentrant checkpointing":
+        reentrant = functools.partial(torch.utils.checkpoint.checkpoint, **{"use_reentrant": True})
+        monkeypatch.setattr(
+            checkpointing,
+            "checkpoint",
+            lambda run, *args, use_reentrant, **options: reentrant(functools.partial(run, **options), *args),
+        )
+    changes = {"parts": {"unet": {"checkpointing": "whole"}}}
+    ran = run(config_of(tmp_path, tiny_sd, two_images, changes, steps=5, pairs=pairs))
+    assert isinstance(ran.ending, RunFailed)
+    assert "dry run" in ran.ending.message
+    assert not ran.of(StepFinished)
+    expected = "left the reference model active" if fault == "reference left active" else "no gradient reaches it"
+    details = Path(ran.ending.details_path)
+    assert expected in ran.ending.message + (details.read_text() if details.is_file() else "")
+    assert torch.is_grad_enabled()
 
 
 # ---- the newest rollouts as files

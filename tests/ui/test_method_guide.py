@@ -77,3 +77,22 @@ def test_the_costs_follow_the_settings() -> None:
         "480 passes through the denoiser to sample, 432 to train, 432 by the reference model (guidance doubles them).",
         "Memory for a copy of the weights, the reference model.",
     )
+
+
+def test_the_costs_of_online_dpo() -> None:
+    training: dict[str, Any] = {"batch_size": 2, "accumulation_steps": 3}
+    method: dict[str, Any] = {"name": "online_dpo", "candidates": 4, "steps": 10, "guidance": 1.0}
+
+    def costs(**changes: Any) -> tuple[str, ...]:
+        settings = {"training": {**training, "method": {**method, **changes}}}
+        return guide_of(Config.model_validate(settings)).costs
+
+    assert costs() == (
+        "24 images sampled in 10 denoising steps each, for 4 steps.",
+        "240 passes through the denoiser to sample. Each step then trains on up to 6 pairs, which the model and the "
+        "reference model predict.",
+        "No memory for a reference model: it is the model without the adapter.",
+    )
+    assert costs(reference="refreshed")[-1] == "A copy of the adapter, the reference model; its memory is small."
+    # 10 steps, 4 of which have three candidates more
+    assert costs(pairs="steps", timestep_share=0.45)[1].startswith("132 passes through the denoiser to sample, 24 to")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from modules.config.method_facts import learns_from, method_of, rollout_of, steps_per_group
+from modules.config.method_facts import keeps_reference_copy, learns_from, method_of, rollout_of, steps_per_group
 from modules.config.schema import Config
 from modules.objectives.metrics import METRICS
 from modules.objectives.spec import RolloutFacts
@@ -55,7 +55,14 @@ def _costs(config: Config) -> list[str]:
 def _passes(config: Config, facts: RolloutFacts, num_images: int) -> str:
     """Return the passes through the denoiser; guidance doubles them."""
     doubled = 2 if facts.guidance > 1 else 1
-    sampled = num_images * facts.steps * doubled
+    sampled = num_images * (facts.sampling_passes or facts.steps) * doubled
+    if not facts.trained_steps and not facts.gradient_steps:
+        num_pairs = config.training.batch_size * config.training.accumulation_steps
+        guidance = " (guidance doubles them)" if doubled == 2 else ""
+        return (
+            f"{_rounded(sampled)} passes through the denoiser to sample{guidance}. Each step then trains on up to "
+            f"{count(num_pairs, 'pair')}, which the model and the reference model predict."
+        )
     num_trained = facts.trained_steps or min(facts.gradient_steps, facts.steps)
     trained = num_images * num_trained * doubled
     again = _has_reference(config) and facts.trained_steps
@@ -69,18 +76,17 @@ def _passes(config: Config, facts: RolloutFacts, num_images: int) -> str:
 
 
 def _copy(config: Config) -> list[str]:
-    if method_of(config).keeps_reference_copy(config.training.method):
-        return ["Memory for a copy of the trained weights, the reference model."]
     if not _has_reference(config):
         return []
+    if config.training.trains == "adapter" and keeps_reference_copy(config):
+        return ["A copy of the adapter, the reference model; its memory is small."]
     if config.training.trains == "adapter":
         return ["No memory for a reference model: it is the model without the adapter."]
     return ["Memory for a copy of the weights, the reference model."]
 
 
 def _has_reference(config: Config) -> bool:
-    spec, settings = method_of(config), config.training.method
-    return spec.needs_reference(settings) or spec.keeps_reference_copy(settings)
+    return method_of(config).needs_reference(config.training.method) or keeps_reference_copy(config)
 
 
 def _label(name: str) -> str:

@@ -239,15 +239,17 @@ def _problems(settings: OnlineDpo) -> Iterator[Problem]:
 
 
 def _rollout(settings: OnlineDpo) -> RolloutFacts:
-    """Return how it samples."""
-    trained = fields.trained_steps(settings.steps, settings.timestep_share) if settings.pairs == "steps" else 0
+    """Return how it samples. A pair of a denoising step needs one pass, because both begin with the same latents."""
+    is_of_steps = settings.pairs == "steps"
+    trained = fields.trained_steps(settings.steps, settings.timestep_share) if is_of_steps else 0
     return RolloutFacts(
         settings.steps,
         settings.guidance,
         samples_per_prompt=settings.samples_per_prompt,
         trained_steps=trained,
-        images_per_pass=2,
+        images_per_pass=1 if is_of_steps else 2,
         size=fields.known_size(settings.size),
+        sampling_passes=settings.steps + trained * (settings.candidates - 1),
     )
 
 
@@ -270,15 +272,17 @@ SPEC = MethodSpec(
     problems=_problems,
     guide=MethodGuide(
         needs=(
-            "Reward models, which need not be differentiable, or a person: then the run waits for choices on the page "
-            "Choose.",
+            "One or more reward models, which need not be differentiable; or a person: then the run waits for choices "
+            "on the page Choose.",
             "Prompts: the captions of your concepts, or a concept of prompts.",
+            "At least 8 images of each prompt for reward models; a person sees 2 to 4.",
         ),
         watch={
-            "implicit_accuracy": "Starts at 0.5 and rises. Close to 1 a rollout is used for too many steps.",
-            "reward": "Rises over tens of rollouts; faster than with DDPO or GRPO.",
+            "reward": "Rises over tens of steps, and is noisy.",
             "held_out": "If it falls while the reward rises, the model exploits the reward: stop there.",
-            "equal_rewards": "Near 1 nothing is learned: use a finer reward or more candidates.",
+            "implicit_accuracy": "Starts at 0.5 and rises above it. Close to 1 a rollout is used for too many steps.",
+            "chosen_error": "Should not rise for long: then images degrade, and a larger beta or an SFT weight helps.",
+            "equal_rewards": "Near 1 nothing is learned: use a finer reward, more candidates or other prompts.",
             "diversity": "If it halves, the images of a prompt become the same.",
         },
     ),
