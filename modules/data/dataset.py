@@ -161,7 +161,7 @@ def build_dataset(
             except BrokenImageError as error:
                 skipped.append(Skipped(image.path, f"its companion cannot be used: {error}"))
             except ValueError as error:
-                skipped.append(Skipped(image.path, str(error)))
+                skipped.append(Skipped(image.path, str(error), is_too_small=True))
         facts.append(_facts_of(concept, concept.name or folder.name, draws_masks=wanted.inpainting))
     dataset = _assemble(examples, facts, num_resolutions, tuple(skipped))
     return replace(dataset, wrong_settings=tuple(wrong_settings))
