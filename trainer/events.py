@@ -51,6 +51,7 @@ class RunStarted:
     trained_parts: tuple[str, ...]
     device: str
     num_threads: int
+    num_prompts: int = 0
 
 
 @dataclass(frozen=True, slots=True)

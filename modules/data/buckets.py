@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from modules.data.rotation import NO_ROTATION, Angles
@@ -78,6 +78,16 @@ class BucketRules:
             return (self._sizes_at(str(self.fixed)),)
         return tuple(self._sizes_at(r) for r in self.resolutions_px)
 
+    def prompt_sizes(self, override_px: tuple[int | str, ...] = ()) -> tuple[Size, ...]:
+        """Return the size of images sampled for prompts without an image at each resolution: a square, or its size.
+
+        `override_px` replaces the resolutions as in `sizes`.
+        """
+        fixed = (str(self.fixed),) if self.fixed is not None else ()
+        resolutions = override_px or fixed or self.resolutions_px
+        square = replace(self, is_bucketing=False)
+        return tuple(square._sizes_at(r)[0] for r in resolutions)
+
     def are_fixed(self, override_px: tuple[int | str, ...] = ()) -> tuple[bool, ...]:
         """Return for each resolution of `sizes` whether it is a size, such as "1024x768", that all images get."""
         if override_px or self.fixed is None:
@@ -98,14 +108,18 @@ class BucketRules:
         `angles` are the rotations it may get. Raises ValueError with the reason for an image that is too small.
         """
         shape = part or size
-        if min(size.width_px, size.height_px) < self.min_side_px:
-            raise ValueError(f"smaller than the minimum of {self.min_side_px} px ({size})")
+        self.require_min_side(size)
         result = []
         for at_resolution in sizes:
             fit = resize_crop_for(shape.width_px, shape.height_px, at_resolution)
             bucket = self._not_upscaled(size, part, fit.bucket, angles) if self.never_upscale else fit.bucket
             result.append(resize_crop_for(size.width_px, size.height_px, (bucket,)))
         return tuple(result)
+
+    def require_min_side(self, size: Size) -> None:
+        """Raise ValueError with the reason for an image that is too small."""
+        if min(size.width_px, size.height_px) < self.min_side_px:
+            raise ValueError(f"smaller than the minimum of {self.min_side_px} px ({size})")
 
     def _sizes_at(self, resolution: int | str) -> tuple[Size, ...]:
         if isinstance(resolution, str):

@@ -21,7 +21,9 @@ from modules.data.image_settings import ImageChanges
 from modules.data.images import BrokenImageError
 from modules.data.listing import Skipped
 from modules.data.order import ConceptRepeats
-from modules.data.scan import SourceImage, Watch, scan_folder, unwatched
+from modules.data.pair_scan import scan_source
+from modules.data.prompts import scan_prompts
+from modules.data.scan import Scan, SourceImage, Watch, unwatched
 from modules.data.transforms.geometry import Box
 from modules.data.transforms.recipe import angles_of
 from modules.system.paths import from_root
@@ -30,11 +32,12 @@ from modules.system.seeds import derive_seed
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """An image of a concept, with its resize and center crop at each resolution.
+    """An image of a concept, with its resize and center crop at each resolution; or a prompt with its sizes.
 
     `background` is the colour behind its transparent places; None where it has none. `name` is its path within the
     concept's folder, from which its augmentations are drawn. `mask_box` is the box around the white of its mask, in
-    pixels of the image, where the concept crops to masks.
+    pixels of the image, where the concept crops to masks. `rejected_background` is that of the rejected image of a
+    pair, whose chosen image this is.
     """
 
     image: SourceImage
@@ -45,6 +48,7 @@ class Example:
     mask: Companion | None = None
     mask_box: Box | None = None
     conditioning_image: Companion | None = None
+    rejected_background: Rgb | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,7 @@ class WantedCompanions:
 
 
 NO_COMPANIONS = WantedCompanions()
+_MATCHED = ("training", "prompts")  # the kinds whose samples regularization concepts match
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +100,11 @@ class Dataset:
     buckets: tuple[tuple[Size, ...], ...] = ()
     wrong_settings: tuple[tuple[int, Skipped], ...] = ()
     """Those of `skipped` that a setting of their concept causes, with the number of the concept."""
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether its examples are pairs: all of them, because a method learns from pairs or from images."""
+        return bool(self.examples) and all(e.image.rejected is not None for e in self.examples)
 
     @property
     def bucket_counts(self) -> dict[Size, int]:
@@ -134,7 +144,7 @@ def build_dataset(
     """Scan the enabled concepts of one type (each with its absolute folder) and assign every image to a bucket.
 
     A concept with fewer resolutions than another repeats its own, so that all have the same number. `index` and `watch`
-    are those of each scan (`scan_folder`). Raises OSError where a folder cannot be listed.
+    are those of each scan (`scan_source`). Raises OSError where a folder cannot be listed.
     """
     active = [(c, folder) for c, folder in concepts if c.enabled and c.dataset_kind == kind]
     sizes = {c.image.resolution_px: rules.sizes(c.image.resolution_px) for c, _ in active}
@@ -146,15 +156,15 @@ def build_dataset(
     for concept, folder in active:
         at_resolutions = sizes[concept.image.resolution_px]
         at_resolutions *= num_resolutions // len(at_resolutions)
-        scan = scan_folder(
-            folder,
-            include_subfolders=concept.include_subfolders,
-            captions=concept.caption_origin,
-            index=index,
-            watch=watch,
-        )
+        scan = scan_concept(concept, folder, index=index, watch=watch)
         skipped += scan.skipped
         wrong_settings += [(len(facts), s) for s in scan.skipped if s.setting]
+        if not concept.has_images:
+            prompt_sizes = rules.prompt_sizes(concept.image.resolution_px)
+            prompt_sizes *= num_resolutions // len(prompt_sizes)
+            examples += [_prompt(p, len(facts), folder, prompt_sizes) for p in scan.images]
+            facts.append(_facts_of(concept, concept.name or folder.name, draws_masks=False))
+            continue
         for image in scan.images:
             try:
                 examples.append(_example(image, len(facts), concept, folder, rules, at_resolutions, wanted))
@@ -165,6 +175,31 @@ def build_dataset(
         facts.append(_facts_of(concept, concept.name or folder.name, draws_masks=wanted.inpainting))
     dataset = _assemble(examples, facts, num_resolutions, tuple(skipped))
     return replace(dataset, wrong_settings=tuple(wrong_settings))
+
+
+def scan_concept(concept: Concept, source: Path, *, index: StatIndex | None = None, watch: Watch = unwatched) -> Scan:
+    """Return the images, pairs or prompts of a concept's source. Raises OSError for an unreadable one."""
+    origin, include_subfolders = concept.caption_origin, concept.include_subfolders
+    if not concept.has_images:
+        return scan_prompts(source, include_subfolders=include_subfolders, columns=origin.columns, watch=watch)
+    return scan_source(
+        source,
+        include_subfolders=include_subfolders,
+        captions=origin,
+        holds_pairs=concept.holds_pairs,
+        index=index,
+        watch=watch,
+    )
+
+
+def _prompt(prompt: SourceImage, concept_number: int, source: Path, sizes: tuple[Size, ...]) -> Example:
+    """Return a prompt as an example: nothing is resized or cropped at any of its sizes."""
+    return Example(
+        replace(prompt, width_px=sizes[0].width_px, height_px=sizes[0].height_px),
+        concept_number,
+        tuple(ResizeCrop(size, size, 0, 0) for size in sizes),
+        name=prompt.path.relative_to(source).as_posix(),
+    )
 
 
 def _example(
@@ -189,6 +224,10 @@ def _example(
             masks_folder = from_root(settings.masks_folder) if settings.mask_source == "folder" else None
             mask = find_mask(image.path, folder=folder, masks_folder=masks_folder)
     box = box_of_mask(mask, size) if mask is not None and settings.mask_rotate_crop else None
+    background = colour_of(concept.background) or WHITE
+    rejected = image.rejected
+    if rejected is not None:
+        rules.require_min_side(Size(rejected.width_px, rejected.height_px))
     return Example(
         image,
         concept_number,
@@ -198,11 +237,12 @@ def _example(
             part=box.size if box else None,
             angles=angles_of(settings, has_mask_box=box is not None),
         ),
-        background=(colour_of(concept.background) or WHITE) if image.is_transparent else None,
+        background=background if image.is_transparent else None,
         name=image.path.relative_to(folder).as_posix() if image.path.is_relative_to(folder) else image.path.name,
         mask=mask,
         mask_box=box,
         conditioning_image=find_conditioning_image(image.path) if wanted.conditioning_images else None,
+        rejected_background=background if rejected is not None and rejected.is_transparent else None,
     )
 
 
@@ -216,7 +256,7 @@ def _facts_of(concept: Concept, name: str, *, draws_masks: bool) -> ConceptFacts
         kind=concept.kind,
         samples_per_epoch=concept.samples_per_epoch if concept.balancing == "samples" else None,
         seed=concept.seed,
-        image=concept.image,
+        image=concept.image if concept.has_images else ImageChanges(),
         image_variations=1 if concept.dataset_kind == "validation" else concept.image_variations,
         captions=caption_rules(concept.text, variations=concept.text_variations, seed=concept.seed),
         draws_masks=draws_masks,
@@ -238,8 +278,8 @@ def _assemble(
 def concept_repeats_of(concepts: Sequence[ConceptFacts], *, run_seed: int) -> list[ConceptRepeats]:
     """Return how often an epoch uses the images of each concept.
 
-    Regularization concepts have as many samples per epoch as the training concepts together, shared among them by
-    their images times their repeats, unless their number is set. Their images and those of concepts balanced by
+    Regularization concepts have as many samples per epoch as the training and prompts concepts together, shared among
+    them by their images times their repeats, unless their number is set. Their images and those of concepts balanced by
     samples take turns in an order that is shuffled once.
     """
     plain = [ConceptRepeats(c.first_example, c.num_examples, c.repeats) for c in concepts]
@@ -249,7 +289,7 @@ def concept_repeats_of(concepts: Sequence[ConceptFacts], *, run_seed: int) -> li
         p.exact_repeats * p.num_examples if g is None else g if p.num_examples else Fraction(0)
         for p, g in zip(plain, given, strict=True)
     ]
-    to_match = sum((u for u, c in zip(uses, concepts, strict=True) if c.kind == "training"), Fraction(0))
+    to_match = sum((u for u, c in zip(uses, concepts, strict=True) if c.kind in _MATCHED), Fraction(0))
     shares = sum((u for u, m in zip(uses, is_matched, strict=True) if m), Fraction(0))
     result = []
     for index, (concept, repeats, use) in enumerate(zip(concepts, plain, uses, strict=True)):

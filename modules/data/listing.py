@@ -69,7 +69,7 @@ def list_images(source: Path, *, include_subfolders: bool) -> Listing:
         beside = "an archive beside image files; choose the archive itself to use its images"
         skipped += [Skipped(p, beside) for p in archives]
     else:
-        images = [image for archive in _of_data_sets(archives, skipped) for image in _inside(archive, skipped)]
+        images = [image for archive in of_data_sets(archives, skipped) for image in _inside(archive, skipped)]
         skipped += [Skipped(p, _UNPACK) for p in files if p.name.lower().endswith(_COMPRESSED)]
         if not archives and (splits := split_names(source)):
             reason = f"a data set with the splits {', '.join(splits)}: choose the folder of one, or include subfolders"
@@ -126,7 +126,7 @@ def _is_left_out(image: Path, skipped: list[Skipped]) -> bool:
     return False
 
 
-def _of_data_sets(archives: list[Path], skipped: list[Skipped]) -> Iterator[Path]:
+def of_data_sets(archives: list[Path], skipped: list[Skipped]) -> Iterator[Path]:
     """Yield archives without the Arrow files that a saved data set does not name; those it misses are reported."""
     named: dict[Path, tuple[str, ...]] = {}
     there = set(archives)

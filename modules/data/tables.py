@@ -25,27 +25,45 @@ _lock = threading.Lock()  # reading one group of rows twice, on two threads, wou
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """The columns of a file with a table, the one that holds images (empty if none does), and its number of rows."""
+    """The columns of a file with a table, those that hold images, and its number of rows.
+
+    The columns that `datasets` marked as images come before others that hold encoded images.
+    """
 
     columns: tuple[str, ...]
-    image_column: str
+    image_columns: tuple[str, ...]
     num_rows: int
 
+    @property
+    def image_column(self) -> str:
+        """The first column that holds images; empty if none does."""
+        return self.image_columns[0] if self.image_columns else ""
 
-def row_name(row: int) -> str:
-    """Return the name of a row's image, as the last part of its path."""
-    return f"{row:08d}{ROW_SUFFIX}"
+
+def row_name(row: int, column: str = "") -> str:
+    """Return the name of a row's image, as the last part of its path; by default of the first column of images."""
+    return f"{row:08d}{'.' if column else ''}{column}{ROW_SUFFIX}"
+
+
+def row_and_column(name: str) -> tuple[int, str]:
+    """Return the row and the column that `row_name` has named; an empty column is the first one of images.
+
+    Raises ValueError for any other name.
+    """
+    row, _, column = name.removesuffix(ROW_SUFFIX).partition(".")
+    return int(row), column
 
 
 def table_facts(file: Path) -> TableFacts:
     """Return what a file contains; no image is read. Raises OSError."""
     with opened_table(file) as table:
-        names = tuple(table.schema.names)
-        return TableFacts(names, _image_column(table.schema), sum(table.group_sizes()))
+        return TableFacts(tuple(table.schema.names), _image_columns(table.schema), sum(table.group_sizes()))
 
 
-def read_row_image(file: Path, row: int) -> bytes:
-    """Return the content of the image in a row. Raises OSError, also for a row that has none.
+def read_row_image(file: Path, row: int, column: str = "") -> bytes:
+    """Return the content of the image in a row, by default of the first column of images.
+
+    Raises OSError, also for a row that has none.
 
     The last few groups of rows stay in memory: rows that are near each other are read together.
     """
@@ -54,7 +72,7 @@ def read_row_image(file: Path, row: int) -> bytes:
     with _lock:
         starts = _group_starts(*version)
         group = max((i for i, start in enumerate(starts) if start <= row), default=-1)
-        cells = _group(*version, group) if group >= 0 else ()
+        cells = _group(*version, group, column) if group >= 0 else ()
     content = _image_of(cells[row - starts[group]].as_py()) if group >= 0 and row - starts[group] < len(cells) else b""
     if not content:
         raise FileNotFoundError(errno.ENOENT, f"row {row} of {file.name} has no image", str(file))
@@ -67,15 +85,15 @@ def read_texts(file: Path, columns: Sequence[str]) -> list[dict[str, Any]]:
         return table.rows(columns)
 
 
-def _image_column(schema: Any) -> str:
-    """Return the first column that `datasets` marked as images, or that holds encoded images; empty if none does."""
+def _image_columns(schema: Any) -> tuple[str, ...]:
+    """Return the columns that hold encoded images, first those that `datasets` marked as images."""
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         marked = [n for n in schema.names if features.get(n, {}).get("_type") == "Image"]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         marked = []
     likely = [field.name for field in schema if _holds_images(field)]
-    return next((name for name in marked if name in likely), likely[0] if likely else "")
+    return tuple(sorted(likely, key=lambda name: name not in marked))
 
 
 def _holds_images(field: Any) -> bool:
@@ -98,6 +116,6 @@ def _group_starts(file: str, size_bytes: int, mtime_ns: int) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=4)
-def _group(file: str, size_bytes: int, mtime_ns: int, group: int) -> Any:
+def _group(file: str, size_bytes: int, mtime_ns: int, group: int, column: str) -> Any:
     with opened_table(Path(file)) as table:
-        return table.column(group, _image_column(table.schema))
+        return table.column(group, column or next(iter(_image_columns(table.schema)), ""))

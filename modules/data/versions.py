@@ -88,7 +88,8 @@ class ImageVersions:
         example = self.dataset.examples[number]
         concept = self.dataset.concepts[example.concept]
         resize_crop = example.resize_crops[resolution]
-        size = Size(example.image.width_px, example.image.height_px)
+        has_image = example.image.has_image  # a prompt's image has the same size at each resolution as its bucket
+        size = Size(example.image.width_px, example.image.height_px) if has_image else resize_crop.bucket
         purpose = f"image {resize_crop.bucket} {example.name}"
         seed = derive_seed(self.run_seed if concept.seed is None else concept.seed, purpose, variation, repeat)
         recipe = draw_recipe(

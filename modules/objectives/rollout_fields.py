@@ -129,6 +129,14 @@ def size_of(size: str) -> tuple[int, int] | None:
     return sides_of(size) if size.strip() else None
 
 
+def known_size(size: str) -> tuple[int, int] | None:
+    """Return the width and height in pixels of a sample size; None for an empty or an invalid one."""
+    try:
+        return size_of(size)
+    except ValueError:  # reported by `size_problems`
+        return None
+
+
 def size_problems(size: str) -> Iterator[Problem]:
     """Yield a problem for a sample size that is not one."""
     path = "training.method.size"

@@ -31,6 +31,8 @@ class Scores:
         """The sums, NaN for images that some reward model could not score: a sum without one of its scores has
         another scale, so such images must not be compared with others.
         """
+        if not self.by_name:
+            return self.total_B
         is_missing_B = torch.stack(list(self.by_name.values())).isnan().any(dim=0)
         return torch.where(is_missing_B, torch.nan, self.total_B)
 
@@ -46,7 +48,7 @@ class RewardModel:
 
 @dataclass(frozen=True, slots=True)
 class CompositeReward:
-    """The reward models of a run."""
+    """The reward models of a run; without any, no image has a score."""
 
     reward_models: tuple[RewardModel, ...]
 
@@ -74,6 +76,8 @@ class CompositeReward:
 
         Computed in float32 even inside autocast: reward models depend on small differences.
         """
+        if not self.reward_models:
+            return Scores(torch.full((len(images_B3PP),), torch.nan, device=images_B3PP.device), {})
         with torch.autocast(images_B3PP.device.type, enabled=False):
             images_B3PP = images_B3PP.float()
             by_name = {model.name: _scored(model.reward(images_B3PP, prompts)) for model in self.reward_models}

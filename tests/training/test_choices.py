@@ -19,6 +19,7 @@ import torch
 from hypothesis import find
 from safetensors.torch import load_file
 
+from modules.config.method_facts import learns_from
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.config.support import unsupported
@@ -34,10 +35,12 @@ from tests.builders.images import draw_folder, draw_mask
 from tests.builders.runs import Ran, run
 from tests.unit.strategies import few, valid_values
 from trainer.events import RunStarted, SampleReady
+from trainer.methods import choosing
 from trainer.preflight import check
 from trainer.preflight.packages import problems_of_packages
 from trainer.run import checkpoint
 from trainer.run.setup import Clocks
+from trainer.run_folder.choices import Answer
 
 TWO_LINES = [
     f"disc {n}, round, red, (flat:1.3), {{one|two}} of {n}\nanother, (plain:1.3), {{small|tiny}}, round, bright"
@@ -45,6 +48,12 @@ TWO_LINES = [
 ]
 TAG_DROPOUT = {"concepts.0.text.tag_dropout": True, "concepts.0.text.tag_dropout_probability": 0.7}
 SAMPLE = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 3, "guidance": 2.0}
+
+
+@pytest.fixture(autouse=True)
+def person(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A person who prefers the second image, at once."""
+    monkeypatch.setattr(choosing, "answer_of", lambda request: Answer("chosen", best=1, worst=0))
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +111,8 @@ def with_value(config: Config, path: str, value: Any) -> Config:
 
 def in_force(config: Config, record: FieldRecord) -> Config:
     """The config in which a field counts: what it waits for is set, and what that waits for."""
-    for path, value in BESIDE.get(record.path, {}).items():
+    beside = BESIDE_OF_METHOD.get((config.training.method.name, record.path), BESIDE.get(record.path, {}))
+    for path, value in beside.items():
         config = with_value(config, path, value)
     condition = record.setting.applies_when
     if condition is None or is_relevant(config, record):
@@ -115,6 +125,8 @@ def in_force(config: Config, record: FieldRecord) -> Config:
 
 def choices_of(config: Config) -> Iterator[tuple[Config, FieldRecord, str]]:
     for seen_in, record in offered(config):
+        if is_of_pairs(seen_in, record):
+            continue
         for value in record.choices:
             yield seen_in, record, value
 
@@ -168,7 +180,16 @@ EXACT = {
 SHORT_CHAIN = {"name": "alignprop", "steps": 3, "backprop_steps": 2, "guidance": 1.0, "target_reward": 0.1}
 SHORT_DDPO = {"name": "ddpo", "steps": 3, "samples_per_prompt": 2, "guidance": 1.0, "tracker_min_count": 2}
 SHORT_GRPO = {"name": "grpo", "steps": 4, "group_size": 2, "guidance": 1.0, "kl_weight": 0.0, "window_size": 1}
-SHORT = {short["name"]: short for short in (SHORT_CHAIN, SHORT_DDPO, SHORT_GRPO)}
+SHORT_ONLINE = {
+    "name": "online_dpo",
+    "steps": 3,
+    "candidates": 3,
+    "guidance": 1.0,
+    "updates_per_rollout": 2,
+    "refresh_every": 1,
+    "timestep_share": 1.0,
+}
+SHORT = {short["name"]: short for short in (SHORT_CHAIN, SHORT_DDPO, SHORT_GRPO, SHORT_ONLINE)}
 BESIDE: dict[str, dict[str, Any]] = {
     "adapter.layers": {"adapter.custom_layers": "attn2"},
     "model.zero_terminal_snr": {"model.prediction_type": "v_prediction"},
@@ -196,12 +217,27 @@ BESIDE: dict[str, dict[str, Any]] = {
     "concepts.0.text.tag_dropout_mode": TAG_DROPOUT,
     "concepts.0.text.special_tags_mode": {**TAG_DROPOUT, "concepts.0.text.special_tags": "red, small"},
 }
+# The same for a field of one method, where others have a field of this name.
+BESIDE_OF_METHOD: dict[tuple[str, str], dict[str, Any]] = {
+    **{
+        ("online_dpo", f"training.method.{name}"): {"training.method": SHORT_ONLINE}
+        for name in ("chosen_by", "pairs", "sampler", "loss", "reference")
+    },
+    ("online_dpo", "training.method.reward_sum"): {
+        "training.method": SHORT_ONLINE,
+        "reward.models": [{"kind": "brightness"}, {"kind": "contrast"}],
+    },
+}
 # Refused alone: leaves nothing to train; wants another base model.
 ALONE = {
     ("concepts.0.kind", "validation"),
+    ("concepts.0.caption_source", "one_file"),  # no file is chosen
     ("concepts.0.image.mask_source", "folder"),  # there is none; see test_image_versions
     ("concepts.0.kind", "regularization"),
     ("concepts.0.kind", "prior_prediction"),  # see test_prior_prediction
+    ("concepts.0.kind", "prompts"),  # see test_learning_from_prompts
+    ("concepts.0.kind", "pairs"),  # see test_dpo
+    ("concepts.0.kind", "validation_pairs"),
     ("model.family", "sdxl"),
     *(("reward.models.0.kind", kind) for kind in rewards_using("file")),  # their files are not here
     # AlignProp refuses them.
@@ -213,6 +249,11 @@ WATCHED = "training.method.held_out_reward"  # measures and never trains, whoeve
 def is_chosen(config: Config, record: FieldRecord, value: str) -> bool:
     chosen = get_path(config, record.path)
     return bool((chosen.name if record.kind == "section" else chosen) == value)
+
+
+def is_of_pairs(config: Config, record: FieldRecord) -> bool:
+    """Whether a choice is one of a method that learns from pairs, which are not here: see test_dpo."""
+    return record.path.startswith("training.method") and learns_from(config) == "pairs"
 
 
 def is_refused(config: Config) -> bool:
@@ -246,6 +287,9 @@ def test_every_choice_does_something_or_is_refused(base: Config) -> None:
         if is_not_yet(record, value) or is_chosen(before, record, value) or is_exact:
             continue  # what is not there yet: test_what_is_not_there_yet_is_named
         changed = with_choice(before, record, value)
+        if is_of_pairs(changed, record):
+            assert {e.path.split(".")[0] for e in check(changed).errors} == {"concepts"}
+            continue
         if list(problems_of_packages(changed)):
             continue  # refused by name where its package is missing: test_eight_bit
         if (record.path, value) in ALONE:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from modules.config.method_facts import steps_per_group
+from modules.config.method_facts import learns_from, steps_per_group
 from modules.config.schema import Config
 from modules.data.buckets import BucketRules, Size
 from modules.data.dataset import WantedCompanions
@@ -43,6 +43,7 @@ def dataset_settings(config: Config) -> DatasetSettings:
         steps_per_group(config),
         data.partial_batches,
         _wanted_companions(config),
+        reads_images=learns_from(config) != "prompts",
     )
 
 

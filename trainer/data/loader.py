@@ -14,6 +14,7 @@ from modules.data.captions.drawing import CaptionDropout, CaptionUse, DrawnCapti
 from modules.data.dataset import Dataset
 from modules.data.order import ONLY_RANK, MicroBatch, Rank, SampleIndex
 from modules.data.plans import EpochPlans
+from modules.data.rejected import RejectedVersions
 from modules.data.versions import ImageVersion, ImageVersions
 from modules.system.devices import Device, move, pinned
 from modules.system.errors import DarkroomError
@@ -35,14 +36,31 @@ class _Position:
     is_last_micro_batch: bool
 
 
+@dataclass(frozen=True, eq=False)
+class RejectedImages:
+    """The rejected images of pairs: their versions, and the source of their latents."""
+
+    versions: RejectedVersions
+    latents: LatentSource
+
+
 @dataclass(frozen=True, slots=True)
 class _Image:
-    """A version of an image, and what is read of its latents, mask and inpainting inputs ahead of time."""
+    """A version of an image, and what is read ahead of time.
+
+    That is its latents, its mask, its inpainting inputs and its rejected image.
+    """
 
     version: ImageVersion
     latents: Prepared
     mask: torch.Tensor | None
     inpainting: PreparedInpainting | None
+    rejected: Prepared = None
+
+    @property
+    def is_same(self) -> bool:
+        """Whether the rejected image is the same as the chosen one."""
+        return self.latents is not None and self.rejected is not None and torch.equal(self.latents, self.rejected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +113,7 @@ class Loader:
     threads: int
     masks: MaskSource | None = None
     inpainting: InpaintingSource | None = None
+    rejected: RejectedImages | None = None
     rank: Rank = ONLY_RANK
 
     def batches(self, epoch: int, *, first_epoch_step: int, step: int) -> Iterator[Batch]:
@@ -153,7 +172,10 @@ class Loader:
         version = self.versions.of(sample_index)
         mask = self.masks.prepare(version) if self.masks is not None else None
         inpainting = self.inpainting.prepare(version, sample_index) if self.inpainting is not None else None
-        return _Image(version, self.latents.prepare(version), mask, inpainting)
+        rejected = None
+        if self.rejected is not None:
+            rejected = self.rejected.latents.prepare(self.rejected.versions.of(version))
+        return _Image(version, self.latents.prepare(version), mask, inpainting, rejected)
 
     def _result(self, future: Future[_Image]) -> _Image:
         try:
@@ -176,6 +198,10 @@ class Loader:
         inpainting = None
         if self.inpainting is not None:
             inpainting = self.inpainting.deliver([i.inpainting for i in images if i.inpainting is not None])
+        rejected_BCHW = None
+        if self.rejected is not None:
+            of_rejected = [self.rejected.versions.of(v) for v in versions]
+            rejected_BCHW = self.rejected.latents.deliver(of_rejected, [image.rejected for image in images])
         are_prior = tuple(c.kind == "prior_prediction" for c in concepts)
         return Batch(
             latents_BCHW=latents_BCHW,
@@ -195,6 +221,8 @@ class Loader:
             prior_weights_B1HW=masks.prior_weights_B1HW if masks else None,
             prior_samples=are_prior if any(are_prior) else (),
             inpainting=inpainting,
+            rejected_latents_BCHW=rejected_BCHW,
+            same_pairs=tuple(image.is_same for image in images) if self.rejected is not None else (),
         )
 
     def _texts(self, sample_indices: MicroBatch) -> _Texts:

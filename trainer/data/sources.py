@@ -122,6 +122,28 @@ class EncodedLatents:
 
 
 @dataclass(frozen=True, eq=False)
+class BlankLatents:
+    """Zeros in the shape of the latents, for a method that only uses the size of an image and reads none.
+
+    `channels` and `factor` are the family's: the latents' channels, and the pixels along each side of one element.
+    """
+
+    channels: int
+    factor: int
+    device: Device
+    dtype: torch.dtype
+
+    def prepare(self, version: ImageVersion) -> Prepared:
+        """Return None: nothing is read."""
+
+    def deliver(self, versions: Sequence[ImageVersion], prepared: Sequence[Prepared]) -> torch.Tensor:
+        """Return zeros in the versions' size."""
+        width_px, height_px = versions[0].recipe.bucket.sides_px
+        shape = (len(versions), self.channels, height_px // self.factor, width_px // self.factor)
+        return torch.zeros(shape, dtype=self.dtype, device=self.device.torch)
+
+
+@dataclass(frozen=True, eq=False)
 class CachedConditioning:
     """Text embeddings from the cache; a broken entry is encoded again by `rebuild`."""
 

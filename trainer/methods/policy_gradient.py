@@ -29,6 +29,7 @@ from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
 from trainer.methods.ratio_check import RatioCheck
 from trainer.methods.rollout_images import RolloutImages
 from trainer.methods.rollouts import (
+    NOTHING_TO_LEARN,
     SampledGroup,
     Sampling,
     accumulation_groups,
@@ -37,11 +38,6 @@ from trainer.methods.rollouts import (
     sample_group,
 )
 from trainer.methods.trained_chunks import PolicyRollout, trained_chunks
-
-_NOTHING_TO_LEARN = WarningRaised(
-    "The sampled images all have the same reward, or none: nothing is learned from them.",
-    "Use more images per prompt, or a reward model that distinguishes them.",
-)
 
 
 class Comparison(Protocol):
@@ -197,7 +193,7 @@ class PolicyGradient:
         first_step = group[0].step
         loop = self._loop(first_step)
         selected = self._selected(group, trainable_steps(steps_of(context.family, loop)), context)
-        images = RolloutImages(context.run_dir, first_step)
+        images = RolloutImages(self.sampling.samples_per_prompt)
         num_images = sum(batch.num_samples for batch in group) * self.sampling.samples_per_prompt
         self._report(context, PhaseChanged("sampling", f"{num_images} images to train on"))
         sampled = sample_group(
@@ -209,10 +205,10 @@ class PolicyGradient:
                 loop.num_steps,
                 *(number + i for number in selected[prompts.micro_batch] for i in (0, 1)),
             },
-            on_images=None if self.is_trial else images.save,
+            on_images=None if self.is_trial else images.add,
         )
         if not self.is_trial:
-            context.emit(images.event(sampled))
+            images.report(context, first_step)
         self._report(context, PhaseChanged("training"))
         advantages = self._advantages(sampled)
         metrics = {
@@ -222,7 +218,7 @@ class PolicyGradient:
         chunks = trained_chunks(sampled, advantages, best_of=self.settings.best_of)
         rollout = PolicyRollout(first_step, tuple(chunks), selected, metrics)
         if rollout.is_silent:
-            self._warn_once(context, _NOTHING_TO_LEARN)
+            self._warn_once(context, NOTHING_TO_LEARN)
         return rollout
 
     def _selected(

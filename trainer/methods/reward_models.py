@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from modules.config.method_facts import scorers_of
+from modules.config.method_facts import scorers_of, trains_on_reward
 from modules.config.schema import Config
 from modules.rewards.composite import CompositeReward, build_rewards
 from modules.rewards.protocol import RewardContext
@@ -33,14 +33,14 @@ def load_reward_models(
     on_bytes: Callable[[float, float], None] | None,
     check: Callable[[], None],
 ) -> RewardModels | None:
-    """Load the reward models of a config's method; None for a method that needs none.
+    """Load the reward models of a config's method; None for a method that needs none, where none are set.
 
     `check()` is called between images by reward models that score one after the other.
 
     Raises DarkroomError for a file that is missing or does not match, and for code that is not approved.
     """
     in_use = scorers_of(config)
-    if in_use is None:
+    if in_use is None or not (in_use.all or trains_on_reward(config)):
         return None
     context = RewardContext(
         train_device,
@@ -55,7 +55,7 @@ def load_reward_models(
     held_out = in_use.held_out
     identity = repr([s.model_dump() for s in in_use.all])
     return RewardModels(
-        build_rewards(in_use.trained, context),
+        build_rewards(in_use.trained, context) if in_use.trained or trains_on_reward(config) else CompositeReward(()),
         # On its own scale, whatever weight it has in the settings.
         build_rewards([held_out.model_copy(update={"weight": 1.0, "enabled": True})], context) if held_out else None,
         hashlib.blake2b(identity.encode(), digest_size=12).hexdigest(),

@@ -34,6 +34,7 @@ from trainer.preflight.report import Preview, Report
 from trainer.preflight.resume import problems_of_resume
 from trainer.preflight.reward_models import problems_of_measuring, problems_of_reward_models
 from trainer.preflight.start_from import problems_of_start
+from trainer.preflight.step_passes import describe_passes
 from trainer.preflight.validation import problems_of_validation
 from trainer.run_folder.backup import find_backup
 from trainer.run_folder.start_copy import existing_start_copy
@@ -136,7 +137,8 @@ def _preview(
     start_copy: Path | None,
 ) -> Preview:
     return Preview(
-        num_images=len(training.examples),
+        num_images=sum(e.image.has_image for e in training.examples),
+        num_prompts=sum(not e.image.has_image for e in training.examples),
         num_validation_images=len(validation.examples),
         num_without_caption=sum(not e.image.captions for e in training.examples),
         buckets=tuple((str(size), count) for size, count in training.bucket_counts.items()),
@@ -144,5 +146,6 @@ def _preview(
         steps_first_epoch=plans.num_steps(0),
         total_steps=plans.total_steps(config.training.epochs),
         model=model.sentence if model is not None and model.is_model else "",
+        passes=describe_passes(config),
         memory=describe_memory(config, sizes_of(training, validation), start_copy=start_copy),
     )

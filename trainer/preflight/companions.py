@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from modules.config.method_facts import learns_from
 from modules.config.schema import Config
 from modules.data.companions import Companion, is_named_like_mask, mask_beside
 from modules.data.dataset import Dataset
@@ -24,7 +25,7 @@ def problems_of_companions(config: Config, training: Dataset) -> Iterator[Proble
 
 
 def _masks(config: Config, training: Dataset) -> Iterator[Problem]:
-    if not config.masks.enabled or not training.examples:
+    if not config.masks.enabled or not training.examples or learns_from(config) == "prompts":
         return
     images = [e.image.path for e in training.examples]
     num_without = sum(e.mask is None for e in training.examples)

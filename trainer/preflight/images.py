@@ -16,6 +16,7 @@ from modules.data.dataset import Dataset
 from modules.data.hub import HUB_FORM, HUB_SCHEME, HubDataset
 from modules.data.listing import Skipped
 from modules.data.scan import SourceImage
+from modules.data.tables import ROW_SUFFIX
 from modules.system.paths import from_root
 from modules.system.problem import Problem, count, cut
 from trainer.preflight.model import kind_of
@@ -36,12 +37,14 @@ def problems_of_concept_folders(config: Config) -> Iterator[tuple[int, Problem]]
         path = f"concepts.{index}.path"
         label = label_of(config, index)
         if not concept.path.strip():
-            yield index, Problem(path, f"The concept {label} has no folder.", advice="Choose a folder or disable it.")
+            what = "folder" if concept.has_images else "file of prompts"
+            yield index, Problem(path, f"The concept {label} has no {what}.", advice=f"Choose a {what} or disable it.")
         elif concept.path.strip().startswith(HUB_SCHEME):
             yield index, _not_downloaded(concept, path, offline=config.model.offline)
         elif (kind := kind_of(from_root(concept.path))) not in ("folder", "file"):
             folder = cut(concept.path, max_chars=200)
-            message = f"The folder {folder} of the concept {label} does not exist."
+            what = "folder" if concept.has_images else "file or folder"
+            message = f"The {what} {folder} of the concept {label} does not exist."
             advice = "Correct the path or disable the concept."
             if _HUB_NAME.fullmatch(concept.path.strip()):
                 advice += f" To use a data set of the Hugging Face hub, enter hf://datasets/{concept.path.strip()}."
@@ -95,8 +98,31 @@ def problems_of_images(config: Config, training: Dataset, validation: Dataset) -
         yield Problem("concepts", f"{_skipped(faulty)}.", "warning", advice)
     if small := [s for s in skipped if s.is_too_small]:
         yield Problem("concepts", f"{_skipped(small)}.", "warning", _advice_on_small_images(config))
+    yield from _same_pairs(training)
     yield from _folders_used_twice(config)
     yield from _trained_and_validated(config, training, validation)
+
+
+def _same_pairs(training: Dataset) -> Iterator[Problem]:
+    """Yield how many pairs have the same image twice: nothing is learned from them. Only equal sizes are read."""
+    digests: dict[Path, bytes] = {}
+    same = [
+        image.path
+        for image in (e.image for e in training.examples)
+        if image.rejected is not None
+        and image.path.suffix != ROW_SUFFIX  # the size of an image in a Parquet file is not known
+        and _facts(image) == _facts(image.rejected)
+        and _digest(image.path, digests) == _digest(image.rejected.path, digests)
+    ]
+    if same:
+        yield Problem(
+            "concepts",
+            f"{count(len(same), 'pair')} {'has' if len(same) == 1 else 'have'} the same image as the chosen and the "
+            "rejected one, from which nothing is learned; "
+            f"the first is {same[0].name}.",
+            "warning",
+            "Remove them.",
+        )
 
 
 def _empty_concepts(config: Config, training: Dataset, validation: Dataset) -> Iterator[Problem]:
@@ -108,13 +134,20 @@ def _empty_concepts(config: Config, training: Dataset, validation: Dataset) -> I
             folder = from_root(config.concepts[index].path)
             broken = [s for s in dataset.skipped if _is_in(s.path, folder)]
             why = f": {_skipped(broken)}" if broken else ""
+            what, advice = "readable image", "Check the folder, or include its subfolders."
+            if not config.concepts[index].has_images:
+                what = "prompt"
+            elif config.concepts[index].holds_pairs:
+                what = "pair of images"
+                advice = (
+                    "Put the images into its subfolders chosen and rejected, with the same name for both images of a "
+                    "pair, or name them in the columns chosen and rejected of metadata.jsonl, .csv or .parquet."
+                )
+            message = f"The concept {fact.name} contains no {what}{why}."
             if broken and all(s.is_too_small for s in broken):
-                message = f"The concept {fact.name} has no image that is large enough{why}."
-                yield Problem(f"concepts.{index}.path", message, advice=_advice_on_small_images(config))
-            else:
-                message = f"The concept {fact.name} contains no readable image{why}."
-                advice = "Check the folder, or include its subfolders."
-                yield Problem(f"concepts.{index}.path", message, advice=advice)
+                message = f"The concept {fact.name} has no {what.removeprefix('readable ')} that is large enough{why}."
+                advice = _advice_on_small_images(config)
+            yield Problem(f"concepts.{index}.path", message, advice=advice)
 
 
 def _advice_on_small_images(config: Config) -> str:
@@ -143,16 +176,16 @@ def _skipped(files: Sequence[Skipped]) -> str:
 
 def _folders_used_twice(config: Config) -> Iterator[Problem]:
     """Yield the concepts whose folder is that of an earlier one of the same kind."""
-    first: dict[tuple[str, str], int] = {}
+    first: dict[tuple[str, bool, str], int] = {}
     for index, concept in enumerate(config.concepts):
         if not concept.enabled:
             continue
-        earlier = first.setdefault((concept.dataset_kind, real(concept.path)), index)
+        earlier = first.setdefault((concept.dataset_kind, concept.has_images, real(concept.path)), index)
         if earlier != index:
             yield Problem(
                 f"concepts.{index}.path",
-                f"The folder {concept.path} is also the folder of the concept {label_of(config, earlier)}, so its "
-                "images are used twice.",
+                f"{concept.path} is also the source of the concept {label_of(config, earlier)}, so its "
+                f"{'images' if concept.has_images else 'prompts'} are used twice.",
                 "warning",
                 "Disable one of the two. To give images more weight, raise the repeats instead.",
             )
@@ -160,11 +193,12 @@ def _folders_used_twice(config: Config) -> Iterator[Problem]:
 
 def _trained_and_validated(config: Config, training: Dataset, validation: Dataset) -> Iterator[Problem]:
     """Yield how many images are used for both training and validation: their loss does not measure generalization."""
-    shared = _shared_images([e.image for e in training.examples], [e.image for e in validation.examples])
+    trained = [e.image for e in training.examples if e.image.has_image]
+    shared = _shared_images(trained, [e.image for e in validation.examples])
     if not shared:
         return
     owner = {e.image.path: e.concept for e in validation.examples}
-    indices = [i for i, c in enumerate(config.concepts) if c.enabled and c.kind == "validation"]
+    indices = [i for i, c in enumerate(config.concepts) if c.enabled and c.dataset_kind == "validation"]
     first = shared[0]
     verb = "image is" if len(shared) == 1 else "images are"
     yield Problem(

@@ -19,20 +19,22 @@ from modules.data.captions.drawing import CaptionDropout
 from modules.data.captions.sources import caption_is_cacheable
 from modules.data.dataset import Dataset
 from modules.data.datasets import Datasets
+from modules.data.rejected import RejectedVersions
 from modules.data.versions import ImageVersion, ImageVersions
 from modules.system.devices import Device
 from modules.system.dtypes import dtype_of
 from modules.system.paths import from_root
 from modules.system.problem import count
 from trainer.commands import CommandDesk
-from trainer.data.caching import Caches, Emit, EncoderIdentities, Stores, overflow_warning
+from trainer.data.caching import Caches, Emit, EncoderIdentities, ImageJobs, Stores, overflow_warning
 from trainer.data.encoders import Encoders
 from trainer.data.inpainting import InpaintingSource
 from trainer.data.inpainting_cache import conditioning_jobs
-from trainer.data.loader import Loader
+from trainer.data.loader import Loader, RejectedImages
 from trainer.data.mask_cache import cached_masks
 from trainer.data.masks import MaskCache, MaskReader, MaskRules, MaskSource
 from trainer.data.sources import (
+    BlankLatents,
     CachedConditioning,
     CachedLatents,
     ConditioningByCaption,
@@ -86,7 +88,13 @@ def build_loaders(
 def plan_fingerprint(loader: Loader) -> str:
     """Return a hash of the images of a run, their sizes and captions, on which the order of an epoch depends."""
     facts = [
-        [str(e.image.path), e.image.size_bytes, list(e.image.captions), [str(p.bucket) for p in e.resize_crops]]
+        [
+            str(e.image.path),
+            e.image.size_bytes,
+            list(e.image.captions),
+            [str(p.bucket) for p in e.resize_crops],
+            *([str(e.image.rejected.path), e.image.rejected.size_bytes] if e.image.rejected is not None else []),
+        ]
         for e in loader.dataset.examples
     ]
     return hashlib.blake2b(json.dumps(facts).encode(), digest_size=12).hexdigest()
@@ -103,12 +111,19 @@ def _loader(
     *,
     caption_dropout: CaptionDropout,
 ) -> Loader:
-    """Fill the caches for one dataset and return its loader; images that cannot be read are left out."""
+    """Fill the caches for one dataset and return its loader; images that cannot be read are left out.
+
+    Where the method learns from prompts, training images are not read.
+    """
     settings, is_validation = datasets.settings, dataset is datasets.validation
-    usable, latents = _latent_source(data, datasets, dataset, model, machine, caches)
+    reads_images = is_validation or settings.reads_images
+    usable, latents, rejected = _latent_sources(
+        data, settings.run_seed, dataset, machine, caches, reads_images=reads_images
+    )
+    versions = ImageVersions(usable, settings.run_seed, is_cached=data.latent_cache)
     conditioning = _conditioning_source(data, usable, model, machine, caches, run_seed=settings.run_seed)
     mask_cache = None
-    if data.latent_cache and settings.wanted.masks:
+    if data.latent_cache and settings.wanted.masks and reads_images:
         mask_cache = cached_masks(
             usable, caches, run_seed=settings.run_seed, verify=data.verify_cache, threads=data.loader_threads
         )
@@ -116,7 +131,7 @@ def _loader(
     latent_factor = caches.encoders.family.spec.latent_factor
     return Loader(
         dataset=usable,
-        versions=ImageVersions(usable, settings.run_seed, is_cached=data.latent_cache),
+        versions=versions,
         plans=datasets.plans if usable is datasets.training else settings.plans_of(usable, is_validation=is_validation),
         latents=latents,
         conditioning=conditioning,
@@ -126,11 +141,12 @@ def _loader(
         run_seed=settings.run_seed,
         threads=data.loader_threads,
         masks=MaskSource(usable, machine.train_device, rules, latent_factor, settings.run_seed, mask_cache)
-        if masks.enabled
+        if masks.enabled and reads_images
         else None,
         inpainting=_inpainting_source(data, usable, settings.run_seed, rules, latents, mask_cache, machine, caches)
-        if settings.wanted.inpainting
+        if settings.wanted.inpainting and reads_images
         else None,
+        rejected=RejectedImages(RejectedVersions(versions), rejected) if rejected is not None else None,
     )
 
 
@@ -200,26 +216,41 @@ def _num_encoders(model: LoadedModel) -> int:
     return len(model.family.spec.names_of("text_encoder"))
 
 
-def _latent_source(
-    data: Data, datasets: Datasets, dataset: Dataset, model: LoadedModel, machine: Machine, caches: Caches
-) -> tuple[Dataset, LatentSource]:
-    device, dtype = machine.train_device, machine.precision.compute_dtype
+def _latent_sources(
+    data: Data, run_seed: int, dataset: Dataset, machine: Machine, caches: Caches, *, reads_images: bool
+) -> tuple[Dataset, LatentSource, LatentSource | None]:
+    """Return the examples that can be used, the source of their latents, and that of their rejected images, if any."""
+    if not reads_images:
+        spec, dtype = caches.encoders.family.spec, machine.precision.compute_dtype
+        return dataset, BlankLatents(spec.latent_channels, spec.latent_factor, machine.train_device, dtype), None
+    versions = ImageVersions(dataset, run_seed, is_cached=data.latent_cache)
+    rejected = RejectedVersions(versions) if dataset.has_pairs else None
     if not data.latent_cache:
-
-        def job_of(version: ImageVersion) -> EncodingJob:
-            return ImageJob("", dataset.examples[version.example].image.path, version.recipe)
-
-        return dataset, EncodedLatents(job_of, caches.encoders, device, dtype, _warn_once(caches.emit))
+        chosen = _encoded_latents(dataset, machine, caches)
+        return dataset, chosen, _encoded_latents(rejected.dataset, machine, caches) if rejected is not None else None
     if dataset.examples:  # without a validation concept, its dataset is empty
         caches.emit(PhaseChanged("scanning", count(len(dataset.examples), "image")))
-    versions = ImageVersions(dataset, datasets.settings.run_seed, is_cached=True)
-    jobs = caches.image_jobs(versions, verify=data.verify_cache)
-    broken = caches.build_latents(jobs, threads=data.loader_threads)
+    sides = [caches.image_jobs(v, verify=data.verify_cache) for v in (versions, rejected) if v is not None]
+    broken = caches.build_latents(*sides, threads=data.loader_threads)
     if broken:
-        dataset = dataset.without(broken)
-        renumbered = {old: new for new, old in enumerate(sorted({n for n, *_ in jobs} - broken))}
-        jobs = {(renumbered[n], r, v): job for (n, r, v), job in jobs.items() if n not in broken}
-    return dataset, _cached_latents(jobs, caches, device, dtype)
+        dataset, sides = dataset.without(broken), [_without(jobs, broken) for jobs in sides]
+    device, dtype = machine.train_device, machine.precision.compute_dtype
+    sources = [_cached_latents(jobs, caches, device, dtype) for jobs in sides]
+    return dataset, sources[0], sources[1] if rejected is not None else None
+
+
+def _encoded_latents(dataset: Dataset, machine: Machine, caches: Caches) -> EncodedLatents:
+    def job_of(version: ImageVersion) -> EncodingJob:
+        return ImageJob("", dataset.examples[version.example].image.path, version.recipe)
+
+    device, dtype = machine.train_device, machine.precision.compute_dtype
+    return EncodedLatents(job_of, caches.encoders, device, dtype, _warn_once(caches.emit))
+
+
+def _without(jobs: ImageJobs, broken: frozenset[int]) -> ImageJobs:
+    """Return the jobs without those of the examples at these indices, renumbered."""
+    renumbered = {old: new for new, old in enumerate(sorted({n for n, *_ in jobs} - broken))}
+    return {(renumbered[n], r, v): job for (n, r, v), job in jobs.items() if n not in broken}
 
 
 def texts_to_cache(dataset: Dataset, *, text_encoder_trains: bool, run_seed: int) -> set[str]:

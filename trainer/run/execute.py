@@ -238,6 +238,8 @@ def _only_cache(
     build_loaders(config.data, config.masks, found, model, machine, caches)
     unused = unused_entries(from_root(config.general.cache_dir), caches.used, kinds_in_use(phase_facts(config)))
     message = f"The caches in {config.general.cache_dir} are complete: {unused.used_words}."
+    if not found.settings.reads_images:
+        message += " Training images are not read and have no latents: the method only uses their captions and sizes."
     if unused.entries:
         message += f" Not in use by this config: {unused.words}; cache --prune removes them."
     log.emit(RunFinished("cached", 0, message))

@@ -13,6 +13,7 @@ from modules.data.cache.key import DigestIndex, caption_key
 from modules.data.cache.store import CacheStore, StoredEntry
 from modules.data.dataset import WantedCompanions
 from modules.data.datasets import Datasets
+from modules.data.rejected import RejectedVersions
 from modules.data.versions import ImageVersions
 from modules.families.registry import FAMILIES
 from modules.system.errors import DarkroomError
@@ -114,7 +115,8 @@ def keys_of(config: Config, datasets: Datasets | None = None) -> tuple[set[str],
     digests, keys = DigestIndex(from_root(config.general.cache_dir)), set[str]()
     for dataset in (datasets.training, datasets.validation):
         run_seed = datasets.settings.run_seed
-        if "latents" in kinds:  # then masks are cached, too
+        reads_images = datasets.settings.reads_images or dataset is datasets.validation
+        if "latents" in kinds and reads_images:  # then masks are cached, too
             versions = ImageVersions(dataset, run_seed, is_cached=True)
             keys |= _image_keys(config, versions, digests, datasets.settings.wanted, encoder=identities.images)
         if "text" in kinds:
@@ -126,7 +128,10 @@ def keys_of(config: Config, datasets: Datasets | None = None) -> tuple[set[str],
 def _image_keys(
     config: Config, versions: ImageVersions, digests: DigestIndex, wanted: WantedCompanions, *, encoder: str
 ) -> set[str]:
-    """Return the keys of a dataset's images, masks and conditioning images; `encoder` is the identity of the VAE."""
+    """Return the keys of a dataset's images, masks and conditioning images; of pairs those of both images.
+
+    `encoder` is the identity of the VAE.
+    """
     verify, latent_factor = config.data.verify_cache, FAMILIES[config.model.family].latent_factor
     jobs = image_jobs(versions, digests, encoder=encoder, verify=verify, check=lambda: None)
     image_keys = {place: job.key for place, job in jobs.items()}
@@ -135,6 +140,10 @@ def _image_keys(
         files = mask_files(versions, digests, latent_factor=latent_factor, verify=verify, check=lambda: None)
         mask_keys = {place: key for place, (key, _) in files.items()}
     keys = {*image_keys.values(), *mask_keys.values()}
+    if versions.dataset.has_pairs:
+        rejected = RejectedVersions(versions)
+        of_rejected = image_jobs(rejected, digests, encoder=encoder, verify=verify, check=lambda: None)
+        keys.update(job.key for job in of_rejected.values())
     if wanted.inpainting:
         conditioning = conditioning_jobs(
             versions,

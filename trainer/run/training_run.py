@@ -183,7 +183,7 @@ def _training(
         prior=lambda: prior_mode(model.adapters, model.originals, model.trained_modules, setup.machine.precision),
         frozen_copy=lambda: FrozenCopy(p for group in model.groups for p in group.parameters.values()),
         reference=lambda copy: prior_mode((), (copy,), model.trained_modules, setup.machine.precision),
-        emit=setup.log.emit,
+        emit=pauses.emit,
         run_dir=setup.run_dir,
     )
 
@@ -254,6 +254,7 @@ def _fitted(setup: RunSetup, counters: Counters, loader: Loader, plan: str) -> C
 
 def _announce(setup: RunSetup, training: Training, model: LoadedModel, loaders: Loaders, total_steps: int) -> None:
     config = setup.config
+    num_prompts = sum(not e.image.has_image for e in loaders.training.dataset.examples)
     setup.log.emit(
         RunStarted(
             run_dir=str(setup.run_dir),
@@ -263,11 +264,12 @@ def _announce(setup: RunSetup, training: Training, model: LoadedModel, loaders: 
             epochs=config.training.epochs,
             total_steps=total_steps,
             first_step=training.counters.step,
-            num_images=len(loaders.training.dataset.examples),
+            num_images=len(loaders.training.dataset.examples) - num_prompts,
             num_validation_images=len(loaders.validation.dataset.examples),
             num_trainable_parameters=sum(p.numel() for p in named_parameters(model.groups).values()),
             trained_parts=training_parts(model.groups),
             device=str(setup.machine.train_device),
             num_threads=setup.num_threads,
+            num_prompts=num_prompts,
         )
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+from modules.config.method_facts import steps_per_group
 from modules.data.dataset import Dataset
 from modules.objectives.denoise import timestep_weights
 from modules.system.paths import from_root
@@ -70,7 +71,13 @@ def build_watchers(
     saving = _saving(setup, model, loaders, evaluation, total_steps)
     loss, guards = config.training.loss, Guards(config.reward)
     return Watchers(
-        metrics=Metrics(emit=log.emit, epochs=config.training.epochs, total_steps=total_steps, log=tensorboard),
+        metrics=Metrics(
+            emit=log.emit,
+            epochs=config.training.epochs,
+            total_steps=total_steps,
+            log=tensorboard,
+            steps_per_group=steps_per_group(config),
+        ),
         dropped=DroppedImages(
             loaders.training.dataset,
             loaders.training.plans,

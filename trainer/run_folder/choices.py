@@ -87,11 +87,28 @@ def open_requests(run_dir: Path) -> list[Request]:
 
 
 def answer(request: Request, given: Answer) -> None:
-    """Write the answer to a request. Raises ValueError for numbers that are not two different images of it."""
+    """Write the answer to a request.
+
+    Raises ValueError for numbers that are not two different images of it, and FileNotFoundError if it was withdrawn.
+    """
     if given.verdict == "chosen" and not _is_valid(given.best, given.worst, len(request.images)):
         raise ValueError(f"{given.best} and {given.worst} are not two of the {len(request.images)} images.")
+    if not (request.folder / _REQUEST).is_file():
+        raise FileNotFoundError(f"The request {request.name} is not open any more.")
     content = {"best": given.best, "worst": given.worst} if given.verdict == "chosen" else {"verdict": given.verdict}
     write_text(request.folder / _ANSWER, json.dumps(content) + "\n")
+
+
+def take_back(request: Request) -> bool:
+    """Remove the answer to a request, so that it is open again.
+
+    Returns False if the run has already used the answer: it is kept as a pair, or the request was withdrawn.
+    """
+    kept = request.folder.parent.parent / "pairs" / "chosen" / f"{request.name}.png"
+    if kept.exists() or _read(request.folder) is None:
+        return False
+    (request.folder / _ANSWER).unlink(missing_ok=True)
+    return True
 
 
 def answer_of(request: Request) -> Answer | None:
@@ -113,6 +130,27 @@ def keep_pair(run_dir: Path, request: Request, given: Answer) -> None:
     write_text(folder / "chosen" / f"{request.name}.txt", request.prompt + "\n")
     for side, number in (("rejected", given.worst), ("chosen", given.best)):
         write_bytes(folder / side / f"{request.name}.png", request.images[number].read_bytes())
+
+
+def kept_answer(run_dir: Path, name: str, pngs: Sequence[bytes]) -> Answer | None:
+    """Return the answer that the dataset of pairs has for a request with these images; None if it has none.
+
+    So a run that is resumed from an older backup does not ask again what was chosen since.
+    """
+    numbers = []
+    for side in ("chosen", "rejected"):
+        try:
+            kept = (pairs_dir(run_dir) / side / f"{name}.png").read_bytes()
+        except OSError:
+            return None
+        numbers.append(next((number for number, png in enumerate(pngs) if png == kept), None))
+    best, worst = numbers
+    return Answer("chosen", best, worst) if _is_valid(best, worst, len(pngs)) else None
+
+
+def request_named(run_dir: Path, name: str) -> Request | None:
+    """Return a request of a run that was neither withdrawn nor removed; None if there is none that can be read."""
+    return _read(choices_dir(run_dir) / "open" / name)
 
 
 def withdraw(request: Request) -> None:

@@ -12,8 +12,10 @@ from modules.config.rules.captions import caption_changes
 from modules.config.rules.dtypes import mixed_16_bit
 from modules.config.rules.fused import fused_backward_pass
 from modules.config.rules.images import augmentations, concepts, conditioning_images, samples, sizes
+from modules.config.rules.learning import prompts_for_images, roles_of_images
 from modules.config.rules.offload import offloaded_layers
 from modules.config.rules.optimizers import one_learning_rate, optimizer_fields
+from modules.config.rules.pairs import pairs
 from modules.config.rules.rates import plausible_learning_rate
 from modules.config.rules.rewards import masked_training, method_settings, reward_limits, reward_models
 from modules.config.rules.supported import supported
@@ -31,6 +33,9 @@ RULES: tuple[Rule, ...] = (
     file_format,
     sizes,
     concepts,
+    prompts_for_images,
+    roles_of_images,
+    pairs,
     augmentations,
     caption_changes,
     conditioning_images,
