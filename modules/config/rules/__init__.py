@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from modules.config.rules.adapters import custom_layers, file_format
+from modules.config.rules.captions import caption_changes
 from modules.config.rules.dtypes import mixed_16_bit
 from modules.config.rules.fused import fused_backward_pass
 from modules.config.rules.images import augmentations, concepts, conditioning_images, samples, sizes
@@ -36,6 +37,7 @@ RULES: tuple[Rule, ...] = (
     roles_of_images,
     pairs,
     augmentations,
+    caption_changes,
     conditioning_images,
     samples,
     optimizer_fields,
