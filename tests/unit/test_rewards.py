@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from modules.config.codec import decode
 from modules.config.rules import RULES
+from modules.config.rules.fused import fused_backward_pass
 from modules.config.rules.rewards import method_settings, reward_models
 from modules.config.schema import Config
 from modules.objectives.reward_gradient import num_scored, reward_loss, reward_losses
@@ -35,6 +36,7 @@ from modules.rewards.selection import held_out_scorer, trained_scorers
 from modules.rewards.settings import Scorer
 from modules.rewards.user_code_file import hash_of, split_reference
 from modules.sampling.truncation import Truncation, truncation_of
+from modules.settings.edit import set_path
 from modules.system.devices import CPU
 from modules.system.errors import DarkroomError
 from modules.system.problem import Problem
@@ -143,10 +145,44 @@ def test_a_sound_config_breaks_no_rule() -> None:
         ({"held_out_reward": "user_code"}, "training.method.held_out_reward"),
         ({"steps": 4, "backprop_steps": 5}, "training.method.backprop_steps"),
         ({"backprop_steps": 3, "backprop_steps_min": 4}, "training.method.backprop_steps_min"),
+        ({"name": "ddpo", "size": "500"}, "training.method.size"),
+        ({"name": "ddpo", "size": "500x512"}, "training.method.size"),
+        ({"name": "grpo", "size": "16x512"}, "training.method.size"),
+        ({"name": "ddpo", "tracker_size": 8}, "training.method.tracker_min_count"),
+        ({"name": "grpo", "steps": 4, "timesteps": "window"}, "training.method.window_size"),
+        ({"name": "grpo", "best_of": 1}, "training.method.best_of"),
+        ({"name": "grpo", "best_of": 9}, "training.method.best_of"),
     ],
 )
 def test_each_rule_names_its_field(options: dict[str, Any], path: str) -> None:
     assert found(decoded(**options)) == [(path, "error")]
+
+
+@pytest.mark.parametrize("name", ["ddpo", "grpo"])
+def test_policy_gradients_forbid_dropout_and_a_fused_backward_pass(name: str) -> None:
+    config = decoded(name=name, steps=5, size="512x768")
+    assert found(config) == []
+    dropout = set_path(config, "adapter.dropout", 0.1)[0]
+    assert found(dropout) == [("adapter.dropout", "error")]
+    assert found(set_path(dropout, "training.trains", "full")[0]) == []
+    fused = set_path(config, "training.optimizer", {"name": "adafactor", "fused_back_pass": True})[0]
+    assert "training.optimizer" in [p.path for p in fused_backward_pass(fused)]
+    assert found(set_path(decoded(), "adapter.dropout", 0.1)[0]) == []  # AlignProp
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "value"),
+    [
+        ("grpo", "group_size", 1),
+        ("ddpo", "steps", 1),
+        ("grpo", "eta", 0.0),
+        ("ddpo", "clip_range", 0.0),
+        ("ddpo", "clip_range", 0.9),
+        ("grpo", "timestep_share", 0.0),
+    ],
+)
+def test_values_out_of_range_are_refused(name: str, path: str, value: float) -> None:
+    assert [p.path for p in decode(tree(name=name, **{path: value})).problems] == [f"training.method.{path}"]
 
 
 def test_the_minimum_of_steps_does_not_matter_where_their_number_is_fixed() -> None:
