@@ -8,12 +8,13 @@ from functools import partial
 from modules.data.cache.stat_index import StatIndex
 from modules.data.captions.sources import CaptionOrigin
 from modules.data.concept import Concept
-from modules.data.scan import Scan, image_index, scan_folder
+from modules.data.pair_scan import scan_source
+from modules.data.scan import Scan, image_index
 from modules.system.paths import from_root
 from ui.run.background import Background
 from ui.signal import notify
 
-Key = tuple[str, bool, CaptionOrigin]
+Key = tuple[str, bool, CaptionOrigin, bool]
 Result = Scan | str  # a scan, or the reason for its failure
 
 
@@ -52,15 +53,21 @@ class Scans:
 
 
 def _key(concept: Concept) -> Key:
-    return concept.path.strip(), concept.include_subfolders, concept.caption_origin
+    return concept.path.strip(), concept.include_subfolders, concept.caption_origin, concept.holds_pairs
 
 
 def _scan(key: Key, index: StatIndex) -> Result:
-    path, include_subfolders, captions = key
+    path, include_subfolders, captions, holds_pairs = key
     if not path:
         return "no folder chosen"
     try:
-        return scan_folder(from_root(path), include_subfolders=include_subfolders, captions=captions, index=index)
+        return scan_source(
+            from_root(path),
+            include_subfolders=include_subfolders,
+            captions=captions,
+            holds_pairs=holds_pairs,
+            index=index,
+        )
     except FileNotFoundError:
         return "not found"
     except OSError as error:

@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from modules.data.tables import ROW_SUFFIX, TABLE_SUFFIXES, read_row_image
+from modules.data.tables import ROW_SUFFIX, TABLE_SUFFIXES, read_row_image, row_and_column
 from modules.system.problem import count
 from modules.system.regular_files import FileTooLargeError, open_regular
 
@@ -58,7 +58,7 @@ def open_file(path: Path) -> io.BufferedReader | io.BytesIO:
         if archive is None:
             raise
     if archive.suffix.lower() in TABLE_SUFFIXES:
-        return io.BytesIO(read_row_image(archive, _row(archive, path)))
+        return io.BytesIO(read_row_image(archive, *_row(archive, path)))
     return io.BufferedReader(_Part(archive, *_place(archive, path)))
 
 
@@ -81,7 +81,7 @@ def status_of(path: Path) -> FileStatus:
         if archive is None:
             raise
     status = archive.stat()
-    is_row = archive.suffix.lower() in TABLE_SUFFIXES and _row(archive, path) >= 0
+    is_row = archive.suffix.lower() in TABLE_SUFFIXES and _row(archive, path)[0] >= 0
     return FileStatus(status.st_size if is_row else _place(archive, path)[1], status.st_mtime_ns)
 
 
@@ -128,11 +128,11 @@ class _Part(io.RawIOBase):
         super().close()
 
 
-def _row(archive: Path, path: Path) -> int:
-    """Return the row that a path into a Parquet file names. Raises FileNotFoundError for any other path."""
+def _row(archive: Path, path: Path) -> tuple[int, str]:
+    """Return the row and the column that a path into a Parquet file names. Raises FileNotFoundError for others."""
     if path.suffix != ROW_SUFFIX or path.parent != archive:
         raise FileNotFoundError(errno.ENOENT, f"not in {archive.name}", str(path))
-    return int(path.stem)
+    return row_and_column(path.name)
 
 
 def _place(archive: Path, path: Path) -> tuple[int, int]:

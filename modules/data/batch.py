@@ -30,6 +30,9 @@ class Batch:
     `prior_samples` is empty, or has for each image whether its target is the prediction of the original model.
     `prior_weights_B1HW`, shaped like the masks, are the weights of the errors against that prediction that are added to
     the loss; None adds none.
+    `rejected_latents_BCHW`, shaped like the latents, are those of the rejected images of pairs, whose chosen images the
+    others are: with the same augmentations and the same size conditioning. None without pairs. `same_pairs` is empty,
+    or has for each pair whether both images are the same, from which nothing can be learned.
     `empty_for` is empty, or has the indices of the text encoders that get the empty prompt for each image; then
     `conditioning` has one more entry at the end, that of the empty prompt.
     """
@@ -50,6 +53,8 @@ class Batch:
     area_weights_B1HW: torch.Tensor | None = None
     prior_weights_B1HW: torch.Tensor | None = None
     prior_samples: tuple[bool, ...] = ()
+    rejected_latents_BCHW: torch.Tensor | None = None
+    same_pairs: tuple[bool, ...] = ()
 
     @property
     def num_samples(self) -> int:

@@ -98,14 +98,18 @@ class BucketRules:
         `angles` are the rotations it may get. Raises ValueError with the reason for an image that is too small.
         """
         shape = part or size
-        if min(size.width_px, size.height_px) < self.min_side_px:
-            raise ValueError(f"smaller than the minimum of {self.min_side_px} px ({size})")
+        self.require_min_side(size)
         result = []
         for at_resolution in sizes:
             fit = resize_crop_for(shape.width_px, shape.height_px, at_resolution)
             bucket = self._not_upscaled(size, part, fit.bucket, angles) if self.never_upscale else fit.bucket
             result.append(resize_crop_for(size.width_px, size.height_px, (bucket,)))
         return tuple(result)
+
+    def require_min_side(self, size: Size) -> None:
+        """Raise ValueError with the reason for an image that is too small."""
+        if min(size.width_px, size.height_px) < self.min_side_px:
+            raise ValueError(f"smaller than the minimum of {self.min_side_px} px ({size})")
 
     def _sizes_at(self, resolution: int | str) -> tuple[Size, ...]:
         if isinstance(resolution, str):

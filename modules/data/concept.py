@@ -12,7 +12,9 @@ from modules.data.image_settings import IMAGE_AUGMENTATION, ImageChanges
 from modules.settings.field import Section, Setting, When
 from modules.system.paths import from_root
 
-Kind = Literal["training", "validation", "prior_prediction", "regularization"]
+Kind = Literal["training", "validation", "prior_prediction", "regularization", "pairs", "validation_pairs"]
+PAIR_KINDS = ("pairs", "validation_pairs")
+VALIDATION_KINDS = ("validation", "validation_pairs")
 DatasetKind = Literal["training", "validation"]
 _CAPTIONS = "Captions"
 _BALANCING = "Balancing"
@@ -44,12 +46,17 @@ class Concept(Section):
             "original predictions for their images and captions: the target is the prediction of the model as it was "
             "before any training, at the same noise and timestep. Regularization concepts hold images of the general "
             "class: each epoch trains on as many of them as on training images, in turn, with the loss weight of their "
-            "concept.",
+            "concept. Preference pairs hold a chosen and a rejected image for each caption, which Diffusion-DPO trains "
+            "on: a folder with the subfolders chosen and rejected, in which the images of a pair have the same name, "
+            "or a metadata file (.jsonl, .csv, .parquet) with the columns chosen, rejected and caption, or those of "
+            "Pick-a-Pic. Validation pairs are only evaluated.",
             choice_labels={
                 "training": "Training",
                 "validation": "Validation",
                 "prior_prediction": "Prior prediction",
                 "regularization": "Regularization",
+                "pairs": "Preference pairs",
+                "validation_pairs": "Validation pairs",
             },
         ),
     ] = "training"
@@ -220,7 +227,12 @@ class Concept(Section):
     @property
     def dataset_kind(self) -> DatasetKind:
         """The dataset that its images belong to: that of training or that of validation."""
-        return "validation" if self.kind == "validation" else "training"
+        return "validation" if self.kind in VALIDATION_KINDS else "training"
+
+    @property
+    def holds_pairs(self) -> bool:
+        """Whether its source holds pairs of a chosen and a rejected image."""
+        return self.kind in PAIR_KINDS
 
     @property
     def caption_origin(self) -> CaptionOrigin:

@@ -21,7 +21,8 @@ from modules.data.image_settings import ImageChanges
 from modules.data.images import BrokenImageError
 from modules.data.listing import Skipped
 from modules.data.order import ConceptRepeats
-from modules.data.scan import SourceImage, Watch, scan_folder, unwatched
+from modules.data.pair_scan import scan_source
+from modules.data.scan import SourceImage, Watch, unwatched
 from modules.data.transforms.geometry import Box
 from modules.data.transforms.recipe import angles_of
 from modules.system.paths import from_root
@@ -34,7 +35,8 @@ class Example:
 
     `background` is the colour behind its transparent places; None where it has none. `name` is its path within the
     concept's folder, from which its augmentations are drawn. `mask_box` is the box around the white of its mask, in
-    pixels of the image, where the concept crops to masks.
+    pixels of the image, where the concept crops to masks. `rejected_background` is that of the rejected image of a
+    pair, whose chosen image this is.
     """
 
     image: SourceImage
@@ -45,6 +47,7 @@ class Example:
     mask: Companion | None = None
     mask_box: Box | None = None
     conditioning_image: Companion | None = None
+    rejected_background: Rgb | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,11 @@ class Dataset:
     """Those of `skipped` that a setting of their concept causes, with the number of the concept."""
 
     @property
+    def has_pairs(self) -> bool:
+        """Whether its examples are pairs: all of them, because a method learns from pairs or from images."""
+        return bool(self.examples) and all(e.image.rejected is not None for e in self.examples)
+
+    @property
     def bucket_counts(self) -> dict[Size, int]:
         """How many examples fall into each size, over all resolutions, the most frequent first."""
         counts = Counter(p.bucket for e in self.examples for p in e.resize_crops)
@@ -125,7 +133,7 @@ def build_dataset(
     """Scan the enabled concepts of one type (each with its absolute folder) and assign every image to a bucket.
 
     A concept with fewer resolutions than another repeats its own, so that all have the same number. `index` and `watch`
-    are those of each scan (`scan_folder`). Raises OSError where a folder cannot be listed.
+    are those of each scan (`scan_source`). Raises OSError where a folder cannot be listed.
     """
     active = [(c, folder) for c, folder in concepts if c.enabled and c.dataset_kind == kind]
     sizes = {c.image.resolution_px: rules.sizes(c.image.resolution_px) for c, _ in active}
@@ -137,10 +145,11 @@ def build_dataset(
     for concept, folder in active:
         at_resolutions = sizes[concept.image.resolution_px]
         at_resolutions *= num_resolutions // len(at_resolutions)
-        scan = scan_folder(
+        scan = scan_source(
             folder,
             include_subfolders=concept.include_subfolders,
             captions=concept.caption_origin,
+            holds_pairs=concept.holds_pairs,
             index=index,
             watch=watch,
         )
@@ -180,6 +189,10 @@ def _example(
             masks_folder = from_root(settings.masks_folder) if settings.mask_source == "folder" else None
             mask = find_mask(image.path, folder=folder, masks_folder=masks_folder)
     box = box_of_mask(mask, size) if mask is not None and settings.mask_rotate_crop else None
+    background = colour_of(concept.background) or WHITE
+    rejected = image.rejected
+    if rejected is not None:
+        rules.require_min_side(Size(rejected.width_px, rejected.height_px))
     return Example(
         image,
         concept_number,
@@ -189,11 +202,12 @@ def _example(
             part=box.size if box else None,
             angles=angles_of(settings, has_mask_box=box is not None),
         ),
-        background=(colour_of(concept.background) or WHITE) if image.is_transparent else None,
+        background=background if image.is_transparent else None,
         name=image.path.relative_to(folder).as_posix() if image.path.is_relative_to(folder) else image.path.name,
         mask=mask,
         mask_box=box,
         conditioning_image=find_conditioning_image(image.path) if wanted.conditioning_images else None,
+        rejected_background=background if rejected is not None and rejected.is_transparent else None,
     )
 
 

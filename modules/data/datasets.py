@@ -12,6 +12,7 @@ from modules.data.captions.rules import special_tags_file
 from modules.data.concept import Concept
 from modules.data.dataset import NO_COMPANIONS, Dataset, WantedCompanions, build_dataset
 from modules.data.order import PartialBatches
+from modules.data.pair_scan import fingerprint_of_source
 from modules.data.plans import EpochPlans
 from modules.data.scan import Watch, fingerprint_of_folder, unwatched
 from modules.system.paths import from_root
@@ -78,9 +79,10 @@ def build_datasets(settings: DatasetSettings, index: StatIndex | None = None, wa
 
 def _fingerprints(concepts: tuple[Concept, ...]) -> Iterator[str]:
     for concept in concepts:
-        yield fingerprint_of_folder(
+        yield fingerprint_of_source(
             from_root(concept.path),
             include_subfolders=concept.include_subfolders,
+            holds_pairs=concept.holds_pairs,
             other_files=tuple(_other_files(concept)),
         )
         if concept.image.mask_source == "folder" and concept.image.masks_folder:

@@ -52,20 +52,29 @@ def read_metadata(file: Path, columns: Sequence[str]) -> Metadata:
 
     Nothing is raised: a file that cannot be read has no texts and one problem.
     """
+    problems: list[MetadataProblem] = []
     try:
         if file.suffix.lower() in TABLE_SUFFIXES:
             return _of_table(file, columns)
-        text = decode_text(read_bytes(file, _MAX_BYTES))[0]
+        rows = read_rows(file, problems)
     except OSError as error:
         return Metadata({}, (MetadataProblem(error.strerror or str(error), "metadata_file"),))
-    problems: list[MetadataProblem] = []
+    return _texts_of(rows, columns, problems)
+
+
+def read_rows(file: Path, problems: list[MetadataProblem]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the rows of a text file with metadata, each with its key in a JSON object (otherwise empty).
+
+    What is wrong with the file is added to `problems`. Raises OSError for one that cannot be read.
+    """
+    text = decode_text(read_bytes(file, _MAX_BYTES))[0]
     if file.suffix.lower() == ".json":
         rows = _of_json(text, problems)
     elif file.suffix.lower() in (".csv", ".tsv"):
         rows = _of_csv(text, "\t" if file.suffix.lower() == ".tsv" else ",", problems)
     else:
         rows = _of_lines(text, problems)
-    return _texts_of(list(rows), columns, problems)
+    return list(rows)
 
 
 class MetadataCaptions:
@@ -134,7 +143,7 @@ class MetadataCaptions:
             row = json.loads(decode_text(read_bytes(image.with_suffix(".json"), _MAX_ROW_BYTES))[0])
         except (OSError, ValueError, RecursionError):
             return ()
-        return _texts_of_row(row, self._columns or _usual_columns(row)) if isinstance(row, dict) else ()
+        return texts_of_row(row, self._columns or usual_columns(row)) if isinstance(row, dict) else ()
 
 
 def _names_of(image: Path, folder: Path, *, is_keyed: bool) -> Iterator[str]:
@@ -160,21 +169,21 @@ def _texts_of(
         known = list(dict.fromkeys(name for _, row in rows for name in row))
     file_column = next((c for c in _FILE_COLUMNS if c in known), "")
     if rows and not file_column and not rows[0][0]:
-        reason = f"has no column {_FILE_COLUMNS[0]} with the names of the images; {_listed(known)}"
+        reason = f"has no column {_FILE_COLUMNS[0]} with the names of the images; {listed_columns(known)}"
         problems.append(MetadataProblem(reason, "metadata_file"))
         return Metadata({}, tuple(problems))
     if not columns:
-        columns = _usual_columns(known)
+        columns = usual_columns(known)
         if rows and not columns:
-            reason = f"has no column {CAPTION_COLUMNS[0]} or {CAPTION_COLUMNS[1]}; {_listed(known)}"
+            reason = f"has no column {CAPTION_COLUMNS[0]} or {CAPTION_COLUMNS[1]}; {listed_columns(known)}"
             problems.append(MetadataProblem(reason, "caption_columns"))
     missing = [shown(c) for c in columns if rows and c not in known]
-    problems += [MetadataProblem(f"has no column {c}; {_listed(known)}", "caption_columns") for c in missing]
+    problems += [MetadataProblem(f"has no column {c}; {listed_columns(known)}", "caption_columns") for c in missing]
     texts = {}
     for key, row in rows:
         name = key or row.get(file_column)
         if isinstance(name, str) and name:
-            texts[_plain_path(name)] = _texts_of_row(row, columns)
+            texts[plain_path(name)] = texts_of_row(row, columns)
     return Metadata(texts, tuple(problems))
 
 
@@ -257,7 +266,7 @@ def _of_csv(text: str, delimiter: str, problems: list[MetadataProblem]) -> Itera
         problems.append(MetadataProblem(reason))
 
 
-def _texts_of_row(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
+def texts_of_row(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
     """Return the texts in some columns of a row; a list has several. Line breaks within a text become spaces."""
     cells = [cell for column in columns for cell in _as_list(row.get(column))]
     texts = (" ".join(str(c).split()) for c in cells if isinstance(c, str | int | float) and not isinstance(c, bool))
@@ -268,14 +277,16 @@ def _as_list(cell: object) -> list[object]:
     return cell if isinstance(cell, list) else [cell]
 
 
-def _usual_columns(columns: Collection[str]) -> tuple[str, ...]:
+def usual_columns(columns: Collection[str]) -> tuple[str, ...]:
+    """Return the first usual column of captions among the columns of a file; empty if there is none."""
     return next(((c,) for c in CAPTION_COLUMNS if c in columns), ())
 
 
-def _listed(columns: Collection[str]) -> str:
+def listed_columns(columns: Collection[str]) -> str:
+    """Return a sentence's part that names the columns of a file."""
     return f"its columns are {', '.join(shown(c) for c in list(columns)[:20])}" if columns else "it has no columns"
 
 
-def _plain_path(name: str) -> str:
+def plain_path(name: str) -> str:
     """Return the path of an image without "./" and backslashes."""
     return os.path.normpath(name.replace("\\", "/")).replace(os.sep, "/")

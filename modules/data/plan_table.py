@@ -21,6 +21,8 @@ _MOST_COUNTED = 500_000  # samples
 class PlanRow:
     """One version of an image. The crop is in pixels of the upright image; sizes are as in "512x768".
 
+    `rejected_image` is the rejected image of a pair, whose chosen image this is: it has the same bucket and crop.
+
     `scale` is how many trained pixels a pixel of the image becomes. `samples_per_epoch` is the mean number
     that is trained in the epochs of the run (in its first epochs, if it has more than half a million samples), and
     `samples_epoch_1` the number in the first epoch. Without the latent cache, augmentations are drawn anew each time:
@@ -41,6 +43,7 @@ class PlanRow:
     variation: int
     samples_per_epoch: float
     samples_epoch_1: int
+    rejected_image: str = ""
 
 
 def plan_rows(dataset: Dataset, plans: EpochPlans, versions: ImageVersions, *, epochs: int) -> list[PlanRow]:
@@ -94,6 +97,7 @@ def _row(dataset: Dataset, version: ImageVersion, samples_per_epoch: float, samp
         version.variation,
         round(samples_per_epoch, 4),
         samples_first,
+        str(example.image.rejected.path) if example.image.rejected is not None else "",
     )
 
 

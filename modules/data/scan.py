@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from modules.data.archives import ARCHIVE_SUFFIXES, FileStatus, status_of
@@ -22,7 +23,7 @@ Watch = Callable[[int, int], None]
 _CAPTION_SUFFIXES = frozenset({".txt", ".caption"})
 _READ_SUFFIXES = SUFFIXES | ARCHIVE_SUFFIXES | _CAPTION_SUFFIXES | METADATA_SUFFIXES
 _LONGEST = 64  # scaled to cover a bucket, a longer strip would take gigabytes
-_WATCHED_EVERY = 100  # images
+WATCHED_EVERY = 100  # images
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class SourceImage:
     """An image file; its size is after applying the EXIF orientation.
 
     The path of an image in an archive leads into the archive. `is_transparent`: it may have transparent places.
+    `rejected` is the other image of a preference pair, whose chosen image this is.
     """
 
     path: Path
@@ -41,6 +43,7 @@ class SourceImage:
     caption_fault: CaptionFault = ""
     caption_file: Path | None = None
     is_transparent: bool = False
+    rejected: SourceImage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +86,9 @@ def scan_folder(
     images: list[SourceImage] = []
     skipped = list(listing.skipped)
     for number, path in enumerate(listing.images):
-        if number % _WATCHED_EVERY == 0:
+        if number % WATCHED_EVERY == 0:
             watch(number, len(listing.images))
-        found = _look_at(path, captions, metadata, index)
+        found = look_at(path, partial(captions_of, path, captions, metadata), index)
         (images if isinstance(found, SourceImage) else skipped).append(found)  # type: ignore[arg-type]
     skipped += metadata.problems(listing.images)
     return Scan(tuple(images), tuple(sorted(skipped, key=lambda s: s.path)))
@@ -123,9 +126,8 @@ def _size_and_date(path: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _look_at(
-    path: Path, origin: CaptionOrigin, metadata: MetadataCaptions, index: StatIndex | None
-) -> SourceImage | Skipped:
+def look_at(path: Path, captions: Callable[[], CaptionTexts], index: StatIndex | None) -> SourceImage | Skipped:
+    """Return an image with its size and its captions, or why it cannot be used. Only its header is read."""
     try:
         status = status_of(path)
         if status.size_bytes == 0:
@@ -137,7 +139,7 @@ def _look_at(
         return Skipped(path, f"cannot be read ({error.strerror})")
     if max(width_px, height_px) > _LONGEST * min(width_px, height_px):
         return Skipped(path, f"more than {_LONGEST} times as long as wide ({width_px}x{height_px})")
-    texts = _captions_of(path, origin, metadata)
+    texts = captions()
     return SourceImage(
         path,
         width_px,
@@ -166,7 +168,7 @@ def _header(path: Path, status: FileStatus, index: StatIndex | None) -> tuple[in
     return width_px, height_px, is_transparent
 
 
-def _captions_of(image: Path, origin: CaptionOrigin, metadata: MetadataCaptions) -> CaptionTexts:
+def captions_of(image: Path, origin: CaptionOrigin, metadata: MetadataCaptions) -> CaptionTexts:
     """Return the captions of an image. Those of an image in a Parquet file are in the columns beside it."""
     has_columns = image.suffix == ROW_SUFFIX and origin.source in ("text_file", "file_name")
     if origin.source != "metadata" and not has_columns:

@@ -24,28 +24,44 @@ _lock = threading.Lock()  # reading one group of rows twice, on two threads, wou
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """The columns of a Parquet file, the one that holds images (empty if none does), and its number of rows."""
+    """The columns of a Parquet file, those that hold images, and its number of rows."""
 
     columns: tuple[str, ...]
-    image_column: str
+    image_columns: tuple[str, ...]
     num_rows: int
 
+    @property
+    def image_column(self) -> str:
+        """The first column that holds images; empty if none does."""
+        return self.image_columns[0] if self.image_columns else ""
 
-def row_name(row: int) -> str:
-    """Return the name of a row's image, as the last part of its path."""
-    return f"{row:08d}{ROW_SUFFIX}"
+
+def row_name(row: int, column: str = "") -> str:
+    """Return the name of a row's image, as the last part of its path; by default of the first column of images."""
+    return f"{row:08d}{'.' if column else ''}{column}{ROW_SUFFIX}"
+
+
+def row_and_column(name: str) -> tuple[int, str]:
+    """Return the row and the column that `row_name` has named; an empty column is the first one of images.
+
+    Raises ValueError for any other name.
+    """
+    row, _, column = name.removesuffix(ROW_SUFFIX).partition(".")
+    return int(row), column
 
 
 def table_facts(file: Path) -> TableFacts:
     """Return what a Parquet file contains; only its end is read. Raises OSError."""
     with _parquet(file) as table:
         schema = table.schema_arrow
-        images = [f.name for f in schema if _holds_images(f)]
-        return TableFacts(tuple(schema.names), images[0] if images else "", table.metadata.num_rows)
+        images = tuple(f.name for f in schema if _holds_images(f))
+        return TableFacts(tuple(schema.names), images, table.metadata.num_rows)
 
 
-def read_row_image(file: Path, row: int) -> bytes:
-    """Return the content of the image in a row. Raises OSError, also for a row that has none.
+def read_row_image(file: Path, row: int, column: str = "") -> bytes:
+    """Return the content of the image in a row, by default of the first column of images.
+
+    Raises OSError, also for a row that has none.
 
     The last few groups of rows stay in memory: rows that are near each other are read together.
     """
@@ -54,7 +70,7 @@ def read_row_image(file: Path, row: int) -> bytes:
     with _lock:
         starts = _group_starts(*version)
         group = max((i for i, start in enumerate(starts) if start <= row), default=-1)
-        cells = _group(*version, group) if group >= 0 else ()
+        cells = _group(*version, group, column) if group >= 0 else ()
     content = _image_of(cells[row - starts[group]].as_py()) if group >= 0 and row - starts[group] < len(cells) else b""
     if not content:
         raise FileNotFoundError(errno.ENOENT, f"row {row} of {file.name} has no image", str(file))
@@ -106,7 +122,7 @@ def _group_starts(file: str, size_bytes: int, mtime_ns: int) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=4)
-def _group(file: str, size_bytes: int, mtime_ns: int, group: int) -> Any:
-    facts = table_facts(Path(file))
+def _group(file: str, size_bytes: int, mtime_ns: int, group: int, column: str) -> Any:
+    column = column or table_facts(Path(file)).image_column
     with _parquet(Path(file)) as table:
-        return table.read_row_group(group, columns=[facts.image_column]).column(0).combine_chunks()
+        return table.read_row_group(group, columns=[column]).column(0).combine_chunks()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from modules.objectives.methods import alignprop, ddpo, denoise, grpo
+from modules.objectives.methods import alignprop, ddpo, denoise, dpo, grpo
 from modules.objectives.spec import MethodSpec
 
 METHODS: Mapping[str, MethodSpec] = {
@@ -12,6 +12,7 @@ METHODS: Mapping[str, MethodSpec] = {
     for spec in (
         denoise.SPEC,
         alignprop.SPEC,
+        dpo.SPEC,
         ddpo.SPEC,
         grpo.SPEC,
     )

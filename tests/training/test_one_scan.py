@@ -13,7 +13,7 @@ import pytest
 
 from modules.config.codec import save_file
 from modules.config.schema import Config
-from modules.data import dataset, scan
+from modules.data import dataset, pair_scan, scan
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.runs import Ran, run
@@ -42,9 +42,9 @@ def scans(monkeypatch: pytest.MonkeyPatch) -> Counter[Path]:
 
     def counted(folder: Path, **settings: Any) -> scan.Scan:
         counts[folder] += 1
-        return scan.scan_folder(folder, **settings)
+        return pair_scan.scan_source(folder, **settings)
 
-    monkeypatch.setattr(dataset, "scan_folder", counted)
+    monkeypatch.setattr(dataset, "scan_source", counted)
     return counts
 
 

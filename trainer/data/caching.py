@@ -14,6 +14,7 @@ from modules.data.cache.build import Built, ImageJob, build_captions, build_imag
 from modules.data.cache.key import DigestIndex, caption_key, image_key
 from modules.data.cache.masks import MaskFile, build_masks
 from modules.data.cache.store import CacheStore, EntryStore, MemoryStore
+from modules.data.rejected import RejectedVersions
 from modules.data.versions import ImageVersions
 from modules.memory.placement import Placement
 from modules.system.devices import CPU, move
@@ -25,6 +26,8 @@ from trainer.data.encoders import Encoders
 from trainer.events import CacheFilled, CacheProgress, Event, PhaseChanged, WarningRaised
 
 Emit = Callable[[Event], None]
+ImageJobs = dict[tuple[int, int, int], ImageJob]
+"""The encoding jobs of images by example, resolution and variation."""
 _MAX_NAMED = 5
 _MAX_FILES = 20
 
@@ -75,7 +78,7 @@ class Caches:
     emit: Emit
     used: set[str] = field(default_factory=set)
 
-    def image_jobs(self, versions: ImageVersions, *, verify: bool) -> dict[tuple[int, int, int], ImageJob]:
+    def image_jobs(self, versions: ImageVersions | RejectedVersions, *, verify: bool) -> ImageJobs:
         """Return the encoding jobs by example, resolution and variation.
 
         New and changed files are read for their digest.
@@ -86,10 +89,13 @@ class Caches:
         self.used.update(job.key for job in jobs.values())
         return jobs
 
-    def build_latents(self, jobs: Mapping[tuple[int, int, int], ImageJob], *, threads: int) -> frozenset[int]:
-        """Encode the missing images. Returns the numbers of examples that cannot be used, and warns about them."""
-        store = self.stores.latents
-        todo = missing_images(jobs.values(), store)
+    def build_latents(self, *sides: ImageJobs, threads: int) -> frozenset[int]:
+        """Encode the missing images; of pairs, `sides` are the jobs of the chosen and of the rejected images.
+
+        Returns the numbers of examples that cannot be used, and warns about them.
+        """
+        store, jobs = self.stores.latents, [item for side in sides for item in side.items()]
+        todo = missing_images((job for _, job in jobs), store)
         built: list[Built] = []
         if todo:
             self.emit(PhaseChanged("caching", "encoding images"))
@@ -105,9 +111,9 @@ class Caches:
                 )
                 built = self._drive(build, "images", len(todo))
         self._report(built)
-        self._report_size("images", {job.key for job in jobs.values()}, len(todo), store)
+        self._report_size("images", {job.key for _, job in jobs}, len(todo), store)
         broken = {b.key for b in built if b.problem}
-        return frozenset(number for (number, *_), job in jobs.items() if job.key in broken)
+        return frozenset(number for (number, *_), job in jobs if job.key in broken)
 
     def build_masks(self, files: Mapping[str, MaskFile], *, threads: int) -> None:
         """Store the missing masks, by key. Raises DarkroomError for one that cannot be decoded."""
@@ -193,8 +199,13 @@ class Caches:
 
 
 def image_jobs(
-    versions: ImageVersions, digests: DigestIndex, *, encoder: str, verify: bool, check: Callable[[], None]
-) -> dict[tuple[int, int, int], ImageJob]:
+    versions: ImageVersions | RejectedVersions,
+    digests: DigestIndex,
+    *,
+    encoder: str,
+    verify: bool,
+    check: Callable[[], None],
+) -> ImageJobs:
     """Return the encoding jobs of a dataset's images by example, resolution and variation.
 
     `encoder` is the identity of the VAE; `check` is called for each image and may raise to stop.
@@ -205,7 +216,7 @@ def image_jobs(
         path, size_bytes, mtime_ns = example.image.path, example.image.size_bytes, example.image.mtime_ns
         by_example.append(digests.digest(path, size_bytes=size_bytes, mtime_ns=mtime_ns, verify=verify))
     digests.save()
-    jobs: dict[tuple[int, int, int], ImageJob] = {}
+    jobs: ImageJobs = {}
     for version in versions.cached():
         image = versions.dataset.examples[version.example].image
         key = image_key(

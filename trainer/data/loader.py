@@ -14,6 +14,7 @@ from modules.data.captions.drawing import CaptionDropout, CaptionUse, DrawnCapti
 from modules.data.dataset import Dataset
 from modules.data.order import ONLY_RANK, MicroBatch, Rank, SampleIndex
 from modules.data.plans import EpochPlans
+from modules.data.rejected import RejectedVersions
 from modules.data.versions import ImageVersion, ImageVersions
 from modules.system.devices import Device, move, pinned
 from modules.system.errors import DarkroomError
@@ -34,13 +35,27 @@ class _Position:
     is_last_micro_batch: bool
 
 
+@dataclass(frozen=True, eq=False)
+class RejectedImages:
+    """The rejected images of pairs: their versions, and the source of their latents."""
+
+    versions: RejectedVersions
+    latents: LatentSource
+
+
 @dataclass(frozen=True, slots=True)
 class _Image:
-    """A version of an image, and what is read of its latents and its mask ahead of time."""
+    """A version of an image, and what is read of its latents, its mask and its rejected image ahead of time."""
 
     version: ImageVersion
     latents: Prepared
     mask: torch.Tensor | None
+    rejected: Prepared = None
+
+    @property
+    def is_same(self) -> bool:
+        """Whether the rejected image is the same as the chosen one."""
+        return self.latents is not None and self.rejected is not None and torch.equal(self.latents, self.rejected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +107,7 @@ class Loader:
     run_seed: int
     threads: int
     masks: MaskSource | None = None
+    rejected: RejectedImages | None = None
     rank: Rank = ONLY_RANK
 
     def batches(self, epoch: int, *, first_epoch_step: int, step: int) -> Iterator[Batch]:
@@ -149,7 +165,10 @@ class Loader:
         """Read one use of an image; on a loader thread."""
         version = self.versions.of(sample_index)
         mask = self.masks.prepare(version) if self.masks is not None else None
-        return _Image(version, self.latents.prepare(version), mask)
+        rejected = None
+        if self.rejected is not None:
+            rejected = self.rejected.latents.prepare(self.rejected.versions.of(version))
+        return _Image(version, self.latents.prepare(version), mask, rejected)
 
     def _result(self, future: Future[_Image]) -> _Image:
         try:
@@ -169,6 +188,10 @@ class Loader:
         masks = None
         if self.masks is not None:
             masks = self.masks.deliver(versions, [i.mask for i in images], position.sample_indices)
+        rejected_BCHW = None
+        if self.rejected is not None:
+            of_rejected = [self.rejected.versions.of(v) for v in versions]
+            rejected_BCHW = self.rejected.latents.deliver(of_rejected, [image.rejected for image in images])
         are_prior = tuple(c.kind == "prior_prediction" for c in concepts)
         return Batch(
             latents_BCHW=latents_BCHW,
@@ -187,6 +210,8 @@ class Loader:
             area_weights_B1HW=masks.area_weights_B1HW if masks else None,
             prior_weights_B1HW=masks.prior_weights_B1HW if masks else None,
             prior_samples=are_prior if any(are_prior) else (),
+            rejected_latents_BCHW=rejected_BCHW,
+            same_pairs=tuple(image.is_same for image in images) if self.rejected is not None else (),
         )
 
     def _texts(self, sample_indices: MicroBatch) -> _Texts:

@@ -71,7 +71,7 @@ def examine(config: Config, progress: Progress = no_progress) -> DoctorReport:
     Raises DarkroomError if a concept's folder or its caption settings are wrong; whatever `progress` raises stops it.
     """
     examined = look_at(config, progress)
-    num_validation = sum(examined.kind_of(i) == "validation" for i in examined.images)
+    num_validation = sum(examined.is_validation(i) for i in examined.images)
     return DoctorReport(find_all(examined), len(examined.images) - num_validation, num_validation)
 
 
@@ -90,12 +90,12 @@ def look_at(config: Config, progress: Progress = no_progress) -> Examined:
         raise DarkroomError(f"A folder cannot be read: {error}.", advice="Check its path and permissions.") from error
     concepts, images = _concepts_and_images(config, datasets)
     skipped = sorted({s.path: s for d in (datasets.training, datasets.validation) for s in d.skipped}.items())
-    wanted = dict.fromkeys((i.path, i.example.background) for i in images)
+    wanted = dict.fromkeys(file for i in images for file in _files(i))
     wanted |= dict.fromkeys((path, None) for path, _ in skipped if path.suffix.lower() in SUFFIXES)
     results = dict(zip(wanted, in_threads(_measured, list(wanted), partial(progress, "examining")), strict=True))
     return Examined(
         concepts,
-        tuple(_with_result(i, results[i.path, i.example.background]) for i in images),
+        tuple(_with_results(i, [results[file] for file in _files(i)]) for i in images),
         tuple(_skipped(s, results.get((path, None))) for path, s in skipped),
         tuple(_long_captions(config, (datasets.training, datasets.validation))),
         _bucket_samples(datasets.training, datasets.settings.run_seed),
@@ -142,10 +142,19 @@ def _measured(wanted: tuple[Path, Rgb | None]) -> Measured | str:
         return error.reason
 
 
-def _with_result(image: ExaminedImage, result: Measured | str) -> ExaminedImage:
+def _files(image: ExaminedImage) -> Iterator[tuple[Path, Rgb | None]]:
+    """Yield the file of an image with its background, and of a pair also that of its rejected image."""
+    yield image.path, image.example.background
+    if image.example.image.rejected is not None:
+        yield image.example.image.rejected.path, image.example.rejected_background
+
+
+def _with_results(image: ExaminedImage, results: Sequence[Measured | str]) -> ExaminedImage:
+    result, rejected = results[0], results[-1] if len(results) > 1 else None
+    broken_rejected = rejected if isinstance(rejected, str) else ""
     if isinstance(result, str):
-        return ExaminedImage(image.example, image.concept, broken=result)
-    return ExaminedImage(image.example, image.concept, result)
+        return ExaminedImage(image.example, image.concept, broken=result, broken_rejected=broken_rejected)
+    return ExaminedImage(image.example, image.concept, result, broken_rejected=broken_rejected)
 
 
 def _skipped(file: Skipped, result: Measured | str | None) -> SkippedFile:

@@ -53,7 +53,8 @@ def cached_sizes_of(training: Dataset, validation: Dataset) -> Counter[Size]:
     counts: Counter[Size] = Counter()
     for dataset in (training, validation):
         for example in dataset.examples:
-            variations = num_variations(dataset.concepts[example.concept])
+            num_images = 2 if example.image.rejected is not None else 1
+            variations = num_variations(dataset.concepts[example.concept]) * num_images
             for resize_crop in example.resize_crops:
                 counts[resize_crop.bucket] += variations
     return counts

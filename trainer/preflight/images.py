@@ -15,6 +15,7 @@ from modules.data.concept import Concept
 from modules.data.dataset import Dataset
 from modules.data.listing import Skipped
 from modules.data.scan import SourceImage
+from modules.data.tables import ROW_SUFFIX
 from modules.system.paths import from_root
 from modules.system.problem import Problem, count, cut
 from trainer.preflight.model import kind_of
@@ -74,8 +75,31 @@ def problems_of_images(config: Config, training: Dataset, validation: Dataset) -
     if skipped:
         advice = "Repair them, or remove them from the folder." if len(skipped) > 1 else "Repair or remove it."
         yield Problem("concepts", f"{_skipped(skipped)}.", "warning", advice)
+    yield from _same_pairs(training)
     yield from _folders_used_twice(config)
     yield from _trained_and_validated(config, training, validation)
+
+
+def _same_pairs(training: Dataset) -> Iterator[Problem]:
+    """Yield how many pairs have the same image twice: nothing is learned from them. Only equal sizes are read."""
+    digests: dict[Path, bytes] = {}
+    same = [
+        image.path
+        for image in (e.image for e in training.examples)
+        if image.rejected is not None
+        and image.path.suffix != ROW_SUFFIX  # the size of an image in a Parquet file is not known
+        and _facts(image) == _facts(image.rejected)
+        and _digest(image.path, digests) == _digest(image.rejected.path, digests)
+    ]
+    if same:
+        yield Problem(
+            "concepts",
+            f"{count(len(same), 'pair')} {'has' if len(same) == 1 else 'have'} the same image as the chosen and the "
+            "rejected one, from which nothing is learned; "
+            f"the first is {same[0].name}.",
+            "warning",
+            "Remove them.",
+        )
 
 
 def _empty_concepts(config: Config, training: Dataset, validation: Dataset) -> Iterator[Problem]:
@@ -87,11 +111,15 @@ def _empty_concepts(config: Config, training: Dataset, validation: Dataset) -> I
             folder = from_root(config.concepts[index].path)
             broken = [s for s in dataset.skipped if _is_in(s.path, folder)]
             why = f": {_skipped(broken)}" if broken else ""
-            yield Problem(
-                f"concepts.{index}.path",
-                f"The concept {fact.name} contains no readable image{why}.",
-                advice="Check the folder, or include its subfolders.",
-            )
+            what, advice = "readable image", "Check the folder, or include its subfolders."
+            if config.concepts[index].holds_pairs:
+                what = "pair of images"
+                advice = (
+                    "Put the images into its subfolders chosen and rejected, with the same name for both images of a "
+                    "pair, or name them in the columns chosen and rejected of metadata.jsonl, .csv or .parquet."
+                )
+            message = f"The concept {fact.name} contains no {what}{why}."
+            yield Problem(f"concepts.{index}.path", message, advice=advice)
 
 
 def _without_images(config: Config, training: Dataset, validation: Dataset) -> Iterator[Concept]:
@@ -134,7 +162,7 @@ def _trained_and_validated(config: Config, training: Dataset, validation: Datase
     if not shared:
         return
     owner = {e.image.path: e.concept for e in validation.examples}
-    indices = [i for i, c in enumerate(config.concepts) if c.enabled and c.kind == "validation"]
+    indices = [i for i, c in enumerate(config.concepts) if c.enabled and c.dataset_kind == "validation"]
     first = shared[0]
     verb = "image is" if len(shared) == 1 else "images are"
     yield Problem(

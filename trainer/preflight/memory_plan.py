@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from modules.adapters.registry import ADAPTERS
 from modules.adapters.settings import AdapterSettings, layer_entries
-from modules.config.method_facts import method_of, rollout_of, scorers_of, uses_prior
+from modules.config.method_facts import learns_from, method_of, rollout_of, scorers_of, uses_prior
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.estimate.architecture import Architecture
@@ -42,7 +42,7 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
         plans=plans,
         on_device=_on_device(config, has_samples=bool(samples)),
         sizes=sizes_px,
-        batch_size=config.training.batch_size,
+        batch_size=config.training.batch_size * (2 if learns_from(config) == "pairs" else 1),
         accumulates=config.training.accumulation_steps > 1,
         optimizer=config.training.optimizer,
         has_master_weights=config.training.low_precision_updates == "master",

@@ -123,7 +123,7 @@ def _unused_metadata(config: Config, training: Dataset) -> Iterator[Problem]:
         index = indices[number]
         concept = config.concepts[index]
         files = sorted(p.name for p in from_root(concept.path).glob("metadata.*") if is_metadata(p))
-        if files and concept.caption_source != "metadata":
+        if files and concept.caption_source != "metadata" and not concept.holds_pairs:
             yield Problem(
                 f"concepts.{index}.caption_source",
                 f"The captions in {files[0]}, in the folder of the concept {label_of(config, index)}, are not used.",

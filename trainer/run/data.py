@@ -16,14 +16,15 @@ from modules.data.captions.drawing import CaptionDropout
 from modules.data.captions.sources import caption_is_cacheable
 from modules.data.dataset import Dataset
 from modules.data.datasets import Datasets
+from modules.data.rejected import RejectedVersions
 from modules.data.versions import ImageVersion, ImageVersions
 from modules.system.dtypes import dtype_of
 from modules.system.paths import from_root
 from modules.system.problem import count
 from trainer.commands import CommandDesk
-from trainer.data.caching import Caches, Emit, EncoderIdentities, Stores, overflow_warning
+from trainer.data.caching import Caches, Emit, EncoderIdentities, ImageJobs, Stores, overflow_warning
 from trainer.data.encoders import Encoders
-from trainer.data.loader import Loader
+from trainer.data.loader import Loader, RejectedImages
 from trainer.data.mask_cache import cached_masks
 from trainer.data.masks import MaskRules, MaskSource
 from trainer.data.sources import (
@@ -80,7 +81,13 @@ def build_loaders(
 def plan_fingerprint(loader: Loader) -> str:
     """Return a hash of the images of a run, their sizes and captions, on which the order of an epoch depends."""
     facts = [
-        [str(e.image.path), e.image.size_bytes, list(e.image.captions), [str(p.bucket) for p in e.resize_crops]]
+        [
+            str(e.image.path),
+            e.image.size_bytes,
+            list(e.image.captions),
+            [str(p.bucket) for p in e.resize_crops],
+            *([str(e.image.rejected.path), e.image.rejected.size_bytes] if e.image.rejected is not None else []),
+        ]
         for e in loader.dataset.examples
     ]
     return hashlib.blake2b(json.dumps(facts).encode(), digest_size=12).hexdigest()
@@ -99,10 +106,11 @@ def _loader(
 ) -> Loader:
     """Fill the caches for one dataset and return its loader; images that cannot be read are left out."""
     settings, is_validation = datasets.settings, dataset is datasets.validation
-    usable, latents = _latent_source(data, datasets, dataset, model, machine, caches)
+    usable, latents, rejected = _latent_sources(data, settings.run_seed, dataset, machine, caches)
+    versions = ImageVersions(usable, settings.run_seed, is_cached=data.latent_cache)
     return Loader(
         dataset=usable,
-        versions=ImageVersions(usable, settings.run_seed, is_cached=data.latent_cache),
+        versions=versions,
         plans=datasets.plans if usable is datasets.training else settings.plans_of(usable, is_validation=is_validation),
         latents=latents,
         conditioning=_conditioning_source(data, usable, model, machine, caches, run_seed=datasets.settings.run_seed),
@@ -114,6 +122,7 @@ def _loader(
         masks=_mask_source(masks, data, usable, settings.run_seed, machine, caches, is_validation=is_validation)
         if masks.enabled
         else None,
+        rejected=RejectedImages(RejectedVersions(versions), rejected) if rejected is not None else None,
     )
 
 
@@ -146,27 +155,38 @@ def _num_encoders(model: LoadedModel) -> int:
     return len(model.family.spec.names_of("text_encoder"))
 
 
-def _latent_source(
-    data: Data, datasets: Datasets, dataset: Dataset, model: LoadedModel, machine: Machine, caches: Caches
-) -> tuple[Dataset, LatentSource]:
-    device, dtype = machine.train_device, machine.precision.compute_dtype
+def _latent_sources(
+    data: Data, run_seed: int, dataset: Dataset, machine: Machine, caches: Caches
+) -> tuple[Dataset, LatentSource, LatentSource | None]:
+    """Return the examples that can be used, the source of their latents, and that of their rejected images, if any."""
+    versions = ImageVersions(dataset, run_seed, is_cached=data.latent_cache)
+    rejected = RejectedVersions(versions) if dataset.has_pairs else None
     if not data.latent_cache:
-        return dataset, EncodedLatents(dataset, caches.encoders, device, dtype, _warn_once(caches.emit))
+        device, dtype, warn = machine.train_device, machine.precision.compute_dtype, _warn_once(caches.emit)
+        chosen = EncodedLatents(dataset, caches.encoders, device, dtype, warn)
+        return dataset, chosen, replace(chosen, dataset=rejected.dataset) if rejected is not None else None
     if dataset.examples:  # without a validation concept, its dataset is empty
         caches.emit(PhaseChanged("scanning", count(len(dataset.examples), "image")))
-    versions = ImageVersions(dataset, datasets.settings.run_seed, is_cached=True)
-    jobs = caches.image_jobs(versions, verify=data.verify_cache)
-    broken = caches.build_latents(jobs, threads=data.loader_threads)
+    sides = [caches.image_jobs(v, verify=data.verify_cache) for v in (versions, rejected) if v is not None]
+    broken = caches.build_latents(*sides, threads=data.loader_threads)
     if broken:
-        dataset = dataset.without(broken)
-        renumbered = {old: new for new, old in enumerate(sorted({n for n, *_ in jobs} - broken))}
-        jobs = {(renumbered[n], r, v): job for (n, r, v), job in jobs.items() if n not in broken}
+        dataset, sides = dataset.without(broken), [_without(jobs, broken) for jobs in sides]
+    sources = [_cached_latents(jobs, machine, caches) for jobs in sides]
+    return dataset, sources[0], sources[1] if rejected is not None else None
 
+
+def _without(jobs: ImageJobs, broken: frozenset[int]) -> ImageJobs:
+    """Return the jobs without those of the examples at these indices, renumbered."""
+    renumbered = {old: new for new, old in enumerate(sorted({n for n, *_ in jobs} - broken))}
+    return {(renumbered[n], r, v): job for (n, r, v), job in jobs.items() if n not in broken}
+
+
+def _cached_latents(jobs: ImageJobs, machine: Machine, caches: Caches) -> CachedLatents:
     def rebuild(version: ImageVersion) -> torch.Tensor:
         return caches.rebuild_latents(jobs[version.place])
 
     keys = {place: job.key for place, job in jobs.items()}
-    return dataset, CachedLatents(caches.stores.latents, keys, device, dtype, rebuild)
+    return CachedLatents(caches.stores.latents, keys, machine.train_device, machine.precision.compute_dtype, rebuild)
 
 
 def texts_to_cache(dataset: Dataset, *, text_encoder_trains: bool, run_seed: int) -> set[str]:

@@ -11,6 +11,7 @@ from modules.config.schema import Config
 from modules.data.cache.key import DigestIndex, caption_key
 from modules.data.cache.store import CacheStore, StoredEntry
 from modules.data.datasets import Datasets
+from modules.data.rejected import RejectedVersions
 from modules.data.versions import ImageVersions
 from modules.families.registry import FAMILIES
 from modules.system.errors import DarkroomError
@@ -115,10 +116,7 @@ def keys_of(config: Config, datasets: Datasets | None = None) -> tuple[set[str],
         run_seed = datasets.settings.run_seed
         versions = ImageVersions(dataset, run_seed, is_cached=True)
         if "latents" in kinds:
-            jobs = image_jobs(
-                versions, digests, encoder=identities.images, verify=config.data.verify_cache, check=lambda: None
-            )
-            keys.update(job.key for job in jobs.values())
+            keys |= _latent_keys(versions, digests, encoder=identities.images, verify=config.data.verify_cache)
         if config.masks.enabled and "masks" in kinds:
             files = mask_files(
                 versions,
@@ -132,6 +130,15 @@ def keys_of(config: Config, datasets: Datasets | None = None) -> tuple[set[str],
             texts = texts_to_cache(dataset, text_encoder_trains=False, run_seed=run_seed)
             keys.update(caption_key(caption=t, encoder=identities.captions) for t in texts)
     return keys, kinds
+
+
+def _latent_keys(versions: ImageVersions, digests: DigestIndex, *, encoder: str, verify: bool) -> set[str]:
+    """Return the keys of the latents of a dataset; of pairs those of both images."""
+    sides: list[ImageVersions | RejectedVersions] = [versions]
+    if versions.dataset.has_pairs:
+        sides.append(RejectedVersions(versions))
+    jobs = [image_jobs(s, digests, encoder=encoder, verify=verify, check=lambda: None) for s in sides]
+    return {job.key for of_side in jobs for job in of_side.values()}
 
 
 def _size(num_bytes: int) -> str:

@@ -13,6 +13,7 @@ from modules.config.rules.fused import fused_backward_pass
 from modules.config.rules.images import augmentations, concepts, samples, sizes
 from modules.config.rules.offload import offloaded_layers
 from modules.config.rules.optimizers import one_learning_rate, optimizer_fields
+from modules.config.rules.pairs import pairs
 from modules.config.rules.rates import plausible_learning_rate
 from modules.config.rules.rewards import masked_training, method_settings, reward_models
 from modules.config.rules.supported import supported
@@ -30,6 +31,7 @@ RULES: tuple[Rule, ...] = (
     file_format,
     sizes,
     concepts,
+    pairs,
     augmentations,
     samples,
     optimizer_fields,

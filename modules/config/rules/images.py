@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from modules.config.method_facts import learns_from
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.data.decode import colour_of
@@ -59,7 +60,7 @@ def _resolutions(given: tuple[int | str, ...], path: str, step_px: int) -> Itera
 def concepts(config: Config) -> Iterator[Problem]:
     """Yield problems if there are no images to train on, or none to validate on while validation is on."""
     active = [c for c in config.concepts if c.enabled]
-    if not any(c.kind == "training" for c in active):
+    if not any(c.kind == "training" for c in active) and learns_from(config) != "pairs":  # see `pairs`
         yield Problem(
             "concepts",
             "There are no images to train on.",
@@ -80,7 +81,7 @@ def concepts(config: Config) -> Iterator[Problem]:
                 "warning",
                 f"Raise the {what} or disable the concept.",
             )
-    if not config.validation.every.is_never and not any(c.kind == "validation" for c in active):
+    if not config.validation.every.is_never and not any(c.dataset_kind == "validation" for c in active):
         yield Problem(
             "validation.every",
             "Validation is on, but there is no validation concept.",

@@ -62,7 +62,7 @@ def _without_validation(config: Config) -> Iterator[Problem]:
 
 
 def _concepts_without_repeats(config: Config) -> Iterator[Problem]:
-    concepts = [(i, c) for i, c in enumerate(config.concepts) if c.enabled and c.kind == "validation"]
+    concepts = [(i, c) for i, c in enumerate(config.concepts) if c.enabled and c.dataset_kind == "validation"]
     for index, concept in concepts:
         if concept.zero_field:
             is_all = all(c.zero_field for _, c in concepts)

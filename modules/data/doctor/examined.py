@@ -9,7 +9,7 @@ from pathlib import Path
 
 from modules.data.buckets import ResizeCrop, Size
 from modules.data.captions.operations import NO_CHANGES, CaptionRules
-from modules.data.concept import Kind
+from modules.data.concept import VALIDATION_KINDS, Kind
 from modules.data.dataset import Example
 from modules.data.doctor.measure import Measured
 from modules.data.order import PartialBatches
@@ -35,12 +35,16 @@ class ExaminedConcept:
 
 @dataclass(frozen=True, slots=True)
 class ExaminedImage:
-    """An image of a concept (its index) with its measurements; `broken` is the reason where it cannot be decoded."""
+    """An image of a concept (its index) with its measurements; `broken` is the reason where it cannot be decoded.
+
+    `broken_rejected` is that of the rejected image of a pair, which is not examined otherwise: it may be a bad image.
+    """
 
     example: Example
     concept: int
     measured: Measured | None = None
     broken: str = ""
+    broken_rejected: str = ""
 
     @property
     def path(self) -> Path:
@@ -94,6 +98,6 @@ class Examined:
         fixed = self.concepts[image.concept].fixed_sizes or (False,)
         yield from zip(image.example.resize_crops, cycle(fixed), strict=False)  # a concept's resolutions recur
 
-    def kind_of(self, image: ExaminedImage) -> Kind:
-        """Return the concept type of an image."""
-        return self.concepts[image.concept].kind
+    def is_validation(self, image: ExaminedImage) -> bool:
+        """Return whether an image is only validated on."""
+        return self.concepts[image.concept].kind in VALIDATION_KINDS

@@ -22,6 +22,9 @@ def _unreadable(examined: Examined) -> Iterator[Finding]:
     for image in examined.images:
         if image.broken:
             yield _broken(image.path, f"The image is damaged: {image.broken}.")
+        if image.broken_rejected and image.example.image.rejected is not None:
+            path = image.example.image.rejected.path
+            yield _broken(path, f"The rejected image of a pair is damaged: {image.broken_rejected}.")
     yield from map(_skipped, examined.skipped)
 
 

@@ -24,9 +24,9 @@ def _near_duplicates(examined: Examined) -> Iterator[Finding]:
 
 
 def _duplicates(examined: Examined, group: list[tuple[ExaminedImage, Measured]], distance: int) -> Finding | None:
-    kinds = {examined.kind_of(image) for image, _ in group}
+    are_validation = {examined.is_validation(image) for image, _ in group}
     files = tuple(dict.fromkeys(image.path for image, _ in group))
-    is_leak = "validation" in kinds and len(kinds) > 1
+    is_leak = len(are_validation) > 1
     if len(files) < 2 and not is_leak:  # one file in two concepts: preflight reports their folder
         return None
     how = "the same" if distance == 0 else "almost the same"
@@ -44,7 +44,7 @@ def _imbalance(examined: Examined) -> Iterator[Finding]:
     samples = {
         index: sum(i.concept == index for i in examined.images) * concept.samples_per_image
         for index, concept in enumerate(examined.concepts)
-        if concept.kind == "training"
+        if concept.kind in ("training", "pairs")
     }
     used = {index: number for index, number in samples.items() if number > 0}
     if len(used) < 2:

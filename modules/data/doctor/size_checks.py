@@ -81,7 +81,7 @@ def _small_buckets(examined: Examined) -> Iterator[Finding]:
     for size, samples in sorted(examined.bucket_samples.items()):
         if not 0 < samples < examined.batch_size:
             continue
-        inside = [i for i in examined.images if size in _buckets(i) and examined.kind_of(i) != "validation"]
+        inside = [i for i in examined.images if size in _buckets(i) and not examined.is_validation(i)]
         is_fixed = all(fixed for i in inside for fit, fixed in examined.fits_of(i) if fit.bucket == size)
         what, severity = _PARTIAL[examined.partial_batches]
         yield Finding(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from modules.data.buckets import ResizeCrop, Size
 from modules.data.rotation import edge_of, rotated_extent
@@ -129,6 +129,28 @@ def jittered(fit: ResizeCrop, degrees: float, draw: random.Random) -> ResizeCrop
         fit.crop_left_px + _shift(draw, fit.scaled.width_px, width_px, degrees),
         fit.crop_top_px + _shift(draw, fit.scaled.height_px, height_px, degrees),
     )
+
+
+def fitted_like(geometry: Geometry, size: Size, other: Size) -> Geometry:
+    """Return the geometry with which an image of the size `other` is trained beside one of `size` with `geometry`.
+
+    An image of the same size gets the same geometry. Another one is resized to cover the resized image, is centered on
+    it, and gets the same rotation, crop and mirroring. Raises ValueError for a geometry with a cut, which belongs to
+    one image.
+    """
+    if other == size:
+        return geometry
+    if geometry.cut is not None:
+        raise ValueError("An image that is cut to its mask has no counterpart of another size.")
+    fit = geometry.resize_crop
+    scale = max(fit.scaled.width_px / other.width_px, fit.scaled.height_px / other.height_px)
+    scaled = Size(
+        max(fit.scaled.width_px, round(other.width_px * scale)),
+        max(fit.scaled.height_px, round(other.height_px * scale)),
+    )
+    left_px = fit.crop_left_px + (scaled.width_px - fit.scaled.width_px) // 2
+    top_px = fit.crop_top_px + (scaled.height_px - fit.scaled.height_px) // 2
+    return replace(geometry, resize_crop=ResizeCrop(fit.bucket, scaled, left_px, top_px))
 
 
 def _shift(draw: random.Random, scaled_px: int, window_px: float, degrees: float) -> int:

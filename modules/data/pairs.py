@@ -1,0 +1,228 @@
+"""The files of preference pairs: a chosen and a rejected image for one caption. No image is opened. Torch-free.
+
+A source of pairs is a folder with the subfolders `chosen` and `rejected`, whose images are matched by name; or
+metadata (.jsonl, .csv, .parquet) with the columns `chosen` and `rejected`, or those of Pick-a-Pic (Kirstain et al.
+2023): two images, and labels that say which one was preferred.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from modules.data.listing import Skipped, is_metadata, list_images, walk
+from modules.data.metadata import (
+    METADATA_SUFFIXES,
+    MetadataProblem,
+    listed_columns,
+    plain_path,
+    read_rows,
+    texts_of_row,
+    usual_columns,
+)
+from modules.data.tables import ROW_SUFFIX, TABLE_SUFFIXES, read_texts, row_name, table_facts
+
+CHOSEN_FOLDER, REJECTED_FOLDER = "chosen", "rejected"
+_NAMED = (("chosen", "rejected"), ("chosen_image", "rejected_image"), ("image_chosen", "image_rejected"))
+_NUMBERED = (("jpg_0", "jpg_1"), ("image_0", "image_1"))
+_LABELS = ("label_0", "label_1")
+_FLAGS = ("has_label", "are_different")
+
+
+@dataclass(frozen=True, slots=True)
+class PairFiles:
+    """The files of a pair, which may lead into an archive. `captions` are those of its row; None if it has none."""
+
+    chosen: Path
+    rejected: Path
+    captions: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PairListing:
+    """The pairs of a source, and the files and the rows of tables that are left out."""
+
+    pairs: tuple[PairFiles, ...]
+    skipped: tuple[Skipped, ...]
+
+
+def list_pairs(source: Path, *, caption_columns: Sequence[str] = ()) -> PairListing:
+    """Return the pairs of a source: a folder, or a metadata file. Raises OSError for one that cannot be listed.
+
+    `caption_columns` are the columns with the captions in metadata; none are the usual ones.
+    """
+    if source.is_file():
+        if source.suffix.lower() in METADATA_SUFFIXES:
+            return _of_tables([source], caption_columns)
+        return PairListing((), (Skipped(source, "not a folder of pairs, and not a .jsonl, .csv or .parquet file"),))
+    sides = [source / name for name in (CHOSEN_FOLDER, REJECTED_FOLDER)]
+    there = [folder for folder in sides if folder.is_dir()]
+    if len(there) == 2:
+        return _of_folders(*sides)
+    if tables := _tables_in(source):
+        return _of_tables(tables, caption_columns)
+    if there:
+        [missing] = {*sides} - {*there}
+        return PairListing((), (Skipped(there[0], f"there is no folder {missing.name} beside it"),))
+    return PairListing((), ())
+
+
+def files_outside(source: Path) -> Iterator[Path]:
+    """Yield the images of pairs in metadata that are not below the source. Raises OSError."""
+    for pair in list_pairs(source).pairs:
+        for path in (pair.chosen, pair.rejected):
+            if path.suffix != ROW_SUFFIX and not path.is_relative_to(source):
+                yield path
+
+
+def _of_folders(chosen: Path, rejected: Path) -> PairListing:
+    """Return the pairs of images of the same name in two folders and their subfolders.
+
+    If there is no image of exactly the same name, one with another extension is taken.
+    """
+    listed = [list_images(folder, include_subfolders=True) for folder in (chosen, rejected)]
+    names = [
+        {path.relative_to(folder): path for path in listing.images}
+        for folder, listing in zip((chosen, rejected), listed, strict=True)
+    ]
+    pairs = {name: (path, names[1].pop(name)) for name, path in names[0].items() if name in names[1]}
+    by_stem: dict[Path, list[Path]] = {}
+    for name in names[1]:
+        by_stem.setdefault(name.with_suffix(""), []).append(name)
+    for name, path in names[0].items():
+        if name not in pairs and (candidates := by_stem.get(name.with_suffix(""))):
+            pairs[name] = path, names[1].pop(candidates.pop(0))
+    skipped = [s for listing in listed for s in listing.skipped]
+    skipped += [Skipped(p, f"no image of this name in {rejected.name}/") for n, p in names[0].items() if n not in pairs]
+    skipped += [Skipped(p, f"no image of this name in {chosen.name}/") for p in names[1].values()]
+    return PairListing(tuple(PairFiles(*pairs[name]) for name in sorted(pairs)), tuple(skipped))
+
+
+def _tables_in(folder: Path) -> list[Path]:
+    """Return the metadata of a folder: its metadata file, or else all Parquet files in it and its subfolders."""
+    files = sorted(walk(folder, include_subfolders=True, skipped=[]))
+    own = [p for p in files if is_metadata(p)]
+    return own or [p for p in files if p.suffix.lower() in TABLE_SUFFIXES and not p.name.startswith(".")]
+
+
+@dataclass
+class _Rows:
+    """The pairs in the rows of a file, and the numbers of those that are left out."""
+
+    file: Path
+    pairs: list[PairFiles] = field(default_factory=list)
+    problems: list[MetadataProblem] = field(default_factory=list)
+    num_ties: int = 0
+    num_without_label: int = 0
+    num_incomplete: int = 0
+    num_same: int = 0
+
+    def skipped(self) -> Iterator[Skipped]:
+        """Yield what is left out of the file, with the reason."""
+        yield from (Skipped(self.file, problem.reason) for problem in self.problems)
+        for number, reason in (
+            (self.num_ties, "no image is preferred (ties)"),
+            (self.num_without_label, "no label"),
+            (self.num_incomplete, "two images are not named"),
+            (self.num_same, "the chosen and the rejected image are the same file"),
+        ):
+            if number:
+                left_out = "1 pair is left out" if number == 1 else f"{number:,} pairs are left out"
+                yield Skipped(self.file, f"{left_out}: {reason}")
+
+
+def _of_tables(files: Iterable[Path], caption_columns: Sequence[str]) -> PairListing:
+    pairs: list[PairFiles] = []
+    skipped: list[Skipped] = []
+    for file in files:
+        found = _Rows(file)
+        try:
+            _read_pairs(found, caption_columns)
+        except OSError as error:
+            found.problems.append(MetadataProblem(error.strerror or str(error)))
+        pairs += found.pairs
+        skipped += found.skipped()
+    return PairListing(tuple(pairs), tuple(skipped))
+
+
+def _read_pairs(found: _Rows, caption_columns: Sequence[str]) -> None:
+    """Add the pairs of a metadata file to `found`. Raises OSError for one that cannot be read."""
+    file = found.file
+    images: tuple[str, ...] = ()
+    if file.suffix.lower() in TABLE_SUFFIXES:
+        facts = table_facts(file)
+        known, images = facts.columns, facts.image_columns
+        wanted = {*sum(_NAMED + _NUMBERED, ()), *_LABELS, *_FLAGS, *(caption_columns or usual_columns(known))}
+        columns = [c for c in known if c in wanted and c not in images]
+        rows = read_texts(file, columns) if columns else [{} for _ in range(facts.num_rows)]
+    else:
+        rows = [row for _, row in read_rows(file, found.problems)]
+        known = tuple(dict.fromkeys(name for row in rows for name in row))
+    sides = next((pair for pair in _NAMED + _NUMBERED if set(pair) <= set(known)), None)
+    if sides is None or (sides in _NUMBERED and not set(_LABELS) & set(known)):
+        if rows:
+            expected = "has no columns chosen and rejected, and not those of Pick-a-Pic (jpg_0, jpg_1, label_0)"
+            found.problems.append(MetadataProblem(f"{expected}; {listed_columns(known)}"))
+        return
+    texts = caption_columns or usual_columns(known)
+    for number, row in enumerate(rows):
+        first, second = (_image(file, number, row, side, is_inside=side in images) for side in sides)
+        order = (first, second) if sides in _NAMED else _ordered(found, row, first, second)
+        if order is not None:
+            _add(found, *order, texts_of_row(row, texts) or None)
+
+
+def _add(found: _Rows, chosen: Path | None, rejected: Path | None, captions: tuple[str, ...] | None) -> None:
+    if chosen is None or rejected is None:
+        found.num_incomplete += 1
+    elif chosen == rejected:
+        found.num_same += 1
+    else:
+        found.pairs.append(PairFiles(chosen, rejected, captions))
+
+
+def _image(file: Path, number: int, row: Mapping[str, Any], column: str, *, is_inside: bool) -> Path | None:
+    """Return the image in a cell: inside the file, or named relative to it. None if there is none."""
+    if is_inside:
+        return file / row_name(number, column)
+    name = row.get(column)
+    if not isinstance(name, str) or not name.strip() or "\0" in name:
+        return None
+    return Path(os.path.normpath(file.parent / plain_path(name.strip())))
+
+
+def _ordered(
+    found: _Rows, row: Mapping[str, Any], first: Path | None, second: Path | None
+) -> tuple[Path | None, Path | None] | None:
+    """Return the chosen and the rejected image of a row with labels; None for a tie, or without a label.
+
+    The labels are 1 and 0, or 0.5 and 0.5 for a tie.
+    """
+    has_label, are_different = (_truth(row.get(flag)) for flag in _FLAGS)
+    labels = [_number(row.get(label)) for label in _LABELS]
+    preference = labels[0] if labels[0] is not None else None if labels[1] is None else 1.0 - labels[1]
+    if has_label is False or preference is None:
+        found.num_without_label += 1
+        return None
+    if preference == 0.5 or labels[0] == labels[1] or are_different is False:
+        found.num_ties += 1
+        return None
+    return (first, second) if preference > 0.5 else (second, first)
+
+
+def _number(cell: object) -> float | None:
+    try:
+        value = float(cell) if isinstance(cell, str | int | float) else math.nan
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _truth(cell: object) -> bool | None:
+    if isinstance(cell, str):
+        return {"true": True, "1": True, "false": False, "0": False}.get(cell.strip().lower())
+    return bool(cell) if isinstance(cell, bool | int) else None

@@ -1,0 +1,146 @@
+"""Diffusion-DPO: the model learns to prefer the chosen image of a pair to the rejected one.
+
+Wallace et al. 2023 (arXiv 2311.12908). Both images of a pair share their caption, timestep, noise and size
+conditioning, and one forward pass predicts both. The reference is the model as it was before training. Timesteps are
+uniform within the run's noising strengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from modules.config.sections.training import Training
+from modules.data.batch import Batch
+from modules.diffusion.noise import Strengths, gaussian_like, generator_for, uniform_timesteps
+from modules.objectives.methods import dpo as settings
+from modules.objectives.preference import (
+    PairErrors,
+    implicit_margins,
+    mapo_losses,
+    mapo_margins,
+    pair_errors,
+    preference_losses,
+    preference_metrics,
+)
+from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
+
+_MAPO_SCALE = 0.5  # of the errors, as in the authors' code
+
+
+@dataclass(frozen=True, slots=True)
+class PairLoss:
+    """How the errors of pairs become a loss; "mapo" needs no reference model."""
+
+    kind: Literal["sigmoid", "ipo", "mapo"] = "sigmoid"
+    beta: float = 2000.0
+    label_smoothing: float = 0.0
+    sft_weight: float = 0.0
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether it compares the model with a reference model."""
+        return self.kind != "mapo"
+
+    def of(
+        self, errors: PairErrors, reference: PairErrors | None, *, num_timesteps: int
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Return the loss of each pair, float32 of shape (B,), and the metrics, each of shape ()."""
+        if self.kind == "mapo" or reference is None:
+            margins_B = mapo_margins(errors, num_timesteps=num_timesteps, scale=_MAPO_SCALE)
+            return mapo_losses(errors, margins_B, beta=self.beta), preference_metrics(margins_B, errors)
+        margins_B = implicit_margins(errors, reference, beta=self.beta)
+        losses_B = preference_losses(margins_B, loss=self.kind, label_smoothing=self.label_smoothing)
+        if self.sft_weight:
+            losses_B = losses_B + self.sft_weight * errors.chosen_B
+        return losses_B, preference_metrics(margins_B, errors.minus(reference))
+
+
+@dataclass(frozen=True, slots=True)
+class Dpo:
+    """The method on given pairs, with the noising strengths of its timesteps."""
+
+    pair_loss: PairLoss
+    strengths: Strengths = (0.0, 1.0)
+
+    def prepare(self, context: StepContext) -> None:
+        """Nothing to prepare."""
+
+    def batches(self, loader: Iterable[Batch], context: StepContext) -> Iterator[Batch]:
+        """Yield the loader's batches unchanged."""
+        yield from loader
+
+    def loss(self, batch: Batch, context: StepContext) -> StepLoss:
+        """Return the weighted mean of the pairs' losses, each at its own random timestep.
+
+        Raises ValueError for a batch without rejected images.
+        """
+        if batch.rejected_latents_BCHW is None:
+            raise ValueError("Diffusion-DPO needs pairs, but the batch has no rejected images.")
+        losses_B, metrics = pair_losses(
+            batch, batch.rejected_latents_BCHW, context, pair_loss=self.pair_loss, strengths=self.strengths
+        )
+        return StepLoss(
+            loss=(losses_B * batch.loss_weights_B).mean(),
+            num_samples=batch.num_samples,
+            group_samples=batch.group_samples,
+            is_last_micro_batch=batch.is_last_micro_batch,
+            zero_gradient_is_legal=bool(batch.same_pairs) and all(batch.same_pairs),
+            metrics=metrics,
+        )
+
+    def branches(self) -> Mapping[str, TrainingMethod]:
+        """Return the only branch: the method has no state, so it can be tried itself."""
+        return {"pairs": self}
+
+    def state_dict(self, step: int) -> dict[str, Any]:
+        """Return an empty state: the method has no state."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Do nothing: there is no state."""
+
+
+def pair_losses(
+    batch: Batch, rejected_BCHW: torch.Tensor, context: StepContext, *, pair_loss: PairLoss, strengths: Strengths
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Return the loss of each pair, (B,), and the metrics. The batch's latents are those of the chosen images.
+
+    The reference comes first, so that no graph through the trained weights is alive while the model is the original
+    one. It predicts the same whole batch, so that an untrained adapter has exactly the reference's errors.
+    """
+    family, process = context.family, context.family.process
+    timesteps_B = uniform_timesteps(
+        batch.num_samples,
+        num_timesteps=process.num_timesteps,
+        generator=generator_for(context.run_seed, "timesteps", batch.step, batch.micro_batch),
+        device=context.device,
+        strengths=strengths,
+    )
+    noise_BCHW = gaussian_like(
+        batch.latents_BCHW, generator_for(context.run_seed, "noise", batch.step, batch.micro_batch), context.device
+    )
+    clean_BCHW = torch.cat([batch.latents_BCHW, rejected_BCHW])
+    noise_BCHW, timesteps_B = torch.cat([noise_BCHW, noise_BCHW]), torch.cat([timesteps_B, timesteps_B])
+    noisy_BCHW = process.add_noise(clean_BCHW, noise_BCHW, timesteps_B)
+    target_BCHW = process.target(clean_BCHW, noise_BCHW, timesteps_B)
+
+    def errors() -> PairErrors:
+        conditioning = batch.conditioning_for(family).select([*range(batch.num_samples)] * 2)
+        return pair_errors(process, family.predict(noisy_BCHW, timesteps_B, conditioning), target_BCHW, timesteps_B)
+
+    reference = None
+    if pair_loss.needs_reference:
+        with context.prior():
+            reference = errors()
+    return pair_loss.of(errors(), reference, num_timesteps=process.num_timesteps)
+
+
+def build(chosen: settings.Dpo, training: Training, reward: object) -> Dpo:
+    """Return the method from its settings and the run's noising strengths; it needs no reward."""
+    beta = chosen.mapo_beta if chosen.loss == "mapo" else chosen.beta
+    pair_loss = PairLoss(chosen.loss, beta, chosen.label_smoothing, chosen.sft_weight)
+    return Dpo(pair_loss, (training.noise.min_strength, training.noise.max_strength))
