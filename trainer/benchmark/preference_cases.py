@@ -1,0 +1,72 @@
+"""The runs of the preference benchmark: each method with settings that were found for the demo model.
+
+They differ from those for a full-size model. Its latents have 256 values instead of 16,384 and more, so the mean
+log-probability varies more and needs a larger clip range; and it is small, so it needs a larger learning rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+NUM_STEPS = 10
+GUIDANCE = 2.0
+CLIP_RANGE = 1e-2
+
+_SAMPLING = {"steps": NUM_STEPS, "guidance": GUIDANCE}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A run: the settings of its method, what it trains ("adapter" or "full"), and for how long.
+
+    An epoch covers every prompt once, or every pair.
+    """
+
+    method: Mapping[str, Any]
+    trains: str
+    learning_rate: float
+    epochs: int
+    batch_size: int
+    training: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def name(self) -> str:
+        """The name of its method."""
+        return str(self.method["name"])
+
+
+_ALIGNPROP = {
+    "name": "alignprop",
+    **_SAMPLING,
+    "gradient_truncation": "fixed",
+    "backprop_steps": 1,
+}
+_DPO = {"name": "dpo", "beta": 2000.0}
+_DDPO = {
+    "name": "ddpo",
+    **_SAMPLING,
+    "samples_per_prompt": 2,
+    "clip_range": CLIP_RANGE,
+    "timestep_share": 0.5,
+    "advantage": "batch",
+}
+_GRPO = {
+    "name": "grpo",
+    **_SAMPLING,
+    "group_size": 8,
+    "clip_range": CLIP_RANGE,
+    "timestep_share": 0.5,
+    "kl_weight": 0.0,
+}
+
+CASES: tuple[Case, ...] = (
+    Case(_ALIGNPROP, "adapter", 1e-3, epochs=5, batch_size=12),
+    Case(_ALIGNPROP, "full", 1e-4, epochs=5, batch_size=12),
+    Case(_DPO, "adapter", 1e-3, epochs=10, batch_size=16),
+    Case(_DPO, "full", 1e-4, epochs=10, batch_size=16),
+    Case(_DDPO, "adapter", 5e-3, epochs=12, batch_size=24),
+    Case(_GRPO, "adapter", 5e-3, epochs=3, batch_size=6),
+)
