@@ -160,7 +160,7 @@ def test_all_that_is_trained_moves_and_a_text_encoder_stops_in_mid_run(
 ) -> None:
     """A checkpointed part without anything trained: "none of output has requires_grad=True" (OneTrainer#549)."""
     stop = {"stop_after": {"n": 2, "unit": "step"}}
-    encoders = dict.fromkeys(("text_encoder", "text_encoder_2"), {"checkpointing": memory, **stop})
+    encoders = {name: {"checkpointing": memory, **stop} for name in ("text_encoder", "text_encoder_2")}
     config = preference_config(
         tmp_path,
         model=request.getfixturevalue(model),

@@ -20,7 +20,8 @@ _SAMPLING = {"steps": NUM_STEPS, "guidance": GUIDANCE}
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A run: the settings of its method, what it trains ("adapter" or "full"), and for how long.
+    """A run: the settings of its method, what it trains ("adapter" or "full"), for how long, and the
+    reward that it should reach.
 
     An epoch covers every prompt once, or every pair.
     """
@@ -30,6 +31,7 @@ class Case:
     learning_rate: float
     epochs: int
     batch_size: int
+    goal: float
     training: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
@@ -63,10 +65,10 @@ _GRPO = {
 }
 
 CASES: tuple[Case, ...] = (
-    Case(_ALIGNPROP, "adapter", 1e-3, epochs=5, batch_size=12),
-    Case(_ALIGNPROP, "full", 1e-4, epochs=5, batch_size=12),
-    Case(_DPO, "adapter", 1e-3, epochs=10, batch_size=16),
-    Case(_DPO, "full", 1e-4, epochs=10, batch_size=16),
-    Case(_DDPO, "adapter", 5e-3, epochs=12, batch_size=24),
-    Case(_GRPO, "adapter", 5e-3, epochs=3, batch_size=6),
+    Case(_ALIGNPROP, "adapter", 1e-3, epochs=5, batch_size=12, goal=0.61),
+    Case(_ALIGNPROP, "full", 1e-4, epochs=5, batch_size=12, goal=0.61),
+    Case(_DPO, "adapter", 1e-3, epochs=10, batch_size=16, goal=0.64),
+    Case(_DPO, "full", 1e-4, epochs=10, batch_size=16, goal=0.64),
+    Case(_DDPO, "adapter", 5e-3, epochs=12, batch_size=24, goal=0.61),
+    Case(_GRPO, "adapter", 5e-3, epochs=3, batch_size=6, goal=0.64),
 )
