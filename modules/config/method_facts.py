@@ -40,6 +40,17 @@ def uses_prior(config: Config) -> bool:
     return preserves or has_concept
 
 
+def keeps_reference_copy(config: Config) -> bool:
+    """Return whether training keeps a copy of the trained weights as they were at a later step."""
+    return method_of(config).keeps_reference_copy(config.training.method)
+
+
+def trains_on_reward(config: Config) -> bool:
+    """Return whether the method trains on the scores of reward models."""
+    method = method_of(config)
+    return method.needs_reward_models and method.trains_on_reward(config.training.method)
+
+
 def steps_per_group(config: Config) -> int:
     """Return how many optimizer steps are made from one accumulation group of the loader."""
     return method_of(config).steps_per_group(config.training.method)

@@ -34,7 +34,8 @@ METRICS: Mapping[str, Metric] = {
         Metric(
             "equal_rewards",
             "Equal rewards",
-            "The share of prompts whose images all have the same reward: nothing is learned from them.",
+            "The share of prompts whose images all have the same reward, or of which a person preferred none: nothing "
+            "is learned from them.",
             "low",
             (0.0, 1.0),
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from modules.objectives.methods import alignprop, ddpo, denoise, dpo, grpo
+from modules.objectives.methods import alignprop, ddpo, denoise, dpo, grpo, online_dpo
 from modules.objectives.spec import MethodSpec
 
 METHODS: Mapping[str, MethodSpec] = {
@@ -13,6 +13,7 @@ METHODS: Mapping[str, MethodSpec] = {
         denoise.SPEC,
         alignprop.SPEC,
         dpo.SPEC,
+        online_dpo.SPEC,
         ddpo.SPEC,
         grpo.SPEC,
     )

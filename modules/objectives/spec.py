@@ -39,7 +39,11 @@ class MethodSpec:
     - `held_out_reward`: the kind of reward model that is held out, or "none". None: it needs no reward models.
     - `learns_from`: "images" needs their latents, "pairs" those of a chosen and a rejected image, "prompts" no image
       at all: the captions are enough.
+    - `trains_on_reward`: whether it trains on the scores of its reward models. If not, they are only logged, and it
+      needs none.
     - `needs_reference`: whether its loss needs predictions of the model as it was before training.
+    - `keeps_reference_copy`: whether it keeps a copy of the trained weights as they were at a later step: of an adapter
+      a small one, of a fine-tune one as large as its weights.
     - `steps_per_group`: the optimizer steps per accumulation group of the loader. More than one for a method that runs
       inner epochs over its rollouts. All step counts in the program use it.
     - `sampled_share`: the share of its steps that train on images that it samples, if it samples any. They ignore the
@@ -60,7 +64,9 @@ class MethodSpec:
     held_out_reward: Callable[[Any], str] | None = None
     needs_reward_gradient: bool = False
     learns_from: Callable[[Any], LearnsFrom] = lambda settings: "images"
+    trains_on_reward: Callable[[Any], bool] = lambda settings: True
     needs_reference: Callable[[Any], bool] = lambda settings: False
+    keeps_reference_copy: Callable[[Any], bool] = lambda settings: False
     steps_per_group: Callable[[Any], int] = lambda settings: 1
     sampled_share: Callable[[Any], float] = lambda settings: 1.0
     splits_batches: bool = False

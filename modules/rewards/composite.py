@@ -37,7 +37,7 @@ class RewardModel:
 
 @dataclass(frozen=True, slots=True)
 class CompositeReward:
-    """The reward models of a run."""
+    """The reward models of a run; without any, no image has a score."""
 
     reward_models: tuple[RewardModel, ...]
 
@@ -65,6 +65,8 @@ class CompositeReward:
 
         Computed in float32 even inside autocast: reward models depend on small differences.
         """
+        if not self.reward_models:
+            return Scores(torch.full((len(images_B3PP),), torch.nan, device=images_B3PP.device), {})
         with torch.autocast(images_B3PP.device.type, enabled=False):
             images_B3PP = images_B3PP.float()
             said = {reward_model.name: reward_model.reward(images_B3PP, prompts) for reward_model in self.reward_models}

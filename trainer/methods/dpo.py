@@ -7,7 +7,8 @@ uniform within the run's noising strengths.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ import torch
 
 from modules.config.sections.training import Training
 from modules.data.batch import Batch
+from modules.data.conditioning import Conditioning
 from modules.diffusion.noise import Strengths, gaussian_like, generator_for, uniform_timesteps
 from modules.objectives.methods import dpo as settings
 from modules.objectives.preference import (
@@ -81,7 +83,17 @@ class Dpo:
         if batch.rejected_latents_BCHW is None:
             raise ValueError("Diffusion-DPO needs pairs, but the batch has no rejected images.")
         losses_B, metrics = pair_losses(
-            batch, batch.rejected_latents_BCHW, context, pair_loss=self.pair_loss, strengths=self.strengths
+            LatentPairs(
+                batch.latents_BCHW,
+                batch.rejected_latents_BCHW,
+                lambda: batch.conditioning_for(context.family),
+                batch.step,
+                batch.micro_batch,
+            ),
+            context,
+            pair_loss=self.pair_loss,
+            strengths=self.strengths,
+            reference=context.prior,
         )
         return StepLoss(
             loss=(losses_B * batch.loss_weights_B).mean(),
@@ -104,39 +116,59 @@ class Dpo:
         """Do nothing: there is no state."""
 
 
-def pair_losses(
-    batch: Batch, rejected_BCHW: torch.Tensor, context: StepContext, *, pair_loss: PairLoss, strengths: Strengths
-) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Return the loss of each pair, (B,), and the metrics. The batch's latents are those of the chosen images.
+@dataclass(frozen=True, eq=False)
+class LatentPairs:
+    """The latents of B pairs, (B, C, H, W) each, on the training device.
 
-    The reference comes first, so that no graph through the trained weights is alive while the model is the original
-    one. It predicts the same whole batch, so that an untrained adapter has exactly the reference's errors.
+    `conditioning()` returns that of their captions, B entries with size conditioning, from the model as it is then.
+    `step` and `micro_batch` select the timesteps and the noise.
     """
-    family, process = context.family, context.family.process
+
+    chosen_BCHW: torch.Tensor
+    rejected_BCHW: torch.Tensor
+    conditioning: Callable[[], Conditioning]
+    step: int
+    micro_batch: int
+
+
+def pair_losses(
+    pairs: LatentPairs,
+    context: StepContext,
+    *,
+    pair_loss: PairLoss,
+    strengths: Strengths,
+    reference: Callable[[], AbstractContextManager[None]],
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Return the loss of each pair, (B,), and the metrics. Within `reference()` the model is the reference.
+
+    The reference comes first, so that no graph through the trained weights is alive while they are exchanged. It
+    predicts the same whole batch, so that an untrained adapter has exactly the reference's errors.
+    """
+    family, process, num_pairs = context.family, context.family.process, len(pairs.chosen_BCHW)
     timesteps_B = uniform_timesteps(
-        batch.num_samples,
+        num_pairs,
         num_timesteps=process.num_timesteps,
-        generator=generator_for(context.run_seed, "timesteps", batch.step, batch.micro_batch),
+        generator=generator_for(context.run_seed, "timesteps", pairs.step, pairs.micro_batch),
         device=context.device,
         strengths=strengths,
     )
     noise_BCHW = gaussian_like(
-        batch.latents_BCHW, generator_for(context.run_seed, "noise", batch.step, batch.micro_batch), context.device
+        pairs.chosen_BCHW, generator_for(context.run_seed, "noise", pairs.step, pairs.micro_batch), context.device
     )
-    clean_BCHW = torch.cat([batch.latents_BCHW, rejected_BCHW])
+    clean_BCHW = torch.cat([pairs.chosen_BCHW, pairs.rejected_BCHW])
     noise_BCHW, timesteps_B = torch.cat([noise_BCHW, noise_BCHW]), torch.cat([timesteps_B, timesteps_B])
     noisy_BCHW = process.add_noise(clean_BCHW, noise_BCHW, timesteps_B)
     target_BCHW = process.target(clean_BCHW, noise_BCHW, timesteps_B)
 
     def errors() -> PairErrors:
-        conditioning = batch.conditioning_for(family).select([*range(batch.num_samples)] * 2)
+        conditioning = pairs.conditioning().select([*range(num_pairs)] * 2)
         return pair_errors(process, family.predict(noisy_BCHW, timesteps_B, conditioning), target_BCHW, timesteps_B)
 
-    reference = None
+    of_reference = None
     if pair_loss.needs_reference:
-        with context.prior():
-            reference = errors()
-    return pair_loss.of(errors(), reference, num_timesteps=process.num_timesteps)
+        with reference():
+            of_reference = errors()
+    return pair_loss.of(errors(), of_reference, num_timesteps=process.num_timesteps)
 
 
 def build(chosen: settings.Dpo, training: Training, reward: object) -> Dpo:

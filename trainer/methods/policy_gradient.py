@@ -27,7 +27,9 @@ from modules.system.seeds import derive_seed
 from trainer.events import PhaseChanged, WarningRaised
 from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
 from trainer.methods.ratio_check import RatioCheck
+from trainer.methods.rollout_images import RolloutImages
 from trainer.methods.rollouts import (
+    NOTHING_TO_LEARN,
     PromptBatch,
     SampledGroup,
     Sampling,
@@ -37,11 +39,6 @@ from trainer.methods.rollouts import (
     sample_group,
 )
 from trainer.methods.trained_chunks import PolicyRollout, TrainedChunk, trained_chunks
-
-_NOTHING_TO_LEARN = WarningRaised(
-    "The sampled images all have the same reward, or none: nothing is learned from them.",
-    "Use more images per prompt, or a reward model that distinguishes them.",
-)
 
 
 class Comparison(Protocol):
@@ -221,9 +218,17 @@ class PolicyGradient:
 
         num_images = sum(batch.num_samples for batch in group) * self.sampling.samples_per_prompt
         self._report(context, PhaseChanged("sampling", f"{num_images} images to train on"))
+        images = RolloutImages(self.sampling.samples_per_prompt)
         sampled = sample_group(
-            group, context, replace(self.sampling, loop=loop), self.reward, stored_states=stored_states
+            group,
+            context,
+            replace(self.sampling, loop=loop),
+            self.reward,
+            stored_states=stored_states,
+            on_images=None if self.is_trial else images.add,
         )
+        if not self.is_trial:
+            images.report(context, first_step)
         self._report(context, PhaseChanged("training"))
         self._state_before = self._comparison.state_dict()
         advantages = combined_advantages(
@@ -242,7 +247,7 @@ class PolicyGradient:
         chunks = [replace(chunk, micro_batch=order[chunk.micro_batch]) for chunk in chunks]
         rollout = PolicyRollout(first_step, tuple(chunks), selected, metrics)
         if rollout.is_silent:
-            self._warn_once(context, _NOTHING_TO_LEARN)
+            self._warn_once(context, NOTHING_TO_LEARN)
         return rollout
 
     def _micro_batches(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
-from modules.config.method_facts import rollout_of, scorers_of
+from modules.config.method_facts import rollout_of, scorers_of, trains_on_reward
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
 from modules.data.dataset import Dataset
@@ -35,12 +35,12 @@ def load_reward_models(
     approved_hashes: frozenset[str],
     on_bytes: Callable[[float, float], None] | None,
 ) -> RewardModels | None:
-    """Load the reward models of a config's method; None for a method that needs none.
+    """Load the reward models of a config's method; None for a method that needs none, where none are set.
 
     Raises DarkroomError for a file that is missing or does not match, and for code that is not approved.
     """
     in_use = scorers_of(config)
-    if in_use is None:
+    if in_use is None or not (in_use.all or trains_on_reward(config)):
         return None
     context = RewardContext(
         train_device,
@@ -54,7 +54,7 @@ def load_reward_models(
     held_out = in_use.held_out
     identity = repr([s.model_dump() for s in in_use.all])
     return RewardModels(
-        build_rewards(in_use.trained, context),
+        build_rewards(in_use.trained, context) if in_use.trained or trains_on_reward(config) else CompositeReward(()),
         # On its own scale, whatever weight it has in the settings.
         build_rewards([held_out.model_copy(update={"weight": 1.0, "enabled": True})], context) if held_out else None,
         hashlib.blake2b(identity.encode(), digest_size=12).hexdigest(),

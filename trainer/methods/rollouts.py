@@ -21,7 +21,13 @@ from modules.rewards.composite import CompositeReward
 from modules.sampling.diversity import mean_diversity
 from modules.sampling.rollout import Rollout, RolloutSettings, roll_out, sample_with
 from modules.system.seeds import derive_seed
+from trainer.events import WarningRaised
 from trainer.methods.protocol import StepContext
+
+NOTHING_TO_LEARN = WarningRaised(
+    "The sampled images all have the same reward, or none: nothing is learned from them.",
+    "Use more images per prompt, or a reward model that distinguishes them.",
+)
 
 OnImages = Callable[["Chunk", torch.Tensor], None]
 """Called with each chunk and its images (P, 3, H, W) in [0, 1], on the training device, before they are dropped."""

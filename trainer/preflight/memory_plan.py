@@ -6,7 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from modules.adapters.registry import ADAPTERS
 from modules.adapters.settings import AdapterSettings, layer_entries
-from modules.config.method_facts import learns_from, method_of, rollout_of, scorers_of, uses_prior
+from modules.config.method_facts import (
+    keeps_reference_copy,
+    learns_from,
+    method_of,
+    rollout_of,
+    scorers_of,
+    uses_prior,
+)
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.estimate.architecture import Architecture
@@ -52,7 +59,7 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
         scales_loss=config.training.precision == "float16",
         is_fused=is_fused(config.training.optimizer),
         sampled=_sampled(config),
-        has_originals=uses_prior(config),
+        has_originals=uses_prior(config) or keeps_reference_copy(config),
         runtime_bytes=0 if hardware.here().kind_of(config.general.train_device) == "cpu" else RUNTIME_BYTES,
     )
 

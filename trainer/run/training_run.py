@@ -182,7 +182,7 @@ def _training(
         prior=lambda: prior_mode(model.adapters, model.originals, model.trained_modules, setup.machine.precision),
         frozen_copy=lambda: FrozenCopy(p for group in model.groups for p in group.parameters.values()),
         reference=lambda copy: prior_mode((), (copy,), model.trained_modules, setup.machine.precision),
-        emit=setup.log.emit,
+        emit=pauses.emit,
         run_dir=setup.run_dir,
     )
 

@@ -115,6 +115,27 @@ def keep_pair(run_dir: Path, request: Request, given: Answer) -> None:
         write_bytes(folder / side / f"{request.name}.png", request.images[number].read_bytes())
 
 
+def kept_answer(run_dir: Path, name: str, pngs: Sequence[bytes]) -> Answer | None:
+    """Return the answer that the dataset of pairs has for a request with these images; None if it has none.
+
+    So a run that is resumed from an older backup does not ask again what was chosen since.
+    """
+    numbers = []
+    for side in ("chosen", "rejected"):
+        try:
+            kept = (pairs_dir(run_dir) / side / f"{name}.png").read_bytes()
+        except OSError:
+            return None
+        numbers.append(next((number for number, png in enumerate(pngs) if png == kept), None))
+    best, worst = numbers
+    return Answer("chosen", best, worst) if _is_valid(best, worst, len(pngs)) else None
+
+
+def request_named(run_dir: Path, name: str) -> Request | None:
+    """Return a request of a run that was neither withdrawn nor removed; None if there is none that can be read."""
+    return _read(choices_dir(run_dir) / "open" / name)
+
+
 def withdraw(request: Request) -> None:
     """Remove a request that is answered or not needed any more."""
     shutil.rmtree(request.folder, ignore_errors=True)

@@ -16,6 +16,13 @@ class Pauses:
         self._emit = emit
         self._clock = clock
         self._seconds = 0.0
+        self._phase = PhaseChanged("training")
+
+    def emit(self, event: Event) -> None:
+        """Emit an event of the training method; after a pause its newest phase is reported again."""
+        if isinstance(event, PhaseChanged):
+            self._phase = event
+        self._emit(event)
 
     def check(self) -> None:
         """Wait while the run is paused. Raises StopRequested once it is to stop."""
@@ -23,7 +30,7 @@ class Pauses:
             self._desk.check()
             return
         start = self._clock()
-        self._desk.check(lambda is_paused: self._emit(PhaseChanged("paused" if is_paused else "training")))
+        self._desk.check(lambda is_paused: self._emit(PhaseChanged("paused") if is_paused else self._phase))
         self._seconds += self._clock() - start
 
     def take_seconds(self) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from modules.config.method_facts import method_of, scorers_of
+from modules.config.method_facts import method_of, scorers_of, trains_on_reward
 from modules.config.schema import Config
 from modules.rewards.registry import REWARDS
 from modules.system.errors import DarkroomError
@@ -48,7 +48,7 @@ def reward_models(config: Config) -> Iterator[Problem]:
     in_use, method = scorers_of(config), method_of(config)
     if in_use is None:
         return
-    if not in_use.trained:
+    if not in_use.trained and trains_on_reward(config):
         yield Problem(
             "reward.models",
             f"{method.label} needs a reward model to train on.",

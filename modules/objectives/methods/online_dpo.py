@@ -1,0 +1,265 @@
+"""Online DPO: Diffusion-DPO on pairs that the model samples itself, chosen by a reward or by a person.
+
+Pairs of images as in Flow-GRPO's online baseline (Liu et al. 2025, arXiv 2505.05470), or of denoising steps as in SPO
+(Liang et al. 2024, arXiv 2406.04314).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Le
+
+from modules.objectives import rollout_fields as fields
+from modules.objectives.spec import MethodSpec, RolloutFacts
+from modules.sampling.registry import sampler_labels
+from modules.settings.field import Section, Setting, When, one_of
+from modules.system.problem import Problem
+
+_OF_IMAGES = When("pairs", ("images",))
+_OF_STEPS = When("pairs", ("steps",))
+
+
+class OnlineDpo(Section):
+    """Samples images of each prompt, and learns to prefer the best of them to the worst."""
+
+    name: Literal["online_dpo"] = "online_dpo"
+    chosen_by: Annotated[
+        Literal["reward", "person"],
+        Setting(
+            "Chosen by",
+            "Who chooses the best and the worst image of a prompt: the reward models, or a person. The run then waits "
+            "until the choices are made, on the page Choose or by any program that writes the answers into the run's "
+            "folder choices. Reward models are then only logged, and none is needed.",
+            choice_labels={"reward": "Reward models", "person": "A person"},
+        ),
+    ] = "reward"
+    candidates: Annotated[
+        int,
+        Ge(2),
+        Le(256),
+        Setting(
+            "Candidates",
+            "How many images of each prompt are sampled, or of a denoising step's next latents, of which the best and "
+            "the worst become a pair. More make clearer pairs and take longer. Published: 24 images, 4 latents.",
+            applies_when=When("chosen_by", ("reward",)),
+        ),
+    ] = 8
+    shown_candidates: Annotated[
+        int,
+        Ge(2),
+        Le(4),
+        Setting(
+            "Candidates shown",
+            "How many images of each prompt a person sees at once.",
+            unit="images",
+            applies_when=When("chosen_by", ("person",)),
+        ),
+    ] = 2
+    pairs: Annotated[
+        Literal["images", "steps"],
+        Setting(
+            "Pairs of",
+            "The best and the worst of the finished images, or of the candidates for the next denoising step, by the "
+            "images that they would lead to (SPO). The latter teaches details and does not change the layout.",
+            choice_labels={"images": "Images", "steps": "Denoising steps (SPO)"},
+        ),
+    ] = "images"
+    steps: fields.DenoisingSteps = 20
+    guidance: Annotated[
+        float,
+        Ge(0),
+        Le(100),
+        Setting(
+            "Guidance",
+            "Guidance scale: how closely the sampled images follow their prompts. The loss on pairs of images has no "
+            "guidance, that on pairs of denoising steps the same; 1 or less is none and twice as fast.",
+        ),
+    ] = 5.0
+    sampler: Annotated[
+        str,
+        *one_of(sampler_labels),
+        Setting(
+            "Sampler",
+            "The sampler of the images. Use the one that you will use.",
+            level="advanced",
+            applies_when=_OF_IMAGES,
+        ),
+    ] = "ddim"
+    size: fields.SampleSize = ""
+    loss: Annotated[
+        Literal["sigmoid", "ipo"],
+        Setting(
+            "Preference loss",
+            "Diffusion-DPO prefers the chosen image more than the reference does. IPO also keeps the preference from "
+            "growing without limit.",
+            choice_labels={"sigmoid": "Diffusion-DPO (sigmoid)", "ipo": "IPO"},
+            applies_when=_OF_IMAGES,
+        ),
+    ] = "sigmoid"
+    beta: Annotated[
+        float,
+        Gt(0),
+        Le(1_000_000),
+        Setting(
+            "Beta",
+            "How strongly the model is held at the reference: a larger beta stays closer to it. Published values are "
+            "2000 for Stable Diffusion 1.5 and 5000 for SDXL. A small beta can ruin the images.",
+            applies_when=_OF_IMAGES,
+        ),
+    ] = 2000.0
+    label_smoothing: Annotated[
+        float,
+        Ge(0),
+        Le(0.5),
+        Setting(
+            "Label smoothing",
+            "The assumed share of pairs that are chosen the wrong way round.",
+            level="advanced",
+            applies_when=_OF_IMAGES,
+        ),
+    ] = 0.0
+    sft_weight: Annotated[
+        float,
+        Ge(0),
+        Le(1000),
+        Setting(
+            "SFT weight",
+            "The weight of the denoising loss on the chosen images, which is added. It keeps their quality from "
+            "falling together with that of the rejected ones.",
+            level="advanced",
+            applies_when=_OF_IMAGES,
+        ),
+    ] = 0.0
+    timestep_share: Annotated[
+        float,
+        Gt(0),
+        Le(1),
+        Setting(
+            "Timestep share",
+            "The share of the denoising steps below the highest timestep that are compared and trained, chosen at "
+            "random for each batch.",
+            applies_when=_OF_STEPS,
+        ),
+    ] = 0.5
+    max_timestep: Annotated[
+        int,
+        Ge(1),
+        Le(1000),
+        Setting(
+            "Highest timestep",
+            "Only denoising steps up to this timestep are compared: before, the images are too blurred to be scored. "
+            "Published: 750.",
+            level="advanced",
+            applies_when=_OF_STEPS,
+        ),
+    ] = 750
+    step_beta: Annotated[
+        float,
+        Gt(0),
+        Le(1_000_000),
+        Setting(
+            "Beta of steps",
+            "How strongly the model is held at the reference. Published: 10.",
+            applies_when=_OF_STEPS,
+        ),
+    ] = 10.0
+    ratio_clip: Annotated[
+        float,
+        Gt(0),
+        Le(0.99),
+        Setting(
+            "Ratio clip",
+            "How far the probability ratio of the model and the reference may move before it is not trained further. "
+            "Published: 0.1.",
+            level="advanced",
+            applies_when=_OF_STEPS,
+        ),
+    ] = 0.1
+    updates_per_rollout: Annotated[
+        int,
+        Ge(1),
+        Le(64),
+        Setting(
+            "Steps per rollout",
+            "How many optimizer steps train on the same pairs, each with other noise.",
+        ),
+    ] = 4
+    pairs_per_update: Annotated[
+        int,
+        Ge(0),
+        Le(100_000),
+        Setting(
+            "Pairs per step",
+            "How many of a rollout's pairs an optimizer step trains on, in turn. 0 is all of them.",
+            level="advanced",
+        ),
+    ] = 0
+    reference: Annotated[
+        Literal["original", "refreshed"],
+        Setting(
+            "Reference",
+            "What the model is held at: the model before training, or a copy of it that is refreshed from time to "
+            "time, which lets it move further away. A fine-tune needs memory for the copy.",
+            choice_labels={"original": "Original model", "refreshed": "Refreshed copy"},
+        ),
+    ] = "original"
+    refresh_every: Annotated[
+        int,
+        Ge(1),
+        Le(100_000),
+        Setting(
+            "Refresh every",
+            "After this many optimizer steps the reference becomes the model as it is then.",
+            unit="steps",
+            applies_when=When("reference", ("refreshed",)),
+        ),
+    ] = 40
+    reward_sum: fields.RewardSum = "advantages"
+    held_out_reward: fields.HeldOutReward = "none"
+
+    @property
+    def samples_per_prompt(self) -> int:
+        """The number of images sampled for each prompt."""
+        if self.chosen_by == "person":
+            return self.shown_candidates
+        return 1 if self.pairs == "steps" else self.candidates
+
+
+def _problems(settings: OnlineDpo) -> Iterator[Problem]:
+    """Yield problems of the sample size, and of a person who would choose among denoising steps."""
+    yield from fields.size_problems(settings.size)
+    if settings.chosen_by == "person" and settings.pairs == "steps":
+        yield Problem(
+            "training.method.pairs",
+            "A person chooses among finished images, not among denoising steps.",
+            advice="Set the pairs to images, or choose by reward models.",
+        )
+
+
+def _rollout(settings: OnlineDpo) -> RolloutFacts:
+    """Return how it samples."""
+    trained = fields.trained_steps(settings.steps, settings.timestep_share) if settings.pairs == "steps" else 0
+    return RolloutFacts(
+        settings.steps, settings.guidance, samples_per_prompt=settings.samples_per_prompt, trained_steps=trained
+    )
+
+
+SPEC = MethodSpec(
+    "online_dpo",
+    "Online DPO",
+    "Online DPO samples images of each prompt and trains the model to prefer the best of them to the worst. Reward "
+    "models or a person choose them.",
+    OnlineDpo,
+    "trainer.methods.online_dpo:build",
+    rollout=_rollout,
+    held_out_reward=lambda settings: settings.held_out_reward,
+    trains_on_reward=lambda settings: settings.chosen_by == "reward",
+    learns_from=lambda settings: "prompts",
+    needs_reference=lambda settings: settings.reference == "original",
+    keeps_reference_copy=lambda settings: settings.reference == "refreshed",
+    steps_per_group=lambda settings: settings.updates_per_rollout,
+    splits_batches=True,
+    problems=_problems,
+)

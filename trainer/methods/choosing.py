@@ -1,0 +1,119 @@
+"""A person as the reward: the run asks which images of a prompt are the best and the worst, and waits for the answers.
+
+The folder `choices` of the run is the protocol (`trainer/run_folder/choices.py`), so that the window or any other
+program can answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from PIL import Image
+
+from modules.system.problem import count
+from trainer.events import PhaseChanged
+from trainer.methods.protocol import StepContext
+from trainer.methods.rollout_images import Extremes, as_images
+from trainer.methods.rollouts import Chunk
+from trainer.rollout_events import ChoicesWanted
+from trainer.run_folder.choices import (
+    SKIP,
+    Answer,
+    Request,
+    answer,
+    answer_of,
+    ask,
+    choices_dir,
+    keep_pair,
+    kept_answer,
+    request_named,
+    withdraw,
+)
+
+_SECONDS = 0.25  # between two looks at the folder
+
+
+def wait_a_moment() -> None:
+    """Wait until the folder is looked at again."""
+    time.sleep(_SECONDS)
+
+
+class Candidates:
+    """Collects the images of a rollout as PNG bytes while it is sampled, in their full size."""
+
+    def __init__(self) -> None:
+        self._by_prompt: dict[tuple[int, int], tuple[str, list[bytes]]] = {}  # by the batch's number and the row in it
+
+    def add(self, chunk: Chunk, images_B3PP: torch.Tensor) -> None:
+        """Add the images of a chunk (`OnImages`)."""
+        for row, (prompt, image) in enumerate(zip(chunk.prompts.captions, as_images(images_B3PP), strict=True)):
+            key = (chunk.prompts.micro_batch, row)
+            self._by_prompt.setdefault(key, (prompt, []))[1].append(_png_of(image))
+
+    def ask(self, run_dir: Path, step: int) -> list[Request]:
+        """Write a request for each prompt of the rollout before a step, in order, and return them.
+
+        A request has the same name only if it has the same images, so that pairs of a run that is resumed with other
+        settings do not replace each other. What is already in the dataset of pairs is answered by it.
+        """
+        requests = []
+        for number, (prompt, pngs) in enumerate(self._by_prompt.values()):
+            digest = hashlib.blake2b(b"".join(pngs), digest_size=4).hexdigest()
+            name = f"step-{step:08d}-{number + 1:03d}-{digest}"
+            request = ask(run_dir, name, prompt, pngs)
+            kept = kept_answer(run_dir, name, pngs)
+            if kept is not None and answer_of(request) is None:
+                answer(request, kept)
+            requests.append(request)
+        return requests
+
+
+def requests_of(run_dir: Path, names: Sequence[str]) -> list[Request] | None:
+    """Return the requests of a rollout by their names; None if some do not exist any more."""
+    found = [request_named(run_dir, name) for name in names]
+    return None if None in found else [request for request in found if request is not None]
+
+
+def wait_for_choices(
+    requests: Sequence[Request], step: int, context: StepContext, *, wait: Callable[[], None]
+) -> list[Extremes | None]:
+    """Wait until all requests are answered, and return the best and the worst image of each; None if there is none.
+
+    Every choice is kept as a pair at once. The run can be paused or stopped while it waits: then the requests and their
+    answers stay. A request whose folder was removed counts as skipped.
+    """
+    answers: dict[str, Answer] = {}
+    context.emit(PhaseChanged("choosing", f"{count(len(requests), 'choice')} to make"))
+    num_open = -1
+    while num_open:
+        for request in requests:
+            if request.name in answers:
+                continue
+            given = answer_of(request) if request.folder.exists() else SKIP
+            if given is not None:
+                keep_pair(context.run_dir, request, given)
+                answers[request.name] = given
+        if num_open != len(requests) - len(answers):
+            num_open = len(requests) - len(answers)
+            context.emit(ChoicesWanted(step, str(choices_dir(context.run_dir)), num_open))
+        if num_open:
+            context.check()
+            wait()
+    for request in requests:
+        withdraw(request)
+    return [_extremes(answers[request.name]) for request in requests]
+
+
+def _extremes(given: Answer) -> Extremes | None:
+    return None if given.best is None or given.worst is None else (given.best, given.worst)
+
+
+def _png_of(image: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, format="PNG", compress_level=1)
+    return buffer.getvalue()

@@ -1,0 +1,123 @@
+"""The newest rollout as image files: small copies of its images, for the window and other programs."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from modules.system.atomic import atomic_folder
+from modules.system.devices import CPU, move
+from trainer.events import WarningRaised
+from trainer.methods.protocol import StepContext
+from trainer.methods.rollouts import Chunk
+from trainer.rollout_events import Mark, RolloutSampled, SampledImage
+
+_SIDE_PX = 256
+_MOST_IMAGES = 64  # of a rollout, whole prompts; at least one
+_MOST_ROLLOUTS = 3  # that are kept
+
+Extremes = tuple[int, int]
+"""The numbers of the best and the worst image of a prompt."""
+
+
+def rollouts_dir(run_dir: Path) -> Path:
+    """Return the folder of the newest rollouts of a run."""
+    return run_dir / "rollouts"
+
+
+def as_images(images_B3PP: torch.Tensor) -> list[Image.Image]:
+    """Return images in [0, 1] as image objects."""
+    bytes_B3PP = (move(images_B3PP.detach(), CPU).float().clamp(0, 1) * 255).round().to(torch.uint8)
+    return [Image.fromarray(np.ascontiguousarray(image.permute(1, 2, 0).numpy())) for image in bytes_B3PP]
+
+
+@dataclass(frozen=True, slots=True)
+class _Small:
+    """A small image, its prompt, reward, and scores by reward model."""
+
+    image: Image.Image
+    prompt: str
+    reward: float
+    scores: Mapping[str, float]
+
+
+class RolloutImages:
+    """Collects small copies of the images of a rollout while it is sampled, and reports them when it is complete."""
+
+    def __init__(self, samples_per_prompt: int) -> None:
+        self._most_prompts = max(1, _MOST_IMAGES // samples_per_prompt)
+        self._by_prompt: dict[tuple[int, int], list[_Small]] = {}  # by the batch's number and the row in it
+
+    def add(self, chunk: Chunk, images_B3PP: torch.Tensor) -> None:
+        """Add the images of a chunk (`OnImages`); those of prompts beyond the limit are left out."""
+        for row, prompt in enumerate(chunk.prompts.captions):
+            key = (chunk.prompts.micro_batch, row)
+            if key not in self._by_prompt and len(self._by_prompt) == self._most_prompts:
+                return
+            [image] = as_images(images_B3PP[row : row + 1])
+            image.thumbnail((_SIDE_PX, _SIDE_PX))
+            scores = {name: values[row] for name, values in chunk.scores.items()}
+            self._by_prompt.setdefault(key, []).append(_Small(image, prompt, chunk.rewards[row], scores))
+
+    def report(self, context: StepContext, step: int, chosen: Sequence[Extremes | None] | None = None) -> None:
+        """Write the images into the run's folder and emit them, with the best and the worst of each prompt marked.
+
+        `chosen` has those of each prompt of the rollout, None for a prompt without; by default they are those with the
+        highest and the lowest reward. If the files cannot be written, that is a warning and the run continues.
+        """
+        folder = rollouts_dir(context.run_dir) / f"step-{step:08d}"
+        images = []
+        try:
+            with atomic_folder(folder) as unfinished:
+                for number, samples in enumerate(self._by_prompt.values()):
+                    extremes = _by_reward(samples) if chosen is None else chosen[number]
+                    for sample, small in enumerate(samples):
+                        name = f"{number + 1:03d}-{sample + 1:02d}.png"
+                        small.image.save(unfinished / name, format="PNG")
+                        images.append(_event_of(small, folder / name, _mark(sample, extremes)))
+            _remove_old(folder)
+        except OSError as error:
+            advice = "Training continues. Check the disk and the folder's permissions."
+            context.emit(WarningRaised(f"The images of the rollout could not be written to {folder}: {error}", advice))
+            return
+        context.emit(RolloutSampled(step, tuple(images)))
+
+
+def _by_reward(samples: Sequence[_Small]) -> Extremes | None:
+    """Return the numbers of the best and the worst sample; None if their rewards are equal, or missing."""
+    scored = [number for number, small in enumerate(samples) if math.isfinite(small.reward)]
+    best = max(scored, key=lambda n: samples[n].reward, default=0)
+    worst = min(scored, key=lambda n: samples[n].reward, default=0)
+    return (best, worst) if scored and samples[best].reward > samples[worst].reward else None
+
+
+def _mark(sample: int, extremes: Extremes | None) -> Mark:
+    if extremes is None or sample not in extremes:
+        return ""
+    return "best" if sample == extremes[0] else "worst"
+
+
+def _event_of(small: _Small, path: Path, mark: Mark) -> SampledImage:
+    return SampledImage(
+        str(path),
+        small.prompt,
+        small.reward if math.isfinite(small.reward) else None,
+        {name: score for name, score in small.scores.items() if math.isfinite(score)},
+        mark,
+    )
+
+
+def _remove_old(newest: Path) -> None:
+    """Remove all but the newest rollouts; those of later steps are left by a run that was resumed earlier."""
+    others = sorted(path for path in newest.parent.glob("step-*") if path.is_dir() and path != newest)
+    later = [path for path in others if path.name > newest.name]
+    earlier = [path for path in others if path.name < newest.name]
+    for path in (*later, *earlier[: -(_MOST_ROLLOUTS - 1)]):
+        shutil.rmtree(path, ignore_errors=True)
