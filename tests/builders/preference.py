@@ -7,22 +7,58 @@ from typing import Any
 
 from modules.config.schema import Config
 from modules.objectives.registry import METHODS
+from modules.objectives.spec import MethodSpec
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.pairs import draw_pairs
 
 CAPTIONS = ["a disc", "a square, red"]
 
-# A method that is added needs a line here; one with a reference has a loss that uses it.
+# Settings by a name of their own: every method but the denoising of given images, which a method that is added needs,
+# too. A method that may have a reference has one.
 SHORT: dict[str, dict[str, Any]] = {
-    "alignprop": {"steps": 3, "gradient_truncation": "fixed", "backprop_steps": 2, "guidance": 2.0},
-    "dpo": {"beta": 100.0},
-    "ddpo": {"steps": 3, "samples_per_prompt": 2, "guidance": 2.0, "kl_weight": 0.1},
-    "grpo": {"steps": 3, "group_size": 2, "guidance": 1.0, "kl_weight": 0.1},
+    "alignprop": {
+        "name": "alignprop",
+        "steps": 3,
+        "gradient_truncation": "fixed",
+        "backprop_steps": 2,
+        "guidance": 2.0,
+    },
+    "dpo": {"name": "dpo", "beta": 100.0},
+    "mapo": {"name": "dpo", "loss": "mapo"},
+    "online_dpo": {"name": "online_dpo", "steps": 3, "candidates": 2, "beta": 100.0, "updates_per_rollout": 2},
+    "refreshed": {
+        "name": "online_dpo",
+        "steps": 3,
+        "candidates": 3,
+        "guidance": 2.0,
+        "beta": 100.0,
+        "updates_per_rollout": 2,
+        "reference": "refreshed",
+        "refresh_every": 1,
+    },
+    "ddpo": {"name": "ddpo", "steps": 3, "samples_per_prompt": 2, "guidance": 2.0, "kl_weight": 0.1},
+    "grpo": {"name": "grpo", "steps": 3, "group_size": 2, "guidance": 1.0, "kl_weight": 0.1},
 }
 
-# Those of the registry that do not only denoise given images.
-PREFERENCE_METHODS = [name for name in METHODS if name != "denoise"]
+NAMES = list(SHORT)
+PLAIN_NAMES = [name for name in NAMES if name in METHODS]  # one for each method
+NEEDED = {name for name in METHODS if name != "denoise"}
+
+
+def spec_of(name: str) -> MethodSpec:
+    """Return the record of a method by the name of its settings."""
+    return METHODS[SHORT[name]["name"]]
+
+
+def settings_of(name: str) -> Any:
+    """Return the settings of that name."""
+    return spec_of(name).settings(**SHORT[name])
+
+
+def needs_reference(name: str) -> bool:
+    """Return whether its loss compares the model with a reference."""
+    return spec_of(name).needs_reference(settings_of(name))
 
 
 def draw_both(folder: Path) -> Path:
@@ -34,10 +70,8 @@ def draw_both(folder: Path) -> Path:
 
 
 def preference_config(folder: Path, *, model: Path, drawn: Path, method: str, **changes: Any) -> Config:
-    """Return a run of a method, one step an epoch, whose text encoders are trained too."""
-    spec = METHODS[method]
-    settings = {"name": method, **SHORT[method]}
-    uses_pairs = spec.learns_from(spec.settings(**SHORT[method])) == "pairs"
+    """Return a run of a method by the name of its settings, two epochs of one accumulation group each."""
+    uses_pairs = spec_of(method).learns_from(settings_of(method)) == "pairs"
     concept = {"path": str(drawn / "pairs"), "kind": "pairs"} if uses_pairs else {"path": str(drawn / "images")}
     config = small_config(
         folder,
@@ -45,7 +79,7 @@ def preference_config(folder: Path, *, model: Path, drawn: Path, method: str, **
         images=drawn / "images",
         general={"temp_device": "cpu:1"},
         concepts=[concept],
-        training={"method": settings, "epochs": 2, "batch_size": 2},
+        training={"method": SHORT[method], "epochs": 2, "batch_size": 2},
         reward={"models": [{"kind": "brightness"}], "measure_every": {"unit": "never"}},
     )
     return laid_over(config, changes)

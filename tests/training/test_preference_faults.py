@@ -13,9 +13,8 @@ import torch
 
 from modules.adapters.lora_layers import LoraAdapter
 from modules.memory import checkpointing
-from modules.objectives.registry import METHODS
 from modules.optim.param_groups import named_parameters
-from tests.builders.preference import PREFERENCE_METHODS, SHORT, draw_both, preference_config
+from tests.builders.preference import PLAIN_NAMES, SHORT, draw_both, needs_reference, preference_config
 from tests.builders.runs import run
 from trainer.events import RunFailed
 from trainer.methods.protocol import StepContext, StepLoss
@@ -71,7 +70,7 @@ def prepared_with(monkeypatch: pytest.MonkeyPatch, change: Callable[[Prepared], 
     monkeypatch.setattr(training_run, "prepare", prepare)
 
 
-@pytest.mark.parametrize("method", PREFERENCE_METHODS)
+@pytest.mark.parametrize("method", PLAIN_NAMES)
 @pytest.mark.parametrize(
     ("mode", "layers", "message"),
     [
@@ -102,7 +101,7 @@ def test_reentrant_checkpointing(
         assert message in ending_of(method, mode, **layers)
 
 
-@pytest.mark.parametrize("method", PREFERENCE_METHODS)
+@pytest.mark.parametrize("method", PLAIN_NAMES)
 def test_a_reference_left_active(method: str, ending_of: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     left_open: list[Any] = []  # a generator without a reference to it is closed at once
 
@@ -122,12 +121,7 @@ def test_a_reference_left_active(method: str, ending_of: Callable[..., str], mon
     assert "left the reference model active" in ending_of(method)
 
 
-def needs_reference(method: str) -> bool:
-    spec = METHODS[method]
-    return spec.needs_reference(spec.settings(**SHORT[method]))
-
-
-@pytest.mark.parametrize("method", [m for m in PREFERENCE_METHODS if needs_reference(m)])
+@pytest.mark.parametrize("method", [m for m in PLAIN_NAMES if needs_reference(m)])
 def test_adapters_that_stay_off_after_a_reference(
     method: str, ending_of: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,7 +136,7 @@ def test_adapters_that_stay_off_after_a_reference(
     assert NOTHING in ending_of(method)
 
 
-@pytest.mark.parametrize("method", PREFERENCE_METHODS)
+@pytest.mark.parametrize("method", PLAIN_NAMES)
 def test_a_frozen_adapter(method: str, ending_of: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     def plant(prepared: Prepared) -> None:
         for parameter in named_parameters(prepared.model.groups).values():
@@ -152,7 +146,7 @@ def test_a_frozen_adapter(method: str, ending_of: Callable[..., str], monkeypatc
     assert NOTHING in ending_of(method)
 
 
-@pytest.mark.parametrize("method", PREFERENCE_METHODS)
+@pytest.mark.parametrize("method", PLAIN_NAMES)
 def test_the_frozen_adapter_of_a_single_layer(
     method: str, ending_of: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ from modules.families.protocol import PartMemory
 from modules.optim.param_groups import named_parameters
 from modules.system.devices import CPU, Device
 from tests.builders.matrix import matrix
-from tests.builders.preference import PREFERENCE_METHODS, SHORT, draw_both, preference_config
+from tests.builders.preference import NAMES, NEEDED, SHORT, draw_both, preference_config, settings_of, spec_of
 from tests.builders.runs import run
 from trainer.benchmark.loop_speed import run_setup
 from trainer.events import Event, StepFinished
@@ -44,7 +44,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_method_has_short_settings() -> None:
-    assert set(SHORT) == set(PREFERENCE_METHODS)
+    assert {settings["name"] for settings in SHORT.values()} == NEEDED
 
 
 # ---- gradients
@@ -107,7 +107,7 @@ def gradients(prepared: Prepared, memory: PartMemory) -> Tensors:
 
 @pytest.mark.parametrize(
     ("model", "trains", "method", "memory"),
-    matrix(["tiny_sd", "tiny_sdxl"], ["adapter", "full"], PREFERENCE_METHODS, list(MEMORIES)),
+    matrix(["tiny_sd", "tiny_sdxl"], ["adapter", "full"], NAMES, list(MEMORIES)),
 )
 def test_gradients_equal_the_plain_ones_bit_for_bit(
     request: pytest.FixtureRequest, prepared_runs: PreparedRuns, model: str, trains: str, method: str, memory: str
@@ -141,7 +141,7 @@ def different(one: Tensors, other: Tensors) -> set[str]:
         )
         for row in [
             (method, model, trains, memory)
-            for method in PREFERENCE_METHODS
+            for method in NAMES
             for model in ("tiny_sd", "tiny_sdxl")
             for trains in ("adapter", "full")
             for memory in ("block", "whole")
@@ -166,7 +166,7 @@ def test_all_that_is_trained_moves_and_a_text_encoder_stops_in_mid_run(
         model=request.getfixturevalue(model),
         drawn=drawn,
         method=method,
-        training={"trains": trains, "epochs": 4},
+        training={"trains": trains, "epochs": 4 // spec_of(method).steps_per_group(settings_of(method))},
         parts={"unet": {"checkpointing": memory}, **encoders},
     )
     runs, states = [], []
