@@ -47,6 +47,13 @@ _ALIGNPROP = {
     "backprop_steps": 1,
 }
 _DPO = {"name": "dpo", "beta": 2000.0}
+_ONLINE_DPO = {
+    "name": "online_dpo",
+    **_SAMPLING,
+    "candidates": 8,
+    "beta": 2000.0,
+    "updates_per_rollout": 4,
+}
 _DDPO = {
     "name": "ddpo",
     **_SAMPLING,
