@@ -131,7 +131,6 @@ def preference_config(preset: Config, folder: Path, case: Case, start: Start) ->
         "learning_rate": case.learning_rate,
         "batch_size": case.batch_size,
         "ema": {"mode": "off"},
-        **case.training,
     }
     tree["adapter"] |= {"layers": "all"}
     tree["parts"] |= {"text_encoder": {"train": False}}
