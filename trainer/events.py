@@ -51,6 +51,7 @@ class RunStarted:
     trained_parts: tuple[str, ...]
     device: str
     num_threads: int
+    num_prompts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class PhaseChanged:
 
 @dataclass(frozen=True, slots=True)
 class DownloadProgress:
-    """How much of the base model is downloaded, in millions of bytes."""
+    """How much of a model or a data set is downloaded, in millions of bytes."""
 
     may_coalesce: ClassVar[bool] = True
 
@@ -76,7 +77,7 @@ class DownloadProgress:
 
 @dataclass(frozen=True, slots=True)
 class CacheProgress:
-    """How far a cache is built. `what` is "images" or "captions"."""
+    """How far a cache is built. `what` is "images", "conditioning images", "masks" or "captions"."""
 
     may_coalesce: ClassVar[bool] = True
 
@@ -90,7 +91,7 @@ class CacheProgress:
 class CacheFilled:
     """A cache has every entry of a dataset: `num_found` of `num_entries` were there before; `num_bytes` is their size.
 
-    `what` is "images" or "captions". Equal images or captions share an entry.
+    `what` is "images", "conditioning images" or "captions". Equal images or captions share an entry.
     """
 
     may_coalesce: ClassVar[bool] = False
@@ -105,7 +106,8 @@ class CacheFilled:
         """The event as a sentence, with the hit rate."""
         entries = count(self.num_entries, "entry", "entries")
         found = f"{self.num_found:,} of {entries} found ({self.num_found / self.num_entries:.0%})"
-        name = {"images": "Latent cache", "captions": "Text cache"}.get(self.what, self.what)
+        names = {"images": "Latent cache", "conditioning images": "Conditioning image cache", "captions": "Text cache"}
+        name = names.get(self.what, self.what)
         return f"{name}: {found}, {self.num_entries - self.num_found:,} encoded; {self.num_bytes / 1e6:,.1f} MB."
 
 
@@ -191,7 +193,7 @@ class RewardMeasured:
     `followed` is the weighted sum that the training maximizes, `held_out` the score of the reward model `held_out_by`,
     which is measured only. `by_reward_model` has the score of each reward model. `best_step` is the step at which
     `held_out` (`followed` without a held-out reward model) was highest in this run; a measurement before the first
-    step does not count.
+    step does not count. `diversity` is how different the images of a prompt are, if prompts have several seeds.
     """
 
     may_coalesce: ClassVar[bool] = False
@@ -203,6 +205,7 @@ class RewardMeasured:
     held_out_by: str = ""
     by_reward_model: Mapping[str, float] = field(default_factory=dict)
     best_step: int | None = None
+    diversity: float | None = None
 
     @property
     def is_best(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from modules.config.method_facts import method_of
+from modules.config.method_facts import learns_from, method_of
 from modules.config.schema import Config
 from modules.families.registry import FAMILIES
 from modules.families.spec import FamilySpec, Role
@@ -30,13 +30,15 @@ _TABLE: dict[str, frozenset[Role]] = {
 class PhaseFacts:
     """The facts of a run that decide which parts a phase needs.
 
-    They are the caches in use, the trained parts, and whether a training step samples images (`samples_to_learn`).
+    They are the caches in use, the trained parts, and whether a training step samples images (`samples_to_learn`) and
+    decodes them, and whether it needs the latents of images (`reads_images`).
     """
 
     has_latent_cache: bool
     has_text_cache: bool
     trained_parts: frozenset[str]
     samples_to_learn: bool = False
+    reads_images: bool = True
 
 
 def phase_facts(config: Config) -> PhaseFacts:
@@ -49,6 +51,7 @@ def phase_facts(config: Config) -> PhaseFacts:
         has_text_cache=config.data.text_cache and not trains_text_encoder,
         trained_parts=trained,
         samples_to_learn=method_of(config).samples_images,
+        reads_images=learns_from(config) != "prompts",
     )
 
 
@@ -62,7 +65,8 @@ def needed_parts(phase: str, spec: FamilySpec, facts: PhaseFacts) -> frozenset[s
     if roles is None:
         roles = frozenset[Role]({"denoiser"})
         decodes = phase == TRAIN and facts.samples_to_learn
-        roles |= frozenset[Role]() if facts.has_latent_cache and not decodes else {"vae"}
+        encodes = not facts.has_latent_cache and (facts.reads_images or phase == VALIDATE)
+        roles |= frozenset[Role]({"vae"}) if encodes or decodes else frozenset[Role]()
         roles |= frozenset[Role]() if facts.has_text_cache else {"text_encoder"}
     needed = {p.name for p in spec.parts if p.role in roles}
     if phase in (TRAIN, VALIDATE):

@@ -13,7 +13,7 @@ Mark = Literal["", "best", "worst"]
 class SampledImage:
     """An image of a rollout: its file, prompt, reward (None without a score), and the score of each reward model.
 
-    `mark` says whether it is the best or the worst of its prompt.
+    `mark` shows whether it is the best or the worst of its prompt.
     """
 
     path: str
@@ -37,7 +37,7 @@ class RolloutSampled:
 class ChoicesWanted:
     """The run waits until a person has chosen among images, `num_open` times; the requests are in `path`.
 
-    0 says that it goes on.
+    0 reports that the run continues.
     """
 
     may_coalesce: ClassVar[bool] = False

@@ -8,18 +8,19 @@ from functools import partial
 from modules.data.cache.stat_index import StatIndex
 from modules.data.captions.sources import CaptionOrigin
 from modules.data.concept import Concept
-from modules.data.pair_scan import scan_source
+from modules.data.dataset import scan_concept
+from modules.data.hub import HUB_SCHEME
 from modules.data.scan import Scan, image_index
 from modules.system.paths import from_root
 from ui.run.background import Background
 from ui.signal import notify
 
-Key = tuple[str, bool, CaptionOrigin, bool]
+Key = tuple[str, bool, CaptionOrigin, str]
 Result = Scan | str  # a scan, or the reason for its failure
 
 
 class Scans:
-    """Scans by folder, depth and origin of captions."""
+    """Scans by folder, depth, origin of captions, and concept type."""
 
     def __init__(self, background: Background) -> None:
         self._background = background
@@ -40,7 +41,7 @@ class Scans:
             self._waiting[key].append(done)
             return
         self._waiting[key] = [done]
-        self._background.run(partial(_scan, key, self._index), partial(self._keep, key))
+        self._background.run(partial(_scan, concept, self._index), partial(self._keep, key))
 
     def forget(self) -> None:
         """Drop all results, so that the next request scans again."""
@@ -53,21 +54,16 @@ class Scans:
 
 
 def _key(concept: Concept) -> Key:
-    return concept.path.strip(), concept.include_subfolders, concept.caption_origin, concept.holds_pairs
+    return concept.path.strip(), concept.include_subfolders, concept.caption_origin, concept.kind
 
 
-def _scan(key: Key, index: StatIndex) -> Result:
-    path, include_subfolders, captions, holds_pairs = key
-    if not path:
-        return "no folder chosen"
+def _scan(concept: Concept, index: StatIndex) -> Result:
+    if not concept.path.strip():
+        return "no folder chosen" if concept.has_images else "no file chosen"
+    if concept.path.strip().startswith(HUB_SCHEME):
+        return "on the Hugging Face hub"
     try:
-        return scan_source(
-            from_root(path),
-            include_subfolders=include_subfolders,
-            captions=captions,
-            holds_pairs=holds_pairs,
-            index=index,
-        )
+        return scan_concept(concept, from_root(concept.path.strip()), index=index)
     except FileNotFoundError:
         return "not found"
     except OSError as error:

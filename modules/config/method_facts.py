@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from modules.config.schema import Config
+from modules.estimate.step_passes import StepPasses, passes_of_step
+from modules.families.registry import FAMILIES
 from modules.objectives.registry import METHODS
 from modules.objectives.spec import LearnsFrom, MethodSpec, RolloutFacts
 from modules.rewards.selection import ScorersInUse, scorers_in_use
@@ -30,10 +32,33 @@ def learns_from(config: Config) -> LearnsFrom:
     return method_of(config).learns_from(config.training.method)
 
 
+def images_per_pass(config: Config) -> int:
+    """Return how many images of a sample of the batch a training pass contains: 2 for pairs."""
+    rollout = rollout_of(config)
+    return 2 if learns_from(config) == "pairs" else rollout.images_per_pass if rollout is not None else 1
+
+
+def step_passes(config: Config) -> StepPasses:
+    """Return the passes through the denoiser of an optimizer step with full batches."""
+    method, training = method_of(config), config.training
+    denoisers = FAMILIES[config.model.family].names_of("denoiser")
+    return passes_of_step(
+        training.batch_size * training.accumulation_steps,
+        rollout=rollout_of(config),
+        sampled_share=method.sampled_share(training.method),
+        images_per_pass=2 if learns_from(config) == "pairs" else 1,
+        has_reference=uses_prior(config) or keeps_reference_copy(config),
+        steps_per_group=steps_per_group(config),
+        repeats_forward=any(config.part(name).checkpointing != "off" for name in denoisers),
+    )
+
+
 def uses_prior(config: Config) -> bool:
     """Return whether training steps need predictions of the original model, before any training."""
     if method_of(config).needs_reference(config.training.method):
         return True
+    if learns_from(config) == "prompts":  # its images are sampled: no mask and no concept needs the original model
+        return False
     masks = config.masks
     preserves = masks.enabled and masks.prior_preservation_weight > 0 and masks.unmasked_weight < 1
     has_concept = any(c.enabled and c.kind == "prior_prediction" for c in config.concepts)
@@ -54,3 +79,16 @@ def trains_on_reward(config: Config) -> bool:
 def steps_per_group(config: Config) -> int:
     """Return how many optimizer steps are made from one accumulation group of the loader."""
     return method_of(config).steps_per_group(config.training.method)
+
+
+def reports(config: Config, metric: str) -> bool:
+    """Return whether the method reports a metric with its settings, such as "kl"."""
+    return metric in method_of(config).reports(config.training.method)
+
+
+def seeds_per_measured_prompt(config: Config) -> int:
+    """Return with how many seeds each prompt of a reward measurement is sampled at least.
+
+    Two where the diversity is limited and the method's own rollouts do not report it.
+    """
+    return 2 if config.reward.min_diversity is not None and not reports(config, "diversity") else 1

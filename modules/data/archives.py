@@ -1,4 +1,4 @@
-"""Files inside archives: tar shards, as WebDataset writes them, and the images in the rows of Parquet files.
+"""Files inside archives: tar shards, as WebDataset writes them, and the images in the rows of Parquet and Arrow files.
 
 A path below an archive names one of its files: `shards/0001.tar/000123.jpg`. Each archive is indexed once, so any
 of its files is read at its place without reading those before it; a run can so resume in the middle of a shard, and
@@ -17,7 +17,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from modules.data.tables import ROW_SUFFIX, TABLE_SUFFIXES, read_row_image, row_and_column
+from modules.data.table_files import TABLE_SUFFIXES
+from modules.data.tables import ROW_SUFFIX, read_row_image, row_and_column
 from modules.system.problem import count
 from modules.system.regular_files import FileTooLargeError, open_regular
 
@@ -29,7 +30,7 @@ ARCHIVE_SUFFIXES = SHARD_SUFFIXES | TABLE_SUFFIXES
 class FileStatus:
     """The size of a file and its modification time.
 
-    A file in an archive has the time of the archive; an image in a row of a Parquet file also has its size.
+    A file in an archive has the time of the archive; an image in a row of a Parquet or Arrow file also has its size.
     """
 
     size_bytes: int
@@ -129,7 +130,7 @@ class _Part(io.RawIOBase):
 
 
 def _row(archive: Path, path: Path) -> tuple[int, str]:
-    """Return the row and the column that a path into a Parquet file names. Raises FileNotFoundError for others."""
+    """Return the row and the column that a path into a Parquet or Arrow file names. Raises FileNotFoundError."""
     if path.suffix != ROW_SUFFIX or path.parent != archive:
         raise FileNotFoundError(errno.ENOENT, f"not in {archive.name}", str(path))
     return row_and_column(path.name)

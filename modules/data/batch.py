@@ -16,6 +16,17 @@ if TYPE_CHECKING:  # the window's process imports the type but never torch
 
 
 @dataclass(frozen=True, eq=False)
+class InpaintingInputs:
+    """What an inpainting model gets beside the noisy latents of a batch, at their size and in their dtype.
+
+    The masks are 1 where it inpaints and 0 elsewhere, and the latents those of the conditioning images.
+    """
+
+    masks_B1HW: torch.Tensor
+    latents_BCHW: torch.Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class Batch:
     """A micro-batch of images of one size. B images; shapes: latents (B, C, H, W), loss weights (B,).
 
@@ -35,6 +46,7 @@ class Batch:
     or has for each pair whether both images are the same, from which nothing can be learned.
     `empty_for` is empty, or has the indices of the text encoders that get the empty prompt for each image; then
     `conditioning` has one more entry at the end, that of the empty prompt.
+    `inpainting` is None except for inpainting models.
     """
 
     latents_BCHW: torch.Tensor
@@ -55,6 +67,7 @@ class Batch:
     prior_samples: tuple[bool, ...] = ()
     rejected_latents_BCHW: torch.Tensor | None = None
     same_pairs: tuple[bool, ...] = ()
+    inpainting: InpaintingInputs | None = None
 
     @property
     def num_samples(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from modules.data.rotation import NO_ROTATION, Angles
@@ -77,6 +77,16 @@ class BucketRules:
         if self.fixed is not None:
             return (self._sizes_at(str(self.fixed)),)
         return tuple(self._sizes_at(r) for r in self.resolutions_px)
+
+    def prompt_sizes(self, override_px: tuple[int | str, ...] = ()) -> tuple[Size, ...]:
+        """Return the size of images sampled for prompts without an image at each resolution: a square, or its size.
+
+        `override_px` replaces the resolutions as in `sizes`.
+        """
+        fixed = (str(self.fixed),) if self.fixed is not None else ()
+        resolutions = override_px or fixed or self.resolutions_px
+        square = replace(self, is_bucketing=False)
+        return tuple(square._sizes_at(r)[0] for r in resolutions)
 
     def are_fixed(self, override_px: tuple[int | str, ...] = ()) -> tuple[bool, ...]:
         """Return for each resolution of `sizes` whether it is a size, such as "1024x768", that all images get."""

@@ -12,7 +12,7 @@ from modules.data.image_settings import IMAGE_AUGMENTATION, ImageChanges
 from modules.settings.field import Section, Setting, When
 from modules.system.paths import from_root
 
-Kind = Literal["training", "validation", "prior_prediction", "regularization", "pairs", "validation_pairs"]
+Kind = Literal["training", "validation", "prior_prediction", "regularization", "prompts", "pairs", "validation_pairs"]
 PAIR_KINDS = ("pairs", "validation_pairs")
 VALIDATION_KINDS = ("validation", "validation_pairs")
 DatasetKind = Literal["training", "validation"]
@@ -31,8 +31,11 @@ class Concept(Section):
         str,
         Setting(
             "Folder",
-            "The folder that holds the images, or tar shards (WebDataset) or Parquet files with images. Also a single "
-            "image, shard or Parquet file.",
+            "The folder that holds the images, or tar shards (WebDataset), Parquet or Arrow files with images, such as "
+            "a saved Hugging Face data set. Also a single image or one of these files, or a data set of the hub: "
+            "hf://datasets/owner/name, which is downloaded at the start. Of prompts: a text file with one per line "
+            "(lines that begin with # are left out), a .jsonl, .csv or .parquet file with a column of prompts, or a "
+            "folder of such files.",
             path_kind="folder",
         ),
     ] = ""
@@ -46,7 +49,8 @@ class Concept(Section):
             "original predictions for their images and captions: the target is the prediction of the model as it was "
             "before any training, at the same noise and timestep. Regularization concepts hold images of the general "
             "class: each epoch trains on as many of them as on training images, in turn, with the loss weight of their "
-            "concept. Preference pairs hold a chosen and a rejected image for each caption, which Diffusion-DPO trains "
+            "concept. Prompts concepts have no images, for methods that train on images they sample themselves. "
+            "Preference pairs hold a chosen and a rejected image for each caption, which Diffusion-DPO trains "
             "on: a folder with the subfolders chosen and rejected, in which the images of a pair have the same name, "
             "or a metadata file (.jsonl, .csv, .parquet) with the columns chosen, rejected and caption, or those of "
             "Pick-a-Pic. Validation pairs are only evaluated.",
@@ -55,6 +59,7 @@ class Concept(Section):
                 "validation": "Validation",
                 "prior_prediction": "Prior prediction",
                 "regularization": "Regularization",
+                "prompts": "Prompts",
                 "pairs": "Preference pairs",
                 "validation_pairs": "Validation pairs",
             },
@@ -104,9 +109,10 @@ class Concept(Section):
         str,
         Setting(
             "Caption columns",
-            "The columns with the captions, separated by commas; each is a caption of the image.",
+            "The columns with the captions in metadata files and in tables of prompts, separated by commas; each is a "
+            "caption of the image.",
+            level="advanced",
             empty_means="text, caption or prompt",
-            applies_when=When("caption_source", ("metadata",)),
             group=_CAPTIONS,
         ),
     ] = ""
@@ -241,6 +247,11 @@ class Concept(Section):
         file = from_root(named) if named or self.caption_source == "one_file" else None
         columns = tuple(c.strip() for c in self.caption_columns.split(",") if c.strip())
         return CaptionOrigin(self.caption_source, file, self.caption_extension, self.fixed_caption, columns)
+
+    @property
+    def has_images(self) -> bool:
+        """Whether it has images, and not only prompts."""
+        return self.kind != "prompts"
 
     @property
     def zero_field(self) -> Literal["", "repeats", "samples_per_epoch"]:

@@ -22,7 +22,8 @@ from modules.data.images import BrokenImageError
 from modules.data.listing import Skipped
 from modules.data.order import ConceptRepeats
 from modules.data.pair_scan import scan_source
-from modules.data.scan import SourceImage, Watch, unwatched
+from modules.data.prompts import scan_prompts
+from modules.data.scan import Scan, SourceImage, Watch, unwatched
 from modules.data.transforms.geometry import Box
 from modules.data.transforms.recipe import angles_of
 from modules.system.paths import from_root
@@ -31,7 +32,7 @@ from modules.system.seeds import derive_seed
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """An image of a concept, with its resize and center crop at each resolution.
+    """An image of a concept, with its resize and center crop at each resolution; or a prompt with its sizes.
 
     `background` is the colour behind its transparent places; None where it has none. `name` is its path within the
     concept's folder, from which its augmentations are drawn. `mask_box` is the box around the white of its mask, in
@@ -55,6 +56,7 @@ class ConceptFacts:
     """The values of a concept that matter once its images are scanned.
 
     `samples_per_epoch` is None where the repeats set the number of samples. `seed` is None where the run's applies.
+    `draws_masks`: images without a mask get a random inpainting mask, another one for each version.
     """
 
     name: str
@@ -68,17 +70,23 @@ class ConceptFacts:
     image: ImageChanges = field(default_factory=ImageChanges)
     image_variations: int = 1
     captions: CaptionRules = NO_CHANGES
+    draws_masks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class WantedCompanions:
-    """Which files beside the images a run uses. Masks are also read for concepts that crop to them."""
+    """Which files beside the images a run uses. Masks are also read for concepts that crop to them.
+
+    `inpainting` is set for models that get an inpainting mask and a conditioning image with each image.
+    """
 
     masks: bool = False
     conditioning_images: bool = False
+    inpainting: bool = False
 
 
 NO_COMPANIONS = WantedCompanions()
+_MATCHED = ("training", "prompts")  # the kinds whose samples regularization concepts match
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,16 +153,15 @@ def build_dataset(
     for concept, folder in active:
         at_resolutions = sizes[concept.image.resolution_px]
         at_resolutions *= num_resolutions // len(at_resolutions)
-        scan = scan_source(
-            folder,
-            include_subfolders=concept.include_subfolders,
-            captions=concept.caption_origin,
-            holds_pairs=concept.holds_pairs,
-            index=index,
-            watch=watch,
-        )
+        scan = scan_concept(concept, folder, index=index, watch=watch)
         skipped += scan.skipped
         wrong_settings += [(len(facts), s) for s in scan.skipped if s.setting]
+        if not concept.has_images:
+            prompt_sizes = rules.prompt_sizes(concept.image.resolution_px)
+            prompt_sizes *= num_resolutions // len(prompt_sizes)
+            examples += [_prompt(p, len(facts), folder, prompt_sizes) for p in scan.images]
+            facts.append(_facts_of(concept, concept.name or folder.name, draws_masks=False))
+            continue
         for image in scan.images:
             try:
                 examples.append(_example(image, len(facts), concept, folder, rules, at_resolutions, wanted))
@@ -162,9 +169,34 @@ def build_dataset(
                 skipped.append(Skipped(image.path, f"its companion cannot be used: {error}"))
             except ValueError as error:
                 skipped.append(Skipped(image.path, str(error)))
-        facts.append(_facts_of(concept, concept.name or folder.name))
+        facts.append(_facts_of(concept, concept.name or folder.name, draws_masks=wanted.inpainting))
     dataset = _assemble(examples, facts, num_resolutions, tuple(skipped))
     return replace(dataset, wrong_settings=tuple(wrong_settings))
+
+
+def scan_concept(concept: Concept, source: Path, *, index: StatIndex | None = None, watch: Watch = unwatched) -> Scan:
+    """Return the images, pairs or prompts of a concept's source. Raises OSError for an unreadable one."""
+    origin, include_subfolders = concept.caption_origin, concept.include_subfolders
+    if not concept.has_images:
+        return scan_prompts(source, include_subfolders=include_subfolders, columns=origin.columns, watch=watch)
+    return scan_source(
+        source,
+        include_subfolders=include_subfolders,
+        captions=origin,
+        holds_pairs=concept.holds_pairs,
+        index=index,
+        watch=watch,
+    )
+
+
+def _prompt(prompt: SourceImage, concept_number: int, source: Path, sizes: tuple[Size, ...]) -> Example:
+    """Return a prompt as an example: nothing is resized or cropped at any of its sizes."""
+    return Example(
+        replace(prompt, width_px=sizes[0].width_px, height_px=sizes[0].height_px),
+        concept_number,
+        tuple(ResizeCrop(size, size, 0, 0) for size in sizes),
+        name=prompt.path.relative_to(source).as_posix(),
+    )
 
 
 def _example(
@@ -211,7 +243,7 @@ def _example(
     )
 
 
-def _facts_of(concept: Concept, name: str) -> ConceptFacts:
+def _facts_of(concept: Concept, name: str, *, draws_masks: bool) -> ConceptFacts:
     return ConceptFacts(
         name,
         concept.repeats,
@@ -221,9 +253,10 @@ def _facts_of(concept: Concept, name: str) -> ConceptFacts:
         kind=concept.kind,
         samples_per_epoch=concept.samples_per_epoch if concept.balancing == "samples" else None,
         seed=concept.seed,
-        image=concept.image,
+        image=concept.image if concept.has_images else ImageChanges(),
         image_variations=1 if concept.dataset_kind == "validation" else concept.image_variations,
         captions=caption_rules(concept.text, variations=concept.text_variations, seed=concept.seed),
+        draws_masks=draws_masks,
     )
 
 
@@ -242,8 +275,8 @@ def _assemble(
 def concept_repeats_of(concepts: Sequence[ConceptFacts], *, run_seed: int) -> list[ConceptRepeats]:
     """Return how often an epoch uses the images of each concept.
 
-    Regularization concepts have as many samples per epoch as the training concepts together, shared among them by
-    their images times their repeats, unless their number is set. Their images and those of concepts balanced by
+    Regularization concepts have as many samples per epoch as the training and prompts concepts together, shared among
+    them by their images times their repeats, unless their number is set. Their images and those of concepts balanced by
     samples take turns in an order that is shuffled once.
     """
     plain = [ConceptRepeats(c.first_example, c.num_examples, c.repeats) for c in concepts]
@@ -253,7 +286,7 @@ def concept_repeats_of(concepts: Sequence[ConceptFacts], *, run_seed: int) -> li
         p.exact_repeats * p.num_examples if g is None else g if p.num_examples else Fraction(0)
         for p, g in zip(plain, given, strict=True)
     ]
-    to_match = sum((u for u, c in zip(uses, concepts, strict=True) if c.kind == "training"), Fraction(0))
+    to_match = sum((u for u, c in zip(uses, concepts, strict=True) if c.kind in _MATCHED), Fraction(0))
     shares = sum((u for u, m in zip(uses, is_matched, strict=True) if m), Fraction(0))
     result = []
     for index, (concept, repeats, use) in enumerate(zip(concepts, plain, uses, strict=True)):

@@ -20,7 +20,10 @@ from modules.system.paths import from_root
 
 @dataclass(frozen=True, slots=True)
 class DatasetSettings:
-    """The settings that determine a run's images, their sizes and its steps: its enabled concepts, and numbers."""
+    """The settings that determine a run's images, their sizes and its steps: its enabled concepts, and numbers.
+
+    Without `reads_images`, of training images only captions and sizes are used.
+    """
 
     concepts: tuple[Concept, ...]
     rules: BucketRules
@@ -30,6 +33,7 @@ class DatasetSettings:
     steps_per_group: int = 1
     partial_batches: PartialBatches = "keep"
     wanted: WantedCompanions = NO_COMPANIONS
+    reads_images: bool = True
 
     def plans_of(self, dataset: Dataset, *, is_validation: bool = False) -> EpochPlans:
         """Return the plan of every epoch over a dataset; one for validation always keeps partial batches."""

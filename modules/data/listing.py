@@ -1,4 +1,4 @@
-"""The files of a concept's source: a folder, a single image, a tar shard or a Parquet file. No image is opened."""
+"""The files of a concept's source: a folder, a single image, a tar shard, a Parquet or Arrow file. Opens no image."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.data.archives import ARCHIVE_SUFFIXES, SHARD_SUFFIXES, shard_index
-from modules.data.tables import TABLE_SUFFIXES, row_name, table_facts
+from modules.data.saved_datasets import SPLITS_FILE, STATE_FILE, data_files, split_names
+from modules.data.table_files import ARROW_SUFFIX, TABLE_SUFFIXES
+from modules.data.tables import row_name, table_facts
+from modules.system.problem import shown
 
 # All that Pillow decodes by itself, and HEIC. Not among them: EPS and PostScript, which are run as a program.
 SUFFIXES = frozenset(
@@ -23,7 +26,7 @@ _COMPANIONS = ("-masklabel", "-condlabel")
 MASK_FIELD = ".mask.png"  # of a sample in a shard
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".zip", ".7z", ".rar")
 _UNPACK = "a compressed archive, which cannot be read: unpack it, or store it as plain .tar"
-_ARROW = "an Arrow file, which cannot be read: export the data set as Parquet, or as images with metadata.jsonl"
+_OTHER_ARROW = "an Arrow file that is not part of the data set: state.json does not name it"
 _HIDDEN = "a hidden file"
 
 
@@ -64,9 +67,11 @@ def list_images(source: Path, *, include_subfolders: bool) -> Listing:
         beside = "an archive beside image files; choose the archive itself to use its images"
         skipped += [Skipped(p, beside) for p in archives]
     else:
-        images = [image for archive in archives for image in _inside(archive, skipped)]
+        images = [image for archive in of_data_sets(archives, skipped) for image in _inside(archive, skipped)]
         skipped += [Skipped(p, _UNPACK) for p in files if p.name.lower().endswith(_COMPRESSED)]
-        skipped += [Skipped(p, _ARROW) for p in files if p.suffix.lower() == ".arrow"]
+        if not archives and (splits := split_names(source)):
+            reason = f"a data set with the splits {', '.join(splits)}: choose the folder of one, or include subfolders"
+            skipped.append(Skipped(source / SPLITS_FILE, reason))
     return Listing(tuple(images), tuple(sorted(skipped, key=lambda s: s.path)))
 
 
@@ -117,6 +122,24 @@ def _is_left_out(image: Path, skipped: list[Skipped]) -> bool:
         skipped.append(Skipped(image, _HIDDEN))
         return True
     return False
+
+
+def of_data_sets(archives: list[Path], skipped: list[Skipped]) -> Iterator[Path]:
+    """Yield archives without the Arrow files that a saved data set does not name; those it misses are reported."""
+    named: dict[Path, tuple[str, ...]] = {}
+    there = set(archives)
+    for archive in archives:
+        is_arrow, folder = archive.suffix.lower() == ARROW_SUFFIX, archive.parent
+        if is_arrow and folder not in named:
+            named[folder] = data_files(folder)
+            missing = [n for n in named[folder] if folder / n not in there]
+            if missing:
+                reason = f"names a file of the data set that is not there: {shown(missing[0])}"
+                skipped.append(Skipped(folder / STATE_FILE, reason))
+        if is_arrow and named[folder] and archive.name not in named[folder]:
+            skipped.append(Skipped(archive, _OTHER_ARROW))
+        else:
+            yield archive
 
 
 def _inside(archive: Path, skipped: list[Skipped]) -> Iterator[Path]:

@@ -17,7 +17,8 @@ from typing import Any, Literal
 from modules.data.archives import archive_of, read_bytes
 from modules.data.captions.sources import decode_text, text_lines
 from modules.data.listing import Skipped, is_metadata
-from modules.data.tables import ROW_SUFFIX, TABLE_SUFFIXES, read_texts, row_name, table_facts
+from modules.data.table_files import TABLE_SUFFIXES
+from modules.data.tables import ROW_SUFFIX, read_texts, row_name, table_facts
 from modules.system.problem import shown
 
 METADATA_SUFFIXES = frozenset({".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet"})
@@ -188,7 +189,7 @@ def _texts_of(
 
 
 def _of_table(file: Path, columns: Sequence[str]) -> Metadata:
-    """Return the texts of a Parquet file: by its rows if its images are inside, otherwise by a column of names.
+    """Return the texts of a table: by its rows if its images are inside, otherwise by a column of names.
 
     Raises OSError.
     """

@@ -1,8 +1,8 @@
 """The files of preference pairs: a chosen and a rejected image for one caption. No image is opened. Torch-free.
 
 A source of pairs is a folder with the subfolders `chosen` and `rejected`, whose images are matched by name; or
-metadata (.jsonl, .csv, .parquet) with the columns `chosen` and `rejected`, or those of Pick-a-Pic (Kirstain et al.
-2023): two images, and labels that say which one was preferred.
+metadata (.jsonl, .csv) or a table (.parquet, .arrow) with the columns `chosen` and `rejected`, or those of Pick-a-Pic
+(Kirstain et al. 2023): two images, and labels that say which one was preferred.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from modules.data.listing import Skipped, is_metadata, list_images, walk
+from modules.data.listing import Skipped, is_metadata, list_images, of_data_sets, walk
 from modules.data.metadata import (
     METADATA_SUFFIXES,
     MetadataProblem,
@@ -24,7 +24,9 @@ from modules.data.metadata import (
     texts_of_row,
     usual_columns,
 )
-from modules.data.tables import ROW_SUFFIX, TABLE_SUFFIXES, read_texts, row_name, table_facts
+from modules.data.saved_datasets import SPLITS_FILE, split_names
+from modules.data.table_files import TABLE_SUFFIXES
+from modules.data.tables import ROW_SUFFIX, read_texts, row_name, table_facts
 
 CHOSEN_FOLDER, REJECTED_FOLDER = "chosen", "rejected"
 _NAMED = (("chosen", "rejected"), ("chosen_image", "rejected_image"), ("image_chosen", "image_rejected"))
@@ -56,19 +58,24 @@ def list_pairs(source: Path, *, caption_columns: Sequence[str] = ()) -> PairList
     `caption_columns` are the columns with the captions in metadata; none are the usual ones.
     """
     if source.is_file():
-        if source.suffix.lower() in METADATA_SUFFIXES:
-            return _of_tables([source], caption_columns)
-        return PairListing((), (Skipped(source, "not a folder of pairs, and not a .jsonl, .csv or .parquet file"),))
+        if source.suffix.lower() in METADATA_SUFFIXES | TABLE_SUFFIXES:
+            return _of_tables([source], caption_columns, [])
+        reason = "not a folder of pairs, and not a .jsonl, .csv, .parquet or .arrow file"
+        return PairListing((), (Skipped(source, reason),))
     sides = [source / name for name in (CHOSEN_FOLDER, REJECTED_FOLDER)]
     there = [folder for folder in sides if folder.is_dir()]
     if len(there) == 2:
         return _of_folders(*sides)
-    if tables := _tables_in(source):
-        return _of_tables(tables, caption_columns)
+    if splits := split_names(source):
+        reason = f"a data set with the splits {', '.join(splits)}: choose the folder of one"
+        return PairListing((), (Skipped(source / SPLITS_FILE, reason),))
+    skipped: list[Skipped] = []
+    if tables := _tables_in(source, skipped):
+        return _of_tables(tables, caption_columns, skipped)
     if there:
         [missing] = {*sides} - {*there}
         return PairListing((), (Skipped(there[0], f"there is no folder {missing.name} beside it"),))
-    return PairListing((), ())
+    return PairListing((), tuple(skipped))
 
 
 def files_outside(source: Path) -> Iterator[Path]:
@@ -102,11 +109,15 @@ def _of_folders(chosen: Path, rejected: Path) -> PairListing:
     return PairListing(tuple(PairFiles(*pairs[name]) for name in sorted(pairs)), tuple(skipped))
 
 
-def _tables_in(folder: Path) -> list[Path]:
-    """Return the metadata of a folder: its metadata file, or else all Parquet files in it and its subfolders."""
+def _tables_in(folder: Path, skipped: list[Skipped]) -> list[Path]:
+    """Return the metadata of a folder: its metadata file, or else all tables in it and its subfolders.
+
+    What is wrong with a data set that `datasets` saved is added to `skipped`.
+    """
     files = sorted(walk(folder, include_subfolders=True, skipped=[]))
     own = [p for p in files if is_metadata(p)]
-    return own or [p for p in files if p.suffix.lower() in TABLE_SUFFIXES and not p.name.startswith(".")]
+    tables = [p for p in files if p.suffix.lower() in TABLE_SUFFIXES and not p.name.startswith(".")]
+    return own or list(of_data_sets(tables, skipped))
 
 
 @dataclass
@@ -135,9 +146,10 @@ class _Rows:
                 yield Skipped(self.file, f"{left_out}: {reason}")
 
 
-def _of_tables(files: Iterable[Path], caption_columns: Sequence[str]) -> PairListing:
+def _of_tables(files: Iterable[Path], caption_columns: Sequence[str], skipped: Sequence[Skipped]) -> PairListing:
+    """Return the pairs of metadata files and tables, and what is left out of them besides `skipped`."""
     pairs: list[PairFiles] = []
-    skipped: list[Skipped] = []
+    left_out = list(skipped)
     for file in files:
         found = _Rows(file)
         try:
@@ -145,8 +157,8 @@ def _of_tables(files: Iterable[Path], caption_columns: Sequence[str]) -> PairLis
         except OSError as error:
             found.problems.append(MetadataProblem(error.strerror or str(error)))
         pairs += found.pairs
-        skipped += found.skipped()
-    return PairListing(tuple(pairs), tuple(skipped))
+        left_out += found.skipped()
+    return PairListing(tuple(pairs), tuple(left_out))
 
 
 def _read_pairs(found: _Rows, caption_columns: Sequence[str]) -> None:

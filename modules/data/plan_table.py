@@ -21,6 +21,7 @@ _MOST_COUNTED = 500_000  # samples
 class PlanRow:
     """One version of an image. The crop is in pixels of the upright image; sizes are as in "512x768".
 
+    A prompt without an image has no size, scale, crop, rotation and mirroring.
     `rejected_image` is the rejected image of a pair, whose chosen image this is: it has the same bucket and crop.
 
     `scale` is how many trained pixels a pixel of the image becomes. `samples_per_epoch` is the mean number
@@ -33,13 +34,13 @@ class PlanRow:
     image: str
     size: str
     bucket: str
-    scale: float
-    crop_left: float
-    crop_top: float
-    crop_right: float
-    crop_bottom: float
-    degrees: float
-    is_mirrored: bool
+    scale: float | None
+    crop_left: float | None
+    crop_top: float | None
+    crop_right: float | None
+    crop_bottom: float | None
+    degrees: float | None
+    is_mirrored: bool | None
     variation: int
     samples_per_epoch: float
     samples_epoch_1: int
@@ -47,9 +48,9 @@ class PlanRow:
 
 
 def plan_rows(dataset: Dataset, plans: EpochPlans, versions: ImageVersions, *, epochs: int) -> list[PlanRow]:
-    """Return the rows of all versions of the images of a dataset, in their order, for a run of `epochs` epochs.
+    """Return the rows of all versions of the images and prompts of a dataset, in their order.
 
-    No file is opened.
+    The run has `epochs` epochs. No file is opened.
     """
 
     def place_of(sample: SampleIndex) -> tuple[int, Size, int]:
@@ -80,6 +81,8 @@ def _counted_epochs(dataset: Dataset, plans: EpochPlans, epochs: int) -> int:
 
 def _row(dataset: Dataset, version: ImageVersion, samples_per_epoch: float, samples_first: int) -> PlanRow:
     example, geometry = dataset.examples[version.example], version.recipe.geometry
+    if not example.image.has_image:
+        return _row_of_prompt(dataset, version, samples_per_epoch, samples_first)
     size = Size(example.image.width_px, example.image.height_px)
     left, top, right, bottom = (round(side, 2) for side in geometry.crop_box(size))
     return PlanRow(
@@ -101,8 +104,28 @@ def _row(dataset: Dataset, version: ImageVersion, samples_per_epoch: float, samp
     )
 
 
+def _row_of_prompt(dataset: Dataset, version: ImageVersion, samples_per_epoch: float, samples_first: int) -> PlanRow:
+    example = dataset.examples[version.example]
+    return PlanRow(
+        concept=dataset.concepts[example.concept].name,
+        image=str(example.image.path),
+        size="",
+        bucket=str(version.recipe.bucket),
+        scale=None,
+        crop_left=None,
+        crop_top=None,
+        crop_right=None,
+        crop_bottom=None,
+        degrees=None,
+        is_mirrored=None,
+        variation=version.variation,
+        samples_per_epoch=round(samples_per_epoch, 4),
+        samples_epoch_1=samples_first,
+    )
+
+
 def as_csv(rows: Sequence[PlanRow]) -> str:
-    """Return the rows as CSV, with a header."""
+    """Return the rows as CSV, with a header; what a row does not have is empty."""
     text = io.StringIO()
     names = [f.name for f in fields(PlanRow)]
     writer = csv.writer(text, lineterminator="\n")
@@ -112,36 +135,57 @@ def as_csv(rows: Sequence[PlanRow]) -> str:
 
 
 def describe_buckets(rows: Sequence[PlanRow]) -> list[str]:
-    """Return a line for each bucket: its images, their samples in the first epoch, scales, and what is cropped."""
+    """Return a line for each bucket: its images, their samples in the first epoch, scales, and what is cropped.
+
+    Its prompts without an image have a line of their own.
+    """
     by_bucket: dict[str, list[PlanRow]] = defaultdict(list)
     for row in rows:
         by_bucket[row.bucket].append(row)
     lines = []
     for bucket, inside in sorted(by_bucket.items(), key=lambda item: -len(item[1])):
-        scales = [row.scale for row in inside]
-        images = len({row.image for row in inside})
-        samples = sum(row.samples_epoch_1 for row in inside)
-        cropped = sum(_cropped(row) for row in inside) / len(inside)
-        lines.append(
-            f"  {bucket:>11}  {images:6,} {'image ' if images == 1 else 'images'}  "
-            f"{samples:6,} {'sample ' if samples == 1 else 'samples'} in epoch 1  "
-            f"scale {min(scales):.2f} to {max(scales):.2f}  {cropped:4.0%} cropped"
-        )
+        if of_images := [row for row in inside if row.size]:
+            scales = [row.scale or 0.0 for row in of_images]
+            cropped = sum(_cropped(row) for row in of_images) / len(of_images)
+            lines.append(
+                f"{_numbers(bucket, 'image', of_images)}  "
+                f"scale {min(scales):.2f} to {max(scales):.2f}  {cropped:4.0%} cropped"
+            )
+        if of_prompts := [row for row in inside if not row.size]:
+            lines.append(_numbers(bucket, "prompt", of_prompts))
     return lines
+
+
+def _numbers(bucket: str, what: str, rows: Sequence[PlanRow]) -> str:
+    number, samples = len({row.image for row in rows}), sum(row.samples_epoch_1 for row in rows)
+    return (
+        f"  {bucket:>11}  {number:6,} {what}{' ' if number == 1 else 's'}  "
+        f"{samples:6,} {'sample ' if samples == 1 else 'samples'} in epoch 1"
+    )
 
 
 def describe_images(rows: Sequence[PlanRow]) -> list[str]:
     """Return a line for each row."""
     return [
-        f"  {row.image}: {row.size} to {row.bucket}, scale {row.scale:.3f}, crop {row.crop_left:g},{row.crop_top:g} to "
-        f"{row.crop_right:g},{row.crop_bottom:g}, {row.samples_per_epoch:g} "
+        f"  {row.image}: {_place(row)}, {row.samples_per_epoch:g} "
         f"{'sample' if row.samples_per_epoch == 1 else 'samples'} per epoch"
         for row in rows
     ]
 
 
+def _place(row: PlanRow) -> str:
+    """Return how an image is brought to its bucket; for a prompt only the size."""
+    if not row.size:
+        return row.bucket
+    return (
+        f"{row.size} to {row.bucket}, scale {row.scale:.3f}, crop {row.crop_left:g},{row.crop_top:g} to "
+        f"{row.crop_right:g},{row.crop_bottom:g}"
+    )
+
+
 def _cropped(row: PlanRow) -> float:
     """Return the share of the image that is cropped away."""
     width, height = (int(side) for side in row.size.split("x"))
-    seen = (row.crop_right - row.crop_left) * (row.crop_bottom - row.crop_top)
+    left, top, right, bottom = (side or 0.0 for side in (row.crop_left, row.crop_top, row.crop_right, row.crop_bottom))
+    seen = (right - left) * (bottom - top)
     return max(0.0, 1 - seen / (width * height))

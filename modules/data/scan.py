@@ -21,7 +21,7 @@ Watch = Callable[[int, int], None]
 """Called during a scan with the number of images that are done and of all; may raise to stop it."""
 
 _CAPTION_SUFFIXES = frozenset({".txt", ".caption"})
-_READ_SUFFIXES = SUFFIXES | ARCHIVE_SUFFIXES | _CAPTION_SUFFIXES | METADATA_SUFFIXES
+READ_SUFFIXES = SUFFIXES | ARCHIVE_SUFFIXES | _CAPTION_SUFFIXES | METADATA_SUFFIXES
 _LONGEST = 64  # scaled to cover a bucket, a longer strip would take gigabytes
 WATCHED_EVERY = 100  # images
 
@@ -31,6 +31,8 @@ class SourceImage:
     """An image file; its size is after applying the EXIF orientation.
 
     The path of an image in an archive leads into the archive. `is_transparent`: it may have transparent places.
+    A prompt without an image is one too, with `has_image` unset: its path leads to its line in the file of prompts,
+    and its size is that of the images sampled for it.
     `rejected` is the other image of a preference pair, whose chosen image this is.
     """
 
@@ -43,6 +45,7 @@ class SourceImage:
     caption_fault: CaptionFault = ""
     caption_file: Path | None = None
     is_transparent: bool = False
+    has_image: bool = True
     rejected: SourceImage | None = None
 
 
@@ -76,7 +79,7 @@ def scan_folder(
     index: StatIndex | None = None,
     watch: Watch = unwatched,
 ) -> Scan:
-    """Return the contents of a folder, or of a single image, tar shard or Parquet file; `captions` is their origin.
+    """Return the contents of a folder, or of a single image, tar shard or table; `captions` is the origin of captions.
 
     Only headers are read, and of images in `index` none; new ones are added to it, and not saved. Raises OSError for
     an unreadable source.
@@ -114,7 +117,7 @@ def _read_beside(source: Path, include_subfolders: bool) -> Iterator[Path]:
         yield from (source.with_name(f"metadata{s}") for s in METADATA_SUFFIXES)
         return
     for path in walk(source, include_subfolders=include_subfolders, skipped=[]):
-        if path.suffix.lower() in _READ_SUFFIXES:
+        if path.suffix.lower() in READ_SUFFIXES:
             yield path
 
 
@@ -169,7 +172,7 @@ def _header(path: Path, status: FileStatus, index: StatIndex | None) -> tuple[in
 
 
 def captions_of(image: Path, origin: CaptionOrigin, metadata: MetadataCaptions) -> CaptionTexts:
-    """Return the captions of an image. Those of an image in a Parquet file are in the columns beside it."""
+    """Return the captions of an image. Those of an image in a table are in the columns beside it."""
     has_columns = image.suffix == ROW_SUFFIX and origin.source in ("text_file", "file_name")
     if origin.source != "metadata" and not has_columns:
         return read_captions(image, origin)

@@ -1,22 +1,23 @@
-"""Parquet files: images in their rows, as data sets on the Hugging Face hub have them, and columns of text.
+"""Parquet and Arrow files: images in their rows, as data sets on the Hugging Face hub have them, and columns of text.
 
-They need the package pyarrow, which is imported only when a Parquet file is read. Torch-free.
+They need the package pyarrow (`modules/data/table_files.py`). Torch-free.
 """
 
 from __future__ import annotations
 
 import errno
-import importlib
+import json
 import os
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-TABLE_SUFFIXES = frozenset({".parquet"})
+from modules.data.table_files import opened_table
+
 ROW_SUFFIX = ".row"
 _BYTES = "bytes"
 _lock = threading.Lock()  # reading one group of rows twice, on two threads, would take its memory twice
@@ -24,7 +25,10 @@ _lock = threading.Lock()  # reading one group of rows twice, on two threads, wou
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """The columns of a Parquet file, those that hold images, and its number of rows."""
+    """The columns of a file with a table, those that hold images, and its number of rows.
+
+    The columns that `datasets` marked as images come before others that hold encoded images.
+    """
 
     columns: tuple[str, ...]
     image_columns: tuple[str, ...]
@@ -51,11 +55,9 @@ def row_and_column(name: str) -> tuple[int, str]:
 
 
 def table_facts(file: Path) -> TableFacts:
-    """Return what a Parquet file contains; only its end is read. Raises OSError."""
-    with _parquet(file) as table:
-        schema = table.schema_arrow
-        images = tuple(f.name for f in schema if _holds_images(f))
-        return TableFacts(tuple(schema.names), images, table.metadata.num_rows)
+    """Return what a file contains; no image is read. Raises OSError."""
+    with opened_table(file) as table:
+        return TableFacts(tuple(table.schema.names), _image_columns(table.schema), sum(table.group_sizes()))
 
 
 def read_row_image(file: Path, row: int, column: str = "") -> bytes:
@@ -78,28 +80,20 @@ def read_row_image(file: Path, row: int, column: str = "") -> bytes:
 
 
 def read_texts(file: Path, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the rows of a Parquet file with only some of their columns. Raises OSError."""
-    with _parquet(file) as table:
-        rows: list[dict[str, Any]] = table.read(columns=list(columns)).to_pylist()
-        return rows
+    """Return the rows of a file with only some of their columns. Raises OSError."""
+    with opened_table(file) as table:
+        return table.rows(columns)
 
 
-@contextmanager
-def _parquet(file: Path) -> Iterator[Any]:
-    """Open a Parquet file; every error of it becomes an OSError."""
+def _image_columns(schema: Any) -> tuple[str, ...]:
+    """Return the columns that hold encoded images, first those that `datasets` marked as images."""
     try:
-        pyarrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise OSError(
-            errno.ENOPKG if hasattr(errno, "ENOPKG") else errno.ENOENT,
-            "a Parquet file, which needs the package pyarrow (pip install pyarrow)",
-            str(file),
-        ) from error
-    try:
-        with parquet.ParquetFile(file) as table:
-            yield table
-    except (pyarrow.ArrowException, ValueError, KeyError) as error:
-        raise OSError(errno.EINVAL, f"not a readable Parquet file ({error})", str(file)) from error
+        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        marked = [n for n in schema.names if features.get(n, {}).get("_type") == "Image"]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        marked = []
+    likely = [field.name for field in schema if _holds_images(field)]
+    return tuple(sorted(likely, key=lambda name: name not in marked))
 
 
 def _holds_images(field: Any) -> bool:
@@ -116,13 +110,12 @@ def _image_of(cell: Any) -> bytes:
 @lru_cache(maxsize=256)
 def _group_starts(file: str, size_bytes: int, mtime_ns: int) -> tuple[int, ...]:
     """Return the first row of each group of rows. The arguments after the path identify the version of the file."""
-    with _parquet(Path(file)) as table:
-        counts = [table.metadata.row_group(i).num_rows for i in range(table.metadata.num_row_groups)]
-    return tuple(sum(counts[:i]) for i in range(len(counts)))
+    with opened_table(Path(file)) as table:
+        counts = table.group_sizes()
+    return tuple(accumulate(counts, initial=0))[:-1]
 
 
 @lru_cache(maxsize=4)
 def _group(file: str, size_bytes: int, mtime_ns: int, group: int, column: str) -> Any:
-    column = column or table_facts(Path(file)).image_column
-    with _parquet(Path(file)) as table:
-        return table.read_row_group(group, columns=[column]).column(0).combine_chunks()
+    with opened_table(Path(file)) as table:
+        return table.column(group, column or next(iter(_image_columns(table.schema)), ""))

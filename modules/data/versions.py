@@ -17,13 +17,14 @@ from modules.system.seeds import derive_seed
 
 @dataclass(frozen=True, slots=True)
 class ImageVersion:
-    """One version of an image: at one of its resolutions, with one draw of its augmentations."""
+    """One version of an image: at one of its resolutions, with one draw of its augmentations, made from `seed`."""
 
     example: int
     resolution: int
     variation: int
     recipe: Recipe
     size_conditioning: SizeConditioning
+    seed: int
 
     @property
     def place(self) -> tuple[int, int, int]:
@@ -87,7 +88,8 @@ class ImageVersions:
         example = self.dataset.examples[number]
         concept = self.dataset.concepts[example.concept]
         resize_crop = example.resize_crops[resolution]
-        size = Size(example.image.width_px, example.image.height_px)
+        has_image = example.image.has_image  # a prompt's image has the same size at each resolution as its bucket
+        size = Size(example.image.width_px, example.image.height_px) if has_image else resize_crop.bucket
         purpose = f"image {resize_crop.bucket} {example.name}"
         seed = derive_seed(self.run_seed if concept.seed is None else concept.seed, purpose, variation, repeat)
         recipe = draw_recipe(
@@ -98,9 +100,9 @@ class ImageVersions:
             seed=seed,
             background=example.background,
         )
-        return ImageVersion(number, resolution, variation, recipe, SizeConditioning.of(size, recipe.geometry))
+        return ImageVersion(number, resolution, variation, recipe, SizeConditioning.of(size, recipe.geometry), seed)
 
 
 def num_variations(concept: ConceptFacts) -> int:
     """Return how many versions of each image of a concept are cached: one if they would all be the same."""
-    return concept.image_variations if is_random(concept.image) else 1
+    return concept.image_variations if is_random(concept.image) or concept.draws_masks else 1

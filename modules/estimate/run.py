@@ -34,13 +34,22 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """The memory facts of a method that trains on images it samples: the maximum number of backprop steps, whether each
-    runs the denoiser on a doubled batch (guidance), and the bytes of the reward models' weights.
+    """The memory facts of a method that trains on images it samples.
+
+    `backprop_steps` is the maximum number of denoising steps of one graph, which continues through the decoding; 0 for
+    a method that samples without gradient and trains on the results in passes of their own. `is_guided`: sampling runs
+    the denoiser on a doubled batch (guidance); `trains_guided`: so does training. `size_px` is the width and height of
+    the images if they have their own. `kept_latents_bytes` are the stored states of the samples on the training device,
+    `reward_models_bytes` the reward models' weights. `copies_weights`: a copy of the trained weights is kept.
     """
 
     backprop_steps: int
     is_guided: bool
     reward_models_bytes: int
+    trains_guided: bool = True
+    size_px: tuple[int, int] | None = None
+    kept_latents_bytes: int = 0
+    copies_weights: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +61,7 @@ class RunPlan:
     where. `scales_loss`: float16 with a loss scaler; `is_fused`: weights are updated inside the backward pass.
     `sampled` is set where training steps sample images; `runtime_bytes` is the memory of the device's runtime.
     `has_originals`: training keeps a copy of the trained weights of parts that are trained whole, as they were before.
+    `images_per_pass` is how many images a sample of the batch has: 2 for pairs.
     """
 
     plans: Plans
@@ -69,6 +79,7 @@ class RunPlan:
     sampled: Sampled | None = None
     runtime_bytes: int = RUNTIME_BYTES
     has_originals: bool = False
+    images_per_pass: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +165,10 @@ class _Run:
             case "encoding captions":
                 return parts | {"activations": self._text(here, batch=1)}
             case "training":
-                return parts | self._kept() | self._training(here) | {"original weights": self._original_bytes()}
+                originals = {"original weights": self._original_bytes(), "sampled latents": self._latents_bytes()}
+                return parts | self._kept() | self._training(here) | originals
             case "validating":
-                peak = self._denoising(run.batch_size, self.size)
+                peak = self._denoising(run.batch_size * run.images_per_pass, self.size)
                 return parts | self._kept() | {"activations": peak, "weights swapped out for EMA": self._swapped()}
             case "sampling":
                 sizes = tuple((s.width_px, s.height_px, 1 + s.is_guided) for s in run.samples)
@@ -179,6 +191,7 @@ class _Run:
             "master weights": FLOAT32_BYTES * small if self.run.has_master_weights else 0,
             "EMA": FLOAT32_BYTES * self.num_trained if self.run.average == "here" else 0,
             "reward models": self.run.sampled.reward_models_bytes if self.run.sampled else 0,
+            "reference weights": self._gradient_bytes() if self.run.sampled and self.run.sampled.copies_weights else 0,
         }
 
     def _trained_item(self, name: str) -> int:
@@ -187,43 +200,44 @@ class _Run:
 
     def _training(self, here: frozenset[str]) -> dict[str, int]:
         """Return the peak of a step: the forward and backward pass, the optimizer step, or encoding without a cache."""
-        run, (width_px, height_px) = self.run, self.size
-        modes: dict[bool, Gradients] = {True: "accumulated", False: "fused" if run.is_fused else "new"}
+        run = self.run
         accumulated = self._gradient_bytes() if run.accumulates else 0
-        decoding = []
-        if run.sampled is not None:
-            activations, gradients, kept = self.passes.consecutive(
-                run.plans,
-                batch=run.batch_size * (1 + run.sampled.is_guided),
-                width_px=width_px,
-                height_px=height_px,
-                gradients=modes[run.accumulates],
-                num_passes=run.sampled.backprop_steps,
-            )
-            vae = self._vae_name()
-            back = (
-                self.passes.decoding_with_gradient(run.plans[vae], width_px=width_px, height_px=height_px) if vae else 0
-            )
-            decoding = [{"activations": kept + back, "gradients": accumulated}]
-        else:
-            activations, gradients = self.passes.training(
-                run.plans,
-                batch=run.batch_size,
-                width_px=width_px,
-                height_px=height_px,
-                gradients=modes[run.accumulates],
-            )
+        activations, gradients, sampling = self._passes_of_a_step()
         moments = [
             {"activations": activations, "gradients": gradients},
             {"gradients": self._gradients_at_step()} | self._moving(),
         ]
         if run.is_fused:
             moments = [{"activations": activations, "gradients": self._largest_gradient()} | self._moving()]
-        moments += decoding
+        moments += [{"activations": peak, "gradients": accumulated} for peak in sampling]
         if run.encodes_in_training:
             moments.append({"activations": self._vae(encodes=True, sizes=(self.size,)), "gradients": accumulated})
         moments.append({"activations": self._text(here, batch=1), "gradients": 0})
         return max(moments, key=lambda m: sum(m.values()))
+
+    def _passes_of_a_step(self) -> tuple[int, int, list[int]]:
+        """Return the peak of the forward and backward passes of a step, the gradients at that moment, and other peaks.
+
+        The others are those of sampling and decoding images to train on.
+        """
+        run, sampled, passes = self.run, self.run.sampled, self.passes
+        size = (sampled.size_px if sampled else None) or self.size
+        sides = {"width_px": size[0], "height_px": size[1]}
+        gradients: Gradients = "accumulated" if run.accumulates else "fused" if run.is_fused else "new"
+        batch = run.batch_size * run.images_per_pass
+        if sampled is None:
+            return *passes.training(run.plans, batch=batch, **sides, gradients=gradients), []
+        batch *= 1 + (sampled.is_guided and sampled.trains_guided)
+        if sampled.backprop_steps == 0:
+            sampling = self._denoising(run.batch_size * (1 + sampled.is_guided), size)
+            trained = passes.training(run.plans, batch=batch, **sides, gradients=gradients)
+            return *trained, [sampling, self._vae(encodes=False, sizes=(size,))]
+        activations, held, kept = passes.consecutive(
+            run.plans, batch=batch, **sides, gradients=gradients, num_passes=sampled.backprop_steps
+        )
+        vae = self._vae_name()
+        back = passes.decoding_with_gradient(run.plans[vae], **sides) if vae else 0
+        return activations, held, [kept + back]
 
     def _moving(self) -> dict[str, int]:
         """Return the bytes of an optimizer step beside the gradients: a float32 slice of 16-bit weights, and workspace.
@@ -258,6 +272,9 @@ class _Run:
         fully = [n for n, plan in self.run.plans.items() if plan.trains == "full"]
         copied = sum(count(self._trained_of(n)) * self._trained_item(n) for n in fully)
         return copied if self.run.has_originals else 0
+
+    def _latents_bytes(self) -> int:
+        return self.run.sampled.kept_latents_bytes if self.run.sampled else 0
 
     def _swapped(self) -> int:
         """Return the bytes of the weights kept aside while EMA, or the optimizer's evaluation weights, replace them."""

@@ -47,6 +47,9 @@ class FamilySpec:
     `files` names the record of its files (`FamilyFiles`), `memory` its memory walks for the estimate (`FamilyMemory`),
     `tokenizer` the function that loads the tokenizer which counts the tokens of captions, all as "module:name" and
     torch-free.
+
+    `inpainting_variants` are the model variants (`model.variant`) whose denoiser also gets a mask and the latents of a
+    conditioning image (`Batch.inpainting`).
     """
 
     name: str
@@ -63,6 +66,7 @@ class FamilySpec:
     tokenizer: str = "modules.families.parts.clip_tokens:load_clip_tokenizer"
     pipelines: tuple[str, ...] = ()
     vae_overflows: bool = False
+    inpainting_variants: frozenset[str] = frozenset()
 
     @property
     def trainable_parts(self) -> tuple[PartSpec, ...]:

@@ -2,7 +2,7 @@
 
 A rollout samples x_N, ..., x_0 with a policy p_old, whose steps are Gaussians (`modules/sampling/ddim_step.py`). With
 the log-probabilities l = log p(x_{t-1} | x_t) as means over the dimensions of the latents, and the advantage A of the
-image (Schulman et al. 2017, eq. 7; Black et al. 2023, section 4.3; Liu et al. 2025, eq. 5):
+image (Schulman et al. 2017, eq. 7; Black et al. 2023, section 4.3; Liu et al. 2025):
 
     rho = exp(l - l_old)
     L = max(-A rho, -A clip(rho, 1 - c, 1 + c)) + beta KL(p || p_ref)

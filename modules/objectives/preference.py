@@ -8,6 +8,7 @@ has the same meaning for all models. All results are float32 of shape (B,), one 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -95,6 +96,23 @@ def _losses_of(margins_B: torch.Tensor, loss: str) -> torch.Tensor:
             return (margins_B - 0.5).square()
         case _:
             raise ValueError(f"Unknown preference loss {loss!r}; choose sigmoid or ipo.")
+
+
+def step_margins(
+    chosen_log_ratios_B: torch.Tensor, rejected_log_ratios_B: torch.Tensor, *, beta: float, ratio_clip: float
+) -> torch.Tensor:
+    """Return by how much the model prefers the chosen next latents of a denoising step, compared to the reference.
+
+    `beta (log clip(rho_w, 1 - c, 1 + c) - log clip(rho_l, 1 - c, 1 + c))` with the probability ratios `rho = p / p_ref`
+    of both candidates for the next latents (Liang et al. 2024, arXiv 2406.04314, with the clipping of the authors'
+    code). The log-ratios are those of means over the dimensions of the latents (`DdimStep.log_prob`), so they
+    are small. A ratio outside of the range has no gradient.
+    """
+    low, high = math.log(1.0 - ratio_clip), math.log(1.0 + ratio_clip)
+    chosen_B, rejected_B = (
+        ratios_B.float().clamp(low, high) for ratios_B in (chosen_log_ratios_B, rejected_log_ratios_B)
+    )
+    return beta * (chosen_B - rejected_B)
 
 
 def mapo_margins(errors: PairErrors, *, num_timesteps: int, scale: float) -> torch.Tensor:

@@ -28,3 +28,8 @@ def method_labels() -> Mapping[str, str]:
 def reward_methods() -> tuple[str, ...]:
     """Return the names of the methods that need reward models."""
     return tuple(name for name, spec in METHODS.items() if spec.needs_reward_models)
+
+
+def policy_methods() -> tuple[str, ...]:
+    """Return the names of the methods that train on the scores of their samples, without a gradient of the reward."""
+    return tuple(name for name, spec in METHODS.items() if spec.needs_reward_models and not spec.needs_reward_gradient)

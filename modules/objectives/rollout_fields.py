@@ -129,6 +129,14 @@ def size_of(size: str) -> tuple[int, int] | None:
     return sides_of(size) if size.strip() else None
 
 
+def known_size(size: str) -> tuple[int, int] | None:
+    """Return the width and height in pixels of a sample size; None for an empty or an invalid one."""
+    try:
+        return size_of(size)
+    except ValueError:  # reported by `size_problems`
+        return None
+
+
 def size_problems(size: str) -> Iterator[Problem]:
     """Yield a problem for a sample size that is not one."""
     path = "training.method.size"
@@ -148,3 +156,10 @@ def size_problems(size: str) -> Iterator[Problem]:
 def trained_steps(num_steps: int, share: float) -> int:
     """Return how many of an image's denoising steps are trained: a share of all but the last, at least one."""
     return max(1, round(share * (num_steps - 1)))
+
+
+def reports(*, kl_weight: float, samples_per_prompt: int) -> tuple[str, ...]:
+    """Return which of the metrics that have limits a method reports: the KL needs the reference, the diversity two
+    images of a prompt.
+    """
+    return (*(["kl"] if kl_weight > 0 else []), *(["diversity"] if samples_per_prompt > 1 else []))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from modules.settings.field import Section
@@ -18,7 +18,10 @@ class RolloutFacts:
     backpropagates through (0: it samples without gradient).
 
     `samples_per_prompt` is the number of images sampled for each prompt, `trained_steps` the number of denoising steps
-    of each of them that are trained one by one, in passes of their own (0: none are).
+    of each of them that are trained one by one, in passes of their own (0: none are). `images_per_pass` is how many
+    images of a prompt such a pass, or a pass of a loss on finished images, contains: 2 for a pair. `trained_per_prompt`
+    is how many of the images of a prompt are trained (0: all). `size` is the width
+    and height of the images in pixels; None for those of the batch.
     """
 
     steps: int
@@ -26,6 +29,31 @@ class RolloutFacts:
     gradient_steps: int = 0
     samples_per_prompt: int = 1
     trained_steps: int = 0
+    images_per_pass: int = 1
+    trained_per_prompt: int = 0
+    size: tuple[int, int] | None = None
+
+    @property
+    def is_guided(self) -> bool:
+        """Whether sampling doubles the batch for guidance."""
+        return self.guidance > 1
+
+    @property
+    def trains_guided(self) -> bool:
+        """Whether the passes that are trained are denoising steps with guidance, and not passes of another loss."""
+        return self.is_guided and (self.gradient_steps > 0 or self.trained_steps > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class MethodGuide:
+    """What the window shows of a method before it is used.
+
+    `needs`: what the user has to provide, a sentence each. `watch`: names of metrics (`metrics.py`), and what each
+    shows about a run that goes well or wrong. The name "held_out" is the held-out reward.
+    """
+
+    needs: tuple[str, ...] = ()
+    watch: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +76,11 @@ class MethodSpec:
       inner epochs over its rollouts. All step counts in the program use it.
     - `sampled_share`: the share of its steps that train on images that it samples, if it samples any. They ignore the
       masks of the dataset.
+    - `reports`: the metrics (`metrics.py`) that it reports with its settings and that others rely on: "kl" and
+      "diversity" are compared with limits.
     - `problems`: the problems of its own settings.
+
+    `guide`: what it needs and what to watch, for the window.
 
     `needs_reward_gradient`: it can only train on differentiable rewards. `splits_batches`: it trains on a batch of the
     loader in several micro-batches, so that gradients are always accumulated. `repeats_forward`: it compares its
@@ -69,9 +101,11 @@ class MethodSpec:
     keeps_reference_copy: Callable[[Any], bool] = lambda settings: False
     steps_per_group: Callable[[Any], int] = lambda settings: 1
     sampled_share: Callable[[Any], float] = lambda settings: 1.0
+    reports: Callable[[Any], Collection[str]] = lambda settings: ()
     splits_batches: bool = False
     repeats_forward: bool = False
     problems: Callable[[Any], Iterable[Problem]] = lambda settings: ()
+    guide: MethodGuide = MethodGuide()
 
     @property
     def samples_images(self) -> bool:

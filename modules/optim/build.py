@@ -45,6 +45,6 @@ def _factory(spec: OptimizerSpec[Any]) -> Callable[..., torch.optim.Optimizer]:
         package = spec.packages[0]
         raise DarkroomError(
             f"The optimizer {spec.label} needs the package {package.name}, which cannot be loaded ({error}).",
-            advice=package.advice,
+            advice=f"{package.install}, or choose another optimizer.",
         ) from error
     return factory

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from modules.settings.field import Section, records_of
+from modules.system.package import Package
 from modules.system.problem import Problem
 
 Shape = tuple[int, ...]
@@ -38,20 +39,6 @@ class UsualRates:
     adapter: LearningRates
     full: LearningRates
     why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Package:
-    """A Python package that an optimizer needs; `extra` names the extra of this program that installs it, if any."""
-
-    name: str
-    extra: str = ""
-
-    @property
-    def advice(self) -> str:
-        """What to do where it is missing."""
-        wanted = f'{self.name} (pip install ".[{self.extra}]")' if self.extra else self.name
-        return f"Install {wanted}, or choose another optimizer."
 
 
 def per_weight(num_bytes: float) -> Callable[[OptimizerSettings, Shape], float]:

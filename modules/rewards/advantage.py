@@ -2,8 +2,8 @@
 
     A = (r - mean) / std
 
-over all images of a rollout, over the latest images of the same prompt (DDPO, Black et al. 2023, section 5.1), or over
-the group of images sampled for one prompt (GRPO, Shao et al. 2024, section 4.1; Flow-GRPO, Liu et al. 2025, eq. 4).
+over all images of a rollout, over the latest images of the same prompt (DDPO, Black et al. 2023), or over the group of
+images sampled for one prompt (GRPO, Shao et al. 2024; Flow-GRPO, Liu et al. 2025).
 Standard deviations are those of the population. Images without a score (NaN or infinite) are left out of the statistics
 and have an advantage of 0, so nothing is learned from them. Where all scores are equal, up to the rounding of float32,
 every advantage is 0. Everything is computed in float64 on the CPU.
@@ -96,8 +96,8 @@ def combined_advantages(
     """Return each image's advantage from the scores of several reward models by name, between -limit and limit.
 
     "advantages": the weighted sum of each reward model's advantages, so that their scales do not matter (DanceGRPO,
-    Xue et al. 2025, section 3.2). "rewards": the advantages of the weighted sum of the scores; an image that some
-    reward model could not score has none.
+    Xue et al. 2025). "rewards": the advantages of the weighted sum of the scores; an image that some reward model could
+    not score has none.
     """
     if combination == "advantages":
         parts = [[weights[name] * a for a in estimate(name, own)] for name, own in scores.items()]

@@ -19,11 +19,22 @@ from modules.system.factories import load_factory
 class Scores:
     """The scores of B images: the weighted sum, and each reward model's unweighted score by its name.
 
-    A reward model without a score for an image (NaN) is left out of its sum; without any score the sum is NaN.
+    A score that is NaN or infinite is missing: it is NaN in `by_name`, and the reward model is left out of the image's
+    sum; without any score the sum is NaN.
     """
 
     total_B: torch.Tensor
     by_name: Mapping[str, torch.Tensor]
+
+    @property
+    def complete_totals(self) -> torch.Tensor:
+        """The sums, NaN for images that some reward model could not score: a sum without one of its scores has
+        another scale, so such images must not be compared with others.
+        """
+        if not self.by_name:
+            return self.total_B
+        is_missing_B = torch.stack(list(self.by_name.values())).isnan().any(dim=0)
+        return torch.where(is_missing_B, torch.nan, self.total_B)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +80,18 @@ class CompositeReward:
             return Scores(torch.full((len(images_B3PP),), torch.nan, device=images_B3PP.device), {})
         with torch.autocast(images_B3PP.device.type, enabled=False):
             images_B3PP = images_B3PP.float()
-            said = {reward_model.name: reward_model.reward(images_B3PP, prompts) for reward_model in self.reward_models}
-            ratings_JB = torch.stack([said[reward_model.name].float() for reward_model in self.reward_models])
-            weights_J = torch.tensor(
-                [reward_model.weight for reward_model in self.reward_models], device=ratings_JB.device
-            )
-            is_missing_JB = ratings_JB.isnan()
-            total_B = (torch.where(is_missing_JB, 0.0, ratings_JB) * weights_J[:, None]).sum(dim=0)
-            return Scores(torch.where(is_missing_JB.all(dim=0), torch.nan, total_B), said)
+            by_name = {model.name: _scored(model.reward(images_B3PP, prompts)) for model in self.reward_models}
+            scores_JB = torch.stack([by_name[model.name] for model in self.reward_models])
+            weights_J = torch.tensor([model.weight for model in self.reward_models], device=scores_JB.device)
+            is_missing_JB = scores_JB.isnan()
+            total_B = (torch.where(is_missing_JB, 0.0, scores_JB) * weights_J[:, None]).sum(dim=0)
+            return Scores(torch.where(is_missing_JB.all(dim=0), torch.nan, total_B), by_name)
+
+
+def _scored(scores_B: torch.Tensor) -> torch.Tensor:
+    """Return scores in float32, those that are infinite as missing."""
+    scores_B = scores_B.float()
+    return torch.where(scores_B.isfinite(), scores_B, torch.nan)
 
 
 def build_rewards(scorers: Sequence[Scorer], context: RewardContext) -> CompositeReward:

@@ -26,11 +26,22 @@ def problems_of_rewards(
     `approved_hashes` are the hashes of the code files that may run. Errors keep a run from starting.
     """
     for scorer in scorers_in_use(scorers, held_out_reward).all:
+        yield from _packages(scorer, scorers)
         path = f"reward.models.{scorers.index(scorer)}" if scorer in scorers else "training.method"
         if REWARDS[scorer.kind].runs_code:
             yield from _code(path, scorer, approved_hashes)
         else:
             yield from _files(path, scorer, offline=offline, hub_cache_dir=hub_cache_dir)
+
+
+def _packages(scorer: Scorer, scorers: Sequence[Scorer]) -> Iterator[Problem]:
+    """Yield the missing packages of a reward model, each with the command that installs it. None is imported."""
+    spec = REWARDS[scorer.kind]
+    where = f"reward.models.{scorers.index(scorer)}.kind" if scorer in scorers else "training.method.held_out_reward"
+    for package in spec.packages:
+        if not package.is_installed:
+            message = f"{spec.label} needs the package {package.name}, which is not installed."
+            yield Problem(where, message, advice=f"{package.install}, or choose another reward model.")
 
 
 def _files(path: str, scorer: Scorer, *, offline: bool, hub_cache_dir: str) -> Iterator[Problem]:

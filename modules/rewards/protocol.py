@@ -28,12 +28,17 @@ class Reward(Protocol):
         ...
 
 
+def _nothing_to_stop() -> None:
+    """Do nothing: there is no run to stop."""
+
+
 @dataclass(frozen=True, slots=True)
 class RewardContext:
     """The device on which rewards are computed, and the permissions to download files and run code.
 
     `approved_hashes` are the hashes of the code files that the user approved; they are stored outside of any config.
-    `on_bytes(done, total)` reports the progress of downloads and may raise to cancel one.
+    `on_bytes(done, total)` reports the progress of downloads and may raise to cancel one. `check()` is called before
+    each image by rewards that score one image after the other, and may raise to stop the run there.
     """
 
     device: Device
@@ -43,3 +48,4 @@ class RewardContext:
     hub: HubAccess | None = field(default=None, repr=False)
     approved_hashes: frozenset[str] = frozenset()
     on_bytes: Callable[[float, float], None] | None = field(default=None, repr=False)
+    check: Callable[[], None] = field(default=_nothing_to_stop, repr=False)

@@ -48,6 +48,17 @@ class Scorer(Section):
             applies_when=When("kind", rewards_using("clip_model")),
         ),
     ] = ""
+    vocabulary: Annotated[
+        str,
+        Setting(
+            "Vocabulary",
+            "The text encoder's vocabulary, vocab.txt: a file or a repository.",
+            level="advanced",
+            path_kind="file",
+            empty_means="the published vocabulary",
+            applies_when=When("kind", rewards_using("vocabulary")),
+        ),
+    ] = ""
     colour: Annotated[
         str,
         Setting(
@@ -56,3 +67,14 @@ class Scorer(Section):
             applies_when=When("kind", rewards_using("colour")),
         ),
     ] = "#ff0000"
+    jpeg_quality: Annotated[
+        int,
+        Ge(1),
+        Le(95),
+        Setting(
+            "JPEG quality",
+            "The quality at which images are compressed to measure their file size.",
+            level="advanced",
+            applies_when=When("kind", rewards_using("jpeg_quality")),
+        ),
+    ] = 95

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Slot = Literal["file", "clip_model"]
+from modules.system.package import Package
+
+Slot = Literal["file", "clip_model", "vocabulary"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,9 @@ class RewardSpec:
 
     `factory` names the function that builds it, as "module:function", called with a `Scorer` and a `RewardContext`.
     `scale` describes its scores; `licence` and `source` are those of the weights. `checks` maps settings to functions
-    that raise DarkroomError where the setting's text is not valid. `runs_code`: its `file` names a function of the
-    user's own.
+    that raise DarkroomError where the setting's text is not valid; `own_settings` are further settings that it uses.
+    `packages` are the optional packages that it imports. `runs_code`: its `file` names a function of the user's own.
+    Without `is_differentiable` only methods that need no gradient can train on it.
     """
 
     name: str
@@ -60,9 +63,11 @@ class RewardSpec:
     licence: str = ""
     source: str = ""
     checks: Mapping[str, Callable[[str], object]] = field(default_factory=dict)
+    own_settings: frozenset[str] = frozenset()
+    packages: tuple[Package, ...] = ()
     runs_code: bool = False
 
     @property
     def settings(self) -> frozenset[str]:
         """The fields of `Scorer` that it uses, beside those of every reward."""
-        return frozenset(file.slot for file in self.files) | self.checks.keys()
+        return frozenset(file.slot for file in self.files) | self.checks.keys() | self.own_settings

@@ -32,7 +32,7 @@ class RolloutSettings:
     """The denoising loop: the number of steps, the guidance scale (1 or less: no guidance), and DDIM's eta.
 
     `stochastic_steps` are the numbers of the steps to which eta applies, all others are deterministic (MixGRPO, Li et
-    al. 2025, section 3.2); None applies it to all.
+    al. 2025); None applies it to all.
     """
 
     num_steps: int
@@ -109,26 +109,26 @@ def roll_out(
             f"gradient_steps must be between 0 and the {len(steps)} denoising steps, not {gradient_steps}."
         )
     predict = guided_prediction(family, conditioning, unconditional, size=size, guidance=settings.guidance)
-    generators = _generators(seeds)
-    first = generators if noise_seeds is None else _generators(noise_seeds)
-    latents_BCHW = _noise(first, family.spec, size, device)
+    generators = generators_of(seeds)
+    first = generators if noise_seeds is None else generators_of(noise_seeds)
+    latents_BCHW = noise_of(first, family.spec, size, device)
     states, log_probs = _States(stored_states, temp_device), []
     states.add(0, latents_BCHW)
     first_with_gradient = len(steps) - gradient_steps
     for index, step in enumerate(steps):
         on_step()
-        fresh_BCHW = _noise(generators, family.spec, size, device) if step.sigma > 0 else None
+        fresh_BCHW = noise_of(generators, family.spec, size, device) if step.sigma > 0 else None
         if index == first_with_gradient:
-            _forget_casts()
+            forget_casts()
         with nullcontext() if index >= first_with_gradient else torch.no_grad():
             latents_BCHW, log_prob_B = _stepped(predict, step, latents_BCHW, fresh_BCHW)
         log_probs.append(log_prob_B)
         states.add(index + 1, latents_BCHW)
     on_step()
     with nullcontext() if gradient_steps else torch.no_grad():
-        images_B3PP = _decoded(family, latents_BCHW, train_device=device, temp_device=temp_device)
+        images_B3PP = decoded(family, latents_BCHW, train_device=device, temp_device=temp_device)
     if not gradient_steps:
-        _forget_casts()
+        forget_casts()
     return Rollout(
         seeds=tuple(seeds),
         timesteps=tuple(step.timestep for step in steps),
@@ -160,20 +160,20 @@ def sample_with(
     """
     scheduler = make_scheduler(sampler, family.scheduler_config())
     predict = guided_prediction(family, conditioning, unconditional, size=size, guidance=guidance)
-    generators = _generators(seeds)
-    first = generators if noise_seeds is None else _generators(noise_seeds)
+    generators = generators_of(seeds)
+    first = generators if noise_seeds is None else generators_of(noise_seeds)
     with torch.no_grad():
         latents_BCHW = run_denoising_loop(
             predict,
             scheduler,
-            _noise(first, family.spec, size, device),
+            noise_of(first, family.spec, size, device),
             num_steps=num_steps,
             generator=generators,
             on_step=on_step,
         )
         on_step()
-        images_B3PP = _decoded(family, latents_BCHW, train_device=device, temp_device=temp_device)
-    _forget_casts()
+        images_B3PP = decoded(family, latents_BCHW, train_device=device, temp_device=temp_device)
+    forget_casts()
     states = _States((num_steps,), temp_device)
     states.add(num_steps, latents_BCHW)
     return Rollout(
@@ -199,7 +199,7 @@ class _States:
             self.kept[number] = move(latents_BCHW.detach().float(), self._temp_device)
 
 
-def _forget_casts() -> None:
+def forget_casts() -> None:
     """Clear autocast's cache of cast weights, after steps without gradients and before a forward pass with them.
 
     Before torch 2.11 a cast made under `no_grad` stayed in the cache without its graph, and its weight received no
@@ -218,17 +218,18 @@ def _stepped(
     return next_BCHW, step.log_prob(next_BCHW.detach(), mean_BCHW.detach())
 
 
-def _generators(seeds: Sequence[int]) -> list[torch.Generator]:
+def generators_of(seeds: Sequence[int]) -> list[torch.Generator]:
+    """Return a generator for each image, on the CPU."""
     return [torch.Generator("cpu").manual_seed(seed) for seed in seeds]
 
 
-def _noise(generators: Sequence[torch.Generator], spec: FamilySpec, size: Size, device: Device) -> torch.Tensor:
+def noise_of(generators: Sequence[torch.Generator], spec: FamilySpec, size: Size, device: Device) -> torch.Tensor:
     """Return standard normal noise, one row per generator, generated on the CPU as everywhere."""
     shape = (spec.latent_channels, size.height_px // spec.latent_factor, size.width_px // spec.latent_factor)
     return move(torch.stack([torch.randn(shape, generator=generator) for generator in generators]), device)
 
 
-def _decoded(
+def decoded(
     family: ModelFamily, latents_BCHW: torch.Tensor, *, train_device: Device, temp_device: Device
 ) -> torch.Tensor:
     """Return the images in [0, 1], decoded one by one and checkpointed.

@@ -23,7 +23,7 @@ class StepSelection(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RandomShare:
-    """A random share of all steps (DanceGRPO, Xue et al. 2025, section 3.3)."""
+    """A random share of all steps (DanceGRPO, Xue et al. 2025)."""
 
     share: float = 1.0
 
@@ -40,7 +40,7 @@ class RandomShare:
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindow:
-    """`size` consecutive steps; all others are deterministic (MixGRPO, Li et al. 2025, section 3.2).
+    """`size` consecutive steps; all others are deterministic (MixGRPO, Li et al. 2025).
 
     The window begins with the noisiest steps, moves by one step after every `every` optimizer steps, and from the last
     steps back to the first. It never contains the last denoising step, which cannot be trained.

@@ -387,15 +387,33 @@ def _tables(folder: Path) -> list[bytes]:
     return [content]
 
 
-def _read_table(content: bytes, folder: Path) -> None:
+def _arrow_files(folder: Path) -> list[bytes]:
+    import pyarrow
+
+    rows = [{"image": {"bytes": _images(folder)[0], "path": "a.png"}, "text": "a cat"}] * 3
+    table = pyarrow.Table.from_pylist(rows)
+    made = []
+    for new in (pyarrow.ipc.new_stream, pyarrow.ipc.new_file):
+        sink = io.BytesIO()
+        with new(sink, table.schema) as writer:
+            writer.write_table(table, max_chunksize=2)
+        made.append(sink.getvalue())
+    return made
+
+
+def _read_table(content: bytes, folder: Path, name: str = "t.parquet") -> None:
     from modules.data.captions.sources import CaptionOrigin
     from modules.data.images import BrokenImageError, opened
     from modules.data.scan import scan_folder
 
-    path = _write(folder, "t.parquet", content)
+    path = _write(folder, name, content)
     for found in scan_folder(path, include_subfolders=True, captions=CaptionOrigin(source="metadata")).images:
         with contextlib.suppress(BrokenImageError), opened(found.path) as image:
             image.load()
+
+
+def _read_arrow(content: bytes, folder: Path) -> None:
+    _read_table(content, folder, "t.arrow")
 
 
 def _metadata_files(folder: Path) -> list[bytes]:
@@ -411,6 +429,33 @@ def _read_metadata_file(content: bytes, folder: Path) -> None:
 
     for suffix in (".jsonl", ".csv", ".tsv", ".json"):
         read_metadata(_write(folder, f"m{suffix}", content), ())
+
+
+def _pair_files(folder: Path) -> list[bytes]:
+    import pyarrow
+    from pyarrow import parquet
+
+    image = _images(folder)[0]
+    rows = [{"jpg_0": image, "jpg_1": image, "label_0": 1.0, "has_label": True, "caption": "a cat"}]
+    path = folder / "made.parquet"
+    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    table = path.read_bytes()
+    path.unlink()
+    return [
+        table,
+        b'{"chosen": "a.png", "rejected": "b.png", "prompt": "a cat"}\n{"chosen": "b.png", "rejected": "a.png"}\n',
+        b"image_0,image_1,label_0,label_1,caption\na.png,b.png,0.5,0.5,a cat\na.png,b.png,0,1,a dog\n",
+    ]
+
+
+def _read_pairs(content: bytes, folder: Path) -> None:
+    from modules.data.captions.sources import CaptionOrigin
+    from modules.data.pair_scan import fingerprint_of_source, scan_pairs
+
+    for suffix in (".jsonl", ".csv", ".json", ".parquet"):
+        path = _write(folder, f"p{suffix}", content)
+        scan_pairs(path, captions=CaptionOrigin(source="metadata"))
+        fingerprint_of_source(path, include_subfolders=False, holds_pairs=True)
 
 
 def _tokenizer_files(folder: Path) -> list[bytes]:
@@ -527,6 +572,8 @@ READERS = (
     Reader("image", _images, of_bytes(_CHUNKS), _read_image),
     Reader("tar shard", _shards, of_bytes([b"ustar", b"\x00" * 512, b"7777777", b"x", b"L"]), _read_shard),
     Reader("parquet", _tables, of_bytes([b"PAR1", b"\x15", b"\xff" * 8]), _read_table),
+    Reader("arrow", _arrow_files, of_bytes([b"ARROW1", b"\xff" * 4, b"\xff" * 8, b"\x00" * 8]), _read_arrow),
+    Reader("preference pairs", _pair_files, of_bytes([b'"', b",", b"\n", b"0.5", b"\x00", b"PAR1"]), _read_pairs),
     Reader("metadata file", _metadata_files, of_bytes([b'"', b",", b"\n", b"[" * 5000, b"\x00"]), _read_metadata_file),
     Reader("captions", _captions, of_bytes([b"\xff\xfe", b"\x00", b"\n"]), _read_captions),
     Reader("tokenizer", _tokenizer_files, of_json(["<|endoftext|>", 3]), _read_tokenizer),

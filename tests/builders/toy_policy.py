@@ -48,6 +48,7 @@ SPEC = MethodSpec(
     "tests.builders.toy_policy:build",
     rollout=lambda settings: RolloutFacts(SETTINGS.num_steps, SETTINGS.guidance),
     held_out_reward=lambda settings: "none",
+    learns_from=lambda settings: "prompts",
     steps_per_group=lambda settings: settings.inner_epochs,
 )
 

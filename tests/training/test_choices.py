@@ -25,7 +25,7 @@ from modules.config.schema import Config
 from modules.config.support import unsupported
 from modules.formats.safetensors_io import read_safetensors
 from modules.optim.ema import Ema
-from modules.rewards.registry import rewards_using
+from modules.rewards.registry import REWARDS, rewards_using
 from modules.settings.edit import get_path, set_path
 from modules.settings.field import FieldRecord, records_of
 from modules.settings.walk import condition_path, is_relevant, live_records
@@ -123,6 +123,8 @@ def choices_of(config: Config) -> Iterator[tuple[Config, FieldRecord, str]]:
 
 
 def with_choice(config: Config, record: FieldRecord, value: str) -> Config:
+    if record.path == "training.method":
+        return with_value(config, record.path, SHORT.get(value, {"name": value}))
     return with_value(config, record.path, {"name": value} if record.kind == "section" else value)
 
 
@@ -158,6 +160,7 @@ EXACT = {
     *(("embeddings.dtype", dtype) for dtype in ("bfloat16", "float16")),  # there are no embeddings, which are refused
     ("output.model_format", "diffusers"),  # says nothing of a LoRA; see test_fine_tune
     ("adapter.other_layers", "leave_out"),  # nothing to leave out; see test_keep_other_layers
+    ("reward.result", "best"),  # nothing is measured here; see test_guards
     ("validation.result", "best"),  # here the last is the best; see test_validation
     (
         "training.low_precision_updates",
@@ -166,6 +169,9 @@ EXACT = {
 }
 # What a choice asks for beside it.
 SHORT_CHAIN = {"name": "alignprop", "steps": 3, "backprop_steps": 2, "guidance": 1.0, "target_reward": 0.1}
+SHORT_DDPO = {"name": "ddpo", "steps": 3, "samples_per_prompt": 2, "guidance": 1.0, "tracker_min_count": 2}
+SHORT_GRPO = {"name": "grpo", "steps": 4, "group_size": 2, "guidance": 1.0, "kl_weight": 0.0, "window_size": 1}
+SHORT = {short["name"]: short for short in (SHORT_CHAIN, SHORT_DDPO, SHORT_GRPO)}
 BESIDE: dict[str, dict[str, Any]] = {
     "adapter.layers": {"adapter.custom_layers": "attn2"},
     "model.zero_terminal_snr": {"model.prediction_type": "v_prediction"},
@@ -183,6 +189,12 @@ BESIDE: dict[str, dict[str, Any]] = {
     "data.bucket_aspect_ratios": {"data.bucket_step_px": 8},
     "data.partial_batches": {"training.batch_size": 2, "concepts.0.repeats": 3.0},
     **{f: {"training.method": SHORT_CHAIN} for f in ("training.method.gradient_truncation", "training.method.loss")},
+    "training.method.advantage": {"training.method": SHORT_DDPO, "training.accumulation_steps": 3},
+    "training.method.reward_sum": {
+        "training.method": SHORT_GRPO,
+        "reward.models": [{"kind": "brightness"}, {"kind": "contrast"}],
+    },
+    **{f: {"training.method": SHORT_GRPO} for f in ("training.method.first_noise", "training.method.timesteps")},
     "reward.models.0.kind": {"training.method": SHORT_CHAIN},
     "concepts.0.text.tag_dropout_mode": TAG_DROPOUT,
     "concepts.0.text.special_tags_mode": {**TAG_DROPOUT, "concepts.0.text.special_tags": "red, small"},
@@ -190,13 +202,17 @@ BESIDE: dict[str, dict[str, Any]] = {
 # Refused alone: leaves nothing to train; wants another base model.
 ALONE = {
     ("concepts.0.kind", "validation"),
+    ("concepts.0.caption_source", "one_file"),  # no file is chosen
     ("concepts.0.image.mask_source", "folder"),  # there is none; see test_image_versions
     ("concepts.0.kind", "regularization"),
     ("concepts.0.kind", "prior_prediction"),  # see test_prior_prediction
+    ("concepts.0.kind", "prompts"),  # see test_learning_from_prompts
     ("concepts.0.kind", "pairs"),  # see test_dpo
     ("concepts.0.kind", "validation_pairs"),
     ("model.family", "sdxl"),
     *(("reward.models.0.kind", kind) for kind in rewards_using("file")),  # their files are not here
+    # AlignProp refuses them.
+    *(("reward.models.0.kind", name) for name, spec in REWARDS.items() if not spec.is_differentiable),
 }
 WATCHED = "training.method.held_out_reward"  # measures and never trains, whoever it is: see test_judges
 

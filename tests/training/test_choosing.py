@@ -192,6 +192,24 @@ def test_ties_and_skips_give_no_pair(config: Config, monkeypatch: pytest.MonkeyP
     assert len(list((pairs_dir(person.run_dir) / "rejected").iterdir())) == 1
 
 
+def test_a_choice_may_be_changed_until_the_last_one_of_its_rollout(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first choice is undone after the second one, and becomes a tie: no pair of it is kept or trained."""
+    person = Chooser(brighter)
+
+    def undo_once(num_answered: int) -> bool:
+        if num_answered == 2 and open_requests(person.run_dir)[0] != person.asked[0]:
+            answer(person.asked[0], TIE)
+        return True
+
+    person.before = undo_once
+    ran = person.run(config, monkeypatch)
+    assert [s.metrics["equal_rewards"] for s in ran.of(StepFinished)] == [0.25, 0.25, 0.0, 0.0]
+    kept = {path.stem for path in (pairs_dir(person.run_dir) / "chosen").glob("*.png")}
+    assert kept == {request.name for request in person.asked[1:]}
+
+
 def test_a_removed_request_counts_as_skipped(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     person = Chooser(brighter)
 

@@ -107,6 +107,21 @@ def test_every_loss_begins_as_published(
     assert losses(run(short(dpo_config(tmp_path, tiny_sd, pairs, **method))))[0] == pytest.approx(first, abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"training": {"precision": "bfloat16"}}, {"adapter": {"dropout": 0.5}}, {"training": {"trains": "full"}}],
+    ids=["bfloat16", "dropout", "full in bfloat16"],
+)
+def test_the_first_errors_are_those_of_the_reference_to_the_bit(
+    tiny_sdxl: Path, tmp_path: Path, pairs: Path, changes: dict[str, Any]
+) -> None:
+    config = laid_over(short(dpo_config(tmp_path, tiny_sdxl, pairs)), changes)
+    if config.training.trains == "full":
+        config = laid_over(config, {"training": {"precision": "bfloat16"}, "output": {"dtype": "float32"}})
+    first = run(config).of(StepFinished)[0].metrics
+    assert (first["margin"], first["chosen_error"], first["rejected_error"]) == (0.0, 0.0, 0.0)
+
+
 def test_the_sft_weight_adds_the_error_of_the_chosen_images(tiny_sd: Path, tmp_path: Path, pairs: Path) -> None:
     added = [losses(run(short(dpo_config(tmp_path, tiny_sd, pairs, sft_weight=w))))[0] or 0.0 for w in (1.0, 2.0)]
     assert added[0] > math.log(2) + 0.1

@@ -22,6 +22,7 @@ from tests.builders.runs import Ran, assert_equal_tensors, run
 from trainer.commands import Stop
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, StepFinished, WarningRaised
 from trainer.methods import rollout_images
+from trainer.methods.image_pairs import ImagePairs
 from trainer.methods.online_dpo import OnlineDpo, PairBatch
 from trainer.methods.pair_rollout import Candidates, PairRollout, extremes_of, paired
 from trainer.methods.protocol import StepContext, StepLoss
@@ -158,7 +159,7 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[PairBatch]:
     plain = OnlineDpo.loss
 
     def loss(method: OnlineDpo, batch: PairBatch, context: StepContext) -> StepLoss:
-        if not method.is_trial:
+        if not method.pairing.is_trial:
             seen.append(batch)
         return plain(method, batch, context)
 
@@ -172,7 +173,7 @@ def test_the_best_and_the_worst_image_of_each_prompt_are_the_pairs(
     changes = {"training": {"epochs": 1, "accumulation_steps": 2}}
     ran = run(config_of(tmp_path, tiny_sd, hard_images, changes))
     assert [b.group_samples for b in batches if b.is_last_micro_batch] == [4, 4, 1, 1]
-    assert [len(b.pairs_B2CHW) for b in batches[:2]] == [2, 2]
+    assert [len(b.latents_BNCHW) for b in batches[:2]] == [2, 2]
     for event in ran.of(RolloutSampled):
         by_prompt = [event.images[i : i + 3] for i in range(0, len(event.images), 3)]
         for images in by_prompt:
@@ -192,15 +193,17 @@ def test_pairs_hold_the_latents_of_the_chosen_images() -> None:
     """Three prompts in batches of two and one; the second has no best image."""
     latents = tuple(torch.full((3, 4, 2, 2), 10.0 * n) + torch.arange(3.0)[:, None, None, None] for n in range(3))
     rollout = paired(Candidates(6, latents, {"reward": 0.5}), [(2, 0), None, (0, 1)], [2, 1])
-    values = {place: pair[:, 0, 0, 0].tolist() for place, pair in rollout.pairs_2CHW.items()}
-    assert values == {(0, 0): [2.0, 0.0], (1, 0): [20.0, 21.0]}
+    values = {place: pair[:, 0, 0, 0].tolist() for place, pair in rollout.latents_NCHW.items()}
+    assert values == {(0, 0, 0): [2.0, 0.0], (1, 0, 0): [20.0, 21.0]}
     assert rollout.metrics == {"reward": 0.5, "equal_rewards": pytest.approx(1 / 3)}
     assert not rollout.is_silent
     restored = PairRollout.from_state(rollout.to_state())
     assert restored.to_state().keys() == rollout.to_state().keys()
-    assert all(torch.equal(pair, restored.pairs_2CHW[place]) for place, pair in rollout.pairs_2CHW.items())
-    assert rollout.places_of(0, 0) == [[(0, 0)], [(1, 0)]]
-    assert [rollout.places_of(update, 1) for update in range(3)] == [[[(0, 0)]], [[(1, 0)]], [[(0, 0)]]]
+    assert all(torch.equal(pair, restored.latents_NCHW[place]) for place, pair in rollout.latents_NCHW.items())
+    assert rollout.places_of(0, 0) == [[(0, 0, 0)], [(1, 0, 0)]]
+    one, two, three = (rollout.places_of(update, 1)[0] for update in range(3))
+    assert one == three
+    assert sorted([*one, *two]) == [(0, 0, 0), (1, 0, 0)]
     assert paired(Candidates(6, latents, {}), [None] * 3, [2, 1]).is_silent
 
 
@@ -239,7 +242,7 @@ def test_a_prompt_without_a_best_image_is_left_out(
     monkeypatch.setattr(Brightness, "__call__", unsure)
     steps = run(config_of(tmp_path, tiny_sd, two_images)).of(StepFinished)
     assert all(step.metrics["equal_rewards"] == 0.5 and step.gradient_norm for step in steps)
-    assert {len(b.pairs_B2CHW) for b in batches} == {1}
+    assert {len(b.latents_BNCHW) for b in batches} == {1}
 
 
 def test_steps_take_their_pairs_in_turn(
@@ -250,10 +253,10 @@ def test_steps_take_their_pairs_in_turn(
     by_step: dict[int, list[PairBatch]] = {}
     for batch in batches:
         by_step.setdefault(batch.step, []).append(batch)
-    assert [sum(len(b.pairs_B2CHW) for b in of_step) for of_step in by_step.values()] == [2, 2, 2]
+    assert [sum(len(b.latents_BNCHW) for b in of_step) for of_step in by_step.values()] == [2, 2, 2]
     assert all(b.group_samples == 2 for b in batches)
     assert [of_step[-1].is_last_micro_batch for of_step in by_step.values()] == [True] * 3
-    seen = {tuple(pair.flatten().tolist()) for b in batches for pair in b.pairs_B2CHW}
+    seen = {tuple(pair.flatten().tolist()) for b in batches for pair in b.latents_BNCHW}
     assert len(seen) == 5, "a pair was never trained"
 
 
@@ -381,13 +384,13 @@ def test_the_dry_run_tries_two_images_and_leaves_nothing(
     tiny_sd: Path, hard_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[bool, int, int]] = []
-    plain = OnlineDpo._sample
+    plain = ImagePairs._sample
 
-    def sample(method: OnlineDpo, group: Any, context: StepContext, *rest: Any) -> Any:
+    def sample(method: ImagePairs, group: Any, context: StepContext, *rest: Any) -> Any:
         seen.append((method.is_trial, method.sampling.samples_per_prompt, method.sampling.loop.num_steps))
         return plain(method, group, context, *rest)
 
-    monkeypatch.setattr(OnlineDpo, "_sample", sample)
+    monkeypatch.setattr(ImagePairs, "_sample", sample)
     ran = run(config_of(tmp_path, tiny_sd, hard_images, HARD))
     assert seen[0] == (True, 2, 2)
     assert set(seen[1:]) == {(False, 3, 3)}

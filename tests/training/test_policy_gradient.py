@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
 from modules.config.schema import Config
@@ -21,8 +22,10 @@ from tests.builders.runs import Ran, assert_equal_tensors, run
 from trainer.commands import Stop
 from trainer.events import Event, PhaseChanged, RunFailed, StepFinished, WarningRaised
 from trainer.methods import rollouts
-from trainer.methods.policy_gradient import PolicyBatch, PolicyGradient
+from trainer.methods.policy_batches import PolicyBatch
+from trainer.methods.policy_gradient import PolicyGradient
 from trainer.methods.protocol import StepContext, StepLoss
+from trainer.rollout_events import RolloutSampled
 from trainer.step.pauses import Pauses
 
 DDPO: dict[str, Any] = {"name": "ddpo", "steps": 3, "samples_per_prompt": 2, "guidance": 2.0}
@@ -192,6 +195,26 @@ def test_what_is_reported(tiny_sd: Path, two_images: Path, tmp_path: Path) -> No
     assert phases == ["6 images to train on"] * 2, "the dry run's rollout is reported, or another number"
 
 
+def test_the_newest_images_are_reported_with_their_scores(tiny_sd: Path, two_images: Path, tmp_path: Path) -> None:
+    ran = run(config_of(tmp_path, tiny_sd, two_images, GRPO, training={"epochs": 3}))
+    found = ran.of(RolloutSampled)
+    assert [event.step for event in found] == [0, 1, 2], "the dry run's images are reported"
+    steps = ran.of(StepFinished)
+    for event, step in zip(found, steps, strict=True):
+        assert [i.prompt for i in event.images] == [event.images[0].prompt] * 3 + [event.images[3].prompt] * 3
+        for group in (event.images[:3], event.images[3:]):
+            rewards = [i.reward for i in group if i.reward is not None]
+            assert [i.reward for i in group if i.mark == "best"] == [max(rewards)]
+            assert [i.reward for i in group if i.mark == "worst"] == [min(rewards)]
+        mean = sum(i.by_reward_model["brightness"] for i in event.images) / 6
+        assert mean == pytest.approx(step.metrics["reward"])
+    newest = found[-1].images[0]
+    with Image.open(newest.path) as image:
+        brightness = sum(image.convert("RGB").resize((1, 1), Image.Resampling.BOX).getpixel((0, 0))) / 3 / 255
+        assert image.size == (64, 64)
+    assert brightness == pytest.approx(newest.reward, abs=0.01)
+
+
 # ---- what would make the ratio another one
 
 
@@ -223,6 +246,33 @@ def test_in_16_bits_another_ratio_is_a_warning(
     assert ran.finished.step == 2
     [warning] = ran.of(WarningRaised)
     assert "the probability ratio differs from 1" in warning.message
+
+
+@pytest.mark.parametrize("fault", ["reference left active", "frozen adapter"])
+@pytest.mark.parametrize("method", ["ddpo", "grpo"])
+def test_planted_faults_end_the_dry_run(
+    tiny_sd: Path, two_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, fault: str
+) -> None:
+    plain, held = PolicyGradient.loss, []
+
+    def loss(self: PolicyGradient, batch: PolicyBatch, context: StepContext) -> StepLoss:
+        if fault == "reference left active":
+            held.append(context.prior())
+            held[-1].__enter__()
+            return plain(self, batch, context)
+        for parameter in context.family.parts["unet"].module.parameters():
+            parameter.requires_grad_(False)
+        return plain(self, batch, context)
+
+    monkeypatch.setattr(PolicyGradient, "loss", loss)
+    ran = run(config_of(tmp_path, tiny_sd, two_images, SHORT[method]))
+    assert isinstance(ran.ending, RunFailed)
+    assert "dry run" in ran.ending.message
+    assert not ran.of(StepFinished)
+    expected = "left the reference model active" if fault == "reference left active" else "no gradient reaches it"
+    details = Path(ran.ending.details_path)
+    assert expected in ran.ending.message + (details.read_text() if details.is_file() else "")
+    assert torch.is_grad_enabled()
 
 
 # ---- resuming, stopping, the dry run

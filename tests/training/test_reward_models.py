@@ -13,6 +13,7 @@ from modules.config.schema import Config
 from modules.rewards.user_code_file import hash_of
 from modules.system.approvals import approve, approved_hashes
 from modules.system.paths import approvals_file
+from tests.builders import toy_policy
 from tests.builders.clip import aesthetic_head, write_aesthetic_head, write_clip_folder
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
@@ -22,7 +23,7 @@ from trainer.callbacks.rewards import RewardCallback
 from trainer.cli.options import allowed_code
 from trainer.data.datasets import datasets_of
 from trainer.events import RewardMeasured, RunFailed, StepFinished, WarningRaised
-from trainer.methods.reward_models import measured_prompts
+from trainer.methods.measured_prompts import measured_prompts
 from trainer.preflight import check
 from trainer.run.allowed_code import unapproved_code
 
@@ -256,6 +257,61 @@ def test_a_reward_that_is_not_differentiable_is_named(tiny_sd: Path, images: Pat
         },
     )
     assert run(beside).of(RewardMeasured)[-1].held_out is not None
+
+
+def without_gradient(folder: Path, model: Path, images: Path, *scorers: dict[str, Any]) -> Config:
+    """A run whose method samples images and needs no gradient of its rewards."""
+    return small_config(
+        folder,
+        model=model,
+        images=images,
+        training={"method": {"name": "toy_policy"}, "epochs": 2, "batch_size": 2},
+        reward={"models": list(scorers), "measure_every": {"n": 1, "unit": "epoch"}, "num_images": 2},
+    )
+
+
+def test_methods_without_reward_gradient_take_any_reward(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import numpy\n\n\ndef blind(images, prompts):\n"
+        "    return [None if p.startswith('b') else numpy.median(i) for i, p in zip(images.numpy(), prompts)]\n\n\n"
+        "blind.is_differentiable = False\n"
+    )
+    approve(hash_of(file), file)
+    scorers = [{"kind": "compressibility"}, {"kind": "user_code", "file": f"{file}:blind"}]
+    with toy_policy.registered():
+        config = without_gradient(tmp_path, tiny_sd, images, *scorers)
+        assert not check(config).errors
+        ran = run(config)
+        assert ran.finished.outcome == "finished"
+        measured = ran.of(RewardMeasured)
+        assert all(m.by_reward_model["compressibility"] < 0 for m in measured)
+        assert len(measured) == 3
+    refused = check(reward_config(tmp_path, tiny_sd, images, {"kind": "compressibility"})).errors
+    assert [e.message for e in refused] == [
+        "AlignProp needs gradients, but JPEG compressibility is not differentiable."
+    ]
+
+
+def test_a_failing_reward_ends_the_run_and_nothing_is_lost(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    # The dry run calls it once and each group of two steps once more, so it fails in the second group.
+    file.write_text(
+        "calls = []\n\n\ndef score(images, prompts):\n    calls.append(1)\n    if len(calls) == 3:\n"
+        "        raise KeyError('lost')\n    return [float(i.mean()) for i in images]\n\n\n"
+        "score.is_differentiable = False\n"
+    )
+    approve(hash_of(file), file)
+    with toy_policy.registered():
+        config = without_gradient(tmp_path, tiny_sd, images, {"kind": "user_code", "file": f"{file}:score"})
+        config = laid_over(config, {"reward": {"measure_every": {"unit": "never"}}})
+        ran = run(config)
+        assert isinstance(ran.ending, RunFailed)
+        assert "The reward score of mine.py failed: KeyError: 'lost'" in ran.ending.message
+        steps = [s.step for s in ran.of(StepFinished)]
+        assert steps
+        resumed = run(config, resume_from=Path(ran.ending.backup_path))
+        assert next(s.step for s in resumed.of(StepFinished)) == steps[-1] + 1
 
 
 # ---- OneTrainer

@@ -15,12 +15,15 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 
 from modules.rewards.clip_input import Fit, clip_input
 from modules.rewards.composite import CompositeReward, RewardModel, build_rewards
+from modules.rewards.models import ocr
 from modules.rewards.protocol import Reward, RewardContext
 from modules.rewards.registry import REWARDS
 from modules.rewards.settings import Scorer
 from modules.rewards.user_code_file import hash_of
 from modules.system.devices import CPU
 from modules.system.errors import DarkroomError
+from tests.builders import blip
+from tests.builders.blip import image_reward_weights, tiny_blip, write_image_reward
 from tests.builders.clip import (
     IMAGE_PX,
     WIDTH,
@@ -32,13 +35,15 @@ from tests.builders.clip import (
     write_open_clip,
 )
 from tests.builders.pipelines import clip_tokenizer
+from trainer.commands import StopRequested
 
+DIFFERENTIABLE = tuple(name for name, spec in REWARDS.items() if spec.is_differentiable)
 NEED_FILES = tuple(name for name, spec in REWARDS.items() if spec.files)
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 CONTEXT = RewardContext(CPU, offline=True)
 OPENAI_MEAN, OPENAI_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-PROMPTS = ["a red disc", "a cat on a mat, photographed from far above"]
+PROMPTS = ['a red disc, "Open door"', 'a cat on a mat, photographed from far above: "no"']
 
 
 def photographs(*, size: tuple[int, int] = (40, 52), count: int = 2, seed: int = 3) -> torch.Tensor:
@@ -47,6 +52,13 @@ def photographs(*, size: tuple[int, int] = (40, 52), count: int = 2, seed: int =
     coarse = torch.rand(count, 3, 5, 6, generator=generator)
     smooth = torch.nn.functional.interpolate(coarse, size, mode="bilinear")
     return (0.15 + 0.7 * smooth + 0.05 * torch.rand(count, 3, *size, generator=generator)).clamp(0.05, 0.95)
+
+
+@pytest.fixture(autouse=True)
+def reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text reader without its package: it reads more letters the brighter the top left of an image is."""
+    read = lambda image: "OPEN DOOR"[: int(np.asarray(image)[:9, :9].mean() / 255 * 9) + 1]  # noqa: E731
+    monkeypatch.setattr(ocr, "load_reader", lambda: read)
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +76,7 @@ def scorers(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> dict[
             "clip_model": str(clip),
         },
         "hps": {"file": str(write_open_clip(folder / "HPS_v2.pt", tiny_clip(activation="gelu", seed=2)))},
+        "image_reward": write_image_reward(folder / "image_reward"),
         "user_code": {"file": f"{code}:redness"},
     }
     return {kind: Scorer(kind=kind, **places.get(kind, {})) for kind in REWARDS}
@@ -87,14 +100,17 @@ def test_each_reward_scores_each_image_alone(kind: str, scorers: dict[str, Score
     assert reward.is_differentiable is REWARDS[kind].is_differentiable
 
 
-@pytest.mark.parametrize("kind", REWARDS)
+@pytest.mark.parametrize("kind", DIFFERENTIABLE)
 def test_gradients_are_right(kind: str, scorers: dict[str, Scorer]) -> None:
     """Against finite differences, in double precision; CLIP's reward models at the size they look at, in a few
     directions.
     """
     reward = made(scorers[kind])
     is_clip = kind in NEED_FILES
-    if is_clip:
+    if kind == "image_reward":
+        for module in (reward.vision, reward.text, reward.head):  # type: ignore[attr-defined]
+            module.double()
+    elif is_clip:
         image_encoder = reward.image_encoder  # type: ignore[attr-defined]
         image_encoder.model.double()
         if kind == "aesthetic":
@@ -103,7 +119,7 @@ def test_gradients_are_right(kind: str, scorers: dict[str, Scorer]) -> None:
     assert torch.autograd.gradcheck(lambda p: reward(p, PROMPTS), images, fast_mode=is_clip, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", REWARDS)
+@pytest.mark.parametrize("kind", DIFFERENTIABLE)
 def test_a_gradient_reaches_every_image(kind: str, scorers: dict[str, Scorer]) -> None:
     images = photographs().requires_grad_()
     made(scorers[kind])(images, PROMPTS).sum().backward()
@@ -135,6 +151,47 @@ def test_the_simple_rewards_measure_what_their_names_say() -> None:
     assert rated("colour_target", white, colour="#ffffff") == 0.0
     assert rated("colour_target", black, colour="#FFFFFF") == -1.0
     assert rated("colour_target", black, colour="ff0000") == pytest.approx(-1 / 3)
+
+
+@pytest.mark.parametrize("kind", sorted(REWARDS.keys() - set(DIFFERENTIABLE)))
+def test_a_reward_without_gradient_scores_images_with_one(kind: str, scorers: dict[str, Scorer]) -> None:
+    images = photographs()
+    scores = made(scorers[kind])(images.clone().requires_grad_(), PROMPTS)
+    assert not scores.requires_grad
+    assert torch.equal(scores, made(scorers[kind])(images, PROMPTS))
+
+
+def test_the_jpeg_rewards_are_the_size_of_the_file_in_kb(tmp_path: Path) -> None:
+    images = photographs(size=(64, 48))
+    for quality in (95, 50):
+        expected = []
+        for image in images:
+            levels = (image.permute(1, 2, 0) * 255).round().byte().numpy()
+            Image.fromarray(levels).save(tmp_path / "it.jpg", quality=quality)
+            expected.append((tmp_path / "it.jpg").stat().st_size / 1000)
+        large = made(Scorer(kind="incompressibility", jpeg_quality=quality))(images, PROMPTS)
+        assert large.tolist() == pytest.approx(expected)
+        assert torch.equal(made(Scorer(kind="compressibility", jpeg_quality=quality))(images, PROMPTS), -large)
+
+
+def test_the_text_score_needs_a_quoted_text() -> None:
+    images, prompts = photographs(count=3), ["a sign", 'a sign: "open"', "the dog's 'open' sign"]
+    scores = made(Scorer(kind="ocr"))(images, prompts)
+    assert scores.isnan().tolist() == [True, False, True]
+
+
+def test_a_stop_takes_effect_between_images_of_a_slow_reward() -> None:
+    checks: list[int] = []
+
+    def check() -> None:
+        checks.append(1)
+        if len(checks) == 2:
+            raise StopRequested
+
+    [model] = build_rewards([Scorer(kind="compressibility")], RewardContext(CPU, check=check)).reward_models
+    with pytest.raises(StopRequested):
+        model.reward(photographs(count=3), ["a", "b", "c"])
+    assert len(checks) == 2
 
 
 def test_a_flat_image_has_a_finite_gradient_of_contrast() -> None:
@@ -217,6 +274,42 @@ def test_the_aesthetic_score_uses_the_normalised_embedding(scorers: dict[str, Sc
         direction = tiny_clip().get_image_features(pixel_values=pixels).pooler_output
         expected = aesthetic_head()(direction / direction.norm(dim=-1, keepdim=True)).squeeze(1)
     torch.testing.assert_close(made(scorers["aesthetic"])(images, PROMPTS), expected)
+
+
+def test_image_reward_is_that_of_transformers_own_layers(scorers: dict[str, Scorer]) -> None:
+    """With the authors' preprocessing, their 35 tokens, the first token's state, and their scale."""
+    vision, text, head = tiny_blip()
+    images, prompts = photographs(), ["A red disc", "cats on a mat, far"]
+    ids = torch.zeros(2, 35, dtype=torch.long)
+    for row, words in enumerate((["a", "red", "disc"], ["cat", "##s", "on", "a", "mat", ",", "far"])):
+        tokens = [blip.WORDS.index(word) for word in ("[CLS]", *words, "[SEP]")]
+        ids[row, : len(tokens)] = torch.tensor(tokens)
+    with torch.no_grad():
+        seen = vision(pixel_values=clip_input(images, side_px=blip.IMAGE_PX)).last_hidden_state
+        read = text(input_ids=ids, attention_mask=(ids > 0).long(), encoder_hidden_states=seen, is_decoder=False)
+        expected = (head(read.last_hidden_state[:, 0]).squeeze(1) - 0.16717362830052426) / 1.0333394966054072
+    torch.testing.assert_close(made(scorers["image_reward"])(images, prompts), expected)
+    other = made(scorers["image_reward"])(images, ["a red mat", "cats on a mat, far"])
+    assert other[0] != expected[0]
+    torch.testing.assert_close(other[1], expected[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("blip.visual_encoder.pos_embed", "blip.visual_encoder.pos_embed is missing"),
+        ("blip.visual_encoder.blocks.1.attn.qkv.bias", 'Missing key(s) in state_dict: "encoder.layers.1.self_attn'),
+        ("mlp.layers.6.bias", "mlp.layers.6.bias is missing"),
+    ],
+)
+def test_a_damaged_image_reward_is_refused(tmp_path: Path, name: str, words: str) -> None:
+    weights, files = image_reward_weights(), write_image_reward(tmp_path)
+    del weights[name]
+    torch.save(weights, tmp_path / "damaged.pt")
+    assert words in refused(Scorer(kind="image_reward", **{**files, "file": str(tmp_path / "damaged.pt")}))
+    assert "is not the vocabulary of BERT" in refused(
+        Scorer(kind="image_reward", **{**files, "vocabulary": files["file"]})
+    )
 
 
 def test_checkpointing_clip_leaves_its_gradients_as_they_are(scorers: dict[str, Scorer]) -> None:

@@ -397,7 +397,9 @@ def test_a_best_that_could_not_be_written_is_tried_again(
     play(monkeypatch, {1: 0.5}, otherwise=0.7)
     settings = validated(config, held_out, keep_best=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SavingCallback, "save_best", lambda self, counters: (_ for _ in ()).throw(OSError(28, "full")))
+        patch.setattr(
+            SavingCallback, "save_best", lambda self, counters, by: (_ for _ in ()).throw(OSError(28, "full"))
+        )
         broken = run(settings)
     assert isinstance(broken.ending, RunFailed)
     resumed = run(settings, resume_from=Path(broken.ending.backup_path))

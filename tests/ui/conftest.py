@@ -97,9 +97,15 @@ class Window:
         self.app.root.update()
 
     def open_page(self, key: str) -> object:
-        """Open a page by a click in the side bar, and wait until it is complete."""
+        """Open a page by a click in the side bar, and wait until it is complete.
+
+        A page on demand without an entry is opened as by its shortcut.
+        """
         entry = self.app.shell.side_bar.entries[key]
-        entry.event_generate("<Button-1>")
+        if entry.winfo_manager():
+            entry.event_generate("<Button-1>")
+        else:
+            self.app.context.navigation.open(key)
         self.settle()
         return self.app.shell.pages[key]
 

@@ -161,6 +161,23 @@ def test_the_editor_scans_again_when_the_folder_changes(window: Window, concepts
     assert row_values(concepts.list.table, 1)[4] == "/nowhere"
 
 
+def test_the_editor_of_prompts_shows_them_in_place_of_images(window: Window, concepts: Any) -> None:
+    editor = concepts.edit(0)
+    window.app.form.edit("concepts.0.kind", "prompts")
+    window.wait_until(lambda: editor.summary.cget("text") == "1 prompt")
+    window.settle()
+    assert editor.prompts.cget("text") == "a cat that sits"
+    assert editor.prompts.winfo_ismapped()
+    assert not editor.grid_view.winfo_ismapped()
+    window.wait_until(lambda: row_values(concepts.list.table, 0)[2:4] == ["Prompts", "1"])
+    assert concepts._summary.cget("text") == "2 concepts, 0 images, 1 prompt in use"
+    window.app.form.edit("concepts.0.kind", "training")
+    window.wait_until(lambda: editor.summary.cget("text").startswith("3 images"))
+    window.settle()
+    assert editor.grid_view.winfo_ismapped()
+    assert not editor.prompts.winfo_ismapped()
+
+
 def test_the_editor_closes_when_the_list_changes_under_it(window: Window, concepts: Any) -> None:
     editor = concepts.edit(0)
     window.settle()

@@ -17,6 +17,8 @@ from tests.ui.conftest import Window
 from tests.ui.driving import pick
 from tests.ui.fake_engine import started, step
 from trainer.events import PhaseChanged, RewardMeasured, RunFinished
+from trainer.rollout_events import RolloutSampled, SampledImage
+from ui.editors.images import ImageViewer
 from ui.forms.model import Source
 from ui.pages.rewards import needs_of
 from ui.run.plotting import course_range
@@ -53,7 +55,13 @@ def test_the_method_is_chosen_on_the_page_and_brings_its_fields(window: Window) 
     assert "training.method.target_reward" in shown_fields(page)
 
 
+def test_a_measured_diversity_is_a_row_of_its_own() -> None:
+    measured = RewardMeasured(3, 4, followed=0.5, by_reward_model={"brightness": 0.5}, diversity=0.25)
+    assert reward_rows(measured)[-1] == ("diversity", "0.2500")
+
+
 def test_reward_models_are_added_and_edited(window: Window) -> None:
+    window.app.form.choose_variant("training.method", "alignprop")
     page: Any = window.open_page("rewards")
     page.list.buttons["add"].invoke()
     window.settle()
@@ -185,6 +193,48 @@ def test_the_reward_chart(ready: Window) -> None:
     assert "Reward 0.6000, held-out reward 0.3200 (Contrast) at step 20, best so far" in shown
     assert {"Brightness", "Contrast", "0.6000", "0.3200"} <= set(shown)
     run.end(RunFinished("finished", 40, "Done."))
+    ready.wait_until(lambda: ready.app.context.session.stage == "idle", "the end")
+
+
+def test_metrics_and_the_newest_rollout_share_the_places_of_loss_and_samples(ready: Window, tmp_path: Path) -> None:
+    ready.asked.answers.update(choose="approve", confirm_start=True)
+    ready.app.shell.bottom_bar.start.invoke()
+    ready.wait_until(lambda: ready.engine.requests, "a run")
+    run, page = ready.engine.run, ready.open_page("run")
+    assert run is not None
+    view: Any = page
+    assert (view.curves_card.shown, view.images_card.shown) == ("Loss", "Samples")
+    files = sorted((tmp_path / "images").glob("*.png"))
+    images = tuple(
+        SampledImage(str(file), "a disc", 0.5 + n, {"brightness": 0.5 + n}, "best" if n else "worst")
+        for n, file in enumerate(files)
+    )
+    run.emit(
+        started(), PhaseChanged("training"), *(step(n, metrics={"reward": n / 60, "kl": 0.1}) for n in range(1, 61))
+    )
+    run.emit(RolloutSampled(59, images))
+    ready.wait_until(lambda: len(view.rollout._photos) == 2, "the images")
+    ready.settle()
+    assert (view.curves_card.shown, view.images_card.shown) == ("Metrics", "Rollout")
+    assert list(view.metrics.cells) == ["reward", "kl"]
+    cell = view.metrics.cells["reward"]
+    assert "1" in [cell.itemcget(i, "text") for i in cell.find_all() if cell.type(i) == "text"]
+    assert len(cell.find_withtag("course")) == 2  # the values, and their moving average
+    cell.event_generate("<Motion>", x=2, y=20)
+    assert "Reward · step 1" in [cell.itemcget(i, "text") for i in cell.find_all() if cell.type(i) == "text"]
+    assert view.rollout_line.cget("text") == "Step 60: 2 images of 1 prompt, mean reward 1"
+    canvas = view.rollout.canvas
+    assert [canvas.itemcget(i, "text") for i in canvas.find_withtag("badge")] == ["worst 0.5", "best 1.5"]
+    assert len(canvas.find_withtag("ring")) == 2
+    canvas.event_generate("<Button-1>", x=20, y=20)
+    viewer = next(w for w in ready.app.root.winfo_children() if isinstance(w, ImageViewer))
+    assert viewer.caption.cget("text") == "a disc\nReward 0.5000, worst of its prompt\nBrightness 0.5000"
+    viewer.close()
+    view.curves_card.tabs["Loss"].event_generate("<Button-1>")
+    run.emit(step(61, metrics={"reward": 1.0, "diversity": 0.5}))
+    ready.wait_until(lambda: "diversity" in view.metrics.cells, "a new metric")
+    assert view.curves_card.shown == "Loss"  # as the user chose
+    run.end(RunFinished("finished", 61, "Done."))
     ready.wait_until(lambda: ready.app.context.session.stage == "idle", "the end")
 
 

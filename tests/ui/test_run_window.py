@@ -115,7 +115,7 @@ def test_a_download_is_shown_until_it_is_complete(ready: Window) -> None:
     run.emit(PhaseChanged("loading", "owner/model"))
     ready.wait_until(lambda: bar.phase.cget("text") == "Loading the model")
     run.emit(DownloadProgress(1500.0, 4000.0, 75.0))
-    ready.wait_until(lambda: bar.phase.cget("text") == "Downloading the model")
+    ready.wait_until(lambda: bar.phase.cget("text") == "Downloading")
     assert bar.detail.cget("text") == "38%, 1,500 of 4,000 MB of owner/model"
     assert bar.phase_bar.share == 0.375
     assert bar.figures["Time left"].cget("text") == "1 min 15 s"

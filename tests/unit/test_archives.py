@@ -307,11 +307,6 @@ def test_a_mask_may_be_a_field_of_its_sample(tmp_path: Path) -> None:
     assert find_mask(tmp_path / "1.jpg", folder=tmp_path) is None  # only in shards
 
 
-def test_arrow_files_are_named(tmp_path: Path) -> None:
-    (tmp_path / "data-00000-of-00001.arrow").write_bytes(b"ARROW1")
-    assert "export the data set as Parquet" in reasons(scan(tmp_path))["data-00000-of-00001.arrow"]
-
-
 @pytest.mark.usefixtures("asked_anew")
 def test_a_real_heic_image_is_read_and_scanned(tmp_path: Path) -> None:
     import pillow_heif

@@ -16,8 +16,19 @@ from hypothesis import strategies as st
 
 from modules.data.buckets import ResizeCrop, Size
 from modules.data.cache import key as module
-from modules.data.cache.key import DigestIndex, caption_key, image_key
-from modules.data.transforms.recipe import plain_recipe
+from modules.data.cache.key import (
+    DigestIndex,
+    blank_image_key,
+    caption_key,
+    conditioning_image_key,
+    drawn_mask_key,
+    image_key,
+    mask_key,
+    masked_image_key,
+)
+from modules.data.transforms.colour import Colour
+from modules.data.transforms.geometry import Geometry
+from modules.data.transforms.recipe import Recipe, plain_recipe
 from tests.unit.strategies import steady
 
 IMAGE: dict[str, Any] = {
@@ -72,6 +83,81 @@ def test_captions() -> None:
     assert caption_key(caption="", encoder="clip") != caption_key(caption="", encoder="")
     assert caption_key(caption="clip", encoder="a cat") != base
     assert caption_key(caption="\ud800", encoder="clip") != base
+
+
+MASK: dict[str, Any] = {**{k: v for k, v in IMAGE.items() if k != "encoder"}, "is_alpha": False, "latent_factor": 8}
+FITS = st.builds(
+    lambda width, height, left: ResizeCrop(Size(width, height), Size(width + 8, height + 8), left, 3),
+    st.integers(8, 20),
+    st.integers(8, 20),
+    st.integers(0, 8),
+)
+RECIPES = st.builds(
+    lambda fit, degrees, is_flipped, brightness: Recipe(Geometry(fit, degrees, is_flipped), Colour(brightness)),
+    FITS,
+    st.sampled_from([0.0, 5.0]),
+    st.booleans(),
+    st.sampled_from([1.0, 1.2]),
+)
+INPUTS = st.fixed_dictionaries(
+    {
+        "digest": st.sampled_from(["d1", "d2"]),
+        "width_px": st.integers(30, 32),
+        "height_px": st.integers(30, 32),
+        "recipe": RECIPES,
+        "encoder": st.sampled_from(["vae 1", "vae 2"]),
+    }
+)
+
+
+@steady
+@given(one=INPUTS, other=INPUTS)
+def test_conditioning_images_share_a_key_exactly_if_all_but_their_colours_is_equal(
+    one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    """Their colours are not augmented."""
+
+    def facts(given: dict[str, Any]) -> dict[str, Any]:
+        return {**given, "recipe": given["recipe"].geometry}
+
+    assert (conditioning_image_key(**one) == conditioning_image_key(**other)) == (facts(one) == facts(other))
+    assert conditioning_image_key(**one) != image_key(**one), "an image is not its own conditioning image"
+
+
+@steady
+@given(one=st.tuples(INPUTS, INPUTS), other=st.tuples(INPUTS, INPUTS))
+def test_masked_images_share_a_key_exactly_if_image_and_mask_do(
+    one: tuple[dict[str, Any], dict[str, Any]], other: tuple[dict[str, Any], dict[str, Any]]
+) -> None:
+    def keys(given: tuple[dict[str, Any], dict[str, Any]]) -> tuple[str, str]:
+        mask = {k: v for k, v in given[1].items() if k != "encoder"}
+        return image_key(**given[0]), mask_key(**mask, is_alpha=False, latent_factor=8)
+
+    are_equal = keys(one) == keys(other)
+    ours, others = (masked_image_key(image=image, mask=mask) for image, mask in (keys(one), keys(other)))
+    assert (ours == others) == are_equal
+
+
+def test_random_masks_and_blank_images() -> None:
+    small, large = Size(8, 16), Size(16, 8)
+    masks = {drawn_mask_key(seed=seed, bucket=bucket) for seed in (1, 2) for bucket in (small, large)}
+    blank = {blank_image_key(bucket=bucket, encoder=encoder) for bucket in (small, large) for encoder in ("a", "b")}
+    assert len(masks | blank | {mask_key(**MASK)}) == 9
+
+
+@pytest.mark.parametrize("name", ["MASKED_IMAGES", "DRAWN_MASKS"])
+def test_another_way_to_mask_changes_its_keys_alone(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def keys() -> list[str]:
+        size = Size(8, 8)
+        blank, drawn = blank_image_key(bucket=size, encoder="vae"), drawn_mask_key(seed=1, bucket=size)
+        return [masked_image_key(image="i", mask="m"), blank, drawn, image_key(**IMAGE), mask_key(**MASK)]
+
+    before = keys()
+    monkeypatch.setattr(module, name, "another")
+    changed = [a != b for a, b in zip(before, keys(), strict=True)]
+    assert changed == (
+        [True, True, False, False, False] if name == "MASKED_IMAGES" else [False, False, True, False, False]
+    )
 
 
 @steady

@@ -18,6 +18,7 @@ from trainer.run_folder.choices import (
     keep_pair,
     open_requests,
     pairs_dir,
+    take_back,
     withdraw,
 )
 
@@ -96,3 +97,26 @@ def test_a_request_cannot_point_out_of_its_folder(tmp_path: Path) -> None:
     (choices_dir(tmp_path) / "open" / "half").mkdir()
     (choices_dir(tmp_path) / "open" / "half" / "request.json").write_text('{"prompt": 3}')
     assert open_requests(tmp_path) == [found]
+
+
+def test_an_answer_is_taken_back_until_the_run_has_used_it(tmp_path: Path) -> None:
+    request = ask(tmp_path, "a", "a red disc", PNGS)
+    answer(request, TIE)
+    assert take_back(request)
+    assert take_back(request)  # without an answer, too
+    assert open_requests(tmp_path) == [request]
+    given = Answer("chosen", best=2, worst=0)
+    answer(request, given)
+    keep_pair(tmp_path, request, given)
+    assert not take_back(request)
+    assert answer_of(request) == given
+    withdraw(request)
+    assert not take_back(request)
+
+
+def test_a_withdrawn_request_takes_no_answer(tmp_path: Path) -> None:
+    request = ask(tmp_path, "a", "a red disc", PNGS)
+    withdraw(request)
+    with pytest.raises(FileNotFoundError, match="not open any more"):
+        answer(request, TIE)
+    assert not request.folder.exists()

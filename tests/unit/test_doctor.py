@@ -26,7 +26,7 @@ from modules.data.doctor.registry import CHECKS, find_all
 from modules.data.doctor.report import as_json, as_table
 from modules.data.doctor.similar import similar_groups
 from modules.system.errors import DarkroomError
-from tests.builders.configs import small_config
+from tests.builders.configs import laid_over, small_config
 from tests.builders.faulty_images import (
     draw_good_images,
     draw_scene,
@@ -123,6 +123,23 @@ def test_good_images_alone_have_no_finding(tmp_path: Path) -> None:
     assert report.findings == ()
     assert report.num_images == 12
     assert not (tmp_path / "cache").exists()
+
+
+def test_prompts_have_no_image_checks(tmp_path: Path) -> None:
+    """Equal prompts and long ones are found; nothing is said of sizes, pixels and tags."""
+    file = tmp_path / "prompts.txt"
+    lines = ["a dog", "a cat", "A  dog", " ".join(["word"] * 300), *(f"tag {i}, always, twice" for i in range(20))]
+    file.write_text("\n".join(lines), encoding="utf-8")
+    concept = {"path": str(file), "kind": "prompts", "image": {"resolution_px": ["512x64"]}}
+    report = examine(laid_over(small_config(tmp_path, model=tmp_path, images=file), {"concepts": [concept]}))
+    assert (report.num_images, report.num_validation_images, report.num_prompts) == (0, 0, 24)
+    assert {f.check for f in report.findings} == {"duplicate_caption", "long_caption"}
+    (same,) = [f for f in report.findings if f.check == "duplicate_caption"]
+    assert same.files == (file / "line 1", file / "line 3")
+    assert "Several prompts are the same" in same.reason
+    numbers = {"num_images": 0, "num_validation_images": 0, "num_prompts": 24}
+    assert as_table(report.findings, **numbers).startswith("24 prompts: ")
+    assert json.loads(as_json(report.findings, **numbers))["num_prompts"] == 24
 
 
 def test_the_checks_are_ordered_and_their_json_is_stable(drawn: Path) -> None:

@@ -377,7 +377,6 @@ def test_stochastic_rounding_is_a_setting_of_the_weights(dtype: str, asked: bool
 @pytest.mark.parametrize(
     ("path", "keys"),
     [
-        ("masks.custom_conditioning_image", {"custom_conditioning_image": True}),
         ("training.noise.offset_weight", {"offset_noise_weight": 0.1}),
         ("training.loss.mae_strength", {"mae_strength": 1.0}),
         ("training.noise.distribution", {"timestep_distribution": "SIGMOID"}),
@@ -396,6 +395,17 @@ def test_unsupported_settings_that_would_change_the_training_are_refused(path: s
     result = loaded(concepts=[{"path": "x"}], **keys)
     assert warnings_of(result) == []
     assert [p.path for p in problems_of(result.config) if p.severity == "error"] == [path]
+
+
+def test_conditioning_images_had_an_effect_on_inpainting_models_only() -> None:
+    def found(**keys: Any) -> list[tuple[str, str]]:
+        config = loaded(concepts=[{"path": "x"}], custom_conditioning_image=True, **keys).config
+        assert config.masks.custom_conditioning_image
+        return [(p.path, p.severity) for p in problems_of(config)]
+
+    assert ("masks.custom_conditioning_image", "warning") in found()
+    refused = [path for path, severity in found(model_type="STABLE_DIFFUSION_15_INPAINTING") if severity == "error"]
+    assert refused == ["model.variant"]
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,12 @@ def write_table(file: Path, rows: list[dict[str, Any]]) -> Path:
             from pyarrow import parquet
 
             parquet.write_table(pyarrow.Table.from_pylist(rows), file, row_group_size=2)
+        case ".arrow":
+            import pyarrow
+
+            table = pyarrow.Table.from_pylist(rows)
+            with pyarrow.ipc.new_stream(str(file), table.schema) as stream:
+                stream.write_table(table, max_chunksize=2)
         case ".csv":
             with file.open("w", newline="") as handle:
                 writer = csv.DictWriter(handle, list(rows[0]))
@@ -131,7 +137,7 @@ def write_table(file: Path, rows: list[dict[str, Any]]) -> Path:
     return file
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet"])
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet", ".arrow"])
 def test_metadata_names_both_images(tmp_path: Path, suffix: str) -> None:
     for index in range(3):
         draw(tmp_path / "images" / f"{index}.png", index)
@@ -188,11 +194,12 @@ def pick_a_pic(tmp_path: Path) -> list[dict[str, Any]]:
     ]
 
 
-def test_pick_a_pic_is_read_with_its_ties_counted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_pick_a_pic_is_read_with_its_ties_counted(tmp_path: Path, suffix: str) -> None:
     rows = pick_a_pic(tmp_path)
     data = tmp_path / "set" / "data"
     data.mkdir(parents=True)
-    file = write_table(data / "train-00000-of-00001.parquet", rows)
+    file = write_table(data / f"train-00000-of-00001{suffix}", rows)
     for source in (tmp_path / "set", file):
         found = scan_pairs(source, captions=CaptionOrigin())
         widths = [(i.width_px, i.rejected.width_px) for i in found.images if i.rejected is not None]
@@ -207,6 +214,22 @@ def test_pick_a_pic_is_read_with_its_ties_counted(tmp_path: Path) -> None:
             for path, width in ((image.path, image.width_px), (image.rejected.path, image.rejected.width_px)):
                 with opened(path) as raw:
                     assert raw.width == width
+
+
+def test_a_saved_data_set_of_pairs_is_read_without_its_cached_files(tmp_path: Path) -> None:
+    rows = pick_a_pic(tmp_path)
+    train = tmp_path / "saved" / "train"
+    train.mkdir(parents=True)
+    write_table(train / "data-00000-of-00001.arrow", rows)
+    write_table(train / "cache-0123456789abcdef.arrow", rows)
+    (train / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}))
+    (tmp_path / "saved" / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "test"]}))
+    found = scan_pairs(train, captions=CaptionOrigin())
+    assert captions(found) == [("prompt 0",), ("prompt 1",)]
+    assert "cache-0123456789abcdef.arrow: an Arrow file that is not part of the data set" in reasons(found)[0]
+    whole = scan_pairs(tmp_path / "saved", captions=CaptionOrigin())
+    assert not whole.images
+    assert reasons(whole) == ["dataset_dict.json: a data set with the splits train, test: choose the folder of one"]
 
 
 def test_labels_may_be_texts_and_only_one(tmp_path: Path) -> None:

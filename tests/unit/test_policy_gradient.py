@@ -11,6 +11,7 @@ from modules.data.buckets import Size
 from modules.objectives.policy_gradient import approx_kl, clip_fraction, clipped_surrogate, log_ratios
 from modules.sampling.ddim_step import DdimStep
 from modules.sampling.step_selection import RandomShare, SlidingWindow
+from trainer.methods.policy_batches import step_weights
 from trainer.methods.rollouts import Chunk, PromptBatch, SampledGroup
 from trainer.methods.trained_chunks import PolicyRollout, trained_chunks
 
@@ -92,6 +93,17 @@ def test_the_influence_of_a_step_is_its_derivative(prediction: str) -> None:
     assert DdimStep(1, 0.5, 0.6, "epsilon").influence == 0.0
 
 
+def test_equalized_steps_have_the_same_influence() -> None:
+    steps = [
+        DdimStep(t, abar, nxt, "epsilon", eta=1.0) for t, abar, nxt in ((9, 0.1, 0.3), (5, 0.3, 0.7), (1, 0.7, 0.99))
+    ]
+    weights = step_weights(steps, equalize=True)
+    assert weights.keys() == {0, 1}
+    assert sum(weights.values()) == pytest.approx(2)
+    assert weights[0] * steps[0].influence == pytest.approx(weights[1] * steps[1].influence)
+    assert step_weights(steps, equalize=False) == {0: 1.0, 1: 1.0}
+
+
 # ---- best of N
 
 
@@ -136,14 +148,16 @@ def test_best_and_worst_are_chosen_for_each_prompt() -> None:
 
 def test_a_rollout_is_restored_from_its_state() -> None:
     chunks = trained_chunks(sampled_group(2), [0.5] * 6, best_of=0)
-    rollout = PolicyRollout(4, tuple(chunks), ((0, 1), (1,)), {"reward": 0.25})
+    rollout = PolicyRollout(4, tuple(chunks), {0: (0, 1), 1: (1,)}, {"reward": 0.25})
     again = PolicyRollout.from_state(rollout.to_state())
     assert rollout.num_passes == again.num_passes == 4 * 2 + 2 * 1
     assert not again.is_silent
-    assert (again.first_step, again.trained_steps, again.metrics) == (4, ((0, 1), (1,)), {"reward": 0.25})
+    assert (again.first_step, again.trained_steps, again.metrics) == (4, {0: (0, 1), 1: (1,)}, {"reward": 0.25})
     for one, other in zip(chunks, again.chunks, strict=True):
         assert one.micro_batch == other.micro_batch
         assert torch.equal(one.advantages_B, other.advantages_B)
         assert torch.equal(one.log_probs_BN, other.log_probs_BN)
         assert all(torch.equal(one.states_BCHW[i], other.states_BCHW[i]) for i in (0, 1))
-    assert PolicyRollout(0, tuple(trained_chunks(sampled_group(2), [0.0] * 6, best_of=0)), ((0,), (0,)), {}).is_silent
+    assert PolicyRollout(
+        0, tuple(trained_chunks(sampled_group(2), [0.0] * 6, best_of=0)), {0: (0,), 1: (0,)}, {}
+    ).is_silent

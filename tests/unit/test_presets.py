@@ -10,10 +10,12 @@ import pytest
 
 from modules.config import presets
 from modules.config.codec import decode, encode
+from modules.config.method_facts import learns_from
 from modules.config.presets import BUILT_IN_DIR, Preset, import_presets, list_presets, save_preset
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.data.buckets import Size
+from modules.objectives.registry import METHODS
 from modules.settings.edit import get_path, set_path
 from modules.settings.walk import live_records
 from modules.system.errors import DarkroomError
@@ -52,7 +54,7 @@ def test_a_built_in_preset_is_sparse(file: Path) -> None:
     assert len(own) < len(places(encode(Config()))) / 2, "a preset contains only its own settings"
     assert "unknown" not in raw
     # Only the demo has images of its own; the others use the user's.
-    assert ("concepts" in raw) == (file.stem == "#demo")
+    assert ("concepts" in raw) == file.stem.startswith("#demo")
 
 
 @pytest.mark.parametrize("file", BUILT_IN, ids=lambda f: f.stem)
@@ -76,9 +78,17 @@ def test_a_built_in_preset_passes_the_check_with_images(
     config = Preset(file.stem, file.parent.name, file).load().config
     tree = encode(config)
     if not config.concepts:
-        for kind in ("training", "validation"):
-            draw_folder(tmp_path / kind, sizes=[(96, 96)] * 4)
-        tree["concepts"] = [{"path": str(tmp_path / "training")}]
+        for name in ("training/chosen", "training/rejected", "validation"):
+            (tmp_path / name).mkdir(parents=True)
+            draw_folder(tmp_path / name, sizes=[(96, 96)] * 4, captions=["a disc"])
+        (tmp_path / "prompts.txt").write_text("a disc\na square\n", encoding="utf-8")
+        tree["concepts"] = [
+            {
+                "images": {"path": str(tmp_path / "training" / "chosen")},
+                "pairs": {"path": str(tmp_path / "training"), "kind": "pairs"},
+                "prompts": {"path": str(tmp_path / "prompts.txt"), "kind": "prompts"},
+            }[learns_from(config)]
+        ]
         if not config.validation.every.is_never:
             tree["concepts"].append({"path": str(tmp_path / "validation"), "kind": "validation"})
     tree["general"] |= {"workspace_dir": str(tmp_path / "w"), "cache_dir": str(tmp_path / "c"), "train_device": "auto"}
@@ -89,7 +99,7 @@ def test_a_built_in_preset_passes_the_check_with_images(
     assert report.preview.total_steps > 0
 
 
-@pytest.mark.parametrize("file", [f for f in BUILT_IN if f.stem != "#demo"], ids=lambda f: f.stem)
+@pytest.mark.parametrize("file", [f for f in BUILT_IN if not f.stem.startswith("#demo")], ids=lambda f: f.stem)
 def test_a_preset_fits_the_card_it_names(file: Path) -> None:
     """With a tenth of the card left for the system, while the preset's own sizes are trained and sampled."""
     config = Preset(file.stem, file.parent.name, file).load().config
@@ -277,3 +287,9 @@ def test_a_preset_holds_its_lists_itself(built_in: Path, tmp_path: Path) -> None
     assert sorted(f.name for f in user_presets_dir().iterdir()) == ["cat.json", "dog v2.json"]
     assert import_presets(folder).presets[0] == cat
     assert [c.name for c in save_preset(cat.load().config, "other").load().config.concepts] == ["cats"]
+
+
+def test_every_method_has_a_preset_for_both_families() -> None:
+    configs = [Preset(f.stem, f.parent.name, f).load().config for f in BUILT_IN if not f.stem.startswith("#demo")]
+    found = {(c.model.family, c.training.method.name) for c in configs}
+    assert found == {(family, method) for family in ("sd", "sdxl") for method in METHODS}

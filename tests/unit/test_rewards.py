@@ -31,6 +31,7 @@ from modules.rewards.files import is_repository, wanted_files
 from modules.rewards.models.user_code import load_user_reward
 from modules.rewards.problems import problems_of_rewards
 from modules.rewards.protocol import RewardContext
+from modules.rewards.quoted_text import edit_distance, quoted_text, text_score
 from modules.rewards.registry import REWARDS, hold_out_labels, reward_labels
 from modules.rewards.selection import held_out_scorer, trained_scorers
 from modules.rewards.settings import Scorer
@@ -140,6 +141,7 @@ def test_a_sound_config_breaks_no_rule() -> None:
         ({"scorers": [{"kind": "brightness", "enabled": False}]}, "reward.models"),
         ({"scorers": [{"kind": "brightness", "weight": 0}]}, "reward.models"),
         ({"held_out_reward": "brightness"}, "reward.models"),
+        ({"scorers": [{"kind": "compressibility"}]}, "reward.models.0.kind"),
         ({"scorers": [{"kind": "colour_target", "colour": "red"}]}, "reward.models.0.colour"),
         ({"scorers": [{}, {"kind": "user_code", "file": "mine.py"}]}, "reward.models.1.file"),
         ({"held_out_reward": "user_code"}, "training.method.held_out_reward"),
@@ -220,8 +222,9 @@ def in_hub_cache(tmp_path: Path, repo: str, *names: str) -> Path:
 
 
 def test_rewards_without_files_need_nothing(tmp_path: Path) -> None:
-    plain = [Scorer(kind=kind) for kind, spec in REWARDS.items() if not spec.files and kind != "user_code"]
-    assert len(plain) == 5
+    is_plain = {kind: not (spec.files or spec.packages or spec.runs_code) for kind, spec in REWARDS.items()}
+    plain = [Scorer(kind=kind) for kind in REWARDS if is_plain[kind]]
+    assert len(plain) == 7
     assert problems_of(plain, tmp_path) == []
 
 
@@ -400,6 +403,49 @@ def test_errors_in_user_code_are_reported(tmp_path: Path, code: str, words: str)
         load_user_reward(file, "score", {hash_of(file)})(IMAGES.clone().requires_grad_(), PROMPTS)
 
 
+BLIND = "\n\nscore.is_differentiable = False\n"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return [0.25, None, float('nan')]",
+        "import numpy\n    return numpy.array([0.25, numpy.nan, numpy.nan])",
+        "return (0.25, None, None)",
+        "import torch\n    return torch.tensor([0.25, torch.nan, torch.nan], dtype=torch.float64)",
+        # Images arrive without gradient on the CPU, so that numpy and Pillow can read them at once.
+        "import numpy\n    assert images.numpy().shape == (3, 3, 8, 8)\n    return [0.25, None, None]",
+        "return [0.25, float('inf'), float('-inf')]",  # masked by the composite
+    ],
+)
+def test_a_function_without_gradient_may_return_lists_and_miss_scores(tmp_path: Path, body: str) -> None:
+    file = written(tmp_path, f"def score(images, prompts):\n    {body}{BLIND}")
+    mine = load_user_reward(file, "score", {hash_of(file)})
+    composite = CompositeReward((RewardModel("mine", mine, 2.0), RewardModel("light", Says((1.0, 2.0, NAN)), 1.0)))
+    scores = composite(IMAGES.clone().requires_grad_(), PROMPTS)
+    assert scores.by_name["mine"].isnan().tolist() == [False, True, True]
+    assert scores.total_B[:2].tolist() == [1.5, 2.0]
+    assert scores.total_B[2].isnan()
+    assert scores.complete_totals.isnan().tolist() == [False, True, True]  # the second lacks one of two scores
+    assert not mine.is_differentiable
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("return 3.0", "returned float; expected one number per image"),
+        ("return ['a', 'b', 'c']", "returned list; expected one number per image"),
+        ("return [1.0, 2.0]", "returned 2 numbers for 3 images"),
+        ("return images.numpy()", "returned ndarray; expected one number per image"),
+        ("raise SystemExit(3)", "failed: SystemExit: 3"),
+    ],
+)
+def test_errors_of_a_function_without_gradient_are_reported(tmp_path: Path, code: str, words: str) -> None:
+    file = written(tmp_path, f"def score(images, prompts):\n    {code}{BLIND}")
+    with pytest.raises(DarkroomError, match=words):
+        load_user_reward(file, "score", {hash_of(file)})(IMAGES, PROMPTS)
+
+
 def test_code_may_contain_dataclasses(tmp_path: Path) -> None:
     """A dataclass with annotations from the future finds its module by name."""
     code = (
@@ -414,6 +460,54 @@ def test_code_may_contain_dataclasses(tmp_path: Path) -> None:
     assert not composite.is_differentiable
     with pytest.raises(DarkroomError, match="Not differentiable: mine"):
         composite.require_gradient()
+
+
+# ---- text
+
+
+@pytest.mark.parametrize(
+    ("prompt", "text"),
+    [
+        ('a sign that says "Open now"', "Open now"),
+        ("a shop, \u201cFresh\u201d and \u201cbread\u201d", "Fresh bread"),
+        ("\u201eHallo\u201c on a wall", "Hallo"),
+        ("a wall with \u00ab Bonjour \u00bb", "Bonjour"),
+        ("the dog's 'bone'", ""),
+        ('a 5" nail', ""),
+        ('an empty ""', ""),
+    ],
+)
+def test_the_quoted_text_of_a_prompt(prompt: str, text: str) -> None:
+    assert quoted_text(prompt) == text
+
+
+def test_the_text_score_by_hand() -> None:
+    assert text_score("Open now", "OPENNOW") == text_score("open", "we are open today") == 1.0
+    assert text_score("open", "0pen") == 0.75
+    assert text_score("open", "") == text_score("open", "something quite different") == 0.0
+    assert edit_distance("kitten", "sitting") == 3
+    assert edit_distance("", "abc") == edit_distance("abc", "") == 3
+
+
+def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    from modules.rewards.models.ocr import load_reader
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "rapidocr", None)
+    for scorers, held_out, path in (
+        ([Scorer(kind="brightness"), Scorer(kind="ocr")], "none", "reward.models.1.kind"),
+        ([Scorer(kind="brightness")], "ocr", "training.method.held_out_reward"),
+    ):
+        first, second = problems_of(scorers, tmp_path, held_out_reward=held_out)
+        assert (first.path, first.severity) == (path, "error")
+        assert first.message == "Readable text (OCR) needs the package rapidocr, which is not installed."
+        assert first.advice == 'Install rapidocr (pip install ".[ocr]"), or choose another reward model.'
+        assert "onnxruntime" in second.message
+    with pytest.raises(DarkroomError, match="needs the package rapidocr, which cannot be loaded") as caught:
+        load_reader()
+    assert 'pip install ".[ocr]"' in caught.value.advice
 
 
 # ---- several reward models

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Callable
 
 from trainer.callbacks.tensorboard_log import TensorBoardLog
@@ -15,14 +17,23 @@ class Metrics:
     """Emits `StepFinished` after every step and tracks the speed, from which the remaining time is estimated."""
 
     def __init__(
-        self, *, emit: Callable[[Event], None], epochs: int, total_steps: int, log: TensorBoardLog | None
+        self,
+        *,
+        emit: Callable[[Event], None],
+        epochs: int,
+        total_steps: int,
+        log: TensorBoardLog | None,
+        steps_per_group: int = 1,
     ) -> None:
+        """`steps_per_group` steps train on one rollout, which only the first of them samples."""
         self._emit = emit
         self._epochs = epochs
         self._total_steps = total_steps
         self._log = log
+        self._newest: deque[StepView] = deque(maxlen=steps_per_group)
         self._seconds_per_step: float | None = None
         self._images_per_second = 0.0
+        self._is_measured = False  # over a whole group of steps
 
     def after_step(self, view: StepView) -> None:
         """Report the step."""
@@ -56,12 +67,17 @@ class Metrics:
         return ()
 
     def _measure(self, view: StepView) -> None:
-        speed = view.outcome.num_images / max(view.seconds, 1e-9)
-        if self._seconds_per_step is None:
-            self._seconds_per_step, self._images_per_second = view.seconds, speed
+        # As many steps as train on one rollout, so that they contain the time of sampling once.
+        self._newest.append(view)
+        seconds = math.fsum(v.seconds for v in self._newest)
+        speed = sum(v.outcome.num_images for v in self._newest) / max(seconds, 1e-9)
+        seconds /= len(self._newest)
+        if self._seconds_per_step is None or not self._is_measured:
+            self._seconds_per_step, self._images_per_second = seconds, speed
+            self._is_measured = len(self._newest) == self._newest.maxlen
             return
         keep = _SPEED_MEMORY
-        self._seconds_per_step = keep * self._seconds_per_step + (1 - keep) * view.seconds
+        self._seconds_per_step = keep * self._seconds_per_step + (1 - keep) * seconds
         self._images_per_second = keep * self._images_per_second + (1 - keep) * speed
 
     def _write(self, log: TensorBoardLog, view: StepView) -> None:

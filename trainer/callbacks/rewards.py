@@ -14,9 +14,11 @@ from PIL import Image
 from modules.config.sections.evaluation import SamplePrompt
 from modules.config.sections.reward import Reward
 from modules.rewards.composite import CompositeReward
+from modules.rewards.diversity import diversity
 from modules.system.devices import Device, move
 from modules.system.problem import count
 from trainer.callbacks.best import Search
+from trainer.callbacks.guards import Guards
 from trainer.callbacks.image_sampler import ImageSampler
 from trainer.callbacks.sampling import SamplingProgress
 from trainer.callbacks.tensorboard_log import TensorBoardLog
@@ -42,17 +44,24 @@ class RewardCallback:
         image_sampler: ImageSampler,
         evaluation: Evaluation,
         device: Device,
+        guards: Guards,
+        keep: Callable[[Counters], object],
         desk: CommandDesk,
         emit: Callable[[Event], None],
         log: TensorBoardLog | None,
     ) -> None:
-        """One image is sampled per prompt; without prompts nothing is measured."""
+        """One image is sampled per prompt; without prompts nothing is measured.
+
+        `guards` get every measurement; `keep` saves the model if it is the best and should be kept.
+        """
         self._settings = settings
         self._reward_models = reward_models
         self._prompts = prompts
         self._image_sampler = image_sampler
         self._evaluation = evaluation
         self._device = device
+        self._guards = guards
+        self._keep = keep
         self._desk = desk
         self._emit = emit
         self._log = log
@@ -68,12 +77,12 @@ class RewardCallback:
     def at_start(self, counters: Counters) -> None:
         """Measure at the start of the training, or repeat a measurement that a stop interrupted."""
         if self.search.is_owed or (counters.step == 0 and not self._settings.measure_every.is_never):
-            self._measure(counters.step)
+            self._measure(counters)
 
     def after_step(self, view: StepView) -> None:
         """Measure if it is due."""
         if self._settings.measure_every.is_due(view.before.moment, view.now.moment):
-            self._measure(view.now.step)
+            self._measure(view.now)
 
     def dry_run_checks(self, state: DryRunState) -> list[DryRunCheck]:
         """Return the check of the largest image, sampled in one step and scored by every reward model."""
@@ -89,17 +98,23 @@ class RewardCallback:
             for reward_model in self._all_reward_models():
                 reward_model(self._as_image(image), [largest.prompt])
 
-    def _measure(self, step: int) -> None:
-        """Sample the images, score them, report the result, and keep it if it is the best."""
+    def _measure(self, counters: Counters) -> None:
+        """Sample the images, score them, report the result, and keep the model if it is the best."""
         if not self._prompts:
             return
+        step = counters.step
         self.search.is_owed = step > 0
         result = self._scored(step)
         reward = result.held_out if self._reward_models.held_out is not None else result.followed
+        best = self.search.best
         if step > 0:
-            self.search.best = self.search.best.after(-reward if reward is not None else math.nan, step, counts=True)
+            best = best.after(-reward if reward is not None else math.nan, step, counts=True)
+        self._report(replace(result, best_step=best.step))
+        if best.step == step > 0 and self._settings.keep_best:
+            self._keep(counters)
+        self.search.best = best
+        self._guards.after_measurement(result, best.measured_on)
         self.search.is_owed = False
-        self._report(result)
 
     def _scored(self, step: int) -> RewardMeasured:
         self._emit(PhaseChanged("sampling", f"{count(len(self._prompts), 'image')} to measure the reward"))
@@ -119,13 +134,14 @@ class RewardCallback:
             held_out=held_out,
             held_out_by=self._reward_models.held_out.names[0] if self._reward_models.held_out is not None else "",
             by_reward_model=means,
+            diversity=diversity([np.asarray(image) for image in images], [p.prompt for p in self._prompts]),
         )
 
     def _score(self, image_13PP: torch.Tensor, prompt: str, scores: dict[str, list[float]]) -> None:
         """Append the score of each reward model for an image, and the sums, to the scores by name."""
         for total, reward_model in zip((_FOLLOWED, _HELD_OUT), self._all_reward_models(), strict=False):
             rewards = reward_model(image_13PP, [prompt])
-            for name, score_B in {total: rewards.total_B, **rewards.by_name}.items():
+            for name, score_B in {total: rewards.complete_totals, **rewards.by_name}.items():
                 scores.setdefault(name, []).append(score_B.item())
 
     def _all_reward_models(self) -> tuple[CompositeReward, ...]:
@@ -137,10 +153,11 @@ class RewardCallback:
         return move(unit_PP3.permute(2, 0, 1)[None].contiguous(), self._device)
 
     def _report(self, result: RewardMeasured) -> None:
-        self._emit(replace(result, best_step=self.search.best.step))
+        self._emit(result)
         if self._log is None:
             return
         values = {"followed": result.followed, "held_out": result.held_out, **result.by_reward_model}
+        values["diversity"] = result.diversity
         for name, value in values.items():
             if value is not None:
                 self._log.scalar(f"reward/measured/{name}", value, result.step)

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -20,6 +21,9 @@ from trainer.events import Event, ModelSaved, PhaseChanged
 from trainer.export.adapter import Exporter
 from trainer.step.callback import DryRunCheck, DryRunState, StepView
 from trainer.step.counters import Counters
+
+BestBy = Literal["validation", "reward"]
+_BEST: Mapping[BestBy, str] = {"validation": "-best", "reward": "-best-reward"}  # the ends of the files' names
 
 
 class SavingCallback:
@@ -67,14 +71,13 @@ class SavingCallback:
         self.save(path, counters, is_final=False)
         return path
 
-    @property
-    def best_path(self) -> Path:
-        """The path of the best model by validation."""
-        return self._folder / f"{self._name}-best{self._exporter.suffix}"
+    def best_path(self, by: BestBy) -> Path:
+        """Return the path of the best model by validation or by reward."""
+        return self._folder / f"{self._name}{_BEST[by]}{self._exporter.suffix}"
 
-    def save_best(self, counters: Counters) -> None:
+    def save_best(self, counters: Counters, by: BestBy) -> None:
         """Save the model as the best, replacing the previous one."""
-        self.save(self.best_path, counters, is_final=False)
+        self.save(self.best_path(by), counters, is_final=False)
 
     def dry_run_checks(self, state: DryRunState) -> list[DryRunCheck]:
         """Return the checks of a save to both paths: that of the result, and that of a stop or an intermediate save."""
@@ -100,10 +103,10 @@ class SavingCallback:
             self._exporter.save(path, values, now=self._now(), step=counters.step, epoch=counters.epoch)
         self._report(path, counters.step, is_final=is_final)
 
-    def copy_best(self, path: Path, step: int) -> None:
+    def copy_best(self, path: Path, step: int, by: BestBy) -> None:
         """Copy the best model, saved after `step`, to the result's path and report it. Raises OSError."""
         self._emit(PhaseChanged("saving", path.name))
-        copy_model(self.best_path, path)
+        copy_model(self.best_path(by), path)
         self._report(path, step, is_final=True)
 
     def _report(self, path: Path, step: int, *, is_final: bool) -> None:

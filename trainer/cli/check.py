@@ -64,12 +64,14 @@ def _preview(report: Report) -> str:
     if preview is None:
         return ""
     sizes = ", ".join(f"{number:,} at {size}" for size, number in preview.buckets)
-    images = f"{count(preview.num_images, 'image')} ({sizes})" if sizes else "No images"
-    model, memory = (f"{line}\n" if line else "" for line in (preview.model, preview.memory))
+    numbers = [count(preview.num_images, "image")] if preview.num_images else []
+    numbers += [count(preview.num_prompts, "prompt")] if preview.num_prompts else []
+    images = f"{' and '.join(numbers)} ({sizes})" if sizes else "No images"
+    model, passes, memory = (f"{line}\n" if line else "" for line in (preview.model, preview.passes, preview.memory))
     return (
         f"{model}{images}, {preview.num_validation_images} for validation.\n"
         f"{count(preview.steps_first_epoch, 'step')} in the first epoch, {preview.total_steps:,} in total.\n"
-        f"{memory}{_listed('Skipped files', preview.skipped, _MAX_SKIPPED)}"
+        f"{passes}{memory}{_listed('Skipped files', preview.skipped, _MAX_SKIPPED)}"
         f"{_listed('Captions', preview.captions, _MAX_CAPTIONS)}"
     )
 

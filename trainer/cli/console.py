@@ -123,11 +123,19 @@ class Console:
         self._meter.close()
 
 
+def _images_and_prompts(event: RunStarted) -> str:
+    images = count(event.num_images, "image")
+    if not event.num_prompts:
+        return images
+    prompts = count(event.num_prompts, "prompt")
+    return f"{images} and {prompts}" if event.num_images else prompts
+
+
 def words(event: Event) -> str:
     """Return an event as a line of text; empty for events that are shown as progress."""
     match event:
         case RunStarted():
-            parts, images = " and ".join(event.trained_parts), count(event.num_images, "image")
+            parts, images = " and ".join(event.trained_parts), _images_and_prompts(event)
             steps, epochs = count(event.total_steps, "step"), count(event.epochs, "epoch")
             return (
                 f"Run in {event.run_dir}\n{images}, {steps} over {epochs}; training {parts} "
@@ -183,7 +191,8 @@ def _reward_words(event: RewardMeasured) -> str:
     followed = "none" if event.followed is None else f"{event.followed:.5f}"
     held_out = "" if event.held_out is None else f", held-out reward ({event.held_out_by}) {event.held_out:.5f}"
     best = "" if event.best_step is None else f", best at step {event.best_step}"
-    return f"reward {followed}{held_out} at step {event.step}{best}"
+    diversity = "" if event.diversity is None else f", diversity {event.diversity:.5f}"
+    return f"reward {followed}{held_out}{diversity} at step {event.step}{best}"
 
 
 def _step_words(event: StepFinished) -> str:

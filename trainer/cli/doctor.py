@@ -28,7 +28,11 @@ def _doctor(options: argparse.Namespace) -> int:
     progress = with_time_left(meter.progress)
     try:
         report = examine(config, progress)
-        numbers = {"num_images": report.num_images, "num_validation_images": report.num_validation_images}
+        numbers = {
+            "num_images": report.num_images,
+            "num_validation_images": report.num_validation_images,
+            "num_prompts": report.num_prompts,
+        }
         if options.html:
             thumbnails = thumbnails_of(report.findings, progress)
             page = as_html(report.findings, thumbnails, title=options.config, **numbers)

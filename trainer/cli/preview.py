@@ -59,13 +59,12 @@ def contact_sheet(config: Config, *, num_images: int, num_epochs: int, num_draws
     """
     datasets = datasets_of(config)
     dataset = datasets.training
-    if not dataset.examples:
+    with_image = [n for n, example in enumerate(dataset.examples) if example.image.has_image]
+    if not with_image:
         raise DarkroomError("There are no images to preview.", advice="Add a concept and choose its folder.")
     versions = ImageVersions(dataset, datasets.settings.run_seed, is_cached=config.data.latent_cache)
-    step = max(1, len(dataset.examples) // num_images)
-    numbers = range(0, len(dataset.examples), step)[:num_images]
     rows = []
-    for number in numbers:
+    for number in with_image[:: max(1, len(with_image) // num_images)][:num_images]:
         uses = (s for epoch in range(num_epochs) for s in datasets.plans.samples_of(number, epoch))
         rows.append(_row(dataset, number, versions, list(islice(uses, num_draws))))
     width = max(map(len, rows)) * (_TILE_PX + _GAP_PX) + _GAP_PX

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
-from modules.data.cache.build import Built, ImageJob, build_captions, build_images, missing_images
+from modules.data.cache.build import Built, EncodingJob, ImageJob, build_captions, build_images, missing_images
 from modules.data.cache.key import DigestIndex, caption_key, image_key
 from modules.data.cache.masks import MaskFile, build_masks
 from modules.data.cache.store import CacheStore, EntryStore, MemoryStore
@@ -94,11 +94,24 @@ class Caches:
 
         Returns the numbers of examples that cannot be used, and warns about them.
         """
-        store, jobs = self.stores.latents, [item for side in sides for item in side.items()]
-        todo = missing_images((job for _, job in jobs), store)
+        jobs = [item for side in sides for item in side.items()]
+        broken = {b.key for b in self._encode([job for _, job in jobs], "images", threads=threads) if b.problem}
+        return frozenset(number for (number, *_), job in jobs if job.key in broken)
+
+    def build_conditioning_images(self, jobs: Collection[EncodingJob], *, threads: int) -> None:
+        """Encode the missing conditioning images. Raises DarkroomError for one that cannot be used."""
+        self.used.update(job.key for job in jobs)
+        self._encode(jobs, "conditioning images", threads=threads, all_needed=True)
+
+    def _encode(
+        self, jobs: Collection[EncodingJob], what: str, *, threads: int, all_needed: bool = False
+    ) -> list[Built]:
+        """Encode what is missing of images and report it; with `all_needed`, a broken image ends the run."""
+        store = self.stores.latents
+        todo = missing_images(jobs, store)
         built: list[Built] = []
         if todo:
-            self.emit(PhaseChanged("caching", "encoding images"))
+            self.emit(PhaseChanged("caching", f"encoding {what}"))
             with self.placement.phase(phases.CACHE_IMAGES):
                 build = build_images(
                     todo,
@@ -109,11 +122,14 @@ class Caches:
                     encode_in_float32=self.encoders.latents_in_float32,
                     stage=self.encoders.staged,
                 )
-                built = self._drive(build, "images", len(todo))
+                built = self._drive(build, what, len(todo))
+        if all_needed and (problem := next((b.problem for b in built if b.problem), "")):
+            raise DarkroomError(
+                f"The conditioning image {problem}.", advice="Repair the file, or remove it together with its image."
+            )
         self._report(built)
-        self._report_size("images", {job.key for _, job in jobs}, len(todo), store)
-        broken = {b.key for b in built if b.problem}
-        return frozenset(number for (number, *_), job in jobs if job.key in broken)
+        self._report_size(what, {job.key for job in jobs}, len(todo), store)
+        return built
 
     def build_masks(self, files: Mapping[str, MaskFile], *, threads: int) -> None:
         """Store the missing masks, by key. Raises DarkroomError for one that cannot be decoded."""
@@ -145,7 +161,7 @@ class Caches:
         """Return the key of a caption's entry."""
         return caption_key(caption=caption, encoder=self.identities.captions)
 
-    def rebuild_latents(self, job: ImageJob) -> torch.Tensor:
+    def rebuild_latents(self, job: EncodingJob) -> torch.Tensor:
         """Encode an image again whose cache entry is broken; returns its latents (C, H, W)."""
         self.emit(WarningRaised(f"The cache entry of {job.path.name} was damaged. The image is encoded again."))
         self.stores.latents.remove(job.key)

@@ -5,21 +5,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from modules.config.method_facts import steps_per_group
+from modules.config.method_facts import learns_from, steps_per_group
 from modules.config.schema import Config
 from modules.data.buckets import BucketRules, Size
 from modules.data.dataset import WantedCompanions
 from modules.data.datasets import Datasets, DatasetSettings, build_datasets
 from modules.data.scan import Watch, image_index, unwatched
+from modules.families.registry import FAMILIES
 from modules.system.paths import from_root
 from modules.system.problem import count
+from trainer.data.hub_datasets import with_local_folders
 from trainer.events import Event, PhaseChanged, WarningRaised
 
 _REPORTED_EVERY_SECONDS = 1.0
 
 
 def dataset_settings(config: Config) -> DatasetSettings:
-    """Return the settings of a config that determine its images and their order."""
+    """Return the settings of a config that determine its images and their order, with the local folders of images."""
     data = config.data
     is_fixed = data.fixed_width_px > 0 and data.fixed_height_px > 0
     rules = BucketRules(
@@ -33,14 +35,24 @@ def dataset_settings(config: Config) -> DatasetSettings:
         data.min_side_px,
     )
     return DatasetSettings(
-        tuple(c for c in config.concepts if c.enabled),
+        tuple(c for c in with_local_folders(config).concepts if c.enabled),
         rules,
         config.training.batch_size,
         config.training.accumulation_steps,
         config.general.seed,
         steps_per_group(config),
         data.partial_batches,
-        WantedCompanions(config.masks.enabled, config.masks.custom_conditioning_image),
+        _wanted_companions(config),
+        reads_images=learns_from(config) != "prompts",
+    )
+
+
+def _wanted_companions(config: Config) -> WantedCompanions:
+    inpaints = config.model.variant in FAMILIES[config.model.family].inpainting_variants
+    return WantedCompanions(
+        masks=config.masks.enabled or inpaints,
+        conditioning_images=inpaints and config.masks.custom_conditioning_image,
+        inpainting=inpaints,
     )
 
 

@@ -18,6 +18,7 @@ from modules.data.rejected import RejectedVersions
 from modules.data.versions import ImageVersion, ImageVersions
 from modules.system.devices import Device, move, pinned
 from modules.system.errors import DarkroomError
+from trainer.data.inpainting import InpaintingSource, PreparedInpainting
 from trainer.data.masks import MaskSource
 from trainer.data.sources import ConditioningSource, LatentSource, Prepared, PreparedTexts
 
@@ -45,11 +46,15 @@ class RejectedImages:
 
 @dataclass(frozen=True, slots=True)
 class _Image:
-    """A version of an image, and what is read of its latents, its mask and its rejected image ahead of time."""
+    """A version of an image, and what is read ahead of time.
+
+    That is its latents, its mask, its inpainting inputs and its rejected image.
+    """
 
     version: ImageVersion
     latents: Prepared
     mask: torch.Tensor | None
+    inpainting: PreparedInpainting | None
     rejected: Prepared = None
 
     @property
@@ -107,6 +112,7 @@ class Loader:
     run_seed: int
     threads: int
     masks: MaskSource | None = None
+    inpainting: InpaintingSource | None = None
     rejected: RejectedImages | None = None
     rank: Rank = ONLY_RANK
 
@@ -165,10 +171,11 @@ class Loader:
         """Read one use of an image; on a loader thread."""
         version = self.versions.of(sample_index)
         mask = self.masks.prepare(version) if self.masks is not None else None
+        inpainting = self.inpainting.prepare(version, sample_index) if self.inpainting is not None else None
         rejected = None
         if self.rejected is not None:
             rejected = self.rejected.latents.prepare(self.rejected.versions.of(version))
-        return _Image(version, self.latents.prepare(version), mask, rejected)
+        return _Image(version, self.latents.prepare(version), mask, inpainting, rejected)
 
     def _result(self, future: Future[_Image]) -> _Image:
         try:
@@ -188,6 +195,9 @@ class Loader:
         masks = None
         if self.masks is not None:
             masks = self.masks.deliver(versions, [i.mask for i in images], position.sample_indices)
+        inpainting = None
+        if self.inpainting is not None:
+            inpainting = self.inpainting.deliver([i.inpainting for i in images if i.inpainting is not None])
         rejected_BCHW = None
         if self.rejected is not None:
             of_rejected = [self.rejected.versions.of(v) for v in versions]
@@ -210,6 +220,7 @@ class Loader:
             area_weights_B1HW=masks.area_weights_B1HW if masks else None,
             prior_weights_B1HW=masks.prior_weights_B1HW if masks else None,
             prior_samples=are_prior if any(are_prior) else (),
+            inpainting=inpainting,
             rejected_latents_BCHW=rejected_BCHW,
             same_pairs=tuple(image.is_same for image in images) if self.rejected is not None else (),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -53,6 +54,29 @@ class MaskCache:
 
 
 @dataclass(frozen=True, eq=False)
+class MaskReader:
+    """Reads the masks of versions of images: from the cache those that it has, the others from `file_of(version)`."""
+
+    file_of: Callable[[ImageVersion], MaskFile]
+    cache: MaskCache | None = None
+
+    def read(self, version: ImageVersion) -> torch.Tensor | None:
+        """Return a mask, float32 (1, H, W), or None if its entry is broken. Raises OSError for an unreadable file."""
+        key = self.cache.keys.get(version.place) if self.cache else None
+        if self.cache is None or key is None:
+            return self.file_of(version).load()
+        try:
+            return self.cache.store.read(key)["mask"]
+        except (BrokenEntryError, KeyError):
+            return None
+
+    def rebuilt(self, version: ImageVersion) -> torch.Tensor:
+        """Return a mask whose entry is broken, read from its file again."""
+        assert self.cache is not None, "only a cache has broken entries"
+        return self.cache.rebuild(self.cache.keys[version.place], self.file_of(version))
+
+
+@dataclass(frozen=True, eq=False)
 class MaskSource:
     """Delivers the masks of versions of images, from the cache if there is one."""
 
@@ -63,15 +87,13 @@ class MaskSource:
     run_seed: int
     cache: MaskCache | None = None
 
+    @cached_property
+    def _reader(self) -> MaskReader:
+        return MaskReader(self._file, self.cache)
+
     def prepare(self, version: ImageVersion) -> torch.Tensor | None:
         """Return a mask, float32 (1, H, W), or None if its entry is broken. Raises OSError for an unreadable file."""
-        key = self.cache.keys.get(version.place) if self.cache else None
-        if self.cache is None or key is None:
-            return self._file(version).load()
-        try:
-            return self.cache.store.read(key)["mask"]
-        except (BrokenEntryError, KeyError):
-            return None
+        return self._reader.read(version)
 
     def deliver(
         self,
@@ -80,8 +102,9 @@ class MaskSource:
         samples: Sequence[SampleIndex],
     ) -> BatchMasks:
         """Return the masks of samples, and their weights, on the training device."""
-        masks = [self._rebuilt(v) if p is None else p for v, p in zip(versions, prepared, strict=True)]
-        ignored = [self._ignores_mask(sample) for sample in samples]
+        masks = [self._reader.rebuilt(v) if p is None else p for v, p in zip(versions, prepared, strict=True)]
+        probability = self.rules.unmasked_probability
+        ignored = [ignores_mask(self.run_seed, sample, probability=probability) for sample in samples]
         on_cpu = torch.stack([torch.ones_like(m) if i else m for m, i in zip(masks, ignored, strict=True)])
         masks_B1HW, rules = move(pinned(on_cpu, self.device), self.device), self.rules
         prior_weights_B1HW = None
@@ -95,14 +118,11 @@ class MaskSource:
         weights_B1HW = area_weights(masks_B1HW, unmasked_weight=rules.unmasked_weight, normalises=rules.normalises)
         return BatchMasks(masks_B1HW, weights_B1HW, prior_weights_B1HW)
 
-    def _ignores_mask(self, sample: SampleIndex) -> bool:
-        """Return whether a use of an image ignores its mask: a function of the run's seed, the epoch and the use."""
-        seed = derive_seed(self.run_seed, "unmasked", sample.epoch, sample.example, sample.repeat, sample.resolution)
-        return random.Random(seed).random() < self.rules.unmasked_probability
-
-    def _rebuilt(self, version: ImageVersion) -> torch.Tensor:
-        assert self.cache is not None, "only a cache has broken entries"
-        return self.cache.rebuild(self.cache.keys[version.place], self._file(version))
-
     def _file(self, version: ImageVersion) -> MaskFile:
         return mask_file(self.dataset.examples[version.example], version.recipe, self.latent_factor)
+
+
+def ignores_mask(run_seed: int, sample: SampleIndex, *, probability: float) -> bool:
+    """Return whether a use of an image ignores its mask: a function of the run's seed and the sample."""
+    seed = derive_seed(run_seed, "unmasked", sample.epoch, sample.example, sample.repeat, sample.resolution)
+    return random.Random(seed).random() < probability

@@ -13,11 +13,9 @@ from typing import Protocol
 
 import torch
 
-from modules.data.cache.build import to_tensor
+from modules.data.cache.build import EncodingJob
 from modules.data.cache.store import BrokenEntryError, EntryStore
 from modules.data.conditioning import Conditioning, DeliveredConditioning, PartialConditioning
-from modules.data.dataset import Dataset
-from modules.data.transforms.apply import Pixels, load_pixels
 from modules.data.versions import ImageVersion
 from modules.families.protocol import ModelFamily
 from modules.system.devices import CPU, Device, move, pinned
@@ -88,12 +86,12 @@ class CachedLatents:
 
 @dataclass(frozen=True, eq=False)
 class EncodedLatents:
-    """Latents encoded at each use. `prepare` raises for an image that cannot be decoded.
+    """Latents encoded at each use, by `job_of(version)`. `prepare` raises for an image that cannot be decoded.
 
     Images whose latents are not finite in a 16-bit VAE are encoded again in float32; `warn` gets their files.
     """
 
-    dataset: Dataset
+    job_of: Callable[[ImageVersion], EncodingJob]
     encoders: Encoders
     device: Device
     dtype: torch.dtype
@@ -101,8 +99,7 @@ class EncodedLatents:
 
     def prepare(self, version: ImageVersion) -> Prepared:
         """Decode an image and apply its recipe."""
-        pixels: Pixels = load_pixels(self.dataset.examples[version.example].image.path, version.recipe)
-        return to_tensor(pixels)
+        return self.job_of(version).load_tensor()
 
     def deliver(self, versions: Sequence[ImageVersion], prepared: Sequence[Prepared]) -> torch.Tensor:
         """Encode the images."""
@@ -120,8 +117,30 @@ class EncodedLatents:
             again = self.encoders.latents_in_float32(images_B3PP[index : index + 1])
             latents_BCHW[index] = move(again[0], self.device, dtype=latents_BCHW.dtype)
         if overflowed:
-            self.warn([str(self.dataset.examples[versions[i].example].image.path) for i in overflowed])
+            self.warn([str(self.job_of(versions[i]).path) for i in overflowed])
         return latents_BCHW
+
+
+@dataclass(frozen=True, eq=False)
+class BlankLatents:
+    """Zeros in the shape of the latents, for a method that only uses the size of an image and reads none.
+
+    `channels` and `factor` are the family's: the latents' channels, and the pixels along each side of one element.
+    """
+
+    channels: int
+    factor: int
+    device: Device
+    dtype: torch.dtype
+
+    def prepare(self, version: ImageVersion) -> Prepared:
+        """Return None: nothing is read."""
+
+    def deliver(self, versions: Sequence[ImageVersion], prepared: Sequence[Prepared]) -> torch.Tensor:
+        """Return zeros in the versions' size."""
+        width_px, height_px = versions[0].recipe.bucket.sides_px
+        shape = (len(versions), self.channels, height_px // self.factor, width_px // self.factor)
+        return torch.zeros(shape, dtype=self.dtype, device=self.device.torch)
 
 
 @dataclass(frozen=True, eq=False)

@@ -84,29 +84,30 @@ def wait_for_choices(
 ) -> list[Extremes | None]:
     """Wait until all requests are answered, and return the best and the worst image of each; None if there is none.
 
-    Every choice is kept as a pair at once. The run can be paused or stopped while it waits: then the requests and their
-    answers stay. A request whose folder was removed counts as skipped.
+    An answer may be changed or taken back until the last one is there; then every choice is kept as a pair. The run can
+    be paused or stopped while it waits: then the requests and their answers stay. A request whose folder was removed
+    counts as skipped.
     """
-    answers: dict[str, Answer] = {}
     context.emit(PhaseChanged("choosing", f"{count(len(requests), 'choice')} to make"))
-    num_open = -1
+    num_open, answers = -1, list[Answer | None]()
     while num_open:
-        for request in requests:
-            if request.name in answers:
-                continue
-            given = answer_of(request) if request.folder.exists() else SKIP
-            if given is not None:
-                keep_pair(context.run_dir, request, given)
-                answers[request.name] = given
-        if num_open != len(requests) - len(answers):
-            num_open = len(requests) - len(answers)
+        answers = [_answer_now(request) for request in requests]
+        if answers.count(None) != num_open:
+            num_open = answers.count(None)
             context.emit(ChoicesWanted(step, str(choices_dir(context.run_dir)), num_open))
         if num_open:
             context.check()
             wait()
+    given = [SKIP if one is None else one for one in answers]
+    for request, one in zip(requests, given, strict=True):
+        keep_pair(context.run_dir, request, one)
     for request in requests:
         withdraw(request)
-    return [_extremes(answers[request.name]) for request in requests]
+    return [_extremes(one) for one in given]
+
+
+def _answer_now(request: Request) -> Answer | None:
+    return answer_of(request) if request.folder.exists() else SKIP
 
 
 def _extremes(given: Answer) -> Extremes | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,8 +15,8 @@ from trainer.methods.rollouts import SampledGroup
 
 _SMALLEST_GAP = 1e-6  # of two advantages, in standard deviations
 
-Place = tuple[int, int]
-"""Where a prompt is: the number of its batch in the accumulation group, and its row there."""
+Place = tuple[int, int, int]
+"""Of a pair: the number of its batch in the accumulation group, its row there, its denoising step (0 for images)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,47 +47,60 @@ class Candidates:
 
 @dataclass(frozen=True, eq=False)
 class PairRollout:
-    """A rollout that is being trained on: its pairs by place, each of shape (2, C, H, W), the chosen one first.
+    """A rollout that is being trained on: the latents of its pairs by place, on the offload device.
 
-    Without any choice it is silent: then it has one pair of any two images, which is trained with a weight of 0.
+    Those of a pair are (2, C, H, W), the chosen image first; or (3, C, H, W) for a denoising step, with the latents
+    before it, and the chosen and the rejected ones after it. Without any choice the rollout is silent: then it has one
+    pair of any two, which is trained with a weight of 0.
     """
 
     first_step: int
-    pairs_2CHW: Mapping[Place, torch.Tensor]
+    latents_NCHW: Mapping[Place, torch.Tensor]
     metrics: Mapping[str, float]
-    is_silent: bool = field(default=False)
+    is_silent: bool = False
 
     def places_of(self, update: int, pairs_per_update: int) -> list[list[Place]]:
-        """Return the places of the pairs of an optimizer step on it, by batch; 0 pairs per update are all of them.
+        """Return the places of the pairs of an optimizer step on it, by batch and denoising step.
 
-        Otherwise the steps train on them in turn.
+        With `pairs_per_update` above 0 the optimizer steps train on so many of them in turn, in random order, otherwise
+        on all.
         """
-        places = list(self.pairs_2CHW)
-        count = pairs_per_update or len(places)
-        if count < len(places):
-            first = update * count
-            places = sorted(places[(first + i) % len(places)] for i in range(count))
-        by_batch: dict[int, list[Place]] = {}
+        places = sorted(self.latents_NCHW)
+        if 0 < pairs_per_update < len(places):
+            generator = torch.Generator().manual_seed(self.first_step)
+            order = torch.randperm(len(places), generator=generator).tolist()
+            numbers = range(update * pairs_per_update, (update + 1) * pairs_per_update)
+            places = sorted(places[order[number % len(places)]] for number in numbers)
+        together: dict[tuple[int, int], list[Place]] = {}
         for place in places:
-            by_batch.setdefault(place[0], []).append(place)
-        return list(by_batch.values())
+            together.setdefault((place[0], place[2]), []).append(place)
+        return list(together.values())
 
     def to_state(self) -> dict[str, Any]:
         """Return it as tensors and JSON-safe values, for a run that is resumed between its optimizer steps."""
-        tensors = {f"pair.{batch}.{row}": pair for (batch, row), pair in self.pairs_2CHW.items()}
-        values = {"first_step": self.first_step, "places": [list(place) for place in self.pairs_2CHW]}
-        return {"rollout": {**values, "metrics": dict(self.metrics), "is_silent": self.is_silent}, **tensors}
+        values = {
+            "first_step": self.first_step,
+            "places": [list(place) for place in self.latents_NCHW],
+            "metrics": dict(self.metrics),
+            "is_silent": self.is_silent,
+        }
+        return {"rollout": values, **{_key(place): latents for place, latents in self.latents_NCHW.items()}}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> PairRollout:
         """Return the rollout of a state."""
         values = state["rollout"]
-        pairs = {(batch, row): state[f"pair.{batch}.{row}"] for batch, row in values["places"]}
-        return cls(values["first_step"], pairs, values["metrics"], values["is_silent"])
+        places = [(batch, row, step) for batch, row, step in values["places"]]
+        latents = {place: state[_key(place)] for place in places}
+        return cls(values["first_step"], latents, values["metrics"], values["is_silent"])
 
 
-def places(batch_sizes: Sequence[int]) -> Iterator[Place]:
-    """Yield the places of the prompts of an accumulation group, in order."""
+def _key(place: Place) -> str:
+    return "pair." + ".".join(map(str, place))
+
+
+def rows_of(batch_sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the number of the batch and the row of the prompts of an accumulation group, in order."""
     yield from ((batch, row) for batch, size in enumerate(batch_sizes) for row in range(size))
 
 
@@ -117,9 +130,9 @@ def extremes_of(values: Sequence[float]) -> Extremes | None:
 
 def paired(candidates: Candidates, chosen: Sequence[Extremes | None], batch_sizes: Sequence[int]) -> PairRollout:
     """Return the pairs of candidates by the best and the worst image of each prompt; prompts without are left out."""
-    found = zip(places(batch_sizes), candidates.latents_KCHW, chosen, strict=True)
-    pairs = {place: latents[list(extremes)] for place, latents, extremes in found if extremes is not None}
+    found = zip(rows_of(batch_sizes), candidates.latents_KCHW, chosen, strict=True)
+    pairs = {(*row, 0): latents[list(extremes)] for row, latents, extremes in found if extremes is not None}
     metrics = {**candidates.metrics, "equal_rewards": sum(c is None for c in chosen) / len(chosen)}
     if pairs:
         return PairRollout(candidates.first_step, pairs, metrics)
-    return PairRollout(candidates.first_step, {(0, 0): candidates.latents_KCHW[0][:2]}, metrics, is_silent=True)
+    return PairRollout(candidates.first_step, {(0, 0, 0): candidates.latents_KCHW[0][:2]}, metrics, is_silent=True)

@@ -17,7 +17,6 @@ from modules.data.batch import Batch
 from modules.objectives.policy_gradient import approx_kl, clip_fraction, clipped_surrogate, log_ratios
 from modules.rewards.advantage import Combination, combined_advantages, untrained_share
 from modules.rewards.composite import CompositeReward
-from modules.sampling.ddim_step import DdimStep
 from modules.sampling.prediction import guided_prediction
 from modules.sampling.rollout import RolloutSettings, steps_of, trainable_steps
 from modules.sampling.step_selection import RandomShare, StepSelection
@@ -25,12 +24,12 @@ from modules.system.devices import move
 from modules.system.errors import DarkroomError
 from modules.system.seeds import derive_seed
 from trainer.events import PhaseChanged, WarningRaised
+from trainer.methods.policy_batches import PolicyBatch, policy_batches
 from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
 from trainer.methods.ratio_check import RatioCheck
 from trainer.methods.rollout_images import RolloutImages
 from trainer.methods.rollouts import (
     NOTHING_TO_LEARN,
-    PromptBatch,
     SampledGroup,
     Sampling,
     accumulation_groups,
@@ -38,7 +37,7 @@ from trainer.methods.rollouts import (
     prompts_of,
     sample_group,
 )
-from trainer.methods.trained_chunks import PolicyRollout, TrainedChunk, trained_chunks
+from trainer.methods.trained_chunks import PolicyRollout, trained_chunks
 
 
 class Comparison(Protocol):
@@ -69,29 +68,6 @@ class PolicySettings:
     selection: StepSelection
     equalize_steps: bool = False
     best_of: int = 0
-
-
-@dataclass(frozen=True, eq=False)
-class PolicyBatch:
-    """A micro-batch: a chunk of images, and the denoising step to train, with its number and weight.
-
-    `inner_epoch` counts the optimizer steps that were made on the same rollout before.
-    """
-
-    prompts: PromptBatch
-    chunk: TrainedChunk
-    loss_weights_B: torch.Tensor
-    metrics: Mapping[str, float]
-    number: int
-    denoising_step: DdimStep
-    weight: float
-    step: int
-    micro_batch: int
-    inner_epoch: int
-    group_samples: int
-    is_last_micro_batch: bool
-    is_first_use: bool
-    is_silent: bool
 
 
 @dataclass(eq=False)
@@ -130,8 +106,19 @@ class PolicyGradient:
             if self._rollout is None or self._rollout.first_step != first_step:
                 self._rollout = None  # frees its memory
                 self._rollout = self._sampled(group, context)
+            prompts = {batch.micro_batch: prompts_of(batch, self.sampling.size) for batch in group}
+            loss_weights = {batch.micro_batch: batch.loss_weights_B for batch in group}
+            steps = steps_of(context.family, self._loop(first_step))
             for epoch in range(self.settings.inner_epochs):
-                yield from self._micro_batches(self._rollout, group, epoch, context)
+                yield from policy_batches(
+                    self._rollout,
+                    steps,
+                    prompts,
+                    loss_weights,
+                    inner_epoch=epoch,
+                    equalize_steps=self.settings.equalize_steps,
+                    run_seed=context.run_seed,
+                )
 
     def loss(self, batch: PolicyBatch, context: StepContext) -> StepLoss:
         """Return the clipped surrogate of one denoising step, and the KL divergence from the reference."""
@@ -202,93 +189,55 @@ class PolicyGradient:
         return replace(loop, stochastic_steps=self.settings.selection.stochastic_steps(loop.num_steps, step))
 
     def _sampled(self, group: Sequence[Batch], context: StepContext) -> PolicyRollout:
+        """Sample and score images for an accumulation group; keep what its optimizer steps train on."""
         first_step = group[0].step
         loop = self._loop(first_step)
-        trainable = trainable_steps(steps_of(context.family, loop))
-        selected = tuple(
-            self.settings.selection.select(
-                trainable, derive_seed(context.run_seed, "trained steps", first_step, batch.micro_batch)
-            )
-            for batch in group
-        )
-        numbers = {batch.micro_batch: steps for batch, steps in zip(group, selected, strict=True)}
-
-        def stored_states(prompts: PromptBatch) -> set[int]:
-            return {loop.num_steps, *(s + i for s in numbers[prompts.micro_batch] for i in (0, 1))}
-
+        selected = self._selected(group, trainable_steps(steps_of(context.family, loop)), context)
+        images = RolloutImages(self.sampling.samples_per_prompt)
         num_images = sum(batch.num_samples for batch in group) * self.sampling.samples_per_prompt
         self._report(context, PhaseChanged("sampling", f"{num_images} images to train on"))
-        images = RolloutImages(self.sampling.samples_per_prompt)
         sampled = sample_group(
             group,
             context,
             replace(self.sampling, loop=loop),
             self.reward,
-            stored_states=stored_states,
+            stored_states=lambda prompts: {
+                loop.num_steps,
+                *(number + i for number in selected[prompts.micro_batch] for i in (0, 1)),
+            },
             on_images=None if self.is_trial else images.add,
         )
         if not self.is_trial:
             images.report(context, first_step)
         self._report(context, PhaseChanged("training"))
+        advantages = self._advantages(sampled)
+        metrics = {
+            **sampled.metrics(loop.num_steps),
+            "equal_rewards": untrained_share(advantages, sampled.prompt_numbers),
+        }
+        chunks = trained_chunks(sampled, advantages, best_of=self.settings.best_of)
+        rollout = PolicyRollout(first_step, tuple(chunks), selected, metrics)
+        if rollout.is_silent:
+            self._warn_once(context, NOTHING_TO_LEARN)
+        return rollout
+
+    def _selected(
+        self, group: Sequence[Batch], trainable: Sequence[int], context: StepContext
+    ) -> dict[int, tuple[int, ...]]:
+        """Return the steps to train for the images of each batch, by its number."""
+        seeds = {b.micro_batch: derive_seed(context.run_seed, "trained steps", b.step, b.micro_batch) for b in group}
+        return {number: self.settings.selection.select(trainable, seed) for number, seed in seeds.items()}
+
+    def _advantages(self, sampled: SampledGroup) -> list[float]:
+        """Return the advantage of each image; its rewards are remembered, if they are compared with later ones."""
         self._state_before = self._comparison.state_dict()
-        advantages = combined_advantages(
+        return combined_advantages(
             sampled.scores,
             {model.name: model.weight for model in self.reward.reward_models},
             lambda name, scores: self._comparison.advantages(name, scores, sampled),
             combination=self.settings.reward_sum,
             limit=self.settings.advantage_clip,
         )
-        metrics = {
-            **sampled.metrics(loop.num_steps),
-            "equal_rewards": untrained_share(advantages, sampled.prompt_numbers),
-        }
-        chunks = trained_chunks(sampled, advantages, best_of=self.settings.best_of)
-        order = {batch.micro_batch: index for index, batch in enumerate(group)}
-        chunks = [replace(chunk, micro_batch=order[chunk.micro_batch]) for chunk in chunks]
-        rollout = PolicyRollout(first_step, tuple(chunks), selected, metrics)
-        if rollout.is_silent:
-            self._warn_once(context, NOTHING_TO_LEARN)
-        return rollout
-
-    def _micro_batches(
-        self, rollout: PolicyRollout, group: Sequence[Batch], epoch: int, context: StepContext
-    ) -> Iterator[PolicyBatch]:
-        """Yield each chunk at each of its trained denoising steps, in the random order of an optimizer step."""
-        step = rollout.first_step + epoch
-        denoising_steps = steps_of(context.family, self._loop(rollout.first_step))
-        weights = self._weights(denoising_steps)
-        passes = [(c, n) for c in rollout.chunks for n in rollout.trained_steps[c.micro_batch]]
-        generator = torch.Generator().manual_seed(derive_seed(context.run_seed, "order of a rollout", step))
-        prompts = [prompts_of(batch, self.sampling.size) for batch in group]
-        seen: set[int] = set()
-        for number, index in enumerate(torch.randperm(len(passes), generator=generator).tolist()):
-            chunk, denoising_step = passes[index]
-            yield PolicyBatch(
-                prompts=prompts[chunk.micro_batch],
-                chunk=chunk,
-                loss_weights_B=group[chunk.micro_batch].loss_weights_B,
-                metrics=rollout.metrics,
-                number=denoising_step,
-                denoising_step=denoising_steps[denoising_step],
-                weight=weights[denoising_step],
-                step=step,
-                micro_batch=number,
-                inner_epoch=epoch,
-                group_samples=rollout.num_passes,
-                is_last_micro_batch=number == len(passes) - 1,
-                is_first_use=id(chunk) not in seen,
-                is_silent=rollout.is_silent,
-            )
-            seen.add(id(chunk))
-
-    def _weights(self, steps: Sequence[DdimStep]) -> dict[int, float]:
-        """Return the weight of the loss of each denoising step that can be trained; 1 on average."""
-        trainable = trainable_steps(steps)
-        if not self.settings.equalize_steps:
-            return dict.fromkeys(trainable, 1.0)
-        inverse = {index: 1 / steps[index].influence for index in trainable}
-        mean = sum(inverse.values()) / len(inverse)
-        return {index: weight / mean for index, weight in inverse.items()}
 
     def _mean(self, batch: PolicyBatch, latents_BCHW: torch.Tensor, context: StepContext) -> torch.Tensor:
         """Return the mean of the next latents as the model has it now, computed exactly as it was sampled."""

@@ -129,11 +129,15 @@ class SampledGroup:
 
         `last_state` is the number of the stored state of finished latents. Values that cannot be computed are left out.
         """
+        diversity = mean_diversity(self.samples_of_prompts(last_state))
+        return {**self.rewards_metrics(), **({} if math.isnan(diversity) else {"diversity": diversity})}
+
+    def rewards_metrics(self) -> dict[str, float]:
+        """Return the metrics of the rewards alone."""
         found = {
             "reward": _mean(self.rewards),
             **{f"reward/{name}": _mean(scores) for name, scores in self.scores.items()},
             "reward_std": _std(self.rewards),
-            "diversity": mean_diversity(self.samples_of_prompts(last_state)),
         }
         return {name: value for name, value in found.items() if not math.isnan(value)}
 
@@ -236,14 +240,22 @@ def _rolled_out(
     )
 
 
+def score_images(
+    reward: CompositeReward, images_B3PP: torch.Tensor, prompts: Sequence[str]
+) -> tuple[tuple[float, ...], dict[str, tuple[float, ...]]]:
+    """Return the reward of each image (NaN if a score is missing), and its scores by reward model."""
+    given = reward(images_B3PP, prompts)
+    # One synchronization with the device for all reward models.
+    rows = torch.stack([t.detach().float() for t in (given.complete_totals, *given.by_name.values())]).tolist()
+    rewards, *by_name = (tuple(row) for row in rows)
+    return rewards, dict(zip(given.by_name, by_name, strict=True))
+
+
 def _scored(prompts: PromptBatch, sample: int, rollout: Rollout, reward: CompositeReward | None) -> Chunk:
-    rewards, scores = (math.nan,) * len(prompts.captions), {}
+    rewards: tuple[float, ...] = (math.nan,) * len(prompts.captions)
+    scores: dict[str, tuple[float, ...]] = {}
     if reward is not None:
-        given = reward(rollout.images_B3PP, prompts.captions)
-        # One synchronization with the device for all reward models.
-        rows = torch.stack([t.detach().float() for t in (given.total_B, *given.by_name.values())]).tolist()
-        rewards, *by_name = (tuple(row) for row in rows)
-        scores = dict(zip(given.by_name, by_name, strict=True))
+        rewards, scores = score_images(reward, rollout.images_B3PP, prompts.captions)
     return Chunk(prompts, sample, rollout.seeds, rollout.states_BCHW, rollout.log_probs_BN, rewards, scores)
 
 

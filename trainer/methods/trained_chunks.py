@@ -26,11 +26,11 @@ class TrainedChunk:
 
 @dataclass(frozen=True, eq=False)
 class PolicyRollout:
-    """A rollout that is being trained on: its images, and for each batch of the loader the steps that are trained."""
+    """A rollout that is being trained on: its images, and the steps that are trained by the number of their batch."""
 
     first_step: int
     chunks: tuple[TrainedChunk, ...]
-    trained_steps: tuple[tuple[int, ...], ...]
+    trained_steps: Mapping[int, tuple[int, ...]]
     metrics: Mapping[str, float]
 
     @property
@@ -53,7 +53,7 @@ class PolicyRollout:
         return {
             "first_step": self.first_step,
             "micro_batches": [chunk.micro_batch for chunk in self.chunks],
-            "trained_steps": [list(steps) for steps in self.trained_steps],
+            "trained_steps": [[number, *steps] for number, steps in self.trained_steps.items()],
             "metrics": dict(self.metrics),
             **tensors,
         }
@@ -68,7 +68,7 @@ class PolicyRollout:
             chunks.append(
                 TrainedChunk(micro_batch, states, state[f"{number}.log_probs"], state[f"{number}.advantages"])
             )
-        trained = tuple(tuple(steps) for steps in state["trained_steps"])
+        trained = {number: tuple(steps) for number, *steps in state["trained_steps"]}
         return cls(state["first_step"], tuple(chunks), trained, state["metrics"])
 
 

@@ -209,7 +209,9 @@ def _disk_need(budget: Budget, sizes: Counts, num_captions: int) -> DiskNeed:
         channels=spec.latent_channels,
         item_bytes=min(run.plans[encoders[0]].weight_bytes, kept_bytes),
     )
-    if config.masks.enabled:
+    if inpaints := config.model.variant in spec.inpainting_variants:
+        latents *= 2  # the conditioning images
+    if config.masks.enabled or inpaints:
         latents += latents_bytes(counts, factor=spec.latent_factor, channels=1, item_bytes=FLOAT32_BYTES)
     text = text_bytes(num_captions, size=memory_of(config.model.family).text_size(configs), item_bytes=kept_bytes)
     on_disk = config.data.cache_location == "disk"

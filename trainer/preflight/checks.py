@@ -17,6 +17,7 @@ from modules.system.approvals import approved_hashes
 from modules.system.errors import DarkroomError
 from modules.system.problem import Problem
 from trainer.data.datasets import datasets_of
+from trainer.data.hub_datasets import with_local_folders
 from trainer.preflight.budget import describe_memory
 from trainer.preflight.captions import problems_of_caption_settings, report_on_captions
 from trainer.preflight.companions import problems_of_companions
@@ -33,6 +34,7 @@ from trainer.preflight.report import Preview, Report
 from trainer.preflight.resume import problems_of_resume
 from trainer.preflight.reward_models import problems_of_measuring, problems_of_reward_models
 from trainer.preflight.start_from import problems_of_start
+from trainer.preflight.step_passes import describe_passes
 from trainer.preflight.validation import problems_of_validation
 from trainer.run_folder.backup import find_backup
 from trainer.run_folder.start_copy import existing_start_copy
@@ -77,8 +79,11 @@ def check(
     problems += of_reward_models
     if resume_from is not None:
         problems += problems_of_resume(config, resume_from)
+    config = with_local_folders(config)
     concept_problems = dict(problems_of_concept_folders(config))
     problems += concept_problems.values()
+    if any(p.severity == "info" for p in concept_problems.values()):  # to be downloaded
+        return Report(tuple(problems), None)
     readable = _without(config, concept_problems.keys())  # the other concepts are still checked: all problems at once
     try:
         found = datasets or datasets_of(readable, watch or unwatched)
@@ -96,7 +101,7 @@ def check(
     problems += problems_of_length(readable, training, plans)
     total_steps = plans.total_steps(config.training.epochs)
     problems += problems_of_validation(config, total_steps=total_steps)
-    problems += problems_of_measuring(config, total_steps=total_steps)
+    problems += problems_of_measuring(readable, validation, training, total_steps=total_steps)
     problems += problems_of_estimates(
         readable, training, validation, total_steps=total_steps, is_new=is_new, start_copy=start_copy
     )
@@ -132,7 +137,8 @@ def _preview(
     start_copy: Path | None,
 ) -> Preview:
     return Preview(
-        num_images=len(training.examples),
+        num_images=sum(e.image.has_image for e in training.examples),
+        num_prompts=sum(not e.image.has_image for e in training.examples),
         num_validation_images=len(validation.examples),
         num_without_caption=sum(not e.image.captions for e in training.examples),
         buckets=tuple((str(size), count) for size, count in training.bucket_counts.items()),
@@ -140,5 +146,6 @@ def _preview(
         steps_first_epoch=plans.num_steps(0),
         total_steps=plans.total_steps(config.training.epochs),
         model=model.sentence if model is not None and model.is_model else "",
+        passes=describe_passes(config),
         memory=describe_memory(config, sizes_of(training, validation), start_copy=start_copy),
     )

@@ -1,24 +1,28 @@
-"""Files beside the images: masks, and captions with the placeholders of embeddings."""
+"""Files beside the images: masks and conditioning images, and captions with the placeholders of embeddings."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from modules.config.method_facts import learns_from
 from modules.config.schema import Config
+from modules.data.companions import Companion
 from modules.data.dataset import Dataset
+from modules.families.registry import FAMILIES
 from modules.system.problem import Problem, shown
 
 _ASPECT_TOLERANCE = 0.02  # rounding of small sizes
 
 
 def problems_of_companions(config: Config, training: Dataset) -> Iterator[Problem]:
-    """Yield masked training without masks, and embedding placeholders that no caption contains."""
+    """Yield missing or stretched masks and conditioning images, and embedding placeholders that no caption has."""
     yield from _masks(config, training)
+    yield from _conditioning_images(config, training)
     yield from _words(config, training)
 
 
 def _masks(config: Config, training: Dataset) -> Iterator[Problem]:
-    if not config.masks.enabled or not training.examples:
+    if not config.masks.enabled or not training.examples or learns_from(config) == "prompts":
         return
     images = [e.image.path for e in training.examples]
     num_without = sum(e.mask is None for e in training.examples)
@@ -32,28 +36,51 @@ def _masks(config: Config, training: Dataset) -> Iterator[Problem]:
         have = "has no mask and is" if num_without == 1 else "have no mask and are"
         message = f"{num_without:,} of {len(images):,} images {have} trained without one."
         yield Problem("masks.enabled", message, "info")
-    yield from _mask_shapes(training)
+    yield from _shapes(training, [e.mask for e in training.examples], "mask", "masks.enabled")
 
 
 def _none_of(number: int, thing: str) -> str:
     return f"not one {thing}" if number == 1 else f"none of the {number:,} {thing}s"
 
 
-def _mask_shapes(training: Dataset) -> Iterator[Problem]:
-    """Yield a warning about masks that do not have the aspect ratio of their image: they are stretched to it."""
+def _conditioning_images(config: Config, training: Dataset) -> Iterator[Problem]:
+    """Yield how many images of an inpainting model have no conditioning image of their own."""
+    is_used = config.model.variant in FAMILIES[config.model.family].inpainting_variants
+    if not is_used or not config.masks.custom_conditioning_image or not training.examples:
+        return
+    path, images = "masks.custom_conditioning_image", [e.image.path for e in training.examples]
+    num_without = sum(e.conditioning_image is None for e in training.examples)
+    if num_without == len(images):
+        yield Problem(
+            path,
+            f"The custom conditioning image is on, but {_none_of(len(images), 'image')} has one; each is trained with "
+            "itself, without its masked area.",
+            "warning",
+            f"Add a conditioning image to each, such as {images[0].stem}-condlabel.png, or switch the setting off.",
+        )
+    elif num_without:
+        several = "have no conditioning image and are trained with themselves, without their masked areas"
+        one = "has no conditioning image and is trained with itself, without its masked area"
+        message = f"{num_without:,} of {len(images):,} images {several if num_without > 1 else one}."
+        yield Problem(path, message, "info")
+    yield from _shapes(training, [e.conditioning_image for e in training.examples], "conditioning image", path)
+
+
+def _shapes(training: Dataset, files: Sequence[Companion | None], name: str, setting: str) -> Iterator[Problem]:
+    """Yield a warning about files that do not have the aspect ratio of their image: they are stretched to it."""
     odd = [
-        e.mask.path
-        for e in training.examples
-        if e.mask is not None and abs(e.mask.size.aspect * e.image.height_px / e.image.width_px - 1) > _ASPECT_TOLERANCE
+        f.path
+        for e, f in zip(training.examples, files, strict=True)
+        if f is not None and abs(f.size.aspect * e.image.height_px / e.image.width_px - 1) > _ASPECT_TOLERANCE
     ]
     if odd:
-        masks = "masks do not have the aspect ratio of their images and are"
-        one = "mask does not have the aspect ratio of its image and is"
+        several = f"{name}s do not have the aspect ratio of their images and are"
+        one = f"{name} does not have the aspect ratio of its image and is"
         yield Problem(
-            "masks.enabled",
-            f"{len(odd):,} {masks if len(odd) > 1 else one} stretched; the first is {odd[0].name}.",
+            setting,
+            f"{len(odd):,} {several if len(odd) > 1 else one} stretched; the first is {odd[0].name}.",
             "warning",
-            "Create the masks at the size of their images.",
+            f"Create the {name}s at the size of their images.",
         )
 
 

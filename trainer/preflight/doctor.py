@@ -34,6 +34,7 @@ from modules.families.registry import load_tokenizer
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from trainer.data.datasets import dataset_settings
+from trainer.data.hub_datasets import with_local_folders
 from trainer.preflight.captions import problems_of_caption_settings, tokenizer_folder
 from trainer.preflight.images import problems_of_concept_folders
 from trainer.preflight.missing_captions import problems_of_captions_files
@@ -54,6 +55,7 @@ class DoctorReport:
     findings: tuple[Finding, ...]
     num_images: int
     num_validation_images: int
+    num_prompts: int = 0
 
     @property
     def has_errors(self) -> bool:
@@ -72,11 +74,14 @@ def examine(config: Config, progress: Progress = no_progress) -> DoctorReport:
     """
     examined = look_at(config, progress)
     num_validation = sum(examined.is_validation(i) for i in examined.images)
-    return DoctorReport(find_all(examined), len(examined.images) - num_validation, num_validation)
+    num_prompts = sum(not i.example.image.has_image for i in examined.images)
+    num_images = len(examined.images) - num_validation - num_prompts
+    return DoctorReport(find_all(examined), num_images, num_validation, num_prompts)
 
 
 def look_at(config: Config, progress: Progress = no_progress) -> Examined:
     """Return what the checks look at: the images of a config, each decoded once."""
+    config = with_local_folders(config)
     problems = [
         *(p for _, p in problems_of_concept_folders(config)),
         *problems_of_caption_settings(config),
@@ -144,12 +149,16 @@ def _measured(wanted: tuple[Path, Rgb | None]) -> Measured | str:
 
 def _files(image: ExaminedImage) -> Iterator[tuple[Path, Rgb | None]]:
     """Yield the file of an image with its background, and of a pair also that of its rejected image."""
+    if not image.example.image.has_image:
+        return
     yield image.path, image.example.background
     if image.example.image.rejected is not None:
         yield image.example.image.rejected.path, image.example.rejected_background
 
 
 def _with_results(image: ExaminedImage, results: Sequence[Measured | str]) -> ExaminedImage:
+    if not results:
+        return image
     result, rejected = results[0], results[-1] if len(results) > 1 else None
     broken_rejected = rejected if isinstance(rejected, str) else ""
     if isinstance(result, str):
@@ -188,7 +197,7 @@ def _concepts(
             facts.kind,
             from_root(concept.path),
             float(use.exact_repeats),
-            has_own_captions=concept.caption_source not in _SHARED_CAPTIONS,
+            has_own_captions=concept.caption_source not in _SHARED_CAPTIONS or not concept.has_images,
             rules=facts.captions,
             sets_samples=facts.samples_per_epoch is not None,
             fixed_sizes=rules.are_fixed(concept.image.resolution_px),

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from modules.config.method_facts import learns_from
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.data.dataset import Dataset
@@ -36,7 +37,7 @@ def problems_of_estimates(
     yield from memory_problems(config, sizes, start_copy=start_copy)
     seed = config.general.seed
     captions = {c for d in (training, validation) for e in d.examples for c in d.texts(e, run_seed=seed) if c}
-    versions = cached_sizes_of(training, validation)
+    versions = cached_sizes_of(training, validation, reads_images=learns_from(config) != "prompts")
     yield from disk_problems(
         config, versions, num_captions=len(captions), total_steps=total_steps, start_copy=start_copy
     )
@@ -48,13 +49,17 @@ def sizes_of(training: Dataset, validation: Dataset) -> Counter[Size]:
     return Counter(training.bucket_counts) + Counter(validation.bucket_counts)
 
 
-def cached_sizes_of(training: Dataset, validation: Dataset) -> Counter[Size]:
-    """Return the number of cached versions of training and validation images at each size."""
+def cached_sizes_of(training: Dataset, validation: Dataset, *, reads_images: bool = True) -> Counter[Size]:
+    """Return the number of cached versions of training and validation images at each size.
+
+    Without `reads_images` training images have none, so that a size may have the number 0.
+    """
     counts: Counter[Size] = Counter()
     for dataset in (training, validation):
+        is_cached = reads_images or dataset is validation
         for example in dataset.examples:
             num_images = 2 if example.image.rejected is not None else 1
             variations = num_variations(dataset.concepts[example.concept]) * num_images
             for resize_crop in example.resize_crops:
-                counts[resize_crop.bucket] += variations
+                counts[resize_crop.bucket] += variations if is_cached else 0
     return counts

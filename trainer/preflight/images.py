@@ -13,6 +13,7 @@ from modules.config.schema import Config
 from modules.data.archives import open_file
 from modules.data.concept import Concept
 from modules.data.dataset import Dataset
+from modules.data.hub import HUB_FORM, HUB_SCHEME, HubDataset
 from modules.data.listing import Skipped
 from modules.data.scan import SourceImage
 from modules.data.tables import ROW_SUFFIX
@@ -26,20 +27,27 @@ _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def problems_of_concept_folders(config: Config) -> Iterator[tuple[int, Problem]]:
-    """Yield the problems of the concepts' folders, with the index of the concept."""
+    """Yield the problems of the concepts' folders, with the index of the concept.
+
+    Concepts on the Hugging Face hub that are downloaded have their local folders (`with_local_folders`).
+    """
     for index, concept in enumerate(config.concepts):
         if not concept.enabled:
             continue
         path = f"concepts.{index}.path"
         label = label_of(config, index)
         if not concept.path.strip():
-            yield index, Problem(path, f"The concept {label} has no folder.", advice="Choose a folder or disable it.")
+            what = "folder" if concept.has_images else "file of prompts"
+            yield index, Problem(path, f"The concept {label} has no {what}.", advice=f"Choose a {what} or disable it.")
+        elif concept.path.strip().startswith(HUB_SCHEME):
+            yield index, _not_downloaded(concept, path, offline=config.model.offline)
         elif (kind := kind_of(from_root(concept.path))) not in ("folder", "file"):
             folder = cut(concept.path, max_chars=200)
-            message = f"The folder {folder} of the concept {label} does not exist."
+            what = "folder" if concept.has_images else "file or folder"
+            message = f"The {what} {folder} of the concept {label} does not exist."
             advice = "Correct the path or disable the concept."
             if _HUB_NAME.fullmatch(concept.path.strip()):
-                advice += " To use a data set of the Hugging Face hub, download it and choose its folder."
+                advice += f" To use a data set of the Hugging Face hub, enter hf://datasets/{concept.path.strip()}."
             yield index, Problem(path, message, advice=advice)
         elif not os.access(from_root(concept.path), os.R_OK | (os.X_OK if kind == "folder" else 0)):
             message = f"The folder {concept.path} of the concept {label} is not readable."
@@ -53,6 +61,19 @@ def problems_of_concept_folders(config: Config) -> Iterator[tuple[int, Problem]]
             )
             advice = "Choose the folder, or another source of masks."
             yield index, Problem(f"concepts.{index}.image.masks_folder", message, advice=advice)
+
+
+def _not_downloaded(concept: Concept, path: str, *, offline: bool) -> Problem:
+    """Return what a concept on the hub without a local folder means: a download, or an error."""
+    dataset = HubDataset.of(concept.path)
+    if dataset is None:
+        message = f"{cut(concept.path, max_chars=200)} is not a data set of the Hugging Face hub."
+        return Problem(path, message, advice=f"Enter {HUB_FORM}, also with a revision and a folder: @v1/train.")
+    if offline:
+        message = f"The data set {dataset.name} has not been downloaded, and offline mode is on."
+        return Problem(path, message, advice="Switch off offline mode, or choose a folder.")
+    message = f"The data set {dataset.name} is downloaded from Hugging Face at the start; its images are checked then."
+    return Problem(path, message, "info", "To check them before, run the verb cache.")
 
 
 def _misses_masks_folder(config: Config, concept: Concept) -> bool:
@@ -112,7 +133,9 @@ def _empty_concepts(config: Config, training: Dataset, validation: Dataset) -> I
             broken = [s for s in dataset.skipped if _is_in(s.path, folder)]
             why = f": {_skipped(broken)}" if broken else ""
             what, advice = "readable image", "Check the folder, or include its subfolders."
-            if config.concepts[index].holds_pairs:
+            if not config.concepts[index].has_images:
+                what = "prompt"
+            elif config.concepts[index].holds_pairs:
                 what = "pair of images"
                 advice = (
                     "Put the images into its subfolders chosen and rejected, with the same name for both images of a "
@@ -141,16 +164,16 @@ def _skipped(files: Sequence[Skipped]) -> str:
 
 def _folders_used_twice(config: Config) -> Iterator[Problem]:
     """Yield the concepts whose folder is that of an earlier one of the same kind."""
-    first: dict[tuple[str, str], int] = {}
+    first: dict[tuple[str, bool, str], int] = {}
     for index, concept in enumerate(config.concepts):
         if not concept.enabled:
             continue
-        earlier = first.setdefault((concept.dataset_kind, real(concept.path)), index)
+        earlier = first.setdefault((concept.dataset_kind, concept.has_images, real(concept.path)), index)
         if earlier != index:
             yield Problem(
                 f"concepts.{index}.path",
-                f"The folder {concept.path} is also the folder of the concept {label_of(config, earlier)}, so its "
-                "images are used twice.",
+                f"{concept.path} is also the source of the concept {label_of(config, earlier)}, so its "
+                f"{'images' if concept.has_images else 'prompts'} are used twice.",
                 "warning",
                 "Disable one of the two. To give images more weight, raise the repeats instead.",
             )
@@ -158,7 +181,8 @@ def _folders_used_twice(config: Config) -> Iterator[Problem]:
 
 def _trained_and_validated(config: Config, training: Dataset, validation: Dataset) -> Iterator[Problem]:
     """Yield how many images are used for both training and validation: their loss does not measure generalization."""
-    shared = _shared_images([e.image for e in training.examples], [e.image for e in validation.examples])
+    trained = [e.image for e in training.examples if e.image.has_image]
+    shared = _shared_images(trained, [e.image for e in validation.examples])
     if not shared:
         return
     owner = {e.image.path: e.concept for e in validation.examples}

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from modules.adapters.registry import ADAPTERS
 from modules.adapters.settings import AdapterSettings, layer_entries
 from modules.config.method_facts import (
+    images_per_pass,
     keeps_reference_copy,
     learns_from,
     method_of,
@@ -20,7 +21,8 @@ from modules.estimate.architecture import Architecture
 from modules.estimate.run import RUNTIME_BYTES, Average, Phase, RunPlan, Sample, Sampled
 from modules.families.registry import FAMILIES, memory_of
 from modules.families.spec import PartSpec
-from modules.memory.tape import AdapterPlan, PartPlan, Trains
+from modules.memory.tape import FLOAT32_BYTES, AdapterPlan, PartPlan, Trains
+from modules.objectives.spec import RolloutFacts
 from modules.optim.spec import is_fused
 from modules.rewards.registry import REWARDS
 from modules.system import hardware
@@ -49,17 +51,18 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
         plans=plans,
         on_device=_on_device(config, has_samples=bool(samples)),
         sizes=sizes_px,
-        batch_size=config.training.batch_size * (2 if learns_from(config) == "pairs" else 1),
-        accumulates=config.training.accumulation_steps > 1,
+        batch_size=config.training.batch_size,
+        accumulates=config.training.accumulation_steps > 1 or method_of(config).splits_batches,
         optimizer=config.training.optimizer,
         has_master_weights=config.training.low_precision_updates == "master",
         average=_AVERAGES[config.training.ema.mode],
-        encodes_in_training=not config.data.latent_cache,
+        encodes_in_training=not config.data.latent_cache and _reads_images(config),
         samples=samples,
         scales_loss=config.training.precision == "float16",
         is_fused=is_fused(config.training.optimizer),
-        sampled=_sampled(config),
-        has_originals=uses_prior(config) or keeps_reference_copy(config),
+        sampled=_sampled(config, sizes_px),
+        images_per_pass=images_per_pass(config),
+        has_originals=uses_prior(config),
         runtime_bytes=0 if hardware.here().kind_of(config.general.train_device) == "cpu" else RUNTIME_BYTES,
     )
 
@@ -76,7 +79,7 @@ def _samples(config: Config, sizes_px: Sequence[tuple[int, int]]) -> Iterator[Sa
         yield from (Sample(*size, rollout.guidance > 1) for size in sizes_px)
 
 
-def _sampled(config: Config) -> Sampled | None:
+def _sampled(config: Config, sizes_px: Sequence[tuple[int, int]]) -> Sampled | None:
     """Return what a sampling method adds to a step; custom reward model files count like the published ones."""
     rollout, in_use = rollout_of(config), scorers_of(config)
     if rollout is None:
@@ -84,9 +87,29 @@ def _sampled(config: Config) -> Sampled | None:
     scorers = in_use.all if in_use is not None else ()
     return Sampled(
         backprop_steps=rollout.gradient_steps,
-        is_guided=rollout.guidance > 1,
+        is_guided=rollout.is_guided,
+        trains_guided=rollout.trains_guided,
+        size_px=rollout.size,
+        kept_latents_bytes=_kept_latents_bytes(config, rollout, sizes_px) if _never_offloads(config) else 0,
+        copies_weights=keeps_reference_copy(config),
         reward_models_bytes=sum(file.loaded_bytes for scorer in scorers for file in REWARDS[scorer.kind].files),
     )
+
+
+def _kept_latents_bytes(config: Config, rollout: RolloutFacts, sizes_px: Sequence[tuple[int, int]]) -> int:
+    """Return the bytes of the states that the samples of an accumulation group keep, in float32.
+
+    They are those before and after each trained step, and the finished latents. None are kept in one graph.
+    """
+    if rollout.gradient_steps:
+        return 0
+    spec, training = FAMILIES[config.model.family], config.training
+    width_px, height_px = rollout.size or max(sizes_px, key=lambda s: s[0] * s[1], default=(0, 0))
+    num_states = min(rollout.steps + 1, 2 * rollout.trained_steps + 1)
+    num_images = training.batch_size * training.accumulation_steps * rollout.samples_per_prompt
+    factor = spec.latent_factor
+    elements = spec.latent_channels * (width_px // factor) * (height_px // factor)
+    return num_images * num_states * elements * FLOAT32_BYTES
 
 
 def _part_plan(config: Config, part: PartSpec, configs: Mapping[str, Mapping[str, object]]) -> PartPlan:
@@ -135,8 +158,9 @@ def _on_device(config: Config, *, has_samples: bool) -> dict[Phase, frozenset[st
     """Return the phases of the run, with the parts that are on the training device."""
     spec = FAMILIES[config.model.family]
     facts = phases.phase_facts(config)
+    validates = any(c.enabled and c.dataset_kind == "validation" for c in config.concepts)
     table: dict[Phase, tuple[str, bool]] = {
-        "encoding images": (phases.CACHE_IMAGES, facts.has_latent_cache),
+        "encoding images": (phases.CACHE_IMAGES, facts.has_latent_cache and (_reads_images(config) or validates)),
         "encoding captions": (phases.CACHE_CAPTIONS, facts.has_text_cache),
         "training": (phases.TRAIN, True),
         "validating": (phases.VALIDATE, not config.validation.every.is_never),
@@ -149,6 +173,10 @@ def _on_device(config: Config, *, has_samples: bool) -> dict[Phase, frozenset[st
         for phase, (name, is_there) in table.items()
         if is_there
     }
+
+
+def _reads_images(config: Config) -> bool:
+    return learns_from(config) != "prompts"
 
 
 def _never_offloads(config: Config) -> bool:

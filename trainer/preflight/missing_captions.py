@@ -27,7 +27,7 @@ _ADVICE = {
 def problems_of_captions_files(config: Config) -> Iterator[Problem]:
     """Yield the enabled concepts whose file with the captions of all images is not chosen or does not exist."""
     for index, concept in enumerate(config.concepts):
-        if not concept.enabled or concept.caption_source != "one_file":
+        if not concept.enabled or concept.caption_source != "one_file" or not concept.has_images:
             continue
         given, label = concept.captions_file.strip(), label_of(config, index)
         if given and kind_of(from_root(given)) == "file":
@@ -63,7 +63,7 @@ def _wrong_metadata(config: Config, indices: Sequence[int], dataset: Dataset) ->
         others = f" The same applies to {count(len(faults) - 1, 'other file')}." if len(faults) > 1 else ""
         label = label_of(config, index)
         message = f"The captions of the concept {label} cannot be read: {faults[0].path.name}{what}.{others}"
-        if config.concepts[index].caption_source == "metadata":
+        if config.concepts[index].caption_source == "metadata" or not config.concepts[index].has_images:
             yield Problem(f"concepts.{index}.{setting}", message, advice=_ADVICE[setting])
         else:  # columns beside the images of a Parquet file, which are used without being asked for
             advice = "To use one of its columns, set where captions are from to the metadata file and choose it."

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from huggingface_hub import constants
-
 from modules.config.schema import Config
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify
@@ -20,6 +18,7 @@ from modules.families.spec import FamilySpec
 from modules.formats.headers import UnreadableFileError, read_header
 from modules.system.paths import from_root
 from modules.system.problem import Problem, cut
+from trainer.data.hub_datasets import hub_cache_dir
 
 _WEIGHTS = ("diffusion_pytorch_model.safetensors", "model.safetensors")  # the names of diffusers and transformers
 # Repositories that older configs name; the first was OneTrainer's default.
@@ -83,8 +82,7 @@ def _base_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
 
 def _downloaded(config: Config) -> Path | None:
     """Return the folder a repository was downloaded to; None if it was not."""
-    cache = from_root(config.model.hub_cache_dir.strip() or constants.HF_HUB_CACHE)
-    repository = cache / f"models--{config.model.base_model.strip().replace('/', '--')}"
+    repository = hub_cache_dir(config) / f"models--{config.model.base_model.strip().replace('/', '--')}"
     try:
         revision = (repository / "refs" / "main").read_text(encoding="utf-8").strip()
     except (OSError, ValueError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 
 from modules.config.schema import Config
@@ -11,12 +10,12 @@ from modules.system.problem import Problem
 
 
 def problems_of_packages(config: Config) -> Iterator[Problem]:
-    """Yield settings whose package is missing. No package is imported."""
+    """Yield settings of the optimizer whose package is missing. No package is imported."""
     spec = optimizer_spec(config.training.optimizer)
     for package in spec.packages:
-        if importlib.util.find_spec(package.name) is None:
+        if not package.is_installed:
             yield Problem(
                 "training.optimizer",
                 f"The optimizer {spec.name} needs the package {package.name}, which is not installed.",
-                advice=package.advice,
+                advice=f"{package.install}, or choose another optimizer.",
             )

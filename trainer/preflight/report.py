@@ -28,6 +28,10 @@ class Preview:
     """The estimated memory of the run on its training device; empty if the model's shapes are not known."""
     reward_models: tuple[str, ...] = ()
     """Sentences about the downloads, code and memory of the reward models."""
+    passes: str = ""
+    """What a step costs in passes through the denoiser; empty for a method whose steps only denoise."""
+    num_prompts: int = 0
+    """The number of prompts without an image."""
     captions: tuple[tuple[str, str], ...] = ()
     """Files and what is to be known about their captions: missing, empty, in another encoding, long."""
 

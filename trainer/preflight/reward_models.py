@@ -6,10 +6,12 @@ from collections.abc import Collection, Iterator
 
 from modules.config.method_facts import method_of, rollout_of
 from modules.config.schema import Config
+from modules.data.dataset import Dataset
 from modules.families.registry import FAMILIES
 from modules.rewards.problems import problems_of_rewards
 from modules.settings.every import Moment
-from modules.system.problem import Problem
+from modules.system.problem import Problem, shown
+from trainer.methods.measured_prompts import measured_prompts, trained_prompts
 
 
 def problems_of_reward_models(config: Config, approved_code: Collection[str]) -> Iterator[Problem]:
@@ -27,19 +29,18 @@ def problems_of_reward_models(config: Config, approved_code: Collection[str]) ->
         hub_cache_dir=config.model.hub_cache_dir,
         approved_hashes=approved_code,
     )
-    if config.reward.early_stopping_patience and config.reward.measure_every.is_never:
-        yield Problem(
-            "reward.early_stopping_patience",
-            "Early stopping by the reward is on, but the reward is never measured.",
-            advice="Set how often the reward is measured, or set this to 0.",
-        )
     yield from _memory(config)
 
 
-def problems_of_measuring(config: Config, *, total_steps: int) -> Iterator[Problem]:
-    """Yield a warning if the run ends before the reward is measured again."""
+def problems_of_measuring(
+    config: Config, validation: Dataset, training: Dataset, *, total_steps: int
+) -> Iterator[Problem]:
+    """Yield a warning if the run ends before a measurement, and name measured prompts that are trained on."""
     every = config.reward.measure_every
-    if not method_of(config).needs_reward_models or every.is_never or every.unit not in ("step", "epoch"):
+    if not method_of(config).needs_reward_models or every.is_never:
+        return
+    yield from _trained_prompts(config, validation, training)
+    if every.unit not in ("step", "epoch"):
         return  # the duration of the run is not known
     if total_steps and not every.times(Moment(step=total_steps, epoch=config.training.epochs, seconds=0.0)):
         yield Problem(
@@ -48,6 +49,21 @@ def problems_of_measuring(config: Config, *, total_steps: int) -> Iterator[Probl
             "warning",
             "Measure more often.",
         )
+
+
+def _trained_prompts(config: Config, validation: Dataset, training: Dataset) -> Iterator[Problem]:
+    trained = trained_prompts(config, validation, training)
+    if not trained:
+        return
+    measured = len({p.prompt.strip() for p in measured_prompts(config, validation, training)})
+    which = "all" if len(trained) == measured else f"{len(trained):,} of {measured:,}"
+    yield Problem(
+        "reward.measure_every",
+        f"The reward is measured on prompts that are also trained on ({which}), such as {shown(trained[0])}. It does "
+        "not show how the model does on other prompts.",
+        "info",
+        "Add samples with other prompts on the Sampling page, or a validation concept with other captions.",
+    )
 
 
 def _memory(config: Config) -> Iterator[Problem]:

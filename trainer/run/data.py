@@ -5,29 +5,36 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
 
 from modules.config.sections.data import Data
 from modules.config.sections.masks import Masks
+from modules.data.cache.build import EncodingJob, ImageJob
+from modules.data.cache.inpainting import conditioning_job, inpainting_mask_file
+from modules.data.cache.masks import MaskFile
 from modules.data.captions.drawing import CaptionDropout
 from modules.data.captions.sources import caption_is_cacheable
 from modules.data.dataset import Dataset
 from modules.data.datasets import Datasets
 from modules.data.rejected import RejectedVersions
 from modules.data.versions import ImageVersion, ImageVersions
+from modules.system.devices import Device
 from modules.system.dtypes import dtype_of
 from modules.system.paths import from_root
 from modules.system.problem import count
 from trainer.commands import CommandDesk
 from trainer.data.caching import Caches, Emit, EncoderIdentities, ImageJobs, Stores, overflow_warning
 from trainer.data.encoders import Encoders
+from trainer.data.inpainting import InpaintingSource
+from trainer.data.inpainting_cache import conditioning_jobs
 from trainer.data.loader import Loader, RejectedImages
 from trainer.data.mask_cache import cached_masks
-from trainer.data.masks import MaskRules, MaskSource
+from trainer.data.masks import MaskCache, MaskReader, MaskRules, MaskSource
 from trainer.data.sources import (
+    BlankLatents,
     CachedConditioning,
     CachedLatents,
     ConditioningByCaption,
@@ -104,51 +111,105 @@ def _loader(
     *,
     caption_dropout: CaptionDropout,
 ) -> Loader:
-    """Fill the caches for one dataset and return its loader; images that cannot be read are left out."""
+    """Fill the caches for one dataset and return its loader; images that cannot be read are left out.
+
+    Where the method learns from prompts, training images are not read.
+    """
     settings, is_validation = datasets.settings, dataset is datasets.validation
-    usable, latents, rejected = _latent_sources(data, settings.run_seed, dataset, machine, caches)
+    reads_images = is_validation or settings.reads_images
+    usable, latents, rejected = _latent_sources(
+        data, settings.run_seed, dataset, machine, caches, reads_images=reads_images
+    )
     versions = ImageVersions(usable, settings.run_seed, is_cached=data.latent_cache)
+    conditioning = _conditioning_source(data, usable, model, machine, caches, run_seed=settings.run_seed)
+    mask_cache = None
+    if data.latent_cache and settings.wanted.masks and reads_images:
+        mask_cache = cached_masks(
+            usable, caches, run_seed=settings.run_seed, verify=data.verify_cache, threads=data.loader_threads
+        )
+    rules = _mask_rules(masks, is_validation=is_validation)
+    latent_factor = caches.encoders.family.spec.latent_factor
     return Loader(
         dataset=usable,
         versions=versions,
         plans=datasets.plans if usable is datasets.training else settings.plans_of(usable, is_validation=is_validation),
         latents=latents,
-        conditioning=_conditioning_source(data, usable, model, machine, caches, run_seed=datasets.settings.run_seed),
+        conditioning=conditioning,
         device=machine.train_device,
         caption_dropout=caption_dropout,
         draws_captions_anew=not data.text_cache or model.trains_text_encoder,
         run_seed=settings.run_seed,
         threads=data.loader_threads,
-        masks=_mask_source(masks, data, usable, settings.run_seed, machine, caches, is_validation=is_validation)
-        if masks.enabled
+        masks=MaskSource(usable, machine.train_device, rules, latent_factor, settings.run_seed, mask_cache)
+        if masks.enabled and reads_images
+        else None,
+        inpainting=_inpainting_source(data, usable, settings.run_seed, rules, latents, mask_cache, machine, caches)
+        if settings.wanted.inpainting and reads_images
         else None,
         rejected=RejectedImages(RejectedVersions(versions), rejected) if rejected is not None else None,
     )
 
 
-def _mask_source(
-    masks: Masks,
+def _mask_rules(masks: Masks, *, is_validation: bool) -> MaskRules:
+    """Return how masks are used. Validation ignores no mask and needs no prior."""
+    rules = MaskRules(masks.unmasked_weight, masks.normalize_area_loss)
+    if is_validation or not masks.enabled:
+        return rules
+    return replace(
+        rules,
+        unmasked_probability=masks.unmasked_probability,
+        preservation_weight=masks.prior_preservation_weight,
+    )
+
+
+def _inpainting_source(
     data: Data,
     dataset: Dataset,
     run_seed: int,
+    rules: MaskRules,
+    images: LatentSource,
+    mask_cache: MaskCache | None,
     machine: Machine,
     caches: Caches,
-    *,
-    is_validation: bool,
-) -> MaskSource:
-    """Return the masks of a dataset, cached like the latents. Validation ignores no mask and needs no prior."""
-    rules = MaskRules(masks.unmasked_weight, masks.normalize_area_loss)
-    if not is_validation:
-        rules = replace(
-            rules,
-            unmasked_probability=masks.unmasked_probability,
-            preservation_weight=masks.prior_preservation_weight,
-        )
-    cache = None
-    if data.latent_cache:
-        cache = cached_masks(dataset, caches, run_seed=run_seed, verify=data.verify_cache, threads=data.loader_threads)
+) -> InpaintingSource:
+    """Return the inpainting masks and conditioning images of a dataset, cached like the latents (`images`)."""
+    device, dtype = machine.train_device, machine.precision.compute_dtype
     latent_factor = caches.encoders.family.spec.latent_factor
-    return MaskSource(dataset, machine.train_device, rules, latent_factor, run_seed, cache)
+
+    def mask_of(version: ImageVersion) -> MaskFile:
+        return inpainting_mask_file(dataset.examples[version.example], version, latent_factor)
+
+    def job_of(version: ImageVersion) -> EncodingJob:
+        return conditioning_job(dataset.examples[version.example], version, latent_factor)
+
+    latents: LatentSource = EncodedLatents(job_of, caches.encoders, device, dtype, _warn_once(caches.emit))
+    if isinstance(images, CachedLatents):
+        jobs = conditioning_jobs(
+            ImageVersions(dataset, run_seed, is_cached=True),
+            caches.stores.digests,
+            image_keys=images.keys,
+            mask_keys=mask_cache.keys if mask_cache else {},
+            encoder=caches.identities.images,
+            latent_factor=latent_factor,
+            with_blank=rules.unmasked_probability > 0,
+            verify=data.verify_cache,
+            check=caches.desk.check,
+        )
+        caches.build_conditioning_images(jobs.values(), threads=data.loader_threads)
+        latents = _cached_latents(jobs, caches, device, dtype)
+    return InpaintingSource(latents, MaskReader(mask_of, mask_cache), device, run_seed, rules.unmasked_probability)
+
+
+def _cached_latents(
+    jobs: Mapping[tuple[int, int, int], EncodingJob], caches: Caches, device: Device, dtype: torch.dtype
+) -> CachedLatents:
+    """Return the cached latents of jobs by example, resolution and variation; broken ones are encoded again."""
+
+    def rebuild(version: ImageVersion) -> torch.Tensor:
+        return caches.rebuild_latents(jobs[version.place])
+
+    keys = {place: job.key for place, job in jobs.items()}
+    return CachedLatents(caches.stores.latents, keys, device, dtype, rebuild)
 
 
 def _num_encoders(model: LoadedModel) -> int:
@@ -156,37 +217,40 @@ def _num_encoders(model: LoadedModel) -> int:
 
 
 def _latent_sources(
-    data: Data, run_seed: int, dataset: Dataset, machine: Machine, caches: Caches
+    data: Data, run_seed: int, dataset: Dataset, machine: Machine, caches: Caches, *, reads_images: bool
 ) -> tuple[Dataset, LatentSource, LatentSource | None]:
     """Return the examples that can be used, the source of their latents, and that of their rejected images, if any."""
+    if not reads_images:
+        spec, dtype = caches.encoders.family.spec, machine.precision.compute_dtype
+        return dataset, BlankLatents(spec.latent_channels, spec.latent_factor, machine.train_device, dtype), None
     versions = ImageVersions(dataset, run_seed, is_cached=data.latent_cache)
     rejected = RejectedVersions(versions) if dataset.has_pairs else None
     if not data.latent_cache:
-        device, dtype, warn = machine.train_device, machine.precision.compute_dtype, _warn_once(caches.emit)
-        chosen = EncodedLatents(dataset, caches.encoders, device, dtype, warn)
-        return dataset, chosen, replace(chosen, dataset=rejected.dataset) if rejected is not None else None
+        chosen = _encoded_latents(dataset, machine, caches)
+        return dataset, chosen, _encoded_latents(rejected.dataset, machine, caches) if rejected is not None else None
     if dataset.examples:  # without a validation concept, its dataset is empty
         caches.emit(PhaseChanged("scanning", count(len(dataset.examples), "image")))
     sides = [caches.image_jobs(v, verify=data.verify_cache) for v in (versions, rejected) if v is not None]
     broken = caches.build_latents(*sides, threads=data.loader_threads)
     if broken:
         dataset, sides = dataset.without(broken), [_without(jobs, broken) for jobs in sides]
-    sources = [_cached_latents(jobs, machine, caches) for jobs in sides]
+    device, dtype = machine.train_device, machine.precision.compute_dtype
+    sources = [_cached_latents(jobs, caches, device, dtype) for jobs in sides]
     return dataset, sources[0], sources[1] if rejected is not None else None
+
+
+def _encoded_latents(dataset: Dataset, machine: Machine, caches: Caches) -> EncodedLatents:
+    def job_of(version: ImageVersion) -> EncodingJob:
+        return ImageJob("", dataset.examples[version.example].image.path, version.recipe)
+
+    device, dtype = machine.train_device, machine.precision.compute_dtype
+    return EncodedLatents(job_of, caches.encoders, device, dtype, _warn_once(caches.emit))
 
 
 def _without(jobs: ImageJobs, broken: frozenset[int]) -> ImageJobs:
     """Return the jobs without those of the examples at these indices, renumbered."""
     renumbered = {old: new for new, old in enumerate(sorted({n for n, *_ in jobs} - broken))}
     return {(renumbered[n], r, v): job for (n, r, v), job in jobs.items() if n not in broken}
-
-
-def _cached_latents(jobs: ImageJobs, machine: Machine, caches: Caches) -> CachedLatents:
-    def rebuild(version: ImageVersion) -> torch.Tensor:
-        return caches.rebuild_latents(jobs[version.place])
-
-    keys = {place: job.key for place, job in jobs.items()}
-    return CachedLatents(caches.stores.latents, keys, machine.train_device, machine.precision.compute_dtype, rebuild)
 
 
 def texts_to_cache(dataset: Dataset, *, text_encoder_trains: bool, run_seed: int) -> set[str]:

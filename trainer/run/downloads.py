@@ -1,4 +1,4 @@
-"""Reporting the progress of a base model's download, and stopping it on request."""
+"""Reporting the progress of a download, and stopping it on request."""
 
 from __future__ import annotations
 

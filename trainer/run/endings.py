@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from modules.optim.param_groups import TrainGroup
 from modules.system.paths import from_root
 from modules.system.problem import count
+from trainer.callbacks.best import Search
 from trainer.callbacks.dry_run import DryRunComplete, discarded_write
-from trainer.callbacks.saving import SavingCallback
+from trainer.callbacks.saving import BestBy, SavingCallback
 from trainer.events import BackupSaved, PhaseChanged, RunFinished, WarningRaised
 from trainer.methods.protocol import TrainingMethod
 from trainer.run.checkpoint import write_state
@@ -27,6 +29,8 @@ from trainer.step.loop import LoopOutcome, Training
 from trainer.step.stepper import Stepper
 
 logger = logging.getLogger("darkroom.run")
+
+_GUARDS = "guards"  # beside the keys of the search in the state of the rewards
 
 
 @dataclass(eq=False)
@@ -89,8 +93,19 @@ class Backups:
             stepper=stepper,
             method=self.method,
             validation=self.watchers.validation.search.state_dict(),
-            rewards=self.watchers.rewards.search.state_dict() if self.watchers.rewards is not None else {},
+            rewards=_state_of_rewards(self.watchers),
         )
+
+
+def _state_of_rewards(watchers: Watchers) -> dict[str, Any]:
+    if watchers.rewards is None:
+        return {}
+    return {**watchers.rewards.search.state_dict(), _GUARDS: watchers.guards.state_dict()}
+
+
+def split_state_of_rewards(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the state of the search for the best reward and that of the guards, from those of a backup."""
+    return {name: value for name, value in state.items() if name != _GUARDS}, state.get(_GUARDS, {})
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,16 +133,16 @@ def end(run: Prepared, outcome: LoopOutcome) -> None:
     """
     counters = run.training.counters
     backup = _last_backup(run) if run.setup.config.backup.at_end else None
-    best, has_best = run.watchers.validation.search.best, _ends_with_best(run)
-    result = _save_result(run.setup, run.watchers.saving, counters, best_step=best.step if has_best else None)
+    best = _best_kept(run)
+    result = _save_result(run.setup, run.watchers.saving, counters, best)
     steps = count(counters.step, "step")
     message = {
         "finished": f"Finished after {steps}.",
         "nothing_left": f"Training of every part has stopped; the run ended after {steps}.",
         "stopped_early": f"Stopped early after {steps}: {_why_stopped_early(run.watchers)}",
     }[outcome]
-    if has_best:
-        message += f" The result is the best model by validation, from step {best.step} (loss {best.loss:.4g})."
+    if best is not None:
+        message += f" The result is the best model by {best.by}, from step {best.step} ({best.figure})."
     backup_path = str(backup.path) if backup else ""
     run.setup.log.emit(RunFinished(outcome, counters.step, message, str(result), backup_path))
 
@@ -188,8 +203,10 @@ def _save_stopped(run: Prepared, counters: Counters, *, advice: str) -> str:
 
 
 def _why_stopped_early(watchers: Watchers) -> str:
-    """Return which measurements stopped improving, and since when."""
+    """Return which guard ended the run, or which measurements stopped improving, and since when."""
     rewards = watchers.rewards
+    if watchers.guards.reason:
+        return watchers.guards.reason
     is_by_reward = rewards is not None and rewards.search.should_stop and not watchers.validation.search.should_stop
     best = rewards.search.best if rewards is not None and is_by_reward else watchers.validation.search.best
     what = "reward evaluations" if is_by_reward else "validations"
@@ -197,30 +214,44 @@ def _why_stopped_early(watchers: Watchers) -> str:
     return f"{best.num_bad_evaluations} {what} in a row {reason}"
 
 
-def _ends_with_best(run: Prepared) -> bool:
-    """Return whether the result is to be the best model and one was kept; warn if none was kept."""
-    settings, saving = run.setup.config.validation, run.watchers.saving
-    if not settings.keep_best or settings.result != "best":
-        return False
-    if run.watchers.validation.search.best.step is not None and saving.best_path.exists():
-        return True
-    run.setup.log.emit(
-        WarningRaised(f"{saving.best_path.name} is not in the run's save folder. The result is the last model.")
-    )
-    return False
+@dataclass(frozen=True, slots=True)
+class _BestModel:
+    """The best model of a run that becomes its result: what it is the best by, its step, and its figure as text."""
+
+    by: BestBy
+    step: int
+    figure: str
 
 
-def _save_result(setup: RunSetup, saving: SavingCallback, counters: Counters, *, best_step: int | None) -> Path:
+def _best_kept(run: Prepared) -> _BestModel | None:
+    """Return the best model if it is to be the result and was kept; warn if it was not."""
+    config, watchers = run.setup.config, run.watchers
+    search: Search
+    by: BestBy
+    if watchers.rewards is not None and config.reward.keep_best and config.reward.result == "best":
+        by, search, sign, name = "reward", watchers.rewards.search, -1, "reward"
+    elif config.validation.keep_best and config.validation.result == "best":
+        by, search, sign, name = "validation", watchers.validation.search, 1, "loss"
+    else:
+        return None
+    path, best = watchers.saving.best_path(by), search.best
+    if best.step is not None and best.loss is not None and path.exists():
+        return _BestModel(by, best.step, f"{name} {sign * best.loss:.4g}")
+    run.setup.log.emit(WarningRaised(f"{path.name} is not in the run's save folder. The result is the last model."))
+    return None
+
+
+def _save_result(setup: RunSetup, saving: SavingCallback, counters: Counters, best: _BestModel | None) -> Path:
     """Write the result to its destination; if that fails, write it to the run's folder and warn.
 
-    With `best_step` the result is a copy of the best model, otherwise the model in its current state.
+    With `best` the result is a copy of the best model, otherwise the model in its current state.
     """
 
     def write(path: Path) -> None:
-        if best_step is None:
+        if best is None:
             saving.save(path, counters, is_final=True)
         else:
-            saving.copy_best(path, best_step)
+            saving.copy_best(path, best.step, best.by)
 
     destination = from_root(setup.config.output.destination)
     try:

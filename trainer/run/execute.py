@@ -18,16 +18,19 @@ from modules.config.codec import load_file
 from modules.config.compare import fixed_on_resume
 from modules.config.schema import Config
 from modules.data.datasets import Datasets
+from modules.data.hub_download import download
 from modules.system.approvals import approved_hashes
 from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from modules.system.problem import count
 from modules.system.redaction import redacted
+from modules.system.secrets import hub_access
 from modules.system.secrets_file import load_secrets
 from trainer import preflight
 from trainer.commands import CommandDesk, StopRequested
 from trainer.data.datasets import scan_watch, still_valid, up_to_date
+from trainer.data.hub_datasets import hub_cache_dir, hub_datasets, with_local_folders
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, WarningRaised
 from trainer.launch import RunRequest
 from trainer.phases import phase_facts
@@ -80,6 +83,7 @@ def execute(request: RunRequest, *, log: EventLog, desk: CommandDesk, clocks: Cl
     """Carry out a request. Raises DarkroomError for errors the user can fix, StopRequested before the first step."""
     approved_code = request.allowed_code | approved_hashes()
     backup = find_backup(request.resume_from) if request.resume_from is not None else None
+    _fetch_datasets(request, log, desk, clocks)
     datasets = _checked(request, approved_code, log, desk, run_dir=backup.run_dir if backup else None)
     machine = machine_of(request.config.general, request.config.training.precision)
     saved = _check_resume(request.config, backup) if backup else None
@@ -135,6 +139,22 @@ def _load_secrets_first(log: EventLog) -> None:
     """Load the stored tokens before anything else, so that they are redacted in every message of this run."""
     for problem in load_secrets().problems:
         log.emit(WarningRaised(problem.message, problem.advice))
+
+
+def _fetch_datasets(request: RunRequest, log: EventLog, desk: CommandDesk, clocks: Clocks) -> None:
+    """Download the data sets of the concepts on the Hugging Face hub; a resumed run uses those that are there.
+
+    Raises DarkroomError for one that cannot be downloaded, StopRequested if it is stopped.
+    """
+    config = request.config
+    missing = hub_datasets(config) if request.resume_from is None else hub_datasets(with_local_folders(config))
+    if config.model.offline or not missing:
+        return
+    hub = hub_access(load_secrets().secrets)
+    for dataset in missing:
+        log.emit(PhaseChanged("loading", dataset.name))
+        meter = DownloadMeter(emit=log.emit, desk=desk, clock=clocks.seconds)
+        download(dataset, cache_dir=str(hub_cache_dir(config)), hub=hub, on_bytes=meter)
 
 
 def _checked(
@@ -218,6 +238,8 @@ def _only_cache(
     build_loaders(config.data, config.masks, found, model, machine, caches)
     unused = unused_entries(from_root(config.general.cache_dir), caches.used, kinds_in_use(phase_facts(config)))
     message = f"The caches in {config.general.cache_dir} are complete: {unused.used_words}."
+    if not found.settings.reads_images:
+        message += " Training images are not read and have no latents: the method only uses their captions and sizes."
     if unused.entries:
         message += f" Not in use by this config: {unused.words}; cache --prune removes them."
     log.emit(RunFinished("cached", 0, message))

@@ -10,6 +10,7 @@ from pathlib import Path
 from modules.config.schema import Config
 from modules.data.cache.key import DigestIndex, caption_key
 from modules.data.cache.store import CacheStore, StoredEntry
+from modules.data.dataset import WantedCompanions
 from modules.data.datasets import Datasets
 from modules.data.rejected import RejectedVersions
 from modules.data.versions import ImageVersions
@@ -19,6 +20,7 @@ from modules.system.paths import from_root
 from modules.system.problem import count
 from trainer.data.caching import image_jobs
 from trainer.data.datasets import datasets_of
+from trainer.data.inpainting_cache import conditioning_jobs
 from trainer.data.mask_cache import mask_files
 from trainer.phases import PhaseFacts, phase_facts
 from trainer.preflight import check
@@ -109,36 +111,52 @@ def keys_of(config: Config, datasets: Datasets | None = None) -> tuple[set[str],
     kinds = kinds_in_use(phase_facts(config))
     machine = machine_of(config.general, config.training.precision)
     identities = stored_identities(config.data, encoder_identities(config, machine))
-    latent_factor = FAMILIES[config.model.family].latent_factor
-    digests = DigestIndex(from_root(config.general.cache_dir))
-    keys: set[str] = set()
+    digests, keys = DigestIndex(from_root(config.general.cache_dir)), set[str]()
     for dataset in (datasets.training, datasets.validation):
         run_seed = datasets.settings.run_seed
-        versions = ImageVersions(dataset, run_seed, is_cached=True)
-        if "latents" in kinds:
-            keys |= _latent_keys(versions, digests, encoder=identities.images, verify=config.data.verify_cache)
-        if config.masks.enabled and "masks" in kinds:
-            files = mask_files(
-                versions,
-                digests,
-                latent_factor=latent_factor,
-                verify=config.data.verify_cache,
-                check=lambda: None,
-            )
-            keys.update(key for key, _ in files.values())
+        reads_images = datasets.settings.reads_images or dataset is datasets.validation
+        if "latents" in kinds and reads_images:  # then masks are cached, too
+            versions = ImageVersions(dataset, run_seed, is_cached=True)
+            keys |= _image_keys(config, versions, digests, datasets.settings.wanted, encoder=identities.images)
         if "text" in kinds:
             texts = texts_to_cache(dataset, text_encoder_trains=False, run_seed=run_seed)
             keys.update(caption_key(caption=t, encoder=identities.captions) for t in texts)
     return keys, kinds
 
 
-def _latent_keys(versions: ImageVersions, digests: DigestIndex, *, encoder: str, verify: bool) -> set[str]:
-    """Return the keys of the latents of a dataset; of pairs those of both images."""
-    sides: list[ImageVersions | RejectedVersions] = [versions]
+def _image_keys(
+    config: Config, versions: ImageVersions, digests: DigestIndex, wanted: WantedCompanions, *, encoder: str
+) -> set[str]:
+    """Return the keys of a dataset's images, masks and conditioning images; of pairs those of both images.
+
+    `encoder` is the identity of the VAE.
+    """
+    verify, latent_factor = config.data.verify_cache, FAMILIES[config.model.family].latent_factor
+    jobs = image_jobs(versions, digests, encoder=encoder, verify=verify, check=lambda: None)
+    image_keys = {place: job.key for place, job in jobs.items()}
+    mask_keys: dict[tuple[int, int, int], str] = {}
+    if wanted.masks:
+        files = mask_files(versions, digests, latent_factor=latent_factor, verify=verify, check=lambda: None)
+        mask_keys = {place: key for place, (key, _) in files.items()}
+    keys = {*image_keys.values(), *mask_keys.values()}
     if versions.dataset.has_pairs:
-        sides.append(RejectedVersions(versions))
-    jobs = [image_jobs(s, digests, encoder=encoder, verify=verify, check=lambda: None) for s in sides]
-    return {job.key for of_side in jobs for job in of_side.values()}
+        rejected = RejectedVersions(versions)
+        of_rejected = image_jobs(rejected, digests, encoder=encoder, verify=verify, check=lambda: None)
+        keys.update(job.key for job in of_rejected.values())
+    if wanted.inpainting:
+        conditioning = conditioning_jobs(
+            versions,
+            digests,
+            image_keys=image_keys,
+            mask_keys=mask_keys,
+            encoder=encoder,
+            latent_factor=latent_factor,
+            with_blank=config.masks.enabled and config.masks.unmasked_probability > 0,
+            verify=verify,
+            check=lambda: None,
+        )
+        keys.update(job.key for job in conditioning.values())
+    return keys
 
 
 def _size(num_bytes: int) -> str:

@@ -28,7 +28,7 @@ from trainer.methods.reward_models import RewardModels, load_reward_models
 from trainer.run.checkpoint import restore
 from trainer.run.data import Loaders, build_loaders, caches_of, plan_fingerprint
 from trainer.run.downloads import DownloadMeter
-from trainer.run.endings import Backups, Prepared, end, end_stopped, rescue
+from trainer.run.endings import Backups, Prepared, end, end_stopped, rescue, split_state_of_rewards
 from trainer.run.model import LoadedModel, load_model
 from trainer.run.setup import RunSetup
 from trainer.run.start_note import note_of_start
@@ -149,6 +149,7 @@ def _load_reward_models(setup: RunSetup) -> RewardModels | None:
         temp_device=setup.machine.temp_device,
         approved_hashes=setup.approved_code,
         on_bytes=DownloadMeter(emit=setup.log.emit, desk=setup.desk, clock=setup.clocks.seconds),
+        check=setup.desk.check,
     )
 
 
@@ -196,7 +197,9 @@ def _training(
         restore(setup.backup.path, setup.saved, groups=model.groups, stepper=stepper, method=method)
         watchers.validation.search.load_state_dict(setup.saved.validation)
         if watchers.rewards is not None:
-            watchers.rewards.search.load_state_dict(setup.saved.rewards)
+            of_search, of_guards = split_state_of_rewards(setup.saved.rewards)
+            watchers.rewards.search.load_state_dict(of_search)
+            watchers.guards.load_state_dict(of_guards)
         counters = _fitted(setup, counters, loaders.training, setup.saved.plan)
     method.prepare(context)
     backup_callback = BackupCallback(config.backup.every, write=backups.write, try_out=backups.try_out, desk=setup.desk)
@@ -222,7 +225,7 @@ def _training(
 
 def _callbacks(watchers: Watchers, backup: BackupCallback) -> tuple[Callback, ...]:
     """Return the callbacks in order. The backup comes last, so that it contains the results of the others."""
-    rewards = (watchers.rewards,) if watchers.rewards is not None else ()
+    rewards = (watchers.rewards, watchers.guards) if watchers.rewards is not None else ()
     return (
         watchers.metrics,
         watchers.dropped,
@@ -251,6 +254,7 @@ def _fitted(setup: RunSetup, counters: Counters, loader: Loader, plan: str) -> C
 
 def _announce(setup: RunSetup, training: Training, model: LoadedModel, loaders: Loaders, total_steps: int) -> None:
     config = setup.config
+    num_prompts = sum(not e.image.has_image for e in loaders.training.dataset.examples)
     setup.log.emit(
         RunStarted(
             run_dir=str(setup.run_dir),
@@ -260,11 +264,12 @@ def _announce(setup: RunSetup, training: Training, model: LoadedModel, loaders: 
             epochs=config.training.epochs,
             total_steps=total_steps,
             first_step=training.counters.step,
-            num_images=len(loaders.training.dataset.examples),
+            num_images=len(loaders.training.dataset.examples) - num_prompts,
             num_validation_images=len(loaders.validation.dataset.examples),
             num_trainable_parameters=sum(p.numel() for p in named_parameters(model.groups).values()),
             trained_parts=training_parts(model.groups),
             device=str(setup.machine.train_device),
             num_threads=setup.num_threads,
+            num_prompts=num_prompts,
         )
     )

@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+from modules.config.method_facts import steps_per_group
 from modules.data.dataset import Dataset
 from modules.objectives.denoise import timestep_weights
 from modules.system.paths import from_root
 from trainer.callbacks.dropped import DroppedImages
+from trainer.callbacks.guards import Guards
 from trainer.callbacks.image_sampler import ImageSampler
 from trainer.callbacks.metrics import Metrics
 from trainer.callbacks.rewards import RewardCallback
@@ -19,7 +21,8 @@ from trainer.callbacks.validation import ValidationCallback
 from trainer.export.adapter import AdapterExporter, Exporter
 from trainer.export.model import ModelExporter
 from trainer.export.thumbnail import thumbnail_of
-from trainer.methods.reward_models import RewardModels, measured_prompts
+from trainer.methods.measured_prompts import measured_prompts
+from trainer.methods.reward_models import RewardModels
 from trainer.run.data import Loaders, plan_fingerprint
 from trainer.run.model import LoadedModel
 from trainer.run.setup import RunSetup
@@ -39,12 +42,14 @@ class Watchers:
     sampling: SamplingCallback
     saving: SavingCallback
     rewards: RewardCallback | None
+    guards: Guards
     tensorboard: TensorBoardLog | None
 
     @property
     def should_stop(self) -> bool:
-        """Whether early stopping ends the run, by validation loss or by reward."""
-        return self.validation.search.should_stop or (self.rewards is not None and self.rewards.search.should_stop)
+        """Whether early stopping ends the run, by validation loss, by reward or by a guard against overoptimization."""
+        by_reward = self.rewards is not None and (self.rewards.search.should_stop or bool(self.guards.reason))
+        return self.validation.search.should_stop or by_reward
 
 
 def build_watchers(
@@ -64,9 +69,15 @@ def build_watchers(
     )
     image_sampler = ImageSampler(model.family, model.placement, device, machine.precision)
     saving = _saving(setup, model, loaders, evaluation, total_steps)
-    loss = config.training.loss
+    loss, guards = config.training.loss, Guards(config.reward)
     return Watchers(
-        metrics=Metrics(emit=log.emit, epochs=config.training.epochs, total_steps=total_steps, log=tensorboard),
+        metrics=Metrics(
+            emit=log.emit,
+            epochs=config.training.epochs,
+            total_steps=total_steps,
+            log=tensorboard,
+            steps_per_group=steps_per_group(config),
+        ),
         dropped=DroppedImages(
             loaders.training.dataset,
             loaders.training.plans,
@@ -87,7 +98,7 @@ def build_watchers(
             device=device,
             run_seed=config.general.seed,
             images=plan_fingerprint(loaders.validation),
-            keep=saving.save_best,
+            keep=lambda counters: saving.save_best(counters, "validation"),
             desk=desk,
             emit=log.emit,
             log=tensorboard,
@@ -111,10 +122,13 @@ def build_watchers(
             image_sampler=image_sampler,
             evaluation=evaluation,
             device=device,
+            guards=guards,
+            keep=lambda counters: saving.save_best(counters, "reward"),
             desk=desk,
             emit=log.emit,
             log=tensorboard,
         ),
+        guards=guards,
         tensorboard=tensorboard,
     )
 

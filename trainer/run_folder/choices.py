@@ -87,11 +87,28 @@ def open_requests(run_dir: Path) -> list[Request]:
 
 
 def answer(request: Request, given: Answer) -> None:
-    """Write the answer to a request. Raises ValueError for numbers that are not two different images of it."""
+    """Write the answer to a request.
+
+    Raises ValueError for numbers that are not two different images of it, and FileNotFoundError if it was withdrawn.
+    """
     if given.verdict == "chosen" and not _is_valid(given.best, given.worst, len(request.images)):
         raise ValueError(f"{given.best} and {given.worst} are not two of the {len(request.images)} images.")
+    if not (request.folder / _REQUEST).is_file():
+        raise FileNotFoundError(f"The request {request.name} is not open any more.")
     content = {"best": given.best, "worst": given.worst} if given.verdict == "chosen" else {"verdict": given.verdict}
     write_text(request.folder / _ANSWER, json.dumps(content) + "\n")
+
+
+def take_back(request: Request) -> bool:
+    """Remove the answer to a request, so that it is open again.
+
+    Returns False if the run has already used the answer: it is kept as a pair, or the request was withdrawn.
+    """
+    kept = request.folder.parent.parent / "pairs" / "chosen" / f"{request.name}.png"
+    if kept.exists() or _read(request.folder) is None:
+        return False
+    (request.folder / _ANSWER).unlink(missing_ok=True)
+    return True
 
 
 def answer_of(request: Request) -> Answer | None:

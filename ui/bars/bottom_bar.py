@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from modules.system.problem import count
 from ui.context import Context
 from ui.run.run_state import RunState
 from ui.run.words import OUTCOME_WORDS, PHASE_WORDS, download, duration, loss
@@ -37,6 +38,7 @@ class BottomBar(Panel):
         self._add_buttons(inner)
         context.session.changed.subscribe(self._soon)
         context.starter.changed.subscribe(self._soon)
+        context.navigation.page_wanted.subscribe(lambda _page: self._soon())
         self.refresh()
 
     def notify(self, text: str) -> None:
@@ -142,13 +144,20 @@ class BottomBar(Panel):
         backup = self._context.starter.resumable
         names = {"running": "pause", "paused": "unpause"}
         name = names.get(stage, "resume" if backup and stage == "idle" else "")
+        if stage == "running" and self._waits_for_choices():
+            name = "page_choose"  # a run that waits need not be paused
         if name == self.second_name:
             return
         self.second_name = name
         self.second.pack_forget()
         if name:
             self.second.configure(text=self._context.actions[name].label)
+            self.second.restyle("primary" if name == "page_choose" else "plain")
             self.second.pack(side="right")
+
+    def _waits_for_choices(self) -> bool:
+        """Return whether the run waits for choices, and their page is not open."""
+        return self._context.session.state.choices is not None and self._context.navigation.page != "choose"
 
     def _press_start(self) -> None:
         self._context.actions.run(self._start_name())
@@ -164,6 +173,8 @@ class BottomBar(Panel):
         if not self.second_name:
             return ""
         tip = self._context.actions[self.second_name].tip
+        if self.second_name == "page_choose":
+            return f"{tip}: the run waits until you have chosen among its images"
         backup = self._context.starter.resumable
         if self.second_name == "resume" and backup is not None:
             return f"{tip}\nStep {backup.step:,}, from {backup.created.replace('T', ' ')}\n{backup.run_dir}"
@@ -179,11 +190,13 @@ def _phase_words(stage: str, state: RunState) -> tuple[str, str, str]:
     phase = stage if stage in ("paused", "stopping") else state.phase
     detail = state.detail
     if phase == "loading" and state.downloading is not None:
-        return "Downloading the model", download(state.downloading, state.detail), "text"
+        return "Downloading", download(state.downloading, state.detail), "text"
     if phase == "caching" and state.cache is not None:
         detail = f"{state.cache.done:,} of {state.cache.total:,} {state.cache.what}"
     elif phase == "sampling" and state.sampling is not None:
         detail = f"{state.sampling.done:,} of {state.sampling.total:,} denoising steps"
+    elif phase == "choosing" and state.choices is not None:
+        return PHASE_WORDS[phase], f"{count(state.choices.num_open, 'choice')} left", "accent"
     return PHASE_WORDS.get(phase, phase), detail, "text"
 
 

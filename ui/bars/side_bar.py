@@ -32,7 +32,8 @@ class SideBar(Panel):
             if spec.key == "run":
                 rule(self, context.theme).pack(fill="x", padx=px(PAD), pady=px(10))
             entry = NavEntry(self, context, spec)
-            entry.pack(fill="x", padx=px(8))
+            if not spec.on_demand:
+                entry.pack(fill="x", padx=px(8))
             context.tips.attach(entry, lambda spec=spec: f"{spec.hint} ({page_shortcut(spec)})")  # type: ignore[misc]
             self.entries[spec.key] = entry
         self._add_switches()
@@ -73,6 +74,7 @@ class SideBar(Panel):
         self.is_dark.set(now.appearance == "dark")
 
     def _mark_open(self, page: str) -> None:
+        self._show(page)
         for key, entry in self.entries.items():
             entry.set_open(key == page)
 
@@ -84,6 +86,20 @@ class SideBar(Panel):
             entry.set_mark("!" if key in faulty else "", "error")
         if self._context.session.is_active:
             self.entries["run"].set_mark("●", "accent")
+        self._mark_choices()
+
+    def _mark_choices(self) -> None:
+        """Show the page of choices, with their number, while the run waits for them."""
+        session = self._context.session
+        wanted = session.state.choices if session.is_active else None
+        if wanted is not None:
+            self._show("choose")
+            self.entries["choose"].set_mark(f"{wanted.num_open:,}", "accent")
+
+    def _show(self, page: str) -> None:
+        """Add the entry of a page that is shown on demand; it stays."""
+        if not self.entries[page].winfo_manager():
+            self.entries[page].pack(fill="x", padx=self._context.theme.px(8), after=self.entries["run"])
 
 
 class NavEntry(Panel):
@@ -96,7 +112,7 @@ class NavEntry(Panel):
         self._bar = Panel(self, context.theme, "sidebar", width=px(3))
         self._bar.pack(side="left", fill="y", pady=px(6))
         self._label = Text(self, context.theme, spec.title, colour="muted", on="sidebar")
-        self._label.pack(side="left", padx=px(10), pady=px(8))
+        self._label.pack(side="left", padx=px(10), pady=px(7))
         self._dot = Text(self, context.theme, "", colour="error", on="sidebar", role="strong")
         self._dot.pack(side="right", padx=px(10))
         for widget in (self, self._bar, self._label, self._dot):

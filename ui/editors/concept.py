@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
+from collections.abc import Sequence
 from functools import partial
 
 from modules.data.captions.drawing import cached_texts
@@ -27,6 +28,7 @@ from ui.widgets.scroll import ScrollFrame
 _SIZE = (980, 640)
 _FORM_WIDTH = 440
 _MAX_SKIPPED_LINES = 6
+_MAX_PROMPTS = 20
 
 
 def _caption_text(image: SourceImage, rules: CaptionRules, *, run_seed: int) -> str:
@@ -88,6 +90,7 @@ class ConceptEditor(Window):
         Button(footer, context.theme, "Close", self.close, on="card").pack(side="right", anchor="s")
         self.grid_view = ImageGrid(card.body, context.theme, context.pump, empty_text="No images.", on_open=self._open)
         self.grid_view.pack(fill="both", expand=True, padx=(pad - 4, 0), pady=pad // 2)
+        self.prompts = Text(card.body, context.theme, on="card", wrap_px=440)  # in place of the images
 
     def _follow(self) -> None:
         """Show the images of the current folder."""
@@ -104,24 +107,44 @@ class ConceptEditor(Window):
             case None:
                 self.summary.set_text("Scanning…")
             case reason:
-                self.summary.set_text(f"Folder {reason}.")
+                self.summary.set_text(f"{'Folder' if concept.has_images else 'File'} {reason}.")
                 self.grid_view.show(())
+                self.prompts.set_text("")
                 self.skipped.set_text("")
 
     def _show(self, scan: Scan) -> None:
-        parts = [count(len(scan.images), "image")]
+        concept: Concept = self._context.form.value(self.path)
+        parts = [count(len(scan.images), "image" if concept.has_images else "prompt")]
         if scan.num_without_caption:
             parts.append(f"{scan.num_without_caption:,} without a caption")
-        concept: Concept = self._context.form.value(self.path)
         rules = caption_rules(concept.text, seed=concept.seed)  # with one variation of each caption
         if not rules.is_plain and scan.images:
-            parts.append(f"with captions as they are trained, after {', '.join(ORDER[:-1])}, {ORDER[-1]}")
+            what = "captions" if concept.has_images else "prompts"
+            parts.append(f"with {what} as they are trained, after {', '.join(ORDER[:-1])}, {ORDER[-1]}")
         self.summary.set_text(", ".join(parts))
         run_seed = self._context.form.value("general.seed")
-        self.grid_view.show([Tile(p.path, partial(_caption_text, p, rules, run_seed=run_seed)) for p in scan.images])
+        if concept.has_images:
+            tiles = [Tile(p.path, partial(_caption_text, p, rules, run_seed=run_seed)) for p in scan.images]
+            self.grid_view.show(tiles)
+            self._swap(self.prompts, self.grid_view)
+        else:
+            self._show_prompts(scan.images, rules, run_seed=run_seed)
         lines = [f"Skipped: {s.path.name}: {s.reason}" for s in scan.skipped[:_MAX_SKIPPED_LINES]]
         more = len(scan.skipped) - _MAX_SKIPPED_LINES
         self.skipped.set_text("\n".join([*lines, *([f"and {more} more"] if more > 0 else [])]))
+
+    def _show_prompts(self, prompts: Sequence[SourceImage], rules: CaptionRules, *, run_seed: int) -> None:
+        """Show prompts without images as text, in place of the images."""
+        shown = [_caption_text(p, rules, run_seed=run_seed) for p in prompts[:_MAX_PROMPTS]]
+        more = len(prompts) - _MAX_PROMPTS
+        self.prompts.set_text("\n".join([*shown, *([f"and {more:,} more"] if more > 0 else [])]))
+        self.grid_view.show(())
+        self._swap(self.grid_view, self.prompts)
+
+    def _swap(self, hidden: tk.Widget, shown: tk.Widget) -> None:
+        pad = self._context.theme.px(PAD)
+        hidden.pack_forget()
+        shown.pack(fill="both", expand=True, padx=(pad - 4, 0), pady=pad // 2)
 
     def _open(self, index: int) -> None:
         tiles = [Tile(t.path, partial(_named_caption, t)) for t in self.grid_view.tiles]

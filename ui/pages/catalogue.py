@@ -18,7 +18,8 @@ class PageSpec:
     """A page: its name in code, its title and hint, the sections it shows, its buttons, and the class that draws it.
 
     `sections` may include the path of a single field of another page's section; that field is shown here instead.
-    `empty_note` is shown when no field of the page applies.
+    `empty_note` is shown when no field of the page applies. With `on_demand` the side bar has no entry for it until it
+    is needed.
     """
 
     key: str
@@ -28,6 +29,7 @@ class PageSpec:
     actions: tuple[str, ...] = ()
     view: str = FORM_PAGE
     empty_note: str = ""
+    on_demand: bool = False
 
 
 PAGES: tuple[PageSpec, ...] = (
@@ -63,7 +65,7 @@ PAGES: tuple[PageSpec, ...] = (
     PageSpec(
         "rewards",
         "Rewards",
-        "Training on the scores of reward models for generated images.",
+        "The training method, and learning from rewards or preferences.",
         ("training.method", "reward"),
         view="ui.pages.rewards:rewards_page",
     ),
@@ -96,12 +98,20 @@ PAGES: tuple[PageSpec, ...] = (
         actions=("sample_now", "validate_now", "backup_now", "save_now", "open_run_folder"),
         view="ui.pages.run:RunPage",
     ),
+    PageSpec(
+        "choose",
+        "Choose",
+        "Your choices are the reward.",
+        view="ui.pages.choose:ChoosePage",
+        on_demand=True,
+    ),
 )
 
 
 def page_shortcut(page: PageSpec) -> str:
-    """Return the shortcut that opens a page: a digit by its place in the side bar, R for the Run page."""
-    return "Ctrl+R" if page.key == "run" else f"Ctrl+{(PAGES.index(page) + 1) % 10}"
+    """Return the shortcut that opens a page: a digit by its place in the side bar, letters for the last two."""
+    letters = {"run": "R", "choose": "G"}
+    return f"Ctrl+{letters.get(page.key) or (PAGES.index(page) + 1) % 10}"
 
 
 def page_named(key: str) -> PageSpec:

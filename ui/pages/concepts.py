@@ -140,7 +140,7 @@ class ConceptsPage:
 
     def _show_thumbnail(self, index: int, concept: Concept) -> None:
         scan = self.scans.of(concept)
-        if not isinstance(scan, Scan) or not scan.images:
+        if not isinstance(scan, Scan) or not scan.images or not concept.has_images:
             self.list.table.set_image(index, self._blank)
             return
         path = scan.images[0].path
@@ -177,7 +177,9 @@ class ConceptsPage:
                 return str(error), "error"
 
     def _summed(self, concepts: tuple[Concept, ...]) -> str:
-        scans = [s for c in concepts if c.enabled and isinstance(s := self.scans.of(c), Scan)]
+        scans = [(c, s) for c in concepts if c.enabled and isinstance(s := self.scans.of(c), Scan)]
         if not concepts:
             return ""
-        return f"{count(len(concepts), 'concept')}, {count(sum(len(s.images) for s in scans), 'image')} in use"
+        num_images, num_prompts = (sum(len(s.images) for c, s in scans if c.has_images is i) for i in (True, False))
+        prompts = f", {count(num_prompts, 'prompt')}" if num_prompts else ""
+        return f"{count(len(concepts), 'concept')}, {count(num_images, 'image')}{prompts} in use"

@@ -26,7 +26,8 @@ class ListSpec:
     """The list at a path: its title, columns, add button and entry type.
 
     `row_of(entry, config)` returns the row of an entry, `new(present, config)` a new entry. Rows that depend on another
-    setting are refreshed when the value at `depends_on` changes.
+    setting are refreshed when the value at `depends_on` changes; the list is shown while
+    `applies(config)` is true.
     """
 
     path: str
@@ -39,20 +40,31 @@ class ListSpec:
     row_of: Callable[[Any, Config], Row]
     new: Callable[[Sequence[Any], Config], Section]
     depends_on: str = ""
+    applies: Callable[[Config], bool] = lambda config: True
 
 
 class FormWithList:
-    """The form above, the list below."""
+    """The form above, the list below; `lead` returns a card above both."""
 
-    def __init__(self, master: tk.Misc, context: Context, spec: PageSpec, entries: ListSpec) -> None:
+    def __init__(
+        self,
+        master: tk.Misc,
+        context: Context,
+        spec: PageSpec,
+        entries: ListSpec,
+        lead: Callable[[tk.Misc, Context], tk.Misc] | None = None,
+    ) -> None:
         self.frame = PageFrame(master, context, spec)
         self.scroll = self.frame.add_scroll(context)
         self.editor: ItemEditor | None = None
         self._context = context
         self._entries = entries
         form = context.form
+        gap = (0, context.theme.px(PAD))
+        if lead is not None:
+            tk.Grid.grid_configure(lead(self.scroll.body, context), row=0, column=0, sticky="new", pady=gap)
         self.form_view = FormView(self.scroll.body, context, lambda: groups_on(spec, form.config))
-        self.form_view.grid(row=0, column=0, sticky="new")
+        self.form_view.grid(row=1, column=0, sticky="new")
         self.form_view.build()
         self.list = ListCard(
             self.scroll.body,
@@ -64,12 +76,12 @@ class FormWithList:
             edit=self.edit,
             before_change=self._close_editor,
         )
-        tk.Grid.grid_configure(self.list.card, row=1, column=0, sticky="nsew", pady=(0, context.theme.px(PAD)))
+        tk.Grid.grid_configure(self.list.card, row=2, column=0, sticky="nsew", pady=gap)
         self.list.add_button("add", entries.add_label, self.add, entries.add_tip)
         self.list.add_usual_buttons()
-        self.list.refresh()
         if entries.depends_on:
-            form.watch(entries.depends_on, self.list.refresh)
+            form.watch(entries.depends_on, self._follow)
+        self._follow()
 
     def shown(self) -> None:
         """Do nothing: a form follows the config even while hidden."""
@@ -84,6 +96,7 @@ class FormWithList:
             if row is not None:
                 self.scroll.see(row.control.frame)
             return row is not None
+        self.list.card.grid()  # also where it does not apply
         self.scroll.see(self.list.card)
         return self.list.show_field(path, lambda index: self.edit(index).show_field(path))
 
@@ -97,6 +110,14 @@ class FormWithList:
         entries = self._entries
         self.editor = ItemEditor(self._context, f"{entries.path}.{index}", entries.item_name, entries.item_type)
         return self.editor
+
+    def _follow(self) -> None:
+        self.list.refresh()
+        if self._entries.applies(self._context.form.config):
+            self.list.card.grid()
+        else:
+            self._close_editor()
+            self.list.card.grid_remove()
 
     def _close_editor(self) -> None:
         if self.editor is not None and self.editor.winfo_exists():

@@ -1,11 +1,11 @@
-"""The Rewards page: the method, its reward settings, and the list of reward models."""
+"""The Rewards page: the method with its guide, its settings, and the list of reward models."""
 
 from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Sequence
 
-from modules.config.method_facts import scorers_of
+from modules.config.method_facts import method_of, scorers_of
 from modules.config.schema import Config
 from modules.rewards.registry import REWARDS
 from modules.rewards.settings import Scorer
@@ -13,16 +13,22 @@ from ui.context import Context
 from ui.pages.catalogue import PageSpec
 from ui.pages.form_with_list import FormWithList, ListSpec, Row
 from ui.pages.list_card import ENABLED_COLUMN, OFF, ON
+from ui.pages.method_card import MethodCard
 from ui.widgets.table import Column
 
 
 def rewards_page(master: tk.Misc, context: Context, spec: PageSpec) -> FormWithList:
-    """Return the page: the form of the method and the measurements, and the table of reward models."""
-    return FormWithList(master, context, spec, _REWARD_MODELS)
+    """Return the page: the guide and the form of the method, and the table of reward models where it needs any."""
+    return FormWithList(master, context, spec, _REWARD_MODELS, lead=_lead)
+
+
+def _lead(master: tk.Misc, context: Context) -> tk.Misc:
+    card: tk.Misc = MethodCard(master, context).card
+    return card
 
 
 def needs_of(scorer: Scorer) -> str:
-    """Return the files a reward model needs: the user's own, published ones, or none."""
+    """Return the files a reward model needs (the user's own, published ones, or none) and its packages."""
     spec = REWARDS[scorer.kind]
     if spec.runs_code:
         return scorer.file or "a file and a function"
@@ -30,6 +36,7 @@ def needs_of(scorer: Scorer) -> str:
     for file in spec.files:
         own = getattr(scorer, file.slot)
         needs.append(own or f"{file.repo} ({file.size_words})")
+    needs += [f"the package {package.name}" for package in spec.packages]
     return ", ".join(needs) or "no files"
 
 
@@ -62,5 +69,6 @@ _REWARD_MODELS = ListSpec(
     item_type=Scorer,
     row_of=_row_of,
     new=_new,
+    applies=lambda config: method_of(config).needs_reward_models,
     depends_on="training.method",  # whether a reward model is trained on or held out
 )

@@ -1,30 +1,40 @@
-"""The Run page: the loss curve, the newest samples, the run's facts and the log."""
+"""The Run page: the loss, the method's curves, the newest samples and rollout, the run's facts and the log."""
 
 from __future__ import annotations
 
 import math
 import tkinter as tk
+from collections.abc import Mapping
 from pathlib import Path
 
 from modules.families.registry import FAMILIES
 from modules.system.problem import count
 from trainer.events import SampleReady
+from trainer.rollout_events import Mark, RolloutSampled, SampledImage
 from ui.context import Context
 from ui.documents import as_config_path
 from ui.editors.images import ImageViewer
 from ui.pages.catalogue import PageSpec
 from ui.pages.page import PageFrame
+from ui.run.metric_curves import short_number
+from ui.run.rollout_words import image_words, rollout_line
 from ui.run.run_state import RunState
-from ui.run.words import preview_lines, rate, reward_line, validation_line
+from ui.run.words import images_and_prompts, preview_lines, rate, reward_line, validation_line
 from ui.theme import PAD
 from ui.widgets.card import Card
 from ui.widgets.chart import LossChart
 from ui.widgets.image_grid import ImageGrid, Tile
 from ui.widgets.log import LogView
+from ui.widgets.metric_grid import MetricGrid
 from ui.widgets.panel import Panel, Text
 from ui.widgets.reward_chart import RewardChart
+from ui.widgets.tabs import TabbedCard
 
 _CHART_SECONDS = 0.25
+_LOSS, _METRICS, _SAMPLES, _ROLLOUT = "Loss", "Metrics", "Samples", "Rollout"
+_ROLLOUT_PX = 84
+_REWARD_HEIGHT = 150  # of its card; lower, its scales are unreadable
+_RINGS: Mapping[Mark, str] = {"": "", "best": "good", "worst": "error"}
 _NO_SAMPLES = "Samples appear here. Set prompts and intervals on the Sampling page."
 
 
@@ -71,16 +81,18 @@ class RunPage:
 
     def _fill_left(self, left: Panel) -> None:
         context, px = self._context, self._context.theme.px
-        chart_card, log_card = Card(left, context.theme, "Loss"), Card(left, context.theme, "Log")
-        tk.Grid.grid_configure(chart_card, row=0, column=0, sticky="nsew", pady=(0, px(PAD)))
+        self.curves_card, log_card = TabbedCard(left, context.theme), Card(left, context.theme, "Log")
+        tk.Grid.grid_configure(self.curves_card, row=0, column=0, sticky="nsew", pady=(0, px(PAD)))
         self.reward_card = Card(left, context.theme, "Reward")
         tk.Grid.grid_configure(self.reward_card, row=1, column=0, sticky="nsew", pady=(0, px(PAD)))
         tk.Grid.grid_configure(log_card, row=2, column=0, sticky="nsew")
         self.reward_chart = RewardChart(self.reward_card.body, context.theme)
         self.reward_chart.pack(fill="both", expand=True, padx=(px(4), 0))
         self._show_rewards(RunState())
-        self.chart = LossChart(chart_card.body, context.theme)
+        self.chart = LossChart(self.curves_card.add(_LOSS, is_offered=True), context.theme)
         self.chart.pack(fill="both", expand=True, padx=(px(4), 0))
+        self.metrics = MetricGrid(self.curves_card.add(_METRICS), context.theme, context.tips)
+        self.metrics.pack(fill="both", expand=True, padx=(px(12), 0))
         self.log = LogView(log_card.body, context.theme)
         self.log.pack(fill="both", expand=True, padx=(px(12), 0))
 
@@ -91,21 +103,27 @@ class RunPage:
             self.reward_card.grid()
         else:
             self.reward_card.grid_remove()
-        tk.Grid.rowconfigure(self.reward_card.master, 1, weight=2 if state.rewards else 0)
+        weight, least_px = (2, self._context.theme.px(_REWARD_HEIGHT)) if state.rewards else (0, 0)
+        tk.Grid.rowconfigure(self.reward_card.master, 1, weight=weight, minsize=least_px)
 
     def _fill_right(self, right: Panel) -> None:
         context, px = self._context, self._context.theme.px
         self.facts_card = Card(right, context.theme, "This run")
-        samples_card = Card(right, context.theme, "Samples")
+        self.images_card = TabbedCard(right, context.theme)
         tk.Grid.grid_configure(self.facts_card, row=0, column=0, sticky="nsew", pady=(0, px(PAD)))
-        tk.Grid.grid_configure(samples_card, row=1, column=0, sticky="nsew")
+        tk.Grid.grid_configure(self.images_card, row=1, column=0, sticky="nsew")
         self.facts = Text(self.facts_card.body, context.theme, colour="label", on="card", wrap_px=300)
         self.facts.pack(anchor="w", padx=(px(12), 0))
         self.facts.bind("<Configure>", lambda _e: self._fit_facts())
+        samples, rollout = self.images_card.add(_SAMPLES, is_offered=True), self.images_card.add(_ROLLOUT)
         self.samples = ImageGrid(
-            samples_card.body, context.theme, context.pump, empty_text=_NO_SAMPLES, on_open=self._open_sample
+            samples, context.theme, context.pump, empty_text=_NO_SAMPLES, on_open=self._open_sample
         )
         self.samples.pack(fill="both", expand=True, padx=(px(12), 0))
+        self.rollout_line = Text(rollout, context.theme, role="small", colour="muted", on="card")
+        self.rollout_line.pack(anchor="w", padx=(px(12), 0), pady=(0, px(6)))
+        self.rollout = ImageGrid(rollout, context.theme, context.pump, tile_px=_ROLLOUT_PX, on_open=self._open_rollout)
+        self.rollout.pack(fill="both", expand=True, padx=(px(12), 0))
 
     def _fit_facts(self) -> None:
         width = self.facts_card.body.winfo_width() - self._context.theme.px(2 * PAD)
@@ -128,12 +146,22 @@ class RunPage:
         self._show_facts(state)
         if state.curve is not before.curve or state.validations is not before.validations:
             self.chart.show(state.curve.points, [v for v in state.validations if math.isfinite(v.loss)])
+        if state.metrics is not before.metrics:
+            self.metrics.show(state.metrics)
+            self.curves_card.offer(_METRICS, is_offered=bool(state.metrics))
         if state.rewards is not before.rewards:
             self._show_rewards(state)
+        if state.rollout is not before.rollout:
+            self._show_rollout(state.rollout)
         if state.samples is not before.samples:
             self.samples.show([Tile(Path(s.path), f"step {s.step:,}: {s.prompt}") for s in newest_samples(state)])
         if state.log is not before.log:
             self.log.show(state.log)
+
+    def _show_rollout(self, rollout: RolloutSampled | None) -> None:
+        self.images_card.offer(_ROLLOUT, is_offered=rollout is not None)
+        self.rollout_line.set_text(rollout_line(rollout) if rollout else "")
+        self.rollout.show([_rollout_tile(image, image.prompt) for image in (rollout.images if rollout else ())])
 
     def _show_facts(self, state: RunState) -> None:
         if state.started is not None:
@@ -170,7 +198,7 @@ class RunPage:
             lines.append(validation_line(state.validation))
         if state.rewards:
             lines.append(reward_line(state.rewards[-1]))
-        lines.append(f"{count(started.num_images, 'image')} on {started.device}")
+        lines.append(f"{images_and_prompts(started.num_images, started.num_prompts)} on {started.device}")
         lines.append(f"Folder: {as_config_path(Path(started.run_dir))}")
         return lines
 
@@ -181,6 +209,19 @@ class RunPage:
         history = [s for s in state.samples if s.index == chosen.index]
         tiles = [Tile(Path(s.path), f"Step {s.step:,}\n{s.prompt}") for s in history]
         ImageViewer(self._context, tiles, len(tiles) - 1, "Sample")
+
+    def _open_rollout(self, index: int) -> None:
+        """Show an image of the newest rollout large, with all of its scores."""
+        rollout = self._context.session.state.rollout
+        if rollout is not None:
+            tiles = [_rollout_tile(image, image_words(image)) for image in rollout.images]
+            ImageViewer(self._context, tiles, index, f"Rollout of step {rollout.step + 1:,}")
+
+
+def _rollout_tile(image: SampledImage, text: str) -> Tile:
+    score = "" if image.reward is None else short_number(image.reward)
+    badge = f"{image.mark} {score}".strip()
+    return Tile(Path(image.path), text, badge, _RINGS[image.mark])
 
 
 def newest_samples(state: RunState) -> list[SampleReady]:

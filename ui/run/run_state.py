@@ -27,6 +27,7 @@ from trainer.events import (
     WarningRaised,
 )
 from trainer.rollout_events import ChoicesWanted, RolloutSampled
+from ui.run.metric_curves import Curves, joined, with_metrics
 from ui.run.words import LogLine, line_of
 
 MAX_CURVE_POINTS = 2048
@@ -70,6 +71,7 @@ class RunState:
     started: RunStarted | None = None
     step: StepFinished | None = None
     curve: Curve = field(default_factory=Curve)
+    metrics: Curves = field(default_factory=dict)
     validations: tuple[ValidationFinished, ...] = ()
     rewards: tuple[RewardMeasured, ...] = ()
     samples: tuple[SampleReady, ...] = ()
@@ -103,7 +105,7 @@ class RunState:
 
     @property
     def downloading(self) -> DownloadProgress | None:
-        """The download progress of the base model; None once it is complete."""
+        """The progress of a download; None once it is complete."""
         is_under_way = self.phase == "loading" and self.download and self.download.done_mb < self.download.total_mb
         return self.download if is_under_way else None
 
@@ -165,7 +167,8 @@ def _folded(state: RunState, event: Event) -> RunState:  # noqa: C901 - one arm 
             return replace(state, cache=event)
         case StepFinished():
             point = LossPoint(event.step, _finite(event.loss), _finite(event.smoothed_loss))
-            return replace(state, step=event, curve=state.curve.add(point))
+            metrics = with_metrics(state.metrics, event.step, event.metrics)
+            return replace(state, step=event, curve=state.curve.add(point), metrics=metrics)
         case ValidationFinished():
             return replace(state, validations=(*state.validations, event))
         case RewardMeasured():
@@ -193,7 +196,7 @@ def _folded(state: RunState, event: Event) -> RunState:  # noqa: C901 - one arm 
 
 
 def history_before(events: Iterable[Event], *, until_step: int) -> RunState:
-    """Return the curves, samples and measurements of a run's earlier attempts, up to a step.
+    """Return the curves, samples, measurements and newest rollout of a run's earlier attempts, up to a step.
 
     For a step with several attempts, the last one counts: the run was resumed from it.
     """
@@ -215,13 +218,15 @@ def after(before: RunState, now: RunState) -> RunState:
     return replace(
         now,
         curve=curve,
+        metrics=joined(before.metrics, now.metrics),
+        rollout=now.rollout or before.rollout,
         validations=(*_not_repeated(before.validations, now.validations), *now.validations),
         rewards=(*_not_repeated(before.rewards, now.rewards), *now.rewards),
         samples=(*_not_repeated(before.samples, now.samples), *now.samples),
     )
 
 
-_OF_STEPS = (StepFinished, ValidationFinished, RewardMeasured, SampleReady)
+_OF_STEPS = (StepFinished, ValidationFinished, RewardMeasured, RolloutSampled, SampleReady)
 _Recorded = TypeVar("_Recorded", ValidationFinished, RewardMeasured, SampleReady)
 
 

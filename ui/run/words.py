@@ -106,7 +106,7 @@ def validation_line(event: ValidationFinished) -> str:
 def reward_line(event: RewardMeasured) -> str:
     """Return a reward measurement as a line: training reward, held-out reward, best step."""
     held_out = (
-        f", held-out reward {loss(event.held_out)} ({_reward_label(event.held_out_by)})" if event.held_out_by else ""
+        f", held-out reward {loss(event.held_out)} ({reward_label(event.held_out_by)})" if event.held_out_by else ""
     )
     best = "" if event.best_step is None else f"; best at step {event.best_step:,}"
     end = ", best so far" if event.is_best else best
@@ -114,13 +114,18 @@ def reward_line(event: RewardMeasured) -> str:
 
 
 def reward_rows(event: RewardMeasured) -> list[tuple[str, str]]:
-    """Return the reward of each model by its label; the sum comes first if several are trained on."""
-    rows = [(_reward_label(name), loss(value)) for name, value in event.by_reward_model.items()]
+    """Return the reward of each model by its label; the sum comes first if several are trained on.
+
+    The diversity comes last, if it was measured.
+    """
+    rows = [(reward_label(name), loss(value)) for name, value in event.by_reward_model.items()]
     followed = [name for name in event.by_reward_model if name != event.held_out_by]
-    return [("training reward", loss(event.followed)), *rows] if len(followed) > 1 else rows
+    rows = [("training reward", loss(event.followed)), *rows] if len(followed) > 1 else rows
+    return rows if event.diversity is None else [*rows, ("diversity", loss(event.diversity))]
 
 
-def _reward_label(name: str) -> str:
+def reward_label(name: str) -> str:
+    """Return the label of a reward model by the name that events use."""
     spec = REWARDS.get(name.rstrip("_0123456789"))
     return spec.label if spec else name
 
@@ -152,18 +157,27 @@ def _closing_words(event: Event) -> tuple[str, Tone] | None:
 
 
 def _started(event: RunStarted) -> str:
-    images = count(event.num_images, "image")
+    images = images_and_prompts(event.num_images, event.num_prompts)
     start = f", resuming at step {event.first_step:,}" if event.first_step else ""
     weights = f"{event.num_trainable_parameters:,} trainable parameters"
     return f"{count(event.total_steps, 'step')} over {images}{start}; {weights} on {event.device}"
 
 
+def images_and_prompts(num_images: int, num_prompts: int) -> str:
+    """Return both numbers as text: "12 images", "3 prompts", or "12 images and 3 prompts"."""
+    if not num_prompts:
+        return count(num_images, "image")
+    images = f"{count(num_images, 'image')} and " if num_images else ""
+    return f"{images}{count(num_prompts, 'prompt')}"
+
+
 def preview_lines(preview: Preview) -> list[str]:
     """Return the preview of a run, one fact per line."""
     model = [preview.model] if preview.model else []
-    if not preview.num_images:
+    if not preview.num_images and not preview.num_prompts:
         return [*model, "No training images yet."]
-    lines = [*model, f"{count(preview.num_images, 'image')}, {count(preview.total_steps, 'step')} in total"]
+    steps = f"{count(preview.total_steps, 'step')} in total"
+    lines = [*model, f"{images_and_prompts(preview.num_images, preview.num_prompts)}, {steps}"]
     if preview.num_validation_images:
         lines.append(f"{count(preview.num_validation_images, 'validation image')}")
     if preview.buckets:
@@ -175,6 +189,8 @@ def preview_lines(preview: Preview) -> list[str]:
     if preview.skipped:
         lines.append(f"{count(len(preview.skipped), 'file')} skipped")
     lines += preview.reward_models
+    if preview.passes:
+        lines.append(preview.passes)
     if preview.memory:
         lines.append(preview.memory)
     return lines

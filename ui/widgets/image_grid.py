@@ -25,6 +25,8 @@ _MAX_KEPT = 300
 _CHARS_PER_PX = 2 / 6.4  # two lines of text, about this many pixels per letter
 _WHEEL_PX = 60
 _TILE_STEP_PX = 16
+_RING_PX = 3
+_BADGE_PADDING_PX = 4
 
 
 Key = tuple[Path, int]  # an image at a tile's size
@@ -32,10 +34,15 @@ Key = tuple[Path, int]  # an image at a tile's size
 
 @dataclass(frozen=True)
 class Tile:
-    """An image of the grid and its caption, or a function that returns it and is called when it is first shown."""
+    """An image of the grid and its caption, or a function that returns it and is called when it is first shown.
+
+    `badge` is a short text on the image. A token of the theme as `ring` draws a frame around it.
+    """
 
     path: Path
     text: str | Callable[[], str] = ""
+    badge: str = ""
+    ring: str = ""
 
     @cached_property
     def caption(self) -> str:
@@ -147,6 +154,10 @@ class ImageGrid(Panel):
             )
             if key not in self._photos:
                 self._load(key)
+        if tile.ring:
+            self._draw_ring(x, y, tile.ring)
+        if tile.badge:
+            self._draw_badge(x, y, tile)
         if tile.caption:
             self.canvas.create_text(
                 x,
@@ -157,6 +168,27 @@ class ImageGrid(Panel):
                 fill=self.theme.colour("muted"),
                 font=self.theme.font("caption"),
             )
+
+    def _draw_ring(self, x: float, y: float, token: str) -> None:
+        width, side = self.theme.px(_RING_PX), self._tile_px
+        inset = width / 2
+        self.canvas.create_rectangle(
+            x + inset, y + inset, x + side - inset, y + side - inset,
+            outline=self.theme.colour(token), width=width, tags="ring",
+        )  # fmt: skip
+
+    def _draw_badge(self, x: float, y: float, tile: Tile) -> None:
+        """Write a text on a plate in the lower left corner, in the colour of the ring."""
+        padding = self.theme.px(_BADGE_PADDING_PX)
+        text = self.canvas.create_text(
+            x + 2 * padding, y + self._tile_px - 1.5 * padding, text=tile.badge, anchor="sw", tags="badge",
+            fill=self.theme.colour("card" if tile.ring else "on_tip"), font=self.theme.font("caption"),
+        )  # fmt: skip
+        left, top, right, bottom = self.canvas.bbox(text)
+        plate = self.canvas.create_rectangle(
+            left - padding, top - 1, right + padding, bottom + 1, width=0, fill=self.theme.colour(tile.ring or "tip")
+        )
+        self.canvas.tag_raise(text, plate)
 
     def _load(self, key: Key) -> None:
         if key not in self._jobs:

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator
 from modules.config.rules.adapters import custom_layers, file_format
 from modules.config.rules.dtypes import mixed_16_bit
 from modules.config.rules.fused import fused_backward_pass
-from modules.config.rules.images import augmentations, concepts, samples, sizes
+from modules.config.rules.images import augmentations, concepts, conditioning_images, samples, sizes
+from modules.config.rules.learning import prompts_for_images, roles_of_images
 from modules.config.rules.offload import offloaded_layers
 from modules.config.rules.optimizers import one_learning_rate, optimizer_fields
 from modules.config.rules.pairs import pairs
 from modules.config.rules.rates import plausible_learning_rate
-from modules.config.rules.rewards import masked_training, method_settings, reward_models
+from modules.config.rules.rewards import masked_training, method_settings, reward_limits, reward_models
 from modules.config.rules.supported import supported
 from modules.config.rules.training import low_precision_updates, noising_strengths, something_is_trained, stops
 from modules.config.rules.validation import validation
@@ -31,8 +32,11 @@ RULES: tuple[Rule, ...] = (
     file_format,
     sizes,
     concepts,
+    prompts_for_images,
+    roles_of_images,
     pairs,
     augmentations,
+    conditioning_images,
     samples,
     optimizer_fields,
     fused_backward_pass,
@@ -45,6 +49,7 @@ RULES: tuple[Rule, ...] = (
     validation,
     offloaded_layers,
     reward_models,
+    reward_limits,
     method_settings,
     masked_training,
 )

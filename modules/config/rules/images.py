@@ -57,13 +57,28 @@ def _resolutions(given: tuple[int | str, ...], path: str, step_px: int) -> Itera
             )
 
 
+def conditioning_images(config: Config) -> Iterator[Problem]:
+    """Yield a warning about custom conditioning images of a model that gets none."""
+    variant, spec = config.model.variant, FAMILIES[config.model.family]
+    # That an inpainting model is not supported is reported for its variant.
+    if config.masks.custom_conditioning_image and variant != "inpainting" and variant not in spec.inpainting_variants:
+        yield Problem(
+            "masks.custom_conditioning_image",
+            "Custom conditioning images have no effect: the model is not an inpainting model.",
+            "warning",
+            "Switch the setting off, or choose an inpainting model.",
+        )
+
+
 def concepts(config: Config) -> Iterator[Problem]:
-    """Yield problems if there are no images to train on, or none to validate on while validation is on."""
+    """Yield problems if there is nothing to train on, or no image to validate on while validation is on."""
     active = [c for c in config.concepts if c.enabled]
-    if not any(c.kind == "training" for c in active) and learns_from(config) != "pairs":  # see `pairs`
+    kinds = [c.kind for c in active]
+    if learns_from(config) != "pairs" and "training" not in kinds and "prompts" not in kinds:  # see `pairs`
+        what = "prompts or images" if learns_from(config) == "prompts" else "images"
         yield Problem(
             "concepts",
-            "There are no images to train on.",
+            f"There are no {what} to train on.",
             advice="Add a concept on the Concepts page and choose its folder.",
         )
     for index, concept in enumerate(config.concepts):
@@ -74,10 +89,10 @@ def concepts(config: Config) -> Iterator[Problem]:
                 advice="Enter a name such as white, or a hexadecimal value such as #808080.",
             )
         if concept.enabled and concept.dataset_kind == "training" and concept.zero_field:
-            what = NAMES_OF_ZERO[concept.zero_field]
+            what, used = NAMES_OF_ZERO[concept.zero_field], "images" if concept.has_images else "prompts"
             yield Problem(
                 f"concepts.{index}.{concept.zero_field}",
-                f"The concept {concept.name or f'number {index + 1}'} has 0 {what}: its images are never used.",
+                f"The concept {concept.name or f'number {index + 1}'} has 0 {what}: its {used} are never used.",
                 "warning",
                 f"Raise the {what} or disable the concept.",
             )
@@ -91,8 +106,11 @@ def concepts(config: Config) -> Iterator[Problem]:
 
 def augmentations(config: Config) -> Iterator[Problem]:
     """Yield a warning for each augmentation of strength 0, and for random ones that are drawn once for a whole run."""
+    reads_images = learns_from(config) != "prompts"
     is_repeated = config.data.latent_cache and config.training.epochs > 1
     for index, concept in enumerate(config.concepts):
+        if not concept.has_images or (concept.dataset_kind == "training" and not reads_images):
+            continue
         label = concept.name or f"number {index + 1}"
         for name, strength in STRENGTH_OF.items():
             is_on = concept.enabled and getattr(concept.image, name) != "off"

@@ -37,7 +37,7 @@ def _for_a_method_of_pairs(config: Config) -> Iterator[Problem]:
             "and rejected, or a metadata file.",
         )
     for index, concept in active:
-        if concept.dataset_kind == "training" and not concept.holds_pairs:
+        if concept.dataset_kind == "training" and concept.has_images and not concept.holds_pairs:
             yield Problem(
                 f"concepts.{index}.kind",
                 f"{label} trains on pairs of images, but the concept {_label(config, index)} holds single ones.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from modules.config.method_facts import method_of, scorers_of, trains_on_reward
+from modules.config.method_facts import method_of, reports, scorers_of, trains_on_reward
 from modules.config.schema import Config
 from modules.rewards.registry import REWARDS
 from modules.system.errors import DarkroomError
@@ -71,4 +71,36 @@ def reward_models(config: Config) -> Iterator[Problem]:
         message = "The held-out reward is set to a custom function, but the reward models contain none."
         yield Problem(
             "training.method.held_out_reward", message, advice="Add it to the reward models and choose its file."
+        )
+
+
+def reward_limits(config: Config) -> Iterator[Problem]:
+    """Yield settings that need reward measurements, or metrics of the method, which do not exist."""
+    method, settings = method_of(config), config.reward
+    if not method.needs_reward_models:
+        return
+    for name, label, is_on in (
+        ("early_stopping_patience", "Early stopping", settings.early_stopping_patience > 0),
+        ("keep_best", "Keeping the best checkpoint", settings.keep_best),
+        ("stop_at_reward", "Stop at reward", settings.stop_at_reward is not None),
+        ("min_diversity", "Min diversity", settings.min_diversity is not None and not reports(config, "diversity")),
+    ):
+        if is_on and settings.measure_every.is_never:
+            yield Problem(
+                f"reward.{name}",
+                f"{label} depends on measurements of the reward, but the reward is never measured.",
+                advice="Set how often the reward is measured, or switch this off.",
+            )
+    if settings.max_kl is not None and not method.needs_reward_gradient and not reports(config, "kl"):
+        yield Problem(
+            "reward.max_kl",
+            f"Max KL is set, but {method.label} does not compute the KL to the reference with its settings.",
+            advice="Set the method's KL weight above 0, or leave Max KL empty.",
+        )
+    both = (settings, config.validation)
+    if all(s.keep_best and s.result == "best" for s in both):
+        yield Problem(
+            "reward.result",
+            "The result can be the best model by reward or by validation, not both.",
+            advice="Set the result of one of them to the last step.",
         )

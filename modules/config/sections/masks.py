@@ -75,9 +75,10 @@ class Masks(Section):
         bool,
         Setting(
             "Custom conditioning image",
-            "For inpainting models: cat-condlabel.png beside cat.jpg is used in place of the masked image.",
+            "For inpainting models: cat-condlabel.png beside cat.jpg is the conditioning image, in place of the image "
+            "without its masked area.",
             group="Masks",
             level="advanced",
-            not_yet="refused",
+            applies_when=When("model.variant", ("inpainting",)),
         ),
     ] = False

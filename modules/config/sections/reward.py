@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from annotated_types import Ge, Le
+from annotated_types import Ge, Gt, Le, Lt
 
-from modules.objectives.registry import reward_methods
+from modules.objectives.registry import policy_methods, reward_methods
 from modules.rewards.settings import Scorer
 from modules.settings.every import Every
 from modules.settings.field import Section, Setting, When
 
 _A_REWARD_METHOD = When("training.method", reward_methods())
+_A_POLICY_METHOD = When("training.method", policy_methods())
 
 
 class Reward(Section):
@@ -59,3 +60,85 @@ class Reward(Section):
             changeable_on_resume=True,
         ),
     ] = 0
+    keep_best: Annotated[
+        bool,
+        Setting(
+            "Keep best checkpoint",
+            "Whenever the held-out reward (without one, the trained reward) reaches a new high, the model is saved in "
+            'the run\'s save folder as "...-best-reward", replacing the previous one. The measurement before the first '
+            "step does not count.",
+            group="Reward",
+            applies_when=_A_REWARD_METHOD,
+            changeable_on_resume=True,
+        ),
+    ] = False
+    result: Annotated[
+        Literal["last", "best"],
+        Setting(
+            "Result",
+            "Which model becomes the result when the run ends: the one after the last step, or the one with the "
+            "highest reward.",
+            group="Reward",
+            choice_labels={"last": "Last step", "best": "Best checkpoint"},
+            applies_when=When("keep_best", (True,)),
+            changeable_on_resume=True,
+        ),
+    ] = "last"
+    stop_at_reward: Annotated[
+        float | None,
+        Ge(-1000),
+        Le(1000),
+        Setting(
+            "Stop at reward",
+            "The run saves and ends when the measured reward of the trained reward models (their weighted sum) "
+            "reaches this value. Training a reward further than needed makes images worse in other ways.",
+            group="Overoptimization",
+            empty_means="no target",
+            applies_when=_A_REWARD_METHOD,
+            changeable_on_resume=True,
+        ),
+    ] = None
+    min_diversity: Annotated[
+        float | None,
+        Gt(0),
+        Lt(1),
+        Setting(
+            "Min diversity",
+            "The run saves and ends when the images of a prompt differ less than this share of how much they differed "
+            "at the start: the model begins to sample the same image again and again. Methods that sample several "
+            "images per prompt measure it in every rollout; for the others, each prompt is measured with at least two "
+            "seeds. A usual value is 0.5.",
+            group="Overoptimization",
+            empty_means="no limit",
+            applies_when=_A_REWARD_METHOD,
+            changeable_on_resume=True,
+        ),
+    ] = None
+    max_kl: Annotated[
+        float | None,
+        Gt(0),
+        Le(1_000_000),
+        Setting(
+            "Max KL",
+            "The run saves and ends when the model has moved this far away from the reference model (KL per denoising "
+            "step, averaged over the latents).",
+            group="Overoptimization",
+            empty_means="no limit",
+            applies_when=_A_POLICY_METHOD,
+            changeable_on_resume=True,
+        ),
+    ] = None
+    guard_steps: Annotated[
+        int,
+        Ge(1),
+        Le(10_000),
+        Setting(
+            "Steps averaged",
+            "The diversity and the KL of rollouts are averaged over this many steps before they are compared with "
+            "their limits, because single rollouts differ.",
+            unit="steps",
+            group="Overoptimization",
+            level="advanced",
+            applies_when=_A_POLICY_METHOD,
+        ),
+    ] = 10

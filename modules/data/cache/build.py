@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -18,6 +19,23 @@ from modules.data.transforms.apply import Pixels, load_pixels
 from modules.data.transforms.recipe import Recipe
 
 EncodeImages = Callable[[torch.Tensor], torch.Tensor]
+
+
+class EncodingJob(Protocol):
+    """An image to encode: the key of its latents, the file that messages name, and its recipe."""
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def recipe(self) -> Recipe: ...
+
+    def load_tensor(self) -> torch.Tensor:
+        """Return the image in [-1, 1], float32 (3, P, P)."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,34 +72,34 @@ class Built:
 class _Staged:
     """A batch for the encoder: the images that could be decoded, and those that could not."""
 
-    jobs: tuple[ImageJob, ...]
+    jobs: tuple[EncodingJob, ...]
     images_B3PP: torch.Tensor | None
     broken: tuple[_Encoded, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Encoded:
-    job: ImageJob
+    job: EncodingJob
     latents_CHW: torch.Tensor | None
     problem: str = ""
     in_float32: bool = False
 
 
-def missing_images(jobs: Iterable[ImageJob], store: EntryStore) -> list[ImageJob]:
+def missing_images(jobs: Iterable[EncodingJob], store: EntryStore) -> list[EncodingJob]:
     """Return the jobs without an entry, each key once, in order."""
     return list({j.key: j for j in jobs if not store.has(j.key)}.values())
 
 
-def batches_by_bucket(jobs: Sequence[ImageJob], batch_size: int) -> list[tuple[ImageJob, ...]]:
+def batches_by_bucket(jobs: Sequence[EncodingJob], batch_size: int) -> list[tuple[EncodingJob, ...]]:
     """Return the jobs in batches of one bucket each: the buckets in the order of their first job, the jobs in order."""
-    by_bucket: dict[Size, list[ImageJob]] = {}
+    by_bucket: dict[Size, list[EncodingJob]] = {}
     for job in jobs:
         by_bucket.setdefault(job.recipe.bucket, []).append(job)
     return [tuple(g[i : i + batch_size]) for g in by_bucket.values() for i in range(0, len(g), batch_size)]
 
 
 def build_images(
-    jobs: Sequence[ImageJob],
+    jobs: Sequence[EncodingJob],
     store: EntryStore,
     encode: EncodeImages,
     *,
@@ -104,7 +122,7 @@ def build_images(
     ):
         writing: Future[list[Built]] | None = None
 
-        def submit(batch: tuple[ImageJob, ...]) -> Future[_Staged]:
+        def submit(batch: tuple[EncodingJob, ...]) -> Future[_Staged]:
             return stager.submit(_staged, batch, [decoders.submit(job.load_tensor) for job in batch], stage)
 
         try:
@@ -120,12 +138,12 @@ def build_images(
 
 
 def _staged(
-    jobs: Sequence[ImageJob],
+    jobs: Sequence[EncodingJob],
     decoding: Sequence[Future[torch.Tensor]],
     stage: Callable[[torch.Tensor], torch.Tensor],
 ) -> _Staged:
     """Wait for the images of a batch and stack them; those that cannot be decoded are left out."""
-    ready: list[ImageJob] = []
+    ready: list[EncodingJob] = []
     images: list[torch.Tensor] = []
     broken: list[_Encoded] = []
     for job, future in zip(jobs, decoding, strict=True):
@@ -180,8 +198,8 @@ def to_tensor(pixels_PP3: Pixels) -> torch.Tensor:
 
 
 def _ahead(
-    batches: Sequence[tuple[ImageJob, ...]],
-    submit: Callable[[tuple[ImageJob, ...]], Future[_Staged]],
+    batches: Sequence[tuple[EncodingJob, ...]],
+    submit: Callable[[tuple[EncodingJob, ...]], Future[_Staged]],
     num_images: int,
 ) -> Iterator[Future[_Staged]]:
     """Yield each batch as it is being staged, at least `num_images` images of later ones submitted ahead."""

@@ -18,6 +18,8 @@ from modules.data.transforms.recipe import Recipe
 
 CACHE_FORMAT = 1
 MASKS = "pillow-bilinear-1"  # increased when the same mask file would give another mask
+MASKED_IMAGES = "gray-half-1"  # increased when the masked area is removed in another way
+DRAWN_MASKS = "strokes-rectangles-1"  # increased when a seed would give another mask
 
 
 def image_key(*, digest: str, width_px: int, height_px: int, recipe: Recipe, encoder: str) -> str:
@@ -57,6 +59,32 @@ def mask_key(*, digest: str, width_px: int, height_px: int, is_alpha: bool, reci
         **_of_geometry(recipe.geometry, width_px, height_px),
     }
     return _hash("mask", ingredients)
+
+
+def conditioning_image_key(*, digest: str, width_px: int, height_px: int, recipe: Recipe, encoder: str) -> str:
+    """Return the key of the latents of a custom conditioning image. `digest` is that of its file.
+
+    The width and height are those of the image it belongs to, to which it is resized. Its colours are not augmented.
+    """
+    ingredients = {"digest": digest, "encoder": encoder, **_of_geometry(recipe.geometry, width_px, height_px)}
+    return _hash("conditioning image", ingredients)
+
+
+def masked_image_key(*, image: str, mask: str) -> str:
+    """Return the key of the latents of an image without its masked area; `image` and `mask` are the keys of both."""
+    return _hash("masked image", {"image": image, "mask": mask, "version": MASKED_IMAGES})
+
+
+def drawn_mask_key(*, seed: int, bucket: Size) -> str:
+    """Return the key of a random inpainting mask. None is stored: it is part of other keys."""
+    sides_px = [bucket.width_px, bucket.height_px]
+    return _hash("drawn mask", {"seed": seed, "bucket": sides_px, "version": DRAWN_MASKS})
+
+
+def blank_image_key(*, bucket: Size, encoder: str) -> str:
+    """Return the key of the latents of a conditioning image that is masked everywhere."""
+    sides_px = [bucket.width_px, bucket.height_px]
+    return _hash("blank image", {"bucket": sides_px, "encoder": encoder, "version": MASKED_IMAGES})
 
 
 def _of_geometry(geometry: Geometry, width_px: int, height_px: int) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from modules.data.cache.build import Built
 from modules.data.cache.store import EntryStore
 from modules.data.dataset import Example
 from modules.data.transforms.apply import load_mask
-from modules.data.transforms.masks import Mask
+from modules.data.transforms.masks import Mask, random_inpainting_mask
 from modules.data.transforms.recipe import Recipe
 
 
@@ -22,7 +23,7 @@ from modules.data.transforms.recipe import Recipe
 class MaskFile:
     """The mask of a version of an image: its file, what happens to it, and the width of a latent in pixels.
 
-    Without a file the image is trained everywhere: its mask is white.
+    Without a file the image is trained everywhere: its mask is white, or, with a `seed`, a random inpainting mask.
     """
 
     path: Path | None
@@ -30,6 +31,7 @@ class MaskFile:
     image_size: Size
     is_alpha: bool
     latent_factor: int
+    seed: int | None = None
 
     def load(self) -> torch.Tensor:
         """Return the mask at the size of the latents, float32 (1, H, W) in [0, 1].
@@ -38,9 +40,16 @@ class MaskFile:
         """
         bucket = self.recipe.bucket
         size = (bucket.height_px // self.latent_factor, bucket.width_px // self.latent_factor)
-        if self.path is None:
+        if self.path is None and self.seed is None:
             return torch.ones(1, *size)
-        return at_latents(load_mask(self.path, self.recipe, image_size=self.image_size, is_alpha=self.is_alpha), size)
+        return at_latents(self.load_pixels(), size)
+
+    def load_pixels(self) -> Mask:
+        """Return the mask of a file or a seed at the size of the bucket, uint8 (P, P). Raises as `load` does."""
+        if self.path is not None:
+            return load_mask(self.path, self.recipe, image_size=self.image_size, is_alpha=self.is_alpha)
+        assert self.seed is not None, "an image without a mask that is white everywhere"
+        return random_inpainting_mask(self.recipe.bucket, random.Random(self.seed))
 
 
 def mask_file(example: Example, recipe: Recipe, latent_factor: int) -> MaskFile:

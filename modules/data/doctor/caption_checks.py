@@ -50,6 +50,9 @@ def _duplicate(examined: Examined) -> Iterator[Finding]:
         for captions, files in same.items():
             if len(files) < 2:
                 continue
+            if not concept.has_images:
+                yield _duplicate_prompt(captions, files)
+                continue
             is_meant = len(files) > MOST * len(images)
             fix = "Nothing, if it is meant for all of them; else describe what differs between the images."
             if not is_meant:
@@ -65,6 +68,18 @@ def _duplicate(examined: Examined) -> Iterator[Finding]:
             )
 
 
+def _duplicate_prompt(captions: tuple[str, ...], files: Sequence[Path]) -> Finding:
+    return Finding(
+        "duplicate_caption",
+        tuple(files),
+        f"Several prompts are the same: {cut(' / '.join(captions), max_chars=_MAX_CHARS)}",
+        len(files),
+        "prompts",
+        "Keep one of them; to use prompts more often, raise the repeats instead.",
+        "info",
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _TaggedImages:
     """The images of a concept whose captions are lists of tags, in how many each tag is, and the usual first tags."""
@@ -75,7 +90,9 @@ class _TaggedImages:
 
 
 def _tagged(concept: ExaminedConcept, images: Sequence[ExaminedImage]) -> _TaggedImages | None:
-    """Return the tags of a concept; None if it has few images, or captions that are sentences."""
+    """Return the tags of a concept; None if it has few images or only prompts, or captions that are sentences."""
+    if not concept.has_images:
+        return None
     lists: dict[Path, list[str]] = {}
     first: Counter[str] = Counter()
     for image in images:

@@ -32,6 +32,11 @@ class ExaminedConcept:
     sets_samples: bool = False
     fixed_sizes: tuple[bool, ...] = ()
 
+    @property
+    def has_images(self) -> bool:
+        """Whether it has images, and not only prompts."""
+        return self.kind != "prompts"
+
 
 @dataclass(frozen=True, slots=True)
 class ExaminedImage:

@@ -59,9 +59,11 @@ def as_html(
     title: str,
     num_images: int,
     num_validation_images: int,
+    num_prompts: int = 0,
 ) -> str:
     """Return the page. Names are escaped, and its policy forbids scripts and every request."""
     body = "\n".join(_body(findings, thumbnails))
+    images = images_of(num_images, num_validation_images, num_prompts)
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -73,7 +75,7 @@ def as_html(
 </head>
 <body>
 <h1>Dataset doctor</h1>
-<p>{_text(title)}: {images_of(num_images, num_validation_images)}; {summary_of(findings)}. Nothing was changed.</p>
+<p>{_text(title)}: {images}; {summary_of(findings)}. Nothing was changed.</p>
 {body}
 </body>
 </html>

@@ -15,20 +15,21 @@ SHOWN_PER_CHECK = 20
 _NAME_CHARS, _REASON_CHARS, _OTHERS_SHOWN = 44, 300, 9
 
 
-def as_json(findings: Sequence[Finding], *, num_images: int, num_validation_images: int) -> str:
+def as_json(findings: Sequence[Finding], *, num_images: int, num_validation_images: int, num_prompts: int = 0) -> str:
     """Return the findings as JSON: the same for the same files, whatever the number of threads."""
     data: dict[str, Any] = {
         "num_images": num_images,
         "num_validation_images": num_validation_images,
+        "num_prompts": num_prompts,
         "counts": {severity: number_of(findings, severity) for severity in SEVERITIES},
         "findings": [f.to_json() for f in findings],
     }
     return json.dumps(data, indent=2) + "\n"
 
 
-def as_table(findings: Sequence[Finding], *, num_images: int, num_validation_images: int) -> str:
+def as_table(findings: Sequence[Finding], *, num_images: int, num_validation_images: int, num_prompts: int = 0) -> str:
     """Return the findings by check as lines for a terminal, at most `SHOWN_PER_CHECK` of each."""
-    lines = [f"{images_of(num_images, num_validation_images)}: {summary_of(findings)}."]
+    lines = [f"{images_of(num_images, num_validation_images, num_prompts)}: {summary_of(findings)}."]
     for spec, found in by_check(findings):
         lines += ["", f"{spec.label} ({len(found):,})", *_rows(found[:SHOWN_PER_CHECK])]
         if len(found) > SHOWN_PER_CHECK:
@@ -49,10 +50,12 @@ def number_of(findings: Sequence[Finding], severity: str) -> int:
     return sum(f.severity == severity for f in findings)
 
 
-def images_of(num_images: int, num_validation_images: int) -> str:
-    """Return how many images were examined: "1,200 images and 20 for validation"."""
+def images_of(num_images: int, num_validation_images: int, num_prompts: int = 0) -> str:
+    """Return how many images were examined: "1,200 images and 20 for validation", and the number of prompts."""
     validation = f" and {num_validation_images:,} for validation" if num_validation_images else ""
-    return f"{count(num_images, 'image')}{validation}"
+    prompts = f"{count(num_prompts, 'prompt')}" if num_prompts else ""
+    images = f"{count(num_images, 'image')}{validation}" if num_images or validation or not prompts else ""
+    return ", ".join(filter(None, (images, prompts)))
 
 
 def summary_of(findings: Sequence[Finding]) -> str:

@@ -44,7 +44,7 @@ def _imbalance(examined: Examined) -> Iterator[Finding]:
     samples = {
         index: sum(i.concept == index for i in examined.images) * concept.samples_per_image
         for index, concept in enumerate(examined.concepts)
-        if concept.kind in ("training", "pairs")
+        if concept.kind in ("training", "prompts", "pairs")
     }
     used = {index: number for index, number in samples.items() if number > 0}
     if len(used) < 2:

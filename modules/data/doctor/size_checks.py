@@ -27,7 +27,7 @@ _PARTIAL: dict[str, tuple[str, Severity]] = {
 
 
 def _tiny(examined: Examined) -> Iterator[Finding]:
-    for image in examined.images:
+    for image in _with_images(examined):
         size = _size(image)
         fits = examined.fits_of(image)
         scale, bucket, is_fixed = max((f.scaled.width_px / size.width_px, f.bucket, fixed) for f, fixed in fits)
@@ -45,7 +45,7 @@ def _tiny(examined: Examined) -> Iterator[Finding]:
 
 
 def _extreme_aspect(examined: Examined) -> Iterator[Finding]:
-    for image in examined.images:
+    for image in _with_images(examined):
         size = _size(image)
         aspect = max(size.aspect, 1 / size.aspect)
         if aspect > MAX_ASPECT:
@@ -60,7 +60,7 @@ def _extreme_aspect(examined: Examined) -> Iterator[Finding]:
 
 
 def _cropped(examined: Examined) -> Iterator[Finding]:
-    for image in examined.images:
+    for image in _with_images(examined):
         if image.example.mask_box is not None:  # it is cropped on purpose
             continue
         fits = examined.fits_of(image)
@@ -94,6 +94,10 @@ def _small_buckets(examined: Examined) -> Iterator[Finding]:
             _FILLS_THE_SIZE if is_fixed or len(examined.bucket_samples) == 1 else _FILLS_A_BUCKET,
             severity,
         )
+
+
+def _with_images(examined: Examined) -> Iterator[ExaminedImage]:
+    return (image for image in examined.images if image.example.image.has_image)
 
 
 def _name(size: Size, is_fixed: bool) -> str:

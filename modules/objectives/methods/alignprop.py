@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from modules.objectives.spec import MethodSpec, RolloutFacts
+from modules.objectives.spec import MethodGuide, MethodSpec, RolloutFacts
 from modules.rewards.registry import hold_out_labels
 from modules.settings.field import Section, Setting, When, one_of
 from modules.system.problem import Problem
@@ -123,4 +123,14 @@ SPEC = MethodSpec(
     learns_from=lambda settings: "prompts" if settings.probability >= 1 else "images",
     sampled_share=lambda settings: settings.probability,
     problems=_problems,
+    guide=MethodGuide(
+        needs=(
+            "One or more differentiable reward models. Those that are computed from the image alone need no download.",
+            "Prompts: the captions of your concepts. With a reward step probability below 1, images as well.",
+        ),
+        watch={
+            "reward": "Rises from the first steps on. It learns faster than any other method, and overfits faster too.",
+            "held_out": "If it falls while the reward rises, the model exploits the reward: stop there.",
+        },
+    ),
 )

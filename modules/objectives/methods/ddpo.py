@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le
 
 from modules.objectives import rollout_fields as fields
-from modules.objectives.spec import MethodSpec, RolloutFacts
+from modules.objectives.spec import MethodGuide, MethodSpec, RolloutFacts
 from modules.settings.field import Section, Setting, When
 from modules.system.problem import Problem
 
@@ -96,12 +96,31 @@ SPEC = MethodSpec(
         settings.guidance,
         samples_per_prompt=settings.samples_per_prompt,
         trained_steps=fields.trained_steps(settings.steps, settings.timestep_share),
+        size=fields.known_size(settings.size),
     ),
     held_out_reward=lambda settings: settings.held_out_reward,
     learns_from=lambda settings: "prompts",
     needs_reference=lambda settings: settings.kl_weight > 0,
     steps_per_group=lambda settings: settings.inner_epochs,
+    reports=lambda settings: fields.reports(
+        kl_weight=settings.kl_weight, samples_per_prompt=settings.samples_per_prompt
+    ),
     splits_batches=True,
     repeats_forward=True,
     problems=_problems,
+    guide=MethodGuide(
+        needs=(
+            "One or more reward models; they need not be differentiable.",
+            "Prompts: the captions of your concepts.",
+            "Patience: it samples all images it learns from. Published runs take 50 to 200 rollouts.",
+        ),
+        watch={
+            "reward": "Rises slowly, over tens of steps, and is noisy.",
+            "held_out": "If it falls while the reward rises, the model exploits the reward: stop there.",
+            "clip_fraction": "Near 0 learns little from a rollout; constantly above 0.5 means a learning rate that is "
+            "too high.",
+            "kl": "Grows steadily. A sudden rise comes before broken images.",
+            "diversity": "If it halves, the images of a prompt become the same.",
+        },
+    ),
 )

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le
 
 from modules.objectives import rollout_fields as fields
-from modules.objectives.spec import MethodSpec, RolloutFacts
+from modules.objectives.spec import MethodGuide, MethodSpec, RolloutFacts
 from modules.settings.field import Section, Setting, When
 from modules.system.problem import Problem
 
@@ -121,7 +121,12 @@ def _rollout(settings: Grpo) -> RolloutFacts:
     is_window = settings.timesteps == "window"
     num_trained = settings.window_size if is_window else fields.trained_steps(settings.steps, settings.timestep_share)
     return RolloutFacts(
-        settings.steps, settings.guidance, samples_per_prompt=settings.group_size, trained_steps=num_trained
+        settings.steps,
+        settings.guidance,
+        samples_per_prompt=settings.group_size,
+        trained_steps=num_trained,
+        trained_per_prompt=settings.best_of,
+        size=fields.known_size(settings.size),
     )
 
 
@@ -137,7 +142,22 @@ SPEC = MethodSpec(
     learns_from=lambda settings: "prompts",
     needs_reference=lambda settings: settings.kl_weight > 0,
     steps_per_group=lambda settings: settings.inner_epochs,
+    reports=lambda settings: fields.reports(kl_weight=settings.kl_weight, samples_per_prompt=settings.group_size),
     splits_batches=True,
     repeats_forward=True,
     problems=_problems,
+    guide=MethodGuide(
+        needs=(
+            "One or more reward models; they need not be differentiable.",
+            "Prompts: the captions of your concepts.",
+            "Groups of 8 images or more for each prompt: it learns only from their differences.",
+        ),
+        watch={
+            "reward": "Rises slowly, over tens of steps, and is noisy.",
+            "held_out": "If it falls while the reward rises, the model exploits the reward: stop there.",
+            "equal_rewards": "Near 1 nothing is learned: use a finer reward, larger groups or other prompts.",
+            "kl": "Grows steadily. A sudden rise comes before broken images; a higher KL weight holds it.",
+            "diversity": "If it halves, the images of a prompt become the same.",
+        },
+    ),
 )

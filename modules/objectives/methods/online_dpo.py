@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le
 
 from modules.objectives import rollout_fields as fields
-from modules.objectives.spec import MethodSpec, RolloutFacts
+from modules.objectives.spec import MethodGuide, MethodSpec, RolloutFacts
 from modules.sampling.registry import sampler_labels
 from modules.settings.field import Section, Setting, When, one_of
 from modules.system.problem import Problem
@@ -242,7 +242,12 @@ def _rollout(settings: OnlineDpo) -> RolloutFacts:
     """Return how it samples."""
     trained = fields.trained_steps(settings.steps, settings.timestep_share) if settings.pairs == "steps" else 0
     return RolloutFacts(
-        settings.steps, settings.guidance, samples_per_prompt=settings.samples_per_prompt, trained_steps=trained
+        settings.steps,
+        settings.guidance,
+        samples_per_prompt=settings.samples_per_prompt,
+        trained_steps=trained,
+        images_per_pass=2,
+        size=fields.known_size(settings.size),
     )
 
 
@@ -252,7 +257,7 @@ SPEC = MethodSpec(
     "Online DPO samples images of each prompt and trains the model to prefer the best of them to the worst. Reward "
     "models or a person choose them.",
     OnlineDpo,
-    "trainer.methods.online_dpo:build",
+    "trainer.methods.pairings:build",
     rollout=_rollout,
     held_out_reward=lambda settings: settings.held_out_reward,
     trains_on_reward=lambda settings: settings.chosen_by == "reward",
@@ -260,6 +265,21 @@ SPEC = MethodSpec(
     needs_reference=lambda settings: settings.reference == "original",
     keeps_reference_copy=lambda settings: settings.reference == "refreshed",
     steps_per_group=lambda settings: settings.updates_per_rollout,
+    reports=lambda settings: fields.reports(kl_weight=0.0, samples_per_prompt=settings.samples_per_prompt),
     splits_batches=True,
     problems=_problems,
+    guide=MethodGuide(
+        needs=(
+            "Reward models, which need not be differentiable, or a person: then the run waits for choices on the page "
+            "Choose.",
+            "Prompts: the captions of your concepts, or a concept of prompts.",
+        ),
+        watch={
+            "implicit_accuracy": "Starts at 0.5 and rises. Close to 1 a rollout is used for too many steps.",
+            "reward": "Rises over tens of rollouts; faster than with DDPO or GRPO.",
+            "held_out": "If it falls while the reward rises, the model exploits the reward: stop there.",
+            "equal_rewards": "Near 1 nothing is learned: use a finer reward or more candidates.",
+            "diversity": "If it halves, the images of a prompt become the same.",
+        },
+    ),
 )

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
-from modules.optim.spec import OptimizerSettings, OptimizerSpec, Package, Shape
+from modules.optim.spec import OptimizerSettings, OptimizerSpec, Shape
 from modules.optim.terms.general import (
     AMSGRAD,
     BLOCK_WISE,
@@ -22,6 +22,7 @@ from modules.optim.terms.general import (
     Smallest8Bit,
     WeightDecay,
 )
+from modules.system.package import Package
 
 # bitsandbytes 0.50 always keeps this optimizer's state in 8 bits, block-wise, and has removed the other options; paged
 # state cannot be restored from a backup.

@@ -10,7 +10,7 @@ import math
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from modules.optim.spec import FINDS_ITS_RATE, OptimizerSettings, OptimizerSpec, Package, Shape
+from modules.optim.spec import FINDS_ITS_RATE, OptimizerSettings, OptimizerSpec, Shape
 from modules.optim.terms.general import (
     SHARDED,
     Beta1,
@@ -26,6 +26,7 @@ from modules.optim.terms.general import (
     WeightDecay,
     advanced,
 )
+from modules.system.package import Package
 
 
 class Prodigy(OptimizerSettings):

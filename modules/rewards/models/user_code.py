@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -14,14 +15,16 @@ import torch
 from modules.rewards.protocol import Reward, RewardContext
 from modules.rewards.settings import Scorer
 from modules.rewards.user_code_file import hash_of_code, read_code, refusal_of, split_reference
+from modules.system.devices import CPU, move
 from modules.system.errors import DarkroomError
 
 
 @dataclass(frozen=True, slots=True)
 class UserCode:
-    """Calls `function(images, prompts)`, which returns one number per image, NaN for an image without a score.
+    """Calls `function(images, prompts)`, which returns one number per image; NaN or None for an image without a score.
 
-    It counts as differentiable unless the function has an attribute `is_differentiable` that is false.
+    It counts as differentiable unless the function has an attribute `is_differentiable` that is false. Such a function
+    gets the images without gradient and in the CPU's memory, and may return a list or a numpy array.
     """
 
     function: Callable[[torch.Tensor, Sequence[str]], Any]
@@ -30,27 +33,52 @@ class UserCode:
 
     def __call__(self, images_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
         """Return the scores (B,). Raises DarkroomError where the function fails or returns something else."""
-        try:
-            rewards_B = self.function(images_B3PP, prompts)
-        except torch.OutOfMemoryError:
-            raise  # out of memory is not the function's error: the caller gives advice on saving memory
-        except Exception as error:
-            raise DarkroomError(
-                f"The reward {self.where} failed: {type(error).__name__}: {error}", advice="Fix the function."
-            ) from error
+        if not self.is_differentiable:
+            scores = self._called(move(images_B3PP.detach(), CPU), prompts)
+            return images_B3PP.new_tensor(self._numbers(scores, len(images_B3PP)))
+        scores_B = self._called(images_B3PP, prompts)
         expected = (len(images_B3PP),)
-        if not isinstance(rewards_B, torch.Tensor) or tuple(rewards_B.shape) != expected:
-            given = tuple(rewards_B.shape) if isinstance(rewards_B, torch.Tensor) else type(rewards_B).__name__
+        if not isinstance(scores_B, torch.Tensor) or tuple(scores_B.shape) != expected:
+            given = tuple(scores_B.shape) if isinstance(scores_B, torch.Tensor) else type(scores_B).__name__
             raise DarkroomError(
                 f"The reward {self.where} returned {given}; expected a tensor of shape {expected}.",
-                advice="Return one number per image, as a tensor.",
+                advice="Return one number per image, as a tensor. A function that cannot do this must be marked as "
+                "not differentiable: `name_of_the_function.is_differentiable = False`, below it in the file.",
             )
-        if self.is_differentiable and images_B3PP.requires_grad and not rewards_B.requires_grad:
+        if images_B3PP.requires_grad and not scores_B.requires_grad:
             raise DarkroomError(
                 f"The reward {self.where} is not differentiable: its scores have no autograd graph to the images.",
                 advice="Compute the scores with torch functions only, without numpy, .item() or no_grad.",
             )
-        return rewards_B
+        return scores_B
+
+    def _called(self, images_B3PP: torch.Tensor, prompts: Sequence[str]) -> Any:
+        try:
+            return self.function(images_B3PP, prompts)
+        except torch.OutOfMemoryError:
+            raise  # out of memory is not the function's error: the caller gives advice on saving memory
+        except (Exception, SystemExit) as error:
+            raise DarkroomError(
+                f"The reward {self.where} failed: {type(error).__name__}: {error}", advice="Fix the function."
+            ) from error
+
+    def _numbers(self, scores: Any, count: int) -> list[float]:
+        """Return what the function returned, a list, an array or a tensor, as a list of `count` numbers."""
+        if isinstance(scores, torch.Tensor):
+            scores = scores.detach()
+        try:
+            numbers = [math.nan if score is None else float(score) for score in scores]
+        except (TypeError, ValueError) as error:
+            raise DarkroomError(
+                f"The reward {self.where} returned {type(scores).__name__}; expected one number per image: {error}.",
+                advice="Return a list or an array with one number per image, None for an image without a score.",
+            ) from error
+        if len(numbers) != count:
+            raise DarkroomError(
+                f"The reward {self.where} returned {len(numbers)} numbers for {count} images.",
+                advice="Return a list or an array with one number per image, None for an image without a score.",
+            )
+        return numbers
 
 
 def load_user_reward(path: Path, function: str, approved_hashes: Collection[str]) -> Reward:
@@ -68,7 +96,7 @@ def load_user_reward(path: Path, function: str, approved_hashes: Collection[str]
     sys.modules[module.__name__] = module  # dataclasses look up their module there
     try:
         exec(compile(code, str(path), "exec"), module.__dict__)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise DarkroomError(
             f"The reward function's file {path} failed: {type(error).__name__}: {error}", advice="Fix the file."
         ) from error

@@ -1,0 +1,71 @@
+"""The passes through the denoiser that an optimizer step takes: on them its time depends. Torch-free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from modules.objectives.spec import RolloutFacts
+
+_FORWARD, _BACKWARD = 1.0, 2.0  # the usual ratio of their FLOPs
+
+
+@dataclass(frozen=True, slots=True)
+class StepPasses:
+    """How many images an optimizer step passes through the denoiser, on average: with guidance each counts twice.
+
+    `with_gradient` are trained. `repeats_forward`: the backward pass computes the forward pass again (checkpointing).
+    `num_sampled` is how many images are sampled.
+    """
+
+    without_gradient: float
+    with_gradient: float
+    num_sampled: float = 0.0
+    repeats_forward: bool = False
+
+    @property
+    def cost(self) -> float:
+        """The cost in forward passes of one image."""
+        trained = _FORWARD + _BACKWARD + (_FORWARD if self.repeats_forward else 0.0)
+        return _FORWARD * self.without_gradient + trained * self.with_gradient
+
+    def times_denoising(self, num_images: int) -> float:
+        """Return how many denoising steps of a batch of `num_images` images take as long."""
+        return self.cost / StepPasses(0.0, num_images, repeats_forward=self.repeats_forward).cost
+
+
+def passes_of_step(
+    batch_size: int,
+    *,
+    rollout: RolloutFacts | None,
+    sampled_share: float,
+    images_per_pass: int,
+    has_reference: bool,
+    steps_per_group: int,
+    repeats_forward: bool,
+) -> StepPasses:
+    """Return the passes of an optimizer step whose accumulation group has `batch_size` samples in all.
+
+    `sampled_share` is the share of steps that sample, `images_per_pass` how many images the other ones pass for each
+    sample of the batch. With a reference model each trained pass is also made without gradient. Several steps that
+    train on one rollout share the passes that sampled it.
+    """
+    plain = float(batch_size * images_per_pass)
+    if rollout is None:
+        return StepPasses(plain if has_reference else 0.0, plain, repeats_forward=repeats_forward)
+    doubled = 1 + rollout.is_guided
+    num_images = batch_size * rollout.samples_per_prompt / steps_per_group
+    if rollout.gradient_steps:  # one graph of the last denoising steps
+        sampling = num_images * doubled * (rollout.steps - rollout.gradient_steps)
+        trained = num_images * doubled * rollout.gradient_steps
+    else:  # passes of their own: each trained denoising step, or a loss on the finished images
+        sampling = num_images * doubled * rollout.steps
+        per_prompt = rollout.trained_per_prompt or rollout.samples_per_prompt
+        passes = per_prompt * rollout.trained_steps * doubled if rollout.trained_steps else 1
+        trained = float(batch_size * passes * rollout.images_per_pass)
+    reference = trained if has_reference else 0.0
+    return StepPasses(
+        sampled_share * (sampling + reference),
+        sampled_share * trained + (1 - sampled_share) * plain,
+        sampled_share * num_images,
+        repeats_forward,
+    )

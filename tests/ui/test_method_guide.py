@@ -1,0 +1,79 @@
+"""The guide of a training method on the Rewards page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from modules.config.schema import Config
+from modules.objectives.metrics import METRICS
+from modules.objectives.registry import METHODS
+from tests.ui.conftest import Window
+from tests.ui.driving import walk
+from ui.run.method_guide import guide_of
+from ui.widgets.card import Card
+from ui.widgets.panel import Text
+
+
+def test_the_list_of_reward_models_is_shown_to_methods_that_need_them(window: Window) -> None:
+    page: Any = window.open_page("rewards")
+    assert not page.list.card.winfo_ismapped()
+    window.app.form.choose_variant("training.method", "grpo")
+    window.settle()
+    assert page.list.card.winfo_ismapped()
+    window.app.form.choose_variant("training.method", "denoise")
+    window.settle()
+    assert not page.list.card.winfo_ismapped()
+    assert page.show_field("reward.models")
+    window.settle()
+    assert page.list.card.winfo_ismapped()  # a link shows it
+
+
+def guide_texts(window: Window, page: Any) -> list[str]:
+    card = next(w for w in walk(page.scroll.body) if isinstance(w, Card))
+    return [str(w.cget("text")) for w in walk(card) if isinstance(w, Text) and w.winfo_ismapped()]
+
+
+def test_the_page_leads_through_the_method(window: Window) -> None:
+    page: Any = window.open_page("rewards")
+    assert guide_texts(window, page) == ["Denoising", METHODS["denoise"].help]
+    window.app.form.choose_variant("training.method", "grpo")
+    window.app.form.edit("training.batch_size", 2)
+    window.settle()
+    texts = guide_texts(window, page)
+    assert {"GRPO", "What it needs", "What it costs", "What to watch on the Run page"} <= set(texts)
+    assert "16 images sampled in 16 denoising steps each, per step." in texts
+    window.app.form.edit("training.method.group_size", 4)
+    window.settle()
+    assert "8 images sampled in 16 denoising steps each, per step." in guide_texts(window, page)
+    window.app.root.geometry("1060x640+0+0")
+    window.settle()
+    for text in (w for w in walk(page.scroll.body) if isinstance(w, Text) and w.winfo_ismapped()):
+        assert text.winfo_rootx() + text.winfo_width() <= page.frame.winfo_rootx() + page.frame.winfo_width()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_guide_has_costs_and_metrics_that_exist(name: str) -> None:
+    spec = METHODS[name]
+    assert set(spec.guide.watch) <= {*METRICS, "held_out"}
+    config = Config.model_validate({"training": {"method": {"name": name}}})
+    guide = guide_of(config)
+    assert bool(guide.needs) == bool(guide.costs) == bool(guide.watch) == (name != "denoise")
+
+
+def test_the_costs_follow_the_settings() -> None:
+    training: dict[str, Any] = {"batch_size": 2, "accumulation_steps": 3, "trains": "full"}
+    method = {"name": "ddpo", "samples_per_prompt": 4, "steps": 10, "guidance": 1.0, "kl_weight": 0.0}
+    config = Config.model_validate({"training": {**training, "method": method}})
+    assert guide_of(config).costs == (
+        "24 images sampled in 10 denoising steps each, per step.",
+        "240 passes through the denoiser to sample, 216 to train.",
+    )
+    method.update(guidance=5.0, kl_weight=0.1, inner_epochs=2)
+    config = Config.model_validate({"training": {**training, "method": method}})
+    assert guide_of(config).costs == (
+        "24 images sampled in 10 denoising steps each, for 2 steps.",
+        "480 passes through the denoiser to sample, 432 to train, 432 by the reference model (guidance doubles them).",
+        "Memory for a copy of the weights, the reference model.",
+    )

@@ -1,0 +1,156 @@
+"""Pairs of sampled images, the best and the worst of each prompt, chosen by reward models or by a person."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from modules.data.batch import Batch
+from modules.data.buckets import Size
+from modules.data.conditioning import Conditioning
+from modules.data.size_conditioning import SizeConditioning
+from modules.diffusion.noise import Strengths
+from modules.rewards.advantage import Combination
+from modules.rewards.composite import CompositeReward
+from modules.system.devices import move
+from modules.system.problem import count
+from trainer.events import PhaseChanged
+from trainer.methods import choosing
+from trainer.methods.dpo import LatentPairs, PairLoss, pair_losses
+from trainer.methods.online_dpo import PairBatch
+from trainer.methods.pair_rollout import Candidates, PairRollout, best_and_worst, paired
+from trainer.methods.protocol import StepContext
+from trainer.methods.rollout_images import RolloutImages
+from trainer.methods.rollouts import Chunk, SampledGroup, Sampling, encoded, sample_group
+from trainer.run_folder.choices import Request
+
+
+@dataclass(eq=False)
+class ImagePairs:
+    """Samples K images of each prompt with any sampler, and trains by the loss of Diffusion-DPO, without guidance.
+
+    If a person chooses, `wait()` returns after a moment, when the folder of choices is looked at again; None if reward
+    models do. In a trial, for the dry run, the first two images of a prompt are the pair, and nothing is reported.
+    """
+
+    reward: CompositeReward
+    sampling: Sampling
+    reward_sum: Combination
+    pair_loss: PairLoss
+    strengths: Strengths
+    wait: Callable[[], None] | None = None
+    is_trial: bool = False
+    _waiting: Candidates | None = field(default=None, init=False)  # for choices
+
+    @property
+    def size(self) -> Size | None:
+        """The size of the images; None for that of the images whose captions are the prompts."""
+        return self.sampling.size
+
+    @property
+    def is_costly(self) -> bool:
+        """Whether a person has made the choices of a rollout, so that it is kept before any step has trained on it."""
+        return self.wait is not None
+
+    def prepare(self, context: StepContext) -> None:
+        """Nothing to prepare."""
+
+    def sample(self, group: Sequence[Batch], context: StepContext) -> PairRollout:
+        """Sample the images of an accumulation group and return their pairs. Raises StopRequested, also in a wait."""
+        sizes = [batch.num_samples for batch in group]
+        if self.wait is not None:
+            return self._chosen_by_person(group, sizes, self.wait, context)
+        images = RolloutImages(self.sampling.samples_per_prompt)
+        candidates, sampled = self._sample(group, context, images.add)
+        if self.is_trial:
+            return paired(candidates, [(0, 1)] * sum(sizes), sizes)
+        chosen = best_and_worst(sampled, self.reward, self.reward_sum)
+        images.report(context, candidates.first_step, chosen)
+        return paired(candidates, chosen, sizes)
+
+    def losses(
+        self, batch: PairBatch, context: StepContext, reference: Callable[[], AbstractContextManager[None]]
+    ) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+        """Return the loss of each pair, each at its own random timestep, and the metrics."""
+        chosen_BCHW, rejected_BCHW = move(batch.latents_BNCHW, context.device).unbind(1)
+
+        def conditioning() -> Conditioning:
+            texts, _ = encoded(batch.prompts, context)
+            whole = SizeConditioning.whole(batch.prompts.size)
+            return context.family.with_size_conditioning(texts, [whole] * len(texts))
+
+        return pair_losses(
+            LatentPairs(chosen_BCHW, rejected_BCHW, conditioning, batch.step, batch.micro_batch),
+            context,
+            pair_loss=self.pair_loss,
+            strengths=self.strengths,
+            reference=reference,
+        )
+
+    def trial(self) -> ImagePairs:
+        """Return these with two denoising steps and two images per prompt, as large as the others."""
+        loop = replace(self.sampling.loop, num_steps=2)
+        sampling = replace(self.sampling, samples_per_prompt=2, loop=loop)
+        return ImagePairs(self.reward, sampling, self.reward_sum, self.pair_loss, self.strengths, is_trial=True)
+
+    def state_dict(self, step: int) -> dict[str, Any]:
+        """Return the images that wait for choices before a step."""
+        return self._waiting.to_state() if self._waiting is not None and self._waiting.first_step == step else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a state."""
+        self._waiting = Candidates.from_state(state) if "candidates" in state else None
+
+    def _chosen_by_person(
+        self, group: Sequence[Batch], sizes: Sequence[int], wait: Callable[[], None], context: StepContext
+    ) -> PairRollout:
+        """Sample, or restore what a resumed run has sampled, and return the pairs when all choices are made."""
+        first_step = group[0].step
+        requests, images = self._restored_requests(first_step, context), None
+        if requests is None:
+            shown, images = choosing.Candidates(), RolloutImages(self.sampling.samples_per_prompt)
+            candidates, _ = self._sample(group, context, images.add, shown.add)
+            requests = shown.ask(context.run_dir, first_step)
+            self._waiting = replace(candidates, requests=tuple(request.name for request in requests))
+        assert self._waiting is not None
+        chosen = choosing.wait_for_choices(requests, first_step, context, wait=wait)
+        if images is not None:
+            images.report(context, first_step, chosen)
+        rollout = paired(self._waiting, chosen, sizes)
+        self._waiting = None
+        return rollout
+
+    def _restored_requests(self, first_step: int, context: StepContext) -> list[Request] | None:
+        """Return the requests that a resumed run still waits for; None if it has to sample, or they were removed."""
+        if self._waiting is not None and self._waiting.first_step == first_step:
+            return choosing.requests_of(context.run_dir, self._waiting.requests)
+        self._waiting = None
+        return None
+
+    def _sample(
+        self, group: Sequence[Batch], context: StepContext, *on_images: Callable[[Chunk, torch.Tensor], None]
+    ) -> tuple[Candidates, SampledGroup]:
+        """Sample and score the images of an accumulation group."""
+
+        def each(chunk: Chunk, images_B3PP: torch.Tensor) -> None:
+            for collect in on_images:
+                collect(chunk, images_B3PP)
+
+        if not self.is_trial:
+            num_images = sum(batch.num_samples for batch in group) * self.sampling.samples_per_prompt
+            context.emit(PhaseChanged("sampling", f"{count(num_images, 'image')} to compare"))
+        last = self.sampling.loop.num_steps
+        sampled = sample_group(
+            group,
+            context,
+            self.sampling,
+            self.reward,
+            stored_states=lambda prompts: (last,),
+            on_images=None if self.is_trial else each,
+        )
+        latents = tuple(sampled.samples_of_prompts(last))
+        return Candidates(sampled.first_step, latents, sampled.metrics(last)), sampled

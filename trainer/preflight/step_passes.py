@@ -1,0 +1,26 @@
+"""What an optimizer step costs, for methods whose steps are longer than a denoising step, as a sentence."""
+
+from __future__ import annotations
+
+from modules.config.method_facts import learns_from, rollout_of, step_passes
+from modules.config.schema import Config
+from modules.families.registry import FAMILIES
+from modules.system.problem import count
+
+
+def describe_passes(config: Config) -> str:
+    """Return the passes of a step and how many denoising steps take as long; empty for a method that only denoises."""
+    if rollout_of(config) is None and learns_from(config) != "pairs":
+        return ""
+    passes = step_passes(config)
+    denoiser = next(p.label for p in FAMILIES[config.model.family].parts if p.role == "denoiser")
+    times = passes.times_denoising(config.training.batch_size * config.training.accumulation_steps)
+    sampled = f" samples {count(round(passes.num_sampled), 'image')} and" if passes.num_sampled >= 1 else ""
+    return (
+        f"A step{sampled} passes {_number(passes.without_gradient)} images through the {denoiser} without gradient and "
+        f"{_number(passes.with_gradient)} with it, which takes as long as about {_number(times)} denoising steps."
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 or value == round(value) else f"{value:.1f}"

@@ -1,0 +1,93 @@
+"""What a training method needs, what a step costs, and what to watch, as text. No Tk.
+
+The needs and the metrics come from the method's record, the costs from how it samples with the current settings.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from modules.config.method_facts import learns_from, method_of, rollout_of, steps_per_group
+from modules.config.schema import Config
+from modules.objectives.metrics import METRICS
+from modules.objectives.spec import RolloutFacts
+from modules.system.problem import count
+
+_HELD_OUT = "held_out"
+
+
+@dataclass(frozen=True, slots=True)
+class Guide:
+    """The guide of a config's method: its title, what it does, and three lists of sentences."""
+
+    title: str
+    summary: str
+    needs: tuple[str, ...]
+    costs: tuple[str, ...]
+    watch: tuple[str, ...]
+
+
+def guide_of(config: Config) -> Guide:
+    """Return the guide of the config's method with its current settings."""
+    spec = method_of(config)
+    watch = tuple(f"{_label(name)}: {text[:1].lower()}{text[1:]}" for name, text in spec.guide.watch.items())
+    is_standard = rollout_of(config) is None and learns_from(config) == "images"
+    return Guide(spec.label, spec.help, spec.guide.needs, () if is_standard else tuple(_costs(config)), watch)
+
+
+def _costs(config: Config) -> list[str]:
+    training, spec, facts = config.training, method_of(config), rollout_of(config)
+    per_step = training.batch_size * training.accumulation_steps
+    if facts is None:
+        unit = {"pairs": "pair", "prompts": "prompt", "images": "image"}[learns_from(config)]
+        lines = [f"{count(per_step, unit)} per step."]
+        if spec.needs_reference(training.method):
+            lines.append("A second pass without gradient, by the model as it was before training.")
+        return [*lines, *_copy(config)]
+    num_images = per_step * facts.samples_per_prompt
+    rollout = f"{count(num_images, 'image')} sampled in {count(facts.steps, 'denoising step')} each"
+    num_steps = steps_per_group(config)
+    every = "per step" if num_steps == 1 else f"for {num_steps} steps"
+    return [f"{rollout}, {every}.", _passes(config, facts, num_images), *_copy(config)]
+
+
+def _passes(config: Config, facts: RolloutFacts, num_images: int) -> str:
+    """Return the passes through the denoiser; guidance doubles them."""
+    doubled = 2 if facts.guidance > 1 else 1
+    sampled = num_images * facts.steps * doubled
+    num_trained = facts.trained_steps or min(facts.gradient_steps, facts.steps)
+    trained = num_images * num_trained * doubled
+    again = _has_reference(config) and facts.trained_steps
+    with_reference = f", {_rounded(trained)} by the reference model" if again else ""
+    guidance = " (guidance doubles them)" if doubled == 2 else ""
+    up_to = "up to " if not facts.trained_steps else ""
+    return (
+        f"{_rounded(sampled)} passes through the denoiser to sample, {up_to}{_rounded(trained)} to train"
+        f"{with_reference}{guidance}."
+    )
+
+
+def _copy(config: Config) -> list[str]:
+    if method_of(config).keeps_reference_copy(config.training.method):
+        return ["Memory for a copy of the trained weights, the reference model."]
+    if not _has_reference(config):
+        return []
+    if config.training.trains == "adapter":
+        return ["No memory for a reference model: it is the model without the adapter."]
+    return ["Memory for a copy of the weights, the reference model."]
+
+
+def _has_reference(config: Config) -> bool:
+    spec, settings = method_of(config), config.training.method
+    return spec.needs_reference(settings) or spec.keeps_reference_copy(settings)
+
+
+def _label(name: str) -> str:
+    return "Held-out reward" if name == _HELD_OUT else METRICS[name].label
+
+
+def _rounded(number: int) -> str:
+    """Return a number in three digits, with thousands separated."""
+    digits = max(0, int(math.log10(number)) - 2) if number > 0 else 0
+    return f"{round(number, -digits):,}"

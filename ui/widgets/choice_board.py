@@ -1,0 +1,195 @@
+"""Two or more images side by side, as large as fits, to choose among by a click."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import PIL.Image
+from PIL import ImageTk
+
+from ui.run.background import Job
+from ui.run.pump import Pump
+from ui.theme import Theme
+from ui.thumbnails import load_fitted
+
+_GAP_PX, _LABEL_PX, _RING_PX = 16, 26, 4
+_SIDE_STEP_PX = 8  # so that resizing the window reloads little
+
+Key = tuple[Path, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an image is: the left and top of its square, and the side."""
+
+    left: float
+    top: float
+    side: int
+
+    def has(self, x: float, y: float) -> bool:
+        """Return whether a point is on the image."""
+        return self.left <= x < self.left + self.side and self.top <= y < self.top + self.side
+
+
+def places(number: int, width: int, height: int, gap: int, label: int) -> list[Place]:
+    """Return squares for some images with labels below, in the rows and columns that make them largest."""
+
+    def side_in(columns: int) -> int:
+        rows = -(-number // columns)
+        return min((width - gap * (columns - 1)) // columns, (height - gap * (rows - 1)) // rows - label)
+
+    columns = max(range(number, 0, -1), key=side_in)
+    side, rows = max(1, side_in(columns)), -(-number // columns)
+    left = (width - columns * side - gap * (columns - 1)) / 2
+    top = max(0.0, (height - rows * (side + label) - gap * (rows - 1)) / 2)
+    return [
+        Place(left + (n % columns) * (side + gap), top + (n // columns) * (side + label + gap), side)
+        for n in range(number)
+    ]
+
+
+class ChoiceBoard(tk.Canvas):
+    """Call `show` with images; a click on one calls `on_pick(number)`."""
+
+    def __init__(self, master: tk.Misc, theme: Theme, pump: Pump, on_pick: Callable[[int], object]) -> None:
+        super().__init__(master, highlightthickness=0, borderwidth=0, width=theme.px(300), height=theme.px(200))
+        self.theme = theme
+        self.images: tuple[Path, ...] = ()
+        self.marked: int | None = None
+        self._labels: Sequence[str] = ()
+        self._ahead: tuple[Path, ...] = ()
+        self._pump = pump
+        self._on_pick = on_pick
+        self._hovered: int | None = None
+        self._photos: dict[Key, ImageTk.PhotoImage | None] = {}
+        self._jobs: dict[Key, Job] = {}
+        self.bind("<Configure>", lambda _e: pump.redraw_soon(self, self.draw))
+        self.bind("<Button-1>", self._clicked)
+        self.bind("<Motion>", self._moved)
+        self.bind("<Leave>", lambda _e: self._hover(None))
+        self.apply_theme()
+
+    def apply_theme(self) -> None:
+        """Apply the colours of the current mode."""
+        self.configure(background=self.theme.colour("window"))
+        self.draw()
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether all images are on the screen, or known to be unreadable."""
+        return bool(self.images) and all((path, self._side()) in self._photos for path in self.images)
+
+    def show(
+        self, images: Sequence[Path], labels: Sequence[str], *, marked: int | None = None, ahead: Sequence[Path] = ()
+    ) -> None:
+        """Show images with the labels below them; one may be marked, and others are loaded ahead."""
+        self.images, self._labels, self.marked, self._ahead = tuple(images), tuple(labels), marked, tuple(ahead)
+        wanted = {*self.images, *self._ahead}
+        for key in [k for k in self._jobs if k[0] not in wanted]:
+            self._jobs.pop(key).cancel()
+        for key in [k for k in self._photos if k[0] not in wanted]:
+            del self._photos[key]
+        self.draw()
+
+    def destroy(self) -> None:
+        """Also cancel the images that are still being loaded."""
+        for job in self._jobs.values():
+            job.cancel()
+        self._jobs.clear()
+        self._photos.clear()  # here, on the Tk thread, not on the garbage collector's
+        self._pump.forget(self)
+        super().destroy()
+
+    def draw(self) -> None:
+        """Redraw everything."""
+        self.delete("all")
+        if self.winfo_width() <= 1 or not self.images:
+            return
+        for number, place in enumerate(self.places()):
+            self._draw_image(number, place)
+        for path in self._ahead:
+            self._load((path, self._side()))
+
+    def places(self) -> list[Place]:
+        """Return where the images are."""
+        gap, label, ring = self.theme.px(_GAP_PX), self.theme.px(_LABEL_PX), self.theme.px(_RING_PX)
+        found = places(len(self.images), self.winfo_width() - 2 * ring, self.winfo_height() - 2 * ring, gap, label)
+        return [Place(place.left + ring, place.top + ring, place.side) for place in found]
+
+    def _side(self) -> int:
+        """Return the side that images are loaded at: a little smaller than their place."""
+        side = self.places()[0].side
+        return max(_SIDE_STEP_PX, side // _SIDE_STEP_PX * _SIDE_STEP_PX)
+
+    def _draw_image(self, number: int, place: Place) -> None:
+        key = (self.images[number], self._side())
+        middle_x, middle_y = place.left + place.side / 2, place.top + place.side / 2
+        box, width, height = (place.left, place.top, place.left + place.side, place.top + place.side), 0, 0
+        photo = self._photos.get(key)
+        if photo is not None:
+            width, height = photo.width(), photo.height()
+            box = (middle_x - width / 2, middle_y - height / 2, middle_x + width / 2, middle_y + height / 2)
+            self.create_image(middle_x, middle_y, image=photo, tags="image")
+        else:
+            self.create_rectangle(*box, fill=self.theme.colour("card"), width=0)
+            if key in self._photos:
+                self._write(middle_x, middle_y, "This image cannot be shown.", "muted", anchor="center")
+            self._load(key)
+        token = "good" if number == self.marked else "accent" if number == self._hovered else ""
+        if token:
+            inset = self.theme.px(_RING_PX) / 2
+            self.create_rectangle(
+                box[0] - inset, box[1] - inset, box[2] + inset, box[3] + inset,
+                outline=self.theme.colour(token), width=self.theme.px(_RING_PX), tags="ring",
+            )  # fmt: skip
+        label = self._labels[number] if number < len(self._labels) else ""
+        below = box[3] + self.theme.px(8)
+        self._write(middle_x, below, label, "good" if number == self.marked else "label", anchor="n")
+
+    def _write(self, x: float, y: float, text: str, token: str, *, anchor: Any) -> None:
+        self.create_text(
+            x, y, text=text, fill=self.theme.colour(token), font=self.theme.font("body"), anchor=anchor, tags="label"
+        )
+
+    def _load(self, key: Key) -> None:
+        if key not in self._jobs and key not in self._photos:
+            work = partial(load_fitted, key[0], key[1], key[1], enlarge="smooth")
+            done, failed = partial(self._loaded, key), partial(self._could_not_load, key)
+            self._jobs[key] = self._pump.background.run(work, done, failed)
+
+    def _loaded(self, key: Key, image: PIL.Image.Image) -> None:
+        self._keep(key, ImageTk.PhotoImage(image, master=self))
+
+    def _could_not_load(self, key: Key, _error: Exception) -> None:
+        self._keep(key, None)
+
+    def _keep(self, key: Key, photo: ImageTk.PhotoImage | None) -> None:
+        self._jobs.pop(key, None)
+        for old in [k for k in self._photos if k[0] == key[0]]:
+            del self._photos[old]  # of another size
+        self._photos[key] = photo
+        self._pump.redraw_soon(self, self.draw)
+
+    def _number_at(self, event: tk.Event[Any]) -> int | None:
+        if not self.images:
+            return None
+        return next((n for n, place in enumerate(self.places()) if place.has(event.x, event.y)), None)
+
+    def _clicked(self, event: tk.Event[Any]) -> None:
+        number = self._number_at(event)
+        if number is not None:
+            self._on_pick(number)
+
+    def _moved(self, event: tk.Event[Any]) -> None:
+        self._hover(self._number_at(event))
+
+    def _hover(self, number: int | None) -> None:
+        if number != self._hovered:
+            self._hovered = number
+            self.configure(cursor="hand2" if number is not None else "")
+            self.draw()

@@ -1,0 +1,109 @@
+"""Tabs as the heading of a card: several views share its place. With a single view it looks like a plain heading."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from functools import partial
+
+from ui.theme import GAP, PAD, Theme
+from ui.widgets.card import Card
+from ui.widgets.panel import Panel, Text
+
+
+class TabbedCard(Card):
+    """A card with several views in one place; add widgets to the panels that `add` returns.
+
+    A view appears among the tabs once it is offered. The newest one offered is shown, until the user has chosen.
+    """
+
+    def __init__(self, master: tk.Misc, theme: Theme) -> None:
+        super().__init__(master, theme)
+        self.views: dict[str, Panel] = {}
+        self.tabs: dict[str, Tab] = {}
+        self.shown = ""
+        self._has_chosen = False
+        self._bar = Panel(self, theme, "card")
+        self._bar.pack(anchor="w", before=self.body, padx=theme.px(PAD), pady=(theme.px(12), theme.px(4)))
+        self.body.pack_configure(pady=(theme.px(2), theme.px(10)))
+        self.body.columnconfigure(0, weight=1)
+        self.body.rowconfigure(0, weight=1)
+
+    def add(self, title: str, *, is_offered: bool = False) -> Panel:
+        """Add a view and return its panel."""
+        view = Panel(self.body, self._bar.theme, "card")
+        view.grid(row=0, column=0, sticky="nsew")
+        self.views[title] = view
+        self.tabs[title] = Tab(self._bar, self._bar.theme, title, partial(self.choose, title))
+        if is_offered:
+            self.offer(title)
+        else:
+            view.grid_remove()
+        return view
+
+    def choose(self, title: str) -> None:
+        """Show a view that the user has chosen."""
+        self._has_chosen = True
+        self.show(title)
+
+    def offer(self, title: str, *, is_offered: bool = True) -> None:
+        """Add a view to the tabs, and show it unless the user has chosen another; or remove it."""
+        if is_offered == bool(self.tabs[title].winfo_manager()):
+            return
+        for tab in self.tabs.values():
+            if tab is self.tabs[title]:
+                tab.set_offered(is_offered=is_offered)
+        if not is_offered and self.shown == title:
+            self._has_chosen = False
+            self.show(next(t for t, tab in self.tabs.items() if tab.winfo_manager()))
+        elif is_offered and not self._has_chosen:
+            self.show(title)
+        self._mark()
+
+    def show(self, title: str) -> None:
+        """Show a view."""
+        if self.shown and self.shown != title:
+            self.views[self.shown].grid_remove()
+        self.shown = title
+        self.views[title].grid()
+        self._mark()
+
+    def _mark(self) -> None:
+        offered = [tab for tab in self.tabs.values() if tab.winfo_manager()]
+        for title, tab in self.tabs.items():
+            tab.mark(is_open=title == self.shown, is_alone=len(offered) == 1)
+
+
+class Tab(Panel):
+    """The title of a view; a click, Return or Space shows it."""
+
+    def __init__(self, master: tk.Misc, theme: Theme, title: str, press: Callable[[], object]) -> None:
+        super().__init__(master, theme, "card", takefocus=True, cursor="hand2")
+        self._label = Text(self, theme, title, role="heading", on="card")
+        self._label.pack()
+        self._line = Panel(self, theme, "card", height=theme.px(2))
+        self._line.pack(fill="x", pady=(theme.px(2), 0))
+        for widget in (self, self._label):
+            widget.bind("<Button-1>", lambda _e: press())
+        for key in ("<Return>", "<space>"):
+            self.bind(key, lambda _e: press())
+        self.bind("<FocusIn>", lambda _e: self._label.recolour("accent"))
+        self.bind("<FocusOut>", lambda _e: self._colour())
+        self._is_open = False
+
+    def set_offered(self, *, is_offered: bool) -> None:
+        """Add the tab to the bar, or remove it."""
+        if is_offered:
+            self.pack(side="left", padx=(0, self.theme.px(GAP * 2)))
+        else:
+            self.pack_forget()
+
+    def mark(self, *, is_open: bool, is_alone: bool) -> None:
+        """Mark the tab of the view that is shown; the only tab is a heading."""
+        self._is_open = is_open
+        self.configure(cursor="" if is_alone else "hand2", takefocus=not is_alone)
+        self._line.recolour("accent" if is_open and not is_alone else "card")
+        self._colour()
+
+    def _colour(self) -> None:
+        self._label.recolour("text" if self._is_open else "muted")
