@@ -37,6 +37,7 @@ SHORT: dict[str, dict[str, Any]] = {
         "reference": "refreshed",
         "refresh_every": 1,
     },
+    "spo": {"name": "online_dpo", "pairs": "steps", "steps": 4, "candidates": 2, "timestep_share": 1.0},
     "ddpo": {"name": "ddpo", "steps": 3, "samples_per_prompt": 2, "guidance": 2.0, "kl_weight": 0.1},
     "grpo": {"name": "grpo", "steps": 3, "group_size": 2, "guidance": 1.0, "kl_weight": 0.1},
 }

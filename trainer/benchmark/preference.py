@@ -58,7 +58,7 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What all runs start from: the model's rewards before training, and the folders of prompts and of pairs.
+    """What all runs start from: the model's rewards before training, the file of prompts and the folder of pairs.
 
     `pair_calls` is the number of calls of the denoiser that sampled the pairs.
     """
@@ -83,7 +83,7 @@ class Learned:
 def started(preset: Config, folder: Path, *, num_threads: int) -> Start:
     """Measure the demo model before training, and write the prompts and the pairs to train on into a folder."""
     learned, _ = open_prompts()
-    prompts = write_prompts(learned, folder / "prompts")
+    prompts = write_prompts(learned, folder / "prompts.txt")
     config = demo_config(preset, folder, repeats=1, epochs=1)
     machine = machine_of(config.general, config.training.precision)
     with process_settings(num_threads=num_threads, precision=config.training.precision, deterministic=False):
@@ -124,7 +124,10 @@ def preference_config(preset: Config, folder: Path, case: Case, start: Start) ->
     tree = encode(demo_config(preset, place, repeats=1, epochs=case.epochs))
     method = METHODS[case.name]
     uses_pairs = method.learns_from(method.settings(**case.method)) == "pairs"
-    tree["concepts"] = [{"path": str(start.pairs), "kind": "pairs"} if uses_pairs else {"path": str(start.prompts)}]
+    concept = (
+        {"path": str(start.pairs), "kind": "pairs"} if uses_pairs else {"path": str(start.prompts), "kind": "prompts"}
+    )
+    tree["concepts"] = [concept]
     tree["training"] |= {
         "method": dict(case.method),
         "trains": case.trains,

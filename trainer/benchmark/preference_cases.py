@@ -19,8 +19,7 @@ _CLIP_RANGE = 1e-2
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A run: the settings of its method, what it trains ("adapter" or "full"), for how long, and the
-    reward that it should reach.
+    """A run: the settings of its method, what it trains ("adapter" or "full"), for how long, and the reward to reach.
 
     An epoch covers every prompt once, or every pair.
     """
@@ -46,7 +45,7 @@ _ALIGNPROP = {
     "backprop_steps": 1,
 }
 _DPO = {"name": "dpo", "beta": 2000.0}
-# Sampling without guidance takes half the time, and a policy gradient is then on the predictions that are sampled with.
+# Without guidance, sampling takes half the time.
 _ONLINE_DPO = {
     "name": "online_dpo",
     "steps": NUM_STEPS,

@@ -23,7 +23,7 @@ from modules.sampling.prediction import guided_prediction
 from modules.system.devices import CPU, move
 from trainer import phases
 from trainer.benchmark.preference_cases import GUIDANCE, NUM_STEPS
-from trainer.demo.images import OPEN_TEMPLATES, DrawnImage, Scene, draw_scene, write_caption
+from trainer.demo.images import OPEN_TEMPLATES, DrawnImage, Scene, write_caption
 from trainer.demo.quality import Prompt
 from trainer.demo.shapes import COLOURS, IMAGE_SIZE_PX, SHAPES
 from trainer.run.machine import Machine
@@ -90,15 +90,11 @@ def _shape(family: ModelFamily, size: Size) -> tuple[int, int, int]:
     return family.spec.latent_channels, size.height_px // factor, size.width_px // factor
 
 
-def write_prompts(prompts: Sequence[Prompt], folder: Path) -> Path:
-    """Write an image and a caption for each prompt; methods that learn from prompts do not train on the images."""
-    generator = np.random.default_rng(0)
-    folder.mkdir(parents=True)
-    for index, prompt in enumerate(prompts):
-        ground = next(name for name in COLOURS if name != prompt.scene.colour)
-        image = draw_scene(Scene(prompt.scene.shape, prompt.scene.colour, ground), generator)
-        _write_image(image, folder / f"{index:03d}.png", prompt.text)
-    return folder
+def write_prompts(prompts: Sequence[Prompt], path: Path) -> Path:
+    """Write prompts into a text file, one per line; a missing folder is created."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(prompt.text + "\n" for prompt in prompts), encoding="utf-8")
+    return path
 
 
 def write_pairs(
