@@ -34,12 +34,16 @@ _HIDDEN = "a hidden file"
 class Skipped:
     """A file that looks like an image but cannot be used, with the reason.
 
-    Also a metadata file with a problem. `setting` is the field of the concept that causes it, where one does.
+    Also a metadata file with a problem. `setting` is the field of the concept that causes it, where one does. With
+    `is_part` the file itself is used, and `reason` says which part of it is left out; with `is_normal`, nothing is
+    wrong with that.
     """
 
     path: Path
     reason: str
     setting: str = ""
+    is_part: bool = False
+    is_normal: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -448,6 +448,21 @@ def test_the_check_names_images_without_a_partner(tiny_sd: Path, tmp_path: Path)
     assert "there is no folder rejected beside it" in said
 
 
+def test_the_check_counts_pairs_that_are_left_out_of_a_file(tiny_sd: Path, tmp_path: Path) -> None:
+    """The file is used, and ties are normal: nothing needs to be repaired."""
+    pairs = draw_pairs(tmp_path / "pairs", sizes=[(64, 64)] * 3)
+    rows = [f"chosen/00{n}.png,rejected/00{n}.png,{label},{1 - label:g}" for n, label in enumerate((1, 0, 0.5))]
+    file = pairs / "votes.csv"
+    file.write_text("\n".join(["image_0,image_1,label_0,label_1", *rows]) + "\n", encoding="utf-8")
+    config = laid_over(dpo_config(tmp_path, tiny_sd, pairs), {"concepts": [{"path": str(file), "kind": "pairs"}]})
+    [found] = [p for p in check(config).problems if "votes.csv" in p.message]
+    assert found.message == "votes.csv: 1 pair is left out: no image is preferred (ties)."
+    assert (found.severity, found.advice) == ("info", "")
+    file.write_text(f"image_0,image_1,label_0,label_1\n{rows[2]}\nchosen/000.png,,1,0\n", encoding="utf-8")
+    [error] = [p for p in check(config).errors if "votes.csv" in p.message]
+    assert "contains no pair of images: votes.csv: 1 pair is left out: no image is preferred (ties); " in error.message
+
+
 def test_the_plan_and_the_doctor_know_both_images(tiny_sd: Path, tmp_path: Path) -> None:
     pairs = draw_pairs(tmp_path / "pairs", sizes=[(64, 64)] * 2)
     config = dpo_config(tmp_path, tiny_sd, pairs)

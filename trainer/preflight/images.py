@@ -93,9 +93,14 @@ def problems_of_images(config: Config, training: Dataset, validation: Dataset) -
         # Wrong settings are reported with the captions.
         if not s.setting and not any(_is_in(s.path, f) for f in reported)
     ]
-    if skipped:
-        advice = "Repair them, or remove them from the folder." if len(skipped) > 1 else "Repair or remove it."
-        yield Problem("concepts", f"{_skipped(skipped)}.", "warning", advice)
+    files, parts = [s for s in skipped if not s.is_part], [s for s in skipped if s.is_part]
+    if files:
+        advice = "Repair them, or remove them from the folder." if len(files) > 1 else "Repair or remove it."
+        yield Problem("concepts", f"{_skipped(files)}.", "warning", advice)
+    if normal := [s for s in parts if s.is_normal]:
+        yield Problem("concepts", f"{_named(normal)}.", "info")
+    if wrong := [s for s in parts if not s.is_normal]:
+        yield Problem("concepts", f"{_named(wrong)}.", "warning", "Correct these rows, or remove them.")
     yield from _same_pairs(training)
     yield from _folders_used_twice(config)
     yield from _trained_and_validated(config, training, validation)
@@ -131,7 +136,8 @@ def _empty_concepts(config: Config, training: Dataset, validation: Dataset) -> I
                 continue
             folder = from_root(config.concepts[index].path)
             broken = [s for s in dataset.skipped if _is_in(s.path, folder)]
-            why = f": {_skipped(broken)}" if broken else ""
+            are_parts = all(s.is_part for s in broken)
+            why = f": {_named(broken) if are_parts else _skipped(broken)}" if broken else ""
             what, advice = "readable image", "Check the folder, or include its subfolders."
             if not config.concepts[index].has_images:
                 what = "prompt"
@@ -157,9 +163,12 @@ def _is_in(path: Path, source: Path) -> bool:
 
 def _skipped(files: Sequence[Skipped]) -> str:
     """Return how many files are skipped, the first few with their reasons; `check` lists all (`Preview.skipped`)."""
-    named = "; ".join(f"{s.path.name}: {s.reason}" for s in files[:_MAX_NAMED])
-    more = f"; and {len(files) - _MAX_NAMED:,} more" if len(files) > _MAX_NAMED else ""
-    return f"{count(len(files), 'file')} {'is' if len(files) == 1 else 'are'} skipped ({named}{more})"
+    return f"{count(len(files), 'file')} {'is' if len(files) == 1 else 'are'} skipped ({_named(files)})"
+
+
+def _named(skipped: Sequence[Skipped]) -> str:
+    named = "; ".join(f"{s.path.name}: {s.reason}" for s in skipped[:_MAX_NAMED])
+    return f"{named}; and {len(skipped) - _MAX_NAMED:,} more" if len(skipped) > _MAX_NAMED else named
 
 
 def _folders_used_twice(config: Config) -> Iterator[Problem]:
