@@ -141,6 +141,10 @@ def _empty_concepts(config: Config, training: Dataset, validation: Dataset) -> I
             what, advice = "readable image", "Check the folder, or include its subfolders."
             if not config.concepts[index].has_images:
                 what = "prompt"
+                if folder.is_file():
+                    advice = "Write a prompt per line; empty lines and lines that begin with # are left out."
+                    if folder.suffix.lower() != ".txt":
+                        advice = "Check the file: each row has a prompt in its column text, caption or prompt."
             elif config.concepts[index].holds_pairs:
                 what = "pair of images"
                 advice = (
