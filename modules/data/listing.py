@@ -35,7 +35,7 @@ class Skipped:
     """A file that looks like an image but cannot be used, with the reason.
 
     Also a metadata file with a problem. `setting` is the field of the concept that causes it, where one does. With
-    `is_part` the file itself is used, and `reason` says which part of it is left out; with `is_normal`, nothing is
+    `is_part` the file itself is used, and `reason` names the part of it that is left out; with `is_normal`, nothing is
     wrong with that.
     """
 
