@@ -298,6 +298,15 @@ def test_no_reward_model_is_needed_and_a_held_out_reward_is_measured(
     assert all(s.metrics["reward"] == s.metrics["reward/contrast"] for s in logged.of(StepFinished))
 
 
+def test_early_stopping_without_any_reward_model_is_warned_of(config: Config) -> None:
+    """Nothing is measured: the run would never stop early, and there is nothing to measure more often."""
+    never = laid_over(config, {"reward": {"measure_every": {"n": 1000, "unit": "step"}}})
+    assert not [p for p in check(never).problems if p.path.startswith("reward.")]
+    [found] = problems_of(laid_over(never, {"reward": {"early_stopping_patience": 5}}))
+    assert (found.path, found.severity) == ("reward.early_stopping_patience", "warning")
+    assert "no reward model" in found.message
+
+
 def test_four_images_are_shown_in_full_size(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[tuple[int, ...]] = []
 
