@@ -27,7 +27,7 @@ def _had(wanted: Wanted, context: RewardContext) -> Path:
     if context.offline:
         raise DarkroomError(
             f"The reward needs {wanted.words}, which is not on this computer, and offline mode is on.",
-            advice="Switch off offline mode, or download it yourself and enter its path in the reward model's settings.",
+            advice="Switch off offline mode, or download it yourself and enter its path as the reward model's file.",
         )
     return _fetched(wanted, context)
 
