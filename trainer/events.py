@@ -52,6 +52,7 @@ class RunStarted:
     device: str
     num_threads: int
     num_prompts: int = 0
+    num_pairs: int = 0
 
 
 @dataclass(frozen=True, slots=True)

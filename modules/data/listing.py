@@ -35,13 +35,16 @@ class Skipped:
     """A file that looks like an image but cannot be used, with the reason.
 
     Also a metadata file with a problem. `setting` is the field of the concept that causes it, where one does;
-    `is_too_small` is set for images that the minimum size or "Never upscale" leaves out.
+    `is_too_small` is set for images that the minimum size or "Never upscale" leaves out. With `is_part` the file itself
+    is used, and `reason` names the part of it that is left out; with `is_normal`, nothing is wrong with that.
     """
 
     path: Path
     reason: str
     setting: str = ""
     is_too_small: bool = False
+    is_part: bool = False
+    is_normal: bool = False
 
 
 @dataclass(frozen=True, slots=True)

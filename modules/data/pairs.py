@@ -135,15 +135,15 @@ class _Rows:
     def skipped(self) -> Iterator[Skipped]:
         """Yield what is left out of the file, with the reason."""
         yield from (Skipped(self.file, problem.reason) for problem in self.problems)
-        for number, reason in (
-            (self.num_ties, "no image is preferred (ties)"),
-            (self.num_without_label, "no label"),
-            (self.num_incomplete, "two images are not named"),
-            (self.num_same, "the chosen and the rejected image are the same file"),
+        for number, reason, is_normal in (
+            (self.num_ties, "no image is preferred (ties)", True),
+            (self.num_without_label, "no label", True),
+            (self.num_incomplete, "two images are not named", False),
+            (self.num_same, "the chosen and the rejected image are the same file", False),
         ):
             if number:
                 left_out = "1 pair is left out" if number == 1 else f"{number:,} pairs are left out"
-                yield Skipped(self.file, f"{left_out}: {reason}")
+                yield Skipped(self.file, f"{left_out}: {reason}", is_part=True, is_normal=is_normal)
 
 
 def _of_tables(files: Iterable[Path], caption_columns: Sequence[str], skipped: Sequence[Skipped]) -> PairListing:

@@ -146,9 +146,10 @@ def describe_buckets(rows: Sequence[PlanRow]) -> list[str]:
     for bucket, inside in sorted(by_bucket.items(), key=lambda item: -len(item[1])):
         if of_images := [row for row in inside if row.size]:
             scales = [row.scale or 0.0 for row in of_images]
+            what = "pair" if all(row.rejected_image for row in of_images) else "image"
             cropped = sum(_cropped(row) for row in of_images) / len(of_images)
             lines.append(
-                f"{_numbers(bucket, 'image', of_images)}  "
+                f"{_numbers(bucket, what, of_images)}  "
                 f"scale {min(scales):.2f} to {max(scales):.2f}  {cropped:4.0%} cropped"
             )
         if of_prompts := [row for row in inside if not row.size]:

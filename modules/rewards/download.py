@@ -26,8 +26,8 @@ def _had(wanted: Wanted, context: RewardContext) -> Path:
         return found
     if context.offline:
         raise DarkroomError(
-            f"The reward needs {wanted.words}, which is not on this computer, and downloads are turned off.",
-            advice="Allow downloads once, or download it yourself and enter its path in the reward model's settings.",
+            f"The reward needs {wanted.words}, which is not on this computer, and offline mode is on.",
+            advice="Switch off offline mode, or download it yourself and enter its path as the reward model's file.",
         )
     return _fetched(wanted, context)
 

@@ -59,8 +59,8 @@ def _files(path: str, scorer: Scorer, *, offline: bool, hub_cache_dir: str) -> I
         if offline:
             yield Problem(
                 where,
-                f"{label} needs {wanted.words} ({size}), which is not on this computer, and downloads are turned off.",
-                advice="Allow downloads once, or download it yourself and enter its path here.",
+                f"{label} needs {wanted.words} ({size}), which is not on this computer, and offline mode is on.",
+                advice="Switch off offline mode, or download it yourself and enter its path here.",
             )
         else:
             message = f"{label} needs {wanted.words} ({size}). It will be downloaded when the run starts."

@@ -39,7 +39,7 @@ class RewardFile:
     def size_words(self) -> str:
         """The size of the download as text, in GB or MB."""
         size = self.size_bytes
-        return f"{size / 1e9:.1f} GB" if size >= 5e8 else f"{size / 1e6:.0f} MB"
+        return f"{size / 1e9:.1f} GB" if size >= 5e8 else f"{max(size / 1e6, 1):.0f} MB"
 
 
 @dataclass(frozen=True, slots=True)

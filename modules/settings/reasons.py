@@ -20,12 +20,15 @@ _KINDS: Mapping[str, str] = {
     "bool_parsing": "it should be true or false",
     "string_type": "it should be text",
     "tuple_type": "it should be a list",
+    "model_type": "it should be a group of settings in braces",
     "too_short": "it should have at least one entry",
 }
 
 
 def reason_of(finding: Mapping[str, Any]) -> str:
     """Return one pydantic finding as half a sentence, without a full stop: what the value should be."""
+    if finding["type"] == "model_type" and finding["ctx"]["class_name"] == "Every":
+        return 'it should be a number and a unit, such as {"n": 10, "unit": "step"}'
     if finding["type"] in _KINDS:
         return _KINDS[finding["type"]]
     if finding["type"] == "union_tag_invalid":

@@ -21,7 +21,7 @@ from tests.builders.runs import Ran, assert_equal_tensors, run
 from tests.training.test_online_dpo import HARD, ONLINE, steps_of
 from trainer.commands import Pause, Resume, Stop
 from trainer.data.datasets import dataset_settings
-from trainer.events import BackupSaved, Event, PhaseChanged, RewardMeasured, RunStarted, StepFinished
+from trainer.events import BackupSaved, Event, PhaseChanged, RewardMeasured, RunStarted, StepFinished, WarningRaised
 from trainer.methods import choosing
 from trainer.preflight import check
 from trainer.rollout_events import ChoicesWanted, RolloutSampled
@@ -223,6 +223,26 @@ def test_a_removed_request_counts_as_skipped(config: Config, monkeypatch: pytest
     assert [s.metrics["equal_rewards"] for s in ran.of(StepFinished)] == [0.75, 0.75, 0.0, 0.0]
 
 
+def test_an_answer_that_is_not_valid_is_said_once(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run would otherwise wait for ever, and nobody would know why."""
+    looks: list[str] = []
+
+    def before(num_answered: int) -> bool:
+        [first, *_] = open_requests(person.run_dir)
+        if len(looks) < 4:
+            (first.folder / "answer.json").write_text('{"best": 0, "worst": 2}')
+            looks.append(first.name)
+            return False
+        return True
+
+    person = Chooser(brighter, before)
+    ran = person.run(config, monkeypatch)
+    assert ran.finished.step == 4
+    warned = [w for w in ran.of(WarningRaised) if "answer" in w.message]
+    assert [(looks[0] in w.message, '{"best": 0, "worst": 2}' in w.message) for w in warned] == [(True, True)]
+    assert "from 0 to 1" in warned[0].advice
+
+
 def test_a_run_is_paused_while_it_waits(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     phases: list[str] = []
     sent: list[Any] = []
@@ -276,6 +296,15 @@ def test_no_reward_model_is_needed_and_a_held_out_reward_is_measured(
     models = {"models": [{"kind": "contrast"}], "measure_every": {"unit": "never"}}
     logged = Chooser(brighter).run(laid_over(config, {"reward": models}), monkeypatch)
     assert all(s.metrics["reward"] == s.metrics["reward/contrast"] for s in logged.of(StepFinished))
+
+
+def test_early_stopping_without_any_reward_model_is_warned_of(config: Config) -> None:
+    """Nothing is measured: the run would never stop early, and there is nothing to measure more often."""
+    never = laid_over(config, {"reward": {"measure_every": {"n": 1000, "unit": "step"}}})
+    assert not [p for p in check(never).problems if p.path.startswith("reward.")]
+    [found] = problems_of(laid_over(never, {"reward": {"early_stopping_patience": 5}}))
+    assert (found.path, found.severity) == ("reward.early_stopping_patience", "warning")
+    assert "no reward model" in found.message
 
 
 def test_four_images_are_shown_in_full_size(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:

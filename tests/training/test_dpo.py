@@ -16,7 +16,7 @@ from modules.config.schema import Config
 from modules.data.batch import Batch
 from modules.data.datasets import build_datasets
 from modules.data.order import SampleIndex
-from modules.data.plan_table import plan_rows
+from modules.data.plan_table import describe_buckets, plan_rows
 from modules.data.versions import ImageVersions
 from modules.families.protocol import ModelFamily
 from modules.memory.frozen_copy import FrozenCopy
@@ -29,9 +29,11 @@ from tests.builders.pairs import draw_pairs
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from tests.training.test_checkpointing import FRAME, Loss, assert_equal_gradients, gradients, memory_of, with_lora
 from tests.training.test_checkpointing import trained as trained_family
+from trainer.cli.console import words
 from trainer.commands import Stop
 from trainer.data.datasets import dataset_settings
-from trainer.events import CacheFilled, StepFinished, ValidationFinished
+from trainer.data_words import data_words
+from trainer.events import CacheFilled, RunStarted, StepFinished, ValidationFinished
 from trainer.methods import dpo
 from trainer.methods.denoise import Denoise
 from trainer.methods.dpo import Dpo, PairLoss
@@ -41,6 +43,7 @@ from trainer.preflight.doctor import examine
 from trainer.run.prune import unused_by
 from trainer.step.precision import Precision
 from trainer.step.prior import prior_mode
+from ui.run.words import preview_lines
 
 FULL: dict[str, Any] = {"training": {"trains": "full"}, "output": {"dtype": "float32"}}
 MODELS = ["tiny_sd", "tiny_sd2", "tiny_sdxl", "tiny_sdxl_v"]  # the second and the last predict v
@@ -446,6 +449,38 @@ def test_the_check_names_images_without_a_partner(tiny_sd: Path, tmp_path: Path)
     [said] = messages(config)
     assert "contains no pair of images" in said
     assert "there is no folder rejected beside it" in said
+
+
+def test_pairs_are_called_pairs(tiny_sd: Path, tmp_path: Path) -> None:
+    """In the check, in the window's preview, and at the start of a run."""
+    pairs = draw_pairs(tmp_path / "pairs", sizes=[(64, 64)] * 3)
+    config = dpo_config(tmp_path, tiny_sd, pairs)
+    preview = check(config).preview
+    assert preview is not None
+    assert (preview.num_images, preview.num_pairs) == (3, 3)
+    assert any(line.startswith("3 pairs, ") for line in preview_lines(preview))
+    datasets = build_datasets(dataset_settings(config))
+    rows = plan_rows(datasets.training, datasets.plans, ImageVersions(datasets.training, 0, is_cached=True), epochs=1)
+    assert "3 pairs" in describe_buckets(rows)[0]
+    [started] = run(config).of(RunStarted)
+    assert "\n3 pairs, " in words(started)
+    assert data_words(5, 1, 2) == "3 images and 2 pairs and 1 prompt"
+    assert data_words(0, 0) == "0 images"
+
+
+def test_the_check_counts_pairs_that_are_left_out_of_a_file(tiny_sd: Path, tmp_path: Path) -> None:
+    """The file is used, and ties are normal: nothing needs to be repaired."""
+    pairs = draw_pairs(tmp_path / "pairs", sizes=[(64, 64)] * 3)
+    rows = [f"chosen/00{n}.png,rejected/00{n}.png,{label},{1 - label:g}" for n, label in enumerate((1, 0, 0.5))]
+    file = pairs / "votes.csv"
+    file.write_text("\n".join(["image_0,image_1,label_0,label_1", *rows]) + "\n", encoding="utf-8")
+    config = laid_over(dpo_config(tmp_path, tiny_sd, pairs), {"concepts": [{"path": str(file), "kind": "pairs"}]})
+    [found] = [p for p in check(config).problems if "votes.csv" in p.message]
+    assert found.message == "votes.csv: 1 pair is left out: no image is preferred (ties)."
+    assert (found.severity, found.advice) == ("info", "")
+    file.write_text(f"image_0,image_1,label_0,label_1\n{rows[2]}\nchosen/000.png,,1,0\n", encoding="utf-8")
+    [error] = [p for p in check(config).errors if "votes.csv" in p.message]
+    assert "contains no pair of images: votes.csv: 1 pair is left out: no image is preferred (ties); " in error.message
 
 
 def test_the_plan_and_the_doctor_know_both_images(tiny_sd: Path, tmp_path: Path) -> None:

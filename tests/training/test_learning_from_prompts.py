@@ -206,6 +206,7 @@ def test_an_empty_file_of_prompts_and_a_missing_one_are_named(tiny_sd: Path, tmp
     (tmp_path / "prompts.txt").write_text("# nothing\n\n", encoding="utf-8")
     (error,) = check(config).errors
     assert error.message == "The concept prompts.txt contains no prompt."
+    assert error.advice.startswith("Write a prompt per line")
     (tmp_path / "prompts.txt").unlink()
     (error,) = check(config).errors
     assert "The file or folder" in error.message

@@ -92,6 +92,8 @@ def test_any_value_is_set_or_is_a_problem_and_then_nothing_changes(path: str, va
         ("data.resolution_px", [], "it should have at least one entry."),
         ("data.resolution_px", [16], "at least 32"),
         ("sampling.every", {"n": 1, "unit": "week"}, "is not valid"),
+        ("sampling.every", "2step", """it should be a number and a unit, such as {"n": 10, "unit": "step"}."""),
+        ("backup", 3, "it should be a group of settings in braces."),
         pytest.param("general.seed", 10**5000, "is not valid", id="seed of 5000 digits"),
         ("darkroom_version", 1, "is not valid"),
     ],

@@ -234,7 +234,7 @@ def test_rewards_without_files_need_nothing(tmp_path: Path) -> None:
         ("pickscore", ["config.json and model.safetensors of yuvalkirstain/PickScore_v1", "3.9 GB"]),
         ("clip_score", ["openai/clip-vit-large-patch14", "1.7 GB"]),
         ("hps", ["HPS_v2_compressed.pt of xswu/HPSv2", "2.0 GB"]),
-        ("aesthetic", ["aesthetic-model.pth of trl-lib/ddpo-aesthetic-predictor", "4 MB"]),
+        ("aesthetic", ["aesthetic-model.pth of trl-lib/ddpo-aesthetic-predictor", "4 MB", "offline mode is on"]),
     ],
 )
 def test_missing_files_are_named_with_their_repository(kind: str, words: list[str], tmp_path: Path) -> None:
@@ -245,6 +245,11 @@ def test_missing_files_are_named_with_their_repository(kind: str, words: list[st
     with_network = problems_of([Scorer(kind=kind)], tmp_path, offline=False)
     assert {p.severity for p in with_network} == {"info"}
     assert "downloaded when the run starts" in with_network[0].message
+
+
+def test_a_small_download_has_a_size(tmp_path: Path) -> None:
+    """The vocabulary of ImageReward was "about 0 MB"."""
+    assert not [p.message for p in problems_of([Scorer(kind="image_reward")], tmp_path) if "about 0 MB" in p.message]
 
 
 def test_downloaded_files_are_found(tmp_path: Path) -> None:
@@ -415,6 +420,7 @@ BLIND = "\n\nscore.is_differentiable = False\n"
         "import torch\n    return torch.tensor([0.25, torch.nan, torch.nan], dtype=torch.float64)",
         # Images arrive without gradient on the CPU, so that numpy and Pillow can read them at once.
         "import numpy\n    assert images.numpy().shape == (3, 3, 8, 8)\n    return [0.25, None, None]",
+        "assert isinstance(prompts, list)\n    return [0.25, None, None]",  # also where the caller has a tuple
         "return [0.25, float('inf'), float('-inf')]",  # masked by the composite
     ],
 )
@@ -422,7 +428,7 @@ def test_a_function_without_gradient_may_return_lists_and_miss_scores(tmp_path: 
     file = written(tmp_path, f"def score(images, prompts):\n    {body}{BLIND}")
     mine = load_user_reward(file, "score", {hash_of(file)})
     composite = CompositeReward((RewardModel("mine", mine, 2.0), RewardModel("light", Says((1.0, 2.0, NAN)), 1.0)))
-    scores = composite(IMAGES.clone().requires_grad_(), PROMPTS)
+    scores = composite(IMAGES.clone().requires_grad_(), tuple(PROMPTS))
     assert scores.by_name["mine"].isnan().tolist() == [False, True, True]
     assert scores.total_B[:2].tolist() == [1.5, 2.0]
     assert scores.total_B[2].isnan()

@@ -94,7 +94,7 @@ def test_the_check_says_what_a_step_costs(tiny_sd: Path, tmp_path: Path) -> None
     assert report.preview is not None, report.problems
     assert report.preview.passes == (
         "A step samples 16 images and passes 160 images through the UNet without gradient and 128 with it, which takes "
-        "as long as about 23 denoising steps."
+        "about 23 times as long as a step of the method Denoising."
     )
     assert describe_passes(config_of(tmp_path, {"name": "denoise"})) == ""
 

@@ -16,6 +16,7 @@ from modules.system.problem import Problem, count
 from trainer.cli import Verb
 from trainer.cli.options import add_allow_code, add_config_argument, allowed_code, describe, read_config
 from trainer.cli.plan import plan_lines
+from trainer.data_words import data_words
 from trainer.preflight import Report, check
 
 _MAX_CAPTIONS = 100
@@ -64,9 +65,8 @@ def _preview(report: Report) -> str:
     if preview is None:
         return ""
     sizes = ", ".join(f"{number:,} at {size}" for size, number in preview.buckets)
-    numbers = [count(preview.num_images, "image")] if preview.num_images else []
-    numbers += [count(preview.num_prompts, "prompt")] if preview.num_prompts else []
-    images = f"{' and '.join(numbers)} ({sizes})" if sizes else "No images"
+    words = data_words(preview.num_images, preview.num_prompts, preview.num_pairs)
+    images = f"{words} ({sizes})" if sizes else "No images"
     model, passes, memory = (f"{line}\n" if line else "" for line in (preview.model, preview.passes, preview.memory))
     return (
         f"{model}{images}, {preview.num_validation_images} for validation.\n"

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, Protocol, TextIO
 
 from modules.system.problem import count
+from trainer.data_words import data_words
 from trainer.event_lines import to_line
 from trainer.events import (
     BackupSaved,
@@ -123,19 +124,14 @@ class Console:
         self._meter.close()
 
 
-def _images_and_prompts(event: RunStarted) -> str:
-    images = count(event.num_images, "image")
-    if not event.num_prompts:
-        return images
-    prompts = count(event.num_prompts, "prompt")
-    return f"{images} and {prompts}" if event.num_images else prompts
-
-
 def words(event: Event) -> str:
     """Return an event as a line of text; empty for events that are shown as progress."""
     match event:
         case RunStarted():
-            parts, images = " and ".join(event.trained_parts), _images_and_prompts(event)
+            parts, images = (
+                " and ".join(event.trained_parts),
+                data_words(event.num_images, event.num_prompts, event.num_pairs),
+            )
             steps, epochs = count(event.total_steps, "step"), count(event.epochs, "epoch")
             return (
                 f"Run in {event.run_dir}\n{images}, {steps} over {epochs}; training {parts} "

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from modules.system.problem import count
-from trainer.events import PhaseChanged
+from trainer.events import PhaseChanged, WarningRaised
 from trainer.methods.protocol import StepContext
 from trainer.methods.rollout_images import Extremes, as_images
 from trainer.methods.rollouts import Chunk
@@ -33,6 +33,7 @@ from trainer.run_folder.choices import (
     kept_answer,
     request_named,
     withdraw,
+    wrong_answer,
 )
 
 _SECONDS = 0.25  # between two looks at the folder
@@ -90,12 +91,14 @@ def wait_for_choices(
     """
     context.emit(PhaseChanged("choosing", f"{count(len(requests), 'choice')} to make"))
     num_open, answers = -1, list[Answer | None]()
+    wrong: set[tuple[str, str]] = set()
     while num_open:
         answers = [_answer_now(request) for request in requests]
         if answers.count(None) != num_open:
             num_open = answers.count(None)
             context.emit(ChoicesWanted(step, str(choices_dir(context.run_dir)), num_open))
         if num_open:
+            _warn_of_wrong(requests, wrong, context)
             context.check()
             wait()
     given = [SKIP if one is None else one for one in answers]
@@ -108,6 +111,28 @@ def wait_for_choices(
 
 def _answer_now(request: Request) -> Answer | None:
     return answer_of(request) if request.folder.exists() else SKIP
+
+
+def _warn_of_wrong(requests: Sequence[Request], former: set[tuple[str, str]], context: StepContext) -> None:
+    """Warn once of each answer that is not valid, when it is seen for the second time: it may still be being written.
+
+    `former` are the answers seen at former looks, by their requests and texts; those seen now are added.
+    """
+    for request in requests:
+        text = wrong_answer(request)
+        if not text:
+            continue
+        seen, warned = (request.name, text), (request.name, f"warned: {text}")
+        if seen in former and warned not in former:
+            former.add(warned)
+            context.emit(
+                WarningRaised(
+                    f"The answer to {request.name} is not valid, so the run still waits for it: {text}",
+                    'Write {"best": 0, "worst": 1} with the numbers of two images from 0 to '
+                    f'{len(request.images) - 1}, {{"verdict": "tie"}} or {{"verdict": "skip"}}.',
+                )
+            )
+        former.add(seen)
 
 
 def _extremes(given: Answer) -> Extremes | None:

@@ -139,6 +139,7 @@ def _preview(
     return Preview(
         num_images=sum(e.image.has_image for e in training.examples),
         num_prompts=sum(not e.image.has_image for e in training.examples),
+        num_pairs=sum(e.image.rejected is not None for e in training.examples),
         num_validation_images=len(validation.examples),
         num_without_caption=sum(not e.image.captions for e in training.examples),
         buckets=tuple((str(size), count) for size, count in training.bucket_counts.items()),

@@ -93,11 +93,16 @@ def problems_of_images(config: Config, training: Dataset, validation: Dataset) -
         # Wrong settings are reported with the captions.
         if not s.setting and not any(_is_in(s.path, f) for f in reported)
     ]
-    if faulty := [s for s in skipped if not s.is_too_small]:
+    files, parts = [s for s in skipped if not s.is_part], [s for s in skipped if s.is_part]
+    if faulty := [s for s in files if not s.is_too_small]:
         advice = "Repair them, or remove them from the folder." if len(faulty) > 1 else "Repair or remove it."
         yield Problem("concepts", f"{_skipped(faulty)}.", "warning", advice)
-    if small := [s for s in skipped if s.is_too_small]:
+    if small := [s for s in files if s.is_too_small]:
         yield Problem("concepts", f"{_skipped(small)}.", "warning", _advice_on_small_images(config))
+    if normal := [s for s in parts if s.is_normal]:
+        yield Problem("concepts", f"{_named(normal)}.", "info")
+    if wrong := [s for s in parts if not s.is_normal]:
+        yield Problem("concepts", f"{_named(wrong)}.", "warning", "Correct these rows, or remove them.")
     yield from _same_pairs(training)
     yield from _folders_used_twice(config)
     yield from _trained_and_validated(config, training, validation)
@@ -133,10 +138,15 @@ def _empty_concepts(config: Config, training: Dataset, validation: Dataset) -> I
                 continue
             folder = from_root(config.concepts[index].path)
             broken = [s for s in dataset.skipped if _is_in(s.path, folder)]
-            why = f": {_skipped(broken)}" if broken else ""
+            are_parts = all(s.is_part for s in broken)
+            why = f": {_named(broken) if are_parts else _skipped(broken)}" if broken else ""
             what, advice = "readable image", "Check the folder, or include its subfolders."
             if not config.concepts[index].has_images:
                 what = "prompt"
+                if folder.is_file():
+                    advice = "Write a prompt per line; empty lines and lines that begin with # are left out."
+                    if folder.suffix.lower() != ".txt":
+                        advice = "Check the file: each row has a prompt in its column text, caption or prompt."
             elif config.concepts[index].holds_pairs:
                 what = "pair of images"
                 advice = (
@@ -169,9 +179,12 @@ def _is_in(path: Path, source: Path) -> bool:
 
 def _skipped(files: Sequence[Skipped]) -> str:
     """Return how many files are skipped, the first few with their reasons; `check` lists all (`Preview.skipped`)."""
-    named = "; ".join(f"{s.path.name}: {s.reason}" for s in files[:_MAX_NAMED])
-    more = f"; and {len(files) - _MAX_NAMED:,} more" if len(files) > _MAX_NAMED else ""
-    return f"{count(len(files), 'file')} {'is' if len(files) == 1 else 'are'} skipped ({named}{more})"
+    return f"{count(len(files), 'file')} {'is' if len(files) == 1 else 'are'} skipped ({_named(files)})"
+
+
+def _named(skipped: Sequence[Skipped]) -> str:
+    named = "; ".join(f"{s.path.name}: {s.reason}" for s in skipped[:_MAX_NAMED])
+    return f"{named}; and {len(skipped) - _MAX_NAMED:,} more" if len(skipped) > _MAX_NAMED else named
 
 
 def _folders_used_twice(config: Config) -> Iterator[Problem]:

@@ -32,6 +32,8 @@ class Preview:
     """What a step costs in passes through the denoiser; empty for a method whose steps only denoise."""
     num_prompts: int = 0
     """The number of prompts without an image."""
+    num_pairs: int = 0
+    """How many of the images are pairs, counted as one."""
     captions: tuple[tuple[str, str], ...] = ()
     """Files and what is to be known about their captions: missing, empty, in another encoding, long."""
 

@@ -18,7 +18,8 @@ def describe_passes(config: Config) -> str:
     sampled = f" samples {count(round(passes.num_sampled), 'image')} and" if passes.num_sampled >= 1 else ""
     return (
         f"A step{sampled} passes {_number(passes.without_gradient)} images through the {denoiser} without gradient and "
-        f"{_number(passes.with_gradient)} with it, which takes as long as about {_number(times)} denoising steps."
+        f"{_number(passes.with_gradient)} with it, which takes about {_number(times)} times as long as a "
+        "step of the method Denoising."
     )
 
 

@@ -271,5 +271,6 @@ def _announce(setup: RunSetup, training: Training, model: LoadedModel, loaders: 
             device=str(setup.machine.train_device),
             num_threads=setup.num_threads,
             num_prompts=num_prompts,
+            num_pairs=sum(e.image.rejected is not None for e in loaders.training.dataset.examples),
         )
     )

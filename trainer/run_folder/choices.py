@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from modules.system.atomic import atomic_folder, write_bytes, write_text
+from modules.system.problem import cut
 
 Verdict = Literal["chosen", "tie", "skip"]
 
@@ -120,6 +121,15 @@ def answer_of(request: Request) -> Answer | None:
         return Answer(content["verdict"])
     best, worst = content.get("best"), content.get("worst")
     return Answer("chosen", best, worst) if _is_valid(best, worst, len(request.images)) else None
+
+
+def wrong_answer(request: Request) -> str:
+    """Return the text of an answer to a request that is none, shortened; empty if there is no answer or a valid one."""
+    try:
+        given = (request.folder / _ANSWER).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return cut(given.strip() or "(empty)", max_chars=80) if answer_of(request) is None else ""
 
 
 def keep_pair(run_dir: Path, request: Request, given: Answer) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from modules.families.registry import FAMILIES
 from modules.system.problem import count
+from trainer.data_words import data_words
 from trainer.events import SampleReady
 from trainer.rollout_events import Mark, RolloutSampled, SampledImage
 from ui.context import Context
@@ -19,7 +20,7 @@ from ui.pages.page import PageFrame
 from ui.run.metric_curves import short_number
 from ui.run.rollout_words import image_words, rollout_line
 from ui.run.run_state import RunState
-from ui.run.words import images_and_prompts, preview_lines, rate, reward_line, validation_line
+from ui.run.words import preview_lines, rate, reward_line, validation_line
 from ui.theme import PAD
 from ui.widgets.card import Card
 from ui.widgets.chart import LossChart
@@ -198,7 +199,8 @@ class RunPage:
             lines.append(validation_line(state.validation))
         if state.rewards:
             lines.append(reward_line(state.rewards[-1]))
-        lines.append(f"{images_and_prompts(started.num_images, started.num_prompts)} on {started.device}")
+        words = data_words(started.num_images, started.num_prompts, started.num_pairs)
+        lines.append(f"{words} on {started.device}")
         lines.append(f"Folder: {as_config_path(Path(started.run_dir))}")
         return lines
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 from modules.rewards.registry import REWARDS
 from modules.system.problem import count
+from trainer.data_words import data_words
 from trainer.events import (
     BackupSaved,
     CacheFilled,
@@ -157,18 +158,10 @@ def _closing_words(event: Event) -> tuple[str, Tone] | None:
 
 
 def _started(event: RunStarted) -> str:
-    images = images_and_prompts(event.num_images, event.num_prompts)
+    images = data_words(event.num_images, event.num_prompts, event.num_pairs)
     start = f", resuming at step {event.first_step:,}" if event.first_step else ""
     weights = f"{event.num_trainable_parameters:,} trainable parameters"
     return f"{count(event.total_steps, 'step')} over {images}{start}; {weights} on {event.device}"
-
-
-def images_and_prompts(num_images: int, num_prompts: int) -> str:
-    """Return both numbers as text: "12 images", "3 prompts", or "12 images and 3 prompts"."""
-    if not num_prompts:
-        return count(num_images, "image")
-    images = f"{count(num_images, 'image')} and " if num_images else ""
-    return f"{images}{count(num_prompts, 'prompt')}"
 
 
 def preview_lines(preview: Preview) -> list[str]:
@@ -177,7 +170,7 @@ def preview_lines(preview: Preview) -> list[str]:
     if not preview.num_images and not preview.num_prompts:
         return [*model, "No training images yet."]
     steps = f"{count(preview.total_steps, 'step')} in total"
-    lines = [*model, f"{images_and_prompts(preview.num_images, preview.num_prompts)}, {steps}"]
+    lines = [*model, f"{data_words(preview.num_images, preview.num_prompts, preview.num_pairs)}, {steps}"]
     if preview.num_validation_images:
         lines.append(f"{count(preview.num_validation_images, 'validation image')}")
     if preview.buckets:

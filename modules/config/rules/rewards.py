@@ -76,9 +76,10 @@ def reward_models(config: Config) -> Iterator[Problem]:
 
 def reward_limits(config: Config) -> Iterator[Problem]:
     """Yield settings that need reward measurements, or metrics of the method, which do not exist."""
-    method, settings = method_of(config), config.reward
+    method, settings, in_use = method_of(config), config.reward, scorers_of(config)
     if not method.needs_reward_models:
         return
+    has_no_reward = in_use is not None and not in_use.all and not trains_on_reward(config)
     for name, label, is_on in (
         ("early_stopping_patience", "Early stopping", settings.early_stopping_patience > 0),
         ("keep_best", "Keeping the best checkpoint", settings.keep_best),
@@ -90,6 +91,13 @@ def reward_limits(config: Config) -> Iterator[Problem]:
                 f"reward.{name}",
                 f"{label} depends on measurements of the reward, but the reward is never measured.",
                 advice="Set how often the reward is measured, or switch this off.",
+            )
+        elif is_on and has_no_reward:
+            yield Problem(
+                f"reward.{name}",
+                f"{label} depends on measurements of the reward, but a person chooses and there is no reward model.",
+                "warning",
+                "Set a held-out reward, or switch this off.",
             )
     if settings.max_kl is not None and not method.needs_reward_gradient and not reports(config, "kl"):
         yield Problem(

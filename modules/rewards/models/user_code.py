@@ -54,7 +54,7 @@ class UserCode:
 
     def _called(self, images_B3PP: torch.Tensor, prompts: Sequence[str]) -> Any:
         try:
-            return self.function(images_B3PP, prompts)
+            return self.function(images_B3PP, list(prompts))
         except torch.OutOfMemoryError:
             raise  # out of memory is not the function's error: the caller gives advice on saving memory
         except (Exception, SystemExit) as error:
