@@ -25,7 +25,7 @@ from trainer.events import BackupSaved, Event, PhaseChanged, RewardMeasured, Run
 from trainer.methods import choosing
 from trainer.preflight import check
 from trainer.rollout_events import ChoicesWanted, RolloutSampled
-from trainer.run_folder.choices import SKIP, TIE, Answer, Request, answer, choices_dir, open_requests, pairs_dir
+from trainer.run_folder.choices import SKIP, TIE, Answer, Request, answer, ask, choices_dir, open_requests, pairs_dir
 
 PERSON: dict[str, Any] = {**ONLINE, "chosen_by": "person", "shown_candidates": 2}
 
@@ -221,6 +221,25 @@ def test_a_removed_request_counts_as_skipped(config: Config, monkeypatch: pytest
     person.before = before
     ran = person.run(config, monkeypatch)
     assert [s.metrics["equal_rewards"] for s in ran.of(StepFinished)] == [0.75, 0.75, 0.0, 0.0]
+
+
+def test_requests_of_another_rollout_are_withdrawn(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a run leaves them that is resumed where its images differ in their last bits; what was chosen is kept."""
+    left: list[Request] = []
+    pngs = [b"\x89PNG first", b"\x89PNG second"]
+
+    def before(num_answered: int) -> bool:
+        if not left:
+            left.extend(ask(person.run_dir, f"step-00000000-00{n}-0", "a disc", pngs) for n in (8, 9))
+            answer(left[0], Answer("chosen", 1, 0))
+        return True
+
+    person = Chooser(brighter, before)
+    ran = person.run(config, monkeypatch)
+    assert ran.finished.step == 4
+    assert len(person.asked) == 5, "a person was asked for an answer that nothing waits for"
+    assert open_requests(person.run_dir) == []
+    assert (pairs_dir(person.run_dir) / "chosen" / f"{left[0].name}.png").read_bytes() == pngs[1]
 
 
 def test_a_run_is_paused_while_it_waits(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
