@@ -161,6 +161,25 @@ def test_a_run_that_is_stopped_while_it_waits_asks_only_for_what_is_left(
     assert_equal_tensors(straight.weights, second.weights)
 
 
+def test_a_backup_of_the_same_step_is_replaced_by_one_with_the_images_that_wait(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped in the second rollout, right after a backup: the resumed run samples nothing again."""
+    config = laid_over(config, {"backup": {"every": {"n": 2, "unit": "step"}}})
+    sent: list[Any] = []
+
+    def before(num_answered: int) -> bool:
+        if num_answered == 4:
+            sent[0](Stop())
+        return num_answered < 4
+
+    ran = Chooser(brighter, before).run(
+        config, monkeypatch, on_event=lambda event, send: sent.__setitem__(slice(0), [send])
+    )
+    assert [b.step for b in ran.of(BackupSaved)] == [2, 2]
+    assert "candidates.0" in load_file(Path(ran.finished.backup_path) / "method.safetensors")
+
+
 def test_what_was_chosen_since_an_older_backup_is_not_asked_again(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
