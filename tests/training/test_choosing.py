@@ -161,6 +161,30 @@ def test_a_run_that_is_stopped_while_it_waits_asks_only_for_what_is_left(
     assert_equal_tensors(straight.weights, second.weights)
 
 
+def test_images_that_wait_are_sampled_again_where_the_captions_have_changed(
+    tiny_sd: Path, folder_of_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the images of one caption would be chosen among, kept and trained with another."""
+    images = Path(shutil.copytree(folder_of_images, tmp_path / "images"))
+    config = config_in(tmp_path, tiny_sd, images)
+    sent: list[Any] = []
+
+    def before(num_answered: int) -> bool:
+        if num_answered == 4:
+            sent[0](Stop())
+        return num_answered < 4
+
+    first = Chooser(brighter, before).run(
+        config, monkeypatch, on_event=lambda event, send: sent.__setitem__(slice(0), [send])
+    )
+    for caption in images.glob("*.txt"):
+        caption.write_text("a blue square")
+    person = Chooser(brighter)
+    resumed = person.run(config, monkeypatch, resume_from=Path(first.finished.backup_path))
+    assert resumed.finished.step == 4, resumed.ending
+    assert [request.prompt for request in person.asked] == ["a blue square"]
+
+
 def test_a_backup_of_the_same_step_is_replaced_by_one_with_the_images_that_wait(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:

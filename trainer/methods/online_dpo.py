@@ -19,7 +19,7 @@ from trainer.events import PhaseChanged
 from trainer.methods.held_reference import HeldReference
 from trainer.methods.pair_rollout import PairRollout
 from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
-from trainer.methods.rollouts import NOTHING_TO_LEARN, PromptBatch, accumulation_groups, prompts_of
+from trainer.methods.rollouts import NOTHING_TO_LEARN, PromptBatch, accumulation_groups, fingerprint_of, prompts_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,9 +107,11 @@ class OnlineDpo:
     def batches(self, loader: Iterable[Batch], context: StepContext) -> Iterator[PairBatch]:
         """Sample pairs for each accumulation group, and yield the micro-batches of every step that trains on them."""
         for group in accumulation_groups(loader):
-            if self._rollout is None or self._rollout.first_step != group[0].step:
+            fingerprint = fingerprint_of(group, self.pairing.size)
+            known = self._rollout and (self._rollout.first_step, self._rollout.fingerprint)
+            if self._rollout is None or known != (group[0].step, fingerprint):
                 self._rollout = None  # frees its memory
-                self._rollout = self.pairing.sample(group, context)
+                self._rollout = replace(self.pairing.sample(group, context), fingerprint=fingerprint)
                 self._report(self._rollout, context)
             for update in range(self.updates_per_rollout):
                 yield from self._micro_batches(self._rollout, group, update)
