@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.memory import checkpointing
+from modules.memory.placement import Placement
 from modules.rewards.scorers.brightness import Brightness
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
@@ -321,6 +322,34 @@ def test_a_refresh_changes_the_loss_from_its_step_on(tiny_sd: Path, two_images: 
     assert [n for n, margin in enumerate(margins) if margin == 0.0] == [0, 3, 6]
     assert [n for n, s in enumerate(original.of(StepFinished)) if s.metrics["margin"] == 0.0] == [0]
     assert refreshed.of(StepFinished)[3].loss == pytest.approx(math.log(2), abs=1e-6)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.5])
+def test_a_refreshed_reference_is_offloaded_except_in_training(
+    tiny_sd: Path, two_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fraction: float
+) -> None:
+    """While the reward is measured its memory is free for the images. Under the device guard; no bit changes."""
+    seen: dict[str, set[str]] = {}
+    plain = Placement.enter
+
+    def enter(placement: Placement, phase: str) -> None:
+        plain(placement, phase)
+        if "reference" in placement._modules:
+            weights = placement._modules["reference"].parameters()
+            seen.setdefault(phase, set()).update(str(placement._guard and placement._guard.tag_of(w)) for w in weights)
+
+    monkeypatch.setattr(Placement, "enter", enter)
+    changes = {"training": {"trains": "full"}, "reward": {"measure_every": {"n": 1, "unit": "epoch"}, "num_images": 1}}
+    method = {"reference": "refreshed", "refresh_every": 3}
+    alone = run(config_of(tmp_path / "alone", tiny_sd, two_images, changes, **method))
+    unet = {"checkpointing": "block", "offload_fraction": fraction}
+    watched = {**changes, "general": {"temp_device": "cpu:1", "debug_checks": True}, "parts": {"unet": unet}}
+    seen.clear()
+    guarded = run(config_of(tmp_path / "guarded", tiny_sd, two_images, watched, **method))
+    assert seen["train"] == {"cpu"}
+    assert {device for phase, devices in seen.items() if phase != "train" for device in devices} == {"cpu:1"}
+    assert steps_of(alone) == steps_of(guarded)
+    assert_equal_tensors(alone.weights, guarded.weights)
 
 
 # ---- resuming, stopping, the dry run
