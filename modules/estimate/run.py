@@ -60,7 +60,7 @@ class RunPlan:
     pixels (width, height); `has_master_weights`: 16-bit weights have float32 ones; `average`: whether EMA is kept, and
     where. `scales_loss`: float16 with a loss scaler; `is_fused`: weights are updated inside the backward pass.
     `sampled` is set where training steps sample images; `runtime_bytes` is the memory of the device's runtime.
-    `has_originals`: training keeps a copy of the trained weights of parts that are trained whole, as they were before.
+    `has_originals`: training keeps a copy of the trained weights as they were before.
     `images_per_pass` is how many images a sample of the batch has: 2 for pairs.
     """
 
@@ -268,9 +268,7 @@ class _Run:
 
     def _original_bytes(self) -> int:
         """Return the bytes of the copies of weights before training; those of offloaded weights are offloaded too."""
-        fully = [n for n, plan in self.run.plans.items() if plan.trains == "full"]
-        copied = sum(count(self._trained_of(n)) * self._trained_item(n) for n in fully)
-        return copied if self.run.has_originals else 0
+        return self._gradient_bytes() if self.run.has_originals else 0
 
     def _reference_bytes(self) -> int:
         """Return the bytes of the copies of weights as they were at a later step, offloaded like those before it."""

@@ -180,7 +180,12 @@ def _training(
             run_seed=config.general.seed,
             step=step,
         ),
-        prior=lambda: prior_mode(model.adapters, model.originals, model.trained_modules, setup.machine.precision),
+        prior=lambda: prior_mode(
+            () if model.originals else model.adapters,
+            model.originals,
+            model.trained_modules,
+            setup.machine.precision,
+        ),
         frozen_copy=lambda: placed_copy(family, model.groups, model.placement),
         reference=lambda copy: prior_mode((), (copy,), model.trained_modules, setup.machine.precision),
         emit=pauses.emit,
