@@ -136,6 +136,16 @@ def test_a_trained_text_encoder_is_on_policy_too(tiny_sd: Path, two_images: Path
     assert set(first.learning_rates) == {"unet", "text_encoder"}
 
 
+def test_it_is_on_policy_with_ema_and_a_scaled_adapter(tiny_sd: Path, two_images: Path, tmp_path: Path) -> None:
+    """It samples with the weights in training, not with their average, and never without the adapter."""
+    changes: dict[str, Any] = {
+        "training": {"ema": {"mode": "train_device", "decay": 0.9}, "epochs": 3, "learning_rate": 3e-3},
+        "adapter": {"rank": 2, "alpha": 16.0},
+    }
+    steps = run(config_of(tmp_path, tiny_sd, two_images, DDPO, **changes)).of(StepFinished)
+    assert [(s.metrics["ratio"], s.metrics["approx_kl"], s.metrics["clip_fraction"]) for s in steps] == [(1, 0, 0)] * 3
+
+
 # ---- rewards
 
 
