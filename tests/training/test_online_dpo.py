@@ -203,8 +203,8 @@ def test_pairs_hold_the_latents_of_the_chosen_images() -> None:
     restored = PairRollout.from_state(rollout.to_state())
     assert restored.to_state().keys() == rollout.to_state().keys()
     assert all(torch.equal(pair, restored.latents_NCHW[place]) for place, pair in rollout.latents_NCHW.items())
-    assert rollout.places_of(0, 0) == [[(0, 0, 0)], [(1, 0, 0)]]
-    one, two, three = (rollout.places_of(update, 1)[0] for update in range(3))
+    assert rollout.places_of(0, 0, seed=1) == [[(0, 0, 0)], [(1, 0, 0)]]
+    one, two, three = (rollout.places_of(update, 1, seed=1)[0] for update in range(3))
     assert one == three
     assert sorted([*one, *two]) == [(0, 0, 0), (1, 0, 0)]
     assert paired(Candidates(6, latents, {}), [None] * 3, [2, 1]).is_silent
@@ -261,6 +261,22 @@ def test_steps_take_their_pairs_in_turn(
     assert [of_step[-1].is_last_micro_batch for of_step in by_step.values()] == [True] * 3
     seen = {tuple(pair.flatten().tolist()) for b in batches for pair in b.latents_BNCHW}
     assert len(seen) == 5, "a pair was never trained"
+
+
+def test_the_order_of_pairs_follows_from_the_seed_of_the_run(
+    tiny_sd: Path, two_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds: list[int] = []
+    plain = PairRollout.places_of
+
+    def places_of(rollout: PairRollout, update: int, pairs_per_update: int, *, seed: int) -> Any:
+        seeds.append(seed)
+        return plain(rollout, update, pairs_per_update, seed=seed)
+
+    monkeypatch.setattr(PairRollout, "places_of", places_of)
+    for run_seed in (1, 2):
+        run(config_of(tmp_path, tiny_sd, two_images, {"training": {"epochs": 1}, "general": {"seed": run_seed}}))
+    assert len(set(seeds)) == 2
 
 
 def test_the_loss_has_no_guidance(

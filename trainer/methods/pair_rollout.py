@@ -69,15 +69,15 @@ class PairRollout:
     is_silent: bool = False
     fingerprint: str = ""
 
-    def places_of(self, update: int, pairs_per_update: int) -> list[list[Place]]:
+    def places_of(self, update: int, pairs_per_update: int, *, seed: int) -> list[list[Place]]:
         """Return the places of the pairs of an optimizer step on it, by batch and denoising step.
 
-        With `pairs_per_update` above 0 the optimizer steps train on so many of them in turn, in random order, otherwise
-        on all.
+        With `pairs_per_update` above 0 the optimizer steps train on so many of them in turn, in an order that follows
+        from the seed of the rollout, otherwise on all.
         """
         places = sorted(self.latents_NCHW)
         if 0 < pairs_per_update < len(places):
-            generator = torch.Generator().manual_seed(self.first_step)
+            generator = torch.Generator().manual_seed(seed)
             order = torch.randperm(len(places), generator=generator).tolist()
             numbers = range(update * pairs_per_update, (update + 1) * pairs_per_update)
             places = sorted(places[order[number % len(places)]] for number in numbers)
