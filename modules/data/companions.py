@@ -12,9 +12,11 @@ from pathlib import Path
 from modules.data.archives import archive_of, status_of
 from modules.data.buckets import Size
 from modules.data.images import BrokenImageError, opened, seen_size, upright
-from modules.data.listing import MASK_FIELD, sample_of
+from modules.data.listing import MASK_FIELD, SUFFIXES, sample_of
 from modules.data.transforms.geometry import Box
 from modules.data.transforms.masks import alpha_mask, as_mask, white_box
+
+_MASK = "-masklabel"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,17 @@ class Companion:
     is_alpha: bool = False
 
 
+def mask_beside(image: Path) -> Path:
+    """Return where the mask of an image is, if it has one beside it."""
+    return image.with_name(f"{image.stem}{_MASK}.png")
+
+
+def is_named_like_mask(file: Path) -> bool:
+    """Return whether a file is named like the mask of an image, with any suffix of an image."""
+    is_hidden = file.name.startswith(".")
+    return file.stem.endswith(_MASK) and file.suffix.lower() in SUFFIXES and not is_hidden
+
+
 def find_mask(image: Path, *, folder: Path, masks_folder: Path | None = None) -> Companion | None:
     """Return the mask of an image of a concept's `folder`, or None if it has none.
 
@@ -35,7 +48,7 @@ def find_mask(image: Path, *, folder: Path, masks_folder: Path | None = None) ->
     image's own; without one it is beside the image. Raises BrokenImageError for a mask that is not a readable image.
     """
     if masks_folder is None:
-        beside = _companion(image.with_name(f"{image.stem}-masklabel.png"))
+        beside = _companion(mask_beside(image))
         if beside is None and archive_of(image) is not None:
             sample = sample_of(image)
             return _companion(sample.with_name(f"{sample.name}{MASK_FIELD}"))

@@ -108,8 +108,11 @@ class Dataset:
 
     @property
     def bucket_counts(self) -> dict[Size, int]:
-        """How many examples fall into each size, over all resolutions, the most frequent first."""
-        counts = Counter(p.bucket for e in self.examples for p in e.resize_crops)
+        """How many examples are trained at each size, the most frequent first.
+
+        An example counts once at a size that it has at several resolutions.
+        """
+        counts = Counter(size for sizes in self.buckets for size in dict.fromkeys(sizes))
         return dict(counts.most_common())
 
     def texts(self, example: Example, *, run_seed: int) -> Iterator[str]:
@@ -168,7 +171,7 @@ def build_dataset(
             except BrokenImageError as error:
                 skipped.append(Skipped(image.path, f"its companion cannot be used: {error}"))
             except ValueError as error:
-                skipped.append(Skipped(image.path, str(error)))
+                skipped.append(Skipped(image.path, str(error), is_too_small=True))
         facts.append(_facts_of(concept, concept.name or folder.name, draws_masks=wanted.inpainting))
     dataset = _assemble(examples, facts, num_resolutions, tuple(skipped))
     return replace(dataset, wrong_settings=tuple(wrong_settings))

@@ -34,12 +34,14 @@ _HIDDEN = "a hidden file"
 class Skipped:
     """A file that looks like an image but cannot be used, with the reason.
 
-    Also a metadata file with a problem. `setting` is the field of the concept that causes it, where one does.
+    Also a metadata file with a problem. `setting` is the field of the concept that causes it, where one does;
+    `is_too_small` is set for images that the minimum size or "Never upscale" leaves out.
     """
 
     path: Path
     reason: str
     setting: str = ""
+    is_too_small: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ def loaded_by_diffusers(model: str, keys: Keys) -> int:
     state = {n: torch.empty(shape, device="meta") if shape else torch.tensor(4.0) for n, shape in keys.items()}
     try:
         pipe.load_lora_weights(state, adapter_name="one", low_cpu_mem_usage=True)
-    except (ValueError, IndexError):
+    except (KeyError, ValueError, IndexError):
         return 0
     return sum(isinstance(m, LoraLayer) for part in parts.values() for m in part.modules())
 

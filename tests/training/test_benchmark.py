@@ -6,22 +6,26 @@ import gc
 import json
 import subprocess
 import weakref
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image, ImageStat
 from torch.utils.flop_counter import FlopCounterMode
 
 from modules.config.schema import Config
 from modules.families.parts.folder_model import folder_configs
+from modules.objectives.registry import METHODS
 from modules.system.devices import CPU
 from tests.builders.configs import small_config
 from tests.builders.more_models import POOLED_WIDTH
-from trainer.benchmark import full_size, measure, report, saving_memory
+from trainer.benchmark import full_size, measure, preference, preference_cases, preference_data, report, saving_memory
 from trainer.benchmark.loop_speed import demo_config, loop_against_bare
 from trainer.benchmark.measure import paired
 from trainer.benchmark.waiting import waiting_share
 from trainer.data.datasets import datasets_of
+from trainer.demo.shapes import COLOURS, SHAPES
 from trainer.run.endings import Prepared
 from trainer.run.model import load_family
 from trainer.run.setup import RunSetup
@@ -156,6 +160,49 @@ def test_a_model_of_random_weights_has_the_published_shapes(
         ours, theirs = (found[name].module.state_dict() for found in (written, original))
         assert {k: v.shape for k, v in ours.items()} == {k: v.shape for k, v in theirs.items()}
         assert all(v.isfinite().all() for v in ours.values())
+
+
+def test_preference_methods_are_measured_on_prompts_that_they_do_not_train_on() -> None:
+    learned, held_out = preference_data.open_prompts()
+    assert not {p.text for p in learned} & {p.text for p in held_out}
+    for prompts in (learned, held_out):
+        assert len(prompts) == 24
+        assert {p.scene.shape for p in prompts} == set(SHAPES)
+        assert {p.scene.colour for p in prompts} == set(COLOURS)
+    assert {case.name for case in preference_cases.CASES} == {n for n in METHODS if n != "denoise"}
+
+
+def test_preference_methods_train_as_runs_do_and_their_unet_calls_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the demo model, with far fewer images and steps: four prompts, and four held-out ones."""
+    monkeypatch.setattr(preference_data, "SHAPES", {"circle": SHAPES["circle"]})
+    monkeypatch.setattr(preference_data, "NUM_STEPS", 2)
+    monkeypatch.setattr(preference_data, "CANDIDATES", 2)
+    monkeypatch.setattr(preference_data, "PAIRS_PER_PROMPT", 1)
+    monkeypatch.setattr(preference, "SEEDS_PER_PROMPT", 1)
+    preset = report._preset(CPU)
+    start = preference.started(preset, tmp_path, num_threads=1)
+    assert start.pair_calls == 2  # one batch of eight images
+    chosen, rejected = (sorted((start.pairs / side).glob("*.png")) for side in ("chosen", "rejected"))
+    assert [p.name for p in chosen] == [p.name for p in rejected]
+    assert len(chosen) == 4
+    for paths in zip(chosen, rejected, strict=True):
+        brighter, darker = (ImageStat.Stat(Image.open(path)).sum for path in paths)
+        assert sum(brighter) >= sum(darker)
+    [reward_case, pair_case] = [
+        next(case for case in preference_cases.CASES if case.name == name) for name in ("alignprop", "dpo")
+    ]
+    reward_case = replace(reward_case, method={**reward_case.method, "steps": 3}, epochs=2, batch_size=2)
+    learned = preference.trained(preset, tmp_path, reward_case, start, num_threads=1)
+    # Four steps with three denoising steps each, of two prompts with guidance.
+    assert (learned.steps, learned.calls, learned.latents) == (4, 12, 12 * 4)
+    assert learned.after.reward > start.before.reward
+    learned = preference.trained(preset, tmp_path, replace(pair_case, epochs=1, batch_size=4), start, num_threads=1)
+    assert (learned.steps, learned.calls, learned.latents) == (1, 2, 2 * 8)  # the model and its reference
+    row = report._learned_row(pair_case, start, learned)
+    assert row.name == "Diffusion-DPO, LoRA"
+    assert row.value.endswith("2 UNet calls")
 
 
 def test_the_windows_own_figures_become_rows(monkeypatch: pytest.MonkeyPatch) -> None:

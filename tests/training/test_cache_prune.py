@@ -102,6 +102,18 @@ def test_entries_of_another_config_can_be_kept(
     assert num_entries(config) == [2 * NUM_IMAGES, NUM_IMAGES + 1]
 
 
+def test_a_config_to_keep_entries_for_that_cannot_be_used_is_named(
+    files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A missing file used to count as a config without images, and no message named it."""
+    assert main(["cache", files[0], "--prune", "--yes", "--keep-for", str(tmp_path / "missing.json")]) == 2
+    assert f"There is no file {tmp_path / 'missing.json'}" in capsys.readouterr().err
+    other = Path(files[1])
+    other.write_text(other.read_text().replace(str(tmp_path / "images"), str(tmp_path / "moved")))
+    assert main(["cache", files[0], "--prune", "--yes", "--keep-for", files[1]]) == 2
+    assert f"The config {other} has errors" in capsys.readouterr().err
+
+
 def test_only_the_weights_of_encoders_are_read(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """A prune used to load the whole model."""
     cached(config)
@@ -169,6 +181,6 @@ def test_nothing_is_pruned_while_images_cannot_be_found(
     (tmp_path / "images").rename(tmp_path / "elsewhere")
     for _ in range(2):
         assert main(["cache", files[0], "--prune", "--yes"]) == 2
-        assert "The config has errors" in capsys.readouterr().err
+        assert f"The config {files[0]} has errors" in capsys.readouterr().err
         assert num_entries(config) == before
         (tmp_path / "images").mkdir(exist_ok=True)  # then the folder is there, but empty

@@ -17,6 +17,7 @@ from modules.system.paths import PROGRAM_ROOT
 from tests.builders.configs import laid_over, small_config
 from tests.builders.runs import run
 from trainer.__main__ import main
+from trainer.cli.options import changed
 
 
 @pytest.fixture
@@ -109,6 +110,15 @@ def test_a_wrong_command_gets_a_sentence(
     filled = [a.format(config=config_file, folder=config_file.parent) for a in arguments]
     assert main(filled) == 2
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "resolutions"),
+    [("64", (64,)), ("64, 96x64", (64, "96x64")), ('"64,96"', (64, 96)), ("[64, 96]", (64, 96))],
+)
+def test_several_values_are_set_as_the_window_shows_them(text: str, resolutions: tuple[int | str, ...]) -> None:
+    """Only JSON lists were accepted; the docs and the window write 512, 768."""
+    assert changed(Config(), [f"data.resolution_px={text}"]).data.resolution_px == resolutions
 
 
 def test_paths_are_resolved_against_where_the_user_stood(

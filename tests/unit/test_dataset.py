@@ -122,6 +122,14 @@ def test_several_resolutions_and_no_buckets(images: Path) -> None:
     assert dataset.bucket_counts == {Size(64, 64): 5, Size(128, 128): 5}
 
 
+def test_an_image_counts_once_at_a_size_of_several_resolutions(images: Path) -> None:
+    """A concept with one resolution beside one with three used to have three times its images."""
+    rules = BucketRules((64, 96, 128), step_px=32, max_aspect_ratio=2.0, is_bucketing=False)
+    one = Concept(image=ImageChanges(resolution_px=(160,)))
+    dataset = build([(Concept(), images), (one, images)], rules=rules)
+    assert dataset.bucket_counts == {Size(side, side): 5 for side in (64, 96, 128, 160)}
+
+
 def test_the_fullest_buckets_first(images: Path) -> None:
     assert list(build([(Concept(), images)]).bucket_counts.values()) == [3, 2]
 

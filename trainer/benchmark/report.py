@@ -17,9 +17,11 @@ import torch
 
 from modules.config.presets import list_presets
 from modules.config.schema import Config
+from modules.objectives.registry import METHODS
 from modules.system.devices import Device, resolve_device
 from modules.system.errors import DarkroomError
 from modules.system.paths import PROGRAM_ROOT, from_root
+from trainer.benchmark import preference, preference_cases
 from trainer.benchmark.cache_speed import cache_against_bare
 from trainer.benchmark.full_size import FullSize, all_measured, write_random_model
 from trainer.benchmark.loop_speed import as_sdxl, demo_config, loop_against_bare, with_large_unet
@@ -54,6 +56,7 @@ def measure_all(device_name: str, *, num_threads: int, wanted: frozenset[str]) -
             "full-size": lambda: _full_size(folder, device, num_threads),
             "waiting": lambda: _waiting(folder, device, num_threads),
             "caching": lambda: _caching(folder, device),
+            "preference": lambda: _preference(folder, device, num_threads),
             "window": _window,
         }
         for key, measure in measurements.items():
@@ -74,15 +77,19 @@ def machine_facts(device_name: str, num_threads: int) -> dict[str, Any]:
     }
 
 
-def _demo(folder: Path, device: Device, *, repeats: int, **changes: Any) -> Config:
+def _preset(device: Device) -> Config:
+    """Return the preset #demo for a device."""
     preset = next((p for p in list_presets() if p.name == "#demo"), None)
     if preset is None:
         raise DarkroomError(
             "The preset #demo is missing.", advice="Restore training_presets from the program's source."
         )
-    config = demo_config(preset.load().config, folder, repeats=repeats, epochs=1_000_000, **changes)
-    general = config.general.model_copy(update={"train_device": device.name})
-    return config.model_copy(update={"general": general})
+    config = preset.load().config
+    return config.model_copy(update={"general": config.general.model_copy(update={"train_device": device.name})})
+
+
+def _demo(folder: Path, device: Device, *, repeats: int, **changes: Any) -> Config:
+    return demo_config(_preset(device), folder, repeats=repeats, epochs=1_000_000, **changes)
 
 
 def _loop(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
@@ -179,6 +186,36 @@ def _memory(folder: Path, device: Device) -> Iterator[Row]:
     subprocess.run(command, cwd=PROGRAM_ROOT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     peak_gib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
     yield Row("peak memory, demo run", f"{peak_gib:.2f} GiB", numbers={"peak_gib": peak_gib})
+
+
+def _preference(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
+    """Train every method that learns from rewards or preferences on the demo model, all from the same start."""
+    preset, folder = _preset(device), folder / "preference"
+    start = preference.started(preset, folder, num_threads=num_threads)
+    yield _start_row(start)
+    for case in preference_cases.CASES:
+        learned = preference.trained(preset, folder, case, start, num_threads=num_threads)
+        yield _learned_row(case, start, learned)
+
+
+def _start_row(start: preference.Start) -> Row:
+    found = start.before
+    value = (
+        f"{preference.REWARD} {found.reward:.3f}; held out: {preference.HELD_OUT} {found.held_out:.3f}, right shapes "
+        f"{found.right_shapes:.0%}; {start.pair_calls} UNet calls for the pairs"
+    )
+    return Row("demo model before training", value, numbers=asdict(found) | {"pair_calls": start.pair_calls})
+
+
+def _learned_row(case: preference_cases.Case, start: preference.Start, learned: preference.Learned) -> Row:
+    before, after = start.before, learned.after
+    value = (
+        f"{preference.REWARD} {after.reward:.3f} ({after.reward - before.reward:+.3f}); held out: "
+        f"{preference.HELD_OUT} {after.held_out:.3f} ({after.held_out - before.held_out:+.3f}), right shapes "
+        f"{after.right_shapes:.0%}; {learned.steps} steps, {learned.seconds:.0f} s, {learned.calls} UNet calls"
+    )
+    what = {"adapter": "LoRA", "full": "fine-tune"}[case.trains]
+    return Row(f"{METHODS[case.name].label}, {what}", value, f"at least {case.goal:.2f}", asdict(learned))
 
 
 def _window() -> Iterator[Row]:

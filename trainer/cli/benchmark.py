@@ -12,7 +12,7 @@ from modules.system.paths import from_caller
 from trainer.cli import Verb
 from trainer.launch import import_engine
 
-MEASUREMENTS = ("memory", "loop", "large-loop", "saving", "full-size", "waiting", "caching", "window")
+MEASUREMENTS = ("memory", "loop", "large-loop", "saving", "full-size", "waiting", "caching", "preference", "window")
 
 
 def _benchmark(options: argparse.Namespace) -> int:

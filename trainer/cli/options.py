@@ -12,7 +12,7 @@ from modules.config.codec import Loaded
 from modules.config.imports.any_file import load_any
 from modules.config.presets import Preset, list_presets
 from modules.config.schema import Config
-from modules.settings.edit import set_path
+from modules.settings.edit import get_path, set_path
 from modules.settings.field import records_of
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_caller
@@ -82,13 +82,19 @@ def _preset(name: str, path: Path | None = None) -> Preset:
 
 
 def changed(config: Config, changes: list[str]) -> Config:
-    """Return the config with `path=value` changes. Raises DarkroomError for a change that is not valid."""
+    """Return the config with `path=value` changes; a list may be written without brackets, as in 512, 768.
+
+    Raises DarkroomError for a change that is not valid.
+    """
     for change in changes:
         path, equals, text = change.partition("=")
         if not equals:
             raise DarkroomError(f"--set {change} has no value.", advice="Write it as --set training.epochs=20.")
         try:
-            config, problems = set_path(config, path.strip(), _value(text))
+            value = _value(text)
+            if isinstance(get_path(config, path.strip()), tuple) and isinstance(value, str | int):
+                value = [_value(part.strip()) for part in str(value).split(",") if part.strip()]
+            config, problems = set_path(config, path.strip(), value)
         except KeyError as error:
             raise DarkroomError(f"--set {change}: {error.args[0]}", advice=_advice(path.strip())) from error
         if problems:

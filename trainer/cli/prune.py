@@ -11,10 +11,11 @@ from modules.system.problem import count
 from trainer.launch import import_engine
 
 
-def prune(configs: Sequence[Config], *, is_confirmed: bool) -> int:
+def prune(configs: Sequence[Config], *, names: Sequence[str], is_confirmed: bool) -> int:
     """Show the entries of the first config's cache folder that none of the configs uses, and remove them if confirmed.
 
-    On a terminal the user is asked; elsewhere nothing is removed unless `is_confirmed`.
+    `names` are those of the configs in messages. On a terminal the user is asked; elsewhere nothing is removed unless
+    `is_confirmed`.
     """
     if configs[0].data.cache_location == "memory":
         raise DarkroomError(
@@ -24,7 +25,7 @@ def prune(configs: Sequence[Config], *, is_confirmed: bool) -> int:
     import_engine(beside_window=False)
     from trainer.run.prune import unused_by
 
-    unused = unused_by(configs)
+    unused = unused_by(configs, names=names)
     folder, used_by = configs[0].general.cache_dir, "this config" if len(configs) == 1 else "these configs"
     sys.stdout.write(f"In use by {used_by}, in {folder}: {unused.used_words}.\n")
     if not unused.entries:

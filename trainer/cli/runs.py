@@ -44,8 +44,9 @@ def _cache(options: argparse.Namespace) -> int:
     loaded = read_config(options.config, options.changes, preset=options.preset)
     _report(loaded.problems, options)
     if options.prune:
-        others = [load_file(from_caller(path)).config for path in options.keep_for]
-        return prune([loaded.config, *others], is_confirmed=options.yes)
+        others = [read_config(name, []).config for name in options.keep_for]
+        names = [options.config, *options.keep_for]
+        return prune([loaded.config, *others], names=names, is_confirmed=options.yes)
     allowed = allowed_code(loaded.config, options)
     report = check(loaded.config, approved_code=approved_hashes() | allowed)
     if report.datasets is not None and not options.json_lines:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from modules.config.method_facts import learns_from
 from modules.config.schema import Config
-from modules.data.companions import Companion
+from modules.data.companions import Companion, is_named_like_mask, mask_beside
 from modules.data.dataset import Dataset
+from modules.data.listing import walk
 from modules.families.registry import FAMILIES
+from modules.system.paths import from_root
 from modules.system.problem import Problem, shown
 
 _ASPECT_TOLERANCE = 0.02  # rounding of small sizes
@@ -37,6 +40,32 @@ def _masks(config: Config, training: Dataset) -> Iterator[Problem]:
         message = f"{num_without:,} of {len(images):,} images {have} trained without one."
         yield Problem("masks.enabled", message, "info")
     yield from _shapes(training, [e.mask for e in training.examples], "mask", "masks.enabled")
+    if unused := _unused_masks(config, training):
+        one = "1 mask file belongs to no image of its folder"
+        several = f"{len(unused):,} mask files belong to no image of their folder"
+        yield Problem(
+            "masks.enabled",
+            f"{one if len(unused) == 1 else several}; the first is {unused[0].name}.",
+            "warning",
+            "Name the mask of cat.jpg cat-masklabel.png, and put it beside the image.",
+        )
+
+
+def _unused_masks(config: Config, training: Dataset) -> list[Path]:
+    """Return the files beside images that are named like masks, but are not the mask of any image.
+
+    Their image is missing, or they are not PNG files by their suffix.
+    """
+    used = [mask_beside(s.path) for s in training.skipped]
+    used += [e.mask.path for e in training.examples if e.mask is not None]
+    known = {str(path).lower() for path in used}  # some file systems do not distinguish .png and .PNG
+    found: set[Path] = set()
+    for concept in config.concepts:
+        is_trained = concept.enabled and concept.dataset_kind == "training"
+        folder = from_root(concept.path)
+        if is_trained and concept.image.mask_source == "file" and folder.is_dir():
+            found.update(walk(folder, include_subfolders=concept.include_subfolders, skipped=[]))
+    return sorted(p for p in found if is_named_like_mask(p) and str(p).lower() not in known)
 
 
 def _none_of(number: int, thing: str) -> str:

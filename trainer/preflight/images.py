@@ -93,9 +93,11 @@ def problems_of_images(config: Config, training: Dataset, validation: Dataset) -
         # Wrong settings are reported with the captions.
         if not s.setting and not any(_is_in(s.path, f) for f in reported)
     ]
-    if skipped:
-        advice = "Repair them, or remove them from the folder." if len(skipped) > 1 else "Repair or remove it."
-        yield Problem("concepts", f"{_skipped(skipped)}.", "warning", advice)
+    if faulty := [s for s in skipped if not s.is_too_small]:
+        advice = "Repair them, or remove them from the folder." if len(faulty) > 1 else "Repair or remove it."
+        yield Problem("concepts", f"{_skipped(faulty)}.", "warning", advice)
+    if small := [s for s in skipped if s.is_too_small]:
+        yield Problem("concepts", f"{_skipped(small)}.", "warning", _advice_on_small_images(config))
     yield from _same_pairs(training)
     yield from _folders_used_twice(config)
     yield from _trained_and_validated(config, training, validation)
@@ -142,7 +144,17 @@ def _empty_concepts(config: Config, training: Dataset, validation: Dataset) -> I
                     "pair, or name them in the columns chosen and rejected of metadata.jsonl, .csv or .parquet."
                 )
             message = f"The concept {fact.name} contains no {what}{why}."
+            if broken and all(s.is_too_small for s in broken):
+                message = f"The concept {fact.name} has no {what.removeprefix('readable ')} that is large enough{why}."
+                advice = _advice_on_small_images(config)
             yield Problem(f"concepts.{index}.path", message, advice=advice)
+
+
+def _advice_on_small_images(config: Config) -> str:
+    """Return what makes images that are left out for their size be trained."""
+    ways = ["lower the minimum size"] if config.data.min_side_px else []
+    ways += ["switch off Never upscale"] if config.data.never_upscale else []
+    return f"To train them, {' or '.join(ways)}, or use larger images."
 
 
 def _without_images(config: Config, training: Dataset, validation: Dataset) -> Iterator[Concept]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from modules.config.method_facts import method_of, rollout_of
+from modules.config.method_facts import method_of, rollout_of, scorers_of
 from modules.config.schema import Config
 from modules.data.dataset import Dataset
 from modules.families.registry import FAMILIES
@@ -36,8 +36,8 @@ def problems_of_measuring(
     config: Config, validation: Dataset, training: Dataset, *, total_steps: int
 ) -> Iterator[Problem]:
     """Yield a warning if the run ends before a measurement, and name measured prompts that are trained on."""
-    every = config.reward.measure_every
-    if not method_of(config).needs_reward_models or every.is_never:
+    every, in_use = config.reward.measure_every, scorers_of(config)
+    if in_use is None or not in_use.all or every.is_never:
         return
     yield from _trained_prompts(config, validation, training)
     if every.unit not in ("step", "epoch"):

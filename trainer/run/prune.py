@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 from modules.config.schema import Config
@@ -82,19 +83,19 @@ def unused_entries(cache_dir: Path, used: Collection[str], kinds: Collection[str
     return UnusedEntries(tuple(unused), num_used, used_bytes)
 
 
-def unused_by(configs: Sequence[Config]) -> UnusedEntries:
+def unused_by(configs: Sequence[Config], *, names: Sequence[str] = ()) -> UnusedEntries:
     """Return the entries of the first config's cache folder that none of the configs uses. Reads their encoders.
 
-    Kinds that the first config does not cache are left out. Raises DarkroomError for a config with errors: the entries
-    of images that cannot be found at the moment would count as unused.
+    Kinds that the first config does not cache are left out. Raises DarkroomError for a config with errors, by its name
+    if there are `names`: the entries of images that cannot be found at the moment would count as unused.
     """
     used: set[str] = set()
     kinds: frozenset[str] | None = None
-    for config in configs:
+    for config, name in zip_longest(configs, names):
         report = check(config)
         if report.errors or report.datasets is None:
             raise DarkroomError(
-                f"The config has errors, so the entries that it uses are not known. "
+                f"The config{f' {name}' if name else ''} has errors, so the entries that it uses are not known. "
                 f"{' '.join(e.message for e in report.errors)}",
                 advice=" ".join(dict.fromkeys(e.advice for e in report.errors if e.advice)),
             )

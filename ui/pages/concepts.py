@@ -34,7 +34,7 @@ _THUMBNAIL_PX = 52
 _COLUMNS = (
     Column("#0", "Name", 250),
     Column(ENABLED_COLUMN, "On", 44, "center"),
-    Column("kind", "Type", 90),
+    Column("kind", "Type", 140),
     Column("images", "Images", 110),
     Column("path", "Folder", 260, is_stretched=True),
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from modules.config.rules.adapters import custom_layers, file_format
+from modules.config.rules.captions import caption_changes
 from modules.config.rules.dtypes import mixed_16_bit
 from modules.config.rules.fused import fused_backward_pass
 from modules.config.rules.images import augmentations, concepts, conditioning_images, samples, sizes
@@ -37,6 +38,7 @@ RULES: tuple[Rule, ...] = (
     dropped_prompts,
     pairs,
     augmentations,
+    caption_changes,
     conditioning_images,
     samples,
     optimizer_fields,

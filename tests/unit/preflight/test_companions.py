@@ -33,6 +33,23 @@ def test_masked_training_wants_masks(config: Config, tmp_path: Path) -> None:
     assert reported(changed(config, concepts__0__path=str(tmp_path / "masked"))) == []
 
 
+@pytest.mark.parametrize("name", ["001-masklabel.jpg", "gone-masklabel.png"])
+def test_masks_of_no_image_are_named(config: Config, tmp_path: Path, name: str) -> None:
+    """They were ignored without a word, as in OneTrainer."""
+    folder = draw_folder(tmp_path / "masked", sizes=[(64, 64)] * 2)
+    (folder / "broken.png").write_bytes(b"")
+    draw_image(64, 64, 0).save(folder / "broken-masklabel.png")
+    draw_image(64, 64, 0).save(folder / "000-masklabel.png")
+    (folder / "._000-masklabel.png").write_bytes(b"written by macOS")
+    masked = changed(config, concepts__0__path=str(folder), masks__enabled=True)
+    assert reported(masked) == [("masks.enabled", "info")]
+    draw_image(64, 64, 0).save(folder / name)
+    *_, problem = problems_of_companions(masked, datasets_of(masked).training)
+    assert problem.message == f"1 mask file belongs to no image of its folder; the first is {name}."
+    beside = changed(config, concepts__0__path=str(folder), concepts__0__image={"mask_source": "alpha"})
+    assert reported(changed(beside, masks__enabled=True)) == []
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

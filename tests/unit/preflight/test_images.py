@@ -70,6 +70,17 @@ def test_the_reason_is_reported_if_all_files_are_skipped(config: Config, tmp_pat
     assert problem.message.endswith(": 1 file is skipped (a.png: an empty file).")
 
 
+def test_a_concept_of_small_images_is_not_called_unreadable(config: Config, tmp_path: Path) -> None:
+    folder = draw_folder(tmp_path / "small", sizes=[(20, 30)])
+    [problem] = check(
+        changed(config, concepts__0__path=str(folder), data__min_side_px=32, data__never_upscale=True)
+    ).errors
+    assert "has no image that is large enough: 1 file is skipped (000.png: smaller than" in problem.message
+    assert problem.advice == (
+        "To train them, lower the minimum size or switch off Never upscale, or use larger images."
+    )
+
+
 def test_skipped_and_too_small_images_are_listed_one_by_one(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -77,21 +88,23 @@ def test_skipped_and_too_small_images_are_listed_one_by_one(
     folder = draw_folder(tmp_path / "some", sizes=[(64, 64), (64, 64), (20, 30), (64, 15)])
     reasons = {"002.png": "smaller than the minimum of 32 px (20x30)",
                "003.png": "smaller than the minimum of 32 px (64x15)"}  # fmt: skip
-    for number in range(5):
+    for number in range(7):
         (folder / f"e{number}.png").write_bytes(b"")
         reasons[f"e{number}.png"] = "an empty file"
     small = changed(config, concepts__0__path=str(folder), data__min_side_px=32)
-    [message] = [p.message for p in check(small).problems if "skipped" in p.message]
-    assert message.startswith("7 files are skipped (")
-    assert message.endswith("; and 2 more).")
-    assert sum(reason in message for reason in (f"{n}: {r}" for n, r in reasons.items())) == 5
+    faulty, too_small = [p for p in check(small).problems if "skipped" in p.message]
+    assert faulty.message.startswith("7 files are skipped (")
+    assert faulty.message.endswith("; and 2 more).")
+    assert sum(reason in faulty.message for reason in (f"{n}: {r}" for n, r in reasons.items())) == 5
+    assert too_small.message.startswith("2 files are skipped (")
+    assert too_small.advice == "To train them, lower the minimum size, or use larger images."
     save_file(small, tmp_path / "config.json")
     main(["check", str(tmp_path / "config.json")])
     printed = capsys.readouterr().out
     assert all(f"  {folder / name}: {reason}\n" in printed for name, reason in reasons.items())
     monkeypatch.setattr(check_verb, "_MAX_SKIPPED", 3)
     main(["check", str(tmp_path / "config.json")])
-    assert "  and 4 more; --json lists all\n" in capsys.readouterr().out
+    assert "  and 6 more; --json lists all\n" in capsys.readouterr().out
     main(["check", str(tmp_path / "config.json"), "--json"])
     skipped = json.loads(capsys.readouterr().out)["preview"]["skipped"]
     assert {Path(file).name: reason for file, reason in skipped} == reasons

@@ -109,6 +109,12 @@ def test_a_run_that_ends_before_its_reward_is_measured_again(
     assert (("reward.measure_every", "warning") in named) == is_reported
 
 
+def test_a_run_without_reward_models_measures_nothing(config: Config) -> None:
+    """A person chooses, so that none is needed."""
+    method = {"name": "online_dpo", "chosen_by": "person"}
+    assert "reward.measure_every" not in dict(reported(check(changed(config, training__method=method))))
+
+
 def test_an_invalid_function_is_reported_once(config: Config) -> None:
     scored = changed(config, training__method="alignprop", reward__models=[{"kind": "user_code", "file": "mine.py"}])
     assert [path for path, _ in reported(check(scored))].count("reward.models.0.file") == 1

@@ -1,0 +1,90 @@
+"""The runs of the preference benchmark: each method with settings that were found for the demo model.
+
+They differ from those for a full-size model. Its latents have 256 values instead of 16,384 and more, so the mean
+log-probability varies more and needs a larger clip range; and it is small, so it needs a larger learning rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+NUM_STEPS = 10
+GUIDANCE = 2.0
+"""With which the images that are measured are sampled, and those for pairs."""
+
+_CLIP_RANGE = 1e-2
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A run: the settings of its method, what it trains ("adapter" or "full"), for how long, and the reward to reach.
+
+    An epoch covers every prompt once, or every pair.
+    """
+
+    method: Mapping[str, Any]
+    trains: str
+    learning_rate: float
+    epochs: int
+    batch_size: int
+    goal: float
+
+    @property
+    def name(self) -> str:
+        """The name of its method."""
+        return str(self.method["name"])
+
+
+_ALIGNPROP = {
+    "name": "alignprop",
+    "steps": NUM_STEPS,
+    "guidance": GUIDANCE,
+    "gradient_truncation": "fixed",
+    "backprop_steps": 1,
+}
+_DPO = {"name": "dpo", "beta": 2000.0}
+# Without guidance, sampling takes half the time.
+_ONLINE_DPO = {
+    "name": "online_dpo",
+    "steps": NUM_STEPS,
+    "guidance": 1.0,
+    "candidates": 8,
+    "beta": 2000.0,
+    "updates_per_rollout": 4,
+}
+_DDPO = {
+    "name": "ddpo",
+    "steps": NUM_STEPS,
+    "guidance": 1.0,
+    "samples_per_prompt": 4,
+    "tracker_size": 16,
+    "tracker_min_count": 4,
+    "clip_range": _CLIP_RANGE,
+    "inner_epochs": 2,
+    "timestep_share": 0.5,
+}
+_GRPO = {
+    "name": "grpo",
+    "steps": NUM_STEPS,
+    "guidance": 1.0,
+    "group_size": 8,
+    "clip_range": _CLIP_RANGE,
+    "inner_epochs": 2,
+    "timestep_share": 0.5,
+    "kl_weight": 0.0,
+}
+
+CASES: tuple[Case, ...] = (
+    Case(_ALIGNPROP, "adapter", 2e-3, epochs=6, batch_size=12, goal=0.61),
+    Case(_ALIGNPROP, "full", 3e-4, epochs=6, batch_size=12, goal=0.61),
+    Case(_DPO, "adapter", 3e-3, epochs=10, batch_size=16, goal=0.64),
+    Case(_DPO, "full", 3e-4, epochs=10, batch_size=16, goal=0.64),
+    Case(_ONLINE_DPO, "adapter", 3e-3, epochs=2, batch_size=6, goal=0.72),
+    Case(_ONLINE_DPO, "full", 3e-4, epochs=2, batch_size=6, goal=0.72),
+    Case(_DDPO, "adapter", 5e-3, epochs=5, batch_size=12, goal=0.61),
+    Case(_DDPO, "full", 5e-4, epochs=5, batch_size=12, goal=0.61),
+    Case({**_GRPO, "inner_epochs": 1}, "adapter", 5e-3, epochs=3, batch_size=6, goal=0.64),
+    Case(_GRPO, "full", 5e-4, epochs=2, batch_size=6, goal=0.64),
+)
