@@ -65,6 +65,18 @@ def uses_prior(config: Config) -> bool:
     return preserves or has_concept
 
 
+def copies_originals(config: Config) -> bool:
+    """Return whether the original model needs a copy of the trained weights as they were before training.
+
+    A new adapter is switched off instead. One that starts from a file is a part of the reference of preference methods,
+    which is the model as the run found it (Wallace et al. 2023: the fine-tuned model). The prior of other methods is
+    the base model, without any adapter.
+    """
+    if config.training.trains != "full" and config.adapter.start_from.strip():
+        return method_of(config).needs_reference(config.training.method)
+    return uses_prior(config) and config.training.trains == "full"
+
+
 def keeps_reference_copy(config: Config) -> bool:
     """Return whether training keeps a copy of the trained weights as they were at a later step."""
     return method_of(config).keeps_reference_copy(config.training.method)

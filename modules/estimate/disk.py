@@ -53,8 +53,12 @@ def backup_bytes(
     optimizer: OptimizerSettings,
     has_master_weights: bool,
     has_average: bool,
+    has_reference: bool = False,
 ) -> int:
-    """Return the size of one backup: the trained weights or their master weights, the optimizer's state, and EMA."""
+    """Return the size of one backup: the trained weights or their master weights, the optimizer's state, and EMA.
+
+    With `has_reference` it also contains a copy of the trained weights as they were at a later step.
+    """
     total = 0
     for name, part in weights.items():
         plan = plans[name]
@@ -62,7 +66,7 @@ def backup_bytes(
             continue
         shapes = part.trained(plan)
         item = plan.adapter.item_bytes if plan.adapter else plan.weight_bytes
-        kept = FLOAT32_BYTES if has_master_weights else item
+        kept = (FLOAT32_BYTES if has_master_weights else item) + (item if has_reference else 0)
         total += count(shapes) * (kept + (FLOAT32_BYTES if has_average else 0)) + optimizer_bytes(optimizer, shapes)
     return total
 

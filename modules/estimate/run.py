@@ -40,7 +40,7 @@ class Sampled:
     a method that samples without gradient and trains on the results in passes of their own. `is_guided`: sampling runs
     the denoiser on a doubled batch (guidance); `trains_guided`: so does training. `size_px` is the width and height of
     the images if they have their own. `kept_latents_bytes` are the stored states of the samples on the training device,
-    `reward_models_bytes` the reward models' weights. `copies_weights`: a copy of the trained weights is kept.
+    `reward_models_bytes` the reward models' weights. `copies_weights`: training keeps a copy of the trained weights.
     """
 
     backprop_steps: int
@@ -60,7 +60,7 @@ class RunPlan:
     pixels (width, height); `has_master_weights`: 16-bit weights have float32 ones; `average`: whether EMA is kept, and
     where. `scales_loss`: float16 with a loss scaler; `is_fused`: weights are updated inside the backward pass.
     `sampled` is set where training steps sample images; `runtime_bytes` is the memory of the device's runtime.
-    `has_originals`: training keeps a copy of the trained weights of parts that are trained whole, as they were before.
+    `has_originals`: training keeps a copy of the trained weights as they were before.
     `images_per_pass` is how many images a sample of the batch has: 2 for pairs.
     """
 
@@ -165,8 +165,8 @@ class _Run:
             case "encoding captions":
                 return parts | {"activations": self._text(here, batch=1)}
             case "training":
-                originals = {"original weights": self._original_bytes(), "sampled latents": self._latents_bytes()}
-                return parts | self._kept() | self._training(here) | originals
+                copies = {"original weights": self._original_bytes(), "reference weights": self._reference_bytes()}
+                return parts | self._kept() | self._training(here) | copies | {"sampled latents": self._latents_bytes()}
             case "validating":
                 peak = self._denoising(run.batch_size * run.images_per_pass, self.size)
                 return parts | self._kept() | {"activations": peak, "weights swapped out for EMA": self._swapped()}
@@ -191,7 +191,6 @@ class _Run:
             "master weights": FLOAT32_BYTES * small if self.run.has_master_weights else 0,
             "EMA": FLOAT32_BYTES * self.num_trained if self.run.average == "here" else 0,
             "reward models": self.run.sampled.reward_models_bytes if self.run.sampled else 0,
-            "reference weights": self._gradient_bytes() if self.run.sampled and self.run.sampled.copies_weights else 0,
         }
 
     def _trained_item(self, name: str) -> int:
@@ -269,9 +268,11 @@ class _Run:
 
     def _original_bytes(self) -> int:
         """Return the bytes of the copies of weights before training; those of offloaded weights are offloaded too."""
-        fully = [n for n, plan in self.run.plans.items() if plan.trains == "full"]
-        copied = sum(count(self._trained_of(n)) * self._trained_item(n) for n in fully)
-        return copied if self.run.has_originals else 0
+        return self._gradient_bytes() if self.run.has_originals else 0
+
+    def _reference_bytes(self) -> int:
+        """Return the bytes of the copies of weights as they were at a later step, offloaded like those before it."""
+        return self._gradient_bytes() if self.run.sampled and self.run.sampled.copies_weights else 0
 
     def _latents_bytes(self) -> int:
         return self.run.sampled.kept_latents_bytes if self.run.sampled else 0

@@ -8,7 +8,7 @@ beside a forward pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -44,6 +44,7 @@ class Placement:
         self._guard = guard
         self._phase = ""
         self._devices = dict.fromkeys(self._modules, Device(""))
+        self._phases_of_added: dict[str, frozenset[str]] = {}
         # The children too: a VAE is called through its encoder or its decoder, not its own forward.
         self._hooks = [
             entry.register_forward_pre_hook(self._refuse_parked(name))
@@ -62,9 +63,17 @@ class Placement:
         """Return the device of a part."""
         return self._devices[part]
 
+    def add(self, name: str, weights: nn.ParameterList, *, phases: Collection[str]) -> None:
+        """Place more weights, which are on the training device now and are needed there only in these phases."""
+        self._modules[name] = weights
+        self._phases_of_added[name] = frozenset(phases)
+        self._devices[name] = self.train_device
+        if self._phase not in phases:
+            self._move(name, self.temp_device)
+
     def enter(self, phase: str) -> None:
         """Move every part to its device in this phase: first offload the others, then move in those it needs."""
-        needed = self._needed_in(phase)
+        needed = self._needed_in(phase) | {n for n, phases in self._phases_of_added.items() if phase in phases}
         for name in self._modules:
             if name not in needed:
                 self._move(name, self.temp_device)

@@ -25,7 +25,7 @@ from trainer.events import BackupSaved, Event, PhaseChanged, RewardMeasured, Run
 from trainer.methods import choosing
 from trainer.preflight import check
 from trainer.rollout_events import ChoicesWanted, RolloutSampled
-from trainer.run_folder.choices import SKIP, TIE, Answer, Request, answer, choices_dir, open_requests, pairs_dir
+from trainer.run_folder.choices import SKIP, TIE, Answer, Request, answer, ask, choices_dir, open_requests, pairs_dir
 
 PERSON: dict[str, Any] = {**ONLINE, "chosen_by": "person", "shown_candidates": 2}
 
@@ -161,6 +161,49 @@ def test_a_run_that_is_stopped_while_it_waits_asks_only_for_what_is_left(
     assert_equal_tensors(straight.weights, second.weights)
 
 
+def test_images_that_wait_are_sampled_again_where_the_captions_have_changed(
+    tiny_sd: Path, folder_of_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the images of one caption would be chosen among, kept and trained with another."""
+    images = Path(shutil.copytree(folder_of_images, tmp_path / "images"))
+    config = config_in(tmp_path, tiny_sd, images)
+    sent: list[Any] = []
+
+    def before(num_answered: int) -> bool:
+        if num_answered == 4:
+            sent[0](Stop())
+        return num_answered < 4
+
+    first = Chooser(brighter, before).run(
+        config, monkeypatch, on_event=lambda event, send: sent.__setitem__(slice(0), [send])
+    )
+    for caption in images.glob("*.txt"):
+        caption.write_text("a blue square")
+    person = Chooser(brighter)
+    resumed = person.run(config, monkeypatch, resume_from=Path(first.finished.backup_path))
+    assert resumed.finished.step == 4, resumed.ending
+    assert [request.prompt for request in person.asked] == ["a blue square"]
+
+
+def test_a_backup_of_the_same_step_is_replaced_by_one_with_the_images_that_wait(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped in the second rollout, right after a backup: the resumed run samples nothing again."""
+    config = laid_over(config, {"backup": {"every": {"n": 2, "unit": "step"}}})
+    sent: list[Any] = []
+
+    def before(num_answered: int) -> bool:
+        if num_answered == 4:
+            sent[0](Stop())
+        return num_answered < 4
+
+    ran = Chooser(brighter, before).run(
+        config, monkeypatch, on_event=lambda event, send: sent.__setitem__(slice(0), [send])
+    )
+    assert [b.step for b in ran.of(BackupSaved)] == [2, 2]
+    assert "candidates.0" in load_file(Path(ran.finished.backup_path) / "method.safetensors")
+
+
 def test_what_was_chosen_since_an_older_backup_is_not_asked_again(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,6 +264,25 @@ def test_a_removed_request_counts_as_skipped(config: Config, monkeypatch: pytest
     person.before = before
     ran = person.run(config, monkeypatch)
     assert [s.metrics["equal_rewards"] for s in ran.of(StepFinished)] == [0.75, 0.75, 0.0, 0.0]
+
+
+def test_requests_of_another_rollout_are_withdrawn(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a run leaves them that is resumed where its images differ in their last bits; what was chosen is kept."""
+    left: list[Request] = []
+    pngs = [b"\x89PNG first", b"\x89PNG second"]
+
+    def before(num_answered: int) -> bool:
+        if not left:
+            left.extend(ask(person.run_dir, f"step-00000000-00{n}-0", "a disc", pngs) for n in (8, 9))
+            answer(left[0], Answer("chosen", 1, 0))
+        return True
+
+    person = Chooser(brighter, before)
+    ran = person.run(config, monkeypatch)
+    assert ran.finished.step == 4
+    assert len(person.asked) == 5, "a person was asked for an answer that nothing waits for"
+    assert open_requests(person.run_dir) == []
+    assert (pairs_dir(person.run_dir) / "chosen" / f"{left[0].name}.png").read_bytes() == pngs[1]
 
 
 def test_an_answer_that_is_not_valid_is_said_once(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:

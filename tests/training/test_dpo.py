@@ -33,7 +33,7 @@ from trainer.cli.console import words
 from trainer.commands import Stop
 from trainer.data.datasets import dataset_settings
 from trainer.data_words import data_words
-from trainer.events import CacheFilled, RunStarted, StepFinished, ValidationFinished
+from trainer.events import CacheFilled, Event, RunStarted, StepFinished, ValidationFinished
 from trainer.methods import dpo
 from trainer.methods.denoise import Denoise
 from trainer.methods.dpo import Dpo, PairLoss
@@ -123,6 +123,27 @@ def test_the_first_errors_are_those_of_the_reference_to_the_bit(
         config = laid_over(config, {"training": {"precision": "bfloat16"}, "output": {"dtype": "float32"}})
     first = run(config).of(StepFinished)[0].metrics
     assert (first["margin"], first["chosen_error"], first["rejected_error"]) == (0.0, 0.0, 0.0)
+
+
+def test_an_adapter_that_starts_from_a_file_is_its_own_reference(tiny_sd: Path, tmp_path: Path, pairs: Path) -> None:
+    """The margin of its first step is 0, and stays that of the same reference in a run that is resumed."""
+    first = run(laid_over(short(dpo_config(tmp_path / "first", tiny_sd, pairs)), {"training": {"learning_rate": 0.02}}))
+    changes = {"adapter": {"start_from": first.finished.model_path}, "training": {"epochs": 2}}
+
+    def going_on(folder: str) -> Config:
+        return laid_over(short(dpo_config(tmp_path / folder, tiny_sd, pairs)), changes)
+
+    second = run(going_on("second"))
+    assert losses(second)[0] == pytest.approx(math.log(2), abs=1e-6)
+    assert [s.metrics["margin"] != 0 for s in second.of(StepFinished)] == [False, *[True] * (len(losses(second)) - 1)]
+
+    def stop(event: Event, send: Any) -> None:
+        if isinstance(event, StepFinished) and event.step == 2:
+            send(Stop())
+
+    stopped = run(going_on("third"), on_event=stop)
+    resumed = run(going_on("third"), resume_from=Path(stopped.finished.backup_path))
+    assert [s.loss for s in second.of(StepFinished)][2:] == losses(resumed)
 
 
 def test_the_sft_weight_adds_the_error_of_the_chosen_images(tiny_sd: Path, tmp_path: Path, pairs: Path) -> None:

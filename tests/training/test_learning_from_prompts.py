@@ -201,6 +201,12 @@ def test_masks_and_roles_of_images_are_said_to_have_no_effect(tiny_sd: Path, tmp
     assert isinstance(ran.ending, RunFinished), ran.ending
 
 
+def test_caption_dropout_is_said_to_sample_without_a_prompt(tiny_sd: Path, tmp_path: Path) -> None:
+    config = prompts_config(tmp_path, tiny_sd, {"name": "grpo"}, data={"caption_dropout": 0.1})
+    assert any("are sampled without a prompt" in message for message in messages(config, "warning"))
+    assert not messages(laid_over(config, {"data": {"caption_dropout": 0.0}}), "warning")
+
+
 def test_an_empty_file_of_prompts_and_a_missing_one_are_named(tiny_sd: Path, tmp_path: Path) -> None:
     config = prompts_config(tmp_path, tiny_sd)
     (tmp_path / "prompts.txt").write_text("# nothing\n\n", encoding="utf-8")

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.memory import checkpointing
+from modules.memory.placement import Placement
 from modules.rewards.scorers.brightness import Brightness
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
@@ -202,8 +203,8 @@ def test_pairs_hold_the_latents_of_the_chosen_images() -> None:
     restored = PairRollout.from_state(rollout.to_state())
     assert restored.to_state().keys() == rollout.to_state().keys()
     assert all(torch.equal(pair, restored.latents_NCHW[place]) for place, pair in rollout.latents_NCHW.items())
-    assert rollout.places_of(0, 0) == [[(0, 0, 0)], [(1, 0, 0)]]
-    one, two, three = (rollout.places_of(update, 1)[0] for update in range(3))
+    assert rollout.places_of(0, 0, seed=1) == [[(0, 0, 0)], [(1, 0, 0)]]
+    one, two, three = (rollout.places_of(update, 1, seed=1)[0] for update in range(3))
     assert one == three
     assert sorted([*one, *two]) == [(0, 0, 0), (1, 0, 0)]
     assert paired(Candidates(6, latents, {}), [None] * 3, [2, 1]).is_silent
@@ -260,6 +261,22 @@ def test_steps_take_their_pairs_in_turn(
     assert [of_step[-1].is_last_micro_batch for of_step in by_step.values()] == [True] * 3
     seen = {tuple(pair.flatten().tolist()) for b in batches for pair in b.latents_BNCHW}
     assert len(seen) == 5, "a pair was never trained"
+
+
+def test_the_order_of_pairs_follows_from_the_seed_of_the_run(
+    tiny_sd: Path, two_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds: list[int] = []
+    plain = PairRollout.places_of
+
+    def places_of(rollout: PairRollout, update: int, pairs_per_update: int, *, seed: int) -> Any:
+        seeds.append(seed)
+        return plain(rollout, update, pairs_per_update, seed=seed)
+
+    monkeypatch.setattr(PairRollout, "places_of", places_of)
+    for run_seed in (1, 2):
+        run(config_of(tmp_path, tiny_sd, two_images, {"training": {"epochs": 1}, "general": {"seed": run_seed}}))
+    assert len(set(seeds)) == 2
 
 
 def test_the_loss_has_no_guidance(
@@ -321,6 +338,34 @@ def test_a_refresh_changes_the_loss_from_its_step_on(tiny_sd: Path, two_images: 
     assert [n for n, margin in enumerate(margins) if margin == 0.0] == [0, 3, 6]
     assert [n for n, s in enumerate(original.of(StepFinished)) if s.metrics["margin"] == 0.0] == [0]
     assert refreshed.of(StepFinished)[3].loss == pytest.approx(math.log(2), abs=1e-6)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.5])
+def test_a_refreshed_reference_is_offloaded_except_in_training(
+    tiny_sd: Path, two_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fraction: float
+) -> None:
+    """While the reward is measured its memory is free for the images. Under the device guard; no bit changes."""
+    seen: dict[str, set[str]] = {}
+    plain = Placement.enter
+
+    def enter(placement: Placement, phase: str) -> None:
+        plain(placement, phase)
+        if "reference" in placement._modules:
+            weights = placement._modules["reference"].parameters()
+            seen.setdefault(phase, set()).update(str(placement._guard and placement._guard.tag_of(w)) for w in weights)
+
+    monkeypatch.setattr(Placement, "enter", enter)
+    changes = {"training": {"trains": "full"}, "reward": {"measure_every": {"n": 1, "unit": "epoch"}, "num_images": 1}}
+    method = {"reference": "refreshed", "refresh_every": 3}
+    alone = run(config_of(tmp_path / "alone", tiny_sd, two_images, changes, **method))
+    unet = {"checkpointing": "block", "offload_fraction": fraction}
+    watched = {**changes, "general": {"temp_device": "cpu:1", "debug_checks": True}, "parts": {"unet": unet}}
+    seen.clear()
+    guarded = run(config_of(tmp_path / "guarded", tiny_sd, two_images, watched, **method))
+    assert seen["train"] == {"cpu"}
+    assert {device for phase, devices in seen.items() if phase != "train" for device in devices} == {"cpu:1"}
+    assert steps_of(alone) == steps_of(guarded)
+    assert_equal_tensors(alone.weights, guarded.weights)
 
 
 # ---- resuming, stopping, the dry run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from safetensors.torch import load_file
 from modules.config.schema import Config
 from modules.rewards.scorers.brightness import Brightness
 from modules.sampling import rollout as rollout_module
-from modules.system.devices import Device
+from modules.system.devices import CPU, Device
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.matrix import matrix
@@ -25,6 +26,7 @@ from trainer.methods import rollouts
 from trainer.methods.policy_batches import PolicyBatch
 from trainer.methods.policy_gradient import PolicyGradient
 from trainer.methods.protocol import StepContext, StepLoss
+from trainer.methods.ratio_check import RatioCheck
 from trainer.rollout_events import RolloutSampled
 from trainer.step.pauses import Pauses
 
@@ -132,6 +134,16 @@ def test_a_trained_text_encoder_is_on_policy_too(tiny_sd: Path, two_images: Path
     assert (first.metrics["ratio"], first.metrics["kl"]) == (1.0, 0.0)
     assert second.metrics["kl"] > 0.0
     assert set(first.learning_rates) == {"unet", "text_encoder"}
+
+
+def test_it_is_on_policy_with_ema_and_a_scaled_adapter(tiny_sd: Path, two_images: Path, tmp_path: Path) -> None:
+    """It samples with the weights in training, not with their average, and never without the adapter."""
+    changes: dict[str, Any] = {
+        "training": {"ema": {"mode": "train_device", "decay": 0.9}, "epochs": 3, "learning_rate": 3e-3},
+        "adapter": {"rank": 2, "alpha": 16.0},
+    }
+    steps = run(config_of(tmp_path, tiny_sd, two_images, DDPO, **changes)).of(StepFinished)
+    assert [(s.metrics["ratio"], s.metrics["approx_kl"], s.metrics["clip_fraction"]) for s in steps] == [(1, 0, 0)] * 3
 
 
 # ---- rewards
@@ -246,6 +258,20 @@ def test_in_16_bits_another_ratio_is_a_warning(
     assert ran.finished.step == 2
     [warning] = ran.of(WarningRaised)
     assert "the probability ratio differs from 1" in warning.message
+
+
+def test_in_16_bits_a_ratio_outside_of_the_clip_range_is_a_warning() -> None:
+    class Context:  # of a model with float16 weights
+        family = SimpleNamespace(
+            parts={"unet": SimpleNamespace(spec=SimpleNamespace(role="denoiser"), module=torch.nn.Linear(2, 2).half())}
+        )
+        device = CPU
+
+    context: Any = Context()
+    for clip_range, is_outside in ((1e-4, True), (1e-3, False), (1e-2, False)):
+        found = RatioCheck()
+        found.add(torch.tensor([0.0, -5e-4]), is_first=True)
+        assert (found.finish(context, clip_range=clip_range) is not None) == is_outside
 
 
 @pytest.mark.parametrize("fault", ["reference left active", "frozen adapter"])

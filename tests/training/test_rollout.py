@@ -248,6 +248,10 @@ def test_stored_states_give_the_log_probabilities_again(request: pytest.FixtureR
             output = family.predict(before, torch.tensor([step.timestep] * 2), conditioning)
             again = step.log_prob(after, step.mean(output, before))
             assert torch.equal(again, rollout.log_probs_BN[:, index])
+            for row in range(2):  # computed in another batch, the ratio is 1 but for rounding
+                output = family.predict(before[[row]], torch.tensor([step.timestep]), conditioning.select([row]))
+                alone = step.log_prob(after[[row]], step.mean(output, before[[row]]))
+                torch.testing.assert_close(alone, again[[row]], rtol=0.0, atol=1e-6)
     assert rollout.timesteps == tuple(step.timestep for step in steps)
 
 

@@ -94,5 +94,7 @@ def test_the_costs_of_online_dpo() -> None:
         "No memory for a reference model: it is the model without the adapter.",
     )
     assert costs(reference="refreshed")[-1] == "A copy of the adapter, the reference model; its memory is small."
+    started = Config.model_validate({"training": {"method": method}, "adapter": {"start_from": "lora.safetensors"}})
+    assert guide_of(started).costs[-1] == "A copy of the adapter, the reference model; its memory is small."
     # 10 steps, 4 of which have three candidates more
     assert costs(pairs="steps", timestep_share=0.45)[1].startswith("132 passes through the denoiser to sample, 24 to")

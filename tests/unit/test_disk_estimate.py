@@ -55,6 +55,11 @@ def test_a_backup_of_a_fine_tune_contains_master_weights() -> None:
     assert backup(full, has_master_weights=False) == 110 * (2 + 8)
 
 
+def test_a_backup_contains_a_refreshed_reference_in_the_weight_dtype() -> None:
+    assert backup(PartPlan(weight_bytes=2, trains="full"), has_reference=True) == 110 * (4 + 2 + 8)
+    assert backup(LORA, has_reference=True) == 40 * (4 + 4 + 8)
+
+
 def test_layers_without_gradient_are_in_no_backup() -> None:
     assert backup(PartPlan(trains="full", unreached=("norm",))) == 100 * (4 + 8)
 

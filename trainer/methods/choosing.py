@@ -25,6 +25,7 @@ from trainer.run_folder.choices import (
     SKIP,
     Answer,
     Request,
+    all_requests,
     answer,
     answer_of,
     ask,
@@ -87,8 +88,10 @@ def wait_for_choices(
 
     An answer may be changed or taken back until the last one is there; then every choice is kept as a pair. The run can
     be paused or stopped while it waits: then the requests and their answers stay. A request whose folder was removed
-    counts as skipped.
+    counts as skipped. Requests of another rollout are withdrawn: a run that was resumed from an older backup, or with
+    other images, does not wait for their answers.
     """
+    _withdraw_others(requests, context.run_dir)
     context.emit(PhaseChanged("choosing", f"{count(len(requests), 'choice')} to make"))
     num_open, answers = -1, list[Answer | None]()
     wrong: set[tuple[str, str]] = set()
@@ -107,6 +110,18 @@ def wait_for_choices(
     for request in requests:
         withdraw(request)
     return [_extremes(one) for one in given]
+
+
+def _withdraw_others(requests: Sequence[Request], run_dir: Path) -> None:
+    """Withdraw the requests that the run does not wait for; the choices that were made among them are kept as pairs."""
+    names = {request.name for request in requests}
+    for other in all_requests(run_dir):
+        if other.name in names:
+            continue
+        given = answer_of(other)
+        if given is not None:
+            keep_pair(run_dir, other, given)
+        withdraw(other)
 
 
 def _answer_now(request: Request) -> Answer | None:

@@ -25,7 +25,7 @@ from trainer.methods.online_dpo import PairBatch
 from trainer.methods.pair_rollout import Candidates, PairRollout, best_and_worst, paired
 from trainer.methods.protocol import StepContext
 from trainer.methods.rollout_images import RolloutImages
-from trainer.methods.rollouts import Chunk, SampledGroup, Sampling, encoded, sample_group
+from trainer.methods.rollouts import Chunk, SampledGroup, Sampling, encoded, fingerprint_of, sample_group
 from trainer.run_folder.choices import Request
 
 
@@ -110,12 +110,14 @@ class ImagePairs:
     ) -> PairRollout:
         """Sample, or restore what a resumed run has sampled, and return the pairs when all choices are made."""
         first_step = group[0].step
-        requests, images = self._restored_requests(first_step, context), None
+        fingerprint = fingerprint_of(group, self.size)
+        requests, images = self._restored_requests(first_step, fingerprint, context), None
         if requests is None:
             shown, images = choosing.Candidates(), RolloutImages(self.sampling.samples_per_prompt)
             candidates, _ = self._sample(group, context, images.add, shown.add)
             requests = shown.ask(context.run_dir, first_step)
-            self._waiting = replace(candidates, requests=tuple(request.name for request in requests))
+            names = tuple(request.name for request in requests)
+            self._waiting = replace(candidates, requests=names, fingerprint=fingerprint)
         assert self._waiting is not None
         chosen = choosing.wait_for_choices(requests, first_step, context, wait=wait)
         if images is not None:
@@ -124,10 +126,11 @@ class ImagePairs:
         self._waiting = None
         return rollout
 
-    def _restored_requests(self, first_step: int, context: StepContext) -> list[Request] | None:
+    def _restored_requests(self, first_step: int, fingerprint: str, context: StepContext) -> list[Request] | None:
         """Return the requests that a resumed run still waits for; None if it has to sample, or they were removed."""
-        if self._waiting is not None and self._waiting.first_step == first_step:
-            return choosing.requests_of(context.run_dir, self._waiting.requests)
+        waiting = self._waiting
+        if waiting is not None and (waiting.first_step, waiting.fingerprint) == (first_step, fingerprint):
+            return choosing.requests_of(context.run_dir, waiting.requests)
         self._waiting = None
         return None
 

@@ -15,11 +15,12 @@ import torch
 
 from modules.data.batch import Batch
 from modules.data.buckets import Size
+from modules.system.seeds import derive_seed
 from trainer.events import PhaseChanged
 from trainer.methods.held_reference import HeldReference
 from trainer.methods.pair_rollout import PairRollout
 from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
-from trainer.methods.rollouts import NOTHING_TO_LEARN, PromptBatch, accumulation_groups, prompts_of
+from trainer.methods.rollouts import NOTHING_TO_LEARN, PromptBatch, accumulation_groups, fingerprint_of, prompts_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,12 +108,14 @@ class OnlineDpo:
     def batches(self, loader: Iterable[Batch], context: StepContext) -> Iterator[PairBatch]:
         """Sample pairs for each accumulation group, and yield the micro-batches of every step that trains on them."""
         for group in accumulation_groups(loader):
-            if self._rollout is None or self._rollout.first_step != group[0].step:
+            fingerprint = fingerprint_of(group, self.pairing.size)
+            known = self._rollout and (self._rollout.first_step, self._rollout.fingerprint)
+            if self._rollout is None or known != (group[0].step, fingerprint):
                 self._rollout = None  # frees its memory
-                self._rollout = self.pairing.sample(group, context)
+                self._rollout = replace(self.pairing.sample(group, context), fingerprint=fingerprint)
                 self._report(self._rollout, context)
             for update in range(self.updates_per_rollout):
-                yield from self._micro_batches(self._rollout, group, update)
+                yield from self._micro_batches(self._rollout, group, update, run_seed=context.run_seed)
 
     def loss(self, batch: PairBatch, context: StepContext) -> StepLoss:
         """Return the weighted mean of the pairs' losses."""
@@ -155,9 +158,12 @@ class OnlineDpo:
             self._has_warned = True
             context.emit(NOTHING_TO_LEARN)
 
-    def _micro_batches(self, rollout: PairRollout, group: Sequence[Batch], update: int) -> Iterator[PairBatch]:
+    def _micro_batches(
+        self, rollout: PairRollout, group: Sequence[Batch], update: int, *, run_seed: int
+    ) -> Iterator[PairBatch]:
         """Yield the pairs of an optimizer step, those of each batch of the loader together."""
-        together = rollout.places_of(update, self.pairs_per_update)
+        seed = derive_seed(run_seed, "order of pairs", rollout.first_step)
+        together = rollout.places_of(update, self.pairs_per_update, seed=seed)
         num_pairs = sum(len(places) for places in together)
         for number, places in enumerate(together):
             batch, rows = group[places[0][0]], [row for _, row, _ in places]

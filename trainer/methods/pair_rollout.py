@@ -23,18 +23,25 @@ Place = tuple[int, int, int]
 class Candidates:
     """The finished latents of a rollout, (K, C, H, W) for each prompt in order, on the offload device.
 
-    `requests` are the names of the choices that a person is asked to make, one for each prompt.
+    `requests` are the names of the choices that a person is asked to make, one for each prompt; `fingerprint` is that
+    of the prompts.
     """
 
     first_step: int
     latents_KCHW: tuple[torch.Tensor, ...]
     metrics: Mapping[str, float]
     requests: tuple[str, ...] = ()
+    fingerprint: str = ""
 
     def to_state(self) -> dict[str, Any]:
         """Return it as tensors and JSON-safe values, for a run that is resumed before all choices are made."""
         tensors = {f"candidates.{number}": latents for number, latents in enumerate(self.latents_KCHW)}
-        values = {"first_step": self.first_step, "requests": list(self.requests), "metrics": dict(self.metrics)}
+        values = {
+            "first_step": self.first_step,
+            "requests": list(self.requests),
+            "metrics": dict(self.metrics),
+            "fingerprint": self.fingerprint,
+        }
         return {"candidates": values, **tensors}
 
     @classmethod
@@ -42,7 +49,9 @@ class Candidates:
         """Return the candidates of a state."""
         values = state["candidates"]
         latents = tuple(state[f"candidates.{number}"] for number in range(len(values["requests"])))
-        return cls(values["first_step"], latents, values["metrics"], tuple(values["requests"]))
+        return cls(
+            values["first_step"], latents, values["metrics"], tuple(values["requests"]), values.get("fingerprint", "")
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,23 +60,24 @@ class PairRollout:
 
     Those of a pair are (2, C, H, W), the chosen image first; or (3, C, H, W) for a denoising step, with the latents
     before it, and the chosen and the rejected ones after it. Without any choice the rollout is silent: then it has one
-    pair of any two, which is trained with a weight of 0.
+    pair of any two, which is trained with a weight of 0. `fingerprint` is that of the prompts.
     """
 
     first_step: int
     latents_NCHW: Mapping[Place, torch.Tensor]
     metrics: Mapping[str, float]
     is_silent: bool = False
+    fingerprint: str = ""
 
-    def places_of(self, update: int, pairs_per_update: int) -> list[list[Place]]:
+    def places_of(self, update: int, pairs_per_update: int, *, seed: int) -> list[list[Place]]:
         """Return the places of the pairs of an optimizer step on it, by batch and denoising step.
 
-        With `pairs_per_update` above 0 the optimizer steps train on so many of them in turn, in random order, otherwise
-        on all.
+        With `pairs_per_update` above 0 the optimizer steps train on so many of them in turn, in an order that follows
+        from the seed of the rollout, otherwise on all.
         """
         places = sorted(self.latents_NCHW)
         if 0 < pairs_per_update < len(places):
-            generator = torch.Generator().manual_seed(self.first_step)
+            generator = torch.Generator().manual_seed(seed)
             order = torch.randperm(len(places), generator=generator).tolist()
             numbers = range(update * pairs_per_update, (update + 1) * pairs_per_update)
             places = sorted(places[order[number % len(places)]] for number in numbers)
@@ -83,6 +93,7 @@ class PairRollout:
             "places": [list(place) for place in self.latents_NCHW],
             "metrics": dict(self.metrics),
             "is_silent": self.is_silent,
+            "fingerprint": self.fingerprint,
         }
         return {"rollout": values, **{_key(place): latents for place, latents in self.latents_NCHW.items()}}
 
@@ -92,7 +103,7 @@ class PairRollout:
         values = state["rollout"]
         places = [(batch, row, step) for batch, row, step in values["places"]]
         latents = {place: state[_key(place)] for place in places}
-        return cls(values["first_step"], latents, values["metrics"], values["is_silent"])
+        return cls(values["first_step"], latents, values["metrics"], values["is_silent"], values.get("fingerprint", ""))
 
 
 def _key(place: Place) -> str:

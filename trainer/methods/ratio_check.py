@@ -10,7 +10,7 @@ from modules.system.errors import DarkroomError
 from trainer.events import WarningRaised
 from trainer.methods.protocol import StepContext
 
-_EXACT, _ROUNDED = 1e-5, 1e-3  # how far a ratio may be from 1 in float32, and in 16 bits
+_EXACT, _ROUNDED = 1e-5, 1e-3  # how far a ratio may be from 1 in float32, and at most in 16 bits
 
 
 @dataclass(eq=False)
@@ -28,11 +28,13 @@ class RatioCheck:
     def finish(self, context: StepContext, *, clip_range: float) -> WarningRaised | None:
         """Return a warning if a ratio is too far from 1 in 16 bits; raises DarkroomError if one is in float32.
 
+        In 16 bits that is outside of the clip range: such ratios are not trained.
+
         Reasons are dropout, other weights or another batch than those that sampled, or random operations in the model.
         """
         error = 0.0 if self.largest_error is None else float(self.largest_error)
         is_exact = _computes_in_float32(context)
-        if not error > (_EXACT if is_exact else _ROUNDED):
+        if not error > (_EXACT if is_exact else min(_ROUNDED, clip_range)):
             return None
         message = (
             "The model does not predict the same in training as while sampling: before the first step the probability "

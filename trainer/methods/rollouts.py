@@ -8,6 +8,7 @@ device.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -155,6 +156,15 @@ def accumulation_groups(loader: Iterable[Batch]) -> Iterator[list[Batch]]:
 def prompts_of(batch: Batch, size: Size | None) -> PromptBatch:
     """Return the prompts of a batch; `size` is that of the images to sample, None for the size of the batch's."""
     return PromptBatch(batch.captions, size or batch.size_conditionings[0].target, batch.micro_batch)
+
+
+def fingerprint_of(group: Sequence[Batch], size: Size | None) -> str:
+    """Return what identifies the prompts of an accumulation group, their order and the sizes of their images.
+
+    Images or captions may change before a run is resumed; what was sampled for others must not be trained then.
+    """
+    prompts = [(p.captions, str(p.size)) for p in (prompts_of(batch, size) for batch in group)]
+    return hashlib.blake2b(repr(prompts).encode(), digest_size=12).hexdigest()
 
 
 def encoded(prompts: PromptBatch, context: StepContext) -> tuple[Conditioning, Conditioning]:

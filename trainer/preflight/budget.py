@@ -222,6 +222,7 @@ def _disk_need(budget: Budget, sizes: Counts, num_captions: int) -> DiskNeed:
             optimizer=run.optimizer,
             has_master_weights=run.has_master_weights,
             has_average=run.average != "off",
+            has_reference=run.sampled is not None and run.sampled.copies_weights,
         ),
         result_bytes=result_bytes(
             weights,

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from modules.adapters.registry import ADAPTERS
 from modules.adapters.settings import AdapterSettings, layer_entries
 from modules.config.method_facts import (
+    copies_originals,
     images_per_pass,
     keeps_reference_copy,
     learns_from,
     method_of,
     rollout_of,
     scorers_of,
-    uses_prior,
 )
 from modules.config.schema import Config
 from modules.data.buckets import Size
@@ -62,7 +62,7 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
         is_fused=is_fused(config.training.optimizer),
         sampled=_sampled(config, sizes_px),
         images_per_pass=images_per_pass(config),
-        has_originals=uses_prior(config),
+        has_originals=copies_originals(config),
         runtime_bytes=0 if hardware.here().kind_of(config.general.train_device) == "cpu" else RUNTIME_BYTES,
     )
 

@@ -43,12 +43,17 @@ class Backups:
     method: TrainingMethod
     plan: str
     watchers: Watchers
-    _newest: tuple[Counters, BackupInfo] | None = None
+    _newest: tuple[Counters, frozenset[str], BackupInfo] | None = None
 
     def write_last(self, counters: Counters) -> BackupInfo:
-        """Return a backup of the run's last state; reuses the newest backup if it is of this step."""
-        if self._newest is not None and self._newest[0] == counters and self._newest[1].path.is_dir():
-            return self._newest[1]
+        """Return a backup of the run's last state; reuses the newest backup if it is of this state.
+
+        After the same step the method may have sampled what it must keep: images that a person has chosen among.
+        """
+        if self._newest is not None:
+            *state, backup = self._newest
+            if state == [counters, self._contents(counters)] and backup.path.is_dir():
+                return backup
         return self.write(counters)
 
     def write(self, counters: Counters) -> BackupInfo:
@@ -60,8 +65,12 @@ class Backups:
         )
         remove_older(setup.run_dir, keep=setup.config.backup.keep)
         setup.log.emit(BackupSaved(counters.step, str(backup.path)))
-        self._newest = counters, backup
+        self._newest = counters, self._contents(counters), backup
         return backup
+
+    def _contents(self, counters: Counters) -> frozenset[str]:
+        """Return the names of what the method keeps in a backup of a step."""
+        return frozenset(self.method.state_dict(counters.step))
 
     def try_out(self, state: DryRunState) -> None:
         """Write a backup of the dry run into the backup folder, and discard it before it is complete."""

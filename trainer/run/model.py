@@ -17,7 +17,7 @@ from modules.adapters.settings import AdapterSettings
 from modules.adapters.start import Start, divided, read_content, write_content
 from modules.adapters.stored import read_adapter
 from modules.adapters.targets import target_layers
-from modules.config.method_facts import uses_prior
+from modules.config.method_facts import copies_originals
 from modules.config.schema import Config
 from modules.config.sections.model import Model
 from modules.config.sections.model import Part as PartSettings
@@ -145,7 +145,7 @@ def load_model(
         train_device=machine.train_device,
         temp_device=machine.temp_device,
     )
-    here, offloaded = originals_of(family, groups) if uses_prior(config) and not adapters else ({}, {})
+    here, offloaded = originals_of(family, groups) if copies_originals(config) else ({}, {})
     placement = placement_of(family, facts, machine, here, offloaded)
     return LoadedModel(family, adapters, groups, placement, identities, start, (*here.values(), *offloaded.values()))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from torch import nn
+
 from modules.families.protocol import ModelFamily
 from modules.memory.checkpointing import offloaded_weights
 from modules.memory.frozen_copy import FrozenCopy
@@ -43,10 +45,27 @@ def originals_of(
     family: ModelFamily, groups: Sequence[TrainGroup]
 ) -> tuple[dict[str, FrozenCopy], dict[str, FrozenCopy]]:
     """Return copies of the trained weights by a name for the placement, and those of offloaded weights."""
-    offloaded = {id(w) for part in family.parts.values() for w in offloaded_weights(part.module)}
+    offloaded = _offloaded_ids(family)
     here, there = {}, {}
     for group in groups:
         weights = group.parameters.values()
         here[f"original {group.name}"] = FrozenCopy(w for w in weights if id(w) not in offloaded)
         there[f"original {group.name}, offloaded"] = FrozenCopy(w for w in weights if id(w) in offloaded)
     return here, there
+
+
+def placed_copy(family: ModelFamily, groups: Sequence[TrainGroup], placement: Placement) -> FrozenCopy:
+    """Return a copy of the trained weights as they are now, which is offloaded except in training.
+
+    The copies of offloaded weights always are.
+    """
+    offloaded = _offloaded_ids(family)
+    copy = FrozenCopy(weight for group in groups for weight in group.parameters.values())
+    resident = (c for weight, c in zip(copy.weights, copy.copies, strict=True) if id(weight) not in offloaded)
+    placement.add("reference", nn.ParameterList(resident), phases=(phases.TRAIN,))
+    return copy
+
+
+def _offloaded_ids(family: ModelFamily) -> set[int]:
+    """Return the ids of the weights that stay on the offload device."""
+    return {id(weight) for part in family.parts.values() for weight in offloaded_weights(part.module)}

@@ -9,7 +9,6 @@ from modules.config.codec import export_file
 from modules.config.method_facts import method_of
 from modules.data.conditioning import complete_conditioning
 from modules.data.plan_table import as_csv, plan_rows
-from modules.memory.frozen_copy import FrozenCopy
 from modules.memory.placement import free_cached_memory
 from modules.optim.param_groups import TrainGroup, named_parameters
 from modules.system.atomic import write_text
@@ -30,6 +29,7 @@ from trainer.run.data import Loaders, build_loaders, caches_of, plan_fingerprint
 from trainer.run.downloads import DownloadMeter
 from trainer.run.endings import Backups, Prepared, end, end_stopped, rescue, split_state_of_rewards
 from trainer.run.model import LoadedModel, load_model
+from trainer.run.placement import placed_copy
 from trainer.run.setup import RunSetup
 from trainer.run.start_note import note_of_start
 from trainer.run.stepper import build_stepper
@@ -180,8 +180,13 @@ def _training(
             run_seed=config.general.seed,
             step=step,
         ),
-        prior=lambda: prior_mode(model.adapters, model.originals, model.trained_modules, setup.machine.precision),
-        frozen_copy=lambda: FrozenCopy(p for group in model.groups for p in group.parameters.values()),
+        prior=lambda: prior_mode(
+            () if model.originals else model.adapters,
+            model.originals,
+            model.trained_modules,
+            setup.machine.precision,
+        ),
+        frozen_copy=lambda: placed_copy(family, model.groups, model.placement),
         reference=lambda copy: prior_mode((), (copy,), model.trained_modules, setup.machine.precision),
         emit=pauses.emit,
         run_dir=setup.run_dir,

@@ -79,12 +79,17 @@ def ask(run_dir: Path, name: str, prompt: str, pngs: Sequence[bytes]) -> Request
     return Request(folder, prompt, tuple(folder / f"{n}.png" for n in range(len(pngs))))
 
 
-def open_requests(run_dir: Path) -> list[Request]:
-    """Return the requests of a run without an answer, in the order of their names."""
+def all_requests(run_dir: Path) -> list[Request]:
+    """Return the requests of a run that were not withdrawn, with or without an answer, in the order of their names."""
     folder = choices_dir(run_dir) / "open"
     found = sorted(folder.iterdir()) if folder.is_dir() else []
     requests = (_read(path) for path in found if path.is_dir())
-    return [request for request in requests if request is not None and answer_of(request) is None]
+    return [request for request in requests if request is not None]
+
+
+def open_requests(run_dir: Path) -> list[Request]:
+    """Return the requests of a run without an answer, in the order of their names."""
+    return [request for request in all_requests(run_dir) if answer_of(request) is None]
 
 
 def answer(request: Request, given: Answer) -> None:

@@ -8,7 +8,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from modules.config.method_facts import keeps_reference_copy, learns_from, method_of, rollout_of, steps_per_group
+from modules.config.method_facts import (
+    copies_originals,
+    keeps_reference_copy,
+    learns_from,
+    method_of,
+    rollout_of,
+    steps_per_group,
+)
 from modules.config.schema import Config
 from modules.objectives.metrics import METRICS
 from modules.objectives.spec import RolloutFacts
@@ -78,7 +85,7 @@ def _passes(config: Config, facts: RolloutFacts, num_images: int) -> str:
 def _copy(config: Config) -> list[str]:
     if not _has_reference(config):
         return []
-    if config.training.trains == "adapter" and keeps_reference_copy(config):
+    if config.training.trains == "adapter" and (keeps_reference_copy(config) or copies_originals(config)):
         return ["A copy of the adapter, the reference model; its memory is small."]
     if config.training.trains == "adapter":
         return ["No memory for a reference model: it is the model without the adapter."]

@@ -12,7 +12,7 @@ from modules.config.rules.captions import caption_changes
 from modules.config.rules.dtypes import mixed_16_bit
 from modules.config.rules.fused import fused_backward_pass
 from modules.config.rules.images import augmentations, concepts, conditioning_images, samples, sizes
-from modules.config.rules.learning import prompts_for_images, roles_of_images
+from modules.config.rules.learning import dropped_prompts, prompts_for_images, roles_of_images
 from modules.config.rules.offload import offloaded_layers
 from modules.config.rules.optimizers import one_learning_rate, optimizer_fields
 from modules.config.rules.pairs import pairs
@@ -35,6 +35,7 @@ RULES: tuple[Rule, ...] = (
     concepts,
     prompts_for_images,
     roles_of_images,
+    dropped_prompts,
     pairs,
     augmentations,
     caption_changes,

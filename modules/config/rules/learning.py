@@ -38,3 +38,17 @@ def roles_of_images(config: Config) -> Iterator[Problem]:
                 "warning",
                 "Disable the concept, or set its concept type to Training.",
             )
+
+
+def dropped_prompts(config: Config) -> Iterator[Problem]:
+    """Yield a warning for caption dropout with a method that samples images for the captions."""
+    share = config.data.caption_dropout
+    if learns_from(config) != "prompts" or share == 0:
+        return
+    yield Problem(
+        "data.caption_dropout",
+        f"{method_of(config).label} samples images for the captions: with a caption dropout of {share:g}, some of them "
+        "are sampled without a prompt, and trained on.",
+        "warning",
+        "Set it to 0.",
+    )
