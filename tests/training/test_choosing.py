@@ -23,6 +23,7 @@ from trainer.commands import Pause, Resume, Stop
 from trainer.data.datasets import dataset_settings
 from trainer.events import BackupSaved, Event, PhaseChanged, RewardMeasured, RunStarted, StepFinished, WarningRaised
 from trainer.methods import choosing
+from trainer.methods.rollouts import NOTHING_CHOSEN
 from trainer.preflight import check
 from trainer.rollout_events import ChoicesWanted, RolloutSampled
 from trainer.run_folder.choices import SKIP, TIE, Answer, Request, answer, ask, choices_dir, open_requests, pairs_dir
@@ -232,6 +233,7 @@ def test_ties_and_skips_give_no_pair(config: Config, monkeypatch: pytest.MonkeyP
     steps = ran.of(StepFinished)
     assert [s.metrics["equal_rewards"] for s in steps] == [0.75, 0.75, 1.0, 1.0]
     assert [bool(s.gradient_norm) for s in steps] == [True, True, False, False]
+    assert [w.message for w in ran.of(WarningRaised) if "nothing is learned" in w.message] == [NOTHING_CHOSEN.message]
     assert len(list((pairs_dir(person.run_dir) / "rejected").iterdir())) == 1
 
 
@@ -397,3 +399,10 @@ def test_waiting_keeps_nothing_but_candidates(config: Config, monkeypatch: pytes
     )
     kept = load_file(Path(ran.finished.backup_path) / "method.safetensors")
     assert {name: tuple(tensor.shape) for name, tensor in kept.items()} == {"candidates.0": (2, 4, 8, 8)}
+
+
+def test_check_counts_the_choices(config: Config) -> None:
+    for epochs, words in ((1, "each prompt."), (3, "each prompt of the first of 3 epochs.")):
+        preview = check(laid_over(config, {"training": {"epochs": epochs}})).preview
+        assert preview is not None
+        assert f"You make 5 choices, one for {words}" in preview.passes

@@ -20,7 +20,14 @@ from trainer.events import PhaseChanged
 from trainer.methods.held_reference import HeldReference
 from trainer.methods.pair_rollout import PairRollout
 from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
-from trainer.methods.rollouts import NOTHING_TO_LEARN, PromptBatch, accumulation_groups, fingerprint_of, prompts_of
+from trainer.methods.rollouts import (
+    NOTHING_CHOSEN,
+    NOTHING_TO_LEARN,
+    PromptBatch,
+    accumulation_groups,
+    fingerprint_of,
+    prompts_of,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,9 +161,9 @@ class OnlineDpo:
         if self.pairing.is_trial:
             return
         context.emit(PhaseChanged("training"))
-        if rollout.is_silent and not self._has_warned and not self.pairing.is_costly:
+        if rollout.is_silent and not self._has_warned:
             self._has_warned = True
-            context.emit(NOTHING_TO_LEARN)
+            context.emit(NOTHING_CHOSEN if self.pairing.is_costly else NOTHING_TO_LEARN)
 
     def _micro_batches(
         self, rollout: PairRollout, group: Sequence[Batch], update: int, *, run_seed: int

@@ -29,6 +29,10 @@ NOTHING_TO_LEARN = WarningRaised(
     "The sampled images all have the same reward, or none: nothing is learned from them.",
     "Use more images per prompt, or a reward model that distinguishes them.",
 )
+NOTHING_CHOSEN = WarningRaised(
+    "No image was preferred to another in this rollout: nothing is learned from it.",
+    "Ties and skipped images train nothing. Show more candidates, or train on other prompts.",
+)
 
 OnImages = Callable[["Chunk", torch.Tensor], None]
 """Called with each chunk and its images (P, 3, H, W) in [0, 1], on the training device, before they are dropped."""

@@ -34,7 +34,7 @@ from trainer.preflight.report import Preview, Report
 from trainer.preflight.resume import problems_of_resume
 from trainer.preflight.reward_models import problems_of_measuring, problems_of_reward_models
 from trainer.preflight.start_from import problems_of_start
-from trainer.preflight.step_passes import describe_passes
+from trainer.preflight.step_passes import describe_choices, describe_passes
 from trainer.preflight.validation import problems_of_validation
 from trainer.run_folder.backup import find_backup
 from trainer.run_folder.start_copy import existing_start_copy
@@ -147,6 +147,6 @@ def _preview(
         steps_first_epoch=plans.num_steps(0),
         total_steps=plans.total_steps(config.training.epochs),
         model=model.sentence if model is not None and model.is_model else "",
-        passes=describe_passes(config),
+        passes=" ".join(filter(None, (describe_passes(config), describe_choices(config, plans)))),
         memory=describe_memory(config, sizes_of(training, validation), start_copy=start_copy),
     )

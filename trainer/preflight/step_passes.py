@@ -1,9 +1,10 @@
-"""What an optimizer step costs, for methods whose steps are longer than a denoising step, as a sentence."""
+"""What an optimizer step costs, for methods whose steps are longer than a denoising step, and a person, in words."""
 
 from __future__ import annotations
 
-from modules.config.method_facts import learns_from, rollout_of, step_passes
+from modules.config.method_facts import learns_from, rollout_of, step_passes, trains_on_reward
 from modules.config.schema import Config
+from modules.data.plans import EpochPlans
 from modules.families.registry import FAMILIES
 from modules.system.problem import count
 
@@ -21,6 +22,16 @@ def describe_passes(config: Config) -> str:
         f"{_number(passes.with_gradient)} with it, which takes about {_number(times)} times as long as a "
         "step of the method Denoising."
     )
+
+
+def describe_choices(config: Config, plans: EpochPlans) -> str:
+    """Return how many choices a person makes; empty for a run in which nobody chooses."""
+    if rollout_of(config) is None or trains_on_reward(config):
+        return ""
+    num_choices = sum(len(batch) for group in plans.accumulation_groups(0) for batch in group)
+    epochs = config.training.epochs
+    whole = "" if epochs == 1 else f" of the first of {count(epochs, 'epoch')}"
+    return f"You make {count(num_choices, 'choice')}, one for each prompt{whole}."
 
 
 def _number(value: float) -> str:
