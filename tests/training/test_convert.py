@@ -171,7 +171,8 @@ def test_impossible_conversions_are_reported(
     (tmp_path / "page.safetensors").write_bytes(b"<!DOCTYPE html>")
     save_file({"encoder.down.0.block.0.x": torch.ones(1)}, tmp_path / "vae.safetensors")
     key = "lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn2_to_k"
-    loha = {f"{key}.hada_w1_a": torch.ones(1), f"{key}.alpha": torch.ones(())}
+    factors = {"hada_w1_a": (320, 4), "hada_w1_b": (4, 768), "hada_w2_a": (320, 4), "hada_w2_b": (4, 768)}
+    loha = {f"{key}.{name}": torch.ones(shape) for name, shape in factors.items()} | {f"{key}.alpha": torch.ones(())}
     save_file(loha, tmp_path / "loha.safetensors", {"ss_base_model_version": "sd_v1"})
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "diary.txt").write_text("mine")

@@ -231,6 +231,7 @@ def priors(request: pytest.FixtureRequest, model: str, kind: str) -> tuple[Model
     return family, parameters, loss
 
 
+@pytest.mark.full  # every day: test_preference_matrix
 @pytest.mark.parametrize("kind", ["lora", "full"])
 @pytest.mark.parametrize("model", ["tiny_sd", "tiny_sdxl"])
 def test_gradients_are_equal_with_any_checkpointing(request: pytest.FixtureRequest, model: str, kind: str) -> None:

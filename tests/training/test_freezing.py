@@ -268,7 +268,7 @@ def test_a_run_with_nothing_left_has_the_exit_code_of_one_that_went_well(
     parts = {"unet": stop, "text_encoder": stop}
     save_file(small_config(tmp_path, model=tiny_sd, images=images, parts=parts), tmp_path / "config.json")
     assert main(["train", str(tmp_path / "config.json")]) == 0
-    assert "Training of every part has stopped; the run ended after 1 steps." in capsys.readouterr().err
+    assert "Training of every part has stopped; the run ended after 1 step." in capsys.readouterr().err
 
 
 def test_a_part_that_is_forgotten_to_be_frozen_is_caught(

@@ -72,7 +72,7 @@ def training_phase(config: Config) -> PhaseMemory:
     return phase
 
 
-@pytest.mark.parametrize("trains", ["adapter", "full"])
+@pytest.mark.parametrize("trains", ["adapter", pytest.param("full", marks=pytest.mark.full)])
 @pytest.mark.parametrize("method", METHODS)
 def test_a_step_needs_the_estimated_memory(tmp_path: Path, method: str, trains: str) -> None:
     config = config_of(tmp_path, method, trains=trains)

@@ -128,6 +128,7 @@ def test_the_first_loss_is_ln_2_and_exactly_the_trained_weights_move(
     assert moved == ({n for n in expected if "lora_" in n} if trains == "adapter" else expected)
 
 
+@pytest.mark.full  # every day: test_preference_matrix
 @pytest.mark.parametrize(("model", "trains"), matrix(["tiny_sd", "tiny_sdxl"], ["adapter", "full"]))
 def test_gradients_are_equal_to_the_bit_whatever_is_checkpointed(
     request: pytest.FixtureRequest, two_images: Path, tmp_path: Path, model: str, trains: str
@@ -444,6 +445,7 @@ def test_the_dry_run_tries_two_images_and_leaves_nothing(
     assert [event.step for event in ran.of(RolloutSampled)] == [0, 2]
 
 
+@pytest.mark.full  # every day: test_preference_faults
 @pytest.mark.parametrize("fault", ["reference left active", "frozen adapter", "reentrant checkpointing"])
 @pytest.mark.parametrize("pairs", ["images", "steps"])
 def test_planted_faults_end_the_dry_run(

@@ -274,6 +274,7 @@ def test_in_16_bits_a_ratio_outside_of_the_clip_range_is_a_warning() -> None:
         assert (found.finish(context, clip_range=clip_range) is not None) == is_outside
 
 
+@pytest.mark.full  # every day: test_preference_faults
 @pytest.mark.parametrize("fault", ["reference left active", "frozen adapter"])
 @pytest.mark.parametrize("method", ["ddpo", "grpo"])
 def test_planted_faults_end_the_dry_run(

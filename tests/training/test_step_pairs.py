@@ -79,6 +79,7 @@ def test_the_first_loss_is_ln_2_and_exactly_the_trained_weights_move(
     assert moved == ({n for n in expected if "lora_" in n} if trains == "adapter" else expected)
 
 
+@pytest.mark.full  # every day: test_preference_matrix
 def test_gradients_are_equal_to_the_bit_whatever_is_checkpointed(
     tiny_sdxl: Path, two_images: Path, tmp_path: Path
 ) -> None:
