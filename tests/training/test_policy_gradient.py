@@ -260,14 +260,12 @@ def test_in_16_bits_another_ratio_is_a_warning(
     assert "the probability ratio differs from 1" in warning.message
 
 
-def test_in_16_bits_a_ratio_outside_of_the_clip_range_is_a_warning() -> None:
-    class Context:  # of a model with float16 weights
-        family = SimpleNamespace(
-            parts={"unet": SimpleNamespace(spec=SimpleNamespace(role="denoiser"), module=torch.nn.Linear(2, 2).half())}
-        )
-        device = CPU
-
-    context: Any = Context()
+@pytest.mark.parametrize(("dtype", "device"), [(torch.float16, CPU), (torch.float32, Device("cuda:0"))], ids=str)
+def test_in_16_bits_or_on_a_gpu_a_ratio_outside_of_the_clip_range_is_a_warning(
+    dtype: torch.dtype, device: Device
+) -> None:
+    unet = SimpleNamespace(spec=SimpleNamespace(role="denoiser"), module=torch.nn.Linear(2, 2, dtype=dtype))
+    context: Any = SimpleNamespace(family=SimpleNamespace(parts={"unet": unet}), device=device)
     for clip_range, is_outside in ((1e-4, True), (1e-3, False), (1e-2, False)):
         found = RatioCheck()
         found.add(torch.tensor([0.0, -5e-4]), is_first=True)

@@ -10,7 +10,7 @@ from modules.system.errors import DarkroomError
 from trainer.events import WarningRaised
 from trainer.methods.protocol import StepContext
 
-_EXACT, _ROUNDED = 1e-5, 1e-3  # how far a ratio may be from 1 in float32, and at most in 16 bits
+_EXACT, _ROUNDED = 1e-5, 1e-3  # how far a ratio may be from 1 in float32 on a CPU, and at most elsewhere
 
 
 @dataclass(eq=False)
@@ -26,14 +26,15 @@ class RatioCheck:
         self.largest_error = error if former is None else torch.maximum(former, error)
 
     def finish(self, context: StepContext, *, clip_range: float) -> WarningRaised | None:
-        """Return a warning if a ratio is too far from 1 in 16 bits; raises DarkroomError if one is in float32.
+        """Return a warning if a ratio is too far from 1; raises DarkroomError if one is in float32 on a CPU.
 
-        In 16 bits that is outside of the clip range: such ratios are not trained.
+        Elsewhere, in 16 bits or on a GPU, whose kernels may differ with and without gradient, that is outside of the
+        clip range: such ratios are not trained.
 
         Reasons are dropout, other weights or another batch than those that sampled, or random operations in the model.
         """
         error = 0.0 if self.largest_error is None else float(self.largest_error)
-        is_exact = _computes_in_float32(context)
+        is_exact = context.device.is_cpu and _computes_in_float32(context)
         if not error > (_EXACT if is_exact else min(_ROUNDED, clip_range)):
             return None
         message = (
@@ -43,7 +44,9 @@ class RatioCheck:
         if is_exact:
             raise DarkroomError(message, advice="Switch off dropout and everything else that is random in the model.")
         return WarningRaised(
-            message, f"Ratios outside of the clip range of {clip_range:g} are not trained. Choose float32, or widen it."
+            message,
+            f"Ratios outside of the clip range of {clip_range:g} are not trained. Widen it, or choose float32 without "
+            "TF32.",
         )
 
 
