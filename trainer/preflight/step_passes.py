@@ -25,7 +25,7 @@ def describe_passes(config: Config) -> str:
 
 
 def describe_choices(config: Config, plans: EpochPlans) -> str:
-    """Return how many choices a person makes; empty for a run in which nobody chooses."""
+    """Return how many choices a person makes; empty for a run without choices by a person."""
     if rollout_of(config) is None or trains_on_reward(config):
         return ""
     num_choices = sum(len(batch) for group in plans.accumulation_groups(0) for batch in group)
