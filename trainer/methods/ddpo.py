@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from modules.config.sections.training import Training
-from modules.data.buckets import Size
 from modules.objectives.methods.ddpo import Ddpo
-from modules.objectives.rollout_fields import size_of
 from modules.rewards.advantage import PromptTracker, batch_advantages
 from modules.rewards.composite import CompositeReward
-from modules.sampling.rollout import RolloutSettings
 from modules.sampling.step_selection import RandomShare
-from trainer.methods.policy_gradient import Comparison, PolicyGradient, PolicySettings
-from trainer.methods.rollouts import SampledGroup, Sampling
+from trainer.methods.policy_gradient import Comparison, PolicyGradient, build_policy_gradient
+from trainer.methods.rollouts import SampledGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,26 +52,12 @@ class WithSamePrompt:
 
 def build(chosen: Ddpo, training: Training, reward: CompositeReward | None) -> PolicyGradient:
     """Return the method from its settings."""
-    if reward is None:
-        raise ValueError("DDPO needs a reward.")
-    sides = size_of(chosen.size)
-    return PolicyGradient(
+    return build_policy_gradient(
+        chosen,
         reward,
-        Sampling(
-            chosen.samples_per_prompt,
-            RolloutSettings(chosen.steps, chosen.guidance, chosen.eta),
-            size=Size(*sides) if sides else None,
-        ),
-        PolicySettings(
-            clip_range=chosen.clip_range,
-            advantage_clip=chosen.advantage_clip,
-            inner_epochs=chosen.inner_epochs,
-            kl_weight=chosen.kl_weight,
-            reward_sum=chosen.reward_sum,
-            selection=RandomShare(chosen.timestep_share),
-            equalize_steps=chosen.equalize_steps,
-        ),
         _comparison(chosen),
+        samples_per_prompt=chosen.samples_per_prompt,
+        selection=RandomShare(chosen.timestep_share),
     )
 
 

@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from modules.config.sections.training import Training
-from modules.data.buckets import Size
 from modules.objectives.methods.grpo import Grpo
-from modules.objectives.rollout_fields import size_of
 from modules.rewards.advantage import group_advantages
 from modules.rewards.composite import CompositeReward
-from modules.sampling.rollout import RolloutSettings
 from modules.sampling.step_selection import RandomShare, SlidingWindow, StepSelection
-from trainer.methods.policy_gradient import PolicyGradient, PolicySettings
-from trainer.methods.rollouts import SampledGroup, Sampling
+from trainer.methods.policy_gradient import PolicyGradient, build_policy_gradient
+from trainer.methods.rollouts import SampledGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,28 +33,14 @@ class WithinGroup:
 
 def build(chosen: Grpo, training: Training, reward: CompositeReward | None) -> PolicyGradient:
     """Return the method from its settings."""
-    if reward is None:
-        raise ValueError("GRPO needs a reward.")
-    sides = size_of(chosen.size)
-    return PolicyGradient(
+    return build_policy_gradient(
+        chosen,
         reward,
-        Sampling(
-            chosen.group_size,
-            RolloutSettings(chosen.steps, chosen.guidance, chosen.eta),
-            size=Size(*sides) if sides else None,
-            shares_noise=chosen.first_noise == "shared",
-        ),
-        PolicySettings(
-            clip_range=chosen.clip_range,
-            advantage_clip=chosen.advantage_clip,
-            inner_epochs=chosen.inner_epochs,
-            kl_weight=chosen.kl_weight,
-            reward_sum=chosen.reward_sum,
-            selection=_selection(chosen),
-            equalize_steps=chosen.equalize_steps,
-            best_of=0 if chosen.best_of == chosen.group_size else chosen.best_of,
-        ),
         WithinGroup,
+        samples_per_prompt=chosen.group_size,
+        selection=_selection(chosen),
+        shares_noise=chosen.first_noise == "shared",
+        best_of=0 if chosen.best_of == chosen.group_size else chosen.best_of,
     )
 
 

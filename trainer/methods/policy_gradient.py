@@ -14,7 +14,11 @@ from typing import Any, Protocol
 import torch
 
 from modules.data.batch import Batch
+from modules.data.buckets import Size
+from modules.objectives.methods.ddpo import Ddpo
+from modules.objectives.methods.grpo import Grpo
 from modules.objectives.policy_gradient import approx_kl, clip_fraction, clipped_surrogate, log_ratios
+from modules.objectives.rollout_fields import size_of
 from modules.rewards.advantage import Combination, combined_advantages, untrained_share
 from modules.rewards.composite import CompositeReward
 from modules.sampling.prediction import guided_prediction
@@ -264,3 +268,35 @@ class PolicyGradient:
     def _report(self, context: StepContext, event: PhaseChanged | WarningRaised) -> None:
         if not self.is_trial:
             context.emit(event)
+
+
+def build_policy_gradient(
+    chosen: Ddpo | Grpo,
+    reward: CompositeReward | None,
+    new_comparison: Callable[[], Comparison],
+    *,
+    samples_per_prompt: int,
+    selection: StepSelection,
+    shares_noise: bool = False,
+    best_of: int = 0,
+) -> PolicyGradient:
+    """Return a method from the settings that both have and from its own. Raises ValueError without a reward."""
+    if reward is None:
+        raise ValueError("Policy gradients need a reward.")
+    sides = size_of(chosen.size)
+    loop = RolloutSettings(chosen.steps, chosen.guidance, chosen.eta)
+    return PolicyGradient(
+        reward,
+        Sampling(samples_per_prompt, loop, size=Size(*sides) if sides else None, shares_noise=shares_noise),
+        PolicySettings(
+            clip_range=chosen.clip_range,
+            advantage_clip=chosen.advantage_clip,
+            inner_epochs=chosen.inner_epochs,
+            kl_weight=chosen.kl_weight,
+            reward_sum=chosen.reward_sum,
+            selection=selection,
+            equalize_steps=chosen.equalize_steps,
+            best_of=best_of,
+        ),
+        new_comparison,
+    )
