@@ -20,6 +20,6 @@ def draw_pairs(
         image = draw_image(*size, index)
         ImageEnhance.Brightness(image).enhance(1.5).save(folder / sides[0] / f"{index:03d}.png")
         ImageEnhance.Brightness(ImageOps.invert(image)).enhance(0.5).save(folder / sides[1] / f"{index:03d}.png")
-        caption = captions[index % len(captions)] if captions else f"picture number {index}"
+        caption = captions[index % len(captions)] if captions else f"image number {index}"
         (folder / "chosen" / f"{index:03d}.txt").write_text(caption, encoding="utf-8")
     return folder

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from modules.config.schema import Config
+from modules.data.amount import data_words
 from modules.data.batch import Batch
 from modules.data.datasets import build_datasets
 from modules.data.order import SampleIndex
@@ -32,7 +33,6 @@ from tests.training.test_checkpointing import trained as trained_family
 from trainer.cli.console import words
 from trainer.commands import Stop
 from trainer.data.datasets import dataset_settings
-from trainer.data_words import data_words
 from trainer.events import CacheFilled, Event, RunStarted, StepFinished, ValidationFinished
 from trainer.methods import dpo
 from trainer.methods.denoise import Denoise

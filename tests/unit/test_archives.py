@@ -291,9 +291,9 @@ def test_a_mask_in_a_shard_belongs_to_its_image(tmp_path: Path) -> None:
 
 def test_a_mask_may_be_a_field_of_its_sample(tmp_path: Path) -> None:
     """WebDataset names the fields of a sample by what follows the first dot."""
-    picture, mask = image_bytes(16, 8, 0), image_bytes(16, 8, 1)
-    members = {"1.jpg": picture, "1.mask.png": mask, "2.large.png": picture, "2.mask.png": mask, "3.mask.png": picture,
-               "4.png": picture, "4-masklabel.png": picture, "4.mask.png": mask}  # fmt: skip
+    image, mask = image_bytes(16, 8, 0), image_bytes(16, 8, 1)
+    members = {"1.jpg": image, "1.mask.png": mask, "2.large.png": image, "2.mask.png": mask, "3.mask.png": image,
+               "4.png": image, "4-masklabel.png": image, "4.mask.png": mask}  # fmt: skip
     shard = write_shard(tmp_path / "a.tar", members)
     result = scan(shard)
     assert names(result, shard) == ["1.jpg", "2.large.png", "3.mask.png", "4.png"]  # 3 is all that its sample has

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from modules.data.buckets import BucketRules, Size
 from modules.data.captions.settings import CaptionChanges
@@ -69,7 +71,6 @@ def write_rows(file: Path) -> Path:
         case ".tsv":
             file.write_text("n\tprompt\tother\n1\tone\t\n2\t\t\n3\ttwo\tx\n", encoding="utf-8")
         case ".parquet":
-            pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
             columns = {"image": [b"\x89PNG"] * 3, "prompt": ["one", None, "two"], "other": ["", "", "x"]}
             parquet.write_table(pyarrow.table(columns), file)
     return file

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from modules.config.schema import Config
+from modules.data.amount import data_words
 from modules.data.doctor.finding import printable
 from modules.system.approvals import approved_hashes
 from modules.system.paths import from_caller
@@ -16,7 +17,6 @@ from modules.system.problem import Problem, count
 from trainer.cli import Verb
 from trainer.cli.options import add_allow_code, add_config_argument, allowed_code, describe, read_config
 from trainer.cli.plan import plan_lines
-from trainer.data_words import data_words
 from trainer.preflight import Report, check
 
 _MAX_CAPTIONS = 100

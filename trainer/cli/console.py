@@ -7,8 +7,8 @@ import time
 from datetime import timedelta
 from typing import Any, Protocol, TextIO
 
+from modules.data.amount import data_words
 from modules.system.problem import count
-from trainer.data_words import data_words
 from trainer.event_lines import to_line
 from trainer.events import (
     BackupSaved,

@@ -7,9 +7,9 @@ import tkinter as tk
 from collections.abc import Mapping
 from pathlib import Path
 
+from modules.data.amount import data_words
 from modules.families.registry import FAMILIES
 from modules.system.problem import count
-from trainer.data_words import data_words
 from trainer.events import SampleReady
 from trainer.rollout_events import Mark, RolloutSampled, SampledImage
 from ui.context import Context

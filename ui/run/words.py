@@ -9,9 +9,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
+from modules.data.amount import data_words
 from modules.rewards.registry import REWARDS
 from modules.system.problem import count
-from trainer.data_words import data_words
 from trainer.events import (
     BackupSaved,
     CacheFilled,
