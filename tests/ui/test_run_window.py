@@ -135,9 +135,9 @@ def test_replaced_samples_are_released(ready: Window, tmp_path: Path) -> None:
         path = tmp_path / f"sample{n}.png"
         Image.new("RGB", (32, 32), (0, 40 * n, 0)).save(path)
         run.emit(SampleReady(n, 0, "a number", str(path)))
-        ready.wait_until(lambda: [p for p, _ in samples._photos] == [path], "the image")  # noqa: B023 - this one
+        ready.wait_until(lambda: [p for p, _ in samples._photos.loaded] == [path], "the image")  # noqa: B023 - this one
         ready.settle()
-        traces.append(weakref.ref(next(iter(samples._photos.values()))))
+        traces.append(weakref.ref(next(iter(samples._photos.loaded.values()))))
     gc.collect()
     assert [trace() is None for trace in traces] == [True, True, True, True, False]
     end(ready, run)
@@ -215,7 +215,7 @@ def test_the_run_page_shows_the_course(ready: Window, tmp_path: Path) -> None:
         BackupSaved(50, "/tmp/runs/one/backup/step-50"), WarningRaised("An image is broken."),
     )  # fmt: skip
     ready.wait_until(lambda: len(page.samples.tiles) == 2, "samples")
-    ready.wait_until(lambda: len(page.samples._photos) == 2, "images")
+    ready.wait_until(lambda: len(page.samples._photos.loaded) == 2, "images")
     ready.settle()
     assert [t.path.name for t in page.samples.tiles] == ["sample2.png", "gone.png"]
     assert len(page.chart._points) == 60

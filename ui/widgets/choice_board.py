@@ -5,22 +5,16 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import PIL.Image
-from PIL import ImageTk
-
-from ui.run.background import Job
 from ui.run.pump import Pump
 from ui.theme import Theme
-from ui.thumbnails import load_fitted
+from ui.widgets.photos import Photos
 
 _GAP_PX, _LABEL_PX, _RING_PX = 16, 26, 4
 _SIDE_STEP_PX = 8  # so that resizing the window reloads little
-
-Key = tuple[Path, int]
+_MAX_KEPT = 32  # several times the images of two requests: resizing loads others
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +60,7 @@ class ChoiceBoard(tk.Canvas):
         self._pump = pump
         self._on_pick = on_pick
         self._hovered: int | None = None
-        self._photos: dict[Key, ImageTk.PhotoImage | None] = {}
-        self._jobs: dict[Key, Job] = {}
+        self._photos = Photos(self, pump, lambda: pump.redraw_soon(self, self.draw), most=_MAX_KEPT)
         self.bind("<Configure>", lambda _e: pump.redraw_soon(self, self.draw))
         self.bind("<Button-1>", self._clicked)
         self.bind("<Motion>", self._moved)
@@ -89,19 +82,12 @@ class ChoiceBoard(tk.Canvas):
     ) -> None:
         """Show images with the labels below them; one may be marked, and others are loaded ahead."""
         self.images, self._labels, self.marked, self._ahead = tuple(images), tuple(labels), marked, tuple(ahead)
-        wanted = {*self.images, *self._ahead}
-        for key in [k for k in self._jobs if k[0] not in wanted]:
-            self._jobs.pop(key).cancel()
-        for key in [k for k in self._photos if k[0] not in wanted]:
-            del self._photos[key]
+        self._photos.keep_only({*self.images, *self._ahead})
         self.draw()
 
     def destroy(self) -> None:
         """Also cancel the images that are still being loaded."""
-        for job in self._jobs.values():
-            job.cancel()
-        self._jobs.clear()
-        self._photos.clear()  # here, on the Tk thread, not on the garbage collector's
+        self._photos.close()
         self._pump.forget(self)
         super().destroy()
 
@@ -113,7 +99,7 @@ class ChoiceBoard(tk.Canvas):
         for number, place in enumerate(self.places()):
             self._draw_image(number, place)
         for path in self._ahead:
-            self._load((path, self._side()))
+            self._photos.load((path, self._side()))
 
     def places(self) -> list[Place]:
         """Return where the images are."""
@@ -139,7 +125,7 @@ class ChoiceBoard(tk.Canvas):
             self.create_rectangle(*box, fill=self.theme.colour("card"), width=0)
             if key in self._photos:
                 self._write(middle_x, middle_y, "This image cannot be shown.", "muted", anchor="center")
-            self._load(key)
+            self._photos.load(key)
         token = "good" if number == self.marked else "accent" if number == self._hovered else ""
         if token:
             inset = self.theme.px(_RING_PX) / 2
@@ -155,25 +141,6 @@ class ChoiceBoard(tk.Canvas):
         self.create_text(
             x, y, text=text, fill=self.theme.colour(token), font=self.theme.font("body"), anchor=anchor, tags="label"
         )
-
-    def _load(self, key: Key) -> None:
-        if key not in self._jobs and key not in self._photos:
-            work = partial(load_fitted, key[0], key[1], key[1], enlarge="smooth")
-            done, failed = partial(self._loaded, key), partial(self._could_not_load, key)
-            self._jobs[key] = self._pump.background.run(work, done, failed)
-
-    def _loaded(self, key: Key, image: PIL.Image.Image) -> None:
-        self._keep(key, ImageTk.PhotoImage(image, master=self))
-
-    def _could_not_load(self, key: Key, _error: Exception) -> None:
-        self._keep(key, None)
-
-    def _keep(self, key: Key, photo: ImageTk.PhotoImage | None) -> None:
-        self._jobs.pop(key, None)
-        for old in [k for k in self._photos if k[0] == key[0]]:
-            del self._photos[old]  # of another size
-        self._photos[key] = photo
-        self._pump.redraw_soon(self, self.draw)
 
     def _number_at(self, event: tk.Event[Any]) -> int | None:
         if not self.images:

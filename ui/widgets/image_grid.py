@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from PIL import Image, ImageTk
-
-from ui.run.background import Job
 from ui.run.pump import Pump
 from ui.theme import Theme
-from ui.thumbnails import load_fitted
 from ui.widgets.auto_bar import AutoBar
 from ui.widgets.panel import Panel
+from ui.widgets.photos import Photos
 
 _GAP_PX = 10
 _CAPTION_PX = 34
@@ -27,9 +23,6 @@ _WHEEL_PX = 60
 _TILE_STEP_PX = 16
 _RING_PX = 3
 _BADGE_PADDING_PX = 4
-
-
-Key = tuple[Path, int]  # an image at a tile's size
 
 
 @dataclass(frozen=True)
@@ -73,8 +66,7 @@ class ImageGrid(Panel):
         self._empty_text = empty_text
         self._on_open = on_open
         self._top = 0
-        self._photos: OrderedDict[Key, ImageTk.PhotoImage | None] = OrderedDict()
-        self._jobs: dict[Key, Job] = {}
+        self._photos = Photos(self.canvas, pump, lambda: pump.redraw_soon(self, self.draw), most=_MAX_KEPT)
         self._bar = AutoBar(self, theme, self._scroll_by_bar, on=on)
         self.columnconfigure(0, weight=1)
         self.rowconfigure(0, weight=1)
@@ -97,19 +89,12 @@ class ImageGrid(Panel):
     def show(self, tiles: Sequence[Tile]) -> None:
         """Show other tiles; images that are already loaded are reused."""
         self.tiles = tuple(tiles)
-        wanted = {tile.path for tile in self.tiles}
-        for key in [k for k in self._jobs if k[0] not in wanted]:
-            self._jobs.pop(key).cancel()
-        for key in [k for k in self._photos if k[0] not in wanted]:
-            del self._photos[key]
+        self._photos.keep_only({tile.path for tile in self.tiles})
         self.draw()
 
     def destroy(self) -> None:
         """Also cancel the images that are still being loaded."""
-        for job in self._jobs.values():
-            job.cancel()
-        self._jobs.clear()
-        self._photos.clear()  # here, on the Tk thread, not on the garbage collector's
+        self._photos.close()
         self._pump.forget(self)
         super().destroy()
 
@@ -146,14 +131,12 @@ class ImageGrid(Panel):
         key = (tile.path, self._tile_px)
         photo = self._photos.get(key)
         if photo is not None:
-            self._photos.move_to_end(key)
             self.canvas.create_image(middle_x, middle_y, image=photo)
         else:
             self.canvas.create_rectangle(
                 x, y, x + self._tile_px, y + self._tile_px, fill=self.theme.colour("field"), width=0
             )
-            if key not in self._photos:
-                self._load(key)
+            self._photos.load(key)
         if tile.ring:
             self._draw_ring(x, y, tile.ring)
         if tile.badge:
@@ -189,27 +172,6 @@ class ImageGrid(Panel):
             left - padding, top - 1, right + padding, bottom + 1, width=0, fill=self.theme.colour(tile.ring or "tip")
         )
         self.canvas.tag_raise(text, plate)
-
-    def _load(self, key: Key) -> None:
-        if key not in self._jobs:
-            path, side_px = key
-            work = partial(load_fitted, path, side_px, side_px, enlarge="smooth")
-            self._jobs[key] = self._pump.background.run(
-                work, partial(self._loaded, key), partial(self._could_not_load, key)
-            )
-
-    def _loaded(self, key: Key, image: Image.Image) -> None:
-        self._keep(key, ImageTk.PhotoImage(image, master=self.canvas))
-
-    def _could_not_load(self, key: Key, _error: Exception) -> None:
-        self._keep(key, None)
-
-    def _keep(self, key: Key, photo: ImageTk.PhotoImage | None) -> None:
-        self._jobs.pop(key, None)
-        self._photos[key] = photo
-        while len(self._photos) > _MAX_KEPT:
-            self._photos.popitem(last=False)
-        self._pump.redraw_soon(self, self.draw)
 
     def _num_columns(self) -> int:
         gap = self.theme.px(_GAP_PX)
