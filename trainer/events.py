@@ -137,6 +137,30 @@ class ImagesDropped:
 
 
 @dataclass(frozen=True, slots=True)
+class BlocksCompiled:
+    """Blocks of the denoiser were compiled in `seconds`: `num_graphs` graphs, which blocks of one structure share.
+
+    `num_recompilations` are those compiled since the dry run, in all: for other sizes, or other trained parts.
+    """
+
+    may_coalesce: ClassVar[bool] = False
+
+    num_blocks: int
+    num_graphs: int
+    seconds: float
+    num_recompilations: int = 0
+
+    @property
+    def summary(self) -> str:
+        """The event as a sentence."""
+        graphs = f"{count(self.num_graphs, 'graph')} in {self.seconds:,.1f} s"
+        recompiled = count(self.num_recompilations, "recompilation")
+        if self.num_recompilations:
+            return f"Compiled {graphs} for another size or another trained part; {recompiled} so far."
+        return f"Compiled {count(self.num_blocks, 'block')}: {graphs}; {recompiled}."
+
+
+@dataclass(frozen=True, slots=True)
 class StepFinished:
     """One optimizer step; epoch, its step and the run's step count from 1.
 
@@ -330,6 +354,7 @@ Event = (
     | CacheProgress
     | CacheFilled
     | ImagesDropped
+    | BlocksCompiled
     | StepFinished
     | ValidationFinished
     | RewardMeasured

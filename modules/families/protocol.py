@@ -20,6 +20,7 @@ from modules.data.size_conditioning import SizeConditioning
 from modules.diffusion.process import NoiseProcess
 from modules.families.spec import FamilySpec, LoraNaming, PartSpec
 from modules.memory.checkpointing import CheckpointMode
+from modules.memory.compiled_blocks import Compilation
 from modules.system.devices import Device
 
 
@@ -37,13 +38,14 @@ class Part:
 class PartMemory:
     """How a part's forward pass saves memory; see `create_checkpointed_forward`.
 
-    `resident` names the parameters, as the part names them, that are never offloaded.
+    `resident` names the parameters, as the part names them, that are never offloaded. `compilation` compiles its blocks.
     """
 
     mode: CheckpointMode = "off"
     offload_activations: bool = False
     offload_fraction: float = 0.0
     resident: frozenset[str] = frozenset()
+    compilation: Compilation | None = None
 
 
 class ModelFamily(Protocol):

@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from modules.memory.activations import offloaded_activations
+from modules.memory.compiled_blocks import Compilation, CompiledForward
 from modules.memory.offload import OffloadedForward, offload_layers
 from modules.memory.transfers import Transfers
 from modules.system.devices import Device
@@ -36,6 +37,7 @@ def create_checkpointed_forward(
     offload_fraction: float = 0.0,
     resident: Collection[nn.Parameter] = (),
     entry: str = "forward",
+    compilation: Compilation | None = None,
 ) -> Forward:
     """Make a module's forward pass use checkpointing, and return the callable that runs it.
 
@@ -43,16 +45,20 @@ def create_checkpointed_forward(
     one of `block_types`). With `offload_activations` the tensors saved between forward and backward are on
     `temp_device` and are fetched to `train_device` when the backward pass needs them. `offload_fraction` of the weights
     of the blocks, except the `resident` ones, stay on `temp_device` and are copied to `train_device` while their
-    block is computed (`modules/memory/offload.py`). `entry` is the method that runs the module, if that is not its
+    block is computed (`modules/memory/offload.py`). With a `compilation` the blocks are compiled, inside of all this
+    (`modules/memory/compiled_blocks.py`). `entry` is the method that runs the module, if that is not its
     forward pass, such as the `decode` of a VAE. Calling this again on the same module replaces the previous
     setup; a `Placement` made afterwards moves the weights to their devices. Without gradients (`no_grad`) nothing is
     computed twice.
 
-    The gradients are bit-identical to the plain forward's; offloaded ones too, as copying is lossless.
+    The gradients are bit-identical to the plain forward's; offloaded ones too, as copying is lossless. Compiled blocks
+    are bit-identical to themselves.
     """
     for wrapped, name in _wrapped_in(module, entry):
         delattr(wrapped, name)
     blocks = [m for m in module.modules() if isinstance(m, tuple(block_types))]
+    if compilation is not None:
+        compilation.compile_in_place(blocks)
     transfers = Transfers(train_device, temp_device)
     layers = offload_layers(blocks, fraction=offload_fraction, resident=resident, transfers=transfers)
     targets = {"off": [], "whole": [(module, entry)], "block": [(block, "forward") for block in blocks]}[mode]
@@ -99,7 +105,7 @@ class _CheckpointedForward:
 
 def _wrapped_in(module: nn.Module, entry: str) -> list[tuple[nn.Module, str]]:
     places = [(module, entry), *((m, "forward") for m in module.modules())]
-    is_ours = _CheckpointedForward | OffloadedForward
+    is_ours = _CheckpointedForward | OffloadedForward | CompiledForward
     return [place for place in dict.fromkeys(places) if isinstance(place[0].__dict__.get(place[1]), is_ours)]
 
 

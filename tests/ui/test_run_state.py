@@ -15,6 +15,7 @@ from modules.system.problem import count
 from tests.ui.fake_engine import started, step
 from trainer.events import (
     BackupSaved,
+    BlocksCompiled,
     CacheFilled,
     CacheProgress,
     DownloadProgress,
@@ -101,6 +102,7 @@ EVERY_EVENT: dict[type[Event], tuple[Event, set[str]]] = {
     CacheProgress: (CacheProgress("images", 1, 2), {"cache"}),
     CacheFilled: (CacheFilled("images", 10, 7, 1000), {"log"}),
     ImagesDropped: (ImagesDropped(1, 2, ("a.png", "b.png")), {"log"}),
+    BlocksCompiled: (BlocksCompiled(16, 8, 34.9), {"log"}),
     StepFinished: (step(1), {"step", "curve"}),
     ValidationFinished: (ValidationFinished(5, 0.5), {"validations", "log"}),
     RewardMeasured: (RewardMeasured(5, 8, 0.5), {"rewards", "log"}),

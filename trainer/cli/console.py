@@ -12,6 +12,7 @@ from modules.system.problem import count
 from trainer.event_lines import to_line
 from trainer.events import (
     BackupSaved,
+    BlocksCompiled,
     CacheFilled,
     CacheProgress,
     DownloadProgress,
@@ -139,7 +140,9 @@ def words(event: Event) -> str:
             )
         case PhaseChanged(phase=phase, detail=detail) if phase not in ("training", "sampling", "caching"):
             return f"{phase.replace('_', ' ')}: {detail}" if detail else phase.replace("_", " ")
-        case ValidationFinished() | RewardMeasured() | CacheFilled() | ChoicesWanted() | ImagesDropped():
+        case CacheFilled() | ImagesDropped() | BlocksCompiled():
+            return event.summary
+        case ValidationFinished() | RewardMeasured() | ChoicesWanted():
             return _measured_words(event)
         case SampleReady(path=path):
             return f"sample: {path}"
@@ -161,14 +164,12 @@ def _time_left(seconds: float | None) -> str:
     return f"{timedelta(seconds=round(seconds))} left" if seconds else ""
 
 
-def _measured_words(event: ValidationFinished | RewardMeasured | CacheFilled | ChoicesWanted | ImagesDropped) -> str:
+def _measured_words(event: ValidationFinished | RewardMeasured | ChoicesWanted) -> str:
     match event:
         case ValidationFinished():
             return _validation_words(event)
         case RewardMeasured():
             return _reward_words(event)
-        case CacheFilled() | ImagesDropped():
-            return event.summary
         case ChoicesWanted():
             return f"{count(event.num_open, 'choice')} to make in {event.path}" if event.num_open else ""
 

@@ -130,6 +130,8 @@ class Prepared:
     def close(self) -> None:
         """Remove hooks from the parts and close open logs."""
         self.model.placement.close()
+        if self.model.compilation is not None:
+            self.model.compilation.close()
         if self.watchers.tensorboard is not None:
             with suppress(OSError):  # on a full disk the last values are lost, but the run's outcome stays
                 self.watchers.tensorboard.close()

@@ -24,6 +24,8 @@ from modules.config.sections.model import Part as PartSettings
 from modules.data.cache.store import weights_fingerprint
 from modules.families.protocol import ModelFamily, Part, PartMemory
 from modules.families.registry import FAMILIES
+from modules.families.spec import PartSpec
+from modules.memory.compiled_blocks import Compilation
 from modules.memory.frozen_copy import FrozenCopy
 from modules.memory.placement import Placement
 from modules.optim.param_groups import TrainGroup
@@ -57,6 +59,8 @@ class LoadedModel:
     start: Start | None = None
     """What the adapters started from, if they did not start anew."""
     originals: Sequence[FrozenCopy] = ()
+    compilation: Compilation | None = None
+    """The compiled blocks of the denoiser, if they are compiled."""
 
     @property
     def trained_modules(self) -> list[torch.nn.Module]:
@@ -117,11 +121,12 @@ def load_model(
     on_bytes: Callable[[float, float], None] | None = None,
     *,
     start_copy: Path | None = None,
+    compilation: Compilation | None = None,
 ) -> LoadedModel:
     """Load the model of a config, attach its adapters, and set up the placement and the memory settings of its parts.
 
     `start_copy` is the run's own copy of the adapter file that it starts from: it is read if it exists, otherwise
-    written. Raises DarkroomError if nothing would be trained.
+    written. A `compilation` compiles the blocks of the denoiser. Raises DarkroomError if nothing would be trained.
     """
     family = load_family(config.model, config.part, on_bytes)
     for part in family.parts.values():
@@ -141,13 +146,14 @@ def load_model(
         _unit(family.parts[name], p, config.part(name), config.training.learning_rate) for name, p in parameters.items()
     ]
     family.set_memory(
-        {name: _memory_of(config.part(name), name, adapters) for name in family.parts},
+        {name: _memory_of(part.spec, config.part(name), adapters, compilation) for name, part in family.parts.items()},
         train_device=machine.train_device,
         temp_device=machine.temp_device,
     )
     here, offloaded = originals_of(family, groups) if copies_originals(config) else ({}, {})
     placement = placement_of(family, facts, machine, here, offloaded)
-    return LoadedModel(family, adapters, groups, placement, identities, start, (*here.values(), *offloaded.values()))
+    originals = (*here.values(), *offloaded.values())
+    return LoadedModel(family, adapters, groups, placement, identities, start, originals, compilation)
 
 
 def encoder_identities(config: Config, machine: Machine) -> EncoderIdentities:
@@ -161,14 +167,17 @@ def encoder_identities(config: Config, machine: Machine) -> EncoderIdentities:
     return _identities(family, facts, machine.precision, start)
 
 
-def _memory_of(settings: PartSettings, part: str, adapters: Sequence[Adapter]) -> PartMemory:
+def _memory_of(
+    part: PartSpec, settings: PartSettings, adapters: Sequence[Adapter], compilation: Compilation | None
+) -> PartMemory:
     """Return how a part saves memory. Its adapter is never offloaded: it is small, and it is trained there."""
-    own = (name for a in adapters if a.part == part for name in a.parameters())
+    own = (name for a in adapters if a.part == part.name for name in a.parameters())
     return PartMemory(
         settings.checkpointing,
         settings.offload_activations,
         settings.offload_fraction,
-        resident=frozenset(name.removeprefix(f"{part}.") for name in own),
+        resident=frozenset(name.removeprefix(f"{part.name}.") for name in own),
+        compilation=compilation if part.role == "denoiser" else None,
     )
 
 

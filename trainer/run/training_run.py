@@ -15,6 +15,7 @@ from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError
 from trainer import phases
 from trainer.callbacks.backup import BackupCallback
+from trainer.callbacks.compile_report import CompileReport
 from trainer.commands import StopRequested
 from trainer.data.datasets import up_to_date
 from trainer.data.loader import Loader
@@ -25,6 +26,7 @@ from trainer.methods.build import build_method
 from trainer.methods.protocol import StepContext, TrainingMethod
 from trainer.methods.reward_models import RewardModels, load_reward_models
 from trainer.run.checkpoint import restore
+from trainer.run.compilation import compilation_of
 from trainer.run.data import Loaders, build_loaders, caches_of, plan_fingerprint
 from trainer.run.downloads import DownloadMeter
 from trainer.run.endings import Backups, Prepared, end, end_stopped, rescue, split_state_of_rewards
@@ -114,7 +116,8 @@ def _load(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
     config, machine, log = setup.config, setup.machine, setup.log
     log.emit(PhaseChanged("loading", config.model.base_model))
     meter = DownloadMeter(emit=log.emit, desk=setup.desk, clock=setup.clocks.seconds)
-    model = load_model(config, machine, meter, start_copy=start_copy_in(setup.run_dir))
+    compilation = compilation_of(config, setup.clocks.seconds)
+    model = load_model(config, machine, meter, start_copy=start_copy_in(setup.run_dir), compilation=compilation)
     if setup.backup is None:
         _report_start(setup, model)
     setup.desk.check()
@@ -207,6 +210,7 @@ def _training(
             watchers.guards.load_state_dict(of_guards)
         counters = _fitted(setup, counters, loaders.training, setup.saved.plan)
     method.prepare(context)
+    compiling = CompileReport(model.compilation, setup.log.emit) if model.compilation is not None else None
     backup_callback = BackupCallback(config.backup.every, write=backups.write, try_out=backups.try_out, desk=setup.desk)
     return Training(
         loader=loaders.training,
@@ -215,7 +219,7 @@ def _training(
         precision=setup.machine.precision,
         stepper=stepper,
         groups=model.groups,
-        callbacks=_callbacks(watchers, backup_callback),
+        callbacks=_callbacks(watchers, backup_callback, compiling),
         freeze=freeze,
         should_stop=lambda: watchers.should_stop,
         pauses=pauses,
@@ -228,10 +232,11 @@ def _training(
     )
 
 
-def _callbacks(watchers: Watchers, backup: BackupCallback) -> tuple[Callback, ...]:
+def _callbacks(watchers: Watchers, backup: BackupCallback, compiling: CompileReport | None) -> tuple[Callback, ...]:
     """Return the callbacks in order. The backup comes last, so that it contains the results of the others."""
     rewards = (watchers.rewards, watchers.guards) if watchers.rewards is not None else ()
     return (
+        *((compiling,) if compiling is not None else ()),
         watchers.metrics,
         watchers.dropped,
         watchers.validation,

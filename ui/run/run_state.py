@@ -9,6 +9,7 @@ from typing import TypeVar, assert_never
 
 from trainer.events import (
     BackupSaved,
+    BlocksCompiled,
     CacheFilled,
     CacheProgress,
     DownloadProgress,
@@ -189,7 +190,7 @@ def _folded(state: RunState, event: Event) -> RunState:  # noqa: C901 - one arm 
             return replace(state, finished=event, phase="", detail="")
         case RunFailed():
             return replace(state, failed=event, phase="", detail="")
-        case CacheFilled() | ImagesDropped() | WarningRaised():
+        case CacheFilled() | ImagesDropped() | BlocksCompiled() | WarningRaised():
             return state  # only a log line
         case _:
             assert_never(event)

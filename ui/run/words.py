@@ -14,6 +14,7 @@ from modules.rewards.registry import REWARDS
 from modules.system.problem import count
 from trainer.events import (
     BackupSaved,
+    BlocksCompiled,
     CacheFilled,
     DownloadProgress,
     Event,
@@ -76,7 +77,7 @@ def _words(event: Event) -> tuple[str, Tone] | None:
         case PhaseChanged(phase=phase, detail=detail):
             words = PHASE_WORDS.get(phase, phase)
             return f"{words}: {detail}" if detail else words, "plain"
-        case CacheFilled() | ImagesDropped():
+        case CacheFilled() | ImagesDropped() | BlocksCompiled():
             return event.summary, "plain"
         case ValidationFinished():
             return f"Validation loss {loss(event.loss)} at step {event.step:,}{_best_words(event)}", "plain"

@@ -50,6 +50,7 @@ class Forwards:
                 offload_activations=wanted.offload_activations,
                 offload_fraction=wanted.offload_fraction,
                 entry=_ENTRIES[part.spec.role],
+                compilation=wanted.compilation,
                 resident=[p for n, p in part.module.named_parameters() if n in wanted.resident],
             )
 
