@@ -19,6 +19,7 @@ from torch import nn
 from modules.adapters.changes import plain_lora
 from modules.adapters.lora import Lora
 from modules.adapters.spec import FileForm
+from modules.families.parts.circular_padding import pad_as
 from modules.families.spec import LoraNaming
 from modules.formats.adapter_layers import AdapterLayer, lora_layer
 from modules.formats.adapter_names import DOWN, UP
@@ -130,6 +131,8 @@ def attach_lora(
     with seeded_global_rng(seed, CPU):
         inject_adapter_in_model(config, module, adapter_name=ADAPTER)
     adapter = LoraAdapter(part, module, shape)
+    for _, layer in adapter.layers():
+        pad_as(layer.get_base_layer(), layer.lora_A[ADAPTER])
     for parameter in adapter.parameters().values():
         parameter.data = parameter.data.to(shape.dtype)
         parameter.requires_grad_(True)

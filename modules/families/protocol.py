@@ -38,7 +38,8 @@ class Part:
 class PartMemory:
     """How a part's forward pass saves memory; see `create_checkpointed_forward`.
 
-    `resident` names the parameters, as the part names them, that are never offloaded. `compilation` compiles its blocks.
+    `resident` names the parameters, as the part names them, that are never offloaded. `compilation` compiles
+    its blocks.
     """
 
     mode: CheckpointMode = "off"

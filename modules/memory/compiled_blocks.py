@@ -39,7 +39,7 @@ _WHAT_IS_MISSING = (
 
 @dataclass(frozen=True, slots=True)
 class CompileCounts:
-    """What has been compiled so far: blocks in use, graphs (shared by blocks of one structure), and the time it took."""
+    """What has been compiled: blocks in use, graphs (shared by blocks of one structure), and the time it took."""
 
     num_blocks: int = 0
     num_graphs: int = 0

@@ -6,7 +6,6 @@ With a backend of torch's that generates no code ("aot_eager"), which takes a se
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from modules.config.rules import problems_of
-from modules.families.parts import forwards
 from modules.families.protocol import ModelFamily, PartMemory
-from modules.memory.checkpointing import create_checkpointed_forward
 from modules.memory.compiled_blocks import Compilation
 from modules.system.devices import CPU, Device
-from tests.builders.configs import laid_over, small_config
-from tests.builders.images import draw_folder
-from tests.builders.runs import Ran, assert_equal_tensors, run
 from tests.training.test_checkpointing import (
     Parameters,
     chained,
@@ -30,11 +23,7 @@ from tests.training.test_checkpointing import (
     plain_gradients,
     predicted,
     trained,
-    with_a_reference,
-    with_lora,
 )
-from trainer.events import BlocksCompiled, StepFinished, WarningRaised
-from trainer.run import training_run
 
 TEMP = Device("cpu:1")
 

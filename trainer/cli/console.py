@@ -129,23 +129,15 @@ def words(event: Event) -> str:
     """Return an event as a line of text; empty for events that are shown as progress."""
     match event:
         case RunStarted():
-            parts, images = (
-                " and ".join(event.trained_parts),
-                data_words(event.num_images, event.num_prompts, event.num_pairs),
-            )
-            steps, epochs = count(event.total_steps, "step"), count(event.epochs, "epoch")
-            return (
-                f"Run in {event.run_dir}\n{images}, {steps} over {epochs}; training {parts} "
-                f"({event.num_trainable_parameters:,} parameters) on {event.device}."
-            )
+            return _started_words(event)
         case PhaseChanged(phase=phase, detail=detail) if phase not in ("training", "sampling", "caching"):
             return f"{phase.replace('_', ' ')}: {detail}" if detail else phase.replace("_", " ")
-        case CacheFilled() | ImagesDropped() | BlocksCompiled():
-            return event.summary
-        case ValidationFinished() | RewardMeasured() | ChoicesWanted():
+        case ValidationFinished() | RewardMeasured() | CacheFilled() | ChoicesWanted() | ImagesDropped():
             return _measured_words(event)
         case SampleReady(path=path):
             return f"sample: {path}"
+        case BlocksCompiled():
+            return event.summary
         case BackupSaved(path=path):
             return f"backup: {path}"
         case ModelSaved(path=path, loading_words=loading):
@@ -160,16 +152,28 @@ def words(event: Event) -> str:
             return ""
 
 
+def _started_words(event: RunStarted) -> str:
+    parts = " and ".join(event.trained_parts)
+    images = data_words(event.num_images, event.num_prompts, event.num_pairs)
+    steps, epochs = count(event.total_steps, "step"), count(event.epochs, "epoch")
+    return (
+        f"Run in {event.run_dir}\n{images}, {steps} over {epochs}; training {parts} "
+        f"({event.num_trainable_parameters:,} parameters) on {event.device}."
+    )
+
+
 def _time_left(seconds: float | None) -> str:
     return f"{timedelta(seconds=round(seconds))} left" if seconds else ""
 
 
-def _measured_words(event: ValidationFinished | RewardMeasured | ChoicesWanted) -> str:
+def _measured_words(event: ValidationFinished | RewardMeasured | CacheFilled | ChoicesWanted | ImagesDropped) -> str:
     match event:
         case ValidationFinished():
             return _validation_words(event)
         case RewardMeasured():
             return _reward_words(event)
+        case CacheFilled() | ImagesDropped():
+            return event.summary
         case ChoicesWanted():
             return f"{count(event.num_open, 'choice')} to make in {event.path}" if event.num_open else ""
 

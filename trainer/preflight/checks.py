@@ -33,6 +33,7 @@ from trainer.preflight.prediction import problems_of_prediction
 from trainer.preflight.report import Preview, Report
 from trainer.preflight.resume import problems_of_resume
 from trainer.preflight.reward_models import problems_of_measuring, problems_of_reward_models
+from trainer.preflight.speed import problems_of_speed
 from trainer.preflight.start_from import problems_of_start
 from trainer.preflight.step_passes import describe_choices, describe_passes
 from trainer.preflight.validation import problems_of_validation
@@ -63,6 +64,7 @@ def check(
     problems = problems_of(config)
     problems += problems_of_devices(config)
     problems += problems_of_packages(config)
+    problems += problems_of_speed(config)
     problems += problems_of_places(config)
     problems += problems_of_caption_settings(config)
     problems += problems_of_captions_files(config)

@@ -116,10 +116,10 @@ def _part_plan(config: Config, part: PartSpec, configs: Mapping[str, Mapping[str
     settings = config.part(part.name)
     weight_bytes = ITEM_BYTES[settings.dtype]
     if part.role == "vae":
-        # A VAE that overflows in float16 is kept in float32; images are encoded without autocast.
+        # A VAE that overflows in float16 has the fallback dtype; images are encoded without autocast.
         overflows = settings.dtype == "float16" and FAMILIES[config.model.family].vae_overflows
         stays = overflows and bool(configs[part.name].get("force_upcast", True))
-        return PartPlan(weight_bytes=4 if stays else weight_bytes)
+        return PartPlan(weight_bytes=ITEM_BYTES[config.training.fallback_train_dtype] if stays else weight_bytes)
     trains: Trains = "nothing"
     if part.trainable and settings.train:
         trains = "full" if config.training.trains == "full" else "adapter"

@@ -181,8 +181,8 @@ def _vae(config: Config) -> Iterator[Problem]:
         if part.role == "vae" and spec.vae_overflows and config.part(part.name).dtype == "float16":
             yield Problem(
                 f"parts.{part.name}.dtype",
-                f"The VAE of {spec.label} overflows in float16, so it is kept in float32 unless its config allows "
-                "float16.",
+                f"The VAE of {spec.label} overflows in float16, so it is used in "
+                f"{config.training.fallback_train_dtype}, the fallback train dtype, unless its config allows float16.",
                 "info",
             )
 

@@ -85,7 +85,8 @@ def execute(request: RunRequest, *, log: EventLog, desk: CommandDesk, clocks: Cl
     backup = find_backup(request.resume_from) if request.resume_from is not None else None
     _fetch_datasets(request, log, desk, clocks)
     datasets = _checked(request, approved_code, log, desk, run_dir=backup.run_dir if backup else None)
-    machine = machine_of(request.config.general, request.config.training.precision)
+    training = request.config.training
+    machine = machine_of(request.config.general, training.precision, autocast_cache=training.autocast_cache)
     saved = _check_resume(request.config, backup) if backup else None
     if backup and saved and _is_complete(request.config, backup, saved):
         message = (

@@ -20,12 +20,12 @@ class Machine:
     guard: DeviceGuard | None
 
 
-def machine_of(general: General, precision: str) -> Machine:
+def machine_of(general: General, precision: str, *, autocast_cache: bool = True) -> Machine:
     """Return the devices and the precision of a run. Raises DarkroomError for a device that is not available."""
     device = resolve_device(general.train_device)
     return Machine(
         train_device=device,
         temp_device=resolve_device(general.temp_device),
-        precision=Precision(precision, device),
+        precision=Precision(precision, device, autocast_cache),
         guard=DeviceGuard() if general.debug_checks else None,
     )

@@ -22,6 +22,8 @@ from modules.config.schema import Config
 from modules.config.sections.model import Model
 from modules.config.sections.model import Part as PartSettings
 from modules.data.cache.store import weights_fingerprint
+from modules.families.parts.attention_processor import set_attention
+from modules.families.parts.circular_padding import pad_circularly
 from modules.families.protocol import ModelFamily, Part, PartMemory
 from modules.families.registry import FAMILIES
 from modules.families.spec import PartSpec
@@ -81,11 +83,13 @@ def load_family(
     on_bytes: Callable[[float, float], None] | None = None,
     *,
     without_weights: Collection[str] = (),
+    fallback_dtype: str = "float32",
 ) -> ModelFamily:
     """Load a base model through the factory its family names.
 
     `part_of(name)` returns the settings of a part; `on_bytes(done, total)` is called during a download. The weights of
-    the parts in `without_weights` are not read; these parts are on the meta device.
+    the parts in `without_weights` are not read; these parts are on the meta device. `fallback_dtype` is that of a VAE
+    that overflows in float16.
     """
     spec = FAMILIES[model.family]
     module_name, function = spec.factory.split(":")
@@ -104,8 +108,14 @@ def load_family(
         hub=hub_access(load_secrets().secrets),
         on_bytes=on_bytes,
         without_weights=without_weights,
+        fallback_dtype=dtype_of(fallback_dtype),
     )
-    return cast(ModelFamily, family)
+    loaded = cast(ModelFamily, family)
+    if model.circular_padding:
+        for part in loaded.parts.values():
+            if part.spec.role != "text_encoder":
+                pad_circularly(part.module)
+    return loaded
 
 
 def prepare_parts(family: ModelFamily, precision: Precision) -> None:
@@ -113,6 +123,15 @@ def prepare_parts(family: ModelFamily, precision: Precision) -> None:
     for part in family.parts.values():
         if part.spec.role != "vae":  # runs outside autocast, in its own dtype
             precision.prepare(part.module)
+
+
+def choose_attention(family: ModelFamily, name: str, machine: Machine) -> None:
+    """Use an attention implementation in the denoiser. Raises DarkroomError if it does not run on the device."""
+    dtype = machine.precision.compute_dtype
+    for part in family.parts.values():
+        if part.spec.role == "denoiser":
+            own = dtype if dtype.itemsize == 2 else next(part.module.parameters()).dtype
+            set_attention(part.module, name, device=machine.train_device, dtype=own)
 
 
 def load_model(
@@ -128,7 +147,7 @@ def load_model(
     `start_copy` is the run's own copy of the adapter file that it starts from: it is read if it exists, otherwise
     written. A `compilation` compiles the blocks of the denoiser. Raises DarkroomError if nothing would be trained.
     """
-    family = load_family(config.model, config.part, on_bytes)
+    family = load_family(config.model, config.part, on_bytes, fallback_dtype=config.training.fallback_train_dtype)
     for part in family.parts.values():
         part.module.eval()  # trained parts enter training mode below, and leave it when their training stops
     facts = phases.phase_facts(config)
@@ -136,6 +155,7 @@ def load_model(
     # Before adapters are attached and parts move: the identity of the encoders is that of their own weights.
     identities = _identities(family, facts, machine.precision, start)
     prepare_parts(family, machine.precision)
+    choose_attention(family, config.training.attention, machine)
     adapters: list[Adapter] = []
     if config.training.trains == "full":
         parameters = _whole_parts(family, config.part)
@@ -162,7 +182,9 @@ def encoder_identities(config: Config, machine: Machine) -> EncoderIdentities:
     roles = {"vae"} if facts.has_latent_cache else set()
     roles |= {"text_encoder"} if facts.has_text_cache else set()
     others = [p.name for p in FAMILIES[config.model.family].parts if p.role not in roles]
-    family = load_family(config.model, config.part, without_weights=others)
+    family = load_family(
+        config.model, config.part, without_weights=others, fallback_dtype=config.training.fallback_train_dtype
+    )
     start = _start(config, family, None) if config.training.trains == "adapter" else None
     return _identities(family, facts, machine.precision, start)
 

@@ -22,7 +22,7 @@ from trainer.run.placement import placement_of
 def generate_samples(config: Config, lora: Path | None) -> list[Image.Image]:
     """Return one image per enabled prompt of a config. Raises DarkroomError for a LoRA of another model."""
     machine = machine_of(config.general, config.training.precision)
-    family = load_family(config.model, config.part)
+    family = load_family(config.model, config.part, fallback_dtype=config.training.fallback_train_dtype)
     prepare_parts(family, machine.precision)
     if lora is not None:
         put_adapter_on(family, lora)

@@ -28,6 +28,8 @@ class Precision:
 
     name: str
     device: Device
+    autocast_cache: bool = True
+    """Whether autocast keeps the 16-bit copies of float32 weights until its context ends."""
 
     @property
     def compute_dtype(self) -> torch.dtype:
@@ -54,7 +56,8 @@ class Precision:
         """
         if self.compute_dtype == torch.float32:
             return nullcontext()
-        return torch.autocast(self.device.type, dtype=self.compute_dtype, cache_enabled=None if keeps_casts else False)
+        cache = None if keeps_casts and self.autocast_cache else False
+        return torch.autocast(self.device.type, dtype=self.compute_dtype, cache_enabled=cache)
 
     def prepare(self, part: nn.Module) -> None:
         """Compute the norms of a part in float32 if a CPU would raise an error for them, in place.

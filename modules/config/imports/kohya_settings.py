@@ -18,14 +18,14 @@ _DTYPES = {"fp16": "float16", "bf16": "bfloat16", "float": "float32", "fp32": "f
 _LYCORIS = {"loha": "loha", "lokr": "lokr", "locon": "lora", "lora": "lora", "diag-oft": "oft", "boft": "oft"}
 # Paths, logging and hardware: settings that do not change a run here.
 _NOT_SETTINGS_NAMES = """
-    logging_dir log_with log_prefix log_tracker_name log_tracker_config wandb_api_key wandb_run_name xformers
-    sdpa mem_eff_attn num_cpu_threads_per_process num_processes num_machines multi_gpu gpu_ids main_process_port
-    dynamo_backend dynamo_mode dynamo_use_dynamic dynamo_use_fullgraph extra_accelerate_launch_args
+    logging_dir log_with log_prefix log_tracker_name log_tracker_config wandb_api_key wandb_run_name
+    num_cpu_threads_per_process num_processes num_machines multi_gpu gpu_ids main_process_port
+    dynamo_mode dynamo_use_dynamic dynamo_use_fullgraph extra_accelerate_launch_args
     persistent_workers persistent_data_loader_workers lowram highvram model_list train_toml train_toml_path
     config_file huggingface_token huggingface_repo_id huggingface_repo_type huggingface_repo_visibility
     huggingface_path_in_repo no_metadata metadata_author metadata_description metadata_license metadata_tags
     metadata_title additional_parameters LyCORIS_preset console_log_level console_log_file output_config
-    prior_loss_weight save_model_as skip_cache_check torch_compile max_token_length
+    prior_loss_weight save_model_as skip_cache_check max_token_length
 """
 _NOT_SETTINGS = frozenset(_NOT_SETTINGS_NAMES.split())
 
@@ -35,7 +35,7 @@ def tree_of_kohya(args: Args, notes: Notes) -> Tree:
     given = {key: value for key, value in args.items() if isinstance(key, str)}
     lift_of_datasets(given)
     result: Tree = {"darkroom_version": 2}
-    for convert in (_model, _adapter, learning, images, sampling_and_saving):
+    for convert in (_model, _speed, _adapter, learning, images, sampling_and_saving):
         convert(given, result, notes)
     rest = {key: v for key, v in given.items() if key not in _NOT_SETTINGS and is_set(v) and v not in (False, 0)}
     if rest:
@@ -71,6 +71,19 @@ def _model(given: Args, result: Tree, notes: Notes) -> None:
         put(result, "output.dtype", dtype)
     if (comment := pop_first(given, "training_comment")) is not None:
         put(result, "general.notes", str(comment))
+
+
+def _speed(given: Args, result: Tree, notes: Notes) -> None:
+    """Convert compiling and the attention. Theirs all have the results of PyTorch's own choice."""
+    backend = str(given.pop("dynamo_backend", "") or "no").lower()
+    if flag_of(given.pop("torch_compile", False)) or backend != "no":
+        put(result, "model.compile", True)
+    gui = str(given.get("xformers", "") or "").lower()  # kohya_ss has one field for all of them
+    named = [name for name in ("xformers", "mem_eff_attn") if flag_of(given.pop(name, False)) or gui == name]
+    given.pop("sdpa", None)
+    if named:
+        message = f"{named[0]} is not used here; PyTorch's own attention, with the same results, is used."
+        notes.append(Problem("training.attention", message, "info"))
 
 
 def _adapter(given: Args, result: Tree, notes: Notes) -> None:

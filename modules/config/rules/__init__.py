@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 from modules.config.rules.adapters import custom_layers, file_format
 from modules.config.rules.captions import caption_changes
+from modules.config.rules.compiling import compiling
 from modules.config.rules.dtypes import mixed_16_bit
 from modules.config.rules.fused import fused_backward_pass
 from modules.config.rules.images import augmentations, concepts, conditioning_images, samples, sizes
@@ -55,6 +56,7 @@ RULES: tuple[Rule, ...] = (
     reward_limits,
     method_settings,
     masked_training,
+    compiling,
 )
 
 

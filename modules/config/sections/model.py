@@ -127,21 +127,21 @@ class Model(Section):
         bool,
         Setting(
             "Compile the model",
-            "Compiles the UNet at the start (torch.compile): faster steps after some minutes of compiling.",
+            "Compiles the blocks of the UNet for training (torch.compile): faster steps on a GPU after some minutes of "
+            "compiling, again for each size of images. Where that fails the run continues without.",
             group="Base model",
             level="advanced",
             changeable_on_resume=True,
-            not_yet="ignored",
         ),
     ] = False
     circular_padding: Annotated[
         bool,
         Setting(
             "Circular padding",
-            "Wraps the image at its edges: for seamless tiles and panoramas.",
+            "Wraps the image at its edges in the UNet and the VAE: for seamless tiles. Other programs need their own "
+            "setting for it (tiling).",
             group="Base model",
             level="advanced",
-            not_yet="refused",
         ),
     ] = False
     offline: Annotated[

@@ -9,12 +9,13 @@ from annotated_types import Ge, Gt, Le
 from modules.config.sections.loss import SCALER_LABELS, Loss, Scaler
 from modules.config.sections.method import MethodSettings
 from modules.config.sections.noise import Noise
+from modules.families.attention import attention_labels
 from modules.objectives.registry import METHODS, method_labels
 from modules.optim.registry import DEFAULT_OPTIMIZER, OPTIMIZERS
 from modules.optim.schedule_registry import DEFAULT_SCHEDULE, SCHEDULES
 from modules.optim.schedule_spec import ScheduleSettings
 from modules.optim.spec import OptimizerSettings
-from modules.settings.field import Section, Setting, When, variants
+from modules.settings.field import Section, Setting, When, one_of, variants
 
 _FULL = When("trains", ("full",))
 
@@ -245,14 +246,14 @@ class Training(Section):
         Literal["float32", "bfloat16"],
         Setting(
             "Fallback train dtype",
-            "The dtype of what overflows in float16, such as SDXL's VAE, which is kept in float32 here in any case.",
+            "The dtype of a VAE whose weight dtype is float16 but which overflows in it, as SDXL's own does. bfloat16 "
+            "takes half the memory, with less precise latents and samples.",
             group="Learning",
             level="advanced",
             choice_labels={"float32": "float32", "bfloat16": "bfloat16"},
-            applies_when=When("precision", ("float16",)),
-            not_yet="ignored",
+            applies_when=When("parts.vae.dtype", ("float16",)),
         ),
-    ] = "bfloat16"
+    ] = "float32"
     autocast_cache: Annotated[
         bool,
         Setting(
@@ -261,19 +262,18 @@ class Training(Section):
             group="Learning",
             level="advanced",
             applies_when=When("precision", ("bfloat16", "float16")),
-            not_yet="ignored",
         ),
     ] = True
     attention: Annotated[
-        Literal["sdpa", "flash", "cudnn", "flex"],
+        str,
+        *one_of(attention_labels),
         Setting(
             "Attention",
-            "The attention implementation. PyTorch's own choice is good on every device.",
+            "The attention implementation of the UNet in training and sampling. PyTorch's own choice is good on every "
+            "device.",
             group="Learning",
             level="advanced",
-            choice_labels={"sdpa": "PyTorch's choice", "flash": "Flash", "cudnn": "cuDNN", "flex": "Flex"},
             changeable_on_resume=True,
-            not_yet="ignored",
         ),
     ] = "sdpa"
     low_precision_updates: Annotated[

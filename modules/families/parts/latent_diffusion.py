@@ -14,6 +14,7 @@ import torch
 
 from modules.diffusion.process import DDPMProcess
 from modules.families.parts import vae
+from modules.families.parts.circular_padding import is_circular
 from modules.families.parts.clip_text import TextTower
 from modules.families.parts.forwards import Forwards
 from modules.families.protocol import Part, PartMemory
@@ -66,7 +67,8 @@ class LatentDiffusion:
 
     def image_identity(self) -> str:
         """Return everything but the weights that affects how an image is encoded."""
-        return f"mean*{float(self.vae.config.scaling_factor)!r}"
+        own = f"mean*{float(self.vae.config.scaling_factor)!r}"
+        return f"{own}, circular" if is_circular(self.vae) else own
 
     def text_identity(self) -> str:
         """Return everything but the weights that affects how a prompt is encoded."""

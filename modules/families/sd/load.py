@@ -35,10 +35,12 @@ def load(
     hub: HubAccess | None = None,
     on_bytes: OnBytes | None = None,
     without_weights: Collection[str] = (),
+    fallback_dtype: torch.dtype = torch.float32,
 ) -> StableDiffusion:
     """Load the model with every part on the CPU, frozen, in its dtype from `dtypes` (default float32).
 
-    `clip_skip_2` is ignored: there is no second text encoder. With `prompt_weighting`, prompts may contain weights (see
+    `clip_skip_2` is ignored: there is no second text encoder; `fallback_dtype` too: this VAE does not overflow.
+    With `prompt_weighting`, prompts may contain weights (see
     `prompt_weights`). `prediction` and `zero_terminal_snr` override the model's scheduler config (see
     `scheduler_with`). `vae_file` names a VAE that replaces the model's own; `hub` has the token for a download, and
     `on_bytes(done, total)` reports its progress. The parts in `without_weights` are on the meta device. Raises

@@ -36,13 +36,15 @@ def load(
     hub: HubAccess | None = None,
     on_bytes: OnBytes | None = None,
     without_weights: Collection[str] = (),
+    fallback_dtype: torch.dtype = torch.float32,
 ) -> StableDiffusionXL:
     """Load the model with every part on the CPU, frozen, in its dtype from `dtypes` (default float32).
 
     With `prompt_weighting`, prompts may contain weights (see `prompt_weights`). `prediction` and `zero_terminal_snr`
     override the model's scheduler config (see `scheduler_with`). `vae_file` names a VAE that replaces the model's own;
     `hub` has the token for a download, and `on_bytes(done, total)` reports its progress. The parts in `without_weights`
-    are on the meta device. Raises DarkroomError where a file is missing or the model is not SDXL.
+    are on the meta device. `fallback_dtype` is that of a VAE that overflows in float16. Raises DarkroomError where a
+    file is missing or the model is not SDXL.
     """
     wanted = dtypes.get("vae", torch.float32)
     careful = {**dtypes, "vae": torch.float32} if wanted == torch.float16 else dtypes
@@ -58,7 +60,7 @@ def load(
         without_weights=without_weights,
     )
     if wanted == torch.float16:
-        halve_if_safe(files.parts["vae"], name=base_model)
+        halve_if_safe(files.parts["vae"], otherwise=fallback_dtype, name=base_model)
     scheduler = scheduler_with(files.scheduler, prediction=prediction, zero_terminal_snr=zero_terminal_snr)
     return assemble(
         replace(files, scheduler=scheduler),
@@ -68,13 +70,15 @@ def load(
     )
 
 
-def halve_if_safe(vae: Any, *, name: str) -> None:
-    """Cast a VAE to float16, unless its config marks it as overflowing there; then it stays in float32.
+def halve_if_safe(vae: Any, *, otherwise: torch.dtype, name: str) -> None:
+    """Cast a float32 VAE to float16, or to another dtype if its config marks it as overflowing in float16.
 
     SDXL's own VAE overflows and decodes black images; fixed VAEs have `force_upcast` false.
     """
     if vae.config.force_upcast:
-        logger.warning("The VAE of %s overflows in float16 according to its config; it stays in float32.", name)
+        dtype = str(otherwise).removeprefix("torch.")
+        logger.warning("The VAE of %s overflows in float16 according to its config; it is used in %s.", name, dtype)
+        vae.to(otherwise)
     else:
         vae.half()
 

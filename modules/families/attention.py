@@ -1,0 +1,61 @@
+"""The attention implementations of the denoiser, one line each. Torch-free: the code is in `parts/attention_kernels`.
+
+The first is what diffusers does: PyTorch's `scaled_dot_product_attention`, which chooses among its own kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from modules.system.package import Package
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSpec:
+    """An attention implementation: its label, the name of its kernel ("module:name"), and where it runs.
+
+    The kernel takes queries, keys and values (B, heads, tokens, channels) and returns (B, heads, tokens, channels).
+    Without one nothing is replaced. `devices` are the types of devices that it can train on; `needs_16_bit`: on a GPU
+    it only computes in 16 bits. `packages` are needed beside torch.
+    """
+
+    label: str
+    kernel: str = ""
+    devices: tuple[str, ...] = ("cuda",)
+    needs_16_bit: bool = False
+    packages: tuple[Package, ...] = ()
+
+
+_KERNELS = "modules.families.parts.attention_kernels"
+ATTENTIONS: Mapping[str, AttentionSpec] = {
+    "sdpa": AttentionSpec("PyTorch's choice", devices=("cpu", "cuda", "mps")),
+    "sdpa_flash": AttentionSpec("PyTorch: flash", f"{_KERNELS}:sdpa_flash", ("cpu", "cuda"), needs_16_bit=True),
+    "sdpa_efficient": AttentionSpec("PyTorch: memory-efficient", f"{_KERNELS}:sdpa_efficient"),
+    "sdpa_math": AttentionSpec("PyTorch: math", f"{_KERNELS}:sdpa_math", ("cpu", "cuda", "mps")),
+    "cudnn": AttentionSpec("PyTorch: cuDNN", f"{_KERNELS}:sdpa_cudnn", needs_16_bit=True),
+    "flex": AttentionSpec("PyTorch: Flex", f"{_KERNELS}:flex"),
+    "flash": AttentionSpec(
+        "Flash (flash-attn)", f"{_KERNELS}:flash", needs_16_bit=True, packages=(Package("flash_attn"),)
+    ),
+    "xformers": AttentionSpec("xFormers", f"{_KERNELS}:xformers", packages=(Package("xformers"),)),
+}
+
+
+def attention_labels() -> Mapping[str, str]:
+    """Return the labels of the implementations by name."""
+    return {name: spec.label for name, spec in ATTENTIONS.items()}
+
+
+def usable_attentions(device: str, *, is_16_bit: bool) -> list[str]:
+    """Return the names of the implementations that train on a type of device and are installed.
+
+    `is_16_bit` is whether the run computes in bfloat16 or float16.
+    """
+    return [
+        name
+        for name, spec in ATTENTIONS.items()
+        if device in spec.devices
+        and (is_16_bit or device != "cuda" or not spec.needs_16_bit)
+        and all(package.is_installed for package in spec.packages)
+    ]

@@ -1,0 +1,61 @@
+"""Circular padding: convolutions that see the opposite edge of the image beyond an edge, for seamless tiles.
+
+A layer's input is padded before the layer, which then has no padding of its own. So whatever is put on a layer and
+computes from its input (LoKr and the like, which use hooks) sees what the layer sees.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from diffusers.models.downsampling import Downsample2D
+from torch import nn
+
+
+@dataclass(frozen=True)
+class CircularPadding:
+    """Pads the input of a convolution by wrapping it: its forward pre-hook. The order is torch's, the last axis first.
+
+    `left`, `right`, `top` and `bottom` are in elements.
+    """
+
+    left: int
+    right: int
+    top: int
+    bottom: int
+
+    def __call__(self, layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the inputs, (B, C, H, W) first, with that one padded."""
+        sides = (self.left, self.right, self.top, self.bottom)
+        return (nn.functional.pad(inputs[0], sides, mode="circular"), *inputs[1:])
+
+
+def pad_circularly(part: nn.Module) -> None:
+    """Make every convolution of a part pad circularly, in place; before adapters are put on it."""
+    for module in part.modules():
+        if isinstance(module, Downsample2D) and module.use_conv and module.padding == 0:
+            # A VAE's: it appends a row and a column of zeros itself, unless it believes that its layer pads.
+            module.padding = 1
+            module.conv.register_forward_pre_hook(CircularPadding(0, 1, 0, 1))
+        elif isinstance(module, nn.Conv2d) and any(module.padding):
+            rows, columns = (int(n) for n in module.padding)
+            module.padding = (0, 0)
+            module.register_forward_pre_hook(CircularPadding(columns, columns, rows, rows))
+
+
+def is_circular(part: nn.Module) -> bool:
+    """Return whether a part pads circularly."""
+    return any(_paddings(module) for module in part.modules())
+
+
+def pad_as(own: nn.Module, layer: nn.Module) -> None:
+    """Make a layer that gets the same input as `own`, with its padding, pad as `own` does."""
+    for padding in _paddings(own):
+        layer.register_forward_pre_hook(padding)
+
+
+def _paddings(layer: nn.Module) -> list[CircularPadding]:
+    hooks: list[torch.utils.hooks.RemovableHandle | Any] = list(layer._forward_pre_hooks.values())
+    return [hook for hook in hooks if isinstance(hook, CircularPadding)]

@@ -1,0 +1,122 @@
+"""Attention implementations: they agree, a recomputation uses the same one, and missing ones are refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend
+
+from modules.families.attention import ATTENTIONS, usable_attentions
+from modules.families.parts import attention_kernels
+from modules.families.parts.attention_processor import KernelProcessor, set_attention
+from modules.families.protocol import ModelFamily, PartMemory
+from modules.memory.compiled_blocks import Compilation
+from modules.system import hardware
+from modules.system.devices import CPU
+from modules.system.errors import DarkroomError
+from modules.system.factories import load_factory
+from tests.builders.configs import small_config
+from tests.builders.pipelines import load_tiny
+from tests.training.test_checkpointing import predicted
+from trainer.preflight.speed import problems_of_speed
+from trainer.run.machine import machine_of
+from trainer.run.model import load_model
+
+ON_CPU = ["sdpa_flash", "sdpa_math"]
+
+
+def set_to(family: ModelFamily, name: str) -> ModelFamily:
+    set_attention(family.parts["unet"].module, name, device=CPU, dtype=torch.float32)
+    return family
+
+
+def result_of(family: ModelFamily) -> tuple[torch.Tensor, torch.Tensor]:
+    """A loss, and the gradients of the UNet's weights in a row."""
+    unet = family.parts["unet"].module
+    unet.requires_grad_(True)
+    unet.zero_grad()
+    loss = predicted(family)
+    loss.backward()
+    return loss.detach(), torch.cat([p.grad.flatten() for p in unet.parameters() if p.grad is not None])
+
+
+def test_those_that_run_agree(any_model: Path) -> None:
+    """SD and SDXL, whose UNets have attention of different depth."""
+    plain = result_of(load_tiny(any_model))
+    for name in ON_CPU:
+        found = result_of(set_to(load_tiny(any_model), name))
+        torch.testing.assert_close(found, plain, rtol=1e-5, atol=1e-5)
+    assert usable_attentions("cpu", is_16_bit=False) == ["sdpa", *ON_CPU]
+
+
+@pytest.mark.parametrize("mode", ["block", "whole"])
+def test_a_recomputation_uses_the_same(tiny_sd: Path, mode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[tuple[bool, bool]] = []
+    plain_sdpa = attention_kernels.scaled_dot_product_attention
+
+    def watched(*args: Any, **kwargs: Any) -> torch.Tensor:
+        backends = torch.backends.cuda
+        used.append((backends.math_sdp_enabled(), backends.flash_sdp_enabled()))
+        return plain_sdpa(*args, **kwargs)
+
+    monkeypatch.setattr(attention_kernels, "scaled_dot_product_attention", watched)
+    family = set_to(load_tiny(tiny_sd), "sdpa_math")
+    result_of(family)
+    num_calls = len(used) - 1  # one tries it out
+    family.set_memory({"unet": PartMemory(mode)}, train_device=CPU, temp_device=CPU)
+    result_of(family)
+    assert len(used) == 1 + 3 * num_calls
+    assert set(used) == {(True, False)}
+
+
+def test_one_that_does_not_run_here_is_refused_with_those_that_do(tiny_sd: Path) -> None:
+    for name in ("sdpa_efficient", "cudnn", "flash", "xformers"):
+        with pytest.raises(DarkroomError, match="does not run on cpu in float32") as refused:
+            set_to(load_tiny(tiny_sd), name)
+        assert refused.value.advice == "Choose another attention: PyTorch's choice, PyTorch: flash, PyTorch: math."
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "gpu", "expected"),
+    [
+        ("sdpa", "float32", False, ""),
+        ("sdpa_flash", "float32", False, ""),
+        ("sdpa_efficient", "float32", False, "does not train on this device (cpu)"),
+        ("flash", "float32", False, "needs the package flash_attn"),
+        ("xformers", "float32", False, "needs the package xformers"),
+        ("flex", "float32", False, "does not train on this device (cpu)"),
+        ("cudnn", "float32", True, "computes in bfloat16 or float16 only, and the precision is float32"),
+        ("cudnn", "bfloat16", True, ""),
+        ("sdpa_flash", "float16", True, ""),
+    ],
+)
+def test_preflight_names_what_is_missing(
+    tiny_sd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, precision: str, gpu: bool, expected: str
+) -> None:
+    monkeypatch.setattr(hardware, "here", lambda: hardware.Hardware("cu128", False, (9.0,)))
+    config = small_config(
+        tmp_path,
+        model=tiny_sd,
+        images=tmp_path,
+        general={"train_device": "cuda" if gpu else "cpu"},
+        training={"attention": name, "precision": precision},
+    )
+    found = [p for p in problems_of_speed(config) if p.path == "training.attention"]
+    assert [expected in p.message and "PyTorch's choice" in p.advice for p in found] == ([True] if expected else [])
+
+
+def test_a_run_uses_the_chosen_one(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+    config = small_config(tmp_path, model=tiny_sd, images=images, training={"attention": "sdpa_math"})
+    unet = load_model(config, machine_of(config.general, "float32")).family.parts["unet"].module
+    kernels = {p.kernel for p in unet.attn_processors.values() if isinstance(p, KernelProcessor)}
+    assert kernels == {attention_kernels.sdpa_math}
+    assert all(isinstance(p, KernelProcessor) for p in unet.attn_processors.values())
+
+
+def test_every_kernel_exists() -> None:
+    assert all(callable(load_factory(spec.kernel)) for spec in ATTENTIONS.values() if spec.kernel)
+    assert attention_kernels.sdpa_cudnn.args == (SDPBackend.CUDNN_ATTENTION,)  # type: ignore[attr-defined]

@@ -1,0 +1,61 @@
+"""Attention and compiling: whether what they need is here. Checked without torch, so only certain problems."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+from collections.abc import Iterator
+
+from modules.config.schema import Config
+from modules.families.attention import ATTENTIONS, usable_attentions
+from modules.system import hardware
+from modules.system.problem import Problem
+
+_SIXTEEN_BITS = ("bfloat16", "float16")
+_COMPILERS = ("cl",) if sys.platform == "win32" else ("c++", "g++", "clang++")
+
+
+def problems_of_speed(config: Config) -> Iterator[Problem]:
+    """Yield an attention that does not run on the training device, and a missing compiler."""
+    kind = hardware.here().kind_of(config.general.train_device)
+    yield from _attention(config, kind)
+    yield from _compiler(config, kind)
+
+
+def _attention(config: Config, kind: str) -> Iterator[Problem]:
+    """Yield an error for an attention whose device, dtype or package is missing; it names those that work."""
+    training = config.training
+    spec, is_16_bit = ATTENTIONS[training.attention], training.precision in _SIXTEEN_BITS
+    is_16_bit |= config.part("unet").dtype in _SIXTEEN_BITS
+    missing = [package for package in spec.packages if not package.is_installed]
+    if missing:
+        why = f"needs the package {missing[0].name}, which is not installed"
+    elif kind and kind not in spec.devices:
+        why = f"does not train on this device ({kind})"
+    elif kind == "cuda" and spec.needs_16_bit and not is_16_bit:
+        why = f"computes in bfloat16 or float16 only, and the precision is {training.precision}"
+    else:
+        return
+    usable = ", ".join(ATTENTIONS[name].label for name in usable_attentions(kind or "cuda", is_16_bit=is_16_bit))
+    yield Problem(
+        "training.attention", f"The attention {spec.label} {why}.", advice=f"Choose another attention: {usable}."
+    )
+
+
+def _compiler(config: Config, kind: str) -> Iterator[Problem]:
+    """Yield a warning if the model is to be compiled and what compiles it is missing."""
+    if not config.model.compile:
+        return
+    if kind == "cuda" and importlib.util.find_spec("triton") is None:
+        missing, install = "Triton", "Install the package triton (on Windows triton-windows)"
+    elif kind == "cpu" and not any(shutil.which(name) for name in _COMPILERS):
+        missing, install = "a C++ compiler", "Install one, such as g++"
+    else:
+        return
+    yield Problem(
+        "model.compile",
+        f"Compiling the model needs {missing}, which was not found: the run will continue without compiling.",
+        "warning",
+        f"{install}, or switch off Compile the model.",
+    )
