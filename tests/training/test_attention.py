@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from modules.families.attention import ATTENTIONS, usable_attentions
 from modules.families.parts import attention_kernels
 from modules.families.parts.attention_processor import KernelProcessor, set_attention
 from modules.families.protocol import ModelFamily, PartMemory
-from modules.memory.compiled_blocks import Compilation
 from modules.system import hardware
 from modules.system.devices import CPU
 from modules.system.errors import DarkroomError

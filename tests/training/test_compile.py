@@ -6,16 +6,23 @@ With a backend of torch's that generates no code ("aot_eager"), which takes a se
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from time import perf_counter as time
 from typing import Any
 
 import pytest
 import torch
 
+from modules.config.rules import problems_of
+from modules.config.schema import Config
 from modules.families.protocol import ModelFamily, PartMemory
-from modules.memory.compiled_blocks import Compilation
+from modules.memory.checkpointing import create_checkpointed_forward
+from modules.memory.compiled_blocks import INDUCTOR, Compilation
 from modules.system.devices import CPU, Device
+from tests.builders.configs import laid_over, small_config
+from tests.builders.runs import assert_equal_tensors, run
 from tests.training.test_checkpointing import (
     Parameters,
     chained,
@@ -23,7 +30,13 @@ from tests.training.test_checkpointing import (
     plain_gradients,
     predicted,
     trained,
+    with_a_reference,
+    with_lora,
 )
+from trainer.events import BlocksCompiled, StepFinished, WarningRaised
+from trainer.preflight.speed import problems_of_speed
+from trainer.run import training_run
+from trainer.run.compilation import compilation_of
 
 TEMP = Device("cpu:1")
 
@@ -34,8 +47,16 @@ def nothing_left_compiled() -> Iterator[None]:
     torch.compiler.reset()
 
 
-def compilation(backend: str = "aot_eager") -> Compilation:
-    return Compilation(iter(range(1_000_000)).__next__, backend=backend)
+class Few(Compilation):
+    """Compiles a transformer block and a residual block only, which takes a second."""
+
+    def compile_in_place(self, blocks: Sequence[torch.nn.Module]) -> None:
+        kinds = {type(block): block for block in blocks}
+        super().compile_in_place(list(kinds.values()))
+
+
+def compilation(kind: type[Compilation] = Few, *, backend: str = "aot_eager") -> Compilation:
+    return kind(iter(range(1_000_000)).__next__, backend=backend)
 
 
 def compiled_gradients(
@@ -58,23 +79,224 @@ def assert_close(plain: dict[str, torch.Tensor | None], found: dict[str, torch.T
             torch.testing.assert_close(found[name], gradient, rtol=rtol, atol=rtol * float(largest))
 
 
-@pytest.mark.parametrize(
-    ("kind", "loss", "memory"),
-    [
-        ("full", predicted, PartMemory("off")),
-        ("full", chained, PartMemory("whole")),
-        ("full", predicted, PartMemory("block", offload_fraction=0.6)),
-        ("lora-dropout", predicted, PartMemory("block", offload_activations=True)),
-        ("lora", in_bfloat16, PartMemory("off", offload_activations=True)),
-        ("lokr", predicted, PartMemory("block")),
-    ],
-)
-def test_gradients_are_those_of_the_plain_blocks(tiny_sd: Path, kind: str, loss: Any, memory: PartMemory) -> None:
+EVERY_DAY = {
+    "full, layers offloaded": ("full", predicted, PartMemory("block", offload_fraction=0.6)),
+    "LoRA with dropout, activations offloaded": (
+        "lora-dropout",
+        predicted,
+        PartMemory("block", offload_activations=True),
+    ),
+}
+FULL = {
+    "full": ("full", predicted, PartMemory("off")),
+    "full, a loop": ("full", chained, PartMemory("whole")),
+    "full, everything offloaded": ("full", predicted, PartMemory("block", True, 0.6)),
+    "LoRA in bfloat16": ("lora", in_bfloat16, PartMemory("off", offload_activations=True)),
+    "LoRA, a loop": ("lora-dropout", chained, PartMemory("block")),
+    "LoKr": ("lokr", predicted, PartMemory("block")),
+}
+
+
+@pytest.mark.parametrize("case", [*EVERY_DAY, *(pytest.param(name, marks=pytest.mark.full) for name in FULL)])
+def test_gradients_are_those_of_the_plain_blocks(tiny_sd: Path, case: str) -> None:
+    kind, loss, memory = (EVERY_DAY | FULL)[case]
     family, parameters = trained(tiny_sd, kind)
-    compiling = compilation()
+    compiling = compilation(Few if case in EVERY_DAY else Compilation)
     found = compiled_gradients(family, parameters, dataclasses.replace(memory, compilation=compiling), loss)
     assert not compiling.failure
-    assert compiling.counts.num_blocks == 15
-    assert 0 < compiling.counts.num_graphs < 15  # blocks of one structure share a graph
-    plain = plain_gradients(tiny_sd, kind, loss)
-    assert_close(plain, found, 1e-5 if loss is not in_bfloat16 else 0.02)
+    counts = compiling.counts
+    if case in FULL:
+        assert counts.num_blocks == 15
+        assert 0 < counts.num_graphs < 15  # blocks of one structure share a graph
+    assert counts.num_blocks >= 2
+    assert_close(plain_gradients(tiny_sd, kind, loss), found, 1e-5 if loss is not in_bfloat16 else 0.02)
+
+
+class Block(torch.nn.Module):
+    """A block with a layer of an adapter, switched as peft's and ours are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+        self.change = torch.nn.Linear(4, 4)
+        self.is_enabled = True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x).relu() + self.change(x) if self.is_enabled else self.layer(x).relu()
+
+
+def compiled_block(compiling: Compilation, *, mode: Any = "block") -> tuple[Block, Any]:
+    torch.manual_seed(0)
+    block = Block()
+    part = torch.nn.Sequential(block)
+    forward = create_checkpointed_forward(
+        part, train_device=CPU, temp_device=TEMP, mode=mode, block_types=(Block,), compilation=compiling
+    )
+    return block, forward
+
+
+def test_another_size_or_another_trained_part_compiles_again_and_is_counted() -> None:
+    compiling = compilation(Compilation)
+    block, forward = compiled_block(compiling)
+    numbers = []
+    for size in (2, 2, 3, 2, 3):
+        forward(torch.ones(size, 4)).sum().backward()
+        numbers.append(compiling.counts.num_graphs)
+    block.change.requires_grad_(False)  # a part whose training has ended
+    block.zero_grad()
+    forward(torch.ones(2, 4)).sum().backward()
+    numbers.append(compiling.counts.num_graphs)
+    assert numbers == [1, 1, 2, 2, 2, 3]
+    assert block.change.weight.grad is None
+    assert block.layer.weight.grad is not None
+    assert compiling.counts.num_blocks == 1
+    assert compiling.counts.seconds > 0
+
+
+def test_without_gradients_blocks_run_as_they_are() -> None:
+    """So samples, validation and references never use code compiled for the trained model."""
+    compiling = compilation(Compilation)
+    block, forward = compiled_block(compiling)
+    x = torch.randn(2, 4)
+    forward(x).sum().backward()
+    block.is_enabled = False
+    with torch.no_grad():
+        reference = forward(x)
+    assert torch.equal(reference, block.layer(x).relu())
+    assert compiling.counts.num_graphs == 1
+    switched_off = forward(x)  # with gradients: compiled again
+    assert torch.allclose(switched_off, reference)
+    assert compiling.counts.num_graphs == 2
+    block.is_enabled = True
+    assert torch.allclose(forward(x), block.layer(x).relu() + block.change(x))
+
+
+def test_a_reference_between_predictions_is_the_plain_one(tiny_sd: Path) -> None:
+    family, adapters = with_lora(tiny_sd)
+    parameters = {n: p for a in adapters for n, p in a.parameters().items()}
+    loss = functools.partial(with_a_reference, adapters=adapters)
+    plain = compiled_gradients(family, parameters, PartMemory("block"), loss)
+    compiling = compilation()
+    found = compiled_gradients(family, parameters, PartMemory("block", compilation=compiling), loss)
+    assert compiling.counts.num_blocks == 2
+    assert_close(plain, found, 1e-5)
+
+
+FAILURES = {
+    "InvalidCxxCompiler: No working C++ compiler found": "it needs a C++ compiler, and none was found",
+    "Cannot find a working triton installation": "it needs a working Triton, which was not found",
+    "something else\nwith more lines": "of an error: RuntimeError: something else",
+}
+
+
+@pytest.mark.parametrize("mode", ["off", "block", "whole"])
+@pytest.mark.parametrize("message", FAILURES)
+def test_a_block_that_cannot_be_compiled_runs_as_it_is(
+    mode: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError(message)
+
+    plain_block, plain = compiled_block(compilation(Compilation), mode=mode)
+    with torch.no_grad():
+        expected = plain(torch.ones(2, 4))
+    monkeypatch.setattr(torch._dynamo, "lookup_backend", lambda name: fail)
+    compiling = compilation(Compilation)
+    block, forward = compiled_block(compiling, mode=mode)
+    result = forward(torch.ones(2, 4))
+    result.sum().backward()
+    assert torch.equal(result, expected)
+    assert compiling.failure == FAILURES[message]
+    assert compiling.counts.num_blocks == 0
+    assert block.change.weight.grad is not None
+    compiling.turn_off()
+    assert torch.equal(forward(torch.ones(3, 4)), plain(torch.ones(3, 4))[:1].expand(3, 4))
+    assert plain_block is not block
+
+
+def test_an_error_of_the_block_itself_is_raised() -> None:
+    compiling = compilation(Compilation)
+    _, forward = compiled_block(compiling)
+    forward(torch.ones(2, 4)).sum().backward()
+    with pytest.raises(RuntimeError, match=r"shapes cannot be multiplied|must match"):
+        forward(torch.ones(2, 5))
+
+
+def test_names_of_weights_stay_and_a_new_setup_replaces_the_old_one(tiny_sd: Path) -> None:
+    family, _ = trained(tiny_sd, "full")
+    unet = family.parts["unet"].module
+    names = list(unet.state_dict())
+    for memory in (PartMemory("block", compilation=compilation()), PartMemory()):
+        family.set_memory({"unet": memory}, train_device=CPU, temp_device=TEMP)
+        assert list(unet.state_dict()) == names
+    assert not any("forward" in m.__dict__ for m in unet.modules())
+
+
+@pytest.fixture
+def compiled_run(tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    monkeypatch.setattr(
+        training_run, "compilation_of", lambda config, clock: compilation() if config.model.compile else None
+    )
+    config = small_config(tmp_path, model=tiny_sd, images=images)
+    unet_only = {"unet": {"checkpointing": "block"}, "text_encoder": {"train": False}}
+    return laid_over(config, {"model": {"compile": True}, "training": {"epochs": 2}, "parts": unet_only})
+
+
+def test_a_run_reports_what_it_compiled_and_resumes_to_the_bit(compiled_run: Config) -> None:
+    whole = run(compiled_run)
+    first, *later = whole.of(BlocksCompiled)
+    assert (first.num_blocks, first.num_recompilations) == (2, 0)
+    assert all(event.num_recompilations for event in later)
+    assert "Compiled 2 blocks" in first.summary
+    assert not whole.of(WarningRaised)
+    half = run(laid_over(compiled_run, {"training": {"epochs": 1}}))
+    resumed = run(compiled_run, resume_from=Path(half.finished.backup_path))
+    assert_equal_tensors(resumed.weights, whole.weights)
+    plain = run(laid_over(compiled_run, {"model": {"compile": False}}))
+    losses = [[step.loss for step in ran.of(StepFinished)] for ran in (plain, whole)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    assert not plain.of(BlocksCompiled)
+
+
+def test_a_run_whose_blocks_cannot_be_compiled_says_so_and_goes_on(
+    compiled_run: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("No working C++ compiler found")
+
+    monkeypatch.setattr(torch._dynamo, "lookup_backend", lambda name: fail)
+    ran = run(laid_over(compiled_run, {"training": {"epochs": 1}}))
+    assert ran.finished.outcome == "finished"
+    [warning] = ran.of(WarningRaised)
+    assert warning.message == (
+        "The UNet could not be compiled, because it needs a C++ compiler, and none was found. The run continues "
+        "without compiling; its results are the same."
+    )
+    plain = run(laid_over(compiled_run, {"training": {"epochs": 1}, "model": {"compile": False}}))
+    assert_equal_tensors(ran.weights, plain.weights)
+
+
+def test_debug_checks_run_without_compiling(compiled_run: Config) -> None:
+    checked = laid_over(compiled_run, {"general": {"debug_checks": True}})
+    assert compilation_of(checked, time) is None
+    assert compilation_of(compiled_run, time) is not None
+    assert [p.severity for p in problems_of(checked) if p.path == "model.compile"] == ["warning"]
+
+
+def test_preflight_warns_without_a_compiler(compiled_run: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not list(problems_of_speed(compiled_run))
+    monkeypatch.setattr("trainer.preflight.speed.shutil.which", lambda name: None)
+    [problem] = problems_of_speed(compiled_run)
+    assert (problem.path, problem.severity) == ("model.compile", "warning")
+    assert "needs a C++ compiler, which was not found" in problem.message
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_inductor_itself(tiny_sd: Path) -> None:
+    family, parameters = trained(tiny_sd, "lora-dropout")
+    compiling = compilation(backend=INDUCTOR)
+    found = compiled_gradients(family, parameters, PartMemory("block", compilation=compiling))
+    assert not compiling.failure
+    assert compiling.counts.num_blocks == 2
+    assert_close(plain_gradients(tiny_sd, "lora-dropout", predicted), found, 1e-4)

@@ -132,12 +132,17 @@ def words(event: Event) -> str:
             return _started_words(event)
         case PhaseChanged(phase=phase, detail=detail) if phase not in ("training", "sampling", "caching"):
             return f"{phase.replace('_', ' ')}: {detail}" if detail else phase.replace("_", " ")
-        case ValidationFinished() | RewardMeasured() | CacheFilled() | ChoicesWanted() | ImagesDropped():
+        case (
+            CacheFilled()
+            | ChoicesWanted()
+            | ImagesDropped()
+            | BlocksCompiled()
+            | ValidationFinished()
+            | RewardMeasured()
+        ):
             return _measured_words(event)
         case SampleReady(path=path):
             return f"sample: {path}"
-        case BlocksCompiled():
-            return event.summary
         case BackupSaved(path=path):
             return f"backup: {path}"
         case ModelSaved(path=path, loading_words=loading):
@@ -166,13 +171,16 @@ def _time_left(seconds: float | None) -> str:
     return f"{timedelta(seconds=round(seconds))} left" if seconds else ""
 
 
-def _measured_words(event: ValidationFinished | RewardMeasured | CacheFilled | ChoicesWanted | ImagesDropped) -> str:
+_Measured = ValidationFinished | RewardMeasured | CacheFilled | ChoicesWanted | ImagesDropped | BlocksCompiled
+
+
+def _measured_words(event: _Measured) -> str:
     match event:
         case ValidationFinished():
             return _validation_words(event)
         case RewardMeasured():
             return _reward_words(event)
-        case CacheFilled() | ImagesDropped():
+        case CacheFilled() | ImagesDropped() | BlocksCompiled():
             return event.summary
         case ChoicesWanted():
             return f"{count(event.num_open, 'choice')} to make in {event.path}" if event.num_open else ""
