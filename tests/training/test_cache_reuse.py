@@ -95,6 +95,11 @@ def test_a_setting_rebuilds_what_hangs_on_it(config: Config, change: dict[str, A
         pytest.param({"model": {"clip_skip": 1}}, both(0, NUM_CAPTIONS), marks=pytest.mark.full),
         pytest.param({"parts": {"vae": {"dtype": "bfloat16"}}}, both(NUM_IMAGES, 0), marks=pytest.mark.full),
         ({"parts": {"vae": {"dtype": "float16"}}}, NONE),  # kept in float32, for it would overflow
+        pytest.param(
+            {"parts": {"vae": {"dtype": "float16"}}, "training": {"fallback_train_dtype": "bfloat16"}},
+            both(NUM_IMAGES, 0),
+            marks=pytest.mark.full,
+        ),
         pytest.param({"parts": {"text_encoder": {"dtype": "bfloat16"}}}, both(0, NUM_CAPTIONS), marks=pytest.mark.full),
         ({"parts": {"text_encoder_2": {"dtype": "bfloat16"}}}, both(0, NUM_CAPTIONS)),
         ({"parts": {"text_encoder_2": {"train": True}}}, NONE),  # then nothing is read from that cache

@@ -22,6 +22,7 @@ from tests.builders.models import tiny_unet
 from tests.builders.runs import run
 from trainer.commands import Command, Stop
 from trainer.events import DownloadProgress
+from trainer.run.model import load_family
 
 
 @pytest.fixture
@@ -88,6 +89,16 @@ def test_a_vae_that_overflows_in_float16_is_kept_in_float32(tiny_sdxl: Path, vae
     with torch.no_grad():
         images = family.decode(torch.randn(1, 4, 8, 8))
     assert images.dtype == torch.float32
+
+
+def test_a_vae_that_overflows_in_float16_can_have_another_dtype(tiny_sdxl: Path, tiny_sd: Path) -> None:
+    config = small_config(tiny_sdxl, model=tiny_sdxl, images=tiny_sdxl, parts={"vae": {"dtype": "float16"}})
+    for fallback in ("float32", "bfloat16"):
+        vae = load_family(config.model, config.part, fallback_dtype=fallback).parts["vae"].module
+        assert {p.dtype for p in vae.parameters()} == {getattr(torch, fallback)}
+    plain = small_config(tiny_sd, model=tiny_sd, images=tiny_sd, parts={"vae": {"dtype": "float16"}})
+    vae = load_family(plain.model, plain.part, fallback_dtype="bfloat16").parts["vae"].module
+    assert {p.dtype for p in vae.parameters()} == {torch.float16}  # it does not overflow
 
 
 def test_weights_that_could_hold_code_are_not_read(model: Path) -> None:

@@ -105,6 +105,29 @@ def test_a_config_of_kohya_ss_means_the_same_here() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("given", "is_compiled", "notes"),
+    [
+        ({"torch_compile": True}, True, []),
+        ({"dynamo_backend": "inductor"}, True, []),
+        ({"dynamo_backend": "no", "torch_compile": False, "sdpa": True}, False, []),
+        ({"xformers": True}, False, ["xformers is not used here"]),
+        ({"xformers": "mem_eff_attn"}, False, ["mem_eff_attn is not used here"]),
+        ({"mem_eff_attn": True, "xformers": "none"}, False, ["mem_eff_attn is not used here"]),
+        ({"xformers": "sdpa"}, False, []),
+    ],
+)
+def test_compiling_and_attention_are_converted(given: dict[str, Any], is_compiled: bool, notes: list[str]) -> None:
+    problems: list[Problem] = []
+    tree = tree_of_kohya({"network_dim": 4, **given}, problems)
+    assert tree.get("model", {}).get("compile", False) is is_compiled
+    assert "attention" not in tree.get("training", {})
+    assert "unknown" not in tree
+    found = [p.message for p in problems if p.path == "training.attention"]
+    assert len(found) == len(notes)
+    assert all(note in message for note, message in zip(notes, found, strict=True))
+
+
 def test_unsupported_settings_are_kept_and_named() -> None:
     loaded = load_any(FIXTURES / "gui_lora.json")
     assert loaded.config.unknown["kohya"] == {"color_aug": True, "scale_weight_norms": 1.0}

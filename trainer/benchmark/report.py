@@ -25,6 +25,7 @@ from trainer.benchmark import preference, preference_cases
 from trainer.benchmark.cache_speed import cache_against_bare
 from trainer.benchmark.full_size import FullSize, all_measured, write_random_model
 from trainer.benchmark.loop_speed import as_sdxl, demo_config, loop_against_bare, with_large_unet
+from trainer.benchmark.loop_variants import loop_variants
 from trainer.benchmark.measure import Ratio
 from trainer.benchmark.saving_memory import Saving, of_denoiser, ways_against_none
 from trainer.benchmark.toy_sdxl import write_toy_sdxl
@@ -52,6 +53,7 @@ def measure_all(device_name: str, *, num_threads: int, wanted: frozenset[str]) -
             "memory": lambda: _memory(folder, device),
             "loop": lambda: _loop(folder, device, num_threads),
             "large-loop": lambda: _large_loop(folder, device, num_threads),
+            "loop-variants": lambda: _loop_variants(folder, device, num_threads),
             "saving": lambda: _saving(folder, device, num_threads),
             "full-size": lambda: _full_size(folder, device, num_threads),
             "waiting": lambda: _waiting(folder, device, num_threads),
@@ -103,6 +105,15 @@ def _loop(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
 def _large_loop(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
     config = with_large_unet(_demo(folder, device, repeats=1, batch_size=6), folder)
     yield _ratio_row("training loop, large UNet", loop_against_bare(config, rounds=5, num_threads=num_threads), 0.97)
+
+
+def _loop_variants(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
+    """Compare each variant of the loop with the same bare one, which is neither fused nor compiled."""
+    demo = _demo(folder, device, repeats=2, clip_grad_norm=None)  # two steps a round
+    config = as_sdxl(demo, write_toy_sdxl(folder / "variants-sdxl", like=from_root(demo.model.base_model)))
+    for variant in loop_variants(config):
+        result = loop_against_bare(variant.config, rounds=10, num_threads=num_threads)
+        yield _ratio_row(f"training loop, small SDXL, {variant.name}", result, None)
 
 
 def _saving(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
@@ -245,9 +256,9 @@ def _window() -> Iterator[Row]:
         )
 
 
-def _ratio_row(name: str, result: Ratio, goal: float) -> Row:
+def _ratio_row(name: str, result: Ratio, goal: float | None) -> Row:
     value = (
         f"{result.ratio:.3f} of the bare speed ({result.lowest:.3f} to {result.highest:.3f}), "
         f"{result.ours_seconds:.2f} s against {result.bare_seconds:.2f} s"
     )
-    return Row(name, value, f"at least {goal:.2f}", asdict(result))
+    return Row(name, value, "" if goal is None else f"at least {goal:.2f}", asdict(result))

@@ -12,7 +12,18 @@ from modules.system.paths import from_caller
 from trainer.cli import Verb
 from trainer.launch import import_engine
 
-MEASUREMENTS = ("memory", "loop", "large-loop", "saving", "full-size", "waiting", "caching", "preference", "window")
+MEASUREMENTS = (
+    "memory",
+    "loop",
+    "large-loop",
+    "loop-variants",
+    "saving",
+    "full-size",
+    "waiting",
+    "caching",
+    "preference",
+    "window",
+)
 
 
 def _benchmark(options: argparse.Namespace) -> int:
