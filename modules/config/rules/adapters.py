@@ -45,3 +45,18 @@ def file_format(config: Config) -> Iterator[Problem]:
             f"{spec.label} cannot be saved in the {form} format.",
             advice=f"Choose the {spec.forms[0]} format.",
         )
+
+
+def float8_file(config: Config) -> Iterator[Problem]:
+    """Yield an error if the adapter cannot be written in float8: its alpha must undo the scaling of its factors."""
+    if config.training.trains != "adapter" or config.output.dtype != "float8":
+        return
+    spec = ADAPTERS[config.adapter.name]
+    if not spec.float8_factors:
+        yield Problem("output.dtype", f"{spec.label} cannot be saved in float8.", advice="Choose float16 or bfloat16.")
+    elif config.output.format != "kohya":
+        yield Problem(
+            "output.dtype",
+            "A LoRA in the diffusers format has no alpha for each layer, and cannot be saved in float8.",
+            advice="Choose the kohya format, or float16.",
+        )
