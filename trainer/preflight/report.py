@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from modules.system.problem import Problem, errors_in
-from trainer.preflight.trained_layers import TrainedPart
 
 if TYPE_CHECKING:
     from modules.data.datasets import Datasets
+    from trainer.preflight.trained_layers import TrainedPart
 
 
 @dataclass(frozen=True, slots=True)
