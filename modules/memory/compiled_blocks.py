@@ -81,7 +81,7 @@ class Compilation:
         for block in blocks:
             kind = type(block)
             if kind not in functions:  # of the class, so that blocks of one structure share their code
-                functions[kind] = torch.compile(
+                functions[kind] = torch.compile(  # type: ignore[call-overload]  # torch lacks some arguments there
                     kind.forward,
                     backend=self._compile_graph,
                     dynamic=False,

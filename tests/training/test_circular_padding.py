@@ -15,6 +15,7 @@ from modules.adapters.lora_layers import LoraShape, attach_lora
 from modules.adapters.targets import target_layers
 from modules.families.parts.circular_padding import is_circular, pad_circularly
 from modules.families.protocol import ModelFamily
+from modules.settings.layer_filter import EVERYTHING
 from tests.builders.configs import laid_over, small_config
 from tests.builders.pipelines import load_tiny
 from trainer.run.machine import machine_of
@@ -59,7 +60,7 @@ def test_a_prediction_rolls_with_its_latents(tiny_sd: Path) -> None:
 def test_an_adapter_of_convolutions_rolls_too(tiny_sd: Path, kind: str) -> None:
     family = circular(tiny_sd)
     part = family.parts["unet"]
-    targets = target_layers(part.module, "denoiser", layers="all", custom_layers="", reaches=part.reaches)
+    targets = target_layers(part.module, "denoiser", layers=EVERYTHING, reaches=part.reaches)
     plain = predict_of(family)(LATENTS)
     if kind == "lora":
         adapter = attach_lora("unet", part.module, targets, LoraShape(2, 2.0, 0.0, torch.float32), seed=3)
