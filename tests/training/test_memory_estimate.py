@@ -18,6 +18,7 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProject
 
 from modules.adapters.lokr import LOKR, Lokr
 from modules.adapters.lokr_layers import LOKR_KIND
+from modules.adapters.lora import Lora
 from modules.adapters.lora_layers import LoraShape, attach_lora
 from modules.adapters.protocol import kind_of
 from modules.adapters.registry import ADAPTERS
@@ -36,7 +37,7 @@ from modules.memory.tape import AdapterPlan, PartPlan, Tape
 from modules.memory.walk import Walk
 from modules.optim.optimizers.adafactor import Adafactor
 from modules.system.devices import CPU
-from tests.builders.adapter_plans import lora_plan
+from tests.builders.adapter_plans import dora_plan, lora_plan
 from tests.builders.configs import small_config
 from tests.builders.live_bytes import LiveBytes, cuda_autocast, give_weights, is_adapter
 from tests.builders.pipelines import load_tiny
@@ -188,6 +189,8 @@ BF16, F32 = torch.bfloat16, torch.float32
 ADAPTER_PLANS = {
     "adapter": lora_plan(RANK, 4, ("attentions",)),
     "lokr": AdapterPlan(Lokr(rank=4), LOKR.walk, 4, ("attentions",)),
+    "dora": dora_plan(Lora(rank=RANK, decompose=True, init="pissa"), "outputs"),
+    "dora of inputs": dora_plan(Lora(rank=RANK, decompose=True, decompose_output_axis=False), "inputs"),
     "lokr as a whole": AdapterPlan(Lokr(rank=4, vec_trick=False), LOKR.walk, 4, ("attentions",)),
 }
 DAILY = [
@@ -198,6 +201,8 @@ DAILY = [
     Case("sd1", 512, 1, "lokr", F32, False, "off"),
     Case("sd1", 512, 2, "lokr", BF16, True, "block"),
     Case("sd1", 512, 1, "lokr as a whole", BF16, True, "off"),
+    Case("sd1", 512, 1, "dora", BF16, True, "off"),
+    Case("sd1", 512, 1, "dora of inputs", F32, True, "block"),
     Case("sdxl", 512, 1, "full", BF16, True, "off"),
     Case("sdxl", 1024, 1, "full", BF16, True, "block"),
 ]

@@ -381,7 +381,6 @@ def test_stochastic_rounding_is_a_setting_of_the_weights(dtype: str, asked: bool
         ("training.loss.mae_strength", {"mae_strength": 1.0}),
         ("training.noise.distribution", {"timestep_distribution": "SIGMOID"}),
         ("adapter", {"peft_type": "LOHA"}),
-        ("adapter.decompose", {"lora_decompose": True}),
         ("training.loss.scaler", {"loss_scaler": "BATCH"}),
         ("multi_gpu.enabled", {"multi_gpu": True}),
         ("embeddings.words", {"additional_embeddings": [{"placeholder": "<x>"}]}),
