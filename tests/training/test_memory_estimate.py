@@ -19,8 +19,9 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProject
 from modules.adapters.lokr import LOKR, Lokr
 from modules.adapters.lokr_layers import LOKR_KIND
 from modules.adapters.lora import Lora
-from modules.adapters.lora_layers import LoraShape, attach_lora
+from modules.adapters.lora_layers import LORA_KIND, LoraShape, attach_lora
 from modules.adapters.protocol import kind_of
+from modules.adapters.ranks import settings_by_layer
 from modules.adapters.registry import ADAPTERS
 from modules.adapters.targets import target_layers
 from modules.estimate.architecture import architecture_of
@@ -153,6 +154,17 @@ def test_a_lokr_is_counted_from_shapes(settings: dict[str, bool], vec_trick: boo
     plan = PartPlan(trains="adapter", adapter=AdapterPlan(lokr, LOKR.walk, 4, ("",)))
     found = Passes(FAMILIES["sd"], shipped_configs("sd1")).weights("unet", plan).adapter
     assert sorted(found.values()) == sorted(tuple(p.shape) for p in adapter.parameters().values())
+
+
+def test_ranks_by_layer_and_magnitudes_are_counted_from_shapes() -> None:
+    options = {"layer_ranks": "attn2 = 3\nre:^mid_block = 5", "conv_rank": 2, "decompose": True}
+    unet, lora = meta_part("sd1", "unet"), Lora(rank=4, **options)
+    names = target_layers(unet, "denoiser", layers="all", custom_layers="", reaches=lambda name: True)
+    with torch.device("meta"):
+        adapter = LORA_KIND.attach("unet", unet, names, lora, seed=0)
+    by_layer = replace(dora_plan(lora, "outputs"), entries=("",), settings_at=settings_by_layer(lora, "unet"))
+    found = Passes(FAMILIES["sd"], shipped_configs("sd1")).weights("unet", PartPlan(trains="adapter", adapter=by_layer))
+    assert sorted(found.adapter.values()) == sorted(tuple(p.shape) for p in adapter.parameters().values())
 
 
 # -- the memory of a pass
