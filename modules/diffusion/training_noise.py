@@ -115,7 +115,8 @@ def pyramid_noise(
         result_BCHW = result_BCHW + discount**level * move(enlarged_BCHW, seed.device)
         if level_height == 1 or level_width == 1:
             break
-    return result_BCHW / result_BCHW.std(dim=(1, 2, 3), keepdim=True)
+    std_B111: torch.Tensor = result_BCHW.std(dim=(1, 2, 3), keepdim=True)
+    return result_BCHW / std_B111
 
 
 def generalized_offset_factor(process: NoiseProcess, timesteps_B: torch.Tensor) -> torch.Tensor:
@@ -130,8 +131,8 @@ def generalized_offset_factor(process: NoiseProcess, timesteps_B: torch.Tensor) 
     is infinite; sigma is limited to that of Stable Diffusion's own schedule.
     """
     last_1 = torch.full_like(timesteps_B[:1], process.num_timesteps - 1)
-    sigma_B, last_sigma_1 = (process.snr(t).rsqrt().clamp(max=_HIGHEST_SIGMA) for t in (timesteps_B, last_1))
-    return sigma_B / last_sigma_1
+    sigma_B: torch.Tensor = process.snr(timesteps_B).rsqrt().clamp(max=_HIGHEST_SIGMA)
+    return sigma_B / process.snr(last_1).rsqrt().clamp(max=_HIGHEST_SIGMA)
 
 
 def _offset(
@@ -156,9 +157,7 @@ def _offset(
     return weight * offset_BC11
 
 
-def _strengths(
-    clean_BCHW: torch.Tensor, is_random: bool, generator: torch.Generator, seed: NoiseSeed
-) -> torch.Tensor:
+def _strengths(clean_BCHW: torch.Tensor, is_random: bool, generator: torch.Generator, seed: NoiseSeed) -> torch.Tensor:
     """Return a factor for each sample, (B, 1, 1, 1): uniform in [0, 1), or 1."""
     shape = (len(clean_BCHW), 1, 1, 1)
     if not is_random:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ class Denoise:
 
     weighting: str = "none"
     gamma: float = 5.0
-    noising: Noising = Noising()
+    noising: Noising = field(default_factory=Noising)
 
     def prepare(self, context: StepContext) -> None:
         """Nothing to prepare."""

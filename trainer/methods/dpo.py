@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -67,7 +67,7 @@ class Dpo:
     """The method on given pairs, with its timesteps and noise."""
 
     pair_loss: PairLoss
-    noising: Noising = Noising()
+    noising: Noising = field(default_factory=Noising)
 
     def prepare(self, context: StepContext) -> None:
         """Nothing to prepare."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -19,8 +19,8 @@ from trainer.methods.protocol import StepContext
 class Noising:
     """How clean latents become noisy ones in training: the timesteps' distribution, and the kinds of noise."""
 
-    timesteps: TimestepSampling = TimestepSampling()
-    noise: NoiseSettings = NoiseSettings()
+    timesteps: TimestepSampling = field(default_factory=TimestepSampling)
+    noise: NoiseSettings = field(default_factory=NoiseSettings)
 
     def draw(
         self, clean_BCHW: torch.Tensor, position: BatchPosition, context: StepContext

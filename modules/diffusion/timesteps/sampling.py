@@ -65,9 +65,7 @@ class TimestepSampling:
         after = num_timesteps - among.stop
         return (*[0.0] * among.start, *(high - low for low, high in inside), *[0.0] * after)
 
-    def describe(
-        self, *, num_bins: int, num_timesteps: int = 1000, relative_size: float = 1.0
-    ) -> tuple[float, ...]:
+    def describe(self, *, num_bins: int, num_timesteps: int = 1000, relative_size: float = 1.0) -> tuple[float, ...]:
         """Return the probability of each of `num_bins` equal parts of the schedule, from the draws' own table."""
         bins = [0.0] * num_bins
         for timestep, probability in enumerate(
