@@ -115,8 +115,8 @@ def pyramid_noise(
         result_BCHW = result_BCHW + discount**level * move(enlarged_BCHW, seed.device)
         if level_height == 1 or level_width == 1:
             break
-    std_B111: torch.Tensor = result_BCHW.std(dim=(1, 2, 3), keepdim=True)
-    return result_BCHW / std_B111
+    scaled_BCHW: torch.Tensor = result_BCHW / result_BCHW.std(dim=(1, 2, 3), keepdim=True)
+    return scaled_BCHW
 
 
 def generalized_offset_factor(process: NoiseProcess, timesteps_B: torch.Tensor) -> torch.Tensor:
@@ -131,8 +131,9 @@ def generalized_offset_factor(process: NoiseProcess, timesteps_B: torch.Tensor) 
     is infinite; sigma is limited to that of Stable Diffusion's own schedule.
     """
     last_1 = torch.full_like(timesteps_B[:1], process.num_timesteps - 1)
-    sigma_B: torch.Tensor = process.snr(timesteps_B).rsqrt().clamp(max=_HIGHEST_SIGMA)
-    return sigma_B / process.snr(last_1).rsqrt().clamp(max=_HIGHEST_SIGMA)
+    sigma_B = process.snr(timesteps_B).rsqrt().clamp(max=_HIGHEST_SIGMA)
+    psi_B: torch.Tensor = sigma_B / process.snr(last_1).rsqrt().clamp(max=_HIGHEST_SIGMA)
+    return psi_B
 
 
 def _offset(

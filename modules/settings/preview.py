@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class BarPreview:
     """Bars from left to right, the words at both ends of their axis, and a caption.
 
-    `reference` is the height of a dashed line to compare with. No bars if nothing can be drawn; the caption says why.
+    `reference` is the height of a dashed line to compare with. If nothing can be drawn there are no bars, and the
+    caption is the reason.
     """
 
     bars: tuple[float, ...]

@@ -46,7 +46,7 @@ class GroupCard:
                 yield
         function = next((r.setting.preview for r in self.group.records if r.setting.preview), "")
         if function:
-            last_line = len(self.group.records) * _LINES_PER_RECORD
+            last_line = len(self.group.records) * _LINES_PER_RECORD * 2  # a row has two lines: for its note
             self.preview = Preview(self.card.body, self._context, function, line=last_line)
             self._follow_preview()
             yield

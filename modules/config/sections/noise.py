@@ -10,7 +10,6 @@ from modules.diffusion.timesteps.registry import DEFAULT_DISTRIBUTION, DISTRIBUT
 from modules.diffusion.timesteps.sampling import TimestepSampling
 from modules.settings.field import Section, Setting, When, one_of
 
-_MAX_PYRAMID = 16
 _WEIGHTED = When("distribution", tuple(s.name for s in DISTRIBUTIONS.values() if s.uses_weight))
 _BIASED = When("distribution", tuple(s.name for s in DISTRIBUTIONS.values() if s.uses_bias))
 
@@ -97,7 +96,7 @@ class Noise(Section):
     pyramid_iterations: Annotated[
         int,
         Ge(0),
-        Le(_MAX_PYRAMID),
+        Le(16),
         Setting(
             "Pyramid noise levels",
             "Adds coarser and coarser noise in this many levels, so that the model learns large areas of light and "
@@ -115,7 +114,6 @@ class Noise(Section):
             "How strong each level is compared with the level before. 0.1 to 0.3 is usual.",
             group="Noise",
             level="advanced",
-            applies_when=When("pyramid_iterations", tuple(range(1, _MAX_PYRAMID + 1))),
         ),
     ] = 0.3
     min_strength: Annotated[
