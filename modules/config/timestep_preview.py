@@ -27,7 +27,7 @@ def timestep_preview(config: Config) -> BarPreview:
     side_px, own_px = side_of(config.data.resolution_px[0]), FAMILIES[config.model.family].default_resolution_px
     bars = sampling.describe(num_bins=_NUM_BARS, num_timesteps=_NUM_TIMESTEPS, relative_size=(side_px / own_px) ** 2)
     middle = sum((number + 0.5) * share for number, share in enumerate(bars)) / _NUM_BARS
-    caption = f"How often each timestep is trained; {middle:.0%} noise on average"
+    caption = f"How often each timestep is trained; the average is {middle * _NUM_TIMESTEPS:.0f}"
     if sampling.is_dynamic:
         caption += f" at {side_px:,} px"
     if not method_of(config).adds_noise(config.training.method):
