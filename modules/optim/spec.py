@@ -93,6 +93,9 @@ class OptimizerSpec(Generic[Settings]):
     state, the largest of the usual ones. `problems(settings)` yields the problems of its own fields, with the fields'
     names.
 
+    `options_of` names a function, as "module:name", called with the settings, that returns the `OptionsOf` of
+    `param_groups.py`: it divides the weights of a part into groups with options or a rate of their own.
+
     `steps_at_once`: its step needs all weights together; any other optimizer steps a slice at a time. `group_state`
     names the state it keeps in its parameter groups rather than per weight. `has_one_rate`: all parts must have the
     same learning rate. `has_evaluation_mode`: the weights it trains are not the ones to validate, sample or save with
@@ -102,6 +105,7 @@ class OptimizerSpec(Generic[Settings]):
     settings: type[Settings]
     label: str
     factory: str = ""
+    options_of: str = ""
     arguments: Callable[[Settings], Mapping[str, Any]] = _no_arguments
     state_bytes: Callable[[Settings, Shape], float] = _AS_ADAMW
     rates: UsualRates = ADAM_RATES

@@ -28,7 +28,8 @@ from modules.formats import safetensors_io
 from modules.optim.build import build_optimizer
 from modules.optim.ema import Ema
 from modules.optim.optimizers.adamw import AdamW
-from modules.optim.param_groups import TrainGroup, optimizer_groups
+from modules.optim.param_groups import TrainGroup
+from modules.settings.layer_filter import EVERYTHING
 from modules.system.devices import CPU
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
@@ -89,7 +90,7 @@ def blow_up(family: ModelFamily, num_bytes: int) -> dict[str, torch.Tensor]:
 def lora_exporter(family: ModelFamily, config: Config) -> AdapterExporter:
     """Return the exporter for the LoRA of a family's UNet."""
     unet = family.parts["unet"]
-    targets = target_layers(unet.module, "denoiser", layers="all", custom_layers="", reaches=unet.reaches)
+    targets = target_layers(unet.module, "denoiser", layers=EVERYTHING, reaches=unet.reaches)
     adapter = attach_lora("unet", unet.module, targets, LoraShape(2, 1.0, 0.0, torch.float32), seed=1)
     return AdapterExporter([adapter], family.lora_naming, config, datasets_of(config).training)
 
@@ -120,7 +121,7 @@ def backup(folder: Path) -> Callable[[int], Callable[[], None]]:
         names = [f"unet.{n}" for n in range(MODEL_BYTES // TENSOR_BYTES)]
         parameters = {n: nn.Parameter(shown((1, 1024), num_bytes)) for n in names}
         group = TrainGroup("unet", parameters, 1e-4)
-        optimizer = build_optimizer(optimizer_groups([group]), AdamW())
+        optimizer = build_optimizer([group], AdamW())
         for parameter in parameters.values():
             state = {key: parameter.detach() for key in ("exp_avg", "exp_avg_sq")}
             optimizer.state[parameter] = {"step": torch.tensor(1.0), **state}

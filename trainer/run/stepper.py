@@ -11,7 +11,7 @@ from modules.config.sections.training import Training
 from modules.optim.build import build_optimizer
 from modules.optim.ema import Ema
 from modules.optim.learning_rate import learning_rate_factor
-from modules.optim.param_groups import TrainGroup, kept_parameters, named_parameters, optimizer_groups
+from modules.optim.param_groups import TrainGroup, kept_parameters, named_parameters
 from modules.optim.spec import is_fused
 from modules.system.seeds import derive_seed
 from trainer.run.machine import Machine
@@ -30,7 +30,7 @@ def build_stepper(
     weights = named_parameters(groups)
     return Stepper(
         groups,
-        build_optimizer(optimizer_groups(groups), training.optimizer),
+        build_optimizer(groups, training.optimizer),
         scaler=machine.precision.make_scaler(),
         clip_grad_norm=training.clip_grad_norm,
         rate_factor=lambda step: learning_rate_factor(schedule, step=step, total_steps=total_steps),

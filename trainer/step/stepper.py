@@ -13,7 +13,7 @@ from torch import nn
 from modules.optim.ema import Ema
 from modules.optim.fused_backward import FusedBackward
 from modules.optim.master_weights import MasterWeight
-from modules.optim.param_groups import TrainGroup
+from modules.optim.param_groups import TrainGroup, rate_of
 from modules.optim.sliced_step import Generators, SlicedStep, holding, norm_of, slices, total_norm
 from trainer.methods.protocol import StepLoss
 from trainer.step.prior import require_no_reference
@@ -202,7 +202,8 @@ class Stepper:
         rates = {}
         for group in self.optimizer.param_groups:
             unit = str(group["unit"])
-            group["lr"] = rates[unit] = self._groups[unit].learning_rate * factor
+            rates[unit] = self._groups[unit].learning_rate * factor
+            group["lr"] = rate_of(group, self._groups[unit].learning_rate) * factor
         return rates
 
 
