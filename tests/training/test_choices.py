@@ -192,7 +192,6 @@ SHORT_ONLINE = {
 SHORT = {short["name"]: short for short in (SHORT_CHAIN, SHORT_DDPO, SHORT_GRPO, SHORT_ONLINE)}
 BESIDE: dict[str, dict[str, Any]] = {
     "adapter.layers": {"adapter.custom_layers": "attn2"},
-    "training.noise.distribution": {"training.noise.noising_weight": 1.5, "training.noise.noising_bias": 0.5},
     "model.zero_terminal_snr": {"model.prediction_type": "v_prediction"},
     **{
         f"concepts.0.image.{name}": {f"concepts.0.image.{strength}": amount}
@@ -245,6 +244,8 @@ ALONE = {
     *(("reward.models.0.kind", name) for name, spec in REWARDS.items() if not spec.is_differentiable),
 }
 ELSEWHERE = {
+    "training.noise.distribution",  # each is drawn in test_timesteps, one in a run of test_noise_settings
+    "training.noise.stratification",  # as above
     "training.method.held_out_reward",  # measures and never trains, whoever it is: see test_judges
     "training.method.sampler",  # of online DPO: each samples in test_rollout, two in runs of test_online_dpo
 }
@@ -413,8 +414,6 @@ def test_the_average_lies_where_it_is_asked_to(base: Config, monkeypatch: pytest
         ("training.noise.min_strength", 0.5),
         ("training.noise.max_strength", 0.5),
         ("training.noise.offset_weight", 0.5),
-        ("training.noise.pyramid_iterations", 6),
-        ("training.noise.input_perturbation", 0.5),
         ("training.noise.shift", 3.0),
         ("concepts.0.repeats", 2.0),
         ("concepts.0.text.shuffle_tags", True),

@@ -93,6 +93,12 @@ def test_a_run_with_all_noise_settings_resumes_bit_for_bit_and_validates_as_with
     assert straight.of(StepFinished)[0].loss != without.of(StepFinished)[0].loss
 
 
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_every_setting_reaches_the_draws(name: str) -> None:
+    assert set(EVERYTHING) | {"noising_weight", "pyramid_discount"} == set(Noise.model_fields)
+    assert noising_of(Noise(**{name: EVERYTHING[name]})) != noising_of(Noise()) == Noising()
+
+
 class _Recording:
     """A family that records the noisy latents and predicts nothing; its conditioning is itself."""
 
