@@ -21,7 +21,9 @@ def effective_rates(
     """
     numbers: dict[str, float] = {}
     tensors: dict[str, torch.Tensor] = {}
-    for group in groups if effective_rate is not None else ():
+    if effective_rate is None:
+        return {}, {}
+    for group in groups:
         unit = str(group["unit"])
         if unit in numbers or unit in tensors:
             continue

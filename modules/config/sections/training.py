@@ -199,7 +199,6 @@ class Training(Section):
             "How the learning rate changes over the run.",
             group="Learning",
             choice_labels={name: spec.label for name, spec in SCHEDULES.items()},
-            not_yet_choices=frozenset(name for name, spec in SCHEDULES.items() if not spec.is_supported),
         ),
     ] = DEFAULT_SCHEDULE.settings()
     clip_grad_norm: Annotated[
