@@ -4,36 +4,44 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
+from modules.optim.param_groups import OptionsOf, TrainGroup, optimizer_groups
 from modules.optim.registry import optimizer_spec
 from modules.optim.spec import OptimizerSettings, OptimizerSpec
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
 
-Groups = list[dict[str, Any]]
 
+def build_optimizer(groups: Iterable[TrainGroup], settings: OptimizerSettings) -> torch.optim.Optimizer:
+    """Return the optimizer that the settings describe, over the weights of training units.
 
-def build_optimizer(groups: Groups, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """Return the optimizer that the settings describe, over parameter groups (dicts with "params" and "lr").
-
-    Adds the facts that the step needs to each group: "steps_at_once" and "group_state" (see `OptimizerSpec`). Raises
-    DarkroomError where the optimizer's package cannot be loaded, and ValueError for an unsupported optimizer, which
-    preflight rejects before a run.
+    Their master weights must exist already. Adds the facts that the step needs to each group: "steps_at_once" and
+    "group_state" (see `OptimizerSpec`). Raises DarkroomError where the optimizer's package cannot be loaded, and
+    ValueError for an unsupported optimizer, which preflight rejects before a run.
     """
     spec = optimizer_spec(settings)
     if not spec.is_supported:
         raise ValueError(f"the optimizer {spec.name} is not supported")
     # Some constructors print; standard output is reserved for events.
     with contextlib.redirect_stdout(sys.stderr):
-        optimizer = _factory(spec)(groups, **spec.arguments(settings))
+        optimizer = _factory(spec)(_groups(groups, spec, settings), **spec.arguments(settings))
     for group in optimizer.param_groups:
         group["steps_at_once"] = spec.steps_at_once
         group["group_state"] = spec.group_state
     return optimizer
+
+
+def _groups(
+    groups: Iterable[TrainGroup], spec: OptimizerSpec[Any], settings: OptimizerSettings
+) -> list[dict[str, Any]]:
+    if not spec.options_of:
+        return optimizer_groups(groups)
+    options_of: Callable[[OptimizerSettings], OptionsOf] = load_factory(spec.options_of)
+    return optimizer_groups(groups, options_of(settings))
 
 
 def _factory(spec: OptimizerSpec[Any]) -> Callable[..., torch.optim.Optimizer]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -25,7 +25,8 @@ class TrainGroup:
     Learning rates, gradient norms and events use its `name`: that of a part of the model, or another one. `part` is the
     part that contains it, if any; a part may contain several units. `label` is its name in the window. A frozen unit
     stays frozen. `module` holds the parameters, and is in training mode as long as they are trained. The optimizer
-    updates `master_weights` in place of 16-bit parameters; `hooks` are the hooks on the parameters.
+    updates `master_weights` in place of 16-bit parameters; `hooks` are the hooks on the parameters. `rate_ratios` are
+    the ratios of parameters' learning rates to that of the unit, by full name, where they are not 1 (LoRA+).
     """
 
     name: str
@@ -38,6 +39,7 @@ class TrainGroup:
     stop_after: Every = NEVER
     master_weights: dict[str, MasterWeight] = field(default_factory=dict)
     hooks: list[RemovableHandle] = field(default_factory=list)
+    rate_ratios: Mapping[str, float] = field(default_factory=dict)
 
     def master_weight(self, rounding: Rounding) -> None:
         """Give every 16-bit parameter a master weight. The parameters must be on their training device already."""
@@ -46,13 +48,60 @@ class TrainGroup:
         }
 
 
-def optimizer_groups(groups: Iterable[TrainGroup]) -> list[dict[str, Any]]:
-    """Return the groups in the form that torch's optimizers expect; the unit's name is kept under "unit"."""
+class OptionsOf(Protocol):
+    """Returns the options of the optimizer group that a weight belongs to, if not those of the whole optimizer (Muon).
+
+    All values must be hashable. The key "rate" is not passed on: it is the group's own learning rate, which follows the
+    schedule, in place of that of the unit.
+    """
+
+    def __call__(self, group: TrainGroup, name: str, parameter: nn.Parameter) -> Mapping[str, Hashable]: ...
+
+
+def _no_options(group: TrainGroup, name: str, parameter: nn.Parameter) -> Mapping[str, Hashable]:
+    return {}
+
+
+def optimizer_groups(groups: Iterable[TrainGroup], options_of: OptionsOf = _no_options) -> list[dict[str, Any]]:
+    """Return the groups in the form that torch's optimizers expect, one for each unit.
+
+    A unit whose weights differ in their rates or options is several groups, in the order of its weights. "unit" is the
+    unit's name, "number" counts its groups; `rate_of` needs "rate_ratio" and "own_rate".
+    """
     return [
-        {"params": list(moved_parameters([g]).values()), "lr": g.learning_rate, "unit": g.name}
+        {
+            "params": parameters,
+            "lr": (g.learning_rate if rate is None else rate) * ratio,
+            "unit": g.name,
+            "number": number,
+            "rate_ratio": ratio,
+            "own_rate": rate,
+            **dict(options),
+        }
         for g in groups
-        if g.parameters
+        for number, ((ratio, rate, options), parameters) in enumerate(_divided(g, options_of).items())
     ]
+
+
+def rate_of(optimizer_group: Mapping[str, Any], learning_rate: float) -> float:
+    """Return the learning rate of one of a unit's groups, before the schedule, from that of the unit."""
+    own = optimizer_group["own_rate"]
+    return float((learning_rate if own is None else own) * optimizer_group["rate_ratio"])
+
+
+_Division = tuple[float, float | None, tuple[tuple[str, Hashable], ...]]
+
+
+def _divided(group: TrainGroup, options_of: OptionsOf) -> dict[_Division, list[nn.Parameter]]:
+    """Return what the optimizer updates for a unit, by ratio of the rate, own rate, and options."""
+    divided: dict[_Division, list[nn.Parameter]] = {}
+    for name, moved in moved_parameters([group]).items():
+        options = dict(options_of(group, name, group.parameters[name]))
+        rate = options.pop("rate", None)
+        assert rate is None or isinstance(rate, float)
+        key = (group.rate_ratios.get(name, 1.0), rate, tuple(sorted(options.items(), key=lambda item: item[0])))
+        divided.setdefault(key, []).append(moved)
+    return divided
 
 
 def freeze(group: TrainGroup, optimizer: torch.optim.Optimizer) -> None:
@@ -106,7 +155,8 @@ def optimizer_state(
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Return the optimizer's state as tensors and as plain values, both keyed "parameter name|state name".
 
-    State kept in parameter groups (`OptimizerSpec.group_state`) is among the values, keyed "group unit|state name".
+    State kept in parameter groups (`OptimizerSpec.group_state`) is among the values, keyed "group unit|state name", or
+    "group unit number|state name" from the second group of a unit on.
     """
     tensors: dict[str, torch.Tensor] = {}
     values: dict[str, Any] = {}
@@ -152,4 +202,10 @@ def is_of_group(key: str) -> bool:
 
 def _groups_by_owner(optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Any]]:
     """Return the groups that keep state, by the first half of their state's keys."""
-    return {f"{_GROUP}{g['unit']}": g for g in optimizer.param_groups if g.get("group_state")}
+    return {_owner(g): g for g in optimizer.param_groups if g.get("group_state")}
+
+
+def _owner(group: Mapping[str, Any]) -> str:
+    """Return the first half of a group's keys; the first group of a unit has the name of the unit alone."""
+    number = group.get("number", 0)
+    return f"{_GROUP}{group['unit']}{f' {number}' if number else ''}"

@@ -8,6 +8,7 @@ weights together (`OptimizerSpec.steps_at_once`) receives all of them.
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
@@ -41,6 +42,7 @@ class SlicedStep:
         self._groups = {g.name: g for g in groups}
         self._optimizer = optimizer
         self._hooks = hooks
+        self._own = _own_parameters(optimizer)
 
     def move(
         self, names: Names, generators: Generators, clip: Callable[[Sequence[nn.Parameter]], None] | None = None
@@ -80,12 +82,26 @@ class SlicedStep:
         optimizer = self._optimizer
         everything = [g["params"] for g in optimizer.param_groups]
         for group in optimizer.param_groups:
-            group["params"] = moved.get(group["unit"], [])
+            of_unit = moved.get(group["unit"], [])
+            own = self._own.get((group["unit"], group["number"]))
+            group["params"] = of_unit if own is None else [p for p in of_unit if id(p) in own]
         try:
             optimizer.step()
         finally:
             for group, parameters in zip(optimizer.param_groups, everything, strict=True):
                 group["params"] = parameters
+
+
+def _own_parameters(optimizer: torch.optim.Optimizer) -> dict[tuple[str, int], frozenset[int]]:
+    """Return the identities of the parameters of each optimizer group, by unit and number, of the units that have
+    several groups; the only group of any other unit has all of its parameters.
+    """
+    numbers = Counter(g["unit"] for g in optimizer.param_groups)
+    return {
+        (g["unit"], g["number"]): frozenset(map(id, g["params"]))
+        for g in optimizer.param_groups
+        if numbers[g["unit"]] > 1
+    }
 
 
 def slices(groups: Iterable[TrainGroup], optimizer: torch.optim.Optimizer) -> Iterator[dict[str, list[str]]]:
@@ -153,14 +169,15 @@ def gradient_norm(gradient: torch.Tensor) -> torch.Tensor:
 @contextlib.contextmanager
 def holding(optimizer: torch.optim.Optimizer, groups: Mapping[str, TrainGroup]) -> Iterator[None]:
     """Put the tensors that hold the gradients into an optimizer's groups while entered, for a loss scaler."""
-    kept = {g["unit"]: g["params"] for g in optimizer.param_groups}
+    kept = {(g["unit"], g["number"]): g["params"] for g in optimizer.param_groups}
     for group in optimizer.param_groups:
-        group["params"] = gradient_holders(groups[group["unit"]])
+        # All of a unit's in its first group: each gradient is unscaled once.
+        group["params"] = gradient_holders(groups[group["unit"]]) if group["number"] == 0 else []
     try:
         yield
     finally:
         for group in optimizer.param_groups:
-            group["params"] = kept[group["unit"]]
+            group["params"] = kept[group["unit"], group["number"]]
 
 
 def gradient_holders(group: TrainGroup) -> list[nn.Parameter]:

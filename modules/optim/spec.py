@@ -95,18 +95,23 @@ class OptimizerSpec(Generic[Settings]):
     state, the largest of the usual ones. `problems(settings)` yields the problems of its own fields, with the fields'
     names.
 
+    `options_of` names a function, as "module:name", called with the settings, that returns the `OptionsOf` of
+    `param_groups.py`: it divides the weights of a part into groups with options or a rate of their own.
+
     `steps_at_once`: its step needs all weights together; any other optimizer steps a slice at a time. `group_state`
     names the state it keeps in its parameter groups rather than per weight. `has_one_rate`: all parts must have the
     same learning rate. `has_evaluation_mode`: the weights it trains are not the ones to validate, sample or save with
     (schedule-free). `effective_rate(group)` returns the rate with which a parameter group is updated, where the
     optimizer finds it itself: from the group's own entries, such as `group["d"] * group["lr"]`, without reading
-    tensors. It is read after each step and reported (`effective_rates.py`). `needs_gpu`: its step runs only on a GPU.
+    tensors. It is read after each step and reported (`effective_rates.py`). `chooses_rate(settings)`: it ignores the
+    learning rate and its schedule, where it can choose its own. `needs_gpu`: its step runs only on a GPU.
     `saves_memory`: advice on memory recommends it.
     """
 
     settings: type[Settings]
     label: str
     factory: str = ""
+    options_of: str = ""
     arguments: Callable[[Settings], Mapping[str, Any]] = _no_arguments
     state_bytes: Callable[[Settings, Shape], float] = _AS_ADAMW
     rates: UsualRates = ADAM_RATES
@@ -117,6 +122,7 @@ class OptimizerSpec(Generic[Settings]):
     has_one_rate: bool = False
     has_evaluation_mode: bool = False
     effective_rate: EffectiveRate | None = None
+    chooses_rate: Callable[[Settings], bool] | None = None
     needs_gpu: bool = False
     saves_memory: bool = False
 

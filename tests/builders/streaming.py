@@ -28,7 +28,7 @@ from modules.formats import safetensors_io
 from modules.optim.build import build_optimizer
 from modules.optim.ema import Ema
 from modules.optim.optimizers.adamw import AdamW
-from modules.optim.param_groups import TrainGroup, optimizer_groups
+from modules.optim.param_groups import TrainGroup
 from modules.system.devices import CPU
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
@@ -120,7 +120,7 @@ def backup(folder: Path) -> Callable[[int], Callable[[], None]]:
         names = [f"unet.{n}" for n in range(MODEL_BYTES // TENSOR_BYTES)]
         parameters = {n: nn.Parameter(shown((1, 1024), num_bytes)) for n in names}
         group = TrainGroup("unet", parameters, 1e-4)
-        optimizer = build_optimizer(optimizer_groups([group]), AdamW())
+        optimizer = build_optimizer([group], AdamW())
         for parameter in parameters.values():
             state = {key: parameter.detach() for key in ("exp_avg", "exp_avg_sq")}
             optimizer.state[parameter] = {"step": torch.tensor(1.0), **state}

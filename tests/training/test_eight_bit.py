@@ -40,10 +40,12 @@ def test_it_receives_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
     package = SimpleNamespace(optim=SimpleNamespace(AdamW8bit=adamw_8bit))
     monkeypatch.setitem(sys.modules, "bitsandbytes", package)
-    groups = optimizer_groups([group_of()])
-    build_optimizer(groups, AdamW8bit(beta1=0.8, beta2=0.95, eps=1e-6, weight_decay=0.2, min_8bit_size=100))
+    group = group_of()
+    build_optimizer([group], AdamW8bit(beta1=0.8, beta2=0.95, eps=1e-6, weight_decay=0.2, min_8bit_size=100))
     expected = {"betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.2, "min_8bit_size": 100}
-    assert calls == [(groups, expected)]
+    [(groups, options)] = calls
+    assert options == expected
+    assert [g["params"] for g in groups] == [list(group.parameters.values())]
 
 
 def test_a_missing_package_is_named_before_and_in_the_run(
@@ -60,7 +62,7 @@ def test_a_missing_package_is_named_before_and_in_the_run(
     assert "cuda" in problem.advice
     assert not list(problems_of_packages(other))
     with pytest.raises(DarkroomError, match="needs the package bitsandbytes"):
-        build_optimizer(optimizer_groups([group_of()]), AdamW8bit())
+        build_optimizer([group_of()], AdamW8bit())
 
 
 @pytest.mark.parametrize(
@@ -84,7 +86,7 @@ def test_unsupported_options_are_reported(
 @needs_it
 def test_its_state_is_in_8_bits_and_its_steps_are_near_those_of_adamw() -> None:
     ours, exact = group_of(), group_of()
-    one = build_optimizer(optimizer_groups([ours]), AdamW8bit(weight_decay=0.1))
+    one = build_optimizer([ours], AdamW8bit(weight_decay=0.1))
     other = torch.optim.AdamW(optimizer_groups([exact]), weight_decay=0.1)
     start = ours.parameters["unet.w"].detach().clone()
     for seed in range(10):

@@ -21,7 +21,7 @@ from modules.optim.fused_backward import FusedBackward
 from modules.optim.master_weights import Rounding
 from modules.optim.optimizers.adafactor import Adafactor
 from modules.optim.optimizers.adamw import AdamW
-from modules.optim.param_groups import TrainGroup, freeze, kept_parameters, named_parameters, optimizer_groups
+from modules.optim.param_groups import TrainGroup, freeze, kept_parameters, named_parameters
 from modules.optim.sliced_step import SlicedStep, gradient_holders
 from modules.system.devices import CPU
 from tests.builders.configs import laid_over, small_config
@@ -193,7 +193,7 @@ class Toy:
         self.average = Ema(self.group.parameters, decay=0.5, update_every_steps=1, device=CPU) if ema else None
         self.stepper = Stepper(
             [self.group],
-            build_optimizer(optimizer_groups([self.group]), AdamW()),
+            build_optimizer([self.group], AdamW()),
             scaler=torch.amp.GradScaler("cpu", enabled=False),
             clip_grad_norm=None,
             rate_factor=lambda step: 1.0 / (step + 1),
@@ -353,7 +353,7 @@ def test_adafactor_may_be_sliced_into_single_weights() -> None:
     states = []
     for fused in (False, True):
         toy = Toy(fused=fused)
-        optimizer = build_optimizer(optimizer_groups([toy.group]), Adafactor(scale_parameter=True, beta1=0.9))
+        optimizer = build_optimizer([toy.group], Adafactor(scale_parameter=True, beta1=0.9))
         options: dict[str, Any] = {"rate_factor": lambda step: 1.0, "ema": None, "is_fused": fused}
         scaler = torch.amp.GradScaler("cpu", enabled=False)
         toy.stepper = Stepper([toy.group], optimizer, scaler=scaler, clip_grad_norm=None, **options)

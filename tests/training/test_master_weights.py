@@ -35,7 +35,7 @@ def group_of(dtype: torch.dtype, rounding: Rounding | None) -> TrainGroup:
 def stepper_of(group: TrainGroup, settings: OptimizerSettings) -> Stepper:
     return Stepper(
         [group],
-        build_optimizer(optimizer_groups([group]), settings),
+        build_optimizer([group], settings),
         scaler=torch.amp.GradScaler("cpu", enabled=False),
         clip_grad_norm=1.0,
         rate_factor=lambda step: 1.0,

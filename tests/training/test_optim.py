@@ -31,7 +31,6 @@ from modules.optim.param_groups import (
     TrainGroup,
     freeze,
     named_parameters,
-    optimizer_groups,
     optimizer_state,
     restore_optimizer_state,
 )
@@ -135,7 +134,7 @@ AS_TORCH_HAS_IT: dict[str, tuple[OptimizerSettings, type[torch.optim.Optimizer],
 def test_an_optimizer_is_torchs_with_the_settings(case: str) -> None:
     settings, kind, options = AS_TORCH_HAS_IT[case]
     ours, theirs = groups_of("a"), groups_of("a")
-    one = build_optimizer(optimizer_groups(ours), settings)
+    one = build_optimizer(ours, settings)
     other = kind(list(theirs[0].parameters.values()), lr=0.1, **options)  # type: ignore[call-arg]
     for seed in range(5):
         step(one, ours, seed)
@@ -150,7 +149,7 @@ def test_adafactor_updates_by_the_learning_rate_and_not_by_the_size_of_the_weigh
     groups = groups_of("a")
     weights = groups[0].parameters["a.w"]
     before = weights.detach().clone()
-    optimizer = build_optimizer(optimizer_groups(groups), Adafactor())
+    optimizer = build_optimizer(groups, Adafactor())
     weights.grad = torch.full_like(weights, -3.0)
     optimizer.step()
     torch.testing.assert_close(weights.detach() - before, torch.full_like(weights, 0.1))
@@ -159,7 +158,7 @@ def test_adafactor_updates_by_the_learning_rate_and_not_by_the_size_of_the_weigh
 def test_adagrad_sums_have_the_shape_of_the_updated_weight() -> None:
     """The master weight of a 16-bit weight is empty until then."""
     master_weight = nn.Parameter(torch.empty(0))
-    optimizer = build_optimizer([{"params": [master_weight], "lr": 0.1}], Adagrad(initial_accumulator_value=0.5))
+    optimizer = build_optimizer([TrainGroup("a", {"w": master_weight}, 0.1)], Adagrad(initial_accumulator_value=0.5))
     master_weight.data = torch.ones(3)
     master_weight.grad = torch.ones(3)
     optimizer.step()
@@ -188,7 +187,7 @@ def test_the_facts_in_an_optimizers_record_are_true(settings: OptimizerSettings)
     spec = optimizer_spec(settings)
     generator = torch.Generator().manual_seed(0)
     weights = {f"a.{i}": nn.Parameter(torch.randn(s, generator=generator)) for i, s in enumerate([(33, 17), (40,)])}
-    optimizer = build_optimizer(optimizer_groups([TrainGroup("a", weights, 0.1)]), settings)
+    optimizer = build_optimizer([TrainGroup("a", weights, 0.1)], settings)
     for weight in weights.values():
         weight.grad = torch.randn(weight.shape, generator=generator)
     optimizer.step()
@@ -210,7 +209,7 @@ def test_an_unsupported_optimizer_is_not_built() -> None:
 
 def test_group_state_is_saved_and_restored_by_part() -> None:
     groups = groups_of("a", "b")
-    optimizer = build_optimizer(optimizer_groups(groups), Sgd())
+    optimizer = build_optimizer(groups, Sgd())
     for group in optimizer.param_groups:
         group |= {"group_state": ("d", "k"), "d": 0.25, "k": 7}
     state = optimizer_state(optimizer, named_parameters(groups))
@@ -228,13 +227,13 @@ def test_optimizer_state_is_saved_and_restored_by_name(settings: OptimizerSettin
     if optimizer_spec(settings).has_one_rate:
         for group in (*straight, *resumed):
             group.learning_rate = 1.0
-    one = build_optimizer(optimizer_groups(straight), settings)
+    one = build_optimizer(straight, settings)
     for seed in range(3):
         step(one, straight, seed)
     tensors, values = optimizer_state(one, named_parameters(straight))
     values = json.loads(json.dumps(values))  # as a backup keeps them
     assert all("|" in name for name in (*tensors, *values))
-    other = build_optimizer(optimizer_groups(resumed), settings)
+    other = build_optimizer(resumed, settings)
     with torch.no_grad():
         for name, parameter in named_parameters(resumed).items():
             parameter.copy_(named_parameters(straight)[name])
@@ -313,7 +312,7 @@ def _every_field_changes_the_step(settings: OptimizerSettings, field: str, value
         groups = groups_of("a")
         if optimizer_spec(chosen).has_one_rate:
             groups[0].learning_rate = 0.5
-        optimizer = build_optimizer(optimizer_groups(groups), chosen)
+        optimizer = build_optimizer(groups, chosen)
         for seed, scale in enumerate((1.0, 30.0, 1.0, 1.0, 1.0)):
             for parameter in named_parameters(groups).values():
                 # More often uphill than not, as in training, so that progress can be measured.
@@ -325,7 +324,7 @@ def _every_field_changes_the_step(settings: OptimizerSettings, field: str, value
 
 def test_freezing_drops_gradients_state_and_group_and_keeps_the_rest() -> None:
     groups = groups_of("a", "b")
-    optimizer = build_optimizer(optimizer_groups(groups), AdamW())
+    optimizer = build_optimizer(groups, AdamW())
     step(optimizer, groups, 0)
     before = groups[0].parameters["a.w"].detach().clone()
     freeze(groups[0], optimizer)

@@ -15,7 +15,7 @@ from modules.optim import sliced_step
 from modules.optim.build import build_optimizer
 from modules.optim.master_weights import Rounding
 from modules.optim.optimizers.prodigy import Prodigy
-from modules.optim.param_groups import TrainGroup, freeze, kept_parameters, optimizer_groups
+from modules.optim.param_groups import TrainGroup, freeze, kept_parameters
 from modules.system.seeds import derive_seed
 from tests.builders.configs import small_config
 from tests.builders.runs import assert_equal_tensors, run
@@ -48,7 +48,7 @@ def gradient(name: str, step: int) -> torch.Tensor:
 def stepper_of(groups: list[TrainGroup], **settings: float) -> Stepper:
     return Stepper(
         groups,
-        build_optimizer(optimizer_groups(groups), Prodigy.model_validate(settings)),
+        build_optimizer(groups, Prodigy.model_validate(settings)),
         scaler=torch.amp.GradScaler("cpu", enabled=False),
         clip_grad_norm=None,
         rate_factor=lambda step: 1.0,
@@ -124,7 +124,7 @@ def test_a_part_that_stops_leaves_the_estimate_to_the_others(frozen: int) -> Non
 
 
 def test_nothing_is_printed_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
-    build_optimizer(optimizer_groups(groups_in(torch.float32, None)), Prodigy(weight_decay=0.1))
+    build_optimizer(groups_in(torch.float32, None), Prodigy(weight_decay=0.1))
     assert capsys.readouterr().out == ""
 
 

@@ -43,7 +43,7 @@ def groups_of(rounding: Rounding | None) -> list[TrainGroup]:
 def stepper_of(groups: list[TrainGroup], settings: OptimizerSettings, **options: Any) -> Stepper:
     return Stepper(
         groups,
-        build_optimizer(optimizer_groups(groups), settings),
+        build_optimizer(groups, settings),
         scaler=torch.amp.GradScaler("cpu", enabled=False),
         clip_grad_norm=options.pop("clip_grad_norm", 1.0),
         rate_factor=lambda step: 1.0,

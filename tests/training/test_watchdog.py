@@ -14,7 +14,7 @@ from torch import nn
 from modules.optim.build import build_optimizer
 from modules.optim.master_weights import Rounding
 from modules.optim.optimizers.adamw import AdamW
-from modules.optim.param_groups import TrainGroup, freeze, optimizer_groups
+from modules.optim.param_groups import TrainGroup, freeze
 from modules.system.errors import DarkroomError
 from tests.builders.configs import small_config
 from tests.builders.runs import run
@@ -37,7 +37,7 @@ class Toy:
             TrainGroup("unet", {"unet.matrix": self.matrix}, learning_rate),
             TrainGroup("text_encoder", {"text.down": self.down, "text.up": self.up}, learning_rate),
         ]
-        self.optimizer = build_optimizer(optimizer_groups(self.groups), AdamW(weight_decay=0.0))
+        self.optimizer = build_optimizer(self.groups, AdamW(weight_decay=0.0))
         self.stepper = Stepper(
             self.groups,
             self.optimizer,
@@ -136,7 +136,7 @@ class Layers:
         draws = torch.Generator().manual_seed(0)
         self.matrices = {f"unet.layer.{i}": nn.Parameter(torch.randn(3, 3, generator=draws)) for i in range(8)}
         self.group = TrainGroup("unet", self.matrices, learning_rate)
-        self.optimizer = build_optimizer(optimizer_groups([self.group]), AdamW(weight_decay=0.0))
+        self.optimizer = build_optimizer([self.group], AdamW(weight_decay=0.0))
         self.stepper = Stepper(
             [self.group],
             self.optimizer,
@@ -240,7 +240,7 @@ def test_weights_in_16_bits_are_watched_too(rounding: Rounding) -> None:
     group.master_weight(rounding)
     stepper = Stepper(
         [group],
-        build_optimizer(optimizer_groups([group]), AdamW(weight_decay=0.0)),
+        build_optimizer([group], AdamW(weight_decay=0.0)),
         scaler=torch.amp.GradScaler("cpu", enabled=False),
         clip_grad_norm=None,
         rate_factor=lambda step: 1.0,

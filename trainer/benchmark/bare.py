@@ -32,9 +32,8 @@ class BareLoop:
     @classmethod
     def of(cls, config: Config, model: LoadedModel, batches: Sequence[Batch], precision: Precision) -> BareLoop:
         """Return the loop over batches that are already on the device."""
-        groups = [{"params": list(g.parameters.values()), "lr": g.learning_rate} for g in model.groups]
         parameters = [p for g in model.groups for p in g.parameters.values()]
-        optimizer = build_optimizer(groups, config.training.optimizer)
+        optimizer = build_optimizer(model.groups, config.training.optimizer)
         return cls(
             model.family, model.adapters, batches, optimizer, parameters, precision, config.training.clip_grad_norm
         )

@@ -14,7 +14,7 @@ from modules.optim.effective_rates import effective_rates
 from modules.optim.ema import Ema
 from modules.optim.fused_backward import FusedBackward
 from modules.optim.master_weights import MasterWeight
-from modules.optim.param_groups import TrainGroup
+from modules.optim.param_groups import TrainGroup, rate_of
 from modules.optim.sliced_step import Generators, SlicedStep, holding, norm_of, slices, total_norm
 from modules.optim.spec import EffectiveRate
 from trainer.methods.protocol import StepLoss
@@ -217,7 +217,8 @@ class Stepper:
         rates = {}
         for group in self.optimizer.param_groups:
             unit = str(group["unit"])
-            group["lr"] = rates[unit] = self._groups[unit].learning_rate * factor
+            rates[unit] = self._groups[unit].learning_rate * factor
+            group["lr"] = rate_of(group, self._groups[unit].learning_rate) * factor
         return rates
 
 
