@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
+from transformers import optimization
 
+from modules.optim.build import build_optimizer
 from modules.optim.effective_rates import effective_rates
+from modules.optim.optimizers.adafactor import Adafactor
 from modules.optim.param_groups import TrainGroup, optimizer_groups
+from modules.optim.registry import optimizer_spec
+from tests.builders.configs import small_config
+from tests.builders.runs import run
+from trainer.events import StepFinished
 from trainer.methods.protocol import StepLoss
 from trainer.step.stepper import Stepper
 
@@ -54,3 +63,42 @@ def test_a_step_reports_the_rate_after_it() -> None:
     stepper.backward(StepLoss(weight.square().sum(), 1, 1, is_last_micro_batch=True))
     outcome = stepper.finish(0)
     assert (outcome.learning_rates, outcome.effective_rates) == ({"unet": 0.5}, {"unet": 0.125})
+
+
+def steps_of(optimizer: torch.optim.Optimizer, weight: nn.Parameter, num_steps: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    for _ in range(num_steps):
+        weight.grad = torch.randn(weight.shape, generator=generator)
+        optimizer.step()
+        found.append(weight.detach().clone())
+    return found
+
+
+@pytest.mark.parametrize("scale_parameter", [False, True])
+@pytest.mark.parametrize("warmup_init", [False, True])
+def test_adafactor_chooses_the_rate_of_transformers(scale_parameter: bool, warmup_init: bool) -> None:
+    ours, theirs = (nn.Parameter(torch.linspace(-1, 1, 24).reshape(4, 6)) for _ in range(2))
+    settings = Adafactor(relative_step=True, warmup_init=warmup_init, scale_parameter=scale_parameter)
+    optimizer = build_optimizer([TrainGroup("unet", {"w": ours}, 0.5)], settings)
+    rate_of = optimizer_spec(settings).effective_rate
+    assert effective_rates(optimizer.param_groups, rate_of) == ({}, {})
+    reference = optimization.Adafactor(
+        [theirs], relative_step=True, warmup_init=warmup_init, scale_parameter=scale_parameter
+    )
+    for one, other in zip(steps_of(optimizer, ours, 5), steps_of(reference, theirs, 5), strict=True):
+        assert torch.equal(one, other)
+    expected = min(5e-6 if warmup_init else 1e-2, 1 / math.sqrt(5))
+    rates, _ = effective_rates(optimizer.param_groups, rate_of)
+    assert rates == {"unet": pytest.approx(expected)}
+    assert rate_of is not None
+    assert rate_of({"lr": 1.0}) is None
+
+
+def test_a_run_with_adafactors_own_rate_reports_it(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+    optimizer = {"name": "adafactor", "relative_step": True, "warmup_init": True}
+    config = small_config(
+        tmp_path, model=tiny_sd, images=images, training={"optimizer": optimizer, "schedule": "adafactor", "epochs": 1}
+    )
+    steps = run(config).of(StepFinished)
+    assert [s.effective_rates["unet"] for s in steps] == pytest.approx([1e-6 * s.step for s in steps])
