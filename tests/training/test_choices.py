@@ -192,6 +192,7 @@ SHORT_ONLINE = {
 SHORT = {short["name"]: short for short in (SHORT_CHAIN, SHORT_DDPO, SHORT_GRPO, SHORT_ONLINE)}
 BESIDE: dict[str, dict[str, Any]] = {
     "adapter.layers": {"adapter.custom_layers": "attn2"},
+    "training.noise.distribution": {"training.noise.noising_weight": 1.5, "training.noise.noising_bias": 0.5},
     "model.zero_terminal_snr": {"model.prediction_type": "v_prediction"},
     **{
         f"concepts.0.image.{name}": {f"concepts.0.image.{strength}": amount}
@@ -411,6 +412,10 @@ def test_the_average_lies_where_it_is_asked_to(base: Config, monkeypatch: pytest
         ("masks.enabled", True),
         ("training.noise.min_strength", 0.5),
         ("training.noise.max_strength", 0.5),
+        ("training.noise.offset_weight", 0.5),
+        ("training.noise.pyramid_iterations", 6),
+        ("training.noise.input_perturbation", 0.5),
+        ("training.noise.shift", 3.0),
         ("concepts.0.repeats", 2.0),
         ("concepts.0.text.shuffle_tags", True),
         ("concepts.0.text.wildcards", True),
