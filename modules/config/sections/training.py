@@ -195,6 +195,7 @@ class Training(Section):
             group="Learning",
             choice_labels={name: spec.label for name, spec in SCHEDULES.items()},
             changeable_on_resume=True,
+            preview="modules.config.schedule_preview:schedule_preview",
         ),
     ] = DEFAULT_SCHEDULE.settings()
     clip_grad_norm: Annotated[
