@@ -17,7 +17,7 @@ _EXAMPLE_STEPS = 1000
 def schedule_preview(config: Config, total_steps: int = 0) -> BarPreview:
     """Return the learning rate at steps from the first to the last, relative to the one that is set.
 
-    `total_steps` is the length of the run; 0 if it is not known yet: then an example is shown, and the caption says so.
+    `total_steps` is the length of the run; 0 if it is not known yet: then the caption names the length that is assumed.
     """
     training = config.training
     spec = SCHEDULES[training.schedule.name]
