@@ -167,6 +167,10 @@ EXACT = {
     ("training.fallback_train_dtype", "bfloat16"),  # SD's VAE does not overflow; see test_loading
     ("training.attention", "sdpa_flash"),  # what PyTorch chooses on a CPU
     ("training.schedule", "constant"),
+    # Functions of the step alone: test_schedules.
+    *(("training.schedule", name) for name in ("polynomial", "inverse_sqrt", "wsd", "points")),
+    *(("training.schedule.between", name) for name in ("smooth", "hold")),
+    *(("training.schedule.decay_shape", name) for name in ("cosine", "sqrt")),
     ("model.prediction_type", "epsilon"),  # what the model says of itself
     ("model.zero_terminal_snr", "off"),  # as above
     *(("embeddings.dtype", dtype) for dtype in ("bfloat16", "float16")),  # there are no embeddings, which are refused
@@ -242,11 +246,15 @@ ALONE = {
     ("concepts.0.kind", "pairs"),  # see test_dpo
     ("concepts.0.kind", "validation_pairs"),
     ("model.family", "sdxl"),
+    ("training.schedule", "adafactor"),  # see test_effective_rates
+    ("training.schedule", "custom"),  # no class is given; see test_onetrainer_config
     *(("reward.models.0.kind", kind) for kind in rewards_using("file")),  # their files are not here
     # AlignProp refuses them.
     *(("reward.models.0.kind", name) for name, spec in REWARDS.items() if not spec.is_differentiable),
 }
 ELSEWHERE = {
+    "training.noise.distribution",  # each is drawn in test_timesteps, one in a run of test_noise_settings
+    "training.noise.stratification",  # as above
     "training.method.held_out_reward",  # measures and never trains, whoever it is: see test_judges
     "training.method.sampler",  # of online DPO: each samples in test_rollout, two in runs of test_online_dpo
 }
@@ -339,7 +347,7 @@ def test_what_is_not_there_yet_is_named(base: Config) -> None:
             found = [p.severity for p in problems_of(config) if p.path == record.path]
             assert expected in found, record.path
             named.add(record.path)
-    assert {"training.optimizer", "training.schedule", "adapter", "training.optimizer.fused_back_pass"} <= named
+    assert {"training.optimizer", "adapter", "training.optimizer.fused_back_pass"} <= named
 
 
 def another_value(config: Config, record: FieldRecord) -> Any:
@@ -416,6 +424,8 @@ def test_the_average_lies_where_it_is_asked_to(base: Config, monkeypatch: pytest
         ("masks.enabled", True),
         ("training.noise.min_strength", 0.5),
         ("training.noise.max_strength", 0.5),
+        ("training.noise.offset_weight", 0.5),
+        ("training.noise.shift", 3.0),
         ("concepts.0.repeats", 2.0),
         ("concepts.0.text.shuffle_tags", True),
         ("concepts.0.text.wildcards", True),

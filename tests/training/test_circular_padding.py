@@ -56,14 +56,15 @@ def test_a_prediction_rolls_with_its_latents(tiny_sd: Path) -> None:
         assert_rolls(predict_of(load_tiny(tiny_sd)), LATENTS, by=8, to=8)
 
 
-@pytest.mark.parametrize("kind", ["lora", "lokr"])
+@pytest.mark.parametrize("kind", ["lora", "pissa", "lokr"])
 def test_an_adapter_of_convolutions_rolls_too(tiny_sd: Path, kind: str) -> None:
     family = circular(tiny_sd)
     part = family.parts["unet"]
     targets = target_layers(part.module, "denoiser", layers=EVERYTHING, reaches=part.reaches)
     plain = predict_of(family)(LATENTS)
-    if kind == "lora":
-        adapter = attach_lora("unet", part.module, targets, LoraShape(2, 2.0, 0.0, torch.float32), seed=3)
+    if kind != "lokr":
+        shape, principal = LoraShape(2, 2.0, 0.0, torch.float32), targets if kind == "pissa" else ()
+        adapter = attach_lora("unet", part.module, targets, shape, seed=3, principal=principal)
         randomized(adapter.parameters())
     else:
         randomized(LOKR_KIND.attach("unet", part.module, targets, Lokr(rank=2), seed=3).parameters())

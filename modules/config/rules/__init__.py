@@ -7,20 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from modules.config.rules.adapters import file_format, float8_file, layer_names
+from modules.config.rules.adapters import file_format, float8_file, layer_names, ranks_by_layer
 from modules.config.rules.captions import caption_changes
 from modules.config.rules.compiling import compiling
 from modules.config.rules.dtypes import mixed_16_bit
 from modules.config.rules.fused import fused_backward_pass
 from modules.config.rules.images import augmentations, concepts, conditioning_images, samples, sizes
 from modules.config.rules.learning import dropped_prompts, prompts_for_images, roles_of_images
+from modules.config.rules.noise import noise_without_effect, noising_strengths, timestep_distribution
 from modules.config.rules.offload import offloaded_layers
 from modules.config.rules.optimizers import one_learning_rate, optimizer_fields
 from modules.config.rules.pairs import pairs
 from modules.config.rules.rates import plausible_learning_rate
 from modules.config.rules.rewards import masked_training, method_settings, reward_limits, reward_models
+from modules.config.rules.schedules import falling_schedule, schedule_fields, schedule_of_optimizer
 from modules.config.rules.supported import supported
-from modules.config.rules.training import low_precision_updates, noising_strengths, something_is_trained, stops
+from modules.config.rules.training import low_precision_updates, something_is_trained, stops
 from modules.config.rules.validation import validation
 from modules.config.schema import Config
 from modules.system.problem import Problem
@@ -31,6 +33,7 @@ RULES: tuple[Rule, ...] = (
     supported,
     something_is_trained,
     layer_names,
+    ranks_by_layer,
     file_format,
     float8_file,
     sizes,
@@ -44,12 +47,17 @@ RULES: tuple[Rule, ...] = (
     conditioning_images,
     samples,
     optimizer_fields,
+    schedule_fields,
+    schedule_of_optimizer,
+    falling_schedule,
     fused_backward_pass,
     plausible_learning_rate,
     one_learning_rate,
     low_precision_updates,
     mixed_16_bit,
     noising_strengths,
+    timestep_distribution,
+    noise_without_effect,
     stops,
     validation,
     offloaded_layers,

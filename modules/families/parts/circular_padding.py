@@ -56,6 +56,13 @@ def pad_as(own: nn.Module, layer: nn.Module) -> None:
         layer.register_forward_pre_hook(padding)
 
 
+def padded(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Return the input of a layer as the layer pads it circularly; x itself if it does not."""
+    for padding in _paddings(layer):
+        (x,) = padding(layer, (x,))
+    return x
+
+
 def _paddings(layer: nn.Module) -> list[CircularPadding]:
     hooks: list[torch.utils.hooks.RemovableHandle | Any] = list(layer._forward_pre_hooks.values())
     return [hook for hook in hooks if isinstance(hook, CircularPadding)]
