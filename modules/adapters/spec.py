@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,7 +22,7 @@ Shape = tuple[int, ...]
 AdapterWalk = Callable[[Any, "Walk", str, Shape, "Array", "Array"], "Array"]
 
 
-Trainable = Callable[[Collection[str]], frozenset[str]]
+Trainable = Callable[[Mapping[str, Shape]], frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class AdapterSpec:
     that files may name and that is not supported yet. `forms` are the file forms it can be written in.
     `walk` is what the memory estimate counts, `network(settings)` what the file's metadata say.
 
-    `trainable(names)` returns which factors of a layer in a file this adapter continues to train, from all their names;
+    `trainable(shapes)` returns which factors of a layer in a file this adapter continues to train, from their shapes;
     `settings_as(settings, shapes)` the settings that give a layer the shapes that its factors have there.
     """
 
