@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol, cast
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Protocol, cast
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from modules.adapters.changes import does_not_fit
+from modules.adapters.decomposition import NAME as DORA
+from modules.adapters.decomposition import Decomposition, attach_decomposition, magnitudes_in
+from modules.adapters.layer_dropout import ModuleDropout
 from modules.formats.adapter_layers import AdapterLayer
+from modules.formats.adapter_names import DORA_SCALE
 from modules.system.errors import DarkroomError
 
 AdaptedLayer = nn.Linear | nn.Conv2d
@@ -22,6 +27,11 @@ class LayerDelta(Protocol):
     """What an adapter adds to one layer. It is an `nn.Module`, too, and its parameters are the factors."""
 
     is_enabled: bool
+
+    @property
+    def module_dropout(self) -> ModuleDropout | None:
+        """The module dropout of the layer, if it has one."""
+        ...
 
     def factors(self) -> dict[str, nn.Parameter]:
         """Return the trained factors by their names in files."""
@@ -46,26 +56,33 @@ class LayerDelta(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class DeltaAdapter:
-    """The adapter of one part: `deltas` by the dotted names of the layers they are on, as submodules named `name`."""
+    """The adapter of one part: `deltas` by the dotted names of the layers they are on, as submodules named `name`.
+
+    `decompositions` are DoRA's magnitudes of these layers, where they are trained.
+    """
 
     part: str
     module: nn.Module
     name: str
     deltas: Mapping[str, LayerDelta]
+    decompositions: Mapping[str, Decomposition] = field(default_factory=dict)
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """Return the trainable parameters by the part's name and their dotted name in it."""
-        return {
+        factors = {
             self._name(path, factor): parameter
             for path, delta in self.deltas.items()
             for factor, parameter in delta.factors().items()
         }
+        return factors | {self._magnitudes(path): own.magnitudes for path, own in self.decompositions.items()}
 
     def stored_layers(self, values: Mapping[str, torch.Tensor]) -> list[AdapterLayer]:
         """Return the factors of every layer out of `values`, which are named as `parameters` names them."""
         found = []
         for path, delta in self.deltas.items():
             factors, alpha = delta.stored({f: values[self._name(path, f)] for f in delta.factors()})
+            if path in self.decompositions:
+                factors[DORA_SCALE] = values[self._magnitudes(path)]
             found.append(AdapterLayer(self.part, path, factors, alpha))
         return found
 
@@ -75,17 +92,21 @@ class DeltaAdapter:
 
         No gradient is recorded inside: a backward pass through a disabled adapter would give it none, silently.
         """
+        both: tuple[LayerDelta | Decomposition, ...] = (*self.deltas.values(), *self.decompositions.values())
         with torch.no_grad():
-            for delta in self.deltas.values():
-                delta.is_enabled = False
+            for own in both:
+                own.is_enabled = False
             try:
                 yield
             finally:
-                for delta in self.deltas.values():
-                    delta.is_enabled = True
+                for own in both:
+                    own.is_enabled = True
 
     def _name(self, path: str, factor: str) -> str:
         return f"{self.part}.{path}.{self.name}.{attribute_of(factor)}"
+
+    def _magnitudes(self, path: str) -> str:
+        return f"{self.part}.{path}.{DORA}.magnitudes"
 
 
 def attach_deltas(
@@ -110,6 +131,27 @@ def attach_deltas(
     return DeltaAdapter(part, module, name, deltas)
 
 
+def decomposed(adapter: DeltaAdapter, settings: Any, start: Sequence[AdapterLayer], where: str) -> DeltaAdapter:
+    """Return an adapter with DoRA's magnitudes on its layers if its settings ask for them: those of `start`, layers of
+    the file named `where`, where they have them.
+    """
+    if not settings.decompose:
+        return adapter
+    stored, found = magnitudes_in(adapter.module, start, where), {}
+    for path, delta in adapter.deltas.items():
+        layer = layer_at(adapter.module, path, adapter.name)
+        found[path] = attach_decomposition(
+            layer,
+            layer,
+            partial(delta.weight_change, layer),
+            on_outputs=settings.decompose_output_axis,
+            has_eps=settings.decompose_norm_eps,
+            dropout=delta.module_dropout,
+            magnitudes=stored.get(path),
+        )
+    return replace(adapter, decompositions=found)
+
+
 def layer_at(module: nn.Module, path: str, adapter: str) -> AdaptedLayer:
     """Return the layer with a dotted name. Raises DarkroomError if the adapter cannot be trained on it."""
     layer = module.get_submodule(path)
@@ -130,19 +172,3 @@ def applied(layer: AdaptedLayer, x: torch.Tensor, weight: torch.Tensor) -> torch
     if isinstance(layer, nn.Conv2d):
         return functional.conv2d(x, weight, None, layer.stride, layer.padding, layer.dilation)
     return functional.linear(x, weight)
-
-
-def with_drops(layer: AdaptedLayer, change: torch.Tensor, *, outputs: float, whole: float) -> torch.Tensor:
-    """Return a change of a layer's output in training: each image without some channels of it, or without any of it.
-
-    As LyCORIS' `rank_dropout` and `module_dropout` of LoHa: the probabilities of dropping a channel, and of dropping
-    everything. What is kept is not scaled up.
-    """
-    if outputs:
-        is_convolution = isinstance(layer, nn.Conv2d)
-        batch, channels = change.shape[0], change.shape[1 if is_convolution else -1]
-        inner = (channels, 1, 1) if is_convolution else (*(1 for _ in change.shape[2:]), channels)
-        change = change * (torch.rand(batch, *inner, device=change.device) >= outputs)
-    if whole:
-        change = change * (torch.rand((), device=change.device) >= whole)
-    return change

@@ -11,12 +11,16 @@ import math
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from modules.adapters.ranks import ALL_ALIKE
 from modules.adapters.settings import (
     AN_ADAPTER,
     Alpha,
     Bundle,
     ConvAlpha,
     ConvRank,
+    Decompose,
+    DecomposeEps,
+    DecomposeOutputAxis,
     Dropout,
     LayerNames,
     LayerPatterns,
@@ -29,6 +33,7 @@ from modules.adapters.settings import (
     RankStabilized,
     StartFrom,
     WeightType,
+    network_args,
 )
 from modules.adapters.spec import AdapterSpec, NetworkFacts, Shape
 from modules.formats.adapter_names import DORA_SCALE, LOHA_FACTORS, lacking_factor
@@ -61,6 +66,9 @@ class Loha(Section):
     layers_regex: LayerPatterns = False
     dtype: WeightType = "float32"
     bundle_embeddings: Bundle = True
+    decompose: Decompose = False
+    decompose_norm_eps: DecomposeEps = True
+    decompose_output_axis: DecomposeOutputAxis = True
     use_tucker: Annotated[
         bool,
         Setting(
@@ -97,7 +105,7 @@ def walk(settings: Loha, walk: Walk, path: str, weight: Shape, x: Array, out: Ar
 def network(settings: Loha) -> NetworkFacts:
     """Return kohya's metadata of a LoHa."""
     args = {"algo": "loha", "use_tucker": str(settings.use_tucker), "dropout": f"{settings.dropout:g}"}
-    return NetworkFacts("lycoris.kohya", settings.rank, settings.alpha, args)
+    return NetworkFacts("lycoris.kohya", settings.rank, settings.alpha, args | network_args(settings))
 
 
 def trainable(factors: Collection[str]) -> frozenset[str]:
@@ -108,8 +116,8 @@ def trainable(factors: Collection[str]) -> frozenset[str]:
 
 def settings_as(settings: Loha, shapes: Mapping[str, Shape]) -> Loha:
     """Return the settings that give a layer the factors that it has in a file, from their shapes."""
-    own = {"conv_rank": None, "conv_alpha": None, "layer_ranks": "", "use_tucker": "hada_t1" in shapes}
-    return settings.model_copy(update={"rank": shapes["hada_w1_b"][0], **own})
+    own = {"rank": shapes["hada_w1_b"][0], "use_tucker": "hada_t1" in shapes}
+    return settings.model_copy(update={**ALL_ALIKE, **own})
 
 
 LOHA = AdapterSpec(
@@ -117,6 +125,7 @@ LOHA = AdapterSpec(
     Loha,
     factory="modules.adapters.loha_layers:LOHA_KIND",
     walk=walk,
+    supports_dora=True,
     network=network,
     trainable=trainable,
     settings_as=settings_as,

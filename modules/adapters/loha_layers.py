@@ -18,14 +18,16 @@ from modules.adapters.delta_adapter import (
     LayerDelta,
     applied,
     attach_deltas,
+    decomposed,
     layer_at,
-    with_drops,
 )
+from modules.adapters.layer_dropout import ModuleDropout, attach_module_dropout, dropped_channels
 from modules.adapters.loha import LOHA, Loha, factor_shapes
 from modules.adapters.ranks import at_layer, is_convolution, ranks_of
 from modules.adapters.spec import FileForm
 from modules.families.spec import LoraNaming
 from modules.formats.adapter_layers import AdapterLayer
+from modules.formats.adapter_names import DORA_SCALE
 from modules.formats.lora_files import to_kohya
 from modules.formats.safetensors_io import Writable
 from modules.system.devices import CPU
@@ -68,7 +70,7 @@ class HadamardDelta(nn.Module):
         alpha: float,
         dropout: float = 0.0,
         rank_dropout: float = 0.0,
-        module_dropout: float = 0.0,
+        module_dropout: ModuleDropout | None = None,
     ) -> None:
         """`shape` is that of the layer's weight. The dropouts are of inputs, of outputs and of the whole."""
         super().__init__()
@@ -79,7 +81,13 @@ class HadamardDelta(nn.Module):
         self.scale = alpha / factors["hada_w1_b"].shape[0]
         self.is_enabled = True
         self._shape = tuple(shape)
-        self._rank_dropout, self._module_dropout = rank_dropout, module_dropout
+        self._rank_dropout = rank_dropout
+        self._module_dropout = (module_dropout,)  # in a tuple: it is the layer's module, not this one's
+
+    @property
+    def module_dropout(self) -> ModuleDropout | None:
+        """The module dropout of the layer, if it has one."""
+        return self._module_dropout[0]
 
     def factors(self) -> dict[str, nn.Parameter]:
         """Return the trained factors by their names in files."""
@@ -110,15 +118,17 @@ class HadamardDelta(nn.Module):
 
     def forward(self, layer: AdaptedLayer, x: torch.Tensor) -> torch.Tensor:
         """Return what is added to the layer's output."""
-        change = applied(layer, self.dropout(x.to(next(self.parameters()).dtype)), self.weight())
-        if not self.training:
-            return change
-        return with_drops(layer, change, outputs=self._rank_dropout, whole=self._module_dropout)
+        return applied(layer, self.dropout(x.to(next(self.parameters()).dtype)), self.weight())
 
     def add_to(self, layer: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
         """Return a layer's output with this added: its forward hook."""
         assert isinstance(layer, AdaptedLayer)
-        return output + self(layer, inputs[0]).to(output.dtype) if self.is_enabled else output
+        if not self.is_enabled:
+            return output
+        change, dropout = self(layer, inputs[0]), self.module_dropout
+        axis = 1 if isinstance(layer, nn.Conv2d) else output.ndim - 1
+        change = dropped_channels(change, self._rank_dropout, training=self.training, channel_axis=axis)
+        return output + (change if dropout is None else dropout.kept(change)).to(output.dtype)
 
     def _side(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return a (out, rank) and b (rank, in * kernel) of one of the two products; a Tucker core is part of b."""
@@ -143,30 +153,11 @@ class LohaKind:
     ) -> DeltaAdapter:
         """Put a LoHa on the target layers of a part; those of `start` have the factors they have there."""
         module.requires_grad_(False)
-        dtype, ranks = dtype_of(settings.dtype), ranks_of(settings)
-        deltas: dict[str, LayerDelta] = {}
-        found = {layer.path: layer for layer in start}
+        found, deltas = {layer.path: layer for layer in start}, dict[str, LayerDelta]()
         with seeded_global_rng(seed, CPU):
             for path in targets:
-                weight = layer_at(module, path, LOHA.label).weight
-                shape = tuple(weight.shape)
-                own = at_layer(settings, part, path, shape)
-                alpha = own.alpha
-                if path in found:
-                    factors = {name: torch.empty(factor.shape) for name, factor in found[path].factors.items()}
-                    rank = factors["hada_w1_b"].shape[0]
-                    alpha = ranks.alpha_at(part, path, rank, is_convolution=is_convolution(shape))
-                else:
-                    factors = {name: _begun(name, torch.empty(s)) for name, s in factor_shapes(own, shape).items()}
-                deltas[path] = HadamardDelta(
-                    shape,
-                    {name: factor.to(weight.device, dtype) for name, factor in factors.items()},
-                    alpha=alpha,
-                    dropout=settings.dropout,
-                    rank_dropout=settings.rank_dropout,
-                    module_dropout=settings.module_dropout,
-                )
-        return attach_deltas(part, module, _NAME, deltas, start, where)
+                deltas[path] = _delta(layer_at(module, path, LOHA.label), part, path, settings, found.get(path))
+        return decomposed(attach_deltas(part, module, _NAME, deltas, start, where), settings, start, where)
 
     def attach_stored(
         self, part: str, module: nn.Module, layers: Sequence[AdapterLayer], *, where: str
@@ -189,6 +180,25 @@ class LohaKind:
 
 
 LOHA_KIND = LohaKind()
+
+
+def _delta(layer: AdaptedLayer, part: str, path: str, settings: Loha, stored: AdapterLayer | None) -> HadamardDelta:
+    """Return what LoHa adds to a layer, before it is on it: fresh, or in the shapes that a file has."""
+    weight = tuple(layer.weight.shape)
+    if stored is not None:
+        factors = {name: torch.empty(shape) for name, shape in stored.shapes.items() if name != DORA_SCALE}
+    else:
+        shapes = factor_shapes(at_layer(settings, part, path, weight), weight)
+        factors = {name: _begun(name, torch.empty(shape)) for name, shape in shapes.items()}
+    rank = factors["hada_w1_b"].shape[0]
+    return HadamardDelta(
+        weight,
+        {name: factor.to(layer.weight.device, dtype_of(settings.dtype)) for name, factor in factors.items()},
+        alpha=ranks_of(settings).alpha_at(part, path, rank, is_convolution=is_convolution(weight)),
+        dropout=settings.dropout,
+        rank_dropout=settings.rank_dropout,
+        module_dropout=attach_module_dropout(layer, settings.module_dropout),
+    )
 
 
 def _begun(name: str, factor: torch.Tensor) -> torch.Tensor:

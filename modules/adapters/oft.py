@@ -181,7 +181,7 @@ def network(settings: Oft) -> NetworkFacts:
 
 
 def trainable(factors: Mapping[str, Shape]) -> frozenset[str]:
-    """Return the factors of a layer in a file that are trained: those of either kind of OFT. A BOFT's blocks have four axes."""
+    """Return the factors of a layer in a file that are trained: an OFT's of either kind. Those of BOFT have four axes."""
     if len(factors.get(OFT_BLOCKS, ())) == 3:
         return frozenset(factors) & {OFT_BLOCKS, RESCALE}
     return frozenset({OFT_VECTORS}) if len(factors.get(OFT_VECTORS, ())) == 2 else frozenset()

@@ -21,9 +21,9 @@ from modules.adapters.delta_adapter import (
     attach_deltas,
     attribute_of,
     layer_at,
-    with_drops,
 )
 from modules.adapters.kept_layers import kept_bias
+from modules.adapters.layer_dropout import ModuleDropout, attach_module_dropout
 from modules.adapters.oft import OFT, Oft, factor_shapes
 from modules.adapters.rotations import cayley, cayley_series, generators, oft_change, rotated, spread, within
 from modules.adapters.spec import FileForm
@@ -50,7 +50,7 @@ class RotationDelta(nn.Module):
         constraint: float = 0.0,
         is_scaled: bool = False,
         dropout: float = 0.0,
-        module_dropout: float = 0.0,
+        module_dropout: ModuleDropout | None = None,
     ) -> None:
         """`shape` is that of the layer's weight. The dropouts are of blocks and of the whole."""
         super().__init__()
@@ -66,7 +66,13 @@ class RotationDelta(nn.Module):
             blocks, vectors = factors.get(OFT_BLOCKS), factors.get(OFT_VECTORS)
             num_values = vectors.shape[1] if vectors is not None else math.comb(blocks.shape[-1], 2)  # type: ignore[union-attr]
             self._scale = max(num_values, 1) ** -0.5
-        self._dropout, self._module_dropout = dropout, module_dropout
+        self._dropout = dropout
+        self._module_dropout = (module_dropout,)  # in a tuple: it is the layer's module, not this one's
+
+    @property
+    def module_dropout(self) -> ModuleDropout | None:
+        """The module dropout of the layer, if it has one."""
+        return self._module_dropout[0]
 
     def factors(self) -> dict[str, nn.Parameter]:
         """Return the trained factors by their names in files."""
@@ -122,13 +128,15 @@ class RotationDelta(nn.Module):
 
     def forward(self, layer: AdaptedLayer, x: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
         """Return what is added to the layer's output for its input x."""
-        change = self._of_outputs(layer, output) if self._rotates_outputs else self._of_inputs(layer, x)
-        return with_drops(layer, change, outputs=0.0, whole=self._module_dropout) if self.training else change
+        return self._of_outputs(layer, output) if self._rotates_outputs else self._of_inputs(layer, x)
 
     def add_to(self, layer: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
         """Return a layer's output with this added: its forward hook."""
         assert isinstance(layer, AdaptedLayer)
-        return output + self(layer, inputs[0], output).to(output.dtype) if self.is_enabled else output
+        if not self.is_enabled:
+            return output
+        change, dropout = self(layer, inputs[0], output), self.module_dropout
+        return output + (change if dropout is None else dropout.kept(change)).to(output.dtype)
 
     def _spread(self, of_blocks: torch.Tensor) -> torch.Tensor:
         return spread(of_blocks, self._size)
@@ -180,10 +188,9 @@ class OftKind:
         deltas: dict[str, LayerDelta] = {}
         found = {layer.path: layer for layer in start}
         for path in targets:
-            weight = layer_at(module, path, OFT.label).weight
-            shapes = factor_shapes(settings, tuple(weight.shape))
-            if path in found:
-                shapes = found[path].shapes
+            layer = layer_at(module, path, OFT.label)
+            weight = layer.weight
+            shapes = found[path].shapes if path in found else factor_shapes(settings, tuple(weight.shape))
             factors = {name: torch.empty(shape, dtype=dtype, device=weight.device) for name, shape in shapes.items()}
             deltas[path] = RotationDelta(
                 weight.shape,
@@ -191,7 +198,7 @@ class OftKind:
                 constraint=settings.constraint,
                 is_scaled=settings.scaled,
                 dropout=settings.dropout,
-                module_dropout=settings.module_dropout,
+                module_dropout=attach_module_dropout(layer, settings.module_dropout),
             )
         return attach_deltas(part, module, _NAME, deltas, start, where)
 

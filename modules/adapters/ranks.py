@@ -103,6 +103,8 @@ class RankedSettings(Protocol):
 
 
 Settings = TypeVar("Settings", bound=Any)
+# The settings with which all layers have the rank and the alpha that are set, and a strength of alpha by rank.
+ALL_ALIKE = {"conv_rank": None, "conv_alpha": None, "layer_ranks": "", "rank_stabilized": False}
 
 
 def ranks_of(settings: RankedSettings) -> LayerRanks:
@@ -123,8 +125,7 @@ def at_layer(settings: Settings, part: str, path: str, weight: Shape) -> Setting
     The strength is alpha by rank then. Other settings stay what they are.
     """
     rank, alpha = ranks_of(settings).of(part, path, is_convolution=is_convolution(weight))
-    own = {"rank": rank, "alpha": alpha, "conv_rank": None, "conv_alpha": None, "layer_ranks": ""}
-    return cast(Settings, settings.model_copy(update={**own, "rank_stabilized": False}))
+    return cast(Settings, settings.model_copy(update={**ALL_ALIKE, "rank": rank, "alpha": alpha}))
 
 
 def is_convolution(weight: Shape) -> bool:

@@ -264,6 +264,16 @@ class AdapterSettings(Protocol):
         ...
 
     @property
+    def rank_dropout(self) -> float:
+        """The share of a layer's ranks that are left out at random while it trains."""
+        ...
+
+    @property
+    def module_dropout(self) -> float:
+        """The share of layers whose adapter is left out at random while it trains."""
+        ...
+
+    @property
     def start_from(self) -> str:
         """The file to start from; empty for a fresh adapter."""
         ...
@@ -300,3 +310,28 @@ _LAYER_PRESETS = {"attention_mlp": ("attentions",), "attention": ("attn",), "all
 def layer_entries(layers: str, custom_layers: str) -> tuple[str, ...]:
     """Return what names of layers that get an adapter contain, one of these; none where nothing is named."""
     return _LAYER_PRESETS.get(layers) or tuple(e.strip() for e in custom_layers.split(",") if e.strip())
+
+
+def network_args(settings: Any) -> dict[str, str]:
+    """Return the arguments that sd-scripts and LyCORIS write for the settings that adapters share, if they are set."""
+    args = {
+        "conv_dim": settings.conv_rank,
+        "conv_alpha": settings.conv_alpha,
+        "layer_ranks": settings.layer_ranks.strip().replace("\n", ", "),
+        "rs_lora": settings.rank_stabilized,
+        "rank_dropout": settings.rank_dropout,
+        "module_dropout": settings.module_dropout,
+        "dora_wd": settings.decompose,
+        "wd_on_output": settings.decompose and settings.decompose_output_axis,
+        "loraplus_lr_ratio": getattr(settings, "lora_plus_ratio", 1.0) if has_raised_rate(settings) else 0,
+    }
+    return {name: _as_text(value) for name, value in args.items() if value}
+
+
+def has_raised_rate(settings: Any) -> bool:
+    """Return whether part of the adapter has a learning rate of its own (LoRA+)."""
+    return getattr(settings, "lora_plus_ratio", 1.0) != 1.0
+
+
+def _as_text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
