@@ -74,7 +74,7 @@ class Lora(Section):
     bundle_embeddings: Bundle = True
     decompose: Decompose = False
     decompose_norm_eps: DecomposeEps = True
-    decompose_output_axis: DecomposeOutputAxis = False
+    decompose_output_axis: DecomposeOutputAxis = True
 
 
 def walk(settings: Lora, walk: Walk, path: str, weight: Shape, x: Array, out: Array) -> Array:
@@ -83,7 +83,14 @@ def walk(settings: Lora, walk: Walk, path: str, weight: Shape, x: Array, out: Ar
     down = {"weight": (settings.rank, in_channels, *kernel)}
     up = {"weight": (out_channels, settings.rank, *(1 for _ in kernel))}
     low = walk.adapter_product(f"{path}.lora_A", x, down, channels=settings.rank, out=out)
-    return walk.adapter_product(f"{path}.lora_B", low, up, channels=out_channels, out=out)
+    high = walk.adapter_product(f"{path}.lora_B", low, up, channels=out_channels, out=out)
+    if settings.init != "pissa":
+        return high
+    del low
+    first = walk.frozen_product(f"{path}.initial.down", x, down["weight"], channels=settings.rank, out=out)
+    return walk.add(
+        high, walk.frozen_product(f"{path}.initial.up", first, up["weight"], channels=out_channels, out=out)
+    )
 
 
 def network(settings: Lora) -> NetworkFacts:

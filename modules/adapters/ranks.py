@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast
 
 from modules.system.errors import DarkroomError
+from modules.system.problem import Problem
 
 MAX_RANK, MAX_ALPHA = 1024, 4096.0
 _REGEX = "re:"
@@ -128,9 +129,51 @@ def at_layer(settings: Settings, part: str, path: str, weight: Shape) -> Setting
     return cast(Settings, settings.model_copy(update={**ALL_ALIKE, "rank": rank, "alpha": alpha}))
 
 
+@dataclass(frozen=True, slots=True)
+class SettingsAt:
+    """The settings of an adapter on each layer of a part, for the memory estimate."""
+
+    settings: Any
+    part: str
+
+    def __call__(self, path: str, weight: Shape) -> Any:
+        """Return the settings of the layer at `path` with a weight of that shape."""
+        return at_layer(self.settings, self.part, path, weight)
+
+
+def settings_by_layer(settings: Any, part: str) -> SettingsAt | None:
+    """Return the settings on each layer of a part; None if all layers have the same, or if lines are none."""
+    if all(getattr(settings, name, value) == value for name, value in ALL_ALIKE.items()):
+        return None
+    try:
+        ranks_of(settings)
+    except DarkroomError:  # a rule reports it
+        return None
+    return SettingsAt(settings, part)
+
+
 def is_convolution(weight: Shape) -> bool:
     """Return whether a weight (out, in, kernel) is one with a kernel larger than 1x1, as kohya's `conv_dim` counts."""
     return math.prod(weight[2:]) > 1
+
+
+def unused_ranks(settings: Any, layers: Iterable[tuple[str, str]]) -> Problem | None:
+    """Return what is wrong if lines of the ranks by layer take none of the layers, which are given by part and path."""
+    text = getattr(settings, "layer_ranks", "")
+    unused = ranks_of(settings).unused(layers) if text else []
+    if not unused:
+        return None
+    return Problem(
+        "adapter.layer_ranks",
+        f"No layer that is trained has a name with {unused[0]!r}, a line of the ranks by layer.",
+        advice="Correct the line on the LoRA / Adapter page, as in: attn2 = 32; or choose more layers.",
+    )
+
+
+def require_used_ranks(settings: Any, layers: Iterable[tuple[str, str]]) -> None:
+    """Raise DarkroomError if a line of the ranks by layer takes none of the layers, by part and path."""
+    if (problem := unused_ranks(settings, layers)) is not None:
+        raise DarkroomError(problem.message, advice=problem.advice)
 
 
 def parse_ranks(text: str) -> tuple[NamedRank, ...]:

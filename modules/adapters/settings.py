@@ -264,16 +264,6 @@ class AdapterSettings(Protocol):
         ...
 
     @property
-    def rank_dropout(self) -> float:
-        """The share of a layer's ranks that are left out at random while it trains."""
-        ...
-
-    @property
-    def module_dropout(self) -> float:
-        """The share of layers whose adapter is left out at random while it trains."""
-        ...
-
-    @property
     def start_from(self) -> str:
         """The file to start from; empty for a fresh adapter."""
         ...
@@ -322,10 +312,17 @@ def network_args(settings: Any) -> dict[str, str]:
         "rank_dropout": settings.rank_dropout,
         "module_dropout": settings.module_dropout,
         "dora_wd": settings.decompose,
-        "wd_on_output": settings.decompose and settings.decompose_output_axis,
+        "wd_on_output": str(settings.decompose_output_axis) if settings.decompose else "",
         "loraplus_lr_ratio": getattr(settings, "lora_plus_ratio", 1.0) if has_raised_rate(settings) else 0,
     }
     return {name: _as_text(value) for name, value in args.items() if value}
+
+
+def decomposed_axis(settings: Any) -> Literal["", "outputs", "inputs"]:
+    """Return what of each layer has DoRA's magnitudes; empty where none are trained."""
+    if not getattr(settings, "decompose", False):
+        return ""
+    return "outputs" if settings.decompose_output_axis else "inputs"
 
 
 def has_raised_rate(settings: Any) -> bool:

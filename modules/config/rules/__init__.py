@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from modules.config.rules.adapters import custom_layers, file_format
+from modules.config.rules.adapters import custom_layers, file_format, ranks_by_layer
 from modules.config.rules.captions import caption_changes
 from modules.config.rules.dtypes import mixed_16_bit
 from modules.config.rules.fused import fused_backward_pass
@@ -30,6 +30,7 @@ RULES: tuple[Rule, ...] = (
     supported,
     something_is_trained,
     custom_layers,
+    ranks_by_layer,
     file_format,
     sizes,
     concepts,
