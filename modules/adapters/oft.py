@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge, Le, Lt
 
+from modules.adapters.lokr import factorization
 from modules.adapters.settings import (
     AN_ADAPTER,
     Bundle,
@@ -44,8 +45,8 @@ class Oft(Section):
         Le(4096),
         Setting(
             "Block size",
-            "How many channels are rotated together. A layer whose channels it does not divide gets the nearest size "
-            "that does. The file and the time of a step grow with it.",
+            "How many channels are rotated together; the file grows with it. A layer gets another size where programs "
+            "need one: for outputs at most the square root of their number, for inputs the nearest divisor.",
             group="Adapter",
             applies_when=AN_ADAPTER,
         ),
@@ -127,9 +128,16 @@ class Oft(Section):
     bundle_embeddings: Bundle = True
 
 
-def block_size_of(size: int, wanted: int) -> int:
-    """Return the divisor of a layer's number of channels that is nearest to a block size, the smaller one of two."""
-    return min((n for n in range(1, size + 1) if size % n == 0), key=lambda n: (abs(n - wanted), n))
+def block_size_of(settings: Oft, size: int) -> int:
+    """Return the block size for so many channels: a divisor of their number.
+
+    For outputs it is the one that LyCORIS gives them, which is never larger than the number of blocks: it loads no
+    others. For inputs it is the one nearest to that of the settings, as in peft; the smaller of two.
+    """
+    if settings.rotates == "outputs":
+        return factorization(size, settings.block_size)[0]
+    divisors = (n for n in range(1, size + 1) if size % n == 0)
+    return min(divisors, key=lambda n: (abs(n - settings.block_size), n))
 
 
 def factor_shapes(settings: Oft, weight: Shape) -> dict[str, Shape]:
@@ -139,11 +147,11 @@ def factor_shapes(settings: Oft, weight: Shape) -> dict[str, Shape]:
     for inputs: the values above the diagonal of what generates it, a row for each block of in * kernel.
     """
     if settings.rotates == "outputs":
-        side = block_size_of(weight[0], settings.block_size)
+        side = block_size_of(settings, weight[0])
         blocks = {OFT_BLOCKS: (1 if settings.block_share else weight[0] // side, side, side)}
         return blocks | ({RESCALE: (weight[0], *(1 for _ in weight[1:]))} if settings.rescale else {})
     size = math.prod(weight[1:])
-    side = block_size_of(size, settings.block_size)
+    side = block_size_of(settings, size)
     return {OFT_VECTORS: (1 if settings.block_share else size // side, side * (side - 1) // 2)}
 
 
@@ -163,7 +171,7 @@ def walk(settings: Oft, walk: Walk, path: str, weight: Shape, x: Array, out: Arr
 def _rotations(settings: Oft, weight: Shape) -> int:
     """Return how many numbers the blocks of the rotation have."""
     size = weight[0] if settings.rotates == "outputs" else math.prod(weight[1:])
-    return size * block_size_of(size, settings.block_size)
+    return size * block_size_of(settings, size)
 
 
 def network(settings: Oft) -> NetworkFacts:
@@ -181,7 +189,7 @@ def network(settings: Oft) -> NetworkFacts:
 
 
 def trainable(factors: Mapping[str, Shape]) -> frozenset[str]:
-    """Return the factors of a layer in a file that are trained: an OFT's of either kind. Those of BOFT have four axes."""
+    """Return the factors of a layer in a file that are trained: those of either OFT. BOFT's blocks have four axes."""
     if len(factors.get(OFT_BLOCKS, ())) == 3:
         return frozenset(factors) & {OFT_BLOCKS, RESCALE}
     return frozenset({OFT_VECTORS}) if len(factors.get(OFT_VECTORS, ())) == 2 else frozenset()
