@@ -158,20 +158,16 @@ def factor_shapes(settings: Oft, weight: Shape) -> dict[str, Shape]:
 def walk(settings: Oft, walk: Walk, path: str, weight: Shape, x: Array, out: Array) -> Array:
     """Run OFT on the estimate's tape: the rotation of the outputs, or of the inputs before the weight once more."""
     shapes = factor_shapes(settings, weight)
+    size = weight[0] if settings.rotates == "outputs" else math.prod(weight[1:])
+    # The rotations are kept in float32, and in 16 bits beside them where the pass is in 16 bits.
+    rotations = size * block_size_of(settings, size) * (3 if walk.plan.compute_bytes else 1)
     if settings.rotates == "outputs":
-        return walk.adapter_product(
-            path, out, shapes, channels=weight[0], out=out, composed=_rotations(settings, weight)
-        )
+        turned = walk.adapter_product(path, out, shapes, channels=weight[0], out=out, composed=rotations)
+        return walk.product(turned, out) if settings.rescale else turned
     if math.prod(weight[2:]) > 1:
         return walk.adapter_product(path, x, shapes, channels=weight[0], out=out, composed=math.prod(weight))
-    rotated = walk.adapter_product(path, x, shapes, channels=weight[1], out=x, composed=_rotations(settings, weight))
+    rotated = walk.adapter_product(path, x, shapes, channels=weight[1], out=x, composed=rotations)
     return walk.adapter_product(path, rotated, {}, channels=weight[0], out=out)
-
-
-def _rotations(settings: Oft, weight: Shape) -> int:
-    """Return how many numbers the blocks of the rotation have."""
-    size = weight[0] if settings.rotates == "outputs" else math.prod(weight[1:])
-    return size * block_size_of(settings, size)
 
 
 def network(settings: Oft) -> NetworkFacts:

@@ -143,10 +143,10 @@ class RotationDelta(nn.Module):
 
     def _of_outputs(self, layer: AdaptedLayer, output: torch.Tensor) -> torch.Tensor:
         is_convolution = isinstance(layer, nn.Conv2d)
-        plain = output.to(next(self.parameters()).dtype)
+        plain = output
         for bias in (layer.bias, kept_bias(layer)):  # biases are not rotated
             if bias is not None:
-                plain = plain - (bias[:, None, None] if is_convolution else bias)
+                plain = plain - (bias[:, None, None] if is_convolution else bias).to(plain.dtype)
         change = rotated(self.rotations().to(plain.dtype), plain, 1 if is_convolution else -1)
         scales = self.factors().get(RESCALE)
         if scales is None:

@@ -8,6 +8,7 @@ what the programs that read those files compute. Here it is always `R - I`: of s
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -43,10 +44,30 @@ def within(generators_KNN: torch.Tensor, limit: float) -> torch.Tensor:
     return generators_KNN * (limit / norm.clamp_min(limit))
 
 
+class CayleyTransform(torch.autograd.Function):
+    """`R - I` from Q. It keeps its result alone: with `S = R + I`, which is `2 (I - Q)^-1`, dR is `S dQ S / 2`."""
+
+    @staticmethod
+    def forward(ctx: Any, generators_KNN: torch.Tensor) -> torch.Tensor:
+        """Return `2 Q (I - Q)^-1`."""
+        eye = torch.eye(generators_KNN.shape[-1], device=generators_KNN.device, dtype=generators_KNN.dtype)
+        turned: torch.Tensor = torch.linalg.solve(eye - generators_KNN, 2 * generators_KNN, left=False)
+        ctx.save_for_backward(turned)
+        return turned
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        """Return the gradient of Q."""
+        (turned,) = ctx.saved_tensors
+        eye = torch.eye(turned.shape[-1], device=turned.device, dtype=turned.dtype)
+        both = (turned + 2 * eye).transpose(-1, -2)
+        product: torch.Tensor = both @ grad @ both / 2
+        return product
+
+
 def cayley(generators_KNN: torch.Tensor) -> torch.Tensor:
-    """Return R - I of the Cayley transform, which is `2 Q (I - Q)^-1`."""
-    eye = torch.eye(generators_KNN.shape[-1], device=generators_KNN.device)
-    turned: torch.Tensor = torch.linalg.solve(eye - generators_KNN, 2 * generators_KNN, left=False)
+    """Return R - I of the Cayley transform."""
+    turned: torch.Tensor = CayleyTransform.apply(generators_KNN)  # type: ignore[no-untyped-call]
     return turned
 
 

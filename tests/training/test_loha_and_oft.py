@@ -18,7 +18,7 @@ from modules.adapters.loha_layers import HadamardProduct
 from modules.adapters.oft_layers import RotationDelta
 from modules.adapters.protocol import Adapter, kind_of
 from modules.adapters.registry import ADAPTERS
-from modules.adapters.rotations import cayley, cayley_series, generators
+from modules.adapters.rotations import CayleyTransform, cayley, cayley_series, generators
 from modules.families.spec import LoraNaming
 from modules.formats.adapter_layers import AdapterLayer
 from tests.builders.pipelines import load_tiny
@@ -111,8 +111,10 @@ def test_a_fresh_one_changes_nothing_and_learns(form: str) -> None:
     assert {f"unet.{n}" for n, p in module.named_parameters() if p.requires_grad} == adapter.parameters().keys()
 
 
-def test_lohas_gradients_are_those_of_autograd() -> None:
+def test_gradients_are_those_of_the_functions() -> None:
     generator = torch.Generator().manual_seed(0)
+    skew = torch.randn(2, 5, 5, generator=generator, dtype=torch.float64)
+    assert torch.autograd.gradcheck(CayleyTransform.apply, (skew - skew.transpose(1, 2)).requires_grad_())
     shapes = ((5, 2), (2, 7), (5, 2), (2, 7))
     matrices = [torch.randn(s, generator=generator, dtype=torch.float64, requires_grad=True) for s in shapes]
     assert torch.autograd.gradcheck(HadamardProduct.apply, matrices)
@@ -164,6 +166,18 @@ def test_pefts_layer_with_the_same_factors_gives_the_same(form: str) -> None:
                 layer.oft_R["default"].weight.data = factor.clone()
         x = inputs(own.path)
         torch.testing.assert_close(module[own.path](x), layer(x), rtol=1e-4, atol=1e-5)
+
+
+@every_form
+def test_it_continues_a_file_with_the_same_function(form: str) -> None:
+    module, again, settings = block(), block(), FORMS[form]
+    start = stored(attached(module, settings))
+    other = {"block_size": 2, "constraint": 1.0, "scaled": True} if "OFT" in form else {"rank": 5, "alpha": 7.0}
+    spec = ADAPTERS[settings["name"]]
+    kind_of(spec).attach("unet", again, LAYERS, spec.settings(**settings | other), seed=2, start=start, where="file")
+    for layer in LAYERS:
+        x = inputs(layer)
+        torch.testing.assert_close(again[layer](x), module[layer](x), rtol=1e-4, atol=1e-5)
 
 
 LYCORIS = {
