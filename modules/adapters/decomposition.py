@@ -45,7 +45,9 @@ class Decomposition(nn.Module):
 
     def norms(self, layer: Layer) -> torch.Tensor:
         """Return the norms of the changed weight, in the shape of the magnitudes."""
-        with torch.no_grad(), torch.autocast(layer.weight.device.type, enabled=False):
+        kind = layer.weight.device.type
+        # Weights without values (meta) have no autocast.
+        with torch.no_grad(), torch.autocast("cpu" if kind == "meta" else kind, enabled=False):
             changed = layer.weight.float() + self._change()
             return norms_of(changed, is_per_output=self._is_per_output(layer), has_eps=self._has_eps)
 

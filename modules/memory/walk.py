@@ -145,7 +145,16 @@ class Walk:
         )
         del scaled
         result = self.to(result, out.item_bytes)
-        return self.product(self.copy(result), result) if adapter.decomposes == "outputs" else result
+        return self._scaled(result) if adapter.decomposes == "outputs" else result
+
+    def _scaled(self, x: Array) -> Array:
+        """Return x times trained factors of its channels, which saves x, and what is computed meanwhile."""
+        if self._records:
+            self._keep(x)
+        out = self.new(x.shape, item_bytes=x.item_bytes, needs_grad=self._records)
+        if self._records:
+            self.tape.mark(3 * out.num_bytes)
+        return out
 
     def _decomposed(self, path: str, x: Array, weight: Shape, axis: str) -> Array:
         """Return the input of a layer with DoRA's magnitudes (`modules/adapters/decomposition.py`), after its norms."""
@@ -156,14 +165,7 @@ class Walk:
         sizes = (math.prod(weight),) * 3  # the weight and its change in float32, and their sum
         norms = [self.new((size,), item_bytes=FLOAT32_BYTES) for size in sizes]
         del norms
-        if is_per_output:
-            return x
-        if self._records:
-            self._keep(x)
-        scaled = self.new(x.shape, item_bytes=x.item_bytes, needs_grad=self._records)
-        if self._records and len(weight) > 2:  # a convolution saves its own input
-            self._keep(scaled)
-        return scaled
+        return x if is_per_output else self._scaled(x)
 
     def frozen_product(self, path: str, x: Array, weight: Shape, *, channels: int, out: Array) -> Array:
         """A matrix product with a frozen matrix of an adapter, named `path`, of the shape `weight`."""

@@ -121,7 +121,7 @@ def test_a_config_of_sd_scripts_with_sections_and_arguments() -> None:
         "on",
     )
     assert (config.adapter.rank, config.adapter.alpha, config.adapter.layers) == (16, 4, "all")
-    assert "Convolutions had their own rank, 8" in messages(loaded)
+    assert (config.adapter.conv_rank, config.adapter.conv_alpha) == (8, 1)
     assert config.part("unet").train
     assert not config.part("text_encoder").train
     assert not config.part("text_encoder_2").train
@@ -371,3 +371,25 @@ def test_the_command_line_accepts_them_as_configs(capsys: pytest.CaptureFixture[
     report = json.loads(capsys.readouterr().out)
     assert any("kohya config" in p["message"] for p in report["load"])
     assert any(p["path"].startswith("concepts") for p in report["problems"])
+
+
+@pytest.mark.parametrize(
+    ("args", "wanted"),
+    [
+        (
+            "algo=lokr factor=8 decompose_both=True full_matrix=True use_cp=True",
+            {"name": "lokr", "rank": 8, "factor": 8, "decompose_both": True, "full_matrix": True, "use_tucker": True},
+        ),
+        ("algo=loha use_tucker=True factor=-1", {"name": "loha", "rank": 8, "use_tucker": True}),
+        (
+            "algo=diag-oft constraint=0.001 rescaled=True",
+            {"name": "oft", "block_size": 8, "rotates": "outputs", "constraint": 0.001, "rescale": True},
+        ),
+    ],
+)
+def test_arguments_of_lycoris_are_those_of_the_adapter(args: str, wanted: dict[str, Any]) -> None:
+    result = decode({"pretrained_model_name_or_path": "x.safetensors", "network_module": "lycoris.kohya",
+                     "network_dim": 8, "network_args": args})  # fmt: skip
+    own = result.config.adapter.model_dump()
+    assert {name: own[name] for name in wanted} == wanted
+    assert "kohya" not in result.config.unknown
