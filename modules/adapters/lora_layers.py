@@ -28,7 +28,7 @@ from modules.adapters.spec import FileForm
 from modules.families.spec import LoraNaming
 from modules.formats.adapter_layers import AdapterLayer, lora_layer
 from modules.formats.adapter_names import DORA_SCALE, DOWN, UP
-from modules.formats.lora_files import to_kohya, to_peft
+from modules.formats.lora_files import to_kohya, to_peft, with_one_alpha
 from modules.formats.safetensors_io import Writable
 from modules.system.devices import CPU
 from modules.system.dtypes import dtype_of
@@ -72,9 +72,10 @@ class LoraAdapter:
     def stored_layers(self, values: Mapping[str, torch.Tensor]) -> list[AdapterLayer]:
         """Return A (down) and B (up) of every layer out of `values`, which are named as `parameters` names them.
 
-        What a layer began with (`lora_product`) is subtracted by more ranks.
+        What a layer began with (`lora_product`) is subtracted by more ranks. All layers have the same alpha, whatever
+        their strength: diffusers ignores some of those that are not the most common one.
         """
-        return [self._stored(path, layer, values) for path, layer in self.layers()]
+        return with_one_alpha([self._stored(path, layer, values) for path, layer in self.layers()])
 
     def _stored(self, path: str, layer: Any, values: Mapping[str, torch.Tensor]) -> AdapterLayer:
         down_name, up_name = self._names(path)

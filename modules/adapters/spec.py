@@ -49,6 +49,8 @@ class AdapterSpec:
     `trainable(shapes)` returns which factors of a layer in a file this adapter continues to train, from the shapes of
     all but DoRA's magnitudes: `trainable_with` adds these for a run that trains them;
     `settings_as(settings, shapes)` the settings that give a layer the shapes that its factors have there.
+    `float8_factors` are the factors whose product the layer's alpha scales, so that they can be written in float8; an
+    adapter without any cannot be.
     """
 
     label: str
@@ -61,6 +63,7 @@ class AdapterSpec:
     network: Callable[[Any], NetworkFacts] | None = None
     trainable: Trainable | None = None
     settings_as: Callable[[Any, Mapping[str, Shape]], Any] | None = None
+    float8_factors: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:

@@ -38,6 +38,7 @@ from modules.memory.checkpointing import create_checkpointed_forward
 from modules.memory.tape import AdapterPlan, PartPlan, Tape
 from modules.memory.walk import Walk
 from modules.optim.optimizers.adafactor import Adafactor
+from modules.settings.layer_filter import EVERYTHING, layer_filter
 from modules.system.devices import CPU
 from tests.builders.adapter_plans import dora_plan, lora_plan
 from tests.builders.configs import small_config
@@ -134,7 +135,7 @@ def test_a_file_that_is_not_a_model_has_no_architecture(content: bytes, tmp_path
 @pytest.mark.parametrize("layers", ["attention_mlp", "attention", "all", "custom"])
 def test_a_lora_is_counted_from_shapes_and_the_filter(layers: str) -> None:
     unet = meta_part("sd1", "unet")
-    names = target_layers(unet, "denoiser", layers=layers, custom_layers="attn2, ff.net.2", reaches=lambda name: True)
+    names = target_layers(unet, "denoiser", layers=layer_filter(layers, "attn2, ff.net.2"), reaches=lambda name: True)
     with torch.device("meta"):
         adapter = attach_lora("unet", unet, names, LoraShape(RANK, 1.0, 0.0, torch.float32), seed=0)
     entries = {"attention_mlp": ("attentions",), "attention": ("attn",), "all": ("",)}.get(
@@ -159,11 +160,11 @@ def test_a_lora_is_counted_from_shapes_and_the_filter(layers: str) -> None:
 )  # fmt: skip
 def test_an_adapter_of_another_kind_is_counted_from_shapes(settings: Lokr | Loha | Oft) -> None:
     unet, spec = meta_part("sd1", "unet"), ADAPTERS[settings.name]
-    names = target_layers(unet, "denoiser", layers="all", custom_layers="", reaches=lambda name: True)
+    names = target_layers(unet, "denoiser", layers=EVERYTHING, reaches=lambda name: True)
     with torch.device("meta"):
         adapter = kind_of(spec).attach("unet", unet, names, settings, seed=0)
     assert spec.walk is not None
-    plan = PartPlan(trains="adapter", adapter=AdapterPlan(settings, spec.walk, 4, ("",)))
+    plan = PartPlan(trains="adapter", adapter=AdapterPlan(settings, spec.walk, 4, EVERYTHING))
     found = Passes(FAMILIES["sd"], shipped_configs("sd1")).weights("unet", plan).adapter
     assert sorted(found.values()) == sorted(tuple(p.shape) for p in adapter.parameters().values())
 
@@ -174,7 +175,7 @@ def test_ranks_by_layer_and_magnitudes_are_counted_from_shapes() -> None:
     names = target_layers(unet, "denoiser", layers="all", custom_layers="", reaches=lambda name: True)
     with torch.device("meta"):
         adapter = LORA_KIND.attach("unet", unet, names, lora, seed=0)
-    by_layer = replace(dora_plan(lora, "outputs"), entries=("",), settings_at=settings_by_layer(lora, "unet"))
+    by_layer = replace(dora_plan(lora, "outputs"), filter=EVERYTHING, settings_at=settings_by_layer(lora, "unet"))
     found = Passes(FAMILIES["sd"], shipped_configs("sd1")).weights("unet", PartPlan(trains="adapter", adapter=by_layer))
     assert sorted(found.adapter.values()) == sorted(tuple(p.shape) for p in adapter.parameters().values())
 
@@ -212,13 +213,13 @@ class Case:
 BF16, F32 = torch.bfloat16, torch.float32
 ADAPTER_PLANS = {
     "adapter": lora_plan(RANK, 4, ("attentions",)),
-    "lokr": AdapterPlan(Lokr(rank=4), LOKR.walk, 4, ("attentions",)),
-    "loha": AdapterPlan(Loha(rank=4), LOHA.walk, 4, ("attentions",)),
-    "oft": AdapterPlan(Oft(), OFT.walk, 4, ("attentions",)),
-    "oft v2": AdapterPlan(Oft(rotates="inputs"), OFT.walk, 4, ("attentions",)),
+    "lokr": AdapterPlan(Lokr(rank=4), LOKR.walk, 4, layer_filter("attention_mlp")),
+    "lokr as a whole": AdapterPlan(Lokr(rank=4, vec_trick=False), LOKR.walk, 4, layer_filter("attention_mlp")),
+    "loha": AdapterPlan(Loha(rank=4), LOHA.walk, 4, layer_filter("attention_mlp")),
+    "oft": AdapterPlan(Oft(), OFT.walk, 4, layer_filter("attention_mlp")),
+    "oft v2": AdapterPlan(Oft(rotates="inputs"), OFT.walk, 4, layer_filter("attention_mlp")),
     "dora": dora_plan(Lora(rank=RANK, decompose=True, init="pissa"), "outputs"),
     "dora of inputs": dora_plan(Lora(rank=RANK, decompose=True, decompose_output_axis=False), "inputs"),
-    "lokr as a whole": AdapterPlan(Lokr(rank=4, vec_trick=False), LOKR.walk, 4, ("attentions",)),
 }
 DAILY = [
     Case("sd1", 512, 1, "full", F32, False, "off"),
@@ -274,7 +275,7 @@ def measured(case: Case, *, num_passes: int = 1) -> tuple[int, int]:
     unet = meta_part(case.model, "unet").train()
     config = shipped_configs(case.model)["unet"]
     if case.trains in ADAPTER_PLANS:
-        names = target_layers(unet, "denoiser", layers="attention_mlp", custom_layers="", reaches=lambda name: True)
+        names = target_layers(unet, "denoiser", layers=layer_filter("attention_mlp"), reaches=lambda name: True)
         settings = ADAPTER_PLANS[case.trains].settings
         with torch.device("meta"):
             kind_of(ADAPTERS[settings.name]).attach("unet", unet, names, settings, seed=0)
@@ -336,7 +337,7 @@ def passed(module: Any, run: Callable[[], torch.Tensor], *, is_mixed: bool) -> t
 @pytest.mark.parametrize("part", ["text_encoder", "text_encoder_2"])
 def test_a_trained_text_encoder_needs_the_estimated_memory(part: str, mode: str) -> None:
     encoder = meta_part("sdxl", part).train()
-    names = target_layers(encoder, "text_encoder", layers="all", custom_layers="", reaches=lambda name: True)
+    names = target_layers(encoder, "text_encoder", layers=EVERYTHING, reaches=lambda name: True)
     with torch.device("meta"):
         attach_lora(part, encoder, names, LoraShape(RANK, 1.0, 0.0, F32), seed=0)
     with FakeTensorMode():

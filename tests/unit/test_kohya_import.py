@@ -388,8 +388,8 @@ def test_the_command_line_accepts_them_as_configs(capsys: pytest.CaptureFixture[
     ],
 )
 def test_arguments_of_lycoris_are_those_of_the_adapter(args: str, wanted: dict[str, Any]) -> None:
-    result = decode({"pretrained_model_name_or_path": "x.safetensors", "network_module": "lycoris.kohya",
-                     "network_dim": 8, "network_args": args})  # fmt: skip
-    own = result.config.adapter.model_dump()
+    given = {"network_module": "lycoris.kohya", "network_dim": 8, "network_args": args}
+    loaded = decode(tree_of_kohya(given, []))
+    own = loaded.config.adapter.model_dump()
     assert {name: own[name] for name in wanted} == wanted
-    assert "kohya" not in result.config.unknown
+    assert "kohya" not in loaded.config.unknown

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,6 +20,7 @@ from modules.data.dataset import Dataset
 from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.spec import LoraNaming
 from modules.formats.adapter_layers import AdapterLayer
+from modules.formats.float8 import adapter_in_float8
 from modules.formats.lora_files import rank_and_alpha
 from modules.formats.metadata import LoraFacts, lora_metadata
 from modules.formats.safetensors_io import OnWritten, payload_sha256, write_safetensors
@@ -91,7 +91,11 @@ class AdapterExporter:
         output = self.config.output
         layers = [layer for adapter in self.adapters for layer in adapter.stored_layers(values)]
         tensors, form_metadata = written(self._kind, layers, self.start, output.format, self.naming)
-        dtype = dtype_of(output.dtype)
+        dtype = None
+        if output.dtype == "float8":
+            tensors = adapter_in_float8(tensors, ADAPTERS[self.config.adapter.name].float8_factors)
+        else:
+            dtype = dtype_of(output.dtype)
         facts = self._facts(path.stem, layers, now=now, step=step, epoch=epoch)
         metadata = lora_metadata(facts, payload_sha256=payload_sha256(tensors, dtype=dtype))
         if self.naming.own_configs:
@@ -109,7 +113,7 @@ class AdapterExporter:
         kept = written_of(self.start, self.config.output.format)
         rank, alpha = rank_and_alpha([*trained, *kept]) or (network.rank, network.alpha)
         # Other programs divide the alpha of a rank-stabilized LoRA by the square root of the rank.
-        return rank, alpha / math.sqrt(rank) if "rs_lora" in network.args else alpha
+        return rank, network.alpha if "rs_lora" in network.args else alpha
 
     def _facts(self, title: str, trained: Sequence[AdapterLayer], *, now: datetime, step: int, epoch: int) -> LoraFacts:
         network_of = ADAPTERS[self.config.adapter.name].network
