@@ -244,6 +244,8 @@ ALONE = {
     *(("reward.models.0.kind", name) for name, spec in REWARDS.items() if not spec.is_differentiable),
 }
 ELSEWHERE = {
+    "training.noise.distribution",  # each is drawn in test_timesteps, one in a run of test_noise_settings
+    "training.noise.stratification",  # as above
     "training.method.held_out_reward",  # measures and never trains, whoever it is: see test_judges
     "training.method.sampler",  # of online DPO: each samples in test_rollout, two in runs of test_online_dpo
 }
@@ -334,7 +336,7 @@ def test_what_is_not_there_yet_is_named(base: Config) -> None:
             found = [p.severity for p in problems_of(config) if p.path == record.path]
             assert expected in found, record.path
             named.add(record.path)
-    assert {"training.optimizer", "training.schedule", "adapter", "training.optimizer.fused_back_pass"} <= named
+    assert {"training.optimizer", "training.schedule", "training.optimizer.fused_back_pass"} <= named
 
 
 def another_value(config: Config, record: FieldRecord) -> Any:
@@ -411,6 +413,8 @@ def test_the_average_lies_where_it_is_asked_to(base: Config, monkeypatch: pytest
         ("masks.enabled", True),
         ("training.noise.min_strength", 0.5),
         ("training.noise.max_strength", 0.5),
+        ("training.noise.offset_weight", 0.5),
+        ("training.noise.shift", 3.0),
         ("concepts.0.repeats", 2.0),
         ("concepts.0.text.shuffle_tags", True),
         ("concepts.0.text.wildcards", True),
