@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from modules.adapters.changes import weight_change
@@ -295,3 +295,16 @@ def file_of(ran: Ran) -> dict[str, torch.Tensor]:
 def test_a_line_that_takes_no_layer_is_an_error(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     config = of_all_kinds(tmp_path, model=tiny_sd, images=images, layer_ranks="attn7 = 3")
     assert [e.path for e in check(config).errors] == ["adapter.layer_ranks"]
+
+
+def test_a_file_with_magnitudes_needs_a_run_with_dora(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+    down, up, scale = torch.ones(4, 32), torch.ones(32, 4), torch.ones(32, 1)
+    name = "lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn1_to_q"
+    factors = {"lora_down.weight": down, "lora_up.weight": up, "alpha": torch.tensor(4.0), "dora_scale": scale}
+    file = tmp_path / "dora.safetensors"
+    save_file({f"{name}.{factor}": tensor for factor, tensor in factors.items()}, file)
+    for is_on in (True, False):
+        config = small_config(tmp_path, model=tiny_sd, images=images, adapter={"decompose": is_on})
+        config, _ = set_path(config, "adapter.start_from", str(file))
+        errors = [e for e in check(config).errors if e.path == "adapter.start_from"]
+        assert ([e.advice for e in errors] == ["Switch DoRA on."]) is not is_on
