@@ -279,7 +279,9 @@ class _Run:
 
     def _swapped(self) -> int:
         """Return the bytes of the weights kept aside while EMA, or the optimizer's evaluation weights, replace them."""
-        is_swapped = self.run.average != "off" or optimizer_spec(self.run.optimizer).has_evaluation_mode
+        is_swapped = self.run.average != "off" or optimizer_spec(self.run.optimizer).has_evaluation_mode(
+            self.run.optimizer
+        )
         return self._gradient_bytes() if is_swapped else 0
 
     def _denoising(self, batch: int, size: tuple[int, int]) -> int:

@@ -7,12 +7,10 @@ with d as the learning rate. d and the sums behind it are the same in all parame
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from modules.optim.spec import FINDS_ITS_RATE, OptimizerSettings, OptimizerSpec, Shape
 from modules.optim.terms.general import (
-    SHARDED,
     Beta1,
     Beta2,
     BiasCorrection,
@@ -26,6 +24,7 @@ from modules.optim.terms.general import (
     WeightDecay,
     advanced,
 )
+from modules.optim.terms.removed import SHARDED
 from modules.system.package import Package
 
 
@@ -46,7 +45,6 @@ class Prodigy(OptimizerSettings):
     d0: FirstDistance = 1e-6
     d_coef: DistanceFactor = 1.0
     growth_rate: GrowthRate = None
-    fsdp_in_use: Annotated[bool, replace(SHARDED, not_yet="refused")] = False
     slice_p: SliceEvery = 11
 
 
@@ -84,4 +82,5 @@ SPEC = OptimizerSpec(
     steps_at_once=True,
     group_state=("d", "d_max", "d_numerator", "k"),
     has_one_rate=True,
+    removed={"fsdp_in_use": SHARDED},
 )

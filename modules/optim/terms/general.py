@@ -97,14 +97,6 @@ Fused = Annotated[
     bool,
     advanced("Fused", "Runs the whole update in one kernel: the fastest, with the least memory."),
 ]
-Capturable = Annotated[
-    bool,
-    advanced("Capturable", "Lets the step be recorded in a CUDA graph.", not_yet="ignored"),
-]
-Differentiable = Annotated[
-    bool,
-    advanced("Differentiable", "Lets gradients flow through the step itself, for meta-learning.", not_yet="ignored"),
-]
 FUSED_BACK_PASS = advanced(
     "Fused backward pass",
     "Updates each weight as soon as its gradient is computed and frees the gradient: gradients take almost no memory. "
