@@ -1,7 +1,7 @@
 """The advanced optimizers of adv-optm, made fit for steps of some weights at a time and for backups.
 
-The library creates all state in the constructor, for the shapes that the weights have there; a master weight may be empty
-between steps. Here the state of a weight is created at its first step. Its own stochastic rounding stays off.
+The library creates all state in the constructor, for the shapes that the weights have there, but a master weight may be
+empty between steps. Here the state of a weight is created at its first step. Its own stochastic rounding stays off.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ class AdaMuonAdv(adv_optm.AdaMuon_adv):  # type: ignore[misc]
 class DynamicBeta2:
     """Beta 2 for each weight tensor, lower while its gradients are larger than usual (Kassinos 2025, Kourkoutas-β).
 
-    It takes the place of the library's helper, which keeps the last gradient norms outside of the state, so that a backup
-    does not contain them, and which expects all weights of a step before the first of the next.
+    It takes the place of the library's helper, which keeps the last gradient norms outside of the state, where no backup
+    finds them, and which expects all weights of a step before the first of the next.
     """
 
     smallest = LOWEST_BETA2

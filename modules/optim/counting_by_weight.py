@@ -1,7 +1,7 @@
 """pytorch-optimizer's optimizers, with a count of steps for each weight.
 
-The library counts the calls of `step` in the parameter group. Here a step is several calls, each with some of the weights
-(`sliced_step.py`), or one for each weight in a fused backward pass, so such a count would run ahead.
+The library counts the calls of `step` in the parameter group. Here a step is several calls, each with some weights
+(`sliced_step.py`), or one for each weight in a fused backward pass: such a count would run ahead.
 """
 
 from __future__ import annotations

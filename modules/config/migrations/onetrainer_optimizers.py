@@ -19,13 +19,11 @@ from modules.system.problem import Problem, shown
 # Optimizers that OneTrainer removed, and the closest ones to them.
 _SUCCESSORS: dict[str, Tree] = {
     "lion_prodigy_adv": {"name": "prodigy_adv"},
-    "simplified_ademamix": {"name": "adopt_adv", "simplified_ademamix": True},
+    "simplified_ademamix": {"name": "ademamix"},
 }
 # Their names, where they differ from ours.
 _THEIRS = {
     "beta2_decay": "decay_rate",
-    "use_ademamix": "use_AdEMAMix",
-    "simplified_ademamix": "Simplified_AdEMAMix",
     "muon_with_aux_adam": "MuonWithAuxAdam",
 }
 # Switches of earlier versions, and the current ones that do the same.

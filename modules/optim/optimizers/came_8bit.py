@@ -18,7 +18,9 @@ BlockSize = Annotated[
     int,
     Ge(1),
     Le(1_000_000),
-    advanced("Block size", "How many values of the 8-bit state share a scale: a power of 2, 64 to 4096.", unit="weights"),
+    advanced(
+        "Block size", "How many values of the 8-bit state share a scale: a power of 2, 64 to 4096.", unit="weights"
+    ),
 ]
 
 

@@ -34,7 +34,8 @@ class LionAdv(OptimizerSettings):
     auto_kappa_p: Annotated[
         bool,
         advanced(
-            "Auto kappa p", "Updates convolution kernels by the raw direction, everything else by its sign, as Lion does."
+            "Auto kappa p",
+            "Updates convolution kernels by the raw direction, everything else by its sign, as Lion does.",
         ),
     ] = True
 

@@ -12,7 +12,7 @@ from modules.optim.terms.removed import Removed
 from modules.system.package import Package
 from modules.system.problem import Problem
 
-ADV_OPTM = Package("adv_optm")
+ADV_OPTM = Package("adv_optm", distribution="adv-optm")
 LOWEST_BETA2 = 0.9
 
 CautiousDecay = Annotated[
@@ -62,7 +62,7 @@ def average_bytes(shape: Shape, *, factored: bool, signed: bool = True) -> float
     """
     if not factored or len(shape) < 2:
         return 4.0 * math.prod(shape)
-    rows, columns = _even_factors(math.prod(shape))
+    rows, columns = even_factors(math.prod(shape))
     signs = rows * math.ceil(columns / 8) + 8 if signed else 0  # and a table of the eight bits
     return 4.0 * (rows + columns) + signs
 
@@ -74,7 +74,8 @@ def adam_averages_bytes(shape: Shape, *, beta1: float, factored: bool, kourkouta
     return first + second + (8.0 if kourkoutas_beta else 0.0)
 
 
-def _even_factors(size: int) -> tuple[int, int]:
+def even_factors(size: int) -> tuple[int, int]:
+    """Return the two factors of a size that are closest to its root, the larger first."""
     smaller = next(n for n in range(math.isqrt(size), 0, -1) if size % n == 0)
     return size // smaller, smaller
 
