@@ -115,8 +115,8 @@ class AdaMuonAdv(adv_optm.AdaMuon_adv):  # type: ignore[misc]
 class DynamicBeta2:
     """Beta 2 for each weight tensor, lower while its gradients are larger than usual (Kassinos 2025, Kourkoutas-β).
 
-    It takes the place of the library's helper, which keeps the last gradient norms outside of the state, where no backup
-    finds them, and which expects all weights of a step before the first of the next.
+    It takes the place of the library's helper, which keeps the last gradient norms outside of the state, so that a
+    backup lacks them, and which expects all weights of a step before the first of the next.
     """
 
     smallest = LOWEST_BETA2

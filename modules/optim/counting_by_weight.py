@@ -6,7 +6,7 @@ The library counts the calls of `step` in the parameter group. Here a step is se
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytorch_optimizer
@@ -29,10 +29,10 @@ def ademamix(groups: Groups, *, min_8bit_size: int | None = None, **options: Any
     Tensors of at least `min_8bit_size` elements have 8-bit state, from bitsandbytes; without it, none do.
     """
     if min_8bit_size is not None:
-        from bitsandbytes.optim import AdEMAMix8bit
+        from bitsandbytes.optim.ademamix import AdEMAMix8bit
 
-        optimizer: torch.optim.Optimizer = AdEMAMix8bit(groups, min_8bit_size=min_8bit_size, **options)
-        return optimizer
+        in_8_bits: Callable[..., torch.optim.Optimizer] = AdEMAMix8bit
+        return in_8_bits(groups, min_8bit_size=min_8bit_size, **options)
     return _counting_by_weight(pytorch_optimizer.AdEMAMix)(groups, weight_decouple=True, **options)
 
 
@@ -56,14 +56,14 @@ def yogi(groups: Groups, **options: Any) -> torch.optim.Optimizer:
     return _counting_by_weight(pytorch_optimizer.Yogi)(groups, **options)
 
 
-def _counting_by_weight(kind: type[Any]) -> type[torch.optim.Optimizer]:
+def _counting_by_weight(kind: type[Any]) -> Callable[..., torch.optim.Optimizer]:
     class CountingByWeight(kind):  # type: ignore[misc]
         """Steps weights that have the same count together, as a group of its own with that count."""
 
         @torch.no_grad()
         def step(self, closure: None = None) -> None:
             """Update all weights that have a gradient."""
-            groups = self.param_groups
+            groups: Groups = self.param_groups
             try:
                 for group in groups:
                     for count, parameters in _batches(group["params"], self.state):

@@ -13,8 +13,8 @@ from modules.optim.terms.muon import MuonFields, adam_rate, is_hidden
 def options_of(settings: MuonFields) -> OptionsOf:
     """Return the options of each weight's group: "use_muon", and the rate of its own that the Adam has.
 
-    Without the auxiliary Adam, all matrices and kernels use Muon, and vectors use Adam at the rate of their unit. Weights
-    of no part (trained embeddings) keep the rate of their unit, too.
+    Without the auxiliary Adam, all matrices and kernels use Muon, and vectors use Adam at the rate of their unit.
+    Weights of no part (trained embeddings) keep the rate of their unit, too.
     """
 
     def of_weight(group: TrainGroup, name: str, parameter: nn.Parameter) -> Mapping[str, Hashable]:
