@@ -12,6 +12,7 @@ import adv_optm
 import torch
 from torch import nn
 
+from modules.optim.muon_groups import require_hidden_layers
 from modules.optim.terms.advanced import LOWEST_BETA2
 from modules.system.seeds import derive_seed
 
@@ -77,7 +78,8 @@ class ProdigyAdv(adv_optm.Prodigy_adv):  # type: ignore[misc]
     @torch.no_grad()
     def step(self, closure: None = None) -> None:
         """Update all weights that have a gradient, and the estimate of the learning rate."""
-        device = next((p.device for g in self.param_groups for p in g["params"]), torch.device("cpu"))
+        devices = {p.device for group in self.param_groups for p in group["params"]}  # some weights may be offloaded
+        device = min(devices, key=lambda d: d.type == "cpu", default=torch.device("cpu"))
         # The library starts the sums of a step at the end of the step before, which a resumed run has not taken.
         self.d_denom = self.d_numerator = torch.tensor(0.0, device=device)
         self.init_step()
@@ -88,6 +90,7 @@ class MuonAdv(adv_optm.Muon_adv):  # type: ignore[misc]
     """Muon with the options of the library; groups with `use_muon` off use its Adam."""
 
     def __init__(self, groups: Groups, **options: Any) -> None:
+        require_hidden_layers(groups)
         super().__init__(groups, stochastic_rounding=False, **options)
 
     def init_step(self) -> None:
@@ -102,6 +105,7 @@ class AdaMuonAdv(adv_optm.AdaMuon_adv):  # type: ignore[misc]
     """AdaMuon with the options of the library; groups with `use_muon` off use its Adam."""
 
     def __init__(self, groups: Groups, **options: Any) -> None:
+        require_hidden_layers(groups)
         super().__init__(groups, stochastic_rounding=False, **options)
 
     def init_step(self) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.optim.adamw import adamw
 
+from modules.optim.muon_groups import require_hidden_layers
+
 # The coefficients of the quintic iteration, and their number of iterations (Jordan et al. 2024).
 _A, _B, _C = 3.4445, -4.7750, 2.0315
 _ITERATIONS = 5
@@ -31,7 +33,8 @@ class MuonWithAdam(torch.optim.Optimizer):
         adam_weight_decay: float,
         lr: float = 0.02,
     ) -> None:
-        """Weights of groups with "use_muon" must have two or more dimensions."""
+        """Weights of groups with "use_muon" must have two or more dimensions. Raises DarkroomError if there are none."""
+        require_hidden_layers(groups)
         defaults = {
             "lr": lr,
             "momentum": momentum,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any
 
 from torch import nn
 
 from modules.optim.param_groups import OptionsOf, TrainGroup
 from modules.optim.terms.muon import MuonFields, adam_rate, is_hidden
+from modules.system.errors import DarkroomError
 
 
 def options_of(settings: MuonFields) -> OptionsOf:
@@ -28,3 +30,12 @@ def options_of(settings: MuonFields) -> OptionsOf:
         return {"use_muon": False, "rate": adam_rate(group.part, settings)}
 
     return of_weight
+
+
+def require_hidden_layers(groups: Iterable[Mapping[str, Any]]) -> None:
+    """Raise DarkroomError if none of the optimizer's groups has Muon's weights: the filter is then a slip of the pen."""
+    if not any(group.get("use_muon", False) for group in groups):
+        raise DarkroomError(
+            "Muon has no weights to update: no trained matrix belongs to a layer that its settings name.",
+            advice="Correct Layers for Muon in the optimizer's settings, or clear it for the layers inside of blocks.",
+        )

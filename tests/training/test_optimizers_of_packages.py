@@ -44,6 +44,7 @@ from modules.optim.sliced_step import SlicedStep
 from modules.optim.spec import OptimizerSettings
 from modules.optim.terms.muon import AuxiliaryAdam
 from modules.settings.field import records_of
+from modules.system.errors import DarkroomError
 from modules.system.seeds import derive_seed
 
 # A kernel, matrices of hidden and of other layers, one like those of a LoRA, a vector.
@@ -530,6 +531,12 @@ def test_muons_layers_are_chosen_by_name(layers: str, is_regex: bool, expected: 
         "conv_in" if "conv_in" in n else n.rpartition(".")[2] for n, p in group.parameters.items() if id(p) in chosen
     }
     assert names == expected
+
+
+@pytest.mark.parametrize("settings", [Muon(), MuonAdv(), AdaMuonAdv()], ids=lambda s: s.name)
+def test_a_filter_that_matches_nothing_is_an_error(settings: OptimizerSettings) -> None:
+    with pytest.raises(DarkroomError, match="Muon has no weights"):
+        build_optimizer([unit()], settings.model_copy(update={"muon_hidden_layers": "no_such_layer"}))
 
 
 @pytest.mark.parametrize(
