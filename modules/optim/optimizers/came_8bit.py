@@ -45,5 +45,4 @@ class Came8bit(OptimizerSettings):
 SPEC = OptimizerSpec(
     settings=Came8bit,
     label="CAME 8-bit",
-    needs_gpu=True,
 )
