@@ -33,7 +33,7 @@ class MuonWithAdam(torch.optim.Optimizer):
         adam_weight_decay: float,
         lr: float = 0.02,
     ) -> None:
-        """Weights of groups with "use_muon" must have two or more dimensions. Raises DarkroomError if there are none."""
+        """Weights of groups with "use_muon" must have two or more dimensions. DarkroomError if there are none."""
         require_hidden_layers(groups)
         defaults = {
             "lr": lr,

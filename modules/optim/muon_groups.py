@@ -33,7 +33,7 @@ def options_of(settings: MuonFields) -> OptionsOf:
 
 
 def require_hidden_layers(groups: Iterable[Mapping[str, Any]]) -> None:
-    """Raise DarkroomError if none of the optimizer's groups has Muon's weights: the filter is then a slip of the pen."""
+    """Raise DarkroomError if none of the optimizer's groups has weights of Muon: its filter is then wrong."""
     if not any(group.get("use_muon", False) for group in groups):
         raise DarkroomError(
             "Muon has no weights to update: no trained matrix belongs to a layer that its settings name.",

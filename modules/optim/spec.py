@@ -115,8 +115,8 @@ class OptimizerSpec(Generic[Settings]):
     same learning rate. `has_evaluation_mode(settings)`: the weights it trains are not the ones to validate, sample or
     save with (schedule-free). `leaves_zeros(settings)`: weights that are all zero stay zero, such as those of a new
     adapter. `skips_on_device(settings)`: its step reads the flag "found_inf" on the device, as torch's fused steps do,
-    and changes nothing where it is set. `more_packages(settings)`: packages that only some settings need. `needs_gpu`:
-    its step runs only on a GPU. `saves_memory`: advice on memory recommends it.
+    and changes nothing where it is set. `more_packages(settings)`: packages that only some settings need.
+    `saves_memory`: advice on memory recommends it.
 
     `removed`: settings of OneTrainer's that do not exist here; files may still contain them.
     """
@@ -137,7 +137,6 @@ class OptimizerSpec(Generic[Settings]):
     has_evaluation_mode: Callable[[Settings], bool] = _never
     leaves_zeros: Callable[[Settings], bool] = _never
     skips_on_device: Callable[[Settings], bool] = _never
-    needs_gpu: bool = False
     saves_memory: bool = False
     removed: Mapping[str, Removed] = field(default_factory=dict)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -32,7 +33,7 @@ from modules.optim.param_groups import (
     restore_optimizer_state,
 )
 from modules.optim.registry import OPTIMIZERS, optimizer_spec
-from modules.optim.spec import OptimizerSettings, is_fused
+from modules.optim.spec import PLAIN_RATES, OptimizerSettings, is_fused
 from modules.settings.edit import get_path
 from modules.settings.field import FieldRecord, records_of
 from modules.system.seeds import derive_seed
@@ -100,7 +101,7 @@ class Toy:
         dtype = torch.float32 if rounding is None else torch.bfloat16
         self.spec = optimizer_spec(settings)
         if rate is None:
-            rate = 1.0 if self.spec.finds_its_rate else 0.02
+            rate = 1.0 if self.spec.finds_its_rate else 0.5 if self.spec.rates is PLAIN_RATES else 0.02
         self.groups = [
             TrainGroup(part, {f"{part}.{n}": self._weight(s, generator, dtype, scale) for n, s in shapes.items()}, rate)
             for part, shapes in SHAPES.items()
@@ -127,7 +128,9 @@ class Toy:
     def optimizer(self) -> torch.optim.Optimizer:
         return self.stepper.optimizer
 
-    def take(self, steps: Iterable[int], *, parts: Iterable[str] = SHAPES, uphill: float = 1.0) -> None:
+    def take(
+        self, steps: Iterable[int], *, parts: Iterable[str] = SHAPES, uphill: float = 1.0, loss_factor: float = 1.0
+    ) -> None:
         """Take steps; gradients point more often uphill than not, as in training."""
         trained = {n: p for g in self.groups if g.name in parts and g.is_training for n, p in g.parameters.items()}
         for step in steps:
@@ -136,9 +139,9 @@ class Toy:
                 noise = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(derive_seed(step, name)))
                 losses.append((parameter.float() * (noise + uphill)).sum())
             self.stepper.begin(step)
-            loss = torch.stack(losses).sum()
+            loss = torch.stack(losses).sum() * loss_factor
             self.stepper.backward(StepLoss(loss, num_samples=1, group_samples=1, is_last_micro_batch=True))
-            assert not self.stepper.finish(step).was_skipped
+            assert self.stepper.finish(step).was_skipped == math.isnan(loss_factor)
 
     def values(self) -> dict[str, torch.Tensor]:
         return {n: p.detach().clone() for n, p in kept_parameters(self.groups).items()}
@@ -153,20 +156,20 @@ def changed(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> 
 def test_weights_move_and_a_resumed_run_ends_the_same_to_the_bit(
     settings: OptimizerSettings, rounding: Rounding | None
 ) -> None:
+    if rounding and optimizer_spec(settings).finds_its_rate:  # its first rate, 1e-6, is too small for 16 bits
+        settings = settings.model_copy(update={"d0": 0.1})
     toy, other = Toy(settings, rounding=rounding), Toy(settings, rounding=rounding)
     start = toy.values()
-    toy.take(range(5))
+    toy.take(range(3))
     tensors, values = optimizer_state(toy.optimizer, moved_parameters(toy.groups))
     tensors, values = {k: v.clone() for k, v in tensors.items()}, json.loads(json.dumps(values))  # as a backup has them
     with torch.no_grad():
         for name, parameter in kept_parameters(other.groups).items():
             parameter.copy_(kept_parameters(toy.groups)[name])
     restore_optimizer_state(other.optimizer, moved_parameters(other.groups), tensors, values)
-    toy.take(range(5, 10))
-    other.take(range(5, 10))
-    unmoved = set(start) - changed(start, toy.values())
-    # A rate of 1e-6 is too small for the 8 bits of a 16-bit weight, except by chance in a large tensor.
-    assert not unmoved or (rounding == "stochastic" and toy.spec.finds_its_rate and unmoved < set(start))
+    toy.take(range(3, 6))
+    other.take(range(3, 6))
+    assert changed(start, toy.values()) == set(start)
     assert changed(toy.values(), other.values()) == set()
 
 
@@ -258,12 +261,17 @@ def test_evaluation_has_other_weights_and_restores_the_trained_ones(
 
 @pytest.mark.parametrize("rounding", [None, "stochastic"])
 @pytest.mark.parametrize("settings", [s for s in WITH_MORE_STATE if optimizer_spec(s).can_fuse], ids=case)
-def test_a_fused_backward_pass_ends_the_same_to_the_bit(settings: OptimizerSettings, rounding: Rounding | None) -> None:
+def test_a_fused_backward_pass_ends_the_same_and_a_broken_step_leaves_no_trace(
+    settings: OptimizerSettings, rounding: Rounding | None
+) -> None:
     plain, fused = (
         Toy(settings.model_copy(update={"fused_back_pass": is_on}), rounding=rounding) for is_on in (False, True)
     )
-    plain.take(range(5))
-    fused.take(range(5))
+    plain.take(range(3))
+    fused.take([0], loss_factor=math.nan)
+    fused.take(range(2))
+    fused.take([2], loss_factor=math.nan)
+    fused.take([2])
     assert changed(plain.values(), fused.values()) == set()
 
 
@@ -336,7 +344,7 @@ def test_every_field_changes_the_step(settings: OptimizerSettings, record: Field
     results = []
     for chosen in (settings, _with(settings, record.path, value)):
         toy = Toy(chosen, scale=0.01, rate_factor=lambda step: (step + 1) / 4)
-        for step, uphill in enumerate([1.0] * 8 if toy.spec.finds_its_rate else [1.0, 30.0, 0.3, 0.3]):
+        for step, uphill in enumerate([1.0] * 8 if toy.spec.finds_its_rate else [1.0, 30.0, -1.0, 0.0, 0.0]):
             toy.take([step], uphill=uphill)
         results.append(toy.values())
     assert changed(*results)
