@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import adv_optm
+import adv_optm  # type: ignore[import-untyped]
 import torch
 from torch import nn
 

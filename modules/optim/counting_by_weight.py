@@ -60,10 +60,13 @@ def _counting_by_weight(kind: type[Any]) -> Callable[..., torch.optim.Optimizer]
     class CountingByWeight(kind):  # type: ignore[misc]
         """Steps weights that have the same count together, as a group of its own with that count."""
 
+        param_groups: Groups
+        state: dict[nn.Parameter, dict[str, Any]]
+
         @torch.no_grad()
         def step(self, closure: None = None) -> None:
             """Update all weights that have a gradient."""
-            groups: Groups = self.param_groups
+            groups = self.param_groups
             try:
                 for group in groups:
                     for count, parameters in _batches(group["params"], self.state):

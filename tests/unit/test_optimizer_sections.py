@@ -108,7 +108,7 @@ def other_value(record: FieldRecord) -> Any:
             return "layers.1"
         case _:
             low, high = record.lo or 0, 1 if record.hi is None else record.hi
-            found = (v for v in (0.5, 2, 3, -0.5) if v != record.default and low < v < high)
+            found = (v for v in (0.5, 2, 3, -0.5, 7) if v != record.default and low < v < high)
             return next(v for v in found if record.kind == "float" or v == int(v))
 
 
@@ -148,11 +148,13 @@ def test_a_setting_that_does_not_exist_here_is_dropped_with_a_note(theirs: str) 
 
 def test_our_own_older_files_lose_them_too() -> None:
     old = {"name": "adamw", "capturable": False, "differentiable": True}
-    remembered = {OPTIMIZER: {"adam_8bit": {"beta1": 0.5, "is_paged": True}}}
+    remembered = {
+        OPTIMIZER: {"adam_8bit": {"beta1": 0.5, "is_paged": True}, "adamw_adv": {"beta1": 0.5, "use_ademamix": True}}
+    }
     loaded = decode({"darkroom_version": 2, "training": {"optimizer": old}, "remembered": remembered})
     assert [p.path for p in loaded.problems] == [OPTIMIZER]
     assert loaded.config.unknown == {}
-    assert loaded.config.remembered == {OPTIMIZER: {"adam_8bit": {"beta1": 0.5}}}
+    assert loaded.config.remembered == {OPTIMIZER: {"adam_8bit": {"beta1": 0.5}, "adamw_adv": {"beta1": 0.5}}}
 
 
 def test_an_empty_value_means_the_optimizers_default() -> None:
@@ -204,7 +206,7 @@ def test_an_unknown_optimizer_is_kept_and_reported(name: object) -> None:
     ("theirs", "expected"),
     [
         ("LION_PRODIGY_ADV", {"name": "prodigy_adv"}),
-        ("SIMPLIFIED_AdEMAMix", {"name": "adopt_adv", "simplified_ademamix": True}),
+        ("SIMPLIFIED_AdEMAMix", {"name": "ademamix"}),
     ],
 )
 def test_a_removed_optimizer_becomes_the_closest_one(theirs: str, expected: dict[str, Any]) -> None:

@@ -73,7 +73,7 @@ def drop_removed(given: Tree, name: str, notes: Notes, where: str) -> None:
     """Drop, from settings of the optimizer `name`, those that do not exist here; report those that had an effect."""
     spec = OPTIMIZERS[name]
     for key, removed in spec.removed.items():
-        value = given.pop(key, None)
+        value = given.pop(key, given.pop(key.lower(), None))  # in our own files all names are lower case
         if value is None or value in removed.harmless:
             continue
         message = f"{key} = {shown(value)} of {spec.label} does not exist here: {removed.why}"
