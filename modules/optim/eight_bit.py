@@ -18,10 +18,10 @@ def adagrad(groups: _Groups, *, optim_bits: int, min_8bit_size: int, **options: 
     """
     if optim_bits == 32:
         return LazyAdagrad(groups, **options)
-    from bitsandbytes.optim import Adagrad8bit
+    import bitsandbytes
 
     own = {key: options[key] for key in ("weight_decay", "eps")}
-    return _made(Adagrad8bit(groups, min_8bit_size=min_8bit_size, **own))
+    return _made(bitsandbytes.optim.Adagrad8bit(groups, min_8bit_size=min_8bit_size, **own))
 
 
 def rmsprop(groups: _Groups, *, optim_bits: int, min_8bit_size: int, **options: Any) -> torch.optim.Optimizer:
@@ -31,19 +31,23 @@ def rmsprop(groups: _Groups, *, optim_bits: int, min_8bit_size: int, **options: 
     """
     if optim_bits == 32:
         return torch.optim.RMSprop(groups, **options)
-    from bitsandbytes.optim import RMSprop8bit
+    import bitsandbytes
 
     own = {key: options[key] for key in ("alpha", "weight_decay", "eps")}
-    return _made(RMSprop8bit(groups, min_8bit_size=min_8bit_size, **own))
+    return _made(bitsandbytes.optim.RMSprop8bit(groups, min_8bit_size=min_8bit_size, **own))
 
 
 def sgd(groups: _Groups, *, momentum: float, weight_decay: float, min_8bit_size: int) -> torch.optim.Optimizer:
     """Return SGD with 8-bit momentum; torch's where there is none."""
     if momentum == 0:
         return torch.optim.SGD(groups, weight_decay=weight_decay)
-    from bitsandbytes.optim import SGD8bit
+    import bitsandbytes
 
-    return _made(SGD8bit(groups, lr=1.0, momentum=momentum, weight_decay=weight_decay, min_8bit_size=min_8bit_size))
+    return _made(
+        bitsandbytes.optim.SGD8bit(
+            groups, lr=1.0, momentum=momentum, weight_decay=weight_decay, min_8bit_size=min_8bit_size
+        )
+    )
 
 
 def _made(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:

@@ -24,6 +24,7 @@ from modules.optim.optimizers.adafactor import Adafactor
 from modules.optim.optimizers.adamw import AdamW
 from modules.optim.optimizers.adamw_8bit import AdamW8bit
 from modules.optim.optimizers.lion import Lion
+from modules.optim.optimizers.sgd import Sgd
 from modules.optim.param_groups import TrainGroup, freeze, kept_parameters, named_parameters
 from modules.optim.sliced_step import SlicedStep, gradient_holders
 from modules.optim.spec import OptimizerSettings
@@ -266,9 +267,7 @@ def test_a_gradient_that_is_not_finite_stops_the_step_there() -> None:
 class Reads(TorchDispatchMode):
     """Counts how often the host reads a value of a tensor, which waits for the device."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
+    count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.count += func.overloadpacket in (torch.ops.aten._local_scalar_dense, torch.ops.aten.is_nonzero)
@@ -282,9 +281,14 @@ def test_the_host_waits_for_no_gradient(settings: OptimizerSettings, monkeypatch
     plain = torch.Tensor.tolist
     toy.step(0)
     toy.step(1)
-    monkeypatch.setattr(torch.Tensor, "tolist", lambda t: lists.append(t.numel()) or plain(t))
+
+    def to_list(tensor: torch.Tensor) -> Any:
+        lists.append(tensor.numel())
+        return plain(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "tolist", to_list)
     before = toy.values()
-    with Reads() as reads:
+    with Reads() as reads:  # type: ignore[no-untyped-call]  # torch does not type it
         toy.step(2)
     assert have_moved(before, toy.values()) == [True] * 3
     assert reads.count == 0

@@ -41,7 +41,7 @@ def _state_bytes(settings: Adagrad8bit, shape: Shape) -> float:
 SPEC = OptimizerSpec(
     settings=Adagrad8bit,
     label="AdaGrad 8-bit",
-    factory="bitsandbytes.optim:Adagrad8bit",
+    factory="bitsandbytes:optim.Adagrad8bit",
     arguments=_arguments,
     rates=LARGER_RATES,
     state_bytes=_state_bytes,

@@ -39,7 +39,7 @@ def _state_bytes(settings: Adam8bit, shape: Shape) -> float:
 SPEC = OptimizerSpec(
     settings=Adam8bit,
     label="Adam 8-bit",
-    factory="bitsandbytes.optim:Adam8bit",
+    factory="bitsandbytes:optim.Adam8bit",
     arguments=_arguments,
     state_bytes=_state_bytes,
     packages=(BITSANDBYTES,),

@@ -39,7 +39,7 @@ def _state_bytes(settings: AdamW8bit, shape: Shape) -> float:
 SPEC = OptimizerSpec(
     settings=AdamW8bit,
     label="AdamW 8-bit",
-    factory="bitsandbytes.optim:AdamW8bit",
+    factory="bitsandbytes:optim.AdamW8bit",
     arguments=_arguments,
     state_bytes=_state_bytes,
     packages=(BITSANDBYTES,),

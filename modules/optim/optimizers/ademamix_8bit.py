@@ -43,7 +43,7 @@ def _state_bytes(settings: AdEMAMix8bit, shape: Shape) -> float:
 SPEC = OptimizerSpec(
     settings=AdEMAMix8bit,
     label="AdEMAMix 8-bit",
-    factory="bitsandbytes.optim:AdEMAMix8bit",
+    factory="bitsandbytes:optim.AdEMAMix8bit",
     arguments=_arguments,
     state_bytes=_state_bytes,
     packages=(BITSANDBYTES,),

@@ -50,7 +50,7 @@ def _state_bytes(settings: Lamb, shape: Shape) -> float:
 SPEC = OptimizerSpec(
     settings=Lamb,
     label="LAMB",
-    factory="bitsandbytes.optim:LAMB",
+    factory="bitsandbytes:optim.LAMB",
     arguments=_arguments,
     rates=LARGER_RATES,
     state_bytes=_state_bytes,

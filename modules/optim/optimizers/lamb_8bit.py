@@ -46,7 +46,7 @@ def _state_bytes(settings: Lamb8bit, shape: Shape) -> float:
 SPEC = OptimizerSpec(
     settings=Lamb8bit,
     label="LAMB 8-bit",
-    factory="bitsandbytes.optim:LAMB8bit",
+    factory="bitsandbytes:optim.LAMB8bit",
     arguments=_arguments,
     rates=LARGER_RATES,
     state_bytes=_state_bytes,

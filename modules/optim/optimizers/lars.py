@@ -43,7 +43,7 @@ def _state_bytes(settings: Lars, shape: Shape) -> float:
 SPEC = OptimizerSpec(
     settings=Lars,
     label="LARS",
-    factory="bitsandbytes.optim:LARS",
+    factory="bitsandbytes:optim.LARS",
     arguments=_arguments,
     rates=PLAIN_RATES,
     state_bytes=_state_bytes,

@@ -41,7 +41,7 @@ def _state_bytes(settings: Lars8bit, shape: Shape) -> float:
 SPEC = OptimizerSpec(
     settings=Lars8bit,
     label="LARS 8-bit",
-    factory="bitsandbytes.optim:LARS8bit",
+    factory="bitsandbytes:optim.LARS8bit",
     arguments=_arguments,
     rates=PLAIN_RATES,
     state_bytes=_state_bytes,

@@ -36,7 +36,7 @@ def _state_bytes(settings: Lion8bit, shape: Shape) -> float:
 SPEC = OptimizerSpec(
     settings=Lion8bit,
     label="Lion 8-bit",
-    factory="bitsandbytes.optim:Lion8bit",
+    factory="bitsandbytes:optim.Lion8bit",
     arguments=_arguments,
     rates=SIGN_RATES,
     state_bytes=_state_bytes,

@@ -38,7 +38,7 @@ def _state_bytes(settings: RmsProp8bit, shape: Shape) -> float:
 SPEC = OptimizerSpec(
     settings=RmsProp8bit,
     label="RMSprop 8-bit",
-    factory="bitsandbytes.optim:RMSprop8bit",
+    factory="bitsandbytes:optim.RMSprop8bit",
     arguments=_arguments,
     state_bytes=_state_bytes,
     packages=(BITSANDBYTES,),
