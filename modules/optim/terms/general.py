@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -104,7 +103,6 @@ FUSED_BACK_PASS = advanced(
     "is skipped only from that weight on.",
 )
 FusedBackPass = Annotated[bool, FUSED_BACK_PASS]
-FusedBackPassNotYet = Annotated[bool, replace(FUSED_BACK_PASS, not_yet="refused")]
 
 # The options of 8-bit state. The settings are separate constants for optimizers that support only some of them.
 STATE_BITS = advanced(
