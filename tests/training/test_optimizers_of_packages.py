@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,6 +47,9 @@ from modules.optim.terms.muon import AuxiliaryAdam
 from modules.settings.field import records_of
 from modules.system.errors import DarkroomError
 from modules.system.seeds import derive_seed
+from tests.builders.configs import small_config
+from tests.builders.runs import assert_equal_tensors, run
+from trainer.events import BackupSaved, RunFinished
 
 # A kernel, matrices of hidden and of other layers, one like those of a LoRA, a vector.
 SHAPES = {
@@ -552,3 +556,47 @@ def test_settings_that_the_libraries_refuse_are_problems(settings: OptimizerSett
 @pytest.mark.parametrize("settings", PLAIN, ids=lambda s: s.name)
 def test_usual_settings_are_no_problem(settings: OptimizerSettings) -> None:
     assert not list(optimizer_spec(settings).problems(type(settings)()))
+
+
+WHOLE_RUNS = [
+    MuonAdv(low_rank_ortho=True),
+    ProdigyAdv(d0=1e-4, kourkoutas_beta=True),
+    Yogi(),
+    Came8bit(min_8bit_size=64, quant_block_size=64),
+    AdoptAdv(nnmf_factor=True, kourkoutas_beta=True),
+    Muon(),
+]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("trains", ["adapter", "full"])
+@pytest.mark.parametrize(
+    ("settings", "is_fused"),
+    [(s, is_fused) for s in WHOLE_RUNS for is_fused in (False, True) if optimizer_spec(s).can_fuse or not is_fused],
+    ids=lambda v: v.name if isinstance(v, OptimizerSettings) else "fused" if v else "plain",
+)
+def test_a_resumed_run_ends_bit_for_bit_the_same(
+    settings: OptimizerSettings, is_fused: bool, trains: str, tiny_sd: Path, images: Path, tmp_path: Path
+) -> None:
+    """With an average, and a part that stops between the backup and the end."""
+    spec = optimizer_spec(settings)
+    config = small_config(
+        tmp_path,
+        model=tiny_sd,
+        images=images,
+        parts={"unet": {"train": True}, "text_encoder": {"train": True, "stop_after": {"n": 2, "unit": "epoch"}}},
+        training={
+            "epochs": 3,
+            "learning_rate": 1.0 if spec.finds_its_rate else 1e-3,
+            "trains": trains,
+            "accumulation_steps": 1 if is_fused else 2,
+            "optimizer": {**settings.model_dump(), **({"fused_back_pass": True} if is_fused else {})},
+            "ema": {"mode": "train_device", "decay": 0.5},
+            **({"clip_grad_norm": None} if is_fused else {}),
+        },
+        backup={"every": {"n": 1, "unit": "epoch"}, "keep": 0},
+    )
+    ran = run(config)
+    first = next(event.path for event in ran.of(BackupSaved))
+    assert ran.of(RunFinished)
+    assert_equal_tensors(ran.weights, run(config, resume_from=Path(first)).weights)
