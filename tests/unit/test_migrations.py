@@ -377,9 +377,7 @@ def test_stochastic_rounding_is_a_setting_of_the_weights(dtype: str, asked: bool
 @pytest.mark.parametrize(
     ("path", "keys"),
     [
-        ("training.noise.offset_weight", {"offset_noise_weight": 0.1}),
         ("training.loss.mae_strength", {"mae_strength": 1.0}),
-        ("training.noise.distribution", {"timestep_distribution": "SIGMOID"}),
         ("adapter", {"peft_type": "LOHA"}),
         ("adapter.decompose", {"lora_decompose": True}),
         ("training.loss.scaler", {"loss_scaler": "BATCH"}),
@@ -388,7 +386,6 @@ def test_stochastic_rounding_is_a_setting_of_the_weights(dtype: str, asked: bool
         ("training.loss.weighting", {"loss_weight_fn": "P2"}),
         ("model.variant", {"model_type": "STABLE_DIFFUSION_15_INPAINTING"}),
         ("parts.unet.dtype", {"unet": {"weight_dtype": "NFLOAT_4"}}),
-        ("training.layer_filter", {"training_method": "FINE_TUNE", "layer_filter_preset": "attn-mlp"}),
     ],
 )
 def test_unsupported_settings_that_would_change_the_training_are_refused(path: str, keys: dict[str, Any]) -> None:
