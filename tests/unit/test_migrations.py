@@ -377,9 +377,7 @@ def test_stochastic_rounding_is_a_setting_of_the_weights(dtype: str, asked: bool
 @pytest.mark.parametrize(
     ("path", "keys"),
     [
-        ("training.noise.offset_weight", {"offset_noise_weight": 0.1}),
         ("training.loss.mae_strength", {"mae_strength": 1.0}),
-        ("training.noise.distribution", {"timestep_distribution": "SIGMOID"}),
         ("adapter", {"peft_type": "LOHA"}),
         ("adapter.decompose", {"lora_decompose": True}),
         ("training.loss.scaler", {"loss_scaler": "BATCH"}),

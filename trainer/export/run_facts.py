@@ -16,6 +16,7 @@ from typing import Literal
 
 from modules.config.method_facts import method_of
 from modules.config.schema import Config
+from modules.config.sections.noise import Noise
 from modules.data.buckets import Size
 from modules.data.dataset import Dataset
 from modules.data.order import ConceptRepeats, sizes_of_epoch
@@ -123,10 +124,25 @@ def _rates(config: Config, trained: Sequence[str]) -> dict[str, object]:
 def _denoising(config: Config) -> dict[str, object]:
     noise, loss, weighting = config.training.noise, config.training.loss, WEIGHTINGS[config.training.loss.weighting]
     facts: dict[str, object] = {"caption_dropout_rate": config.data.caption_dropout}
-    if noise.offset_weight:
-        facts["noise_offset"] = noise.offset_weight
+    facts |= _noise(noise)
     if weighting.kohya_gamma:
         facts[weighting.kohya_gamma] = loss.gamma
+    return facts
+
+
+def _noise(noise: Noise) -> dict[str, object]:
+    """Return the noise settings that are on, under the names of sd-scripts."""
+    facts: dict[str, object] = {}
+    if noise.offset_weight:
+        facts["noise_offset"] = noise.offset_weight
+        facts["noise_offset_random_strength"] = noise.offset_random_strength
+        facts["adaptive_noise_scale"] = noise.offset_adaptive_scale or None
+    if noise.pyramid_iterations:
+        facts["multires_noise_iterations"] = noise.pyramid_iterations
+        facts["multires_noise_discount"] = noise.pyramid_discount
+    if noise.input_perturbation:
+        facts["ip_noise_gamma"] = noise.input_perturbation
+        facts["ip_noise_gamma_random_strength"] = noise.input_perturbation_random_strength
     return facts
 
 

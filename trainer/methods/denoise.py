@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,18 +12,18 @@ from modules.config.sections.loss import Loss
 from modules.config.sections.noise import Noise
 from modules.config.sections.training import Training
 from modules.data.batch import Batch
-from modules.diffusion.noise import Strengths, gaussian_like, generator_for, uniform_timesteps
 from modules.objectives.denoise import Prior, sample_losses, timestep_weights, weighted_errors
+from trainer.methods.noising import Noising, noising_of, position_of
 from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
 
 
 @dataclass(frozen=True, slots=True)
 class Denoise:
-    """The denoising method: its loss weighting by name, the weighting's gamma, and the noising strengths."""
+    """The denoising method: its loss weighting by name, the weighting's gamma, and its timesteps and noise."""
 
     weighting: str = "none"
     gamma: float = 5.0
-    strengths: Strengths = (0.0, 1.0)
+    noising: Noising = field(default_factory=Noising)
 
     def prepare(self, context: StepContext) -> None:
         """Nothing to prepare."""
@@ -35,23 +35,11 @@ class Denoise:
     def loss(self, batch: Batch, context: StepContext) -> StepLoss:
         """Return the weighted mean of the samples' denoising losses, each at its own random timestep."""
         family, process = context.family, context.family.process
-        seed_parts = (context.run_seed, "timesteps", batch.step, batch.micro_batch)
-        timesteps_B = uniform_timesteps(
-            batch.num_samples,
-            num_timesteps=process.num_timesteps,
-            generator=generator_for(*seed_parts),
-            device=context.device,
-            strengths=self.strengths,
-        )
-        noise_BCHW = gaussian_like(
-            batch.latents_BCHW,
-            generator_for(context.run_seed, "noise", batch.step, batch.micro_batch),
-            context.device,
-        )
-        noisy_BCHW = process.add_noise(batch.latents_BCHW, noise_BCHW, timesteps_B)
+        timesteps_B, noise = self.noising.draw(batch.latents_BCHW, position_of(batch), context)
+        noisy_BCHW = process.add_noise(batch.latents_BCHW, noise.input_BCHW, timesteps_B)
         prior = _prior_of(batch, noisy_BCHW, timesteps_B, context) if batch.needs_prior else None
         output_BCHW = family.predict(noisy_BCHW, timesteps_B, batch.conditioning_for(family))
-        target_BCHW = process.target(batch.latents_BCHW, noise_BCHW, timesteps_B)
+        target_BCHW = process.target(batch.latents_BCHW, noise.target_BCHW, timesteps_B)
         errors_BCHW = weighted_errors(output_BCHW, target_BCHW, batch.area_weights_B1HW, prior)
         weights_B = timestep_weights(process, timesteps_B, weighting=self.weighting, gamma=self.gamma)
         return StepLoss(
@@ -87,7 +75,7 @@ def _prior_of(batch: Batch, noisy_BCHW: torch.Tensor, timesteps_B: torch.Tensor,
 
 def denoise_of(loss: Loss, noise: Noise) -> Denoise:
     """Return the method with a run's loss and noise settings."""
-    return Denoise(loss.weighting, loss.gamma, (noise.min_strength, noise.max_strength))
+    return Denoise(loss.weighting, loss.gamma, noising_of(noise))
 
 
 def build(settings: object, training: Training, reward: object) -> Denoise:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from modules.config.imports.kohya_values import Args, arguments_of, flag_of, is_set, number_of, pop_first
+from modules.config.imports.kohya_noise import noise
+from modules.config.imports.kohya_values import Args, arguments_of, flag_of, number_of, pop_first
 from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.system.problem import Problem, shown
 
@@ -63,6 +64,7 @@ def learning(given: Args, result: Tree, notes: Notes) -> None:
     _schedule(given, result, notes)
     _precision(given, result)
     _loss(given, result)
+    noise(given, result)
 
 
 def _length(given: Args, result: Tree, notes: Notes) -> None:
@@ -184,5 +186,3 @@ def _loss(given: Args, result: Tree) -> None:
         put(result, "training.loss.gamma", gamma)
     elif flag_of(given.pop("debiased_estimation_loss", False)):
         put(result, "training.loss.weighting", "debiased")
-    if (offset := number_of(pop_first(given, "noise_offset"))) and is_set(offset):
-        put(result, "training.noise.offset_weight", offset)
