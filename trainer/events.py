@@ -141,7 +141,7 @@ class StepFinished:
     """One optimizer step; epoch, its step and the run's step count from 1.
 
     `metrics` are the values that the method reports beside its loss, such as the mean "reward" of the images it
-    sampled.
+    sampled. `effective_rates` are the learning rates that an adaptive optimizer found itself, by unit.
     """
 
     may_coalesce: ClassVar[bool] = True
@@ -161,6 +161,7 @@ class StepFinished:
     training_parts: tuple[str, ...] = ()
     num_skipped: int = 0
     metrics: Mapping[str, float] = field(default_factory=dict)
+    effective_rates: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ from modules.system.package import Package
 from modules.system.problem import Problem
 
 Shape = tuple[int, ...]
+EffectiveRate = Callable[[Mapping[str, Any]], Any]
+"""From a parameter group to its effective learning rate: a float, a tensor of shape (), or None if not known yet."""
 
 
 class OptimizerSettings(Section):
@@ -118,6 +120,11 @@ class OptimizerSpec(Generic[Settings]):
     and changes nothing where it is set. `more_packages(settings)`: packages that only some settings need.
     `saves_memory`: advice on memory recommends it.
 
+    `effective_rate(group)` returns the rate with which a parameter group is updated, where the optimizer finds it
+    itself: from the group's own entries, such as `group["d"] * group["lr"]`, without reading tensors. It is read after
+    each step and reported (`effective_rates.py`). `chooses_rate(settings)`: it ignores the learning rate and its
+    schedule, where it can choose its own.
+
     `removed`: settings of OneTrainer's that do not exist here; files may still contain them.
     """
 
@@ -137,6 +144,8 @@ class OptimizerSpec(Generic[Settings]):
     has_evaluation_mode: Callable[[Settings], bool] = _never
     leaves_zeros: Callable[[Settings], bool] = _never
     skips_on_device: Callable[[Settings], bool] = _never
+    effective_rate: EffectiveRate | None = None
+    chooses_rate: Callable[[Settings], bool] | None = None
     saves_memory: bool = False
     removed: Mapping[str, Removed] = field(default_factory=dict)
 

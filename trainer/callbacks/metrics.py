@@ -57,6 +57,7 @@ class Metrics:
                 training_parts=view.training_parts,
                 num_skipped=now.num_skipped,
                 metrics=outcome.metrics,
+                effective_rates=outcome.effective_rates,
             )
         )
         if self._log is not None:
@@ -90,5 +91,7 @@ class Metrics:
             log.scalar("gradient_norm", view.outcome.gradient_norm, step)
         for part, rate in view.outcome.learning_rates.items():
             log.scalar(f"lr/{part}", rate, step)
+        for part, rate in view.outcome.effective_rates.items():
+            log.scalar(f"effective_lr/{part}", rate, step)
         for name, value in view.outcome.metrics.items():
             log.scalar(f"{name}/train_step", value, step)

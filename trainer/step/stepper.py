@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from modules.optim.effective_rates import effective_rates
 from modules.optim.ema import Ema
 from modules.optim.fused_backward import FusedBackward
 from modules.optim.master_weights import MasterWeight
 from modules.optim.param_groups import TrainGroup, rate_of
 from modules.optim.sliced_step import Generators, SlicedStep, holding, norm_of, slices, total_norm
+from modules.optim.spec import EffectiveRate
 from trainer.methods.protocol import StepLoss
 from trainer.step.prior import require_no_reference
 from trainer.step.watchdog import Watchdog
@@ -25,6 +27,7 @@ class StepOutcome:
     """The result of a step. A step whose loss or gradient is not finite is skipped: the weights do not change.
 
     `metrics` are the values the method reported for its micro-batches, each the mean over the images it covers.
+    `effective_rates` are, by unit, the rates that an optimizer found itself, beside the `learning_rates` that were set.
     """
 
     loss: float | None
@@ -33,6 +36,7 @@ class StepOutcome:
     was_skipped: bool
     learning_rates: dict[str, float]
     metrics: Mapping[str, float] = field(default_factory=dict)
+    effective_rates: Mapping[str, float] = field(default_factory=dict)
 
 
 class Stepper:
@@ -49,11 +53,13 @@ class Stepper:
         ema: Ema | None,
         rounding_generators: Callable[[int, str], torch.Generator | None] = lambda step, name: None,
         is_fused: bool = False,
+        effective_rate: EffectiveRate | None = None,
     ) -> None:
         """`rate_factor(step)` is the factor on the learning rate of a step, counted from 0.
 
         `rounding_generators(step, name)` returns the generator for the stochastic rounding of a parameter, or None.
         With `is_fused` weights are updated in the backward pass; raises ValueError for settings it does not support.
+        `effective_rate(group)` is that of the optimizer's record.
         """
         if is_fused and (clip_grad_norm is not None or scaler.is_enabled()):
             raise ValueError("a fused backward pass does not support gradient norm clipping or a gradient scaler")
@@ -67,6 +73,7 @@ class Stepper:
         self._watchdog = Watchdog(groups)
         self._sliced_step = SlicedStep(groups, optimizer, self._watchdog)
         self._fused = FusedBackward(groups, self._sliced_step) if is_fused else None
+        self._effective_rate = effective_rate
         self._step = 0
         self._losses: list[torch.Tensor] = []
         self._may_be_zero = False
@@ -110,8 +117,10 @@ class Stepper:
         total_loss = torch.stack(self._losses).sum().float()
         norms = list(self.gradient_norms().values())
         norm = norm_of([n.to(total_loss.device) for n in norms]) if norms else torch.zeros_like(total_loss)
-        # One synchronization with the device per step: loss and norm together.
-        loss, gradient_norm = torch.stack([total_loss, norm]).tolist()
+        _, rates = effective_rates(self.optimizer.param_groups, self._effective_rate)
+        # One synchronization with the device per step: loss, norm and effective rates together.
+        read = torch.stack([total_loss, norm, *(r.to(total_loss.device) for r in rates.values())])
+        loss, gradient_norm, *read_rates = read.tolist()
         is_finite = math.isfinite(loss) and math.isfinite(gradient_norm)
         if is_finite:
             self.is_moving = True
@@ -133,6 +142,7 @@ class Stepper:
             was_skipped=not is_finite,
             learning_rates=learning_rates,
             metrics=_means(_read(self._metrics)),
+            effective_rates=self._effective_rates(dict(zip(rates, read_rates, strict=True))),
         )
         self.discard()
         return outcome
@@ -198,6 +208,11 @@ class Stepper:
 
     def _master_weights(self) -> Iterator[MasterWeight]:
         return (s for g in self._groups.values() for s in g.master_weights.values())
+
+    def _effective_rates(self, read: Mapping[str, float]) -> dict[str, float]:
+        """Return the effective rates after the update; those in tensors are `read` before it, with the loss."""
+        now, _ = effective_rates(self.optimizer.param_groups, self._effective_rate)
+        return {unit: rate for unit, rate in {**read, **now}.items() if math.isfinite(rate)}
 
     def _set_learning_rates(self, step: int) -> dict[str, float]:
         factor = self._rate_factor(step)

@@ -51,6 +51,14 @@ def with_metrics(curves: Curves, step: int, metrics: Mapping[str, float]) -> Cur
     return {**curves, **added} if added else curves
 
 
+def rate_metrics(effective_rates: Mapping[str, float]) -> dict[str, float]:
+    """Return effective learning rates by unit as metrics: a single one where all units have the same."""
+    rates = set(effective_rates.values())
+    if len(rates) == 1:
+        return {"effective_rate": rates.pop()}
+    return {f"effective_rate/{unit}": rate for unit, rate in effective_rates.items()}
+
+
 def joined(before: Curves, now: Curves) -> Curves:
     """Return the curves of a resumed run, preceded by those of its history."""
     curves = dict(before)

@@ -105,5 +105,6 @@ SPEC = OptimizerSpec(
     problems=_problems,
     steps_at_once=True,
     group_state=("d", "d_max", "d_numerator", "k"),
+    effective_rate=lambda group: group["d"] * group["lr"],
     removed=COMPILE | ADEMAMIX | SIMPLIFIED_ADEMAMIX | {"fused_back_pass": _FUSED},
 )
