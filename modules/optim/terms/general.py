@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -97,14 +96,6 @@ Fused = Annotated[
     bool,
     advanced("Fused", "Runs the whole update in one kernel: the fastest, with the least memory."),
 ]
-Capturable = Annotated[
-    bool,
-    advanced("Capturable", "Lets the step be recorded in a CUDA graph.", not_yet="ignored"),
-]
-Differentiable = Annotated[
-    bool,
-    advanced("Differentiable", "Lets gradients flow through the step itself, for meta-learning.", not_yet="ignored"),
-]
 FUSED_BACK_PASS = advanced(
     "Fused backward pass",
     "Updates each weight as soon as its gradient is computed and frees the gradient: gradients take almost no memory. "
@@ -112,7 +103,6 @@ FUSED_BACK_PASS = advanced(
     "is skipped only from that weight on.",
 )
 FusedBackPass = Annotated[bool, FUSED_BACK_PASS]
-FusedBackPassNotYet = Annotated[bool, replace(FUSED_BACK_PASS, not_yet="refused")]
 
 # The options of 8-bit state. The settings are separate constants for optimizers that support only some of them.
 STATE_BITS = advanced(
