@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from modules.adapters.lokr import Lokr
-from modules.adapters.lokr_layers import LOKR_KIND
 from modules.adapters.lora_layers import LoraShape, attach_lora
+from modules.adapters.protocol import Adapter, kind_of
+from modules.adapters.registry import ADAPTERS
 from modules.adapters.targets import target_layers
 from modules.families.parts.circular_padding import is_circular, pad_circularly
 from modules.families.protocol import ModelFamily
@@ -56,18 +56,19 @@ def test_a_prediction_rolls_with_its_latents(tiny_sd: Path) -> None:
         assert_rolls(predict_of(load_tiny(tiny_sd)), LATENTS, by=8, to=8)
 
 
-@pytest.mark.parametrize("kind", ["lora", "pissa", "lokr"])
+@pytest.mark.parametrize("kind", ["pissa", *(name for name, spec in ADAPTERS.items() if spec.factory)])
 def test_an_adapter_of_convolutions_rolls_too(tiny_sd: Path, kind: str) -> None:
     family = circular(tiny_sd)
     part = family.parts["unet"]
     targets = target_layers(part.module, "denoiser", layers=EVERYTHING, reaches=part.reaches)
     plain = predict_of(family)(LATENTS)
-    if kind != "lokr":
-        shape, principal = LoraShape(2, 2.0, 0.0, torch.float32), targets if kind == "pissa" else ()
-        adapter = attach_lora("unet", part.module, targets, shape, seed=3, principal=principal)
-        randomized(adapter.parameters())
+    if kind == "pissa":
+        shape = LoraShape(2, 2.0, 0.0, torch.float32)
+        adapter: Adapter = attach_lora("unet", part.module, targets, shape, seed=3, principal=targets)
     else:
-        randomized(LOKR_KIND.attach("unet", part.module, targets, Lokr(rank=2), seed=3).parameters())
+        spec = ADAPTERS[kind]
+        adapter = kind_of(spec).attach("unet", part.module, targets, spec.settings(), seed=3)
+    randomized(adapter.parameters())
     assert_rolls(predict_of(family), LATENTS, by=8, to=8)
     assert not torch.allclose(predict_of(family)(LATENTS), plain, atol=1e-2)
 
