@@ -29,6 +29,13 @@ class Metric:
 METRICS: Mapping[str, Metric] = {
     metric.name: metric
     for metric in (
+        Metric(
+            "unscaled_loss",
+            "Loss without learned weights",
+            "The loss before the learned weights of the noise levels are applied: they keep the weighted loss close to "
+            "1.",
+            "low",
+        ),
         Metric("reward", "Reward", "The mean reward of the images sampled for training.", "high"),
         Metric("reward_std", "Reward spread", "The standard deviation of the rewards of a rollout.", "steady"),
         Metric(
