@@ -98,6 +98,19 @@ METRICS: Mapping[str, Metric] = {
             "The change of the error on rejected images against the reference. If both errors rise, images degrade.",
             "steady",
         ),
+        Metric(
+            "gradient_norm",
+            "Gradient norm",
+            "The norm of the gradient of each trained part, before it is clipped. A jump is a step that goes too far.",
+            "steady",
+        ),
+        Metric(
+            "scaled_layers",
+            "Layers at the max norm",
+            "How many layers of the LoRA had a norm above the limit, and were scaled down to it.",
+            "steady",
+        ),
+        Metric("weight_norm", "Mean norm of the layers", "The mean norm of the LoRA's layers.", "steady"),
     )
 }
 

@@ -79,6 +79,7 @@ class MethodSpec:
       masks of the dataset.
     - `reports`: the metrics (`metrics.py`) that it reports with its settings and that others rely on: "kl" and
       "diversity" are compared with limits.
+    - `has_denoising_loss`: whether any of its steps trains on the denoising loss, with the settings of the loss.
     - `problems`: the problems of its own settings.
 
     `guide`: what it needs and what to watch, for the window.
@@ -103,6 +104,7 @@ class MethodSpec:
     steps_per_group: Callable[[Any], int] = lambda settings: 1
     sampled_share: Callable[[Any], float] = lambda settings: 1.0
     reports: Callable[[Any], Collection[str]] = lambda settings: ()
+    has_denoising_loss: Callable[[Any], bool] = lambda settings: False
     splits_batches: bool = False
     repeats_forward: bool = False
     problems: Callable[[Any], Iterable[Problem]] = lambda settings: ()

@@ -17,7 +17,7 @@ from modules.adapters.settings import AdapterSettings
 from modules.adapters.start import Start, divided, read_content, write_content
 from modules.adapters.stored import read_adapter
 from modules.adapters.targets import target_layers
-from modules.config.method_facts import copies_originals
+from modules.config.method_facts import copies_originals, rate_factor_of
 from modules.config.schema import Config
 from modules.config.sections.model import Model
 from modules.config.sections.model import Part as PartSettings
@@ -137,9 +137,8 @@ def load_model(
     else:
         adapters = _attach(family, config.adapter, config.part, start, run_seed=config.general.seed)
         parameters = {adapter.part: adapter.parameters() for adapter in adapters}
-    groups = [
-        _unit(family.parts[name], p, config.part(name), config.training.learning_rate) for name, p in parameters.items()
-    ]
+    rate, factor = config.training.learning_rate, rate_factor_of(config)
+    groups = [_unit(family.parts[name], p, config.part(name), rate, factor) for name, p in parameters.items()]
     family.set_memory(
         {name: _memory_of(config.part(name), name, adapters) for name in family.parts},
         train_device=machine.train_device,
@@ -249,14 +248,17 @@ def _whole_parts(family: ModelFamily, part_of: PartOf) -> dict[str, dict[str, to
 
 
 def _unit(
-    part: Part, parameters: dict[str, torch.nn.Parameter], settings: PartSettings, learning_rate: float
+    part: Part, parameters: dict[str, torch.nn.Parameter], settings: PartSettings, learning_rate: float, factor: float
 ) -> TrainGroup:
-    """Return the training unit of a part or its adapter, with the part's name and settings."""
+    """Return the training unit of a part or its adapter, with the part's name and settings.
+
+    `factor` is that of the learning rate scaler.
+    """
     own = settings.learning_rate
     return TrainGroup(
         part.spec.name,
         parameters,
-        learning_rate if own is None else own,
+        (learning_rate if own is None else own) * factor,
         module=part.module,
         part=part.spec.name,
         label=part.spec.label,

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 import torch
 
+from modules.adapters.protocol import Adapter
 from modules.config.sections.training import Ema as EmaSettings
 from modules.config.sections.training import Training
 from modules.optim.build import build_optimizer
 from modules.optim.ema import Ema
 from modules.optim.learning_rate import learning_rate_factor
+from modules.optim.max_norm import NormLimit
 from modules.optim.param_groups import TrainGroup, kept_parameters, named_parameters
 from modules.optim.spec import is_fused
 from modules.system.seeds import derive_seed
@@ -21,9 +23,19 @@ from trainer.step.stepper import Stepper
 
 
 def build_stepper(
-    training: Training, groups: Sequence[TrainGroup], machine: Machine, *, run_seed: int, total_steps: int
+    training: Training,
+    groups: Sequence[TrainGroup],
+    machine: Machine,
+    *,
+    run_seed: int,
+    total_steps: int,
+    adapters: Sequence[Adapter] = (),
+    max_norm: float | None = None,
 ) -> Stepper:
-    """Return the stepper of parameter groups. The trained parts must already be on the training device."""
+    """Return the stepper of parameter groups. The trained parts must already be on the training device.
+
+    `max_norm` limits the norm of each layer of the adapters.
+    """
     for group in groups:
         group.master_weight(training.low_precision_updates)
     schedule = training.schedule
@@ -37,6 +49,7 @@ def build_stepper(
         ema=_ema(training.ema, groups, machine),
         rounding_generators=lambda step, name: _rounding_generators(run_seed, step, name, weights[name].device),
         is_fused=is_fused(training.optimizer),
+        after_update=None if max_norm is None else NormLimit(adapters, groups, max_norm).apply,
     )
 
 

@@ -25,6 +25,7 @@ class StepOutcome:
     """The result of a step. A step whose loss or gradient is not finite is skipped: the weights do not change.
 
     `metrics` are the values the method reported for its micro-batches, each the mean over the images it covers.
+    `gradient_norms` are the finite norms of the gradients by unit, before clipping; that of all is `gradient_norm`.
     """
 
     loss: float | None
@@ -33,6 +34,7 @@ class StepOutcome:
     was_skipped: bool
     learning_rates: dict[str, float]
     metrics: Mapping[str, float] = field(default_factory=dict)
+    gradient_norms: Mapping[str, float] = field(default_factory=dict)
 
 
 class Stepper:
@@ -49,10 +51,12 @@ class Stepper:
         ema: Ema | None,
         rounding_generators: Callable[[int, str], torch.Generator | None] = lambda step, name: None,
         is_fused: bool = False,
+        after_update: Callable[[], Mapping[str, float]] | None = None,
     ) -> None:
         """`rate_factor(step)` is the factor on the learning rate of a step, counted from 0.
 
         `rounding_generators(step, name)` returns the generator for the stochastic rounding of a parameter, or None.
+        `after_update()` may change the weights after each update, and returns metrics.
         With `is_fused` weights are updated in the backward pass; raises ValueError for settings it does not support.
         """
         if is_fused and (clip_grad_norm is not None or scaler.is_enabled()):
@@ -66,6 +70,7 @@ class Stepper:
         self._rounding_generators = rounding_generators
         self._watchdog = Watchdog(groups)
         self._sliced_step = SlicedStep(groups, optimizer, self._watchdog)
+        self._after_update = after_update
         self._fused = FusedBackward(groups, self._sliced_step) if is_fused else None
         self._step = 0
         self._losses: list[torch.Tensor] = []
@@ -108,15 +113,17 @@ class Stepper:
         if self._fused is not None:
             self._fused.move_rest(self._generators_of(step))
         total_loss = torch.stack(self._losses).sum().float()
-        norms = list(self.gradient_norms().values())
-        norm = norm_of([n.to(total_loss.device) for n in norms]) if norms else torch.zeros_like(total_loss)
-        # One synchronization with the device per step: loss and norm together.
-        loss, gradient_norm = torch.stack([total_loss, norm]).tolist()
+        norms = {unit: n.to(total_loss.device) for unit, n in self.gradient_norms().items()}
+        norm = norm_of(list(norms.values())) if norms else torch.zeros_like(total_loss)
+        # One synchronization with the device per step: loss and norms together.
+        loss, gradient_norm, *of_units = torch.stack([total_loss, norm, *norms.values()]).tolist()
         is_finite = math.isfinite(loss) and math.isfinite(gradient_norm)
         if is_finite:
             self.is_moving = True
             if self._fused is None:
                 self._move_all(step, norm)
+            if self._after_update is not None:
+                self._metrics += [(name, value, 1) for name, value in self._after_update().items()]
             if self.ema is not None:
                 self.ema.update(step + 1)
         self.is_moving = False
@@ -131,6 +138,7 @@ class Stepper:
             was_skipped=not is_finite,
             learning_rates=learning_rates,
             metrics=_means(_read(self._metrics)),
+            gradient_norms={unit: n for unit, n in zip(norms, of_units, strict=True) if math.isfinite(n)},
         )
         self.discard()
         return outcome

@@ -6,12 +6,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from modules.families.registry import FAMILIES
 from modules.objectives.metrics import METRICS, Metric, metric_of
+from trainer.events import StepFinished
 from ui.run.words import reward_label
 
 MAX_METRIC_POINTS = 256
 _MIN_SMOOTHED = 16  # fewer points are a readable line as they are
 _SMOOTHED_SHARE = 0.1
+_PARTS = {part.name: part.label for family in reversed(list(FAMILIES.values())) for part in family.parts}
 
 Point = tuple[int, float]
 
@@ -51,6 +54,12 @@ def with_metrics(curves: Curves, step: int, metrics: Mapping[str, float]) -> Cur
     return {**curves, **added} if added else curves
 
 
+def gradient_norms(step: StepFinished) -> dict[str, float]:
+    """Return the gradient norms of a step as metrics: that of all weights, and those of the trained parts."""
+    of_all = {} if step.gradient_norm is None else {"gradient_norm": step.gradient_norm}
+    return {**of_all, **{f"gradient_norm/{unit}": norm for unit, norm in step.gradient_norms.items()}}
+
+
 def joined(before: Curves, now: Curves) -> Curves:
     """Return the curves of a resumed run, preceded by those of its history."""
     curves = dict(before)
@@ -75,7 +84,7 @@ def metric_label(name: str) -> str:
     """Return the label of a reported name: "Reward: PickScore" for "reward/pickscore"."""
     metric, below = metric_of(name), name.partition("/")[2]
     label = metric.label if metric else name
-    return f"{label}: {reward_label(below)}" if below else label
+    return f"{label}: {_PARTS.get(below) or reward_label(below)}" if below else label
 
 
 def metric_tip(name: str, curve: MetricCurve) -> str:

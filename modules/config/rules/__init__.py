@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from modules.config.rules.adapters import custom_layers, file_format
+from modules.config.rules.adapters import custom_layers, file_format, max_norm
 from modules.config.rules.captions import caption_changes
 from modules.config.rules.dtypes import mixed_16_bit
 from modules.config.rules.fused import fused_backward_pass
 from modules.config.rules.images import augmentations, concepts, conditioning_images, samples, sizes
 from modules.config.rules.learning import dropped_prompts, prompts_for_images, roles_of_images
+from modules.config.rules.loss import loss_strengths, p2_gamma, unused_loss_settings
 from modules.config.rules.offload import offloaded_layers
 from modules.config.rules.optimizers import one_learning_rate, optimizer_fields
 from modules.config.rules.pairs import pairs
@@ -31,12 +32,16 @@ RULES: tuple[Rule, ...] = (
     something_is_trained,
     custom_layers,
     file_format,
+    max_norm,
     sizes,
     concepts,
     prompts_for_images,
     roles_of_images,
     dropped_prompts,
     pairs,
+    loss_strengths,
+    p2_gamma,
+    unused_loss_settings,
     augmentations,
     caption_changes,
     conditioning_images,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from modules.adapters.max_norm import max_norm_of
 from modules.adapters.registry import ADAPTERS
 from modules.config.schema import Config
+from modules.optim.registry import optimizer_spec
 from modules.system.problem import Problem
 
 
@@ -29,4 +31,25 @@ def file_format(config: Config) -> Iterator[Problem]:
             "output.format",
             f"{spec.label} cannot be saved in the {form} format.",
             advice=f"Choose the {spec.forms[0]} format.",
+        )
+
+
+def max_norm(config: Config) -> Iterator[Problem]:
+    """Yield an error if the norm of the layers cannot be limited: the optimizer derives the weights, or rounds them."""
+    if config.training.trains != "adapter" or max_norm_of(config.adapter) is None:
+        return
+    spec = optimizer_spec(config.training.optimizer)
+    if spec.has_evaluation_mode:
+        yield Problem(
+            "adapter.max_norm",
+            f"{spec.label} derives the weights from averages of its own, which a limit of the norm would not reach.",
+            advice="Leave the max norm empty, or choose another optimizer.",
+        )
+    if config.adapter.dtype != "float32" and config.training.low_precision_updates == "stochastic":
+        yield Problem(
+            "adapter.max_norm",
+            f"The weights of the adapter are {config.adapter.dtype} and are rounded stochastically: scaling them down "
+            "by a little would be lost in rounding.",
+            advice="Set the low-precision weight updates to master weights, the weight dtype to float32, or leave the "
+            "max norm empty.",
         )

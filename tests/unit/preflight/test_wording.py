@@ -35,7 +35,7 @@ def test_an_embedding_is_rejected_once(config: Config) -> None:
 
 @pytest.mark.parametrize(("value", "shown"), [(0.5, "0.5"), (1.0, "1")])
 def test_numbers_are_shown_as_people_write_them(config: Config, value: float, shown: str) -> None:
-    [problem] = unsupported(changed(config, training__loss__huber_strength=value))
+    [problem] = unsupported(changed(config, training__noise__offset_weight=value))
     assert problem.message.endswith(f": {shown} is not supported yet.")
     assert problem.advice == "Set it back to 0."
 
