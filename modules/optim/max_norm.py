@@ -12,14 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from modules.adapters.protocol import Adapter
-from modules.formats.adapter_names import DOWN, UP
-from modules.optim.param_groups import TrainGroup, kept_parameters
+from modules.optim.param_groups import TrainGroup
 
 
 @dataclass(frozen=True, eq=False)
-class _Layer:
-    """A layer's exact weights, of (rank, in, ...) and (out, rank, ...), and what their product is multiplied by."""
+class LoraWeights:
+    """A layer of a training unit: its exact weights A, (rank, in, ...), and B, (out, rank, ...), and alpha by rank."""
 
     group: TrainGroup
     down: torch.Tensor
@@ -33,19 +31,11 @@ class _Layer:
 
 
 class NormLimit:
-    """The LoRA layers of some adapters, and the largest norm that each of them may have."""
+    """LoRA layers, and the largest norm that each of them may have."""
 
-    def __init__(self, adapters: Sequence[Adapter], groups: Sequence[TrainGroup], limit: float) -> None:
-        """The groups must have their master weights already. Raises ValueError for an adapter that is not a LoRA."""
+    def __init__(self, layers: Sequence[LoraWeights], limit: float) -> None:
+        self._layers = layers
         self._limit = limit
-        values = kept_parameters(groups)
-        owners = {id(values[name]): group for group in groups for name in group.parameters}
-        self._layers: list[_Layer] = []
-        for layer in (layer for adapter in adapters for layer in adapter.stored_layers(values)):
-            if not {DOWN, UP} <= layer.factors.keys():
-                raise ValueError(f"the adapter of {layer.part}.{layer.path} is no LoRA")
-            down, up = layer.factors[DOWN], layer.factors[UP]
-            self._layers.append(_Layer(owners[id(down)], down, up, layer.scale))
 
     @torch.no_grad()
     def apply(self) -> dict[str, float]:
@@ -71,7 +61,7 @@ class NormLimit:
         }
 
 
-def _norms(layers: Sequence[_Layer]) -> list[float]:
+def _norms(layers: Sequence[LoraWeights]) -> list[float]:
     """Return the Frobenius norms of `scale * B A`: of `B A` it is the root of `sum((B^T B) * (A A^T))`.
 
     So no product of the size of the model's weight is computed. Layers of equal shapes are computed together.
@@ -90,7 +80,7 @@ def _norms(layers: Sequence[_Layer]) -> list[float]:
     return [norm * abs(layers[n].scale) for n, norm in sorted(zip(order, found, strict=True))]
 
 
-def _give_values(layers: Sequence[_Layer]) -> None:
+def _give_values(layers: Sequence[LoraWeights]) -> None:
     """Write master weights that were scaled to the low-precision weights of the model."""
     changed = {id(weight) for layer in layers for weight in (layer.down, layer.up)}
     groups: dict[int, TrainGroup] = {id(layer.group): layer.group for layer in layers}

@@ -9,10 +9,11 @@ import torch
 from modules.adapters.protocol import Adapter
 from modules.config.sections.training import Ema as EmaSettings
 from modules.config.sections.training import Training
+from modules.formats.adapter_names import DOWN, UP
 from modules.optim.build import build_optimizer
 from modules.optim.ema import Ema
 from modules.optim.learning_rate import learning_rate_factor
-from modules.optim.max_norm import NormLimit
+from modules.optim.max_norm import LoraWeights, NormLimit
 from modules.optim.param_groups import TrainGroup, kept_parameters, named_parameters
 from modules.optim.spec import is_fused
 from modules.system.seeds import derive_seed
@@ -49,8 +50,24 @@ def build_stepper(
         ema=_ema(training.ema, groups, machine),
         rounding_generators=lambda step, name: _rounding_generators(run_seed, step, name, weights[name].device),
         is_fused=is_fused(training.optimizer),
-        after_update=None if max_norm is None else NormLimit(adapters, groups, max_norm).apply,
+        after_update=None if max_norm is None else NormLimit(lora_weights(adapters, groups), max_norm).apply,
     )
+
+
+def lora_weights(adapters: Sequence[Adapter], groups: Sequence[TrainGroup]) -> list[LoraWeights]:
+    """Return the exact weights of LoRA layers. The groups must have their master weights already.
+
+    Raises ValueError for an adapter that is not a LoRA.
+    """
+    values = kept_parameters(groups)
+    owners = {id(values[name]): group for group in groups for name in group.parameters}
+    found = []
+    for layer in (layer for adapter in adapters for layer in adapter.stored_layers(values)):
+        if not {DOWN, UP} <= layer.factors.keys():
+            raise ValueError(f"the adapter of {layer.part}.{layer.path} is not a LoRA")
+        down, up = layer.factors[DOWN], layer.factors[UP]
+        found.append(LoraWeights(owners[id(down)], down, up, layer.scale))
+    return found
 
 
 def evaluation_of(model: LoadedModel, stepper: Stepper) -> Evaluation:
