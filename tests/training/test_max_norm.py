@@ -98,7 +98,12 @@ def norms_of(weights: dict[str, torch.Tensor]) -> list[float]:
 
 def test_a_run_in_16_bits_resumes_to_the_bit_with_learned_weights_and_an_average(config: Config) -> None:
     in_16_bits: dict[str, Any] = {
-        "training": {"batch_size": 1, "accumulation_steps": 2, "ema": {"mode": "train_device", "decay": 0.5}},
+        "training": {
+            "batch_size": 1,
+            "accumulation_steps": 2,
+            "ema": {"mode": "train_device", "decay": 0.5},
+            "learning_rate_scaler": "both",
+        },
         "adapter": {"dtype": "bfloat16"},
         "parts": {"text_encoder": {"train": True}},
     }
@@ -111,6 +116,7 @@ def test_a_run_in_16_bits_resumes_to_the_bit_with_learned_weights_and_an_average
     assert steps[0].metrics["unscaled_loss"] == pytest.approx(steps[0].loss)  # the learned weights begin with 1
     assert steps[-1].metrics["unscaled_loss"] != pytest.approx(steps[-1].loss, rel=1e-3)
     for step in steps:
+        assert step.learning_rates["unet"] == pytest.approx(0.01 * 2**0.5)  # the one that is used
         assert step.gradient_norms.keys() == {"unet", "text_encoder"}
         assert sum(n**2 for n in step.gradient_norms.values()) ** 0.5 == pytest.approx(step.gradient_norm, rel=1e-5)
     backups = list_backups(Path(whole.finished.backup_path).parents[1])
