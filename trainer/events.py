@@ -228,7 +228,10 @@ class SampleProgress:
 
 @dataclass(frozen=True, slots=True)
 class SampleReady:
-    """A sample was generated; `index` is its position among the prompts."""
+    """A sample was generated; `index` is its position among the prompts.
+
+    `is_without_ema`: with the plain weights, besides the sample of the same prompt with the EMA weights.
+    """
 
     may_coalesce: ClassVar[bool] = False
 
@@ -236,6 +239,7 @@ class SampleReady:
     index: int
     prompt: str
     path: str
+    is_without_ema: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,4 +112,5 @@ LORA = AdapterSpec(
     network=network,
     trainable=trainable,
     settings_as=settings_as,
+    float8_factors=frozenset({DOWN, UP, MID}),
 )

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Protocol
 from annotated_types import Ge, Gt, Le, Lt
 
 from modules.settings.field import Setting, When
+from modules.settings.layer_filter import PRESET_LABELS, LayerFilter, Preset, layer_filter
 
 AN_ADAPTER = When("training.trains", ("adapter",))
 
@@ -46,20 +47,16 @@ Dropout = Annotated[
     ),
 ]
 Layers = Annotated[
-    Literal["attention_mlp", "attention", "all", "custom"],
+    Preset,
     Setting(
         "Layers",
         "Which layers of the UNet get an adapter: those of the attention blocks, only the attention "
-        "itself, every linear and convolution layer, or those you name. Text encoders always get all.",
+        "itself, those of all blocks, every linear and convolution layer, or those you name. Text encoders always get "
+        "all.",
         group="Adapter",
         applies_when=AN_ADAPTER,
         level="advanced",
-        choice_labels={
-            "attention_mlp": "Attention blocks",
-            "attention": "Attention only",
-            "all": "All layers",
-            "custom": "Named below",
-        },
+        choice_labels=PRESET_LABELS,
     ),
 ]
 LayerNames = Annotated[
@@ -76,11 +73,10 @@ LayerPatterns = Annotated[
     bool,
     Setting(
         "Use regular expressions",
-        "Treats the layer names as regular expressions.",
+        "Treats the layer names as regular expressions, each of which may match anywhere in a name.",
         group="Adapter",
         level="advanced",
         applies_when=When("layers", ("custom",)),
-        not_yet="refused",
     ),
 ]
 StartFrom = Annotated[
@@ -166,6 +162,11 @@ class AdapterSettings(Protocol):
         ...
 
     @property
+    def layers_regex(self) -> bool:
+        """Whether these are regular expressions."""
+        ...
+
+    @property
     def dtype(self) -> str:
         """The dtype of the adapter's own weights while training."""
         ...
@@ -175,10 +176,6 @@ class AdapterSettings(Protocol):
         ...
 
 
-# Parts of diffusers' layer names; the presets mean what OneTrainer's of like name mean.
-_LAYER_PRESETS = {"attention_mlp": ("attentions",), "attention": ("attn",), "all": ("",)}
-
-
-def layer_entries(layers: str, custom_layers: str) -> tuple[str, ...]:
-    """Return what names of layers that get an adapter contain, one of these; none where nothing is named."""
-    return _LAYER_PRESETS.get(layers) or tuple(e.strip() for e in custom_layers.split(",") if e.strip())
+def adapter_layers(settings: AdapterSettings) -> LayerFilter:
+    """Return which layers of the denoiser get an adapter."""
+    return layer_filter(settings.layers, settings.custom_layers, is_regex=settings.layers_regex)

@@ -46,6 +46,8 @@ class AdapterSpec:
 
     `trainable(names)` returns which factors of a layer in a file this adapter continues to train, from all their names;
     `settings_as(settings, shapes)` the settings that give a layer the shapes that its factors have there.
+    `float8_factors` are the factors whose product the layer's alpha scales, so that they can be written in float8; an
+    adapter without any cannot be.
     """
 
     label: str
@@ -57,6 +59,7 @@ class AdapterSpec:
     network: Callable[[Any], NetworkFacts] | None = None
     trainable: Trainable | None = None
     settings_as: Callable[[Any, Mapping[str, Shape]], Any] | None = None
+    float8_factors: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:

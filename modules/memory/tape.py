@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from modules.settings.layer_filter import EVERYTHING, LayerFilter
+
 CheckpointMode = Literal["off", "block", "whole"]
 Trains = Literal["nothing", "full", "adapter"]
 # Weight gradients in the backward pass. "new": allocated one by one and kept; "accumulated": already allocated by an
@@ -73,7 +75,7 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class AdapterPlan:
-    """An adapter on every linear and convolution layer whose dotted name contains one of `entries`.
+    """An adapter on every linear and convolution layer that `layers` takes.
 
     `walk` runs it beside a layer, by its `settings` (`modules/adapters/spec.py`) or those that `settings_at` returns
     for the layer.
@@ -82,13 +84,13 @@ class AdapterPlan:
     settings: Any
     walk: Callable[..., Array]
     item_bytes: int
-    entries: tuple[str, ...]
+    layers: LayerFilter
     has_dropout: bool = False
     settings_at: Callable[[str], Any] | None = None
 
     def takes(self, path: str) -> bool:
         """Whether a layer gets the adapter."""
-        return any(entry in path for entry in self.entries)
+        return self.layers.takes(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +99,10 @@ class PartPlan:
 
     `weight_bytes` and `compute_bytes` are item sizes, the latter of autocast, 0 without; `trains` selects what is
     trained, and `adapter` is the adapter, if it is one. Layers with a prefix in `unreached` are never trained: they get
-    no gradient. `offloads` moves activations to the offload device. `offload_fraction` of the weights of its blocks
-    stay there; the selection depends on the sizes: the layers with a prefix in `offloaded_prefixes`. `num_kept` is the
-    number of values in float32 of an adapter that the part has and that is not trained.
+    no gradient; a fine-tune only trains those of `layers`. `offloads` moves activations to the offload device.
+    `offload_fraction` of the weights of its blocks stay there; the selection depends on the sizes: the layers with a
+    prefix in `offloaded_prefixes`. `num_kept` is the number of values in float32 of an adapter that the part has and
+    that is not trained.
     """
 
     weight_bytes: int = FLOAT32_BYTES
@@ -107,6 +110,7 @@ class PartPlan:
     trains: Trains = "nothing"
     adapter: AdapterPlan | None = None
     unreached: tuple[str, ...] = ()
+    layers: LayerFilter = EVERYTHING
     checkpointing: CheckpointMode = "off"
     offloads: bool = False
     offload_fraction: float = 0.0
@@ -115,7 +119,7 @@ class PartPlan:
 
     def is_trained(self, path: str) -> bool:
         """Whether a layer's own weights are trained."""
-        return self.trains == "full" and not path.startswith(self.unreached)
+        return self.trains == "full" and self.layers.takes(path) and not path.startswith(self.unreached)
 
     def is_trained_here(self, path: str) -> bool:
         """Whether a layer's own weights are trained on the training device."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from modules.adapters.lora import Lora, walk
 from modules.memory.tape import AdapterPlan
+from modules.settings.layer_filter import LayerFilter
 
 
 def lora_plan(rank: int, item_bytes: int, entries: tuple[str, ...]) -> AdapterPlan:
     """A LoRA of a rank on the layers whose names contain one of `entries`."""
-    return AdapterPlan(Lora(rank=rank), walk, item_bytes, entries)
+    return AdapterPlan(Lora(rank=rank), walk, item_bytes, LayerFilter(entries))

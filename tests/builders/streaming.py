@@ -29,6 +29,7 @@ from modules.optim.build import build_optimizer
 from modules.optim.ema import Ema
 from modules.optim.optimizers.adamw import AdamW
 from modules.optim.param_groups import TrainGroup
+from modules.settings.layer_filter import EVERYTHING
 from modules.system.devices import CPU
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
@@ -89,7 +90,7 @@ def blow_up(family: ModelFamily, num_bytes: int) -> dict[str, torch.Tensor]:
 def lora_exporter(family: ModelFamily, config: Config) -> AdapterExporter:
     """Return the exporter for the LoRA of a family's UNet."""
     unet = family.parts["unet"]
-    targets = target_layers(unet.module, "denoiser", layers="all", custom_layers="", reaches=unet.reaches)
+    targets = target_layers(unet.module, "denoiser", layers=EVERYTHING, reaches=unet.reaches)
     adapter = attach_lora("unet", unet.module, targets, LoraShape(2, 1.0, 0.0, torch.float32), seed=1)
     return AdapterExporter([adapter], family.lora_naming, config, datasets_of(config).training)
 

@@ -18,6 +18,7 @@ from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
 from modules.data.dataset import Dataset
 from modules.families.protocol import ModelFamily
+from modules.settings.layer_filter import layer_filter
 from modules.system.errors import DarkroomError
 from tests.builders.configs import laid_over
 from tests.builders.pipelines import load_tiny, sample_in_diffusers, sample_with_ours, stock_pipeline
@@ -48,7 +49,7 @@ def trained(request: pytest.FixtureRequest) -> Trained:
     adapters = []
     generator = torch.Generator().manual_seed(1)
     for part in (p for p in family.parts.values() if p.spec.trainable):
-        targets = target_layers(part.module, part.spec.role, layers=layers, custom_layers="", reaches=part.reaches)
+        targets = target_layers(part.module, part.spec.role, layers=layer_filter(layers), reaches=part.reaches)
         adapter = attach_lora(part.spec.name, part.module, targets, LoraShape(4, 6.0, 0.0, torch.float32), seed=5)
         for key, parameter in adapter.parameters().items():
             if "lora_B" in key:

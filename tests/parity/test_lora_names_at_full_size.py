@@ -19,6 +19,7 @@ from modules.families.parts.single_file.models import shipped_configs
 from modules.families.registry import FAMILIES
 from modules.families.sd import load as sd
 from modules.families.sdxl import load as sdxl
+from modules.settings.layer_filter import EVERYTHING
 from tests.builders.models import tiny_vae
 
 CLASSES = {"text_encoder": CLIPTextModel, "text_encoder_2": CLIPTextModelWithProjection}
@@ -51,7 +52,7 @@ def test_layers_are_named_as_in_published_files(model: str) -> None:
     names: list[str] = []
     for part in FAMILIES[family.spec.name].trainable_parts:
         loaded = family.parts[part.name]
-        layers = target_layers(loaded.module, part.role, layers="all", custom_layers="", reaches=loaded.reaches)
+        layers = target_layers(loaded.module, part.role, layers=EVERYTHING, reaches=loaded.reaches)
         assert len(layers) == COUNTS[model][part.name]
         names += [family.lora_naming.kohya_name(part.name, layer) for layer in layers]
     assert len(set(names)) == sum(COUNTS[model].values())

@@ -24,6 +24,7 @@ from modules.memory import checkpointing
 from modules.memory.checkpointing import create_checkpointed_forward
 from modules.memory.guard import DeviceGuard
 from modules.memory.placement import Placement
+from modules.settings.layer_filter import EVERYTHING
 from modules.system.devices import CPU, Device, move
 from tests.builders.matrix import matrix
 from tests.builders.pipelines import load_tiny
@@ -50,7 +51,7 @@ def with_lora(model: Path, *, dropout: float = 0.0) -> tuple[ModelFamily, list[L
     generator = torch.Generator().manual_seed(1)
     for name in trained_parts(family):
         part = family.parts[name]
-        targets = target_layers(part.module, part.spec.role, layers="all", custom_layers="", reaches=part.reaches)
+        targets = target_layers(part.module, part.spec.role, layers=EVERYTHING, reaches=part.reaches)
         adapter = attach_lora(name, part.module, targets, LoraShape(2, 2.0, dropout, torch.float32), seed=3)
         for key, parameter in adapter.parameters().items():
             if "lora_B" in key:  # zero at first, which would hide A's gradient
@@ -67,7 +68,7 @@ def with_lokr(model: Path) -> tuple[ModelFamily, Parameters]:
     parameters: Parameters = {}
     for name in trained_parts(family):
         part = family.parts[name]
-        targets = target_layers(part.module, part.spec.role, layers="all", custom_layers="", reaches=part.reaches)
+        targets = target_layers(part.module, part.spec.role, layers=EVERYTHING, reaches=part.reaches)
         adapter = LOKR_KIND.attach(name, part.module, targets, Lokr(rank=1, dropout=0.3, use_tucker=True), seed=3)
         parameters |= adapter.parameters()
         part.module.train()

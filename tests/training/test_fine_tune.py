@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64decode
 from datetime import datetime
 from io import BytesIO
@@ -110,6 +111,42 @@ def test_a_part_that_is_not_to_learn_stays(sd_config: Config, tmp_path: Path) ->
     text = [n for n in before if n.startswith("text_encoder.")]
     assert text
     assert all(torch.equal(before[n].float(), after[n]) for n in text)
+
+
+def test_only_the_layers_of_a_filter_move(sd_config: Config, tmp_path: Path) -> None:
+    """With checkpointing: blocks without any trained weight are among the checkpointed ones."""
+    changes = {
+        "output": {"model_format": "diffusers", "destination": str(tmp_path / "tuned")},
+        "parts": {"text_encoder": {"train": False}, "unet": {"checkpointing": "block"}},
+        "training": {
+            "layer_filter": "custom", "layer_filter_names": r"attn2\.to_[kv]$, ^conv_out", "layer_filter_regex": True,
+        },
+    }  # fmt: skip
+    changed = laid_over(sd_config, changes)
+    report = check(changed)
+    assert not report.errors
+    run(changed)
+    before, after = weights_of(Path(sd_config.model.base_model)), weights_of(tmp_path / "tuned")
+    moved = {name for name in before if not torch.equal(before[name].float(), after[name])}
+    expected = {n for n in before if n.startswith("unet.") and re.search(r"attn2\.to_[kv]\.|unet\.conv_out", n)}
+    assert moved == expected
+    [part] = report.preview.trained if report.preview else []
+    assert {f"unet.{layer}" for layer in part.layers} == {name.rpartition(".")[0] for name in expected}
+    assert part.num_weights == sum(before[name].numel() for name in expected)
+
+
+def test_a_layer_name_that_matches_nothing_is_an_error(sd_config: Config) -> None:
+    changes: dict[str, Any] = {"layer_filter": "custom", "layer_filter_names": "attn2, atn1"}
+    for trains, path in (("full", "training.layer_filter_names"), ("adapter", "adapter.custom_layers")):
+        named = laid_over(
+            sd_config,
+            {
+                "training": {"trains": trains, **changes},
+                "adapter": {"layers": "custom", "custom_layers": "attn2, atn1"},
+            },
+        )
+        errors = [p for p in check(named).errors if p.path == path]
+        assert [p.message for p in errors] == ["No layer's name contains 'atn1'."]
 
 
 @pytest.mark.parametrize(

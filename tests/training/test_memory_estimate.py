@@ -35,6 +35,7 @@ from modules.memory.checkpointing import create_checkpointed_forward
 from modules.memory.tape import AdapterPlan, PartPlan, Tape
 from modules.memory.walk import Walk
 from modules.optim.optimizers.adafactor import Adafactor
+from modules.settings.layer_filter import EVERYTHING, layer_filter
 from modules.system.devices import CPU
 from tests.builders.adapter_plans import lora_plan
 from tests.builders.configs import small_config
@@ -131,7 +132,7 @@ def test_a_file_that_is_not_a_model_has_no_architecture(content: bytes, tmp_path
 @pytest.mark.parametrize("layers", ["attention_mlp", "attention", "all", "custom"])
 def test_a_lora_is_counted_from_shapes_and_the_filter(layers: str) -> None:
     unet = meta_part("sd1", "unet")
-    names = target_layers(unet, "denoiser", layers=layers, custom_layers="attn2, ff.net.2", reaches=lambda name: True)
+    names = target_layers(unet, "denoiser", layers=layer_filter(layers, "attn2, ff.net.2"), reaches=lambda name: True)
     with torch.device("meta"):
         adapter = attach_lora("unet", unet, names, LoraShape(RANK, 1.0, 0.0, torch.float32), seed=0)
     entries = {"attention_mlp": ("attentions",), "attention": ("attn",), "all": ("",)}.get(
@@ -146,10 +147,10 @@ def test_a_lora_is_counted_from_shapes_and_the_filter(layers: str) -> None:
 @pytest.mark.parametrize("vec_trick", [True, False])
 def test_a_lokr_is_counted_from_shapes(settings: dict[str, bool], vec_trick: bool) -> None:
     unet, lokr = meta_part("sd1", "unet"), Lokr(rank=4, vec_trick=vec_trick, **settings)
-    names = target_layers(unet, "denoiser", layers="all", custom_layers="", reaches=lambda name: True)
+    names = target_layers(unet, "denoiser", layers=EVERYTHING, reaches=lambda name: True)
     with torch.device("meta"):
         adapter = LOKR_KIND.attach("unet", unet, names, lokr, seed=0)
-    plan = PartPlan(trains="adapter", adapter=AdapterPlan(lokr, LOKR.walk, 4, ("",)))
+    plan = PartPlan(trains="adapter", adapter=AdapterPlan(lokr, LOKR.walk, 4, EVERYTHING))
     found = Passes(FAMILIES["sd"], shipped_configs("sd1")).weights("unet", plan).adapter
     assert sorted(found.values()) == sorted(tuple(p.shape) for p in adapter.parameters().values())
 
@@ -187,8 +188,8 @@ class Case:
 BF16, F32 = torch.bfloat16, torch.float32
 ADAPTER_PLANS = {
     "adapter": lora_plan(RANK, 4, ("attentions",)),
-    "lokr": AdapterPlan(Lokr(rank=4), LOKR.walk, 4, ("attentions",)),
-    "lokr as a whole": AdapterPlan(Lokr(rank=4, vec_trick=False), LOKR.walk, 4, ("attentions",)),
+    "lokr": AdapterPlan(Lokr(rank=4), LOKR.walk, 4, layer_filter("attention_mlp")),
+    "lokr as a whole": AdapterPlan(Lokr(rank=4, vec_trick=False), LOKR.walk, 4, layer_filter("attention_mlp")),
 }
 DAILY = [
     Case("sd1", 512, 1, "full", F32, False, "off"),
@@ -238,7 +239,7 @@ def measured(case: Case, *, num_passes: int = 1) -> tuple[int, int]:
     unet = meta_part(case.model, "unet").train()
     config = shipped_configs(case.model)["unet"]
     if case.trains in ADAPTER_PLANS:
-        names = target_layers(unet, "denoiser", layers="attention_mlp", custom_layers="", reaches=lambda name: True)
+        names = target_layers(unet, "denoiser", layers=layer_filter("attention_mlp"), reaches=lambda name: True)
         settings = ADAPTER_PLANS[case.trains].settings
         with torch.device("meta"):
             kind_of(ADAPTERS[settings.name]).attach("unet", unet, names, settings, seed=0)
@@ -300,7 +301,7 @@ def passed(module: Any, run: Callable[[], torch.Tensor], *, is_mixed: bool) -> t
 @pytest.mark.parametrize("part", ["text_encoder", "text_encoder_2"])
 def test_a_trained_text_encoder_needs_the_estimated_memory(part: str, mode: str) -> None:
     encoder = meta_part("sdxl", part).train()
-    names = target_layers(encoder, "text_encoder", layers="all", custom_layers="", reaches=lambda name: True)
+    names = target_layers(encoder, "text_encoder", layers=EVERYTHING, reaches=lambda name: True)
     with torch.device("meta"):
         attach_lora(part, encoder, names, LoraShape(RANK, 1.0, 0.0, F32), seed=0)
     with FakeTensorMode():

@@ -25,6 +25,7 @@ from modules.rewards.settings import Scorer
 from modules.sampling.ddim_step import ddim_steps
 from modules.sampling.registry import SAMPLERS
 from modules.sampling.rollout import Rollout, RolloutSettings, roll_out, sample_with, steps_of, trainable_steps
+from modules.settings.layer_filter import EVERYTHING
 from modules.system.devices import CPU, Device
 from tests.builders.clip import write_clip_folder
 from tests.builders.matrix import matrix
@@ -51,7 +52,7 @@ def learning(folder: Path, kind: str) -> tuple[Any, Parameters]:
     if kind == "full":
         unet.module.requires_grad_(True)
         return family, dict(unet.module.named_parameters())
-    targets = target_layers(unet.module, "denoiser", layers="all", custom_layers="", reaches=unet.reaches)
+    targets = target_layers(unet.module, "denoiser", layers=EVERYTHING, reaches=unet.reaches)
     adapter = attach_lora("unet", unet.module, targets, LoraShape(2, 2.0, 0.0, torch.float32), seed=3)
     generator = torch.Generator().manual_seed(1)
     for key, parameter in adapter.parameters().items():

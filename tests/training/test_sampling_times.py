@@ -14,7 +14,7 @@ from tests.builders.images import draw_folder
 from tests.builders.runs import Ran, run
 from trainer.callbacks.image_sampler import ImageSampler
 from trainer.callbacks.tensorboard_log import TensorBoardLog
-from trainer.events import RunFailed, SampleReady, WarningRaised
+from trainer.events import ModelSaved, RunFailed, SampleReady, WarningRaised
 
 PROMPT = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 1, "guidance": 1.0}
 
@@ -45,6 +45,31 @@ def sampled(folder: Path, model: Path, *, tensorboard: bool = False, **sampling:
 def test_the_first_samples_may_be_skipped(tiny_sd: Path, tmp_path: Path, skip_first: Any, steps: list[int]) -> None:
     ran = sampled(tmp_path, tiny_sd, skip_first=skip_first)
     assert [sample.step for sample in ran.of(SampleReady)] == steps
+
+
+def test_samples_without_ema_and_with_another_seed_each_time(tiny_sd: Path, tmp_path: Path) -> None:
+    images = draw_folder(tmp_path / "images", sizes=[(64, 64)] * 2)
+    every_step = {"n": 1, "unit": "step"}
+    config = small_config(
+        tmp_path,
+        model=tiny_sd,
+        images=images,
+        training={"epochs": 1, "batch_size": 1, "learning_rate": 0.03, "ema": {"mode": "train_device", "decay": 0.99}},
+        sampling={
+            "every": every_step, "at_start": True, "at_end": False, "also_without_ema": True,
+            "prompts": [PROMPT, {**PROMPT, "random_seed": True}],
+        },
+        backup={"save_every": every_step, "save_skip_first": {"n": 2, "unit": "step"}},
+    )  # fmt: skip
+    ran = run(config)
+    ready = ran.of(SampleReady)
+    places = [(s.step, s.index, s.is_without_ema) for s in ready]
+    assert places == [(step, index, plain) for step in range(3) for plain in (False, True) for index in (0, 1)]
+    pixels = {place: Path(s.path).read_bytes() for place, s in zip(places, ready, strict=True)}
+    assert pixels[0, 0, False] == pixels[0, 0, True], "before training, both are the same weights"
+    assert pixels[2, 0, False] != pixels[2, 0, True]
+    assert pixels[0, 1, False] != pixels[0, 0, False]
+    assert [s.step for s in ran.of(ModelSaved) if not s.is_final] == [2]
 
 
 @pytest.mark.parametrize("to_tensorboard", [True, False])

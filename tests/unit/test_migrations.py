@@ -385,7 +385,6 @@ def test_stochastic_rounding_is_a_setting_of_the_weights(dtype: str, asked: bool
         ("embeddings.words", {"additional_embeddings": [{"placeholder": "<x>"}]}),
         ("model.variant", {"model_type": "STABLE_DIFFUSION_15_INPAINTING"}),
         ("parts.unet.dtype", {"unet": {"weight_dtype": "NFLOAT_4"}}),
-        ("training.layer_filter", {"training_method": "FINE_TUNE", "layer_filter_preset": "attn-mlp"}),
     ],
 )
 def test_unsupported_settings_that_would_change_the_training_are_refused(path: str, keys: dict[str, Any]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from modules.memory.guard import PlacementError
 from modules.system.atomic import atomic_file
 from modules.system.paths import safe_name
 from modules.system.problem import count
+from modules.system.seeds import derive_seed
 from trainer.callbacks.dry_run import DryRunComplete, discarded_write
 from trainer.callbacks.image_sampler import ImageSampler
 from trainer.callbacks.tensorboard_log import TensorBoardLog
@@ -22,6 +24,9 @@ from trainer.events import Event, PhaseChanged, SampleProgress, SampleReady, War
 from trainer.step.callback import DryRunCheck, DryRunState, StepView
 from trainer.step.counters import Counters
 from trainer.step.evaluation import Evaluation
+
+Prompts = list[tuple[int, SamplePrompt]]
+"""Prompts with their positions among the prompts of the settings."""
 
 
 class SamplingCallback:
@@ -70,10 +75,14 @@ class SamplingCallback:
         if not prompts:
             return
         self._emit(PhaseChanged("sampling", count(len(prompts), "sample")))
-        progress = SamplingProgress(sum(p.steps for _, p in prompts), self._desk, self._emit)
+        prompts = [(index, self._seeded(index, p, step)) for index, p in prompts]
+        evaluations = self._evaluations()
+        progress = SamplingProgress(len(evaluations) * sum(p.steps for _, p in prompts), self._desk, self._emit)
         try:
-            with self._evaluation.active():
-                images = self._image_sampler.sample([p for _, p in prompts], on_step=progress.next)
+            for evaluation in evaluations:
+                with evaluation.active():
+                    images = self._image_sampler.sample([p for _, p in prompts], on_step=progress.next)
+                self._keep(step, prompts, images, is_without_ema=evaluation is not self._evaluation)
         except PlacementError:
             raise
         except (RuntimeError, ValueError) as error:
@@ -84,14 +93,31 @@ class SamplingCallback:
                     "Training continues. Smaller samples need less memory.",
                 )
             )
-            return
+
+    def _evaluations(self) -> list[Evaluation]:
+        """Return the run's evaluation and, if set, that of the plain weights beside the EMA weights."""
+        if self._evaluation.ema is None or not self._settings.also_without_ema:
+            return [self._evaluation]
+        return [self._evaluation, replace(self._evaluation, ema=None)]
+
+    def _seeded(self, index: int, prompt: SamplePrompt, step: int) -> SamplePrompt:
+        """Return a prompt with the seed it has at this step: its own, or another one for each step."""
+        if not prompt.random_seed:
+            return prompt
+        return prompt.model_copy(update={"seed": derive_seed(prompt.seed, "random sample", step, index)})
+
+    def _keep(self, step: int, prompts: Prompts, images: Sequence[Image.Image], *, is_without_ema: bool) -> None:
+        """Write images and report them."""
         for (index, prompt), image in zip(prompts, images, strict=True):
             path = self._path(step, index, [(index, prompt)])
+            if is_without_ema:
+                path = path.with_stem(f"{path.stem}-no-ema")
             with atomic_file(path) as temporary:
                 _write(image, temporary, path.suffix)
             if self._log is not None and self._settings.to_tensorboard:
-                self._log.image(f"samples/{path.parent.name}", image, step)
-            self._emit(SampleReady(step, index, prompt.prompt, str(path)))
+                tag = f"samples without EMA/{path.parent.name}" if is_without_ema else f"samples/{path.parent.name}"
+                self._log.image(tag, image, step)
+            self._emit(SampleReady(step, index, prompt.prompt, str(path), is_without_ema))
 
     def dry_run_checks(self, state: DryRunState) -> list[DryRunCheck]:
         """Return the check of the largest sample, if the settings make samples without a request."""
@@ -111,10 +137,10 @@ class SamplingCallback:
             _write(image, temporary, path.suffix)
             raise DryRunComplete
 
-    def _prompts(self) -> list[tuple[int, SamplePrompt]]:
+    def _prompts(self) -> Prompts:
         return [(i, p) for i, p in enumerate(self._settings.prompts) if p.enabled]
 
-    def _path(self, step: int, index: int, prompts: list[tuple[int, SamplePrompt]]) -> Path:
+    def _path(self, step: int, index: int, prompts: Prompts) -> Path:
         text = prompts[0][1].prompt if prompts else ""
         folder = self._folder / f"{index + 1:02d} {safe_name(text, max_chars=40)}"
         return folder / f"step-{step:08d}.{self._settings.image_format}"

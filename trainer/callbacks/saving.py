@@ -22,6 +22,7 @@ from trainer.export.adapter import Exporter
 from trainer.step.callback import DryRunCheck, DryRunState, StepView
 from trainer.step.counters import Counters
 
+NEVER = Every()
 BestBy = Literal["validation", "reward"]
 _BEST: Mapping[BestBy, str] = {"validation": "-best", "reward": "-best-reward"}  # the ends of the files' names
 
@@ -33,6 +34,7 @@ class SavingCallback:
         self,
         every: Every,
         *,
+        skip_first: Every = NEVER,
         destination: Path,
         folder: Path,
         name: str,
@@ -43,12 +45,13 @@ class SavingCallback:
         desk: CommandDesk,
         emit: Callable[[Event], None],
     ) -> None:
-        """`destination` is the path of the result, `folder` that of intermediate saves.
+        """Saves are due `every` so often, once `skip_first` of the run has passed.
 
-        `values()` is a context that yields the weights to save, by full parameter name: the EMA weights if there are
-        any.
+        `destination` is the path of the result, `folder` that of intermediate saves. `values()` is a context that
+        yields the weights to save, by full parameter name: the EMA weights if there are any.
         """
         self._every = every
+        self._skip_first = skip_first
         self._destination = destination
         self._folder = folder
         self._name = name
@@ -61,7 +64,8 @@ class SavingCallback:
 
     def after_step(self, view: StepView) -> None:
         """Save if it is due or requested."""
-        is_due = self._every.is_due(view.before.moment, view.now.moment)
+        has_begun = self._skip_first.is_never or self._skip_first.is_over(view.now.moment)
+        is_due = has_begun and self._every.is_due(view.before.moment, view.now.moment)
         if self._desk.take(SaveNow) or is_due:
             self.save_step(view.now)
 

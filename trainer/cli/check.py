@@ -42,6 +42,8 @@ def _check(options: argparse.Namespace) -> int:
         for problem in (*loaded.problems, *report.problems):
             sys.stdout.write(describe(problem) + "\n")
         sys.stdout.write(_preview(report))
+        if options.layers and report.preview is not None:
+            sys.stdout.write("".join(f"  {layer}\n" for part in report.preview.trained for layer in part.layers))
         if report.datasets is not None:
             lines = plan_lines(
                 report.datasets,
@@ -67,11 +69,12 @@ def _preview(report: Report) -> str:
     sizes = ", ".join(f"{number:,} at {size}" for size, number in preview.buckets)
     words = data_words(preview.num_images, preview.num_prompts, preview.num_pairs)
     images = f"{words} ({sizes})" if sizes else "No images"
+    trained = "".join(f"{part}\n" for part in preview.trained)
     model, passes, memory = (f"{line}\n" if line else "" for line in (preview.model, preview.passes, preview.memory))
     return (
         f"{model}{images}, {preview.num_validation_images} for validation.\n"
         f"{count(preview.steps_first_epoch, 'step')} in the first epoch, {preview.total_steps:,} in total.\n"
-        f"{passes}{memory}{_listed('Skipped files', preview.skipped, _MAX_SKIPPED)}"
+        f"{trained}{passes}{memory}{_listed('Skipped files', preview.skipped, _MAX_SKIPPED)}"
         f"{_listed('Captions', preview.captions, _MAX_CAPTIONS)}"
     )
 
@@ -93,6 +96,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         help="also report what prevents resuming from this backup, run's folder or workspace",
     )
     parser.add_argument("--images", action="store_true", help="also list bucket, scale and crop of every image")
+    parser.add_argument("--layers", action="store_true", help="also list every layer that is trained")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     add_allow_code(parser)
 

@@ -20,6 +20,7 @@ from modules.data.dataset import Dataset
 from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.spec import LoraNaming
 from modules.formats.adapter_layers import AdapterLayer
+from modules.formats.float8 import adapter_in_float8
 from modules.formats.lora_files import rank_and_alpha
 from modules.formats.metadata import LoraFacts, lora_metadata
 from modules.formats.safetensors_io import OnWritten, payload_sha256, write_safetensors
@@ -90,7 +91,11 @@ class AdapterExporter:
         output = self.config.output
         layers = [layer for adapter in self.adapters for layer in adapter.stored_layers(values)]
         tensors, form_metadata = written(self._kind, layers, self.start, output.format, self.naming)
-        dtype = dtype_of(output.dtype)
+        dtype = None
+        if output.dtype == "float8":
+            tensors = adapter_in_float8(tensors, ADAPTERS[self.config.adapter.name].float8_factors)
+        else:
+            dtype = dtype_of(output.dtype)
         facts = self._facts(path.stem, layers, now=now, step=step, epoch=epoch)
         metadata = lora_metadata(facts, payload_sha256=payload_sha256(tensors, dtype=dtype))
         if self.naming.own_configs:

@@ -14,6 +14,7 @@ from modules.config.schema import Config
 from modules.families.parts.folder_model import write_folder
 from modules.families.parts.single_file.write import CheckpointTraits, write_checkpoint
 from modules.families.protocol import ModelFamily, Part
+from modules.formats.float8 import matrices_in_float8, rest_in_float16
 from modules.formats.lazy_tensors import LazyTensor, lazy
 from modules.formats.safetensors_io import OnWritten
 from modules.system.dtypes import dtype_of
@@ -49,13 +50,16 @@ class ModelExporter:
         """
         output = self.config.output
         states = {name: _state(name, part, values) for name, part in self.family.parts.items()}
+        if output.dtype == "float8":
+            denoisers = self.family.spec.names_of("denoiser")
+            states = {n: matrices_in_float8(s) if n in denoisers else rest_in_float16(s) for n, s in states.items()}
         scheduler = self.family.scheduler_config()
         configs = {name: _config(part) for name, part in self.family.parts.items()} | {"scheduler": dict(scheduler)}
         naming = self.family.lora_naming
         traits = CheckpointTraits(
             naming.model, prediction=naming.prediction, zero_snr=bool(scheduler.get("rescale_betas_zero_snr"))
         )
-        dtype = dtype_of(output.dtype)
+        dtype = None if output.dtype == "float8" else dtype_of(output.dtype)
         metadata = {
             "darkroom_config": embedded_config(self.config),
             "ss_steps": str(step),

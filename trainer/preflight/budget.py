@@ -34,6 +34,7 @@ from modules.system.problem import Problem
 from trainer.preflight.memory_plan import ITEM_BYTES, run_plan
 from trainer.preflight.savings import peak_with_all, worthwhile_savings
 from trainer.preflight.start_from import StartHeader, notes_on_start, plans_with_start, start_header
+from trainer.preflight.trained_layers import TrainedPart, idle_layer_names, parts_trained
 
 Counts = Mapping[Size, int]
 FreeBytes = Callable[[Path], int | None]
@@ -80,6 +81,24 @@ def start_problems(config: Config, sizes: Counts) -> Iterator[Problem]:
         return
     if budget is not None and budget.start is not None:
         yield from notes_on_start(config, budget.start, budget.passes, budget.run.plans)
+
+
+def layer_problems(config: Config, sizes: Counts) -> Iterator[Problem]:
+    """Yield an error for each layer name of a layer filter that matches no layer."""
+    try:
+        budget = _budget(config, sizes)
+        yield from idle_layer_names(config, budget.passes, budget.run.plans) if budget else ()
+    except _MALFORMED_CONFIG:
+        return
+
+
+def trained_parts(config: Config, sizes: Counts, *, start_copy: Path | None = None) -> tuple[TrainedPart, ...]:
+    """Return what a run trains of each part; nothing for a model whose shapes are not known."""
+    try:
+        budget = _budget(config, sizes, start_copy)
+        return tuple(parts_trained(config, budget.passes, budget.run.plans)) if budget else ()
+    except _MALFORMED_CONFIG:
+        return ()
 
 
 def describe_memory(config: Config, sizes: Counts, *, start_copy: Path | None = None) -> str:

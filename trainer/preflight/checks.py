@@ -18,7 +18,7 @@ from modules.system.errors import DarkroomError
 from modules.system.problem import Problem
 from trainer.data.datasets import datasets_of
 from trainer.data.hub_datasets import with_local_folders
-from trainer.preflight.budget import describe_memory
+from trainer.preflight.budget import describe_memory, trained_parts
 from trainer.preflight.captions import problems_of_caption_settings, report_on_captions
 from trainer.preflight.companions import problems_of_companions
 from trainer.preflight.devices import problems_of_devices
@@ -148,5 +148,6 @@ def _preview(
         total_steps=plans.total_steps(config.training.epochs),
         model=model.sentence if model is not None and model.is_model else "",
         passes=" ".join(filter(None, (describe_passes(config), describe_choices(config, plans)))),
+        trained=trained_parts(config, sizes_of(training, validation), start_copy=start_copy),
         memory=describe_memory(config, sizes_of(training, validation), start_copy=start_copy),
     )

@@ -12,7 +12,13 @@ from modules.data.buckets import Size
 from modules.data.dataset import Dataset
 from modules.data.versions import num_variations
 from modules.system.problem import Problem
-from trainer.preflight.budget import cache_memory_problems, disk_problems, memory_problems, start_problems
+from trainer.preflight.budget import (
+    cache_memory_problems,
+    disk_problems,
+    layer_problems,
+    memory_problems,
+    start_problems,
+)
 
 
 def problems_of_estimates(
@@ -24,7 +30,7 @@ def problems_of_estimates(
     is_new: bool = True,
     start_copy: Path | None = None,
 ) -> Iterator[Problem]:
-    """Yield problems of GPU memory and disk space; nothing for a model whose shapes are not known.
+    """Yield problems of layer names, GPU memory and disk space; nothing for a model whose shapes are not known.
 
     For a new run also which layers of the adapter file that it starts from it trains. `start_copy` is the own copy of
     that file that a run which is being resumed has.
@@ -32,6 +38,7 @@ def problems_of_estimates(
     sizes = sizes_of(training, validation)
     if not sizes:
         return
+    yield from layer_problems(config, sizes)
     if is_new:
         yield from start_problems(config, sizes)
     yield from memory_problems(config, sizes, start_copy=start_copy)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from modules.adapters.registry import ADAPTERS
-from modules.adapters.settings import AdapterSettings, layer_entries
+from modules.adapters.settings import AdapterSettings, adapter_layers
 from modules.config.method_facts import (
     copies_originals,
     images_per_pass,
@@ -16,6 +16,7 @@ from modules.config.method_facts import (
     scorers_of,
 )
 from modules.config.schema import Config
+from modules.config.sections.training import filtered_layers
 from modules.data.buckets import Size
 from modules.estimate.architecture import Architecture
 from modules.estimate.run import RUNTIME_BYTES, Average, Phase, RunPlan, Sample, Sampled
@@ -25,14 +26,14 @@ from modules.memory.tape import FLOAT32_BYTES, AdapterPlan, PartPlan, Trains
 from modules.objectives.spec import RolloutFacts
 from modules.optim.spec import is_fused
 from modules.rewards.registry import REWARDS
+from modules.settings.layer_filter import EVERYTHING, LayerFilter, invalid_entry
 from modules.system import hardware
 from trainer import phases
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _COMPUTE_BYTES = {"bfloat16": 2, "float16": 2}
 _AVERAGES: Mapping[str, Average] = {"off": "off", "train_device": "here", "temp_device": "elsewhere"}
-_TEXT_LAYERS = ("layers.",)
-_NO_LAYER = "\0"
+_TEXT_LAYERS = LayerFilter(("layers.",))
 
 
 def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) -> RunPlan | None:
@@ -41,6 +42,9 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
     if config.training.trains not in ("adapter", "full"):
         return None
     if config.training.trains == "adapter" and not ADAPTERS[config.adapter.name].is_supported:
+        return None
+    chosen = adapter_layers(config.adapter) if config.training.trains == "adapter" else filtered_layers(config.training)
+    if invalid_entry(chosen) is not None:
         return None
     if any(config.part(p.name).dtype not in ITEM_BYTES for p in spec.parts):
         return None
@@ -129,6 +133,7 @@ def _part_plan(config: Config, part: PartSpec, configs: Mapping[str, Mapping[str
         trains=trains,
         adapter=_adapter_plan(config.adapter, part) if trains == "adapter" else None,
         unreached=_unreached(config, part, configs[part.name]),
+        layers=filtered_layers(config.training) if part.role == "denoiser" else EVERYTHING,
         checkpointing=settings.checkpointing,
         offloads=settings.offload_activations,
         offload_fraction=0.0 if _never_offloads(config) else settings.offload_fraction,
@@ -139,12 +144,11 @@ def _adapter_plan(settings: AdapterSettings, part: PartSpec) -> AdapterPlan | No
     walk = ADAPTERS[settings.name].walk
     if walk is None:
         return None
-    entries = layer_entries(settings.layers, settings.custom_layers) or (_NO_LAYER,)
     return AdapterPlan(
         settings,
         walk,
         ITEM_BYTES[settings.dtype],
-        _TEXT_LAYERS if part.role == "text_encoder" else entries,
+        _TEXT_LAYERS if part.role == "text_encoder" else adapter_layers(settings),
         has_dropout=settings.dropout > 0,
     )
 

@@ -9,6 +9,7 @@ from modules.system.problem import Problem, errors_in
 
 if TYPE_CHECKING:
     from modules.data.datasets import Datasets
+    from trainer.preflight.trained_layers import TrainedPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,8 @@ class Preview:
     total_steps: int
     model: str = ""
     """A description of the base model from its files; empty for a repository that is not downloaded yet."""
+    trained: tuple[TrainedPart, ...] = ()
+    """The layers that are trained of each part; empty if the model's shapes are not known."""
     memory: str = ""
     """The estimated memory of the run on its training device; empty if the model's shapes are not known."""
     reward_models: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ import torch
 from modules.adapters.kept_layers import attach_kept, kept_fingerprint
 from modules.adapters.protocol import Adapter, kind_of
 from modules.adapters.registry import ADAPTERS
-from modules.adapters.settings import AdapterSettings
+from modules.adapters.settings import AdapterSettings, adapter_layers
 from modules.adapters.start import Start, divided, read_content, write_content
 from modules.adapters.stored import read_adapter
 from modules.adapters.targets import target_layers
@@ -21,12 +21,14 @@ from modules.config.method_facts import copies_originals, rate_factor_of
 from modules.config.schema import Config
 from modules.config.sections.model import Model
 from modules.config.sections.model import Part as PartSettings
+from modules.config.sections.training import filtered_layers
 from modules.data.cache.store import weights_fingerprint
 from modules.families.protocol import ModelFamily, Part, PartMemory
 from modules.families.registry import FAMILIES
 from modules.memory.frozen_copy import FrozenCopy
 from modules.memory.placement import Placement
 from modules.optim.param_groups import TrainGroup
+from modules.settings.layer_filter import LayerFilter, taken_layers
 from modules.system.dtypes import dtype_of
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
@@ -133,7 +135,7 @@ def load_model(
     prepare_parts(family, machine.precision)
     adapters: list[Adapter] = []
     if config.training.trains == "full":
-        parameters = _whole_parts(family, config.part)
+        parameters = _whole_parts(family, config.part, filtered_layers(config.training))
     else:
         adapters = _attach(family, config.adapter, config.part, start, run_seed=config.general.seed)
         parameters = {adapter.part: adapter.parameters() for adapter in adapters}
@@ -198,8 +200,7 @@ def _targets(family: ModelFamily, settings: AdapterSettings, part_of: PartOf) ->
         found[name] = target_layers(
             part.module,
             part.spec.role,
-            layers=settings.layers,
-            custom_layers=settings.custom_layers,
+            layers=adapter_layers(settings),
             reaches=part.reaches,
         )
         if not found[name]:
@@ -234,12 +235,18 @@ def _attach(
     return adapters
 
 
-def _whole_parts(family: ModelFamily, part_of: PartOf) -> dict[str, dict[str, torch.nn.Parameter]]:
-    """Enable gradients on the trained parts, and return every weight of each part that a gradient can reach."""
+def _whole_parts(family: ModelFamily, part_of: PartOf, layers: LayerFilter) -> dict[str, dict[str, torch.nn.Parameter]]:
+    """Enable gradients on the trained weights of each trained part, and return them: those that a gradient can reach,
+    of the denoiser those of `layers`.
+    """
     parameters = {}
     for name, part in family.parts.items():
         if part.spec.trainable and part_of(name).train:
-            reached = {n: p for n, p in part.module.named_parameters() if part.reaches(n.rpartition(".")[0])}
+            paths = {n: n.rpartition(".")[0] for n, _ in part.module.named_parameters()}
+            trained = {path for path in paths.values() if part.reaches(path)}
+            if part.spec.role == "denoiser":
+                trained = set(taken_layers(layers, trained, page="Training"))
+            reached = {n: p for n, p in part.module.named_parameters() if paths[n] in trained}
             for parameter in reached.values():
                 parameter.requires_grad_(True)
             part.module.train()

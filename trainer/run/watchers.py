@@ -140,6 +140,7 @@ def _saving(
     destination = from_root(config.output.destination)
     return SavingCallback(
         config.backup.save_every,
+        skip_first=config.backup.save_skip_first,
         destination=destination,
         folder=setup.run_dir / "save",
         name=config.backup.save_prefix or destination.stem,

@@ -155,7 +155,7 @@ class RunPage:
         if state.rollout is not before.rollout:
             self._show_rollout(state.rollout)
         if state.samples is not before.samples:
-            self.samples.show([Tile(Path(s.path), f"step {s.step:,}: {s.prompt}") for s in newest_samples(state)])
+            self.samples.show([Tile(Path(s.path), f"{_when(s)}: {s.prompt}") for s in newest_samples(state)])
         if state.log is not before.log:
             self.log.show(state.log)
 
@@ -208,8 +208,8 @@ class RunPage:
         """Show a sample large, with the earlier ones of its prompt on the slider."""
         state = self._context.session.state
         chosen = newest_samples(state)[index]
-        history = [s for s in state.samples if s.index == chosen.index]
-        tiles = [Tile(Path(s.path), f"Step {s.step:,}\n{s.prompt}") for s in history]
+        history = [s for s in state.samples if (s.index, s.is_without_ema) == (chosen.index, chosen.is_without_ema)]
+        tiles = [Tile(Path(s.path), f"{_when(s)[:1].upper()}{_when(s)[1:]}\n{s.prompt}") for s in history]
         ImageViewer(self._context, tiles, len(tiles) - 1, "Sample")
 
     def _open_rollout(self, index: int) -> None:
@@ -226,7 +226,11 @@ def _rollout_tile(image: SampledImage, text: str) -> Tile:
     return Tile(Path(image.path), text, badge, _RINGS[image.mark])
 
 
+def _when(sample: SampleReady) -> str:
+    return f"step {sample.step:,}{', without EMA' if sample.is_without_ema else ''}"
+
+
 def newest_samples(state: RunState) -> list[SampleReady]:
-    """Return the newest sample of each prompt, in the order of the prompts."""
-    newest = {sample.index: sample for sample in state.samples}
-    return [newest[index] for index in sorted(newest)]
+    """Return the newest sample of each prompt, in the order of the prompts, each followed by the one without EMA."""
+    newest = {(sample.index, sample.is_without_ema): sample for sample in state.samples}
+    return [newest[place] for place in sorted(newest)]

@@ -203,11 +203,16 @@ def history_before(events: Iterable[Event], *, until_step: int) -> RunState:
     found: dict[tuple[type[Event], int, int], Event] = {}
     for event in events:
         if isinstance(event, _OF_STEPS) and event.step <= until_step:
-            found[type(event), event.step, event.index if isinstance(event, SampleReady) else 0] = event
+            found[type(event), event.step, _place(event)] = event
     state = RunState()
     for _, event in sorted(found.items(), key=lambda item: item[0][1:]):
         state = _folded(state, event)
     return state
+
+
+def _place(event: Event) -> int:
+    """Return the number that distinguishes the samples of a step; 0 for other events."""
+    return 2 * event.index + event.is_without_ema if isinstance(event, SampleReady) else 0
 
 
 def after(before: RunState, now: RunState) -> RunState:

@@ -182,6 +182,7 @@ def preview_lines(preview: Preview) -> list[str]:
     if preview.skipped:
         lines.append(f"{count(len(preview.skipped), 'file')} skipped")
     lines += preview.reward_models
+    lines += map(str, preview.trained)
     if preview.passes:
         lines.append(preview.passes)
     if preview.memory:

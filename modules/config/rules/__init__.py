@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from modules.config.rules.adapters import custom_layers, file_format, max_norm
+from modules.config.rules.adapters import file_format, float8_file, layer_names, max_norm
 from modules.config.rules.captions import caption_changes
 from modules.config.rules.dtypes import mixed_16_bit
 from modules.config.rules.fused import fused_backward_pass
@@ -30,9 +30,10 @@ Rule = Callable[[Config], Iterator[Problem]]
 RULES: tuple[Rule, ...] = (
     supported,
     something_is_trained,
-    custom_layers,
+    layer_names,
     file_format,
     max_norm,
+    float8_file,
     sizes,
     concepts,
     prompts_for_images,

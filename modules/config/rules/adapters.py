@@ -6,20 +6,35 @@ from collections.abc import Iterator
 
 from modules.adapters.max_norm import max_norm_of
 from modules.adapters.registry import ADAPTERS
+from modules.adapters.settings import adapter_layers
 from modules.config.schema import Config
+from modules.config.sections.training import filtered_layers
 from modules.optim.registry import optimizer_spec
-from modules.system.problem import Problem
+from modules.settings.layer_filter import EXAMPLES, invalid_entry
+from modules.system.problem import Problem, shown
 
 
-def custom_layers(config: Config) -> Iterator[Problem]:
-    """Yield an error if the layer filter is custom and has no layer names."""
-    if config.training.trains != "adapter" or config.adapter.layers != "custom":
+def layer_names(config: Config) -> Iterator[Problem]:
+    """Yield an error if the layer filter in use is custom and has no layer names, or an invalid regular expression."""
+    trains = config.training.trains
+    if trains == "adapter":
+        found, path = adapter_layers(config.adapter), "adapter.custom_layers"
+    elif trains == "full":
+        found, path = filtered_layers(config.training), "training.layer_filter_names"
+    else:
         return
-    if not config.adapter.custom_layers.strip(" ,"):
+    if not found.entries:
         yield Problem(
-            "adapter.custom_layers",
+            path,
             "The layer filter is set to named layers, but no layer names are given.",
-            advice="Enter parts of layer names, for example: attn1, attn2.",
+            advice=f"Enter parts of layer names, for example: {EXAMPLES}.",
+        )
+    elif invalid := invalid_entry(found):
+        entry, reason = invalid
+        yield Problem(
+            path,
+            f"{shown(entry)} is not a valid regular expression: {reason}.",
+            advice="Correct it, or switch off regular expressions.",
         )
 
 
@@ -52,4 +67,19 @@ def max_norm(config: Config) -> Iterator[Problem]:
             "by a little would be lost in rounding.",
             advice="Set the low-precision weight updates to master weights, the weight dtype to float32, or leave the "
             "max norm empty.",
+        )
+
+
+def float8_file(config: Config) -> Iterator[Problem]:
+    """Yield an error if the adapter cannot be written in float8: its alpha must undo the scaling of its factors."""
+    if config.training.trains != "adapter" or config.output.dtype != "float8":
+        return
+    spec = ADAPTERS[config.adapter.name]
+    if not spec.float8_factors:
+        yield Problem("output.dtype", f"{spec.label} cannot be saved in float8.", advice="Choose float16 or bfloat16.")
+    elif config.output.format != "kohya":
+        yield Problem(
+            "output.dtype",
+            "A LoRA in the diffusers format has no alpha for each layer, and cannot be saved in float8.",
+            advice="Choose the kohya format, or float16.",
         )

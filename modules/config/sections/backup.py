@@ -60,7 +60,6 @@ class Backup(Section):
             group="Saves",
             level="advanced",
             changeable_on_resume=True,
-            not_yet="ignored",
         ),
     ] = Every()
     save_prefix: Annotated[

@@ -91,7 +91,6 @@ class SamplePrompt(Section):
             "Random seed",
             "Uses another seed each time; progress is then hard to tell from chance.",
             level="advanced",
-            not_yet="ignored",
         ),
     ] = False
     steps: Annotated[
@@ -176,7 +175,6 @@ class Sampling(Section):
             level="advanced",
             applies_when=When("training.ema.mode", ("train_device", "temp_device")),
             changeable_on_resume=True,
-            not_yet="ignored",
         ),
     ] = False
     to_tensorboard: Annotated[

@@ -16,6 +16,7 @@ from modules.optim.schedule_registry import DEFAULT_SCHEDULE, SCHEDULES
 from modules.optim.schedule_spec import ScheduleSettings
 from modules.optim.spec import OptimizerSettings
 from modules.settings.field import Section, Setting, When, variants
+from modules.settings.layer_filter import PRESET_LABELS, LayerFilter, Preset, layer_filter
 
 _FULL = When("trains", ("full",))
 
@@ -100,20 +101,14 @@ class Training(Section):
         ),
     ] = "adapter"
     layer_filter: Annotated[
-        Literal["all", "attention_mlp", "attention", "custom"],
+        Preset,
         Setting(
             "Layer filter",
             "Which layers of the UNet a fine-tune trains; the others stay frozen.",
             group="Training target",
             level="advanced",
             applies_when=_FULL,
-            choice_labels={
-                "all": "All layers",
-                "attention_mlp": "Attention blocks",
-                "attention": "Attention only",
-                "custom": "Named below",
-            },
-            not_yet="refused",
+            choice_labels=PRESET_LABELS,
         ),
     ] = "all"
     layer_filter_names: Annotated[
@@ -130,7 +125,7 @@ class Training(Section):
         bool,
         Setting(
             "Use regular expressions",
-            "Treats the layer names as regular expressions.",
+            "Treats the layer names as regular expressions, each of which may match anywhere in a name.",
             group="Training target",
             level="advanced",
             applies_when=When("layer_filter", ("custom",)),
@@ -290,3 +285,8 @@ class Training(Section):
     noise: Noise = Noise()
     loss: Loss = Loss()
     ema: Ema = Ema()
+
+
+def filtered_layers(training: Training) -> LayerFilter:
+    """Return which layers of the denoiser a fine-tune trains."""
+    return layer_filter(training.layer_filter, training.layer_filter_names, is_regex=training.layer_filter_regex)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from modules.config.migrations.onetrainer_11.tables import WEIGHT_DTYPES, move_all
+from modules.config.migrations.onetrainer_11.tables import OUTPUT_DTYPES, move_all
 from modules.config.migrations.tree_moves import Notes, Tree, choose, put
 from modules.system.problem import Problem, shown
 
@@ -73,7 +73,7 @@ def model_of(rest: Tree, result: Tree, notes: Notes) -> None:
     _prediction(rest, result, notes)
     move_all(rest, result, _PLAIN)
     _second_clip_skip(rest, result)
-    choose(rest, result, "output_dtype", "output.dtype", WEIGHT_DTYPES, notes)
+    choose(rest, result, "output_dtype", "output.dtype", OUTPUT_DTYPES, notes)
     _format(rest, result, notes)
     choose(
         rest, result, "include_train_config", "output.embed_config",

@@ -15,6 +15,7 @@ DTYPES: Mapping[str, str] = {
     "BFLOAT_16": "bfloat16",
     "TFLOAT_32": "tfloat32",
 }
+OUTPUT_DTYPES: Mapping[str, str] = {**DTYPES, "TFLOAT_32": "float32", "FLOAT_8": "float8"}
 # TF32 is a compute mode, not a weight dtype. The COMPRESSED formats are the same, packed.
 WEIGHT_DTYPES: Mapping[str, str] = {
     **DTYPES,

@@ -1,0 +1,101 @@
+"""Layer filters: which layers of a part of the model a setting means, by their dotted names. Torch-free."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from modules.system.errors import DarkroomError
+
+Preset = Literal["attention_mlp", "attention", "blocks", "all", "custom"]
+
+PRESET_LABELS = {
+    "attention_mlp": "Attention blocks",
+    "attention": "Attention only",
+    "blocks": "All blocks",
+    "all": "All layers",
+    "custom": "Named below",
+}
+
+EXAMPLES = "attn1, attn2, ff"
+
+
+@dataclass(frozen=True, slots=True)
+class LayerFilter:
+    """Takes the layers whose names contain one of `entries`, or, with `is_regex`, match one of them anywhere."""
+
+    entries: tuple[str, ...]
+    is_regex: bool = False
+
+    def takes(self, path: str) -> bool:
+        """Return whether a layer is taken. Raises re.error for an invalid regular expression."""
+        return any(self._matches(entry, path) for entry in self.entries)
+
+    def idle_entries(self, paths: Iterable[str]) -> list[str]:
+        """Return the entries that take none of these layers. Raises re.error for an invalid regular expression."""
+        known = list(paths)
+        return [entry for entry in self.entries if not any(self._matches(entry, path) for path in known)]
+
+    def _matches(self, entry: str, path: str) -> bool:
+        return re.search(entry, path) is not None if self.is_regex else entry in path
+
+
+EVERYTHING = LayerFilter(("",))
+
+# Parts of diffusers' layer names; the presets mean what OneTrainer's of like name mean.
+_PRESETS = {
+    "attention_mlp": LayerFilter(("attentions",)),
+    "attention": LayerFilter(("attn",)),
+    "blocks": LayerFilter((r"^(down_blocks|mid_block|up_blocks)\.",), is_regex=True),
+    "all": EVERYTHING,
+}
+
+
+def layer_filter(preset: str, names: str = "", *, is_regex: bool = False) -> LayerFilter:
+    """Return the filter of a preset; with "custom" the one of `names`, separated by commas, which may have no entries.
+
+    Commas inside the brackets of a regular expression, as in "a{1,2}", do not separate.
+    """
+    if preset != "custom":
+        return _PRESETS[preset]
+    entries = _split(names) if is_regex else names.split(",")
+    return LayerFilter(tuple(e for entry in entries if (e := entry.strip())), is_regex)
+
+
+def taken_layers(found: LayerFilter, paths: Iterable[str], *, page: str) -> list[str]:
+    """Return the layers that a filter takes, in their order.
+
+    Raises DarkroomError where an entry takes no layer, which is then a slip of the pen; `page` is the window's page
+    with the setting.
+    """
+    known = list(paths)
+    if idle := found.idle_entries(known):
+        raise DarkroomError(
+            f"No layer's name {'matches' if found.is_regex else 'contains'} {idle[0]!r}, which is one of the layer "
+            "names.",
+            advice=f"Correct it on the {page} page, as in {EXAMPLES}.",
+        )
+    return [path for path in known if found.takes(path)]
+
+
+def invalid_entry(found: LayerFilter) -> tuple[str, str] | None:
+    """Return the first entry that is not a valid regular expression, and what is wrong with it; None where all are."""
+    for entry in found.entries if found.is_regex else ():
+        try:
+            re.compile(entry)
+        except (re.error, OverflowError, RecursionError) as error:
+            return entry, str(error)
+    return None
+
+
+def _split(text: str) -> list[str]:
+    entries, depth = [""], 0
+    for character in text:
+        depth = max(0, depth + (character in "([{") - (character in ")]}"))
+        if character == "," and depth == 0:
+            entries.append("")
+        else:
+            entries[-1] += character
+    return entries

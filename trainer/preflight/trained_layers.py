@@ -1,0 +1,85 @@
+"""What a run trains of each part: its layers and weights, and layer names that match nothing. Torch-free."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from modules.config.schema import Config
+from modules.estimate.passes import Passes, Plans, count
+from modules.families.registry import FAMILIES
+from modules.memory.tape import PartPlan
+from modules.settings.layer_filter import EVERYTHING, EXAMPLES
+from modules.system.problem import Problem
+from modules.system.problem import count as count_of
+from trainer.preflight.start_from import trained_layers
+
+_MAX_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedPart:
+    """The layers of a part that are trained, or that get an adapter, and the number of trained weights."""
+
+    label: str
+    layers: tuple[str, ...]
+    num_weights: int
+
+    def __str__(self) -> str:
+        """Return it as a sentence, with the first names."""
+        named = ", ".join(self.layers[:_MAX_NAMED])
+        more = len(self.layers) - _MAX_NAMED
+        rest = f" and {more:,} more" if more > 0 else ""
+        return (
+            f"Trains {count_of(len(self.layers), 'layer')} of {self.label} with {_in_millions(self.num_weights)}: "
+            f"{named}{rest}."
+        )
+
+
+def parts_trained(config: Config, passes: Passes, plans: Plans) -> Iterator[TrainedPart]:
+    """Yield what a run trains of each part that it trains."""
+    labels = {p.name: p.label for p in FAMILIES[config.model.family].parts}
+    for name, plan in plans.items():
+        if plan.trains == "nothing":
+            continue
+        weights = passes.weights(name, plan)
+        own = trained_layers(passes, plans, name)
+        layers = [path for path in _paths(weights.own) if (path in own if plan.adapter else plan.is_trained(path))]
+        if layers:
+            yield TrainedPart(labels[name], tuple(layers), count(weights.trained(plan)))
+
+
+def idle_layer_names(config: Config, passes: Passes, plans: Plans) -> Iterator[Problem]:
+    """Yield an error for each of the layer names that matches no layer of the denoiser: a slip of the pen."""
+    for name, plan in plans.items():
+        if plan.trains == "nothing" or passes.role_of(name) != "denoiser":
+            continue
+        found = plan.layers if plan.adapter is None else plan.adapter.layers
+        path = "training.layer_filter_names" if plan.adapter is None else "adapter.custom_layers"
+        for entry in found.idle_entries(_candidates(passes, name, plan)):
+            yield Problem(
+                path,
+                f"No layer's name {'matches' if found.is_regex else 'contains'} {entry!r}.",
+                advice=f"Correct it, as in {EXAMPLES}, or leave it out.",
+            )
+
+
+def _candidates(passes: Passes, name: str, plan: PartPlan) -> Sequence[str]:
+    """Return the layers that a filter chooses from."""
+    if plan.adapter is None:
+        return _paths(passes.weights(name, plan).own)
+    everything = replace(plan, adapter=replace(plan.adapter, layers=EVERYTHING))
+    own = trained_layers(passes, {name: everything}, name)
+    return [path for path in _paths(passes.weights(name, plan).own) if path in own]
+
+
+def _paths(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(name.rpartition(".")[0] for name in names))
+
+
+def _in_millions(number: int) -> str:
+    if number < 1_000_000:
+        return f"{number:,} weights"
+    digits = max(0, 2 - int(math.log10(number / 1e6)))
+    return f"{number / 1e6:,.{digits}f} million weights"
