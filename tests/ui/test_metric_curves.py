@@ -15,6 +15,7 @@ from ui.run.metric_curves import (
     MAX_METRIC_POINTS,
     MetricCurve,
     gradient_norms,
+    has_method_metrics,
     metric_label,
     metric_tip,
     short_number,
@@ -62,6 +63,7 @@ def test_gradient_norms_have_a_curve_for_each_part_where_there_are_several() -> 
     assert shown_names(with_metrics({}, 1, gradient_norms(one))) == ["gradient_norm"]
     two = replace(step(2), gradient_norm=0.5, gradient_norms={"unet": 0.4, "text_encoder": 0.3})
     labels = [metric_label(name) for name in shown_names(with_metrics({}, 2, gradient_norms(two)))]
+    assert not has_method_metrics(with_metrics({}, 1, gradient_norms(one)))  # the loss stays in front
     assert labels == ["Gradient norm", "Gradient norm: Text encoder", "Gradient norm: UNet"]
 
 

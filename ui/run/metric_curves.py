@@ -80,6 +80,11 @@ def shown_names(curves: Curves) -> list[str]:
     return [name for name in names if not (name in only and _parent(name) in curves)]
 
 
+def has_method_metrics(curves: Curves) -> bool:
+    """Return whether any curve is one of the method's own, which says more than the loss."""
+    return any((metric := metric_of(name)) is not None and metric.is_of_method for name in curves)
+
+
 def metric_label(name: str) -> str:
     """Return the label of a reported name: "Reward: PickScore" for "reward/pickscore"."""
     metric, below = metric_of(name), name.partition("/")[2]
