@@ -44,6 +44,7 @@ class Batch:
     `rejected_latents_BCHW`, shaped like the latents, are those of the rejected images of pairs, whose chosen images the
     others are: with the same augmentations and the same size conditioning. None without pairs. `same_pairs` is empty,
     or has for each pair whether both images are the same, from which nothing can be learned.
+    `group_start` is the number of the group's images in the micro-batches before it.
     `empty_for` is empty, or has the indices of the text encoders that get the empty prompt for each image; then
     `conditioning` has one more entry at the end, that of the empty prompt.
     `inpainting` is None except for inpainting models.
@@ -67,6 +68,7 @@ class Batch:
     prior_samples: tuple[bool, ...] = ()
     rejected_latents_BCHW: torch.Tensor | None = None
     same_pairs: tuple[bool, ...] = ()
+    group_start: int = 0
     inpainting: InpaintingInputs | None = None
 
     @property

@@ -9,11 +9,9 @@ from collections.abc import Sequence
 
 import torch
 
+from modules.diffusion.timesteps.sampling import Strengths, timesteps_between
 from modules.system.devices import Device, move
 from modules.system.seeds import derive_seed
-
-Strengths = tuple[float, float]
-"""The lowest and the highest noising strength, as fractions of the schedule."""
 
 
 def generator_for(run_seed: int, purpose: str, *counters: int) -> torch.Generator:
@@ -37,16 +35,6 @@ def uniform_timesteps(
     """Return timesteps sampled uniformly from those of the schedule's `strengths`, int64 of shape (B,)."""
     among = timesteps_between(strengths, num_timesteps=num_timesteps)
     return move(torch.randint(among.start, among.stop, (batch_size,), generator=generator), device)
-
-
-def timesteps_between(strengths: Strengths, *, num_timesteps: int) -> range:
-    """Return the timesteps from a lowest to a highest fraction of the schedule; at least one.
-
-    They are [lowest * N, highest * N), as in OneTrainer: 0 and 1 are all of 0 .. N - 1.
-    """
-    start, stop = (round(strength * num_timesteps) for strength in strengths)
-    start = min(start, num_timesteps - 1)
-    return range(start, max(stop, start + 1))
 
 
 def fixed_timesteps(num_levels: int, *, num_timesteps: int) -> Sequence[int]:

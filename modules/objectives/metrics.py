@@ -16,8 +16,8 @@ Better = Literal["high", "low", "steady"]
 class Metric:
     """A value that is reported at each step: its name, label and meaning, and in which direction a run goes well.
 
-    `limits` are the range of possible values where there is one. `is_of_method`: a method with a loss of its own reports
-    it, and it shows how the run goes better than the loss does.
+    `limits` are the range of possible values where there is one. `is_of_method`: a method reports it, and it shows how
+    the run goes better than the loss does.
     """
 
     name: str

@@ -77,6 +77,8 @@ class MethodSpec:
       inner epochs over its rollouts. All step counts in the program use it.
     - `sampled_share`: the share of its steps that train on images that it samples, if it samples any. They ignore the
       masks of the dataset.
+    - `adds_noise`: whether it adds noise to finished latents at random timesteps, so that the run's noise and timestep
+      settings apply. Steps that sample images have their own noise.
     - `reports`: the metrics (`metrics.py`) that it reports with its settings and that others rely on: "kl" and
       "diversity" are compared with limits.
     - `has_denoising_loss`: whether any of its steps trains on the denoising loss, with the settings of the loss.
@@ -103,6 +105,7 @@ class MethodSpec:
     keeps_reference_copy: Callable[[Any], bool] = lambda settings: False
     steps_per_group: Callable[[Any], int] = lambda settings: 1
     sampled_share: Callable[[Any], float] = lambda settings: 1.0
+    adds_noise: Callable[[Any], bool] = lambda settings: True
     reports: Callable[[Any], Collection[str]] = lambda settings: ()
     has_denoising_loss: Callable[[Any], bool] = lambda settings: False
     splits_batches: bool = False

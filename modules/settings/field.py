@@ -82,6 +82,8 @@ class Setting:
     `not_yet` marks a field that files may contain but the engine does not support yet: with a value other than the
     default, the start is refused if the setting would change training, and a warning is given if it would not.
     `not_yet_choices` are the choices, or the variants, that are handled in the same way.
+    `preview` names the function that returns a `BarPreview` of the whole config, as "module:function"; the window draws
+    it below the field's group.
     """
 
     label: str
@@ -98,6 +100,7 @@ class Setting:
     only_if_trainable: bool = False
     not_yet: NotYet = ""
     not_yet_choices: frozenset[str] = frozenset()
+    preview: str = ""
 
     def __get_pydantic_json_schema__(self, core_schema: Any, handler: Callable[[Any], dict[str, Any]]) -> Any:
         """Return the JSON Schema of the field with its label and its help, so that editors show them."""

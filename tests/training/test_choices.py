@@ -250,6 +250,8 @@ ALONE = {
 ELSEWHERE = {
     "training.loss.scaler",  # the batch here has one image: see test_losses
     "training.learning_rate_scaler",  # as above
+    "training.noise.distribution",  # each is drawn in test_timesteps, one in a run of test_noise_settings
+    "training.noise.stratification",  # as above
     "training.method.held_out_reward",  # measures and never trains, whoever it is: see test_judges
     "training.method.sampler",  # of online DPO: each samples in test_rollout, two in runs of test_online_dpo
 }
@@ -417,6 +419,8 @@ def test_the_average_lies_where_it_is_asked_to(base: Config, monkeypatch: pytest
         ("masks.enabled", True),
         ("training.noise.min_strength", 0.5),
         ("training.noise.max_strength", 0.5),
+        ("training.noise.offset_weight", 0.5),
+        ("training.noise.shift", 3.0),
         ("concepts.0.repeats", 2.0),
         ("concepts.0.text.shuffle_tags", True),
         ("concepts.0.text.wildcards", True),

@@ -236,7 +236,7 @@ def test_settings_under_the_names_of_sd_scripts(tmp_path: Path) -> None:
             "training": {
                 "precision": "bfloat16",
                 "accumulation_steps": 4,
-                "noise": {"offset_weight": 0.05},
+                "noise": {"offset_weight": 0.05, "pyramid_iterations": 6, "input_perturbation": 0.1},
                 "schedule": {"name": "cosine", "warmup_share": 0.1},
             },
         }
@@ -247,6 +247,8 @@ def test_settings_under_the_names_of_sd_scripts(tmp_path: Path) -> None:
     assert (facts["lr_scheduler"], facts["lr_warmup_steps"]) == ("cosine", "20")
     assert (facts["mixed_precision"], facts["gradient_accumulation_steps"]) == ("bf16", "4")
     assert facts["noise_offset"] == "0.05"
+    assert (facts["multires_noise_iterations"], facts["multires_noise_discount"]) == ("6", "0.3")
+    assert (facts["ip_noise_gamma"], facts["ip_noise_gamma_random_strength"]) == ("0.1", "False")
     assert facts["sd_model_hash"] == hashlib.sha256(b"x" * 0x10000).hexdigest()[:8]
     facts = training_settings(config, Dataset((), (), 1), trained=["text_encoder", "text_encoder_2"], total_steps=0)
     assert facts["text_encoder_lr"] == "[2e-05, 1e-05]"

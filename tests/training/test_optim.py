@@ -13,9 +13,10 @@ import pytest
 import torch
 from torch import nn
 
-from modules.diffusion.noise import fixed_timesteps, generator_for, timesteps_between, uniform_timesteps
+from modules.diffusion.noise import fixed_timesteps, generator_for, uniform_timesteps
 from modules.diffusion.process import DDPMProcess
 from modules.diffusion.schedule import cumulative_alphas
+from modules.diffusion.timesteps.sampling import timesteps_between
 from modules.diffusion.weightings.min_snr import min_snr_weights
 from modules.optim.build import build_optimizer
 from modules.optim.ema import Ema

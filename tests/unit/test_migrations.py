@@ -377,8 +377,6 @@ def test_stochastic_rounding_is_a_setting_of_the_weights(dtype: str, asked: bool
 @pytest.mark.parametrize(
     ("path", "keys"),
     [
-        ("training.noise.offset_weight", {"offset_noise_weight": 0.1}),
-        ("training.noise.distribution", {"timestep_distribution": "SIGMOID"}),
         ("adapter", {"peft_type": "LOHA"}),
         ("adapter.decompose", {"lora_decompose": True}),
         ("multi_gpu.enabled", {"multi_gpu": True}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import accumulate, islice
 
 import torch
 
@@ -27,11 +27,12 @@ _PREFETCH = 4  # micro-batches
 
 @dataclass(frozen=True, slots=True)
 class _Position:
-    """The position of a micro-batch: its step in the run, and its number in the accumulation group."""
+    """The position of a micro-batch: its step in the run, its number in the accumulation group, and its first image."""
 
     sample_indices: MicroBatch
     step: int
     micro_batch: int
+    group_start: int
     group_samples: int
     is_last_micro_batch: bool
 
@@ -142,7 +143,7 @@ class Loader:
         if not batches:
             return None
         heaviest = max(batches, key=lambda m: (self._num_pixels(m), self._num_kinds(m)))
-        position = _Position(heaviest, step, 0, len(heaviest), is_last_micro_batch=True)
+        position = _Position(heaviest, step, 0, 0, len(heaviest), is_last_micro_batch=True)
         with ThreadPoolExecutor(self.threads, thread_name_prefix="darkroom-loader") as pool:
             return self._batch(epoch, position, self._submit(pool, position))
 
@@ -158,10 +159,11 @@ class Loader:
         first_group, num_done = divmod(first_epoch_step, self.plans.steps_per_group)
         for index, group in enumerate(self.plans.accumulation_groups(epoch)[first_group:]):
             first_step = step - num_done + index * self.plans.steps_per_group
-            group_samples = sum(len(m) for m in group)
+            *group_starts, group_samples = accumulate((len(m) for m in group), initial=0)
             share = self.rank.share_of(group)
             for number, sample_indices in share:
-                yield _Position(sample_indices, first_step, number, group_samples, number == share[-1][0])
+                start, is_last = group_starts[number], number == share[-1][0]
+                yield _Position(sample_indices, first_step, number, start, group_samples, is_last)
 
     def _submit(self, pool: ThreadPoolExecutor, position: _Position) -> _Pending:
         images = [pool.submit(self._image, s) for s in position.sample_indices]
@@ -213,6 +215,7 @@ class Loader:
             epoch=epoch,
             step=position.step,
             micro_batch=position.micro_batch,
+            group_start=position.group_start,
             group_samples=position.group_samples,
             is_last_micro_batch=position.is_last_micro_batch,
             empty_for=texts.empty_for,

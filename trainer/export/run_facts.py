@@ -18,6 +18,7 @@ from modules.adapters.max_norm import max_norm_of
 from modules.config.method_facts import method_of, rate_factor_of
 from modules.config.schema import Config
 from modules.config.sections.loss import Loss
+from modules.config.sections.noise import Noise
 from modules.data.buckets import Size
 from modules.data.dataset import Dataset
 from modules.data.order import ConceptRepeats, sizes_of_epoch
@@ -129,8 +130,7 @@ def _rates(config: Config, trained: Sequence[str]) -> dict[str, object]:
 def _denoising(config: Config) -> dict[str, object]:
     noise, loss, weighting = config.training.noise, config.training.loss, WEIGHTINGS[config.training.loss.weighting]
     facts: dict[str, object] = {"caption_dropout_rate": config.data.caption_dropout}
-    if noise.offset_weight:
-        facts["noise_offset"] = noise.offset_weight
+    facts |= _noise(noise)
     if weighting.kohya_gamma:
         facts[weighting.kohya_gamma] = loss.gamma
     if weighting.kohya_flag:
@@ -145,6 +145,22 @@ def _huber(loss: Loss) -> dict[str, object]:
     if not kind or loss.huber_form != "pseudo_huber":
         return {}
     return {"loss_type": kind, "huber_schedule": loss.huber_schedule, "huber_c": loss.huber_delta}
+
+
+def _noise(noise: Noise) -> dict[str, object]:
+    """Return the noise settings that are on, under the names of sd-scripts."""
+    facts: dict[str, object] = {}
+    if noise.offset_weight:
+        facts["noise_offset"] = noise.offset_weight
+        facts["noise_offset_random_strength"] = noise.offset_random_strength
+        facts["adaptive_noise_scale"] = noise.offset_adaptive_scale or None
+    if noise.pyramid_iterations:
+        facts["multires_noise_iterations"] = noise.pyramid_iterations
+        facts["multires_noise_discount"] = noise.pyramid_discount
+    if noise.input_perturbation:
+        facts["ip_noise_gamma"] = noise.input_perturbation
+        facts["ip_noise_gamma_random_strength"] = noise.input_perturbation_random_strength
+    return facts
 
 
 def short_hash(file: Path) -> str:

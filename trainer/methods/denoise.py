@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -11,26 +11,26 @@ import torch
 from modules.config.sections.loss import Loss
 from modules.config.sections.training import Training
 from modules.data.batch import Batch
-from modules.diffusion.noise import Strengths, gaussian_like, generator_for, uniform_timesteps
 from modules.diffusion.process import NoiseProcess
 from modules.objectives.denoise import Prior, sample_losses, timestep_weights, weighted_errors
 from modules.objectives.learned_weighting import LearnedWeighting
 from modules.objectives.losses.mix import SQUARED, LossMix
 from modules.objectives.losses.registry import LOSSES
 from modules.optim.scaling import loss_factor
+from trainer.methods.noising import Noising, noising_of, position_of
 from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
 
 
 @dataclass(frozen=True, slots=True)
 class Denoise:
-    """The denoising method: its loss weighting by name, the weighting's gamma, and the noising strengths.
+    """The denoising method: its loss weighting by name, the weighting's gamma, and its timesteps and noise.
 
     `mix` is the loss of single elements, `factor` a factor on the whole loss, `learned` the learned loss weights.
     """
 
     weighting: str = "none"
     gamma: float = 5.0
-    strengths: Strengths = (0.0, 1.0)
+    noising: Noising = field(default_factory=Noising)
     mix: LossMix = SQUARED
     factor: float = 1.0
     learned: LearnedWeighting | None = None
@@ -45,23 +45,11 @@ class Denoise:
     def loss(self, batch: Batch, context: StepContext) -> StepLoss:
         """Return the weighted mean of the samples' denoising losses, each at its own random timestep."""
         family, process = context.family, context.family.process
-        seed_parts = (context.run_seed, "timesteps", batch.step, batch.micro_batch)
-        timesteps_B = uniform_timesteps(
-            batch.num_samples,
-            num_timesteps=process.num_timesteps,
-            generator=generator_for(*seed_parts),
-            device=context.device,
-            strengths=self.strengths,
-        )
-        noise_BCHW = gaussian_like(
-            batch.latents_BCHW,
-            generator_for(context.run_seed, "noise", batch.step, batch.micro_batch),
-            context.device,
-        )
-        noisy_BCHW = process.add_noise(batch.latents_BCHW, noise_BCHW, timesteps_B)
+        timesteps_B, noise = self.noising.draw(batch.latents_BCHW, position_of(batch), context)
+        noisy_BCHW = process.add_noise(batch.latents_BCHW, noise.input_BCHW, timesteps_B)
         prior = _prior_of(batch, noisy_BCHW, timesteps_B, context) if batch.needs_prior else None
         output_BCHW = family.predict(noisy_BCHW, timesteps_B, batch.conditioning_for(family))
-        target_BCHW = process.target(batch.latents_BCHW, noise_BCHW, timesteps_B)
+        target_BCHW = process.target(batch.latents_BCHW, noise.target_BCHW, timesteps_B)
         errors = self.mix.at(process, timesteps_B)
         errors_BCHW = weighted_errors(output_BCHW, target_BCHW, batch.area_weights_B1HW, prior, errors)
         loss, metrics = self._reduced(errors_BCHW, timesteps_B, batch, process)
@@ -124,11 +112,11 @@ def loss_mix_of(loss: Loss) -> LossMix:
 
 def denoise_of(training: Training) -> Denoise:
     """Return the method with a run's loss and noise settings."""
-    loss, noise = training.loss, training.noise
+    loss = training.loss
     return Denoise(
         loss.weighting,
         loss.gamma,
-        (noise.min_strength, noise.max_strength),
+        noising_of(training.noise),
         loss_mix_of(loss),
         loss_factor(loss.scaler, batch_size=training.batch_size, accumulation_steps=training.accumulation_steps),
         LearnedWeighting(loss.learned_weighting_rate) if loss.learned_weighting else None,

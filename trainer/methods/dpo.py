@@ -1,15 +1,15 @@
 """Diffusion-DPO: the model learns to prefer the chosen image of a pair to the rejected one.
 
 Wallace et al. 2023 (arXiv 2311.12908). Both images of a pair share their caption, timestep, noise and size
-conditioning, and one forward pass predicts both. The reference is the model as it was before training. Timesteps are
-uniform within the run's noising strengths.
+conditioning, and one forward pass predicts both. The reference is the model as it was before training. Timesteps and
+noise follow the run's noise settings, as in denoising.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -17,7 +17,7 @@ import torch
 from modules.config.sections.training import Training
 from modules.data.batch import Batch
 from modules.data.conditioning import Conditioning
-from modules.diffusion.noise import Strengths, gaussian_like, generator_for, uniform_timesteps
+from modules.diffusion.timesteps.drawing import BatchPosition
 from modules.objectives.methods import dpo as settings
 from modules.objectives.preference import (
     PairErrors,
@@ -28,6 +28,7 @@ from modules.objectives.preference import (
     preference_losses,
     preference_metrics,
 )
+from trainer.methods.noising import Noising, noising_of, position_of
 from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
 
 _MAPO_SCALE = 0.5  # of the errors, as in the authors' code
@@ -63,10 +64,10 @@ class PairLoss:
 
 @dataclass(frozen=True, slots=True)
 class Dpo:
-    """The method on given pairs, with the noising strengths of its timesteps."""
+    """The method on given pairs, with its timesteps and noise."""
 
     pair_loss: PairLoss
-    strengths: Strengths = (0.0, 1.0)
+    noising: Noising = field(default_factory=Noising)
 
     def prepare(self, context: StepContext) -> None:
         """Nothing to prepare."""
@@ -87,12 +88,11 @@ class Dpo:
                 batch.latents_BCHW,
                 batch.rejected_latents_BCHW,
                 lambda: batch.conditioning_for(context.family),
-                batch.step,
-                batch.micro_batch,
+                position_of(batch),
             ),
             context,
             pair_loss=self.pair_loss,
-            strengths=self.strengths,
+            noising=self.noising,
             reference=context.prior,
         )
         return StepLoss(
@@ -121,14 +121,13 @@ class LatentPairs:
     """The latents of B pairs, (B, C, H, W) each, on the training device.
 
     `conditioning()` returns that of their captions, B entries with size conditioning, from the model as it is then.
-    `step` and `micro_batch` select the timesteps and the noise.
+    `position` selects the timesteps and the noise.
     """
 
     chosen_BCHW: torch.Tensor
     rejected_BCHW: torch.Tensor
     conditioning: Callable[[], Conditioning]
-    step: int
-    micro_batch: int
+    position: BatchPosition
 
 
 def pair_losses(
@@ -136,7 +135,7 @@ def pair_losses(
     context: StepContext,
     *,
     pair_loss: PairLoss,
-    strengths: Strengths,
+    noising: Noising,
     reference: Callable[[], AbstractContextManager[None]],
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Return the loss of each pair, (B,), and the metrics. Within `reference()` the model is the reference.
@@ -145,20 +144,11 @@ def pair_losses(
     predicts the same whole batch, so that an untrained adapter has exactly the reference's errors.
     """
     family, process, num_pairs = context.family, context.family.process, len(pairs.chosen_BCHW)
-    timesteps_B = uniform_timesteps(
-        num_pairs,
-        num_timesteps=process.num_timesteps,
-        generator=generator_for(context.run_seed, "timesteps", pairs.step, pairs.micro_batch),
-        device=context.device,
-        strengths=strengths,
-    )
-    noise_BCHW = gaussian_like(
-        pairs.chosen_BCHW, generator_for(context.run_seed, "noise", pairs.step, pairs.micro_batch), context.device
-    )
+    timesteps_B, noise = noising.draw(pairs.chosen_BCHW, pairs.position, context)
     clean_BCHW = torch.cat([pairs.chosen_BCHW, pairs.rejected_BCHW])
-    noise_BCHW, timesteps_B = torch.cat([noise_BCHW, noise_BCHW]), torch.cat([timesteps_B, timesteps_B])
-    noisy_BCHW = process.add_noise(clean_BCHW, noise_BCHW, timesteps_B)
-    target_BCHW = process.target(clean_BCHW, noise_BCHW, timesteps_B)
+    timesteps_B = torch.cat([timesteps_B, timesteps_B])
+    noisy_BCHW = process.add_noise(clean_BCHW, torch.cat([noise.input_BCHW, noise.input_BCHW]), timesteps_B)
+    target_BCHW = process.target(clean_BCHW, torch.cat([noise.target_BCHW, noise.target_BCHW]), timesteps_B)
 
     def errors() -> PairErrors:
         conditioning = pairs.conditioning().select([*range(num_pairs)] * 2)
@@ -172,7 +162,7 @@ def pair_losses(
 
 
 def build(chosen: settings.Dpo, training: Training, reward: object) -> Dpo:
-    """Return the method from its settings and the run's noising strengths; it needs no reward."""
+    """Return the method from its settings and the run's noise settings; it needs no reward."""
     beta = chosen.mapo_beta if chosen.loss == "mapo" else chosen.beta
     pair_loss = PairLoss(chosen.loss, beta, chosen.label_smoothing, chosen.sft_weight)
-    return Dpo(pair_loss, (training.noise.min_strength, training.noise.max_strength))
+    return Dpo(pair_loss, noising_of(training.noise))

@@ -13,7 +13,7 @@ from modules.data.batch import Batch
 from modules.data.buckets import Size
 from modules.data.conditioning import Conditioning
 from modules.data.size_conditioning import SizeConditioning
-from modules.diffusion.noise import Strengths
+from modules.diffusion.timesteps.drawing import BatchPosition
 from modules.rewards.advantage import Combination
 from modules.rewards.composite import CompositeReward
 from modules.system.devices import move
@@ -21,6 +21,7 @@ from modules.system.problem import count
 from trainer.events import PhaseChanged
 from trainer.methods import choosing
 from trainer.methods.dpo import LatentPairs, PairLoss, pair_losses
+from trainer.methods.noising import Noising
 from trainer.methods.online_dpo import PairBatch
 from trainer.methods.pair_rollout import Candidates, PairRollout, best_and_worst, paired
 from trainer.methods.protocol import StepContext
@@ -41,7 +42,7 @@ class ImagePairs:
     sampling: Sampling
     reward_sum: Combination
     pair_loss: PairLoss
-    strengths: Strengths
+    noising: Noising
     wait: Callable[[], None] | None = None
     is_trial: bool = False
     _waiting: Candidates | None = field(default=None, init=False)  # for choices
@@ -83,11 +84,12 @@ class ImagePairs:
             whole = SizeConditioning.whole(batch.prompts.size)
             return context.family.with_size_conditioning(texts, [whole] * len(texts))
 
+        position = BatchPosition(batch.step, batch.micro_batch, len(chosen_BCHW))
         return pair_losses(
-            LatentPairs(chosen_BCHW, rejected_BCHW, conditioning, batch.step, batch.micro_batch),
+            LatentPairs(chosen_BCHW, rejected_BCHW, conditioning, position),
             context,
             pair_loss=self.pair_loss,
-            strengths=self.strengths,
+            noising=self.noising,
             reference=reference,
         )
 
@@ -95,7 +97,7 @@ class ImagePairs:
         """Return these with two denoising steps and two images per prompt, as large as the others."""
         loop = replace(self.sampling.loop, num_steps=2)
         sampling = replace(self.sampling, samples_per_prompt=2, loop=loop)
-        return ImagePairs(self.reward, sampling, self.reward_sum, self.pair_loss, self.strengths, is_trial=True)
+        return ImagePairs(self.reward, sampling, self.reward_sum, self.pair_loss, self.noising, is_trial=True)
 
     def state_dict(self, step: int) -> dict[str, Any]:
         """Return the images that wait for choices before a step."""

@@ -13,13 +13,14 @@ from trainer.methods import choosing
 from trainer.methods.dpo import PairLoss
 from trainer.methods.held_reference import HeldReference
 from trainer.methods.image_pairs import ImagePairs
+from trainer.methods.noising import noising_of
 from trainer.methods.online_dpo import OnlineDpo
 from trainer.methods.rollouts import Sampling
 from trainer.methods.step_pairs import StepPairs, StepPairSettings
 
 
 def build(chosen: settings.OnlineDpo, training: Training, reward: CompositeReward | None) -> OnlineDpo:
-    """Return the method from its settings and the run's noising strengths; a person needs no reward."""
+    """Return the method from its settings and the run's noise settings; a person needs no reward."""
     if reward is None and chosen.chosen_by == "reward":
         raise ValueError("Online DPO needs a reward, or a person who chooses.")
     reward = reward or CompositeReward(())
@@ -35,7 +36,7 @@ def _image_pairs(chosen: settings.OnlineDpo, training: Training, reward: Composi
         Sampling(chosen.samples_per_prompt, loop, size=_size(chosen), sampler=chosen.sampler),
         chosen.reward_sum,
         PairLoss(chosen.loss, chosen.beta, chosen.label_smoothing, chosen.sft_weight),
-        (training.noise.min_strength, training.noise.max_strength),
+        noising_of(training.noise),
         wait=choosing.wait_a_moment if chosen.chosen_by == "person" else None,
     )
 

@@ -9,6 +9,7 @@ from modules.settings.field import FieldRecord
 from modules.settings.walk import is_relevant
 from ui.context import Context
 from ui.forms.fields import Row
+from ui.forms.preview import ROWS, Preview
 from ui.forms.records import Group, variant_records
 from ui.forms.reset_menu import attach_reset_menu
 from ui.forms.visibility import is_shown
@@ -27,6 +28,7 @@ class GroupCard:
         self.group = group
         self.rows: dict[str, Row] = {}
         self.card = Card(master, context.theme, group.title)
+        self.preview: Preview | None = None
         self._context = context
         self._kept: set[str] = set()  # shown since the level was last set; stays visible while it is edited
         self._forced: set[str] = set()  # opened by a link
@@ -42,6 +44,12 @@ class GroupCard:
             for line, inner in self._variant_lines(index, record):
                 self._add(inner, line, is_inner=True)
                 yield
+        function = next((r.setting.preview for r in self.group.records if r.setting.preview), "")
+        if function:
+            last_line = len(self.group.records) * _LINES_PER_RECORD * 2  # a row has two lines: for its note
+            self.preview = Preview(self.card.body, self._context, function, line=last_line)
+            self._follow_preview()
+            yield
 
     def update(self) -> None:
         """Show the relevant rows, with the fields of the chosen variants."""
@@ -50,10 +58,13 @@ class GroupCard:
                 self._renew_variant(index, record)
         for row in self.rows.values():
             row.set_shown(self._is_shown(row.record))
+        self._follow_preview()
 
     def num_rows_shown(self) -> int:
-        """Return the number of rows the card shows once built."""
-        return sum(self._is_shown(record) for record in self._records())
+        """Return the number of rows the card shows once built, with the height of its preview."""
+        num_rows = sum(self._is_shown(record) for record in self._records())
+        has_preview = any(record.setting.preview for record in self.group.records)
+        return num_rows + ROWS if num_rows and has_preview else num_rows
 
     def force(self, path: str) -> Row | None:
         """Show a field regardless of its level; return its row, if the card has it."""
@@ -90,6 +101,11 @@ class GroupCard:
         """Yield the fields of the chosen variant with their grid lines, right below the choice."""
         if record.kind == "section":
             yield from enumerate(variant_records(self._context.form.config, record), index * _LINES_PER_RECORD + 1)
+
+    def _follow_preview(self) -> None:
+        """Draw the preview while any row is shown."""
+        if self.preview is not None:
+            self.preview.follow(is_shown=any(self._is_shown(record) for record in self._records()))
 
     def _is_shown(self, record: FieldRecord) -> bool:
         if record.path in self._forced or self._context.form.draft(record.path) is not None:

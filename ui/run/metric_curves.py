@@ -81,7 +81,7 @@ def shown_names(curves: Curves) -> list[str]:
 
 
 def has_method_metrics(curves: Curves) -> bool:
-    """Return whether any curve is one of the method's own, which says more than the loss."""
+    """Return whether any curve is one of the method's own, which shows more than the loss."""
     return any((metric := metric_of(name)) is not None and metric.is_of_method for name in curves)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from modules.config.imports.kohya_values import Args, arguments_of, flag_of, is_set, number_of, pop_first
+from modules.config.imports.kohya_noise import noise
+from modules.config.imports.kohya_values import Args, arguments_of, flag_of, number_of, pop_first
 from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.system.problem import Problem, shown
 
@@ -64,6 +65,7 @@ def learning(given: Args, result: Tree, notes: Notes) -> None:
     _schedule(given, result, notes)
     _precision(given, result)
     _loss(given, result, notes)
+    noise(given, result)
 
 
 def _length(given: Args, result: Tree, notes: Notes) -> None:
@@ -187,8 +189,6 @@ def _loss(given: Args, result: Tree, notes: Notes) -> None:
         put(result, "training.loss.gamma", gamma)
     elif is_debiased:
         put(result, "training.loss.weighting", "debiased")
-    if (offset := number_of(pop_first(given, "noise_offset"))) and is_set(offset):
-        put(result, "training.noise.offset_weight", offset)
 
 
 def _elementwise_loss(given: Args, result: Tree, notes: Notes) -> None:

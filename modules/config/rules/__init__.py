@@ -14,13 +14,14 @@ from modules.config.rules.fused import fused_backward_pass
 from modules.config.rules.images import augmentations, concepts, conditioning_images, samples, sizes
 from modules.config.rules.learning import dropped_prompts, prompts_for_images, roles_of_images
 from modules.config.rules.loss import loss_strengths, p2_gamma, unused_loss_settings
+from modules.config.rules.noise import noise_without_effect, noising_strengths, timestep_distribution
 from modules.config.rules.offload import offloaded_layers
 from modules.config.rules.optimizers import one_learning_rate, optimizer_fields
 from modules.config.rules.pairs import pairs
 from modules.config.rules.rates import plausible_learning_rate
 from modules.config.rules.rewards import masked_training, method_settings, reward_limits, reward_models
 from modules.config.rules.supported import supported
-from modules.config.rules.training import low_precision_updates, noising_strengths, something_is_trained, stops
+from modules.config.rules.training import low_precision_updates, something_is_trained, stops
 from modules.config.rules.validation import validation
 from modules.config.schema import Config
 from modules.system.problem import Problem
@@ -54,6 +55,8 @@ RULES: tuple[Rule, ...] = (
     low_precision_updates,
     mixed_16_bit,
     noising_strengths,
+    timestep_distribution,
+    noise_without_effect,
     stops,
     validation,
     offloaded_layers,

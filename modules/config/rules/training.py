@@ -58,18 +58,6 @@ def low_precision_updates(config: Config) -> Iterator[Problem]:
             )
 
 
-def noising_strengths(config: Config) -> Iterator[Problem]:
-    """Yield a problem if no timestep lies between the lowest and the highest noising strength."""
-    noise = config.training.noise
-    if noise.min_strength >= noise.max_strength:
-        yield Problem(
-            "training.noise.min_strength",
-            f"The min noising strength of {noise.min_strength:g} is not below the max of {noise.max_strength:g}: no "
-            "timestep is left to train.",
-            advice="Lower the min noising strength, or raise the max.",
-        )
-
-
 def stops(config: Config) -> Iterator[Problem]:
     """Yield problems with parts that stop at once, never, or all before the end. Steps are checked with the images."""
     epochs = config.training.epochs

@@ -6,7 +6,12 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from modules.settings.field import Section, Setting, When
+from modules.diffusion.timesteps.registry import DEFAULT_DISTRIBUTION, DISTRIBUTIONS, distribution_labels
+from modules.diffusion.timesteps.sampling import TimestepSampling
+from modules.settings.field import Section, Setting, When, one_of
+
+_WEIGHTED = When("distribution", tuple(s.name for s in DISTRIBUTIONS.values() if s.uses_weight))
+_BIASED = When("distribution", tuple(s.name for s in DISTRIBUTIONS.values() if s.uses_bias))
 
 
 class Noise(Section):
@@ -22,31 +27,95 @@ class Noise(Section):
             "learned. 0.05 to 0.1 is usual.",
             group="Noise",
             level="advanced",
-            not_yet="refused",
         ),
     ] = 0.0
     generalized_offset: Annotated[
         bool,
         Setting(
             "Generalized offset noise",
-            "Scales offset noise with the noise level, instead of the same at all timesteps.",
+            "Scales offset noise with the noise level, instead of the same at all timesteps: in full at the last one, "
+            "almost none on nearly clean images.",
             group="Noise",
             level="advanced",
-            not_yet="refused",
         ),
     ] = False
+    offset_random_strength: Annotated[
+        bool,
+        Setting(
+            "Random offset strength",
+            "Multiplies the offset noise of each image by a random number from 0 to 1.",
+            group="Noise",
+            level="advanced",
+        ),
+    ] = False
+    offset_adaptive_scale: Annotated[
+        float,
+        Ge(-100),
+        Le(100),
+        Setting(
+            "Adaptive offset scale",
+            "Adds this times the absolute mean of each latent channel to the weight of the offset noise, so that dark "
+            "and bright images get more of it.",
+            group="Noise",
+            level="advanced",
+        ),
+    ] = 0.0
     perturbation_weight: Annotated[
         float,
         Ge(0),
         Le(100),
         Setting(
             "Perturbation noise",
-            "Adds a second sample of noise with this weight (Ning et al. 2023).",
+            "Adds a second sample of noise with this weight to the noisy latents and to the target, which only raises "
+            "the variance of the noise.",
             group="Noise",
             level="advanced",
-            not_yet="refused",
         ),
     ] = 0.0
+    input_perturbation: Annotated[
+        float,
+        Ge(0),
+        Le(100),
+        Setting(
+            "Input perturbation",
+            "Adds a second sample of noise with this weight to the noisy latents, but not to the target, so that the "
+            "model learns to correct its own errors (Ning et al. 2023). 0.1 is usual.",
+            group="Noise",
+            level="advanced",
+        ),
+    ] = 0.0
+    input_perturbation_random_strength: Annotated[
+        bool,
+        Setting(
+            "Random input perturbation",
+            "Multiplies the input perturbation of each image by a random number from 0 to 1.",
+            group="Noise",
+            level="advanced",
+        ),
+    ] = False
+    pyramid_iterations: Annotated[
+        int,
+        Ge(0),
+        Le(16),
+        Setting(
+            "Pyramid noise levels",
+            "Adds coarser and coarser noise in this many levels, so that the model learns large areas of light and "
+            "shadow (multi-resolution noise). 6 to 10 is usual; 0 is off.",
+            group="Noise",
+            level="advanced",
+        ),
+    ] = 0
+    pyramid_discount: Annotated[
+        float,
+        Ge(0),
+        Le(1),
+        Setting(
+            "Pyramid noise discount",
+            "How strong each level is compared with the level before. 0.1 to 0.3 is usual.",
+            group="Noise",
+            level="advanced",
+        ),
+    ] = 0.3
     min_strength: Annotated[
         float,
         Ge(0),
@@ -54,7 +123,7 @@ class Noise(Section):
         Setting(
             "Min noising strength",
             "Timesteps below this fraction of the range are not trained.",
-            group="Noise",
+            group="Timesteps",
             level="advanced",
         ),
     ] = 0.0
@@ -65,31 +134,21 @@ class Noise(Section):
         Setting(
             "Max noising strength",
             "Timesteps above this fraction of the range are not trained.",
-            group="Noise",
+            group="Timesteps",
             level="advanced",
         ),
     ] = 1.0
     distribution: Annotated[
-        Literal["uniform", "sigmoid", "logit_normal", "heavy_tail", "cos_map", "inverted_parabola", "beta"],
+        str,
+        *one_of(distribution_labels),
         Setting(
             "Timestep distribution",
-            "How often each timestep is trained. The models were trained with the uniform distribution.",
-            group="Noise",
+            f"How often each timestep is trained. {' '.join(spec.help for spec in DISTRIBUTIONS.values())}",
+            group="Timesteps",
             level="advanced",
-            choice_labels={
-                "uniform": "Uniform",
-                "sigmoid": "Sigmoid",
-                "logit_normal": "Logit-normal",
-                "heavy_tail": "Heavy tail",
-                "cos_map": "Cosine map",
-                "inverted_parabola": "Inverted parabola",
-                "beta": "Beta",
-            },
-            not_yet_choices=frozenset(
-                {"sigmoid", "logit_normal", "heavy_tail", "cos_map", "inverted_parabola", "beta"}
-            ),
+            preview="modules.config.timestep_preview:timestep_preview",
         ),
-    ] = "uniform"
+    ] = DEFAULT_DISTRIBUTION
     noising_weight: Annotated[
         float,
         Ge(-1000),
@@ -97,9 +156,9 @@ class Noise(Section):
         Setting(
             "Noising weight",
             "The distribution's first parameter: steepness, spread, or alpha of Beta.",
-            group="Noise",
+            group="Timesteps",
             level="advanced",
-            applies_when=When("distribution", ("sigmoid", "logit_normal", "heavy_tail", "inverted_parabola", "beta")),
+            applies_when=_WEIGHTED,
         ),
     ] = 0.0
     noising_bias: Annotated[
@@ -109,9 +168,9 @@ class Noise(Section):
         Setting(
             "Noising bias",
             "Shifts the distribution: above 0 to more noise, below 0 to less; beta of Beta.",
-            group="Noise",
+            group="Timesteps",
             level="advanced",
-            applies_when=When("distribution", ("sigmoid", "logit_normal", "inverted_parabola", "beta")),
+            applies_when=_BIASED,
         ),
     ] = 0.0
     shift: Annotated[
@@ -121,8 +180,41 @@ class Noise(Section):
         Setting(
             "Shift",
             "Shifts all timesteps to more noise (above 1) or less (below 1), as for large images.",
-            group="Noise",
+            group="Timesteps",
             level="advanced",
-            not_yet="refused",
         ),
     ] = 1.0
+    dynamic_shift: Annotated[
+        bool,
+        Setting(
+            "Dynamic shift",
+            "Also multiplies the shift by the square root of the pixels of an image over those of the model's own "
+            "resolution: larger images are trained with more noise, smaller ones with less.",
+            group="Timesteps",
+            level="advanced",
+        ),
+    ] = False
+    stratification: Annotated[
+        Literal["off", "stratified", "antithetic"],
+        Setting(
+            "Stratified timesteps",
+            "Spreads the timesteps of the images of a step evenly over the distribution, so that the loss varies less "
+            "from step to step at no cost. Antithetic also mirrors them: each low timestep comes with a high one.",
+            group="Timesteps",
+            level="advanced",
+            choice_labels={"off": "Off", "stratified": "Stratified", "antithetic": "Antithetic"},
+        ),
+    ] = "off"
+
+
+def timestep_sampling_of(noise: Noise) -> TimestepSampling:
+    """Return how timesteps are sampled with these settings."""
+    return TimestepSampling(
+        distribution=noise.distribution,
+        weight=noise.noising_weight,
+        bias=noise.noising_bias,
+        shift=noise.shift,
+        is_dynamic=noise.dynamic_shift,
+        strengths=(noise.min_strength, noise.max_strength),
+        stratification=noise.stratification,
+    )

@@ -100,6 +100,7 @@ SPEC = MethodSpec(
     ),
     held_out_reward=lambda settings: settings.held_out_reward,
     learns_from=lambda settings: "prompts",
+    adds_noise=lambda settings: False,
     needs_reference=lambda settings: settings.kl_weight > 0,
     steps_per_group=lambda settings: settings.inner_epochs,
     reports=lambda settings: fields.reports(

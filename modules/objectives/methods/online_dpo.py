@@ -267,6 +267,7 @@ SPEC = MethodSpec(
     needs_reference=lambda settings: settings.reference == "original",
     keeps_reference_copy=lambda settings: settings.reference == "refreshed",
     steps_per_group=lambda settings: settings.updates_per_rollout,
+    adds_noise=lambda settings: settings.pairs == "images",
     reports=lambda settings: fields.reports(kl_weight=0.0, samples_per_prompt=settings.samples_per_prompt),
     splits_batches=True,
     problems=_problems,

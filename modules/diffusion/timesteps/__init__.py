@@ -1,0 +1,1 @@
+"""Timestep distributions: how often each timestep of the noise schedule is trained."""

@@ -1,0 +1,87 @@
+"""Drawing timesteps: uniform numbers from seeds, mapped through the table of cumulative probabilities."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from modules.diffusion.noise import generator_for, uniform_timesteps
+from modules.diffusion.timesteps.sampling import Stratification, TimestepSampling, timesteps_between
+from modules.system.devices import Device, move
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPosition:
+    """A micro-batch of `num_samples` images within its accumulation group; all random numbers derive from it.
+
+    `group_start` is the number of the group's images before it, and `group_samples` that of all its images. The
+    micro-batches of a group share its strata. `group_samples` is 0 if the group is not known: then the micro-batch has
+    strata of its own.
+    """
+
+    step: int
+    micro_batch: int
+    num_samples: int
+    group_start: int = 0
+    group_samples: int = 0
+
+
+def draw_timesteps(
+    sampling: TimestepSampling,
+    position: BatchPosition,
+    *,
+    run_seed: int,
+    num_timesteps: int,
+    relative_size: float,
+    device: Device,
+) -> torch.Tensor:
+    """Return the timesteps of a micro-batch, int64 of shape (B,).
+
+    `relative_size` is the number of an image's latents over that of the model's own resolution.
+    """
+    counters = (position.step, position.micro_batch)
+    if sampling.is_plain:
+        return uniform_timesteps(
+            position.num_samples,
+            num_timesteps=num_timesteps,
+            generator=generator_for(run_seed, "timesteps", *counters),
+            device=device,
+            strengths=sampling.strengths,
+        )
+    among = timesteps_between(sampling.strengths, num_timesteps=num_timesteps)
+    table = torch.tensor(
+        sampling.cumulative(num_timesteps=num_timesteps, relative_size=relative_size), dtype=torch.float64
+    )
+    uniforms_B = _uniforms_of(sampling.stratification, position, run_seed)
+    index_B = torch.searchsorted(table, uniforms_B, right=True) - 1
+    return move(index_B.clamp(0, len(among) - 1) + among.start, device)
+
+
+def _uniforms_of(stratification: Stratification, position: BatchPosition, run_seed: int) -> torch.Tensor:
+    """Return the uniform numbers of a micro-batch, float64 of shape (B,)."""
+    counters = (position.step, position.micro_batch)
+    if stratification == "off":
+        generator = generator_for(run_seed, "timesteps", *counters)
+        return torch.rand(position.num_samples, dtype=torch.float64, generator=generator)
+    if not position.group_samples:
+        generator = generator_for(run_seed, "timestep strata", *counters)
+        return stratified_uniforms(position.num_samples, stratification, generator)
+    generator = generator_for(run_seed, "timestep strata", position.step)
+    uniforms_G = stratified_uniforms(position.group_samples, stratification, generator)
+    return uniforms_G[position.group_start : position.group_start + position.num_samples]
+
+
+def stratified_uniforms(num_samples: int, stratification: Stratification, generator: torch.Generator) -> torch.Tensor:
+    """Return one uniform number from each of `num_samples` equal parts of [0, 1], in random order; float64, (N,).
+
+    Each is uniform over [0, 1] by itself, so the mean loss keeps its expectation, and its variance falls (Owen 2013,
+    "Monte Carlo theory, methods and examples", sections 8.2 and 8.4). "antithetic" also mirrors the numbers: with u,
+    1 - u is among them.
+    """
+    parts_N = torch.rand(num_samples, dtype=torch.float64, generator=generator)
+    uniforms_N = (torch.arange(num_samples, dtype=torch.float64) + parts_N) / num_samples
+    if stratification == "antithetic":
+        half = num_samples // 2
+        uniforms_N[num_samples - half :] = (1.0 - uniforms_N[:half]).flip(0)
+    return uniforms_N[torch.randperm(num_samples, generator=generator)]
