@@ -7,7 +7,10 @@ from typing import Any
 
 from modules.config.codec import encode
 from modules.config.schema import Config
-from modules.settings.field import records_of
+from modules.settings.edit import get_path
+from modules.settings.field import Section, records_of
+
+_LEARNING = ("training.learning_rate", "training.schedule.", "training.optimizer.")
 
 
 def differing_paths(one: Config, other: Config) -> list[str]:
@@ -36,7 +39,23 @@ def fixed_on_resume(one: Config, other: Config) -> list[str]:
         for inner in records_of(record.item)
         if inner.setting.changeable_on_resume
     }
+    free |= {f"{path}.{name}" for path, name in _changeable_of_variants(one, other)}
     return [p for p in differing_paths(one, other) if not any(p == f or p.startswith(f + ".") for f in free)]
+
+
+def changed_learning(one: Config, other: Config) -> list[str]:
+    """Return the differing paths of the learning rates, their schedule and the weight decay, which may change."""
+    return [p for p in differing_paths(one, other) if p.startswith(_LEARNING) or p.endswith(".learning_rate")]
+
+
+def _changeable_of_variants(one: Config, other: Config) -> Iterator[tuple[str, str]]:
+    """Yield the fields that may change of each variant that both configs have, such as the same optimizer's."""
+    for record in records_of(Config):
+        if record.kind == "section" and get_path(one, record.path).name == get_path(other, record.path).name:
+            variant: type[Section] = type(get_path(one, record.path))
+            for inner in records_of(variant):
+                if inner.setting.changeable_on_resume:
+                    yield record.path, inner.name
 
 
 def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -13,7 +13,7 @@ _NUM_BARS = 50
 _NUM_TIMESTEPS = 1000
 
 
-def timestep_preview(config: Config) -> BarPreview:
+def timestep_preview(config: Config, total_steps: int = 0) -> BarPreview:
     """Return how often each fiftieth of the timesteps is trained, at the first of the resolutions.
 
     Only the dynamic shift depends on the resolution.

@@ -1,4 +1,4 @@
-"""What methods report of a step beside its loss: one record each. Torch-free: the window draws its curves from them.
+"""What a step reports beside its loss, mostly by its method: one record each. Torch-free: the window draws its curves.
 
 A method reports a value by its name, or by a name below it, such as "reward/pickscore".
 """
@@ -38,6 +38,12 @@ METRICS: Mapping[str, Metric] = {
             "1.",
             "low",
             is_of_method=False,
+        ),
+        Metric(
+            "effective_rate",
+            "Effective learning rate",
+            "The learning rate that the optimizer has found itself, scaled by the learning rate and its schedule.",
+            "steady",
         ),
         Metric("reward", "Reward", "The mean reward of the images sampled for training.", "high"),
         Metric("reward_std", "Reward spread", "The standard deviation of the rewards of a rollout.", "steady"),

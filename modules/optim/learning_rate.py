@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from modules.optim.schedule_registry import SCHEDULES
-from modules.optim.schedule_spec import ScheduleSettings
+from modules.optim.schedule_spec import Position, ScheduleSettings
+from modules.system.errors import DarkroomError
+
+_MAX_TRIED = 200
 
 
 def warmup_length(settings: ScheduleSettings, total_steps: int) -> int:
@@ -13,19 +17,34 @@ def warmup_length(settings: ScheduleSettings, total_steps: int) -> int:
     return settings.warmup_steps or math.ceil(settings.warmup_share * total_steps)
 
 
-def learning_rate_factor(settings: ScheduleSettings, *, step: int, total_steps: int) -> float:
-    """Return the factor on the learning rate at a step (counted from 0), in [0, 1].
+def learning_rate_factor(
+    settings: ScheduleSettings, *, step: int, total_steps: int, epochs: int = 1, learning_rate: float = 1.0
+) -> float:
+    """Return the factor on the learning rate at a step (counted from 0): at least 0, and rarely above 1.
 
     The warm-up rises linearly and its first step is not zero. The rest of the run follows the schedule's curve, scaled
-    to lie between 1 and `min_factor`. Raises ValueError for an unsupported schedule, which preflight rejects before a
-    run.
+    to lie between 1 and `min_factor`. `learning_rate` is the one set for the run: some curves are made of rates instead
+    of factors. Raises DarkroomError where the schedule has no value.
     """
     warmup = warmup_length(settings, total_steps)
     if step < warmup:
         return (step + 1) / warmup
-    progress = min(1.0, (step - warmup) / max(1, total_steps - warmup))
-    curve = SCHEDULES[settings.name].curve
-    if curve is None:
-        raise ValueError(f"the schedule {settings.name} is not supported")
+    spec = SCHEDULES[settings.name]
+    try:
+        value = spec.curve(settings, Position(step, total_steps, warmup, epochs, learning_rate))
+    except (ValueError, ArithmeticError) as error:
+        raise DarkroomError(
+            f"The schedule {spec.label} has no learning rate at step {step:,} of {total_steps:,}: {error}.",
+            advice="Correct its settings, or choose another schedule.",
+        ) from error
     lowest: float = getattr(settings, "min_factor", 0.0)
-    return lowest + (1.0 - lowest) * curve(settings, progress)
+    return max(0.0, lowest + (1.0 - lowest) * value)
+
+
+def factors_over_run(
+    factor: Callable[[int], float], total_steps: int, *, num_points: int = _MAX_TRIED
+) -> list[tuple[int, float]]:
+    """Return steps (counted from 0) of a run, with the first and the last, and `factor(step)` of each."""
+    last = max(0, total_steps - 1)
+    steps = sorted({round(last * number / (num_points - 1)) for number in range(num_points)})
+    return [(step, factor(step)) for step in steps]

@@ -13,8 +13,13 @@ from modules.optim.schedules import (
     cosine_with_hard_restarts,
     cosine_with_restarts,
     custom,
+    expression,
+    inverse_sqrt,
     linear,
+    points,
+    polynomial,
     rex,
+    wsd,
 )
 
 _RECORDS: tuple[ScheduleSpec[Any], ...] = (
@@ -24,6 +29,11 @@ _RECORDS: tuple[ScheduleSpec[Any], ...] = (
     cosine_with_restarts.SPEC,
     cosine_with_hard_restarts.SPEC,
     rex.SPEC,
+    polynomial.SPEC,
+    inverse_sqrt.SPEC,
+    wsd.SPEC,
+    points.SPEC,
+    expression.SPEC,
     adafactor.SPEC,
     custom.SPEC,
 )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Generic, TypeVar
 
 from annotated_types import Ge, Gt, Le
 
 from modules.settings.field import Section, Setting
+from modules.system.problem import Problem
 
 # Fields that several schedules share.
 MinFactor = Annotated[
@@ -49,6 +50,31 @@ class ScheduleSettings(Section):
     ] = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A step of a run after the warm-up. Steps count from 0; `learning_rate` is the one set for the run."""
+
+    step: int
+    total_steps: int
+    warmup_steps: int = 0
+    epochs: int = 1
+    learning_rate: float = 1.0
+
+    @property
+    def progress(self) -> float:
+        """The fraction of the run after the warm-up, in [0, 1]."""
+        return min(1.0, (self.step - self.warmup_steps) / max(1, self.total_steps - self.warmup_steps))
+
+    @property
+    def epoch(self) -> float:
+        """The number of finished epochs, with the fraction of the current one."""
+        return self.step / max(1, self.total_steps) * self.epochs
+
+
+def _nothing_wrong(settings: ScheduleSettings) -> Iterator[Problem]:
+    return iter(())
+
+
 Settings = TypeVar("Settings", bound=ScheduleSettings)
 
 
@@ -56,13 +82,17 @@ Settings = TypeVar("Settings", bound=ScheduleSettings)
 class ScheduleSpec(Generic[Settings]):
     """A learning rate schedule.
 
-    `curve(settings, progress)` returns the schedule's value, from 1 down to 0; `progress` in [0, 1] is the fraction of
-    the run after the warm-up. A schedule without a curve is not supported yet.
+    `curve(settings, position)` returns the schedule's value at a step after the warm-up: from 1 down to 0, or any
+    number of at least 0 where the settings have no `min_factor`. It may raise ValueError or ArithmeticError with the
+    reason why there is none. `problems(settings)` yields the problems of its own fields, with the fields' names.
+    `is_of_optimizer`: the optimizer chooses its learning rate itself (`OptimizerSpec.chooses_rate`).
     """
 
     settings: type[Settings]
     label: str
-    curve: Callable[[Settings, float], float] | None = None
+    curve: Callable[[Settings, Position], float]
+    problems: Callable[[Settings], Iterator[Problem]] = _nothing_wrong
+    is_of_optimizer: bool = False
 
     @property
     def name(self) -> str:
@@ -73,8 +103,3 @@ class ScheduleSpec(Generic[Settings]):
     def help(self) -> str:
         """A one-sentence description."""
         return (self.settings.__doc__ or "").strip().splitlines()[0]
-
-    @property
-    def is_supported(self) -> bool:
-        """Whether runs can use it; preflight rejects an unsupported schedule by name."""
-        return self.curve is not None

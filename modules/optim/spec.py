@@ -12,6 +12,8 @@ from modules.system.package import Package
 from modules.system.problem import Problem
 
 Shape = tuple[int, ...]
+EffectiveRate = Callable[[Mapping[str, Any]], Any]
+"""From a parameter group to its effective learning rate: a float, a tensor of shape (), or None if not known yet."""
 
 
 class OptimizerSettings(Section):
@@ -99,7 +101,11 @@ class OptimizerSpec(Generic[Settings]):
     `steps_at_once`: its step needs all weights together; any other optimizer steps a slice at a time. `group_state`
     names the state it keeps in its parameter groups rather than per weight. `has_one_rate`: all parts must have the
     same learning rate. `has_evaluation_mode`: the weights it trains are not the ones to validate, sample or save with
-    (schedule-free). `needs_gpu`: its step runs only on a GPU. `saves_memory`: advice on memory recommends it.
+    (schedule-free). `effective_rate(group)` returns the rate with which a parameter group is updated, where the
+    optimizer finds it itself: from the group's own entries, such as `group["d"] * group["lr"]`, without reading
+    tensors. It is read after each step and reported (`effective_rates.py`). `chooses_rate(settings)`: it ignores the
+    learning rate and its schedule, where it can choose its own. `needs_gpu`: its step runs only on a GPU.
+    `saves_memory`: advice on memory recommends it.
     """
 
     settings: type[Settings]
@@ -115,6 +121,8 @@ class OptimizerSpec(Generic[Settings]):
     group_state: tuple[str, ...] = ()
     has_one_rate: bool = False
     has_evaluation_mode: bool = False
+    effective_rate: EffectiveRate | None = None
+    chooses_rate: Callable[[Settings], bool] | None = None
     needs_gpu: bool = False
     saves_memory: bool = False
 

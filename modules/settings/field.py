@@ -82,8 +82,8 @@ class Setting:
     `not_yet` marks a field that files may contain but the engine does not support yet: with a value other than the
     default, the start is refused if the setting would change training, and a warning is given if it would not.
     `not_yet_choices` are the choices, or the variants, that are handled in the same way.
-    `preview` names the function that returns a `BarPreview` of the whole config, as "module:function"; the window draws
-    it below the field's group.
+    `preview` names the function that returns a `BarPreview` of the whole config and the number of steps (0 if unknown),
+    as "module:function"; the window draws it below the field's group, or below the fields of the chosen variant.
     """
 
     label: str

@@ -1,4 +1,4 @@
-"""What the window draws below a group of fields: the effect of their values, as bars. Computed without Tk or torch."""
+"""What the window draws below a group of fields: the effect of their values, as bars or a line. No Tk, no torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class BarPreview:
     """Bars from left to right, the words at both ends of their axis, and a caption.
 
     `reference` is the height of a dashed line to compare with. If nothing can be drawn there are no bars, and the
-    caption is the reason.
+    caption is the reason. With `is_line` the bars are the points of a line.
     """
 
     bars: tuple[float, ...]
@@ -18,3 +18,4 @@ class BarPreview:
     left: str
     right: str
     caption: str
+    is_line: bool = False

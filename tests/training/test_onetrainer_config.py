@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,9 @@ def onetrainer_file(tiny_sd: Path, images: Path, tmp_path: Path) -> Path:
         "output_model_destination": str(tmp_path / "lora.safetensors"),
         "concept_file_name": "training_concepts/concepts.json",
         "concepts": None,
-        "learning_rate_scheduler": "COSINE",
+        "learning_rate_scheduler": "CUSTOM",
+        "custom_learning_rate_scheduler": "torch.optim.lr_scheduler.CosineAnnealingLR",
+        "scheduler_params": [{"key": "T_max", "value": "%SCHEDULER_STEPS%"}],
         "learning_rate": 0.003,
         "learning_rate_warmup_steps": 4.0,
         "epochs": 4,
@@ -83,6 +86,8 @@ def test_it_loads_and_trains(onetrainer_file: Path, tmp_path: Path) -> None:
     assert len(steps) == 12  # five images in windows of two: three steps, in each of four epochs
     # Four batches of warm-up are two updates: the first has half of each part's rate.
     assert steps[0].learning_rates == pytest.approx({"unet": 0.001, "text_encoder": 0.0015})
+    # The ninth of the schedule's ten steps.
+    assert steps[-1].learning_rates == pytest.approx({"unet": 0.002 * (1 + math.cos(math.pi * 0.9)) / 2})
     assert [s.training_parts for s in steps[5:7]] == [("unet", "text_encoder"), ("unet",)]
     # A step of theirs was a batch: four of them are two optimizer updates of ours.
     assert [v.step for v in ran.of(ValidationFinished)] == [0, 2, 4, 6, 8, 10, 12]

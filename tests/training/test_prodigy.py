@@ -161,6 +161,9 @@ def test_a_run_finds_its_rate_and_resumes_bit_for_bit(tiny_sd: Path, images: Pat
     assert first.keys() == {f"group {p}|{k}" for p in PARTS for k in ("d", "d_max", "d_numerator", "k")}
     assert last.keys() == {key for key in first if "unet" in key}
     assert last["group unet|d"] > 1e-4
+    steps = ran.of(StepFinished)
+    assert steps[0].effective_rates == dict.fromkeys(PARTS, steps[0].effective_rates["unet"])
+    assert steps[-1].effective_rates == {"unet": pytest.approx(last["group unet|d"])}
     assert last["group unet|k"] == len(ran.of(StepFinished))
     for backup in backups[:3]:
         assert_equal_tensors(ran.weights, run(config, resume_from=Path(backup)).weights)

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from modules.config.codec import save_file
 from modules.config.schema import Config
+from modules.settings.edit import set_path
 from modules.system.paths import PROGRAM_ROOT
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
@@ -200,13 +201,46 @@ def test_a_finished_run_reports_it_and_resumes_with_more_epochs(tiny_sd: Path, i
     assert_equal_tensors(straight.weights, resumed.weights)
 
 
-def test_a_run_may_not_be_resumed_with_another_learning_rate(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+def test_a_run_resumes_with_another_rate_schedule_and_weight_decay(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+    """The optimizer's restored state used to be the only state: the options of its groups come from the settings."""
+    config = laid_over(
+        small_config(tmp_path, model=tiny_sd, images=images),
+        {"training": {"epochs": 2, "learning_rate": 1e-3, "optimizer": {"name": "adamw", "weight_decay": 0.01}}},
+    )
+    before = run(config)
+    backup = Path(before.finished.backup_path)
+    first_step = before.finished.step
+    longer: dict[str, Any] = {"epochs": 3}
+    unchanged = run(laid_over(config, {"training": longer}), resume_from=backup)
+    weights = unchanged.weights  # the next runs write to the same folder
+    assert not [w for w in unchanged.of(WarningRaised) if "changed settings" in w.message]
+
+    schedule = {"name": "points", "points": "0:0.5"}
+    changes = {"learning_rate": 4e-3, "schedule": schedule}
+    other = laid_over(config, {"training": {**longer, **changes}, "parts": {"text_encoder": {"learning_rate": 2e-3}}})
+    resumed = run(other, resume_from=backup)
+    step = resumed.of(StepFinished)[0]
+    assert (step.step, step.learning_rates) == (first_step + 1, {"unet": 2e-3, "text_encoder": 1e-3})
+    (report,) = [w.message for w in resumed.of(WarningRaised) if "changed settings" in w.message]
+    assert "training.learning_rate is 0.004 (was 0.001)" in report
+    assert "training.schedule.name is 'points' (was 'constant')" in report
+    assert "parts.text_encoder.learning_rate is 0.002 (was null)" in report
+
+    decayed = run(laid_over(config, {"training": {**longer, "optimizer": {"weight_decay": 9.0}}}), resume_from=backup)
+    assert decayed.of(StepFinished)[0].learning_rates == unchanged.of(StepFinished)[0].learning_rates
+    norm, norm_unchanged = (sum(float(t.square().sum()) for t in w.values()) for w in (decayed.weights, weights))
+    assert norm < norm_unchanged
+
+
+def test_a_run_may_not_be_resumed_with_another_optimizer(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     config = small_config(tmp_path, model=tiny_sd, images=images)
     finished = run(config).finished
-    changed = laid_over(config, {"training": {"learning_rate": 5e-4, "epochs": 4}})
+    other = laid_over(config, {"training": {"learning_rate": 1e-3, "epochs": 4}})
+    changed, _ = set_path(other, "training.optimizer", "sgd")
     ending = run(changed, resume_from=Path(finished.backup_path)).ending
     assert isinstance(ending, RunFailed)
-    assert "training.learning_rate" in ending.message
+    assert "training.optimizer.name" in ending.message
+    assert "training.learning_rate" not in ending.message
     assert "training.epochs" not in ending.message
 
 

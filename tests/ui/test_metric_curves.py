@@ -18,6 +18,7 @@ from ui.run.metric_curves import (
     has_method_metrics,
     metric_label,
     metric_tip,
+    rate_metrics,
     short_number,
     shown_names,
     smoothed,
@@ -104,3 +105,12 @@ def test_numbers_and_rollouts_as_text() -> None:
     assert image_words(SampledImage("a.png", "a cat")) == "a cat\nNo score"
     rollout = RolloutSampled(7, (image, SampledImage("b.png", "a dog", math.nan), SampledImage("c.png", "a dog", 1.0)))
     assert rollout_line(rollout) == "Step 8: 3 images of 2 prompts, mean reward 0.75"
+
+
+def test_effective_rates_are_one_curve_where_they_are_equal() -> None:
+    assert rate_metrics({"unet": 1e-4, "text_encoder": 1e-4}) == {"effective_rate": 1e-4}
+    apart = rate_metrics({"unet": 1e-4, "text_encoder": 1e-5})
+    assert apart == {"effective_rate/unet": 1e-4, "effective_rate/text_encoder": 1e-5}
+    assert shown_names(with_metrics({}, 1, apart)) == sorted(apart)
+    assert metric_label("effective_rate/unet") == "Effective learning rate: unet"
+    assert rate_metrics({}) == {}

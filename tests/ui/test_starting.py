@@ -153,9 +153,11 @@ def test_an_earlier_run_can_be_resumed(bench: Bench) -> None:
 def test_a_run_resumes_with_its_own_settings(bench: Bench, is_agreed: bool) -> None:
     backup = bench.backup(3)
     save_file(bench.form.config, backup.path / "config.json")
-    bench.form.edit_text("training.learning_rate", "0.5")
+    bench.form.edit_text("training.batch_size", "7")
     bench.form.edit_text("training.epochs", "77")  # may change
-    bench.form.edit("parts.unet.stop_after", {"n": 5, "unit": "epoch"})  # so may this
+    bench.form.edit_text("training.learning_rate", "0.5")  # so may these
+    bench.form.edit("training.optimizer.weight_decay", 0.25)
+    bench.form.edit("parts.unet.stop_after", {"n": 5, "unit": "epoch"})
     bench.form.edit("parts.unet.train", False)
     changed = bench.form.config
     bench.starter.look_for_backup()
@@ -164,7 +166,7 @@ def test_a_run_resumes_with_its_own_settings(bench: Bench, is_agreed: bool) -> N
     bench.starter.resume()
     bench.wait_until(lambda: bench.asked.calls)
     ((_title, message, _answers),) = bench.asked.asked("choose")
-    assert "Training › Learning rate" in message
+    assert "Training › Batch size" in message
     assert "Model › UNet: Train" in message
     assert "Epochs;" not in message
     if not is_agreed:
@@ -172,7 +174,8 @@ def test_a_run_resumes_with_its_own_settings(bench: Bench, is_agreed: bool) -> N
         return
     bench.wait_until(lambda: bench.engine.requests)
     config = bench.engine.requests[0].config
-    assert (config.training.learning_rate, config.training.epochs) == (1e-4, 77)
+    assert (config.training.batch_size, config.training.epochs, config.training.learning_rate) == (1, 77, 0.5)
+    assert config.training.optimizer.model_dump()["weight_decay"] == 0.25
     assert (config.part("unet").train, config.part("unet").stop_after.n) == (True, 5)
     bench.form.undo()
     assert bench.form.config == changed

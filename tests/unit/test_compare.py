@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modules.config.compare import differing_paths, fixed_on_resume
+from modules.config.compare import changed_learning, differing_paths, fixed_on_resume
 from modules.config.schema import Config
 from modules.config.sections.model import Part
 from modules.data.concept import Concept
@@ -83,7 +83,7 @@ def test_unknown_and_remembered_settings_may_differ() -> None:
 def test_all_changes_are_named_at_once_and_sorted() -> None:
     edited = Config.model_validate(
         {
-            "training": {"epochs": 99, "learning_rate": 0.5},
+            "training": {"epochs": 99, "learning_rate": 0.5, "batch_size": 3},
             "adapter": {"rank": 3},
             "parts": {"unet": {"train": False, "stop_after": {"n": 3, "unit": "epoch"}}},
             "sampling": {"prompts": [{"prompt": "x"}]},
@@ -94,8 +94,19 @@ def test_all_changes_are_named_at_once_and_sorted() -> None:
         "adapter.rank",
         "concepts",
         "parts.unet.train",
-        "training.learning_rate",
+        "training.batch_size",
     ]
+
+
+def test_the_weight_decay_of_the_same_optimizer_may_change() -> None:
+    one, other = (
+        Config.model_validate({"training": {"optimizer": {"name": "adamw", "weight_decay": w}}}) for w in (0.0, 0.5)
+    )
+    sgd = Config.model_validate({"training": {"optimizer": {"name": "sgd", "weight_decay": 0.5}}})
+    assert fixed_on_resume(one, other) == []
+    assert changed_learning(one, other) == ["training.optimizer.weight_decay"]
+    assert "training.optimizer.name" in fixed_on_resume(one, sgd)
+    assert changed_learning(one, one) == []
 
 
 def test_a_part_with_all_its_defaults_is_like_none() -> None:

@@ -12,6 +12,7 @@ from trainer.events import (
     ImagesDropped,
     ModelSaved,
     RewardMeasured,
+    StepFinished,
     ValidationFinished,
 )
 
@@ -74,3 +75,10 @@ def test_dropped_images_are_named_up_to_a_number() -> None:
     assert words(ImagesDropped(2, 1002, ("a.png", "b.png"), "/run/dropped.csv")) == (
         "Epoch 2 drops 1,002 images in partial batches, all in dropped.csv: a.png, b.png and 1,000 more."
     )
+
+
+def test_a_step_shows_the_rate_that_the_optimizer_found() -> None:
+    stream = io.StringIO()
+    step = StepFinished(1, 2, 3, 4, 8, 8, 0.5, None, 1.0, 2.0, 3.0, {"unet": 1.0}, effective_rates={"unet": 3.25e-5})
+    Console(stream).show(step)
+    assert stream.getvalue() == "training 8/8 epoch 1/2 loss 0.5000 effective rate 3.25e-05 2.0 images/s\n"

@@ -18,6 +18,7 @@ from modules.config.imports.kohya_settings import tree_of_kohya
 from modules.config.imports.kohya_values import arguments_of, sides_of
 from modules.config.imports.lora_metadata import kohya_args
 from modules.config.schema import Config
+from modules.optim.schedule_registry import SCHEDULES
 from modules.system.problem import Problem
 from tests.builders.images import draw_folder
 from tests.unit.strategies import few, garbage, steady
@@ -371,3 +372,46 @@ def test_the_command_line_accepts_them_as_configs(capsys: pytest.CaptureFixture[
     report = json.loads(capsys.readouterr().out)
     assert any("kohya config" in p["message"] for p in report["load"])
     assert any(p["path"].startswith("concepts") for p in report["problems"])
+
+
+SCHEDULES_OF_THEIRS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"lr_scheduler": "polynomial", "lr_scheduler_power": 2}, {"name": "polynomial", "power": 2.0}),
+    ({"lr_scheduler": "constant_with_warmup", "lr_warmup_steps": 0.1}, {"name": "constant", "warmup_share": 0.1}),
+    (
+        {"lr_scheduler": "cosine_with_min_lr", "lr_scheduler_min_lr_ratio": 0.2},
+        {"name": "cosine", "min_factor": 0.2},
+    ),
+    (
+        {"lr_scheduler": "inverse_sqrt", "lr_scheduler_timescale": 50},
+        {"name": "inverse_sqrt", "timescale_steps": 50},
+    ),
+    ({"lr_scheduler": "warmup_stable_decay", "lr_decay_steps": 0.3}, {"name": "wsd", "decay_share": 0.3}),
+    (
+        {"lr_scheduler_type": "CosineAnnealingLR", "lr_scheduler_args": ["T_max=100", "eta_min=1e-6"]},
+        {"name": "custom", "class_name": "CosineAnnealingLR", "arguments": "T_max = 100\neta_min = 1e-06"},
+    ),
+    ({"optimizer_type": "Adafactor", "lr_scheduler": "cosine"}, {"name": "adafactor"}),
+    ({"lr_scheduler": "adafactor:0.0001", "optimizer_type": "Adafactor"}, {"name": "adafactor"}),
+    (
+        {"optimizer_type": "Adafactor", "optimizer_args": ["relative_step=False"], "lr_scheduler": "linear"},
+        {"name": "linear"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "expected"), SCHEDULES_OF_THEIRS)
+def test_every_schedule_of_theirs_is_one_of_ours(given: dict[str, Any], expected: dict[str, Any]) -> None:
+    training = tree_of_kohya(given, [])["training"]
+    assert training["schedule"] == expected
+    assert list(SCHEDULES[expected["name"]].problems(SCHEDULES[expected["name"]].settings(**expected))) == []
+
+
+def test_a_schedule_that_is_unknown_is_named() -> None:
+    notes: list[Problem] = []
+    assert tree_of_kohya({"lr_scheduler": "piecewise_constant"}, notes)["training"]["schedule"] == {"name": "constant"}
+    assert "'piecewise_constant' is not supported here" in " ".join(n.message for n in notes)
+
+
+def test_their_adafactor_chooses_its_rate_unless_told_not_to() -> None:
+    optimizer = tree_of_kohya({"optimizer_type": "Adafactor"}, [])["training"]["optimizer"]
+    assert optimizer == {"name": "adafactor", "relative_step": True, "scale_parameter": True, "warmup_init": False}

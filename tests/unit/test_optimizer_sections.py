@@ -22,6 +22,7 @@ from modules.config.migrations.onetrainer_optimizers import (
 from modules.config.migrations.onetrainer_schedules import schedule_from
 from modules.config.rules.optimizers import optimizer_fields
 from modules.config.schema import Config
+from modules.optim.learning_rate import learning_rate_factor
 from modules.optim.registry import OPTIMIZERS
 from modules.optim.schedule_registry import SCHEDULES
 from modules.settings.edit import set_path
@@ -265,7 +266,7 @@ def test_schedules_are_converted_with_their_fields() -> None:
 
 
 def test_a_custom_schedule_keeps_its_class_and_arguments() -> None:
-    tree = {
+    tree: dict[str, Any] = {
         "learning_rate_scheduler": "CUSTOM",
         "custom_learning_rate_scheduler": "torch.optim.lr_scheduler.StepLR",
         "scheduler_params": [{"key": "step_size", "value": "%EPOCH_STEPS%"}, {"key": "gamma", "value": 0.5}],
@@ -279,6 +280,11 @@ def test_a_custom_schedule_keeps_its_class_and_arguments() -> None:
         "arguments": "step_size = %EPOCH_STEPS%\ngamma = 0.5",
     }
     assert (left, notes) == ({}, [])
+    tree["scheduler_params"] = [{"key": "step_size", "value": "%STEPS_PER_EPOCH%"}, {"key": "gamma", "value": "0.5"}]
+    settings = SCHEDULES["custom"].settings.model_validate(schedule(tree)[0])
+    assert not list(SCHEDULES["custom"].problems(settings))
+    factors = [learning_rate_factor(settings, step=s, total_steps=30, epochs=3) for s in (0, 9, 10, 29)]
+    assert factors == [1.0, 1.0, 0.5, 0.25]
     _, left, notes = schedule({**tree, "scheduler_params": [{"key": "a\nb", "value": 1}]})
     assert left == {"scheduler_params": [{"key": "a\nb", "value": 1}]}
     assert [n.path for n in notes] == ["training.schedule.arguments"]

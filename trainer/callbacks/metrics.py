@@ -58,6 +58,7 @@ class Metrics:
                 num_skipped=now.num_skipped,
                 metrics=outcome.metrics,
                 gradient_norms=outcome.gradient_norms,
+                effective_rates=outcome.effective_rates,
             )
         )
         if self._log is not None:
@@ -93,5 +94,7 @@ class Metrics:
             log.scalar(f"gradient_norm/{unit}", norm, step)
         for part, rate in view.outcome.learning_rates.items():
             log.scalar(f"lr/{part}", rate, step)
+        for part, rate in view.outcome.effective_rates.items():
+            log.scalar(f"effective_lr/{part}", rate, step)
         for name, value in view.outcome.metrics.items():
             log.scalar(f"{name}/train_step", value, step)

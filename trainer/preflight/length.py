@@ -10,7 +10,10 @@ from modules.config.schema import Config
 from modules.data.dataset import Dataset, concept_repeats_of
 from modules.data.plans import EpochPlans
 from modules.families.registry import FAMILIES
+from modules.optim.learning_rate import factors_over_run, learning_rate_factor
+from modules.optim.schedule_registry import SCHEDULES
 from modules.settings.every import Every
+from modules.system.errors import DarkroomError
 from modules.system.problem import Problem, count
 
 _MAX_NAMED = 20
@@ -38,6 +41,7 @@ def problems_of_length(config: Config, training: Dataset, plans: EpochPlans) -> 
     yield from _batches(config, training)
     yield from _ema(config, total_steps)
     yield from _warm_up(config, total_steps)
+    yield from _schedule(config, total_steps)
     yield from _stops(config, plans, total_steps)
 
 
@@ -123,7 +127,7 @@ def _ema(config: Config, total_steps: int) -> Iterator[Problem]:
 
 
 def _warm_up(config: Config, total_steps: int) -> Iterator[Problem]:
-    warmup_steps = getattr(config.training.schedule, "warmup_steps", 0)
+    warmup_steps = config.training.schedule.warmup_steps
     if warmup_steps >= total_steps:
         yield Problem(
             "training.schedule",
@@ -131,6 +135,33 @@ def _warm_up(config: Config, total_steps: int) -> Iterator[Problem]:
             f"{count(total_steps, 'step')}. The learning rate never reaches its full value.",
             "warning",
             "Shorten the warm-up.",
+        )
+
+
+def _schedule(config: Config, total_steps: int) -> Iterator[Problem]:
+    """Yield a problem where the schedule has no learning rate at one of some steps of the run, or is always 0."""
+    training = config.training
+    if any(SCHEDULES[training.schedule.name].problems(training.schedule)):
+        return  # the rules report them
+    try:
+        points = factors_over_run(
+            lambda step: learning_rate_factor(
+                training.schedule,
+                step=step,
+                total_steps=total_steps,
+                epochs=training.epochs,
+                learning_rate=training.learning_rate,
+            ),
+            total_steps,
+        )
+    except DarkroomError as error:
+        yield Problem("training.schedule", error.message, advice=error.advice)
+        return
+    if not any(factor for _, factor in points):
+        yield Problem(
+            "training.schedule",
+            "The schedule makes the learning rate 0 for the whole run: nothing is trained.",
+            advice="Correct its settings, or choose another schedule.",
         )
 
 

@@ -1,4 +1,4 @@
-"""Resuming a run: settings that differ from those it was started with, but must not."""
+"""Resuming a run: settings that differ from those it was started with."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from modules.config.codec import load_file
-from modules.config.compare import fixed_on_resume
+from modules.config.compare import changed_learning, fixed_on_resume
 from modules.config.schema import Config
 from modules.settings.edit import get_path
 from modules.system.errors import DarkroomError
@@ -16,6 +16,8 @@ from trainer.run_folder.backup import find_backup
 
 def problems_of_resume(config: Config, place: Path) -> Iterator[Problem]:
     """Yield what prevents resuming from a backup, a run's folder or a workspace, each setting by its field.
+
+    Learning rates, their schedule and the weight decay may change: a warning names the old and the new value.
 
     File sizes and the config of the backup are checked; the run itself verifies the hashes.
     """
@@ -36,6 +38,21 @@ def problems_of_resume(config: Config, place: Path) -> Iterator[Problem]:
             f"The run was started with {before}, and the setting is now {now}. It cannot change when a run is resumed.",
             advice="Set it back, or start a new run.",
         )
+
+    for path, before, now in learning_changes(loaded.config, config):
+        yield Problem(
+            path,
+            f"The run was started with {before}, and resumes with {now}.",
+            "warning",
+            "Set it back if this is not intended.",
+        )
+
+
+def learning_changes(before: Config, now: Config) -> Iterator[tuple[str, str, str]]:
+    """Yield the path, the old and the new value of each changed learning rate, schedule setting and weight decay."""
+    for path in changed_learning(before, now):
+        if path not in fixed_on_resume(before, now):
+            yield path, _value(before, path), _value(now, path)
 
 
 def _value(config: Config, path: str) -> str:

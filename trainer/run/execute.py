@@ -34,6 +34,7 @@ from trainer.data.hub_datasets import hub_cache_dir, hub_datasets, with_local_fo
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, WarningRaised
 from trainer.launch import RunRequest
 from trainer.phases import phase_facts
+from trainer.preflight.resume import learning_changes
 from trainer.run.checkpoint import SavedState, read_state
 from trainer.run.data import build_loaders, caches_of
 from trainer.run.downloads import DownloadMeter
@@ -117,6 +118,7 @@ def execute(request: RunRequest, *, log: EventLog, desk: CommandDesk, clocks: Cl
         log.open(run_dir)
         if backup:
             _report_abandoned(backup, request.config.backup.keep, log)
+            _report_changes(backup, request.config, log)
             backup = make_newest(backup, now=clocks.now())
         carry_out(
             RunSetup(
@@ -194,8 +196,8 @@ def _check_resume(config: Config, backup: BackupInfo) -> SavedState:
     if changed:
         raise DarkroomError(
             f"These settings differ from those the run was started with: {', '.join(changed)}.",
-            advice="Set them back, or start a new run. Only settings such as epochs, samples, backups and the output "
-            "destination may change.",
+            advice="Set them back, or start a new run. Only settings such as epochs, learning rates, samples, "
+            "backups and the output destination may change.",
         )
     return read_state(backup.path)
 
@@ -205,6 +207,14 @@ def _is_complete(config: Config, backup: BackupInfo, saved: SavedState) -> bool:
     destination = from_root(config.output.destination)
     places = (destination, backup.run_dir / "save" / destination.name)
     return saved.counters.epoch >= config.training.epochs and any(place.exists() for place in places)
+
+
+def _report_changes(backup: BackupInfo, config: Config, log: EventLog) -> None:
+    """Report how the learning rates, their schedule and the weight decay differ from those at the start of the run."""
+    changes = list(learning_changes(load_file(backup.path / "config.json").config, config))
+    if changes:
+        words = "; ".join(f"{path} is {now} (was {before})" for path, before, now in changes)
+        log.emit(WarningRaised(f"The run resumes with changed settings: {words}."))
 
 
 def _report_abandoned(backup: BackupInfo, keep: int, log: EventLog) -> None:

@@ -15,6 +15,7 @@ from modules.optim.ema import Ema
 from modules.optim.learning_rate import learning_rate_factor
 from modules.optim.max_norm import LoraWeights, NormLimit
 from modules.optim.param_groups import TrainGroup, kept_parameters, named_parameters
+from modules.optim.registry import optimizer_spec
 from modules.optim.spec import is_fused
 from modules.system.seeds import derive_seed
 from trainer.run.machine import Machine
@@ -46,11 +47,18 @@ def build_stepper(
         build_optimizer(groups, training.optimizer),
         scaler=machine.precision.make_scaler(),
         clip_grad_norm=training.clip_grad_norm,
-        rate_factor=lambda step: learning_rate_factor(schedule, step=step, total_steps=total_steps),
+        rate_factor=lambda step: learning_rate_factor(
+            schedule,
+            step=step,
+            total_steps=total_steps,
+            epochs=training.epochs,
+            learning_rate=training.learning_rate,
+        ),
         ema=_ema(training.ema, groups, machine),
         rounding_generators=lambda step, name: _rounding_generators(run_seed, step, name, weights[name].device),
         is_fused=is_fused(training.optimizer),
         after_update=None if max_norm is None else NormLimit(lora_weights(adapters, groups), max_norm).apply,
+        effective_rate=optimizer_spec(training.optimizer).effective_rate,
     )
 
 

@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from modules.optim.effective_rates import effective_rates
 from modules.optim.ema import Ema
 from modules.optim.fused_backward import FusedBackward
 from modules.optim.master_weights import MasterWeight
 from modules.optim.param_groups import TrainGroup, rate_of
 from modules.optim.sliced_step import Generators, SlicedStep, holding, norm_of, slices, total_norm
+from modules.optim.spec import EffectiveRate
 from trainer.methods.protocol import StepLoss
 from trainer.step.prior import require_no_reference
 from trainer.step.watchdog import Watchdog
@@ -26,6 +28,7 @@ class StepOutcome:
 
     `metrics` are the values the method reported for its micro-batches, each the mean over the images it covers.
     `gradient_norms` are the finite norms of the gradients by unit, before clipping; that of all is `gradient_norm`.
+    `effective_rates` are, by unit, the rates that an optimizer found itself, beside the `learning_rates` that were set.
     """
 
     loss: float | None
@@ -35,6 +38,7 @@ class StepOutcome:
     learning_rates: dict[str, float]
     metrics: Mapping[str, float] = field(default_factory=dict)
     gradient_norms: Mapping[str, float] = field(default_factory=dict)
+    effective_rates: Mapping[str, float] = field(default_factory=dict)
 
 
 class Stepper:
@@ -52,12 +56,14 @@ class Stepper:
         rounding_generators: Callable[[int, str], torch.Generator | None] = lambda step, name: None,
         is_fused: bool = False,
         after_update: Callable[[], Mapping[str, float]] | None = None,
+        effective_rate: EffectiveRate | None = None,
     ) -> None:
         """`rate_factor(step)` is the factor on the learning rate of a step, counted from 0.
 
         `rounding_generators(step, name)` returns the generator for the stochastic rounding of a parameter, or None.
         `after_update()` may change the weights after each update, and returns metrics.
         With `is_fused` weights are updated in the backward pass; raises ValueError for settings it does not support.
+        `effective_rate(group)` is that of the optimizer's record.
         """
         if is_fused and (clip_grad_norm is not None or scaler.is_enabled()):
             raise ValueError("a fused backward pass does not support gradient norm clipping or a gradient scaler")
@@ -72,6 +78,7 @@ class Stepper:
         self._sliced_step = SlicedStep(groups, optimizer, self._watchdog)
         self._after_update = after_update
         self._fused = FusedBackward(groups, self._sliced_step) if is_fused else None
+        self._effective_rate = effective_rate
         self._step = 0
         self._losses: list[torch.Tensor] = []
         self._may_be_zero = False
@@ -115,8 +122,11 @@ class Stepper:
         total_loss = torch.stack(self._losses).sum().float()
         norms = {unit: n.to(total_loss.device) for unit, n in self.gradient_norms().items()}
         norm = norm_of(list(norms.values())) if norms else torch.zeros_like(total_loss)
-        # One synchronization with the device per step: loss and norms together.
-        loss, gradient_norm, *of_units = torch.stack([total_loss, norm, *norms.values()]).tolist()
+        _, rates = effective_rates(self.optimizer.param_groups, self._effective_rate)
+        # One synchronization with the device per step: loss, norms and effective rates together.
+        read = torch.stack([total_loss, norm, *norms.values(), *(r.to(total_loss.device) for r in rates.values())])
+        loss, gradient_norm, *others = read.tolist()
+        of_units, read_rates = others[: len(norms)], others[len(norms) :]
         is_finite = math.isfinite(loss) and math.isfinite(gradient_norm)
         if is_finite:
             self.is_moving = True
@@ -139,6 +149,7 @@ class Stepper:
             learning_rates=learning_rates,
             metrics=_means(_read(self._metrics)),
             gradient_norms={unit: n for unit, n in zip(norms, of_units, strict=True) if math.isfinite(n)},
+            effective_rates=self._effective_rates(dict(zip(rates, read_rates, strict=True))),
         )
         self.discard()
         return outcome
@@ -204,6 +215,11 @@ class Stepper:
 
     def _master_weights(self) -> Iterator[MasterWeight]:
         return (s for g in self._groups.values() for s in g.master_weights.values())
+
+    def _effective_rates(self, read: Mapping[str, float]) -> dict[str, float]:
+        """Return the effective rates after the update; those in tensors are `read` before it, with the loss."""
+        now, _ = effective_rates(self.optimizer.param_groups, self._effective_rate)
+        return {unit: rate for unit, rate in {**read, **now}.items() if math.isfinite(rate)}
 
     def _set_learning_rates(self, step: int) -> dict[str, float]:
         factor = self._rate_factor(step)

@@ -14,6 +14,7 @@ from modules.system.paths import from_root
 from ui.context import Context
 from ui.documents import as_config_path
 from ui.forms.binding import Binding, ChoiceBinding, EveryBinding, FlagBinding, TextBinding
+from ui.forms.field_problems import field_problem
 from ui.forms.values import display
 from ui.forms.visibility import not_yet_words
 from ui.widgets.controls import Button, Choice, Switch
@@ -200,7 +201,10 @@ class Row:
         self.control = make_control(master, context, record)
         self._reason: Text | None = None
         self._master = master
-        self._unwatch = context.form.watch(record.path, self.refresh)
+        # The problems of a variant's field may depend on its other fields.
+        watched = {record.path, *([record.path.rpartition(".")[0]] if is_inner else [])}
+        self._is_inner = is_inner
+        self._unwatch = [context.form.watch(path, self.refresh) for path in sorted(watched)]
         self.refresh()
 
     @property
@@ -221,10 +225,11 @@ class Row:
         """Mark the row if the value differs from the loaded one or the entry is invalid."""
         form, path = self._context.form, self.record.path
         draft = form.draft(path)
-        self._mark.recolour("error" if draft else "accent" if form.differs(path) else "card")
-        self.control.mark_invalid(draft is not None)
-        if draft is not None:
-            self._show_note(draft.problem.message, "error")
+        problem = draft.problem.message if draft else field_problem(form.config, path) if self._is_inner else ""
+        self._mark.recolour("error" if problem else "accent" if form.differs(path) else "card")
+        self.control.mark_invalid(bool(problem))
+        if problem:
+            self._show_note(problem, "error")
         else:
             self._show_note(not_yet_words(form.config, self.record), "muted")
 
@@ -251,7 +256,8 @@ class Row:
 
     def close(self) -> None:
         """Destroy the widgets and unsubscribe from the model."""
-        self._unwatch()
+        for unwatch in self._unwatch:
+            unwatch()
         self.control.binding.close()
         for widget in (self._mark, self._label, self.control.frame, self._reason):
             if widget is not None:

@@ -44,10 +44,12 @@ class GroupCard:
             for line, inner in self._variant_lines(index, record):
                 self._add(inner, line, is_inner=True)
                 yield
-        function = next((r.setting.preview for r in self.group.records if r.setting.preview), "")
-        if function:
-            last_line = len(self.group.records) * _LINES_PER_RECORD * 2  # a row has two lines: for its note
-            self.preview = Preview(self.card.body, self._context, function, line=last_line)
+        shown = next(((i, r) for i, r in enumerate(self.group.records) if r.setting.preview), None)
+        if shown is not None:
+            index, record = shown
+            next_index = index + 1 if record.kind == "section" else len(self.group.records)
+            line = (next_index * _LINES_PER_RECORD - 1) * 2  # a row has two lines: for its note
+            self.preview = Preview(self.card.body, self._context, record.setting.preview, line=line)
             self._follow_preview()
             yield
 

@@ -33,10 +33,16 @@ class Preview:
         if not is_shown:
             self.frame.grid_remove()
             return
-        preview = load_factory(self._function)(self._context.form.config)
+        report = self._context.starter.report
+        total_steps = report.preview.total_steps if report is not None and report.preview is not None else 0
+        preview = load_factory(self._function)(self._context.form.config, total_steps)
         self.frame.grid()
         self.caption.set_text(preview.caption)
         self.chart.show(preview)
+        if preview.bars:
+            self.chart.pack(fill="x", before=self.caption)
+        else:
+            self.chart.pack_forget()
 
     def _wrap(self, event: tk.Event[Any]) -> None:
         self.caption.configure(wraplength=max(40, event.width))

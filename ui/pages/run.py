@@ -188,11 +188,9 @@ class RunPage:
         if state.step is not None:
             step = state.step
             lines.append(f"Step {step.step:,} of {step.total_steps:,} in total")
-            rates = {labels.get(name, name): rate(value) for name, value in step.learning_rates.items()}
-            if rates:
-                is_one = len(set(rates.values())) == 1
-                shown = next(iter(rates.values())) if is_one else ", ".join(f"{n} {r}" for n, r in rates.items())
-                lines.append(f"Learning rate: {shown}")
+            for name, rates in (("Learning", step.learning_rates), ("Effective learning", step.effective_rates)):
+                if rates:
+                    lines.append(f"{name} rate: {_rates({labels.get(u, u): rate(r) for u, r in rates.items()})}")
             if step.num_skipped:
                 lines.append(f"{count(step.num_skipped, 'skipped step')}")
         if state.validation is not None:
@@ -218,6 +216,12 @@ class RunPage:
         if rollout is not None:
             tiles = [_rollout_tile(image, image_words(image)) for image in rollout.images]
             ImageViewer(self._context, tiles, index, f"Rollout of step {rollout.step + 1:,}")
+
+
+def _rates(by_unit: Mapping[str, str]) -> str:
+    """Return learning rates in words: one number where all are the same."""
+    is_one = len(set(by_unit.values())) == 1
+    return next(iter(by_unit.values())) if is_one else ", ".join(f"{unit} {rate}" for unit, rate in by_unit.items())
 
 
 def _rollout_tile(image: SampledImage, text: str) -> Tile:

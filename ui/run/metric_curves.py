@@ -60,6 +60,14 @@ def gradient_norms(step: StepFinished) -> dict[str, float]:
     return {**of_all, **{f"gradient_norm/{unit}": norm for unit, norm in step.gradient_norms.items()}}
 
 
+def rate_metrics(effective_rates: Mapping[str, float]) -> dict[str, float]:
+    """Return effective learning rates by unit as metrics: a single one where all units have the same."""
+    rates = set(effective_rates.values())
+    if len(rates) == 1:
+        return {"effective_rate": rates.pop()}
+    return {f"effective_rate/{unit}": rate for unit, rate in effective_rates.items()}
+
+
 def joined(before: Curves, now: Curves) -> Curves:
     """Return the curves of a resumed run, preceded by those of its history."""
     curves = dict(before)

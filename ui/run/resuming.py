@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from modules.config.schema import Config
 from modules.settings.edit import get_path, set_path
-from modules.settings.field import FieldRecord
+from modules.settings.field import FieldRecord, Section
 from ui.forms.records import inner_records, top_records
 
 
@@ -23,7 +23,15 @@ def _changeable_paths(of_run: Config, now: Config) -> list[str]:
             found += _changeable_inside(record, {**get_path(of_run, record.path), **get_path(now, record.path)})
         elif record.setting.changeable_on_resume:
             found.append(record.path)
+        elif record.kind == "section":
+            found += _changeable_of_variant(record, get_path(of_run, record.path), get_path(now, record.path))
     return found
+
+
+def _changeable_of_variant(record: FieldRecord, before: Section, now: Section) -> list[str]:
+    """Return the fields of a variant that may change; none where another variant is chosen."""
+    inner = inner_records(type(now), record.path) if type(now) is type(before) else ()
+    return [field.path for field in inner if field.setting.changeable_on_resume]
 
 
 def _changeable_inside(record: FieldRecord, entries: dict[str, object]) -> list[str]:

@@ -109,7 +109,8 @@ class Starter:
         places = dict.fromkeys(locate(Problem(path, ""), self._form.config).place for path in changed)
         message = (
             f"These settings have changed since the run started: {'; '.join(places)}. A run resumes with the "
-            "settings it started with. Epochs, samples, backups and the output keep their current settings."
+            "settings it started with. Epochs, learning rates, samples, backups and the output keep their current "
+            "settings."
         )
         answers = (Answer("cancel", "Cancel"), Answer("restore", "Restore and resume", is_default=True))
         return self._interaction.choose("Resume with the run's settings?", message, answers) == "restore"

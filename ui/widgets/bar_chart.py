@@ -1,4 +1,4 @@
-"""Bars on a canvas, with a dashed line to compare with."""
+"""Bars or a line on a canvas, with a dashed line to compare with."""
 
 from __future__ import annotations
 
@@ -44,14 +44,24 @@ class BarChart(tk.Canvas):
         px, colour = self.theme.px, self.theme.colour
         width, bottom = self.winfo_width(), self.winfo_height() - px(_BOTTOM_PX)
         scale = (bottom - px(_TOP_PX)) / max(*preview.bars, preview.reference)
-        step = width / len(preview.bars)
-        for number, bar in enumerate(preview.bars):
-            left, right = number * step, (number + 1) * step - px(_GAP_PX)
-            top = bottom - bar * scale
-            self.create_rectangle(left, top, right, bottom, fill=colour("chart_smooth"), width=0, tags="bar")
+        self._draw_values(preview, [bottom - bar * scale for bar in preview.bars], bottom)
         self.create_line(0, bottom, width, bottom, fill=colour("line"))
         level = bottom - preview.reference * scale
         self.create_line(0, level, width, level, fill=colour("muted"), dash=_DASHES)
         font, y = self.theme.font("caption"), self.winfo_height()
         self.create_text(0, y, text=preview.left, anchor="sw", fill=colour("muted"), font=font)
         self.create_text(width, y, text=preview.right, anchor="se", fill=colour("muted"), font=font)
+
+    def _draw_values(self, preview: BarPreview, tops: list[float], bottom: float) -> None:
+        """Draw the bars, or the line, whose values are at these heights."""
+        fill, width = self.theme.colour("chart_smooth"), self.winfo_width()
+        if preview.is_line:
+            step = width / max(1, len(tops) - 1)
+            points = [c for number, top in enumerate(tops) for c in (number * step, top)]
+            points = points if len(tops) > 1 else [0, tops[0], width, tops[0]]
+            self.create_line(points, fill=fill, width=self.theme.px(2), tags="line")
+            return
+        step = width / len(tops)
+        for number, top in enumerate(tops):
+            right = (number + 1) * step - self.theme.px(_GAP_PX)
+            self.create_rectangle(number * step, top, right, bottom, fill=fill, width=0, tags="bar")

@@ -6,20 +6,12 @@ import re
 from typing import Any
 
 from modules.config.imports.kohya_noise import noise
+from modules.config.imports.kohya_schedule import schedule
 from modules.config.imports.kohya_values import Args, arguments_of, flag_of, number_of, pop_first
 from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.system.problem import Problem, shown
 
 _PRECISIONS = {"no": "float32", "fp16": "float16", "bf16": "bfloat16"}
-_SCHEDULES = {
-    "constant": "constant",
-    "constant_with_warmup": "constant",
-    "linear": "linear",
-    "polynomial": "linear",
-    "cosine": "cosine",
-    "cosine_with_restarts": "cosine_with_hard_restarts",
-    "adafactor": "adafactor",
-}
 # Their optimizer, without the module path of metadata and in lower case letters and digits, to ours.
 _OPTIMIZERS = {
     "adamw": "adamw",
@@ -62,7 +54,7 @@ def learning(given: Args, result: Tree, notes: Notes) -> None:
     _length(given, result, notes)
     _rates(given, result)
     _optimizer(given, result, notes)
-    _schedule(given, result, notes)
+    schedule(given, result, notes)
     _precision(given, result)
     _loss(given, result, notes)
     noise(given, result)
@@ -144,31 +136,12 @@ def _optimizer(given: Args, result: Tree, notes: Notes) -> None:
     for key in _OPTIMIZER_KEYS:
         if key in arguments:
             settings[key] = arguments.pop(key)
-    for key in ("relative_step", "scale_parameter", "warmup_init"):
-        if key in arguments and ours == "adafactor":
-            settings[key] = flag_of(arguments.pop(key))
+    if ours == "adafactor":  # sd-scripts and transformers switch the first two on
+        for key, default in (("relative_step", True), ("scale_parameter", True), ("warmup_init", False)):
+            settings[key] = flag_of(arguments.pop(key, default))
+        settings["relative_step"] |= settings["warmup_init"]
     put(result, "training.optimizer", settings)
     given.update({f"optimizer_args.{key}": value for key, value in arguments.items()})
-
-
-def _schedule(given: Args, result: Tree, notes: Notes) -> None:
-    theirs = str(pop_first(given, "lr_scheduler") or "constant")
-    name = _SCHEDULES.get(theirs)
-    if name is None or theirs == "polynomial":
-        message = f"The schedule {shown(theirs)} is not supported here; {name or 'constant'} is used instead."
-        notes.append(Problem("training.schedule", message, "warning"))
-    schedule: dict[str, Any] = {"name": name or "constant"}
-    cycles = number_of(pop_first(given, "lr_scheduler_num_cycles"))
-    if schedule["name"] == "cosine_with_hard_restarts" and cycles:
-        schedule["cycles"] = cycles
-    pop_first(given, "lr_scheduler_power", "lr_scheduler_type", "lr_scheduler_args")
-    percent = number_of(pop_first(given, "lr_warmup"))  # kohya_ss: percent of the run
-    steps = number_of(pop_first(given, "lr_warmup_steps"))  # sd-scripts: steps, or a fraction below 1
-    if steps and steps >= 1:
-        schedule["warmup_steps"] = int(steps)
-    elif steps or percent:
-        schedule["warmup_share"] = steps or min(1.0, (percent or 0) / 100)
-    put(result, "training.schedule", schedule)
 
 
 def _precision(given: Args, result: Tree) -> None:

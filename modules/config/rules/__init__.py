@@ -20,6 +20,7 @@ from modules.config.rules.optimizers import one_learning_rate, optimizer_fields
 from modules.config.rules.pairs import pairs
 from modules.config.rules.rates import plausible_learning_rate
 from modules.config.rules.rewards import masked_training, method_settings, reward_limits, reward_models
+from modules.config.rules.schedules import falling_schedule, schedule_fields, schedule_of_optimizer
 from modules.config.rules.supported import supported
 from modules.config.rules.training import low_precision_updates, something_is_trained, stops
 from modules.config.rules.validation import validation
@@ -49,6 +50,9 @@ RULES: tuple[Rule, ...] = (
     conditioning_images,
     samples,
     optimizer_fields,
+    schedule_fields,
+    schedule_of_optimizer,
+    falling_schedule,
     fused_backward_pass,
     plausible_learning_rate,
     one_learning_rate,

@@ -14,6 +14,8 @@ from modules.system.problem import Problem
 def plausible_learning_rate(config: Config) -> Iterator[Problem]:
     """Yield a warning for each rate outside the optimizer's range: the run would diverge, or hardly train."""
     spec = optimizer_spec(config.training.optimizer)
+    if spec.chooses_rate is not None and spec.chooses_rate(config.training.optimizer):
+        return
     label = spec.label
     is_full = config.training.trains == "full"
     rates = spec.rates.full if is_full else spec.rates.adapter

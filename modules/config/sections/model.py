@@ -182,6 +182,7 @@ class Part(Section):
             empty_means="the general one",
             applies_when=When("train", (True,)),
             only_if_trainable=True,
+            changeable_on_resume=True,
         ),
     ] = None
     stop_after: Annotated[

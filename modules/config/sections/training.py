@@ -163,7 +163,7 @@ class Training(Section):
         float,
         Ge(0),
         Le(100),
-        Setting("Learning rate", "The step size of the optimizer.", group="Learning"),
+        Setting("Learning rate", "The step size of the optimizer.", group="Learning", changeable_on_resume=True),
     ] = 1e-4
     learning_rate_scaler: Annotated[
         Scaler,
@@ -194,7 +194,8 @@ class Training(Section):
             "How the learning rate changes over the run.",
             group="Learning",
             choice_labels={name: spec.label for name, spec in SCHEDULES.items()},
-            not_yet_choices=frozenset(name for name, spec in SCHEDULES.items() if not spec.is_supported),
+            changeable_on_resume=True,
+            preview="modules.config.schedule_preview:schedule_preview",
         ),
     ] = DEFAULT_SCHEDULE.settings()
     clip_grad_norm: Annotated[

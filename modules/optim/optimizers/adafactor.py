@@ -40,16 +40,17 @@ class Adafactor(OptimizerSettings):
     relative_step: Annotated[
         bool,
         advanced(
-            "Relative step", "The optimizer chooses its learning rate and ignores the one set here.", not_yet="refused"
+            "Relative step",
+            "The optimizer chooses its learning rate, which falls with the square root of the step, and ignores the "
+            "one set here and its schedule.",
         ),
     ] = False
     warmup_init: Annotated[
         bool,
         advanced(
             "Warmup init",
-            "The optimizer warms its own learning rate up.",
+            "The optimizer warms its own learning rate up, by a millionth per step.",
             applies_when=When("relative_step", (True,)),
-            not_yet="refused",
         ),
     ] = False
     fused_back_pass: FusedBackPass = False
@@ -63,7 +64,8 @@ def _arguments(settings: Adafactor) -> dict[str, Any]:
         "beta1": settings.beta1,
         "weight_decay": settings.weight_decay,
         "scale_parameter": settings.scale_parameter,
-        "relative_step": False,
+        "relative_step": settings.relative_step,
+        "warmup_init": settings.relative_step and settings.warmup_init,
     }
 
 
@@ -78,8 +80,10 @@ SPEC = OptimizerSpec(
     settings=Adafactor,
     label="Adafactor",
     # torch also has an Adafactor, but it always scales by the weights and has no running average of updates.
-    factory="transformers.optimization:Adafactor",
+    factory="modules.optim.relative_adafactor:RelativeAdafactor",
     arguments=_arguments,
     state_bytes=_state_bytes,
+    effective_rate=lambda group: group.get("chosen_rate"),
+    chooses_rate=lambda settings: settings.relative_step,
     saves_memory=True,
 )

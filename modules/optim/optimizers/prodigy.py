@@ -7,6 +7,7 @@ with d as the learning rate. d and the sums behind it are the same in all parame
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -73,6 +74,11 @@ def _state_bytes(settings: Prodigy, shape: Shape) -> float:
     return 4.0 * (means * size + 2 * math.ceil(size / settings.slice_p))
 
 
+def _effective_rate(group: Mapping[str, Any]) -> float:
+    """The distance estimated so far times the learning rate, which the schedule has scaled already (algorithm 1)."""
+    return float(group["d"] * group["lr"])
+
+
 SPEC = OptimizerSpec(
     settings=Prodigy,
     label="Prodigy",
@@ -84,4 +90,5 @@ SPEC = OptimizerSpec(
     steps_at_once=True,
     group_state=("d", "d_max", "d_numerator", "k"),
     has_one_rate=True,
+    effective_rate=_effective_rate,
 )

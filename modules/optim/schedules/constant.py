@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from modules.optim.schedule_spec import ScheduleSettings, ScheduleSpec
+from modules.optim.schedule_spec import Position, ScheduleSettings, ScheduleSpec
 
 
 class Constant(ScheduleSettings):
@@ -13,7 +13,7 @@ class Constant(ScheduleSettings):
     name: Literal["constant"] = "constant"
 
 
-def _curve(settings: Constant, progress: float) -> float:
+def _curve(settings: Constant, at: Position) -> float:
     return 1.0
 
 

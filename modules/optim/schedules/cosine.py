@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from modules.optim.schedule_spec import MinFactor, ScheduleSettings, ScheduleSpec
+from modules.optim.schedule_spec import MinFactor, Position, ScheduleSettings, ScheduleSpec
 
 
 class Cosine(ScheduleSettings):
@@ -20,8 +20,8 @@ def half_cosine(turn: float) -> float:
     return 0.5 * (1.0 + math.cos(math.pi * turn))
 
 
-def _curve(settings: Cosine, progress: float) -> float:
-    return half_cosine(progress)
+def _curve(settings: Cosine, at: Position) -> float:
+    return half_cosine(at.progress)
 
 
 SPEC = ScheduleSpec(settings=Cosine, label="Cosine", curve=_curve)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from modules.optim.schedule_spec import Cycles, MinFactor, ScheduleSettings, ScheduleSpec
+from modules.optim.schedule_spec import Cycles, MinFactor, Position, ScheduleSettings, ScheduleSpec
 from modules.optim.schedules.cosine import half_cosine
 
 
@@ -16,10 +16,10 @@ class CosineWithHardRestarts(ScheduleSettings):
     cycles: Cycles = 1.0
 
 
-def _curve(settings: CosineWithHardRestarts, progress: float) -> float:
+def _curve(settings: CosineWithHardRestarts, at: Position) -> float:
     cycles = settings.cycles
     # The run ends at the end of a cycle, not with the next restart.
-    return 0.0 if progress >= 1.0 and cycles == int(cycles) else half_cosine(cycles * progress % 1.0)
+    return 0.0 if at.progress >= 1.0 and cycles == int(cycles) else half_cosine(cycles * at.progress % 1.0)
 
 
 SPEC = ScheduleSpec(settings=CosineWithHardRestarts, label="Cosine with hard restarts", curve=_curve)

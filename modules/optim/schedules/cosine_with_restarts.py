@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from modules.optim.schedule_spec import Cycles, MinFactor, ScheduleSettings, ScheduleSpec
+from modules.optim.schedule_spec import Cycles, MinFactor, Position, ScheduleSettings, ScheduleSpec
 from modules.optim.schedules.cosine import half_cosine
 
 
@@ -16,9 +16,9 @@ class CosineWithRestarts(ScheduleSettings):
     cycles: Cycles = 1.0
 
 
-def _curve(settings: CosineWithRestarts, progress: float) -> float:
+def _curve(settings: CosineWithRestarts, at: Position) -> float:
     # A full period falls and rises again, without a jump.
-    return half_cosine(2.0 * settings.cycles * progress)
+    return half_cosine(2.0 * settings.cycles * at.progress)
 
 
 SPEC = ScheduleSpec(settings=CosineWithRestarts, label="Cosine with restarts", curve=_curve)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from modules.optim.schedule_spec import MinFactor, ScheduleSettings, ScheduleSpec
+from modules.optim.schedule_spec import MinFactor, Position, ScheduleSettings, ScheduleSpec
 
 
 class Linear(ScheduleSettings):
@@ -14,8 +14,8 @@ class Linear(ScheduleSettings):
     min_factor: MinFactor = 0.0
 
 
-def _curve(settings: Linear, progress: float) -> float:
-    return 1.0 - progress
+def _curve(settings: Linear, at: Position) -> float:
+    return 1.0 - at.progress
 
 
 SPEC = ScheduleSpec(settings=Linear, label="Linear", curve=_curve)

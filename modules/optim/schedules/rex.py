@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from modules.optim.schedule_spec import MinFactor, ScheduleSettings, ScheduleSpec
+from modules.optim.schedule_spec import MinFactor, Position, ScheduleSettings, ScheduleSpec
 
 _BEND = 0.9
 
@@ -16,9 +16,9 @@ class Rex(ScheduleSettings):
     min_factor: MinFactor = 0.0
 
 
-def _curve(settings: Rex, progress: float) -> float:
+def _curve(settings: Rex, at: Position) -> float:
     """REX of Chen et al. 2022, with another bend."""
-    rest = 1.0 - progress
+    rest = 1.0 - at.progress
     return rest / (1.0 - _BEND + _BEND * rest)
 
 

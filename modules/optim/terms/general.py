@@ -43,7 +43,7 @@ WeightDecay = Annotated[
     float,
     Ge(0),
     Le(10),
-    Setting("Weight decay", "Pulls weights towards zero at each step."),
+    Setting("Weight decay", "Pulls weights towards zero at each step.", changeable_on_resume=True),
 ]
 Momentum = Annotated[
     float,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ def reported(optimizer: str, rate: float, *, trains: str = "adapter") -> list[tu
     """Return the rule's problems for an optimizer's name and a rate, even if the optimizer is not supported yet."""
     config: Any = Config().model_copy(
         update={"training": Config().training.model_copy(
-            update={"optimizer": SimpleNamespace(name=optimizer), "learning_rate": rate, "trains": trains})}
+            update={"optimizer": OPTIMIZERS[optimizer].settings(), "learning_rate": rate, "trains": trains})}
     )  # fmt: skip
     return [(p.path, p.advice) for p in plausible_learning_rate(config)]
 

@@ -38,6 +38,25 @@ def test_all_settings_that_must_not_change_are_reported_at_once(config: Config, 
     assert reported(check(other)) == [], "a new run may have any settings"
 
 
+def test_learning_rates_and_weight_decay_may_change_and_are_named(config: Config, tmp_path: Path) -> None:
+    place = backup_of(config, tmp_path / "runs")
+    other = changed(
+        config,
+        training__learning_rate=2e-4,
+        training__schedule={"name": "cosine"},
+        training__optimizer={**config.training.optimizer.model_dump(), "weight_decay": 0.25},
+        parts__unet__learning_rate=3e-4,
+    )
+    report = check(other, resume_from=place)
+    assert errors(report) == []
+    assert {"training.learning_rate", "training.optimizer.weight_decay", "training.schedule.name"} <= {
+        p.path for p in report.problems
+    }
+    (rate,) = [p for p in report.problems if p.path == "training.learning_rate"]
+    before = f"{config.training.learning_rate!r}"
+    assert (rate.severity, rate.message) == ("warning", f"The run was started with {before}, and resumes with 0.0002.")
+
+
 def test_another_variant_is_reported_by_its_fields(config: Config, tmp_path: Path) -> None:
     place = backup_of(config, tmp_path / "runs")
     other = changed(config, training__optimizer={"name": "adafactor"})
