@@ -112,5 +112,5 @@ def test_effective_rates_are_one_curve_where_they_are_equal() -> None:
     apart = rate_metrics({"unet": 1e-4, "text_encoder": 1e-5})
     assert apart == {"effective_rate/unet": 1e-4, "effective_rate/text_encoder": 1e-5}
     assert shown_names(with_metrics({}, 1, apart)) == sorted(apart)
-    assert metric_label("effective_rate/unet") == "Effective learning rate: unet"
+    assert metric_label("effective_rate/unet") == "Effective learning rate: UNet"
     assert rate_metrics({}) == {}
