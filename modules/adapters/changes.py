@@ -6,7 +6,8 @@ by rank. A difference is added as it is. DoRA (Liu et al. 2024, eq. 5) normalize
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -101,13 +102,26 @@ def _kronecker_side(factors: Factors, number: int, kernel: Shape) -> torch.Tenso
     return whole.reshape(whole.shape[0], -1, *kernel) if number == 2 else whole
 
 
+def is_per_output(magnitudes: Sequence[int], weight: Sequence[int]) -> bool:
+    """Return whether DoRA's magnitudes of a shape belong to the outputs of a weight (out, in, ...), not its inputs."""
+    return magnitudes[0] == weight[0] and math.prod(magnitudes) == weight[0]
+
+
+def norms_of(weight: torch.Tensor, *, is_per_output: bool, has_eps: bool) -> torch.Tensor:
+    """Return the norms of a weight (out, in, ...) for DoRA: of each output (out, 1, ...), or each input (1, in, ...).
+
+    With `has_eps` the smallest step of its dtype at 1 is added, as in LyCORIS; a norm is never 0.
+    """
+    axes = [n for n in range(weight.ndim) if n != (0 if is_per_output else 1)]
+    norms: torch.Tensor = torch.linalg.vector_norm(weight, dim=axes, keepdim=True)
+    limits = torch.finfo(weight.dtype)
+    return norms + limits.eps if has_eps else norms.clamp_min(limits.tiny)
+
+
 def _normalized(changed: torch.Tensor, magnitude: torch.Tensor) -> torch.Tensor:
     """Return a changed weight with DoRA's norms: of each output where there is one per output, else of each input."""
-    is_per_output = magnitude.shape[0] == changed.shape[0]
-    axes = [n for n in range(changed.ndim) if n != (0 if is_per_output else 1)]
-    norms = torch.linalg.vector_norm(changed, dim=axes, keepdim=True)
-    scales: torch.Tensor = magnitude.reshape(norms.shape) / norms.clamp_min(torch.finfo(torch.float32).tiny)
-    return changed * scales
+    norms = norms_of(changed, is_per_output=is_per_output(magnitude.shape, changed.shape), has_eps=False)
+    return changed * (magnitude.reshape(norms.shape) / norms)
 
 
 def does_not_fit(layer: AdapterLayer, weight: Shape, where: str) -> DarkroomError:

@@ -12,22 +12,33 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge, Le
 
+from modules.adapters.ranks import ALL_ALIKE
 from modules.adapters.settings import (
     AN_ADAPTER,
     Alpha,
     Bundle,
+    ConvAlpha,
+    ConvRank,
+    Decompose,
+    DecomposeEps,
+    DecomposeOutputAxis,
     Dropout,
     LayerNames,
     LayerPatterns,
+    LayerRanksText,
     Layers,
+    ModuleDropout,
     OtherLayers,
     Rank,
+    RankDropout,
+    RankStabilized,
     StartFrom,
     WeightType,
+    network_args,
 )
 from modules.adapters.spec import AdapterSpec, NetworkFacts, Shape
 from modules.formats.adapter_names import DORA_SCALE
-from modules.settings.field import Section, Setting, When
+from modules.settings.field import Section, Setting
 
 if TYPE_CHECKING:
     from modules.memory.tape import Array
@@ -42,7 +53,13 @@ class Lokr(Section):
     name: Literal["lokr"] = "lokr"
     rank: Rank = 16
     alpha: Alpha = 16.0
+    conv_rank: ConvRank = None
+    conv_alpha: ConvAlpha = None
+    layer_ranks: LayerRanksText = ""
+    rank_stabilized: RankStabilized = False
     dropout: Dropout = 0.0
+    rank_dropout: RankDropout = 0.0
+    module_dropout: ModuleDropout = 0.0
     start_from: StartFrom = ""
     other_layers: OtherLayers = "keep"
     layers: Layers = "attention_mlp"
@@ -92,28 +109,9 @@ class Lokr(Section):
             applies_when=AN_ADAPTER,
         ),
     ] = False
-    decompose: Annotated[
-        bool,
-        Setting(
-            "DoRA",
-            "Trains magnitude and direction of the weights separately (Liu et al. 2024).",
-            group="Adapter",
-            level="advanced",
-            applies_when=AN_ADAPTER,
-            not_yet="refused",
-        ),
-    ] = False
-    decompose_output_axis: Annotated[
-        bool,
-        Setting(
-            "DoRA on output axis",
-            "Computes the magnitude along a layer's outputs instead of its inputs.",
-            group="Adapter",
-            level="advanced",
-            applies_when=When("decompose", (True,)),
-            not_yet="refused",
-        ),
-    ] = True
+    decompose: Decompose = False
+    decompose_norm_eps: DecomposeEps = True
+    decompose_output_axis: DecomposeOutputAxis = True
     vec_trick: Annotated[
         bool,
         Setting(
@@ -187,12 +185,13 @@ def network(settings: Lokr) -> NetworkFacts:
         "full_matrix": str(settings.full_matrix),
         "use_tucker": str(settings.use_tucker),
         "dropout": f"{settings.dropout:g}",
+        **network_args(settings),
     }
     return NetworkFacts("lycoris.kohya", settings.rank, settings.alpha, args)
 
 
 def trainable(names: Collection[str]) -> frozenset[str]:
-    """Return the factors of a layer in a file that are trained: a LoKr's, unless it has DoRA's magnitude."""
+    """Return the factors of a layer in a file that are trained: a LoKr's, if it has no DoRA magnitudes."""
     own = frozenset(names) & FACTORS
     is_whole = all(f"lokr_w{n}" in own or {f"lokr_w{n}_a", f"lokr_w{n}_b"} <= own for n in (1, 2))
     return own if is_whole and not {DORA_SCALE, "lokr_t1"} & frozenset(names) else frozenset()
@@ -207,7 +206,7 @@ def settings_as(settings: Lokr, shapes: Mapping[str, Shape]) -> Lokr:
         "full_matrix": "lokr_w2" in shapes and "lokr_w1" in shapes,
         "use_tucker": "lokr_t2" in shapes,
     }
-    return settings.model_copy(update={"rank": rank, "factor": max(first), **forms})
+    return settings.model_copy(update={**ALL_ALIKE, "rank": rank, "factor": max(first), **forms})
 
 
 LOKR = AdapterSpec(
@@ -215,6 +214,7 @@ LOKR = AdapterSpec(
     Lokr,
     factory="modules.adapters.lokr_layers:LOKR_KIND",
     walk=walk,
+    supports_dora=True,
     network=network,
     trainable=trainable,
     settings_as=settings_as,

@@ -6,22 +6,34 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from modules.adapters.max_norm import MaxNorm
+from modules.adapters.ranks import ALL_ALIKE
 from modules.adapters.settings import (
     AN_ADAPTER,
     Alpha,
     Bundle,
+    ConvAlpha,
+    ConvRank,
+    Decompose,
+    DecomposeEps,
+    DecomposeOutputAxis,
     Dropout,
     LayerNames,
     LayerPatterns,
+    LayerRanksText,
     Layers,
+    LoraPlusRatio,
+    ModuleDropout,
     OtherLayers,
     Rank,
+    RankDropout,
+    RankStabilized,
     StartFrom,
     WeightType,
+    network_args,
 )
 from modules.adapters.spec import AdapterSpec, NetworkFacts, Shape
 from modules.formats.adapter_names import DORA_SCALE, DOWN, MID, UP
-from modules.settings.field import Section, Setting, When
+from modules.settings.field import Section, Setting
 
 if TYPE_CHECKING:
     from modules.memory.tape import Array
@@ -34,7 +46,26 @@ class Lora(Section):
     name: Literal["lora"] = "lora"
     rank: Rank = 16
     alpha: Alpha = 16.0
+    conv_rank: ConvRank = None
+    conv_alpha: ConvAlpha = None
+    layer_ranks: LayerRanksText = ""
+    rank_stabilized: RankStabilized = False
+    init: Annotated[
+        Literal["zero", "pissa"],
+        Setting(
+            "Initialization",
+            "Zero: the product begins as zero (Hu et al. 2021). PiSSA: it begins as the principal part of each weight "
+            "(Meng et al. 2024), whose singular values are computed before the run; the file then has twice the rank.",
+            group="Adapter",
+            level="advanced",
+            applies_when=AN_ADAPTER,
+            choice_labels={"zero": "Zero", "pissa": "PiSSA"},
+        ),
+    ] = "zero"
+    lora_plus_ratio: LoraPlusRatio = 1.0
     dropout: Dropout = 0.0
+    rank_dropout: RankDropout = 0.0
+    module_dropout: ModuleDropout = 0.0
     start_from: StartFrom = ""
     other_layers: OtherLayers = "keep"
     layers: Layers = "attention_mlp"
@@ -43,39 +74,9 @@ class Lora(Section):
     dtype: WeightType = "float32"
     bundle_embeddings: Bundle = True
     max_norm: MaxNorm = None
-    decompose: Annotated[
-        bool,
-        Setting(
-            "DoRA",
-            "Trains magnitude and direction of the weights separately (Liu et al. 2024).",
-            group="Adapter",
-            level="advanced",
-            applies_when=AN_ADAPTER,
-            not_yet="refused",
-        ),
-    ] = False
-    decompose_norm_eps: Annotated[
-        bool,
-        Setting(
-            "DoRA norm epsilon",
-            "Adds a tiny number to the norm to avoid division by zero.",
-            group="Adapter",
-            level="advanced",
-            applies_when=When("decompose", (True,)),
-            not_yet="refused",
-        ),
-    ] = True
-    decompose_output_axis: Annotated[
-        bool,
-        Setting(
-            "DoRA on output axis",
-            "Computes the magnitude along a layer's outputs instead of its inputs.",
-            group="Adapter",
-            level="advanced",
-            applies_when=When("decompose", (True,)),
-            not_yet="refused",
-        ),
-    ] = False
+    decompose: Decompose = False
+    decompose_norm_eps: DecomposeEps = True
+    decompose_output_axis: DecomposeOutputAxis = True
 
 
 def walk(settings: Lora, walk: Walk, path: str, weight: Shape, x: Array, out: Array) -> Array:
@@ -84,23 +85,35 @@ def walk(settings: Lora, walk: Walk, path: str, weight: Shape, x: Array, out: Ar
     down = {"weight": (settings.rank, in_channels, *kernel)}
     up = {"weight": (out_channels, settings.rank, *(1 for _ in kernel))}
     low = walk.adapter_product(f"{path}.lora_A", x, down, channels=settings.rank, out=out)
-    return walk.adapter_product(f"{path}.lora_B", low, up, channels=out_channels, out=out)
+    high = walk.adapter_product(f"{path}.lora_B", low, up, channels=out_channels, out=out)
+    if settings.init != "pissa":
+        return high
+    del low
+    first = walk.frozen_product(f"{path}.initial.down", x, down["weight"], channels=settings.rank, out=out)
+    return walk.add(
+        high, walk.frozen_product(f"{path}.initial.up", first, up["weight"], channels=out_channels, out=out)
+    )
 
 
 def network(settings: Lora) -> NetworkFacts:
     """Return kohya's metadata of a LoRA."""
-    return NetworkFacts("networks.lora", settings.rank, settings.alpha)
+    args = network_args(settings)
+    if settings.init == "pissa":
+        args["init"] = "pissa"
+    if not settings.decompose:
+        return NetworkFacts("networks.lora", settings.rank, settings.alpha, args)
+    return NetworkFacts("lycoris.kohya", settings.rank, settings.alpha, {"algo": "locon", **args})
 
 
 def trainable(names: Collection[str]) -> frozenset[str]:
-    """Return the factors of a layer in a file that are trained: a LoRA's, unless it has DoRA's magnitude."""
+    """Return the factors of a layer in a file that are trained: a LoRA's, if it has no DoRA magnitudes."""
     own = frozenset(names) & {DOWN, UP, MID}
     return own if {DOWN, UP} <= own and DORA_SCALE not in names else frozenset()
 
 
 def settings_as(settings: Lora, shapes: Mapping[str, Shape]) -> Lora:
     """Return the settings with the rank that a layer has in a file, from the shapes of its factors."""
-    return settings.model_copy(update={"rank": shapes[DOWN][0]})
+    return settings.model_copy(update={**ALL_ALIKE, "rank": shapes[DOWN][0], "init": "zero"})
 
 
 LORA = AdapterSpec(
@@ -109,6 +122,8 @@ LORA = AdapterSpec(
     factory="modules.adapters.lora_layers:LORA_KIND",
     forms=("kohya", "diffusers"),
     walk=walk,
+    supports_dora=True,
+    raised=(".lora_B.",),
     network=network,
     trainable=trainable,
     settings_as=settings_as,

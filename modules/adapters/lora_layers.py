@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,12 +18,18 @@ from peft.tuners.lora import LoraLayer
 from torch import nn
 
 from modules.adapters.changes import plain_lora
+from modules.adapters.decomposition import NAME as DORA
+from modules.adapters.decomposition import Decomposition, attach_decomposition, magnitudes_in
+from modules.adapters.layer_dropout import attach_module_dropout
 from modules.adapters.lora import Lora
+from modules.adapters.lora_product import Product, begin_as_principal_part, initial_product
+from modules.adapters.protocol import LowRankProduct
+from modules.adapters.ranks import is_convolution, ranks_of
 from modules.adapters.spec import FileForm
 from modules.families.spec import LoraNaming
 from modules.formats.adapter_layers import AdapterLayer, lora_layer
-from modules.formats.adapter_names import DOWN, UP
-from modules.formats.lora_files import to_kohya, to_peft
+from modules.formats.adapter_names import DORA_SCALE, DOWN, UP
+from modules.formats.lora_files import to_kohya, to_peft, with_one_alpha
 from modules.formats.safetensors_io import Writable
 from modules.system.devices import CPU
 from modules.system.dtypes import dtype_of
@@ -40,6 +47,8 @@ class LoraShape:
     alpha: float
     dropout: float
     dtype: torch.dtype
+    rank_dropout: float = 0.0
+    module_dropout: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,12 +67,31 @@ class LoraAdapter:
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """Return the trainable parameters by the part's name and their dotted name in it."""
-        return {f"{self.part}.{n}": p for n, p in self.module.named_parameters() if f".{ADAPTER}." in n}
+        own = (f".{ADAPTER}.", f".{DORA}.")
+        return {f"{self.part}.{n}": p for n, p in self.module.named_parameters() if any(name in n for name in own)}
 
     def stored_layers(self, values: Mapping[str, torch.Tensor]) -> list[AdapterLayer]:
-        """Return A (down) and B (up) of every layer out of `values`, which are named as `parameters` names them."""
-        named = ((path, *self._names(path), layer.lora_alpha[ADAPTER]) for path, layer in self.layers())
-        return [lora_layer(self.part, path, values[down], values[up], alpha) for path, down, up, alpha in named]
+        """Return A (down) and B (up) of every layer out of `values`, which are named as `parameters` names them.
+
+        What a layer began with (`lora_product`) is subtracted by more ranks. All layers have the same alpha, whatever
+        their strength: diffusers ignores some of those that are not the most common one.
+        """
+        return with_one_alpha([self._stored(path, layer, values) for path, layer in self.layers()])
+
+    def _stored(self, path: str, layer: Any, values: Mapping[str, torch.Tensor]) -> AdapterLayer:
+        down_name, up_name = self._names(path)
+        down, up, alpha = values[down_name], values[up_name], layer.lora_alpha[ADAPTER]
+        if (initial := initial_product(layer)) is not None:
+            first = [factor.to(down) for factor in initial.factors]
+            down, up, alpha = torch.cat([down, first[0]]), torch.cat([up, -first[1]], dim=1), 2 * alpha
+        stored = lora_layer(self.part, path, down, up, alpha)
+        if _decomposition(layer) is None:
+            return stored
+        return replace(stored, factors={**stored.factors, DORA_SCALE: values[self._magnitudes(path)]})
+
+    def products(self) -> list[LowRankProduct]:
+        """Return the product of each layer (`LowRankAdapter`)."""
+        return [LowRankProduct(*self._names(path), layer.scaling[ADAPTER]) for path, layer in self.layers()]
 
     def load(self, layers: Sequence[AdapterLayer]) -> None:
         """Take the weights of layers, all of which the adapter has, in the shapes that it has.
@@ -77,6 +105,26 @@ class LoraAdapter:
                 down.copy_(layer.factors[DOWN])
                 up.copy_(layer.factors[UP].float() * (layer.scale / own[layer.path].scaling[ADAPTER]))
 
+    def decompose(self, magnitudes: Mapping[str, torch.Tensor], *, on_outputs: bool, has_eps: bool) -> None:
+        """Train magnitudes of all layers beside them (DoRA). Those of a file are given by layer.
+
+        The others are the norms of the weights as they are changed now, so that the function stays what it is.
+        """
+        for path, layer in list(self.layers()):
+            attach_decomposition(
+                layer,
+                layer.get_base_layer(),
+                partial(_change, layer),
+                on_outputs=on_outputs,
+                has_eps=has_eps,
+                dropout=layer.lora_variant[ADAPTER].module_dropout if ADAPTER in layer.lora_variant else None,
+                magnitudes=magnitudes.get(path),
+            )
+
+    def _magnitudes(self, path: str) -> str:
+        """Return the full name of DoRA's magnitudes of a layer."""
+        return f"{self.part}.{path}.{DORA}.magnitudes"
+
     def _names(self, path: str) -> tuple[str, str]:
         """Return the full names of A and B of a layer."""
         layer = f"{self.part}.{path}"
@@ -89,13 +137,18 @@ class LoraAdapter:
         No gradient is recorded inside: a backward pass through a disabled adapter would give it none, silently.
         """
         layers = [layer for _, layer in self.layers()]
+        decompositions = [own for layer in layers if (own := _decomposition(layer)) is not None]
         were_trained = {p: p.requires_grad for p in self.parameters().values()}
         with torch.no_grad():
             for layer in layers:
                 layer.enable_adapters(False)
+            for own in decompositions:
+                own.is_enabled = False
             try:
                 yield
             finally:
+                for own in decompositions:
+                    own.is_enabled = True
                 for layer in layers:
                     layer.enable_adapters(True)
                 for parameter, was_trained in were_trained.items():  # peft would train a frozen adapter again
@@ -110,11 +163,13 @@ def attach_lora(
     *,
     seed: int,
     own: Mapping[str, tuple[int, float]] | None = None,
+    principal: Collection[str] = (),
 ) -> LoraAdapter:
     """Put a LoRA beside the target layers of a frozen module, in place, and return it.
 
     A is drawn as in Hu et al. (Kaiming uniform) from `seed` alone, B is zero: at first the model is what it was. `own`
-    contains the rank and the alpha of the layers that do not have those of `shape`, by their names.
+    contains the rank and the alpha of the layers that do not have those of `shape`, by their names. The layers in
+    `principal` begin as the principal part of their weight (PiSSA).
     """
     own = own or {}
     config = LoraConfig(
@@ -129,11 +184,34 @@ def attach_lora(
     module.requires_grad_(False)
     with seeded_global_rng(seed, CPU):
         inject_adapter_in_model(config, module, adapter_name=ADAPTER)
-    adapter = LoraAdapter(part, module, shape)
-    for parameter in adapter.parameters().values():
-        parameter.data = parameter.data.to(shape.dtype)
-        parameter.requires_grad_(True)
+        adapter = LoraAdapter(part, module, shape)
+        for parameter in adapter.parameters().values():
+            parameter.data = parameter.data.to(shape.dtype)
+            parameter.requires_grad_(True)
+        for path, layer in adapter.layers():
+            if path in principal:
+                begin_as_principal_part(layer, ADAPTER)
+    for path, layer in list(adapter.layers()):
+        if path in principal or shape.rank_dropout or shape.module_dropout:
+            dropout = attach_module_dropout(layer, shape.module_dropout)
+            layer.lora_variant[ADAPTER] = Product(shape.rank_dropout, dropout)
     return adapter
+
+
+def _change(layer: Any) -> torch.Tensor:
+    """Return what a LoRA adds to the weight of its layer, in float32."""
+    down, up = layer.lora_A[ADAPTER].weight.float(), layer.lora_B[ADAPTER].weight.float()
+    product = up.flatten(1) @ down.flatten(1)
+    if (initial := initial_product(layer)) is not None:
+        first_down, first_up = (factor.float().flatten(1) for factor in initial.factors)
+        product = product - first_up @ first_down
+    change: torch.Tensor = product.reshape(layer.get_base_layer().weight.shape) * layer.scaling[ADAPTER]
+    return change
+
+
+def _decomposition(layer: Any) -> Decomposition | None:
+    found = getattr(layer, DORA, None)
+    return found if isinstance(found, Decomposition) else None
 
 
 def _pattern(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,12 +240,23 @@ class LoraKind:
         where: str = "",
     ) -> LoraAdapter:
         """Put a LoRA on the target layers of a part; those of `start` have the rank and the weights they have there."""
-        shape = LoraShape(settings.rank, settings.alpha, settings.dropout, dtype_of(settings.dtype))
+        shape = LoraShape(
+            settings.rank,
+            settings.alpha,
+            settings.dropout,
+            dtype_of(settings.dtype),
+            settings.rank_dropout,
+            settings.module_dropout,
+        )
         plain = _plain(module, start, where)
-        strength = settings.alpha / settings.rank
-        own = {layer.path: (layer.rank, strength * layer.rank) for layer in plain if layer.rank != settings.rank}
-        adapter = attach_lora(part, module, list(targets), shape, seed=seed, own=own)
+        own = _own_ranks(part, module, targets, settings, {layer.path: layer.rank for layer in plain})
+        fresh = frozenset(targets) - {layer.path for layer in plain} if settings.init == "pissa" else ()
+        adapter = attach_lora(part, module, list(targets), shape, seed=seed, own=own, principal=fresh)
         adapter.load(plain)
+        if settings.decompose:
+            magnitudes = magnitudes_in(module, start, where)
+            axis, has_eps = settings.decompose_output_axis, settings.decompose_norm_eps
+            adapter.decompose(magnitudes, on_outputs=axis, has_eps=has_eps)
         return adapter
 
     def attach_stored(self, part: str, module: nn.Module, layers: Sequence[AdapterLayer], *, where: str) -> LoraAdapter:
@@ -186,6 +275,20 @@ class LoraKind:
         if form == "kohya":
             return to_kohya(layers, naming.kohya_name), {}
         return to_peft(layers, naming.peft_name, folds_alpha=True)
+
+
+def _own_ranks(
+    part: str, module: nn.Module, targets: Sequence[str], settings: Lora, found: Mapping[str, int]
+) -> dict[str, tuple[int, float]]:
+    """Return the rank and the alpha of the target layers; `found` are the ranks of those that a file has."""
+    ranks, own = ranks_of(settings), {}
+    for path in targets:
+        is_conv = is_convolution(tuple(module.get_parameter(f"{path}.weight").shape))
+        rank, alpha = ranks.of(part, path, is_convolution=is_conv)
+        if (other := found.get(path, rank)) != rank:
+            rank, alpha = other, ranks.alpha_at(part, path, other, is_convolution=is_conv)
+        own[path] = (rank, alpha)
+    return own
 
 
 def _plain(module: nn.Module, layers: Sequence[AdapterLayer], where: str) -> list[AdapterLayer]:

@@ -46,6 +46,125 @@ Dropout = Annotated[
         level="advanced",
     ),
 ]
+ConvRank = Annotated[
+    int | None,
+    Ge(1),
+    Le(1024),
+    Setting(
+        "Convolution rank",
+        "The rank of convolutions with a kernel larger than 1x1 (LoCon's own rank).",
+        group="Adapter",
+        level="advanced",
+        applies_when=AN_ADAPTER,
+        empty_means="the rank of the other layers",
+    ),
+]
+ConvAlpha = Annotated[
+    float | None,
+    Gt(0),
+    Le(4096),
+    Setting(
+        "Convolution alpha",
+        "The alpha of convolutions with a kernel larger than 1x1.",
+        group="Adapter",
+        level="advanced",
+        applies_when=AN_ADAPTER,
+        empty_means="the strength of the other layers",
+    ),
+]
+LayerRanksText = Annotated[
+    str,
+    Setting(
+        "Ranks by layer",
+        "Ranks of their own for layers, one per line: a part of the layers' names = rank, or = rank:alpha. For example "
+        "down_blocks = 8, or attn2 = 32:16. After re: a name is a regular expression. The first line that takes a "
+        "layer counts, before the rank of convolutions. Without an alpha the strength is that of the other layers.",
+        group="Adapter",
+        level="advanced",
+        applies_when=AN_ADAPTER,
+        multiline=True,
+    ),
+]
+RankStabilized = Annotated[
+    bool,
+    Setting(
+        "Rank-stabilized (rsLoRA)",
+        "Divides alpha by the square root of the rank instead of the rank (Kalajdzievski 2023), so that high ranks "
+        "learn as fast as low ones. Files hold the alpha that gives the same strength in every program.",
+        group="Adapter",
+        level="advanced",
+        applies_when=AN_ADAPTER,
+    ),
+]
+RankDropout = Annotated[
+    float,
+    Ge(0),
+    Lt(1),
+    Setting(
+        "Rank dropout",
+        "The probability of dropping each rank of a layer's adapter, for each image of its own. LoHa and LoKr drop "
+        "outputs of their product instead.",
+        group="Adapter",
+        applies_when=AN_ADAPTER,
+        level="advanced",
+    ),
+]
+ModuleDropout = Annotated[
+    float,
+    Ge(0),
+    Lt(1),
+    Setting(
+        "Module dropout",
+        "The probability of leaving out the whole adapter of a layer in a step.",
+        group="Adapter",
+        applies_when=AN_ADAPTER,
+        level="advanced",
+    ),
+]
+LoraPlusRatio = Annotated[
+    float,
+    Gt(0),
+    Le(1024),
+    Setting(
+        "LoRA+ ratio",
+        "The learning rate of the matrix that begins as zero (B, or up), divided by that of the others (Hayou et al. "
+        "2024, who suggest 16). 1 trains all with the same rate.",
+        group="Adapter",
+        applies_when=AN_ADAPTER,
+        level="advanced",
+    ),
+]
+Decompose = Annotated[
+    bool,
+    Setting(
+        "DoRA",
+        "Trains magnitude and direction of the weights separately (Liu et al. 2024).",
+        group="Adapter",
+        level="advanced",
+        applies_when=AN_ADAPTER,
+    ),
+]
+DecomposeEps = Annotated[
+    bool,
+    Setting(
+        "DoRA norm epsilon",
+        "Adds a tiny number to the norm to avoid division by zero.",
+        group="Adapter",
+        level="advanced",
+        applies_when=When("decompose", (True,)),
+    ),
+]
+DecomposeOutputAxis = Annotated[
+    bool,
+    Setting(
+        "DoRA on output axis",
+        "One magnitude for each output of a layer instead of each input, as in the paper. diffusers can only load "
+        "these.",
+        group="Adapter",
+        level="advanced",
+        applies_when=When("decompose", (True,)),
+    ),
+]
 Layers = Annotated[
     Preset,
     Setting(
@@ -112,7 +231,6 @@ WeightType = Annotated[
         applies_when=AN_ADAPTER,
         level="advanced",
         choice_labels={"float32": "float32", "bfloat16": "bfloat16", "float16": "float16"},
-        not_yet_choices=frozenset({"float16"}),
     ),
 ]
 Bundle = Annotated[
@@ -179,3 +297,35 @@ class AdapterSettings(Protocol):
 def adapter_layers(settings: AdapterSettings) -> LayerFilter:
     """Return which layers of the denoiser get an adapter."""
     return layer_filter(settings.layers, settings.custom_layers, is_regex=settings.layers_regex)
+
+
+def network_args(settings: Any) -> dict[str, str]:
+    """Return the arguments that sd-scripts and LyCORIS write for the settings that adapters share, if they are set."""
+    args = {
+        "conv_dim": settings.conv_rank,
+        "conv_alpha": settings.conv_alpha,
+        "layer_ranks": settings.layer_ranks.strip().replace("\n", ", "),
+        "rs_lora": settings.rank_stabilized,
+        "rank_dropout": settings.rank_dropout,
+        "module_dropout": settings.module_dropout,
+        "dora_wd": settings.decompose,
+        "wd_on_output": str(settings.decompose_output_axis) if settings.decompose else "",
+        "loraplus_lr_ratio": getattr(settings, "lora_plus_ratio", 1.0) if has_raised_rate(settings) else 0,
+    }
+    return {name: _as_text(value) for name, value in args.items() if value}
+
+
+def decomposed_axis(settings: Any) -> Literal["", "outputs", "inputs"]:
+    """Return what of each layer has DoRA's magnitudes; empty where none are trained."""
+    if not getattr(settings, "decompose", False):
+        return ""
+    return "outputs" if settings.decompose_output_axis else "inputs"
+
+
+def has_raised_rate(settings: Any) -> bool:
+    """Return whether part of the adapter has a learning rate of its own (LoRA+)."""
+    return getattr(settings, "lora_plus_ratio", 1.0) != 1.0
+
+
+def _as_text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from modules.formats.adapter_names import DORA_SCALE
 from modules.settings.field import Section
 
 if TYPE_CHECKING:  # the window reads this file and never runs the estimate's tape
@@ -42,9 +43,11 @@ class AdapterSpec:
     `label` is also what `modules/formats` calls files of its kind. `factory` names its `AdapterKind`
     (`modules/adapters/protocol.py`) as "module:name", imported inside the training thread; it is empty for an adapter
     that files may name and that is not supported yet. `forms` are the file forms it can be written in.
-    `walk` is what the memory estimate counts, `network(settings)` what the file's metadata say.
+    `walk` is what the memory estimate counts, `network(settings)` what the file's metadata say. `raised` are parts of
+    the names of the weights to which the ratio of LoRA+ applies.
 
-    `trainable(names)` returns which factors of a layer in a file this adapter continues to train, from all their names;
+    `trainable(names)` returns which factors of a layer in a file this adapter continues to train, from all their names
+    but that of DoRA's magnitudes: `trainable_with` adds these for a run that trains them;
     `settings_as(settings, shapes)` the settings that give a layer the shapes that its factors have there.
     `float8_factors` are the factors whose product the layer's alpha scales, so that they can be written in float8; an
     adapter without any cannot be.
@@ -55,6 +58,7 @@ class AdapterSpec:
     factory: str = ""
     forms: tuple[FileForm, ...] = ("kohya",)
     supports_dora: bool = False
+    raised: tuple[str, ...] = ()
     walk: AdapterWalk | None = None
     network: Callable[[Any], NetworkFacts] | None = None
     trainable: Trainable | None = None
@@ -75,3 +79,23 @@ class AdapterSpec:
     def is_supported(self) -> bool:
         """Whether a run can train it."""
         return bool(self.factory)
+
+    def trainable_with(self, settings: Any) -> Trainable | None:
+        """Return the factors of a layer in a file that a run with these settings continues to train, by their names.
+
+        DoRA's magnitudes belong to the change of a weight: only a run that trains them continues a layer that has them.
+        """
+        own = self.trainable
+        if own is None or not (self.supports_dora and settings.decompose):
+            return own
+
+        def trainable(names: Collection[str]) -> frozenset[str]:
+            found = own(frozenset(names) - {DORA_SCALE})
+            return found | ({DORA_SCALE} & frozenset(names)) if found else found
+
+        return trainable
+
+    def rate_ratios(self, settings: Any, names: Collection[str]) -> dict[str, float]:
+        """Return the learning rates of an adapter's weights, by name, as ratios where they are not 1 (LoRA+)."""
+        ratio = getattr(settings, "lora_plus_ratio", 1.0)
+        return {} if ratio == 1.0 else {n: ratio for n in names if any(part in n for part in self.raised)}

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -144,6 +145,22 @@ def _scaled(tensor: torch.Tensor, scale: float) -> LazyTensor:
     if scale == 1.0:
         return lazy(tensor)
     return lazy(tensor).then(tensor.shape, lambda made: (made.float() * scale).to(made.dtype))
+
+
+def with_one_alpha(layers: Sequence[AdapterLayer]) -> list[AdapterLayer]:
+    """Return LoRA layers that all have their most common alpha; the up matrices of the others are scaled instead."""
+    alphas = Counter(layer.lora_alpha for layer in layers)
+    if len(alphas) < 2:
+        return list(layers)
+    usual, _ = alphas.most_common(1)[0]
+    return [_with_alpha(layer, usual) for layer in layers]
+
+
+def _with_alpha(layer: AdapterLayer, alpha: float) -> AdapterLayer:
+    if layer.lora_alpha == alpha:
+        return layer
+    scaled = layer.factors[UP].float() * (layer.lora_alpha / alpha)
+    return replace(layer, factors={**layer.factors, UP: scaled}, alpha=alpha)
 
 
 def ranks_and_alphas(layers: Iterable[AdapterLayer]) -> Counter[tuple[int, float]]:

@@ -77,8 +77,9 @@ class Array:
 class AdapterPlan:
     """An adapter on every linear and convolution layer that `layers` takes.
 
-    `walk` runs it beside a layer, by its `settings` (`modules/adapters/spec.py`) or those that `settings_at` returns
-    for the layer.
+    `walk` runs it beside a layer, by its `settings` (`modules/adapters/spec.py`) or those that `settings_at(path,
+    shape)` returns for the layer, from its name and the shape of its weight. `decomposes`: DoRA's magnitudes are
+    trained beside it, of the outputs or of the inputs of each layer.
     """
 
     settings: Any
@@ -86,7 +87,8 @@ class AdapterPlan:
     item_bytes: int
     layers: LayerFilter
     has_dropout: bool = False
-    settings_at: Callable[[str], Any] | None = None
+    settings_at: Callable[[str, Shape], Any] | None = None
+    decomposes: Literal["", "outputs", "inputs"] = ""
 
     def takes(self, path: str) -> bool:
         """Whether a layer gets the adapter."""

@@ -126,12 +126,14 @@ class Walk:
             return out
         is_conv = len(x.shape) == 4
         channels = x.shape[1] if is_conv else x.shape[-1]
+        weight = (width, channels, *((kernel, kernel) if is_conv else ()))
+        if adapter.decomposes:
+            x = self._decomposed(path, x, weight, adapter.decomposes)
         taken = self.to(x, adapter.item_bytes)
         if adapter.has_dropout and self._records:
             self._keep(self.new(taken.shape, item_bytes=1))
             taken = self._like(taken)
-        weight = (width, channels, *((kernel, kernel) if is_conv else ()))
-        settings = adapter.settings if adapter.settings_at is None else adapter.settings_at(path)
+        settings = adapter.settings if adapter.settings_at is None else adapter.settings_at(path, weight)
         high = adapter.walk(settings, self, path, weight, taken, out)
         del taken
         scaled = self._like(high)
@@ -142,7 +144,40 @@ class Walk:
             needs_grad=out.needs_grad or scaled.needs_grad,
         )
         del scaled
-        return self.to(result, out.item_bytes)
+        result = self.to(result, out.item_bytes)
+        return self._scaled(result) if adapter.decomposes == "outputs" else result
+
+    def _scaled(self, x: Array) -> Array:
+        """Return x times trained factors of its channels, which saves x, and what is computed meanwhile."""
+        if self._records:
+            self._keep(x)
+        out = self.new(x.shape, item_bytes=x.item_bytes, needs_grad=self._records)
+        if self._records:
+            self.tape.mark(3 * out.num_bytes)
+        return out
+
+    def _decomposed(self, path: str, x: Array, weight: Shape, axis: str) -> Array:
+        """Return the input of a layer with DoRA's magnitudes (`modules/adapters/decomposition.py`), after its norms."""
+        is_per_output = axis == "outputs"
+        shape = (weight[0] if is_per_output else 1, 1 if is_per_output else weight[1], *(1 for _ in weight[2:]))
+        self.adapter_weights[f"{path}.dora.magnitudes"] = shape
+        self.tape.trained_bytes += math.prod(shape) * FLOAT32_BYTES if self._records else 0
+        sizes = (math.prod(weight),) * 3  # the weight and its change in float32, and their sum
+        norms = [self.new((size,), item_bytes=FLOAT32_BYTES) for size in sizes]
+        del norms
+        return x if is_per_output else self._scaled(x)
+
+    def frozen_product(self, path: str, x: Array, weight: Shape, *, channels: int, out: Array) -> Array:
+        """A matrix product with a frozen matrix of an adapter, named `path`, of the shape `weight`."""
+        assert self.plan.adapter is not None
+        self.weights[path] = weight
+        taken = self._computed(x)
+        copy = self._cast_weight(path, math.prod(weight), self.plan.adapter.item_bytes, trained=False)
+        shape = (out.shape[0], channels, *out.shape[2:]) if len(out.shape) == 4 else (*out.shape[:-1], channels)
+        result = self.new(shape, item_bytes=taken.item_bytes, needs_grad=self._records and x.needs_grad)
+        if self._records and copy is not None:
+            self._keep(copy)
+        return result
 
     def adapter_product(
         self, path: str, x: Array, trained: Mapping[str, Shape], *, channels: int, out: Array, composed: int = 0

@@ -87,7 +87,7 @@ def cuda_autocast(dtype: torch.dtype) -> Iterator[Callable[[], None]]:
 
 def is_adapter(name: str) -> bool:
     """Whether a parameter is an adapter's."""
-    return "lora_" in name or "lokr_" in name
+    return "lora_" in name or "lokr_" in name or ".dora." in name
 
 
 def give_weights(

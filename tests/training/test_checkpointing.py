@@ -14,7 +14,8 @@ from torch.utils._pytree import tree_leaves
 
 from modules.adapters.lokr import Lokr
 from modules.adapters.lokr_layers import LOKR_KIND
-from modules.adapters.lora_layers import LoraAdapter, LoraShape, attach_lora
+from modules.adapters.lora import Lora
+from modules.adapters.lora_layers import LORA_KIND, LoraAdapter, LoraShape, attach_lora
 from modules.adapters.targets import target_layers
 from modules.data.buckets import Size
 from modules.data.conditioning import Conditioning
@@ -61,6 +62,22 @@ def with_lora(model: Path, *, dropout: float = 0.0) -> tuple[ModelFamily, list[L
     return family, adapters
 
 
+def with_dora(model: Path) -> tuple[ModelFamily, Parameters]:
+    """A family with DoRA, PiSSA and every kind of dropout, which does something."""
+    family: ModelFamily = load_tiny(model)
+    generator = torch.Generator().manual_seed(1)
+    settings = Lora(rank=2, init="pissa", decompose=True, dropout=0.2, rank_dropout=0.3, module_dropout=0.3)
+    parameters: Parameters = {}
+    for name in trained_parts(family):
+        part = family.parts[name]
+        targets = target_layers(part.module, part.spec.role, layers="all", custom_layers="", reaches=part.reaches)
+        parameters |= LORA_KIND.attach(name, part.module, targets, settings, seed=3).parameters()
+        part.module.train()
+    for parameter in parameters.values():
+        parameter.data += torch.randn(parameter.shape, generator=generator) * 0.05
+    return family, parameters
+
+
 def with_lokr(model: Path) -> tuple[ModelFamily, Parameters]:
     """A family with a LoKr that does something, its first matrix whole and its second one in factors."""
     family: ModelFamily = load_tiny(model)
@@ -81,6 +98,8 @@ def with_lokr(model: Path) -> tuple[ModelFamily, Parameters]:
 @functools.cache
 def trained(model: Path, kind: str) -> tuple[ModelFamily, Parameters]:
     """A family with what is trained of it; loaded once, as nothing here moves a weight."""
+    if kind == "lora of all kinds":
+        return with_dora(model)
     if kind.startswith("lokr"):
         return with_lokr(model)
     if kind.startswith("lora"):
@@ -182,16 +201,14 @@ def memory_of(mode: str, saves: str, resident: frozenset[str] = frozenset()) -> 
     )
 
 
-KINDS = ["full", "lora", "lora with dropout", "lokr with dropout", "embedding"]
+KINDS = ["full", "lora", "lora with dropout", "lora of all kinds", "lokr with dropout", "embedding"]
 MODES = ["off", "block", "whole"]
 SAVES = ["nothing more", "activations", "layers"]
 
 
 @pytest.mark.parametrize(
     ("model", "kind", "mode", "saves"),
-    matrix(
-        ["tiny_sd", "tiny_sdxl"], ["full", "lora", "lora with dropout", "lokr with dropout", "embedding"], MODES, SAVES
-    ),
+    matrix(["tiny_sd", "tiny_sdxl"], KINDS, MODES, SAVES),
     ids=str,
 )
 def test_gradients_equal_the_plain_ones_bit_for_bit(

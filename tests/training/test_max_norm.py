@@ -141,6 +141,7 @@ def test_what_cannot_be_limited_is_refused_by_name(config: Config) -> None:
     assert found() == []
     rounded = {"training": {"low_precision_updates": "stochastic"}, "adapter": {"dtype": "bfloat16"}}
     assert found(**rounded) == ["adapter.max_norm"]
+    assert found(adapter={"init": "pissa"}) == ["adapter.max_norm"]
     averaged, _ = set_path(config, "training.optimizer", "schedule_free_adamw")
     assert "adapter.max_norm" in [p.path for p in problems_of(averaged)]
     assert found(training={"trains": "full", "low_precision_updates": "stochastic"}) == []

@@ -18,8 +18,10 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProject
 
 from modules.adapters.lokr import LOKR, Lokr
 from modules.adapters.lokr_layers import LOKR_KIND
-from modules.adapters.lora_layers import LoraShape, attach_lora
+from modules.adapters.lora import Lora
+from modules.adapters.lora_layers import LORA_KIND, LoraShape, attach_lora
 from modules.adapters.protocol import kind_of
+from modules.adapters.ranks import settings_by_layer
 from modules.adapters.registry import ADAPTERS
 from modules.adapters.targets import target_layers
 from modules.estimate.architecture import architecture_of
@@ -37,7 +39,7 @@ from modules.memory.walk import Walk
 from modules.optim.optimizers.adafactor import Adafactor
 from modules.settings.layer_filter import EVERYTHING, layer_filter
 from modules.system.devices import CPU
-from tests.builders.adapter_plans import lora_plan
+from tests.builders.adapter_plans import dora_plan, lora_plan
 from tests.builders.configs import small_config
 from tests.builders.live_bytes import LiveBytes, cuda_autocast, give_weights, is_adapter
 from tests.builders.pipelines import load_tiny
@@ -155,6 +157,17 @@ def test_a_lokr_is_counted_from_shapes(settings: dict[str, bool], vec_trick: boo
     assert sorted(found.values()) == sorted(tuple(p.shape) for p in adapter.parameters().values())
 
 
+def test_ranks_by_layer_and_magnitudes_are_counted_from_shapes() -> None:
+    options = {"layer_ranks": "attn2 = 3\nre:^mid_block = 5", "conv_rank": 2, "decompose": True}
+    unet, lora = meta_part("sd1", "unet"), Lora(rank=4, **options)
+    names = target_layers(unet, "denoiser", layers="all", custom_layers="", reaches=lambda name: True)
+    with torch.device("meta"):
+        adapter = LORA_KIND.attach("unet", unet, names, lora, seed=0)
+    by_layer = replace(dora_plan(lora, "outputs"), filter=EVERYTHING, settings_at=settings_by_layer(lora, "unet"))
+    found = Passes(FAMILIES["sd"], shipped_configs("sd1")).weights("unet", PartPlan(trains="adapter", adapter=by_layer))
+    assert sorted(found.adapter.values()) == sorted(tuple(p.shape) for p in adapter.parameters().values())
+
+
 # -- the memory of a pass
 
 
@@ -190,6 +203,8 @@ ADAPTER_PLANS = {
     "adapter": lora_plan(RANK, 4, ("attentions",)),
     "lokr": AdapterPlan(Lokr(rank=4), LOKR.walk, 4, layer_filter("attention_mlp")),
     "lokr as a whole": AdapterPlan(Lokr(rank=4, vec_trick=False), LOKR.walk, 4, layer_filter("attention_mlp")),
+    "dora": dora_plan(Lora(rank=RANK, decompose=True, init="pissa"), "outputs"),
+    "dora of inputs": dora_plan(Lora(rank=RANK, decompose=True, decompose_output_axis=False), "inputs"),
 }
 DAILY = [
     Case("sd1", 512, 1, "full", F32, False, "off"),
@@ -199,6 +214,8 @@ DAILY = [
     Case("sd1", 512, 1, "lokr", F32, False, "off"),
     Case("sd1", 512, 2, "lokr", BF16, True, "block"),
     Case("sd1", 512, 1, "lokr as a whole", BF16, True, "off"),
+    Case("sd1", 512, 1, "dora", BF16, True, "off"),
+    Case("sd1", 512, 1, "dora of inputs", F32, True, "block"),
     Case("sdxl", 512, 1, "full", BF16, True, "off"),
     Case("sdxl", 1024, 1, "full", BF16, True, "block"),
 ]

@@ -122,7 +122,7 @@ def test_a_config_of_sd_scripts_with_sections_and_arguments() -> None:
         "on",
     )
     assert (config.adapter.rank, config.adapter.alpha, config.adapter.layers) == (16, 4, "all")
-    assert "Convolutions had their own rank, 8" in messages(loaded)
+    assert (config.adapter.conv_rank, config.adapter.conv_alpha) == (8, 1)
     assert config.part("unet").train
     assert not config.part("text_encoder").train
     assert not config.part("text_encoder_2").train

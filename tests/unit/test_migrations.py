@@ -378,7 +378,6 @@ def test_stochastic_rounding_is_a_setting_of_the_weights(dtype: str, asked: bool
     ("path", "keys"),
     [
         ("adapter", {"peft_type": "LOHA"}),
-        ("adapter.decompose", {"lora_decompose": True}),
         ("multi_gpu.enabled", {"multi_gpu": True}),
         ("embeddings.words", {"additional_embeddings": [{"placeholder": "<x>"}]}),
         ("model.variant", {"model_type": "STABLE_DIFFUSION_15_INPAINTING"}),

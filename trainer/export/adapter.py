@@ -111,7 +111,9 @@ class AdapterExporter:
         if rank_and_alpha(trained) is None:  # not a LoRA
             return network.rank, network.alpha
         kept = written_of(self.start, self.config.output.format)
-        return rank_and_alpha([*trained, *kept]) or (network.rank, network.alpha)
+        rank, alpha = rank_and_alpha([*trained, *kept]) or (network.rank, network.alpha)
+        # Other programs divide the alpha of a rank-stabilized LoRA by the square root of the rank.
+        return rank, network.alpha if "rs_lora" in network.args else alpha
 
     def _facts(self, title: str, trained: Sequence[AdapterLayer], *, now: datetime, step: int, epoch: int) -> LoraFacts:
         network_of = ADAPTERS[self.config.adapter.name].network

@@ -5,10 +5,12 @@ Estimates only warn, except that a result or a first backup that cannot be writt
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from modules.adapters.ranks import unused_ranks
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.estimate.architecture import Architecture, architecture_of
@@ -28,12 +30,13 @@ from modules.estimate.run import MemoryEstimate, RunPlan, estimate, in_gb
 from modules.families.registry import FAMILIES, memory_of
 from modules.memory.tape import FLOAT32_BYTES
 from modules.settings.every import Every
+from modules.system.errors import DarkroomError
 from modules.system.gpu_memory import GpuMemory, gpu_memory
 from modules.system.paths import from_root
 from modules.system.problem import Problem
 from trainer.preflight.memory_plan import ITEM_BYTES, run_plan
 from trainer.preflight.savings import peak_with_all, worthwhile_savings
-from trainer.preflight.start_from import StartHeader, notes_on_start, plans_with_start, start_header
+from trainer.preflight.start_from import StartHeader, notes_on_start, plans_with_start, start_header, trained_layers
 from trainer.preflight.trained_layers import TrainedPart, idle_layer_names, parts_trained
 
 Counts = Mapping[Size, int]
@@ -74,12 +77,23 @@ def memory_estimate(config: Config, sizes: Counts, *, start_copy: Path | None = 
 
 
 def start_problems(config: Config, sizes: Counts) -> Iterator[Problem]:
-    """Yield what a new run trains of the adapter file that it starts from, and what it keeps; nothing without one."""
+    """Yield what a new run trains of the adapter file that it starts from, and what it keeps; nothing without one.
+
+    Lines of the ranks by layer that take no layer are an error.
+    """
     try:
         budget = _budget(config, sizes)
     except _MALFORMED_CONFIG:  # the check of the model reports it
         return
-    if budget is not None and budget.start is not None:
+    if budget is None:
+        return
+    if config.training.trains == "adapter":
+        with contextlib.suppress(DarkroomError):  # a line that cannot be read: a rule reports it
+            plans, passes = budget.run.plans, budget.passes
+            layers = [(part, path) for part in plans for path in trained_layers(passes, plans, part)]
+            if (problem := unused_ranks(config.adapter, layers)) is not None:
+                yield problem
+    if budget.start is not None:
         yield from notes_on_start(config, budget.start, budget.passes, budget.run.plans)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from modules.adapters.ranks import settings_by_layer
 from modules.adapters.registry import ADAPTERS
-from modules.adapters.settings import AdapterSettings, adapter_layers
+from modules.adapters.settings import AdapterSettings, adapter_layers, decomposed_axis
 from modules.config.method_facts import (
     copies_originals,
     images_per_pass,
@@ -150,6 +151,8 @@ def _adapter_plan(settings: AdapterSettings, part: PartSpec) -> AdapterPlan | No
         ITEM_BYTES[settings.dtype],
         _TEXT_LAYERS if part.role == "text_encoder" else adapter_layers(settings),
         has_dropout=settings.dropout > 0,
+        settings_at=settings_by_layer(settings, part.name),
+        decomposes=decomposed_axis(settings),
     )
 
 

@@ -32,7 +32,7 @@ from modules.formats.adapter_names import DORA_SCALE, DOWN, LORA_FACTORS, UP, la
 from modules.formats.adapter_targets import AdapterTargets, fits
 from modules.formats.checkpoint_header import read_checkpoint_header
 from modules.formats.headers import UnreadableFileError
-from modules.memory.tape import PartPlan
+from modules.memory.tape import AdapterPlan, PartPlan
 from modules.system.paths import from_root
 from modules.system.problem import Problem, cut
 from modules.system.problem import count as count_of
@@ -93,8 +93,9 @@ def _refusal(config: Config, path: Path, found: FileKind, shown: str) -> Problem
     broken, again = reason_if_broken(shown, stored.layers) if stored else ("", "")
     if broken and not message:  # before its type, which can look different then
         return Problem(_PATH, broken, advice=again)
-    if spec.trainable is not None and not _has_trainable(path, spec.trainable):
-        return _of_another_type(shown, spec.label, found)
+    trainable = spec.trainable_with(config.adapter)
+    if trainable is not None and not _has_trainable(path, trainable):
+        return _of_another_type(shown, config.adapter, found)
     return Problem(_PATH, message, advice=advice) if message else None
 
 
@@ -130,7 +131,7 @@ def start_header(
     since. None without such a file, or where it cannot be read or a run refuses it. Raises the errors of `Passes` for a
     malformed config.
     """
-    name, trainable = config.adapter.start_from.strip(), ADAPTERS[config.adapter.name].trainable
+    name, trainable = config.adapter.start_from.strip(), ADAPTERS[config.adapter.name].trainable_with(config.adapter)
     if not name or config.training.trains != "adapter" or trainable is None:
         return None
     targets = _targets(config, architecture)
@@ -173,13 +174,15 @@ def plans_with_start(plans: Plans, start: StartHeader | None, settings: AdapterS
         kept = [s for (part, _), shapes in start.rest.items() if part == name for s in shapes.values()]
         adapter = plan.adapter
         if adapter is not None and any(part == name for part, _ in own):
-            adapter = replace(adapter, settings_at=partial(_settings_at, own, settings, name))
+            adapter = replace(adapter, settings_at=partial(_settings_at, own, adapter, name))
         found[name] = replace(plan, adapter=adapter, num_kept=count(kept) if start.is_kept else 0)
     return found
 
 
-def _settings_at(own: Mapping[Place, Any], settings: Any, part: str, path: str) -> Any:
-    return own.get((part, path), settings)
+def _settings_at(own: Mapping[Place, Any], adapter: AdapterPlan, part: str, path: str, weight: Shape) -> Any:
+    if (part, path) in own:
+        return own[part, path]
+    return adapter.settings if adapter.settings_at is None else adapter.settings_at(path, weight)
 
 
 def _divided(
@@ -258,8 +261,10 @@ def _has_trainable(path: Path, trainable: Trainable) -> bool:
     return any(trainable(shapes) for shapes in layers_in(read_checkpoint_header(path).shapes).values())
 
 
-def _of_another_type(shown: str, label: str, found: FileKind) -> Problem:
-    kind = found.facts.get("adapter", "")
+def _of_another_type(shown: str, settings: AdapterSettings, found: FileKind) -> Problem:
+    label, kind = ADAPTERS[settings.name].label, found.facts.get("adapter", "")
+    if kind == f"DoRA ({label})":
+        return Problem(_PATH, f"{shown} has DoRA magnitudes, which this run does not train.", advice="Switch DoRA on.")
     spec = next((s for s in ADAPTERS.values() if s.label == kind and s.is_supported), None)
     advice = f"Choose a {label} file" + (f", or set the adapter type to {kind}." if spec is not None else ".")
     return Problem(_PATH, f"{shown} is not a {label}, the adapter type of this run. {found.sentence}", advice=advice)

@@ -12,6 +12,7 @@ import torch
 
 from modules.adapters.kept_layers import attach_kept, kept_fingerprint
 from modules.adapters.protocol import Adapter, kind_of
+from modules.adapters.ranks import require_used_ranks
 from modules.adapters.registry import ADAPTERS
 from modules.adapters.settings import AdapterSettings, adapter_layers
 from modules.adapters.start import Start, divided, read_content, write_content
@@ -140,7 +141,10 @@ def load_model(
         adapters = _attach(family, config.adapter, config.part, start, run_seed=config.general.seed)
         parameters = {adapter.part: adapter.parameters() for adapter in adapters}
     rate, factor = config.training.learning_rate, rate_factor_of(config)
-    groups = [_unit(family.parts[name], p, config.part(name), rate, factor) for name, p in parameters.items()]
+    groups = [
+        _unit(family.parts[name], p, config.part(name), rate, factor, _ratios(config, p))
+        for name, p in parameters.items()
+    ]
     family.set_memory(
         {name: _memory_of(config.part(name), name, adapters) for name in family.parts},
         train_device=machine.train_device,
@@ -178,7 +182,7 @@ def _start(config: Config, family: ModelFamily, start_copy: Path | None) -> Star
     settings = config.adapter
     if not settings.start_from.strip():
         return None
-    trainable = ADAPTERS[settings.name].trainable
+    trainable = ADAPTERS[settings.name].trainable_with(settings)
     assert trainable is not None  # only an adapter that is not supported yet has none
     if start_copy is not None and start_copy.exists():
         content = read_content(start_copy)
@@ -208,6 +212,7 @@ def _targets(family: ModelFamily, settings: AdapterSettings, part_of: PartOf) ->
                 f"{part.spec.label} is set to be trained, but none of its layers can be trained with these settings.",
                 advice="Lower clip skip, choose other layers, or switch off the training of this part.",
             )
+    require_used_ranks(settings, ((part, path) for part, paths in found.items() for path in paths))
     return found
 
 
@@ -254,8 +259,20 @@ def _whole_parts(family: ModelFamily, part_of: PartOf, layers: LayerFilter) -> d
     return parameters
 
 
+def _ratios(config: Config, parameters: Collection[str]) -> dict[str, float]:
+    """Return the ratios of the learning rates of an adapter's weights to that of their part, where they are not 1."""
+    if config.training.trains != "adapter":
+        return {}
+    return ADAPTERS[config.adapter.name].rate_ratios(config.adapter, parameters)
+
+
 def _unit(
-    part: Part, parameters: dict[str, torch.nn.Parameter], settings: PartSettings, learning_rate: float, factor: float
+    part: Part,
+    parameters: dict[str, torch.nn.Parameter],
+    settings: PartSettings,
+    learning_rate: float,
+    factor: float,
+    rate_ratios: Mapping[str, float],
 ) -> TrainGroup:
     """Return the training unit of a part or its adapter, with the part's name and settings.
 
@@ -270,6 +287,7 @@ def _unit(
         part=part.spec.name,
         label=part.spec.label,
         stop_after=settings.stop_after,
+        rate_ratios=rate_ratios,
     )
 
 

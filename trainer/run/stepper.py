@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-from modules.adapters.protocol import Adapter
+from modules.adapters.protocol import Adapter, LowRankAdapter
 from modules.config.sections.training import Ema as EmaSettings
 from modules.config.sections.training import Training
-from modules.formats.adapter_names import DOWN, UP
 from modules.optim.build import build_optimizer
 from modules.optim.ema import Ema
 from modules.optim.learning_rate import learning_rate_factor
@@ -68,13 +67,13 @@ def lora_weights(adapters: Sequence[Adapter], groups: Sequence[TrainGroup]) -> l
     Raises ValueError for an adapter that is not a LoRA.
     """
     values = kept_parameters(groups)
-    owners = {id(values[name]): group for group in groups for name in group.parameters}
+    owners = {name: group for group in groups for name in group.parameters}
     found = []
-    for layer in (layer for adapter in adapters for layer in adapter.stored_layers(values)):
-        if not {DOWN, UP} <= layer.factors.keys():
-            raise ValueError(f"the adapter of {layer.part}.{layer.path} is not a LoRA")
-        down, up = layer.factors[DOWN], layer.factors[UP]
-        found.append(LoraWeights(owners[id(down)], down, up, layer.scale))
+    for adapter in adapters:
+        if not isinstance(adapter, LowRankAdapter):
+            raise ValueError(f"the adapter of {adapter.part} is not a LoRA")
+        products = adapter.products()
+        found += [LoraWeights(owners[p.down], values[p.down], values[p.up], p.scale) for p in products]
     return found
 
 

@@ -8,6 +8,7 @@ the defaults of sd-scripts, with which the run was made.
 from __future__ import annotations
 
 from modules.config.imports.kohya_dataset import images, lift_of_datasets
+from modules.config.imports.kohya_ranks import ranks_and_more
 from modules.config.imports.kohya_sampling import sampling_and_saving
 from modules.config.imports.kohya_training import learning
 from modules.config.imports.kohya_values import Args, arguments_of, flag_of, is_set, number_of, pop_first
@@ -98,12 +99,11 @@ def _adapter(given: Args, result: Tree, notes: Notes) -> None:
     if name == "lora" and (norm := number_of(given.get("scale_weight_norms"))) is not None:
         put(result, "adapter.max_norm", norm or None)
         given.pop("scale_weight_norms")
-    conv_rank = number_of(pop_first(given, "conv_dim") or network.pop("conv_dim", None))
-    pop_first(given, "conv_alpha")
+    conv_rank = number_of(given.get("conv_dim") or network.get("conv_dim"))
     has_convolutions = "locon" in kind or ((conv_rank or 0) > 0 and ("c3lier" in kind or "lycoris" in kind))
     put(result, "adapter.layers", "all" if has_convolutions else "attention_mlp")
-    if has_convolutions and conv_rank and rank and conv_rank != rank:
-        message = f"Convolutions had their own rank, {conv_rank:g}; here all layers have rank {rank:g}."
-        notes.append(Problem("adapter.rank", message, "warning"))
-    network.pop("conv_alpha", None)
+    if not has_convolutions:
+        for key in ("conv_dim", "conv_alpha"):
+            given.pop(key, None), network.pop(key, None)
+    ranks_and_more(given, network, result, notes, name=name)
     given.update({f"network_args.{key}": value for key, value in network.items()})

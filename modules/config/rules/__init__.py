@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from modules.config.rules.adapters import file_format, float8_file, layer_names, max_norm
+from modules.config.rules.adapters import file_format, float8_file, layer_names, max_norm, ranks_by_layer
 from modules.config.rules.captions import caption_changes
 from modules.config.rules.dtypes import mixed_16_bit
 from modules.config.rules.fused import fused_backward_pass
@@ -33,6 +33,7 @@ RULES: tuple[Rule, ...] = (
     supported,
     something_is_trained,
     layer_names,
+    ranks_by_layer,
     file_format,
     max_norm,
     float8_file,

@@ -1,16 +1,18 @@
-"""The layers that the adapter is attached to."""
+"""The layers that the adapter is attached to, their ranks, and the files it can be written to."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from modules.adapters.max_norm import max_norm_of
+from modules.adapters.ranks import parse_ranks
 from modules.adapters.registry import ADAPTERS
-from modules.adapters.settings import adapter_layers
+from modules.adapters.settings import adapter_layers, decomposed_axis
 from modules.config.schema import Config
 from modules.config.sections.training import filtered_layers
 from modules.optim.registry import optimizer_spec
 from modules.settings.layer_filter import EXAMPLES, invalid_entry
+from modules.system.errors import DarkroomError
 from modules.system.problem import Problem, shown
 
 
@@ -38,6 +40,17 @@ def layer_names(config: Config) -> Iterator[Problem]:
         )
 
 
+def ranks_by_layer(config: Config) -> Iterator[Problem]:
+    """Yield an error for a line of the ranks by layer that is none."""
+    text = getattr(config.adapter, "layer_ranks", "")
+    if config.training.trains != "adapter" or not text:
+        return
+    try:
+        parse_ranks(text)
+    except DarkroomError as error:
+        yield Problem("adapter.layer_ranks", error.message, advice=error.advice)
+
+
 def file_format(config: Config) -> Iterator[Problem]:
     """Yield an error if the adapter cannot be written in the output format."""
     spec, form = ADAPTERS[config.adapter.name], config.output.format
@@ -47,10 +60,16 @@ def file_format(config: Config) -> Iterator[Problem]:
             f"{spec.label} cannot be saved in the {form} format.",
             advice=f"Choose the {spec.forms[0]} format.",
         )
+    elif config.training.trains == "adapter" and form == "diffusers" and decomposed_axis(config.adapter) == "inputs":
+        yield Problem(
+            "output.format",
+            "The diffusers format cannot hold DoRA magnitudes of a layer's inputs.",
+            advice="Choose the kohya format, or DoRA on the output axis.",
+        )
 
 
 def max_norm(config: Config) -> Iterator[Problem]:
-    """Yield an error if the norm of the layers cannot be limited: the optimizer derives the weights, or rounds them."""
+    """Yield an error if the norm of the layers cannot be limited: they are derived, rounded or begun otherwise."""
     if config.training.trains != "adapter" or max_norm_of(config.adapter) is None:
         return
     spec = optimizer_spec(config.training.optimizer)
@@ -59,6 +78,12 @@ def max_norm(config: Config) -> Iterator[Problem]:
             "adapter.max_norm",
             f"{spec.label} derives the weights from averages of its own, which a limit of the norm would not reach.",
             advice="Leave the max norm empty, or choose another optimizer.",
+        )
+    if getattr(config.adapter, "init", "zero") != "zero":
+        yield Problem(
+            "adapter.max_norm",
+            "The product of the matrices does not begin as zero: a limit of its norm would change the model at once.",
+            advice="Leave the max norm empty, or set the initialization to zero.",
         )
     if config.adapter.dtype != "float32" and config.training.low_precision_updates == "stochastic":
         yield Problem(

@@ -31,3 +31,11 @@ def one_learning_rate(config: Config) -> Iterator[Problem]:
             f"different ones: {given}.",
             advice="Give all parts the same learning rate, or choose another optimizer.",
         )
+    ratio = getattr(config.adapter, "lora_plus_ratio", 1.0)
+    if spec.has_one_rate and config.training.trains == "adapter" and ratio != 1.0:
+        yield Problem(
+            "adapter.lora_plus_ratio",
+            f"{spec.label} estimates a single learning rate for everything that is trained; a LoRA+ ratio of {ratio:g} "
+            "gives the up matrices another one.",
+            advice="Set the ratio to 1, or choose another optimizer.",
+        )

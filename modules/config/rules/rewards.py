@@ -15,13 +15,16 @@ def method_settings(config: Config) -> Iterator[Problem]:
     """Yield the problems that the method's record finds in its settings, and an error for dropout that it forbids."""
     method = method_of(config)
     yield from method.problems(config.training.method)
-    if method.repeats_forward and config.training.trains == "adapter" and config.adapter.dropout > 0:
-        yield Problem(
-            "adapter.dropout",
-            f"{method.label} compares the model's predictions with those that sampled the images; a dropout of "
-            f"{config.adapter.dropout:g} would change them at random.",
-            advice="Set it to 0.",
-        )
+    if not method.repeats_forward or config.training.trains != "adapter":
+        return
+    for name in ("dropout", "rank_dropout", "module_dropout"):
+        if (dropout := getattr(config.adapter, name, 0.0)) > 0:
+            yield Problem(
+                f"adapter.{name}",
+                f"{method.label} compares the model's predictions with those that sampled the images; a "
+                f"{name.replace('_', ' ')} of {dropout:g} would change them at random.",
+                advice="Set it to 0.",
+            )
 
 
 def masked_training(config: Config) -> Iterator[Problem]:

@@ -51,6 +51,8 @@ def adapter_of(rest: Tree, result: Tree, notes: Notes) -> None:
     move_all(rest, settings, _OF_ALL)
     choose(rest, settings, "lora_weight_dtype", "dtype", DTYPES, notes, where="adapter.dtype")
     choose_layers(rest, settings, ("layers", "custom_layers", "layers_regex"), notes, where="adapter.layers")
+    if settings.get("decompose"):
+        settings.setdefault("decompose_output_axis", False)  # OneTrainer's default; ours is the paper's
     put(result, "adapter", settings)
     for other, fields in own.items():
         defaults = ADAPTERS[other].settings().model_dump()

@@ -1,0 +1,214 @@
+"""The rank and the alpha of each layer: those of all layers, of convolutions, and of layers by name. Torch-free.
+
+A line of `layer_ranks` is `name = rank` or `name = rank:alpha`. The name is part of a layer's name, or a regular
+expression after "re:". The strength of a layer is alpha by rank; rank-stabilized (Kalajdzievski 2023, "rsLoRA"), alpha
+by the square root of the rank. Files have no such mark: they hold the alpha that gives the same strength by rank.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, cast
+
+from modules.system.errors import DarkroomError
+from modules.system.problem import Problem
+
+MAX_RANK, MAX_ALPHA = 1024, 4096.0
+_REGEX = "re:"
+_TEXT_MODEL = "text_model."
+_LINE = re.compile(r"(?P<name>.+?)\s*=\s*(?P<rank>\d+)\s*(?::\s*(?P<alpha>[\d.eE+-]+))?")
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NamedRank:
+    """The rank, and perhaps the alpha, of the layers with a part of their name; `is_regex` makes it an expression."""
+
+    name: str
+    rank: int
+    alpha: float | None = None
+    is_regex: bool = False
+
+    def takes(self, part: str, path: str) -> bool:
+        """Return whether it is the rank of a layer, which may be named with its model part or without."""
+        whole = f"{part}.{path}"
+        if self.is_regex:
+            return any(re.search(self.name, text) is not None for text in (path, whole))
+        return self.name in whole
+
+    def __str__(self) -> str:
+        alpha = "" if self.alpha is None else f":{self.alpha:g}"
+        return f"{_REGEX if self.is_regex else ''}{self.name}={self.rank}{alpha}"
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRanks:
+    """Which rank and alpha each layer of a run has. The first of `named` that takes a layer decides."""
+
+    rank: int
+    alpha: float
+    conv_rank: int | None = None
+    conv_alpha: float | None = None
+    named: tuple[NamedRank, ...] = ()
+    is_stabilized: bool = False
+
+    def of(self, part: str, path: str, *, is_convolution: bool) -> tuple[int, float]:
+        """Return the rank of a layer, and the alpha that divided by it is the layer's strength, as files hold it."""
+        rank, _ = self._own(part, path, is_convolution)
+        return rank, self.alpha_at(part, path, rank, is_convolution=is_convolution)
+
+    def alpha_at(self, part: str, path: str, rank: int, *, is_convolution: bool) -> float:
+        """Return the alpha, as files hold it, of a layer that has another rank, such as that of a file."""
+        own_rank, own = self._own(part, path, is_convolution)
+        if self.is_stabilized:
+            return own * math.sqrt(rank)
+        return own if rank == own_rank else own / own_rank * rank
+
+    def _own(self, part: str, path: str, is_convolution: bool) -> tuple[int, float]:
+        """Return the rank and the alpha that are set for a layer."""
+        path = path.removeprefix(_TEXT_MODEL)
+        rank, alpha = self.rank, None
+        if found := next((named for named in self.named if named.takes(part, path)), None):
+            rank, alpha = found.rank, found.alpha
+        elif is_convolution:
+            rank, alpha = self.conv_rank or rank, self.conv_alpha
+        if alpha is None:  # the same strength as the other layers, or the same alpha of rank-stabilized ones
+            alpha = self.alpha if self.is_stabilized or rank == self.rank else self.alpha / self.rank * rank
+        return rank, alpha
+
+    def unused(self, layers: Iterable[tuple[str, str]]) -> list[str]:
+        """Return the lines that take none of the layers, which are given by part and path."""
+        places = [(part, path.removeprefix(_TEXT_MODEL)) for part, path in layers]
+        return [str(named) for named in self.named if not any(named.takes(*place) for place in places)]
+
+
+class RankedSettings(Protocol):
+    """The settings of an adapter that has a rank."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def alpha(self) -> float: ...
+    @property
+    def conv_rank(self) -> int | None: ...
+    @property
+    def conv_alpha(self) -> float | None: ...
+    @property
+    def layer_ranks(self) -> str: ...
+    @property
+    def rank_stabilized(self) -> bool: ...
+
+
+Settings = TypeVar("Settings", bound=Any)
+# The settings with which all layers have the rank and the alpha that are set, and a strength of alpha by rank.
+ALL_ALIKE = {"conv_rank": None, "conv_alpha": None, "layer_ranks": "", "rank_stabilized": False}
+
+
+def ranks_of(settings: RankedSettings) -> LayerRanks:
+    """Return which rank and alpha the layers have. Raises DarkroomError for a line that is none."""
+    return LayerRanks(
+        settings.rank,
+        settings.alpha,
+        settings.conv_rank,
+        settings.conv_alpha,
+        parse_ranks(settings.layer_ranks),
+        settings.rank_stabilized,
+    )
+
+
+def at_layer(settings: Settings, part: str, path: str, weight: Shape) -> Settings:
+    """Return the settings with the rank and the alpha of one layer, whose weight has the shape `weight`.
+
+    The strength is alpha by rank then. Other settings stay what they are.
+    """
+    rank, alpha = ranks_of(settings).of(part, path, is_convolution=is_convolution(weight))
+    return cast(Settings, settings.model_copy(update={**ALL_ALIKE, "rank": rank, "alpha": alpha}))
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsAt:
+    """The settings of an adapter on each layer of a part, for the memory estimate."""
+
+    settings: Any
+    part: str
+
+    def __call__(self, path: str, weight: Shape) -> Any:
+        """Return the settings of the layer at `path` with a weight of that shape."""
+        return at_layer(self.settings, self.part, path, weight)
+
+
+def settings_by_layer(settings: Any, part: str) -> SettingsAt | None:
+    """Return the settings on each layer of a part; None if all layers have the same, or if lines are none."""
+    if all(getattr(settings, name, value) == value for name, value in ALL_ALIKE.items()):
+        return None
+    try:
+        ranks_of(settings)
+    except DarkroomError:  # a rule reports it
+        return None
+    return SettingsAt(settings, part)
+
+
+def is_convolution(weight: Shape) -> bool:
+    """Return whether a weight (out, in, kernel) is one with a kernel larger than 1x1, as kohya's `conv_dim` counts."""
+    return math.prod(weight[2:]) > 1
+
+
+def unused_ranks(settings: Any, layers: Iterable[tuple[str, str]]) -> Problem | None:
+    """Return what is wrong if lines of the ranks by layer take none of the layers, which are given by part and path."""
+    text = getattr(settings, "layer_ranks", "")
+    unused = ranks_of(settings).unused(layers) if text else []
+    if not unused:
+        return None
+    return Problem(
+        "adapter.layer_ranks",
+        f"No layer that is trained has a name with {unused[0]!r}, a line of the ranks by layer.",
+        advice="Correct the line on the LoRA / Adapter page, as in: attn2 = 32; or choose more layers.",
+    )
+
+
+def require_used_ranks(settings: Any, layers: Iterable[tuple[str, str]]) -> None:
+    """Raise DarkroomError if a line of the ranks by layer takes none of the layers, by part and path."""
+    if (problem := unused_ranks(settings, layers)) is not None:
+        raise DarkroomError(problem.message, advice=problem.advice)
+
+
+def parse_ranks(text: str) -> tuple[NamedRank, ...]:
+    """Return the ranks by name from the lines of a setting. Raises DarkroomError that names a line that is none.
+
+    Entries without a regular expression may also be separated by commas.
+    """
+    return tuple(_parsed(entry) for entry in _entries(text))
+
+
+def _entries(text: str) -> Iterable[str]:
+    for line in text.splitlines():
+        entries = [line] if line.strip().startswith(_REGEX) else line.split(",")
+        yield from (entry.strip() for entry in entries if entry.strip())
+
+
+def _parsed(entry: str) -> NamedRank:
+    advice = "Write a part of the layers' names, =, and their rank, as in: attn2 = 32, or with an alpha: attn2 = 32:16."
+    found = _LINE.fullmatch(entry)
+    if found is None:
+        raise DarkroomError(f"{entry!r} in the ranks of layers is not a name and a rank.", advice=advice)
+    name, rank = found["name"], int(found["rank"])
+    try:
+        alpha = None if found["alpha"] is None else float(found["alpha"])
+    except ValueError:
+        raise DarkroomError(f"{found['alpha']!r} in the ranks of layers is not an alpha.", advice=advice) from None
+    if not 1 <= rank <= MAX_RANK or (alpha is not None and not 0 < alpha <= MAX_ALPHA):
+        message = f"{entry!r} in the ranks of layers: a rank is 1 to {MAX_RANK}, an alpha above 0 to {MAX_ALPHA:g}."
+        raise DarkroomError(message, advice=advice)
+    is_regex = name.startswith(_REGEX)
+    name = name.removeprefix(_REGEX).strip() if is_regex else name
+    if is_regex:
+        try:
+            re.compile(name)
+        except re.error as error:
+            message = f"{name!r} in the ranks of layers is not a regular expression: {error}."
+            raise DarkroomError(message, advice=advice) from None
+    return NamedRank(name, rank, alpha, is_regex)
