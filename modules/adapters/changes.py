@@ -1,7 +1,8 @@
 """The change of a weight by an adapter of any kind, from its factors, in float32 (formulas: formats.md 5.1).
 
 LoRA: `up @ down`; LoHa: the elementwise product of two low-rank products; LoKr: a Kronecker product; each times alpha
-by rank. A difference is added as it is. DoRA (Liu et al. 2024, eq. 5) normalizes the changed weight to `dora_scale`.
+by rank. OFT: a rotation of the weight (`rotations`). A difference is added as it is. DoRA (Liu et al. 2024, eq. 5)
+normalizes the changed weight to `dora_scale`.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from dataclasses import replace
 import torch
 
 from modules.adapters.factors import BIASES, DIFFERENCES
+from modules.adapters.rotations import oft_change
 from modules.formats.adapter_layers import AdapterLayer
-from modules.formats.adapter_names import DORA_SCALE, DOWN, MID, UP
+from modules.formats.adapter_names import DORA_SCALE, DOWN, MID, OFT_BLOCKS, OFT_VECTORS, UP
 from modules.system.errors import DarkroomError
 
 Factors = Mapping[str, torch.Tensor]
@@ -63,6 +65,8 @@ def weight_change(factors: Factors, alpha: float | None, weight: torch.Tensor) -
         return None
     if names & DIFFERENCES:
         return next(factors[n] for n in sorted(names)).float().reshape(weight.shape)
+    if names & {OFT_BLOCKS, OFT_VECTORS}:
+        return oft_change(factors, alpha, weight)
     product, rank = _product({name: factor.float() for name, factor in factors.items()}, names, tuple(weight.shape))
     change = (product * (alpha / rank if alpha is not None and rank else 1.0)).reshape(weight.shape)
     magnitude = factors.get(DORA_SCALE)

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import nn
 
-from modules.adapters.changes import bias_change, does_not_fit, is_per_output, norms_of
-from modules.adapters.kept_layers import KeptLayer
+from modules.adapters.changes import does_not_fit, is_per_output, norms_of
+from modules.adapters.kept_layers import kept_bias
 from modules.adapters.layer_dropout import ModuleDropout
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import DORA_SCALE
@@ -147,8 +147,7 @@ def _along_channels(values: torch.Tensor, layer: Layer) -> torch.Tensor:
 
 def _bias_of(layer: Layer) -> torch.Tensor | None:
     """Return the layer's own bias and that of a kept layer beside it; None without any."""
-    kept = getattr(layer, "kept_layer", None)
-    more = bias_change(kept.factors) if isinstance(kept, KeptLayer) else None
+    more = kept_bias(layer)
     if layer.bias is None or more is None:
         return layer.bias if more is None else more
     return layer.bias + more

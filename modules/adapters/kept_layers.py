@@ -75,7 +75,7 @@ def attach_kept(modules: Mapping[str, nn.Module], layers: Iterable[AdapterLayer]
     A layer whose change is not known here (`can_act`) is left out. Raises DarkroomError if one does not fit the model.
     """
     for layer in layers:
-        if not can_act(layer.factors):
+        if not can_act(layer.shapes):
             continue
         own = modules[layer.part].get_submodule(layer.path)
         if not isinstance(own, _WithWeight) or getattr(own, "groups", 1) != 1 or own.weight is None:
@@ -87,6 +87,12 @@ def attach_kept(modules: Mapping[str, nn.Module], layers: Iterable[AdapterLayer]
         _try_out(kept, own, layer, where)
         own.add_module(_NAME, kept)
         own.register_forward_hook(kept.add_to)
+
+
+def kept_bias(layer: nn.Module) -> torch.Tensor | None:
+    """Return what a frozen layer of a file adds to the bias of a layer, of shape (out,); None for nothing."""
+    kept = getattr(layer, _NAME, None)
+    return bias_change(kept.factors) if isinstance(kept, KeptLayer) else None
 
 
 def kept_fingerprint(layers: Iterable[AdapterLayer]) -> str:

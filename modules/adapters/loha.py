@@ -1,23 +1,49 @@
-"""LoHa: its settings and its record (Hyeon-Woo et al. 2022). Not built yet."""
+"""LoHa: its settings and its record. Torch-free; the layers are in `loha_layers`.
+
+LoHa (Hyeon-Woo et al. 2022, "FedPara", arXiv 2108.06098, proposition 1) adds the elementwise (Hadamard) product of two
+low-rank products to a weight: `W + alpha / rank * (w1_a @ w1_b) * (w2_a @ w2_b)`. Its rank can be that of the square of
+`rank`, with twice the weights of a LoRA.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Annotated, Literal
 
+from modules.adapters.ranks import ALL_ALIKE
 from modules.adapters.settings import (
+    AN_ADAPTER,
     Alpha,
     Bundle,
+    ConvAlpha,
+    ConvRank,
+    Decompose,
+    DecomposeEps,
+    DecomposeOutputAxis,
     Dropout,
     LayerNames,
     LayerPatterns,
+    LayerRanksText,
     Layers,
+    ModuleDropout,
     OtherLayers,
     Rank,
+    RankDropout,
+    RankStabilized,
     StartFrom,
     WeightType,
+    network_args,
 )
-from modules.adapters.spec import AdapterSpec
-from modules.settings.field import Section
+from modules.adapters.spec import AdapterSpec, NetworkFacts, Shape
+from modules.formats.adapter_names import DORA_SCALE, LOHA_FACTORS, lacking_factor
+from modules.settings.field import Section, Setting
+
+if TYPE_CHECKING:
+    from modules.memory.tape import Array
+    from modules.memory.walk import Walk
+
+FACTORS = LOHA_FACTORS - {DORA_SCALE}
 
 
 class Loha(Section):
@@ -26,7 +52,13 @@ class Loha(Section):
     name: Literal["loha"] = "loha"
     rank: Rank = 16
     alpha: Alpha = 16.0
+    conv_rank: ConvRank = None
+    conv_alpha: ConvAlpha = None
+    layer_ranks: LayerRanksText = ""
+    rank_stabilized: RankStabilized = False
     dropout: Dropout = 0.0
+    rank_dropout: RankDropout = 0.0
+    module_dropout: ModuleDropout = 0.0
     start_from: StartFrom = ""
     other_layers: OtherLayers = "keep"
     layers: Layers = "attention_mlp"
@@ -34,6 +66,67 @@ class Loha(Section):
     layers_regex: LayerPatterns = False
     dtype: WeightType = "float32"
     bundle_embeddings: Bundle = True
+    decompose: Decompose = False
+    decompose_norm_eps: DecomposeEps = True
+    decompose_output_axis: DecomposeOutputAxis = True
+    use_tucker: Annotated[
+        bool,
+        Setting(
+            "Tucker decomposition",
+            "Also decomposes convolution kernels larger than 1x1.",
+            group="Adapter",
+            level="advanced",
+            applies_when=AN_ADAPTER,
+        ),
+    ] = False
 
 
-LOHA = AdapterSpec("LoHa", Loha)
+def factor_shapes(settings: Loha, weight: Shape) -> dict[str, Shape]:
+    """Return the shapes of what LoHa trains beside a weight of (out, in, kernel), by their names in LyCORIS files.
+
+    `settings` are those of the layer, whose rank is its own (`at_layer`).
+    """
+    out_channels, in_channels, *kernel = weight
+    rank = settings.rank
+    if settings.use_tucker and math.prod(kernel) > 1:
+        sides: dict[str, Shape] = {"t{}": (rank, rank, *kernel), "w{}_a": (rank, out_channels)}
+        sides["w{}_b"] = (rank, in_channels)
+    else:
+        sides = {"w{}_a": (out_channels, rank), "w{}_b": (rank, in_channels * math.prod(kernel))}
+    return {f"hada_{side.format(n)}": shape for n in (1, 2) for side, shape in sides.items()}
+
+
+def walk(settings: Loha, walk: Walk, path: str, weight: Shape, x: Array, out: Array) -> Array:
+    """Run LoHa on the estimate's tape: each pass computes the product, as large as the weight."""
+    shapes = factor_shapes(settings, weight)
+    return walk.adapter_product(f"{path}.loha", x, shapes, channels=weight[0], out=out, composed=math.prod(weight))
+
+
+def network(settings: Loha) -> NetworkFacts:
+    """Return kohya's metadata of a LoHa."""
+    args = {"algo": "loha", "use_tucker": str(settings.use_tucker), "dropout": f"{settings.dropout:g}"}
+    return NetworkFacts("lycoris.kohya", settings.rank, settings.alpha, args | network_args(settings))
+
+
+def trainable(factors: Collection[str]) -> frozenset[str]:
+    """Return the factors of a layer in a file that are trained: a LoHa's, unless it has DoRA's magnitude."""
+    own = frozenset(factors) & FACTORS
+    return own if own and not lacking_factor(own) and DORA_SCALE not in factors else frozenset()
+
+
+def settings_as(settings: Loha, shapes: Mapping[str, Shape]) -> Loha:
+    """Return the settings that give a layer the factors that it has in a file, from their shapes."""
+    own = {"rank": shapes["hada_w1_b"][0], "use_tucker": "hada_t1" in shapes}
+    return settings.model_copy(update={**ALL_ALIKE, **own})
+
+
+LOHA = AdapterSpec(
+    "LoHa",
+    Loha,
+    factory="modules.adapters.loha_layers:LOHA_KIND",
+    walk=walk,
+    supports_dora=True,
+    network=network,
+    trainable=trainable,
+    settings_as=settings_as,
+)

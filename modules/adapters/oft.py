@@ -1,30 +1,124 @@
-"""OFT: its settings and its record (Qiu et al. 2023). Not built yet."""
+"""OFT: its settings and its record. Torch-free; the layers are in `oft_layers`, the formulas in `rotations`.
+
+OFT (Qiu et al. 2023, arXiv 2306.07280, section 3) multiplies a weight by an orthogonal matrix of blocks, which begins
+as the identity: `R W`. Angles between the neurons stay what they are. COFT (section 3.2) keeps R close to the identity.
+OFT v2 (Qiu et al. 2025, arXiv 2506.19847) rotates the inputs instead, `W R`, as peft and OneTrainer do. Files hold
+one or the other, and neither can be turned into the other.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from annotated_types import Ge, Le
+from annotated_types import Ge, Le, Lt
 
+from modules.adapters.lokr import factorization
 from modules.adapters.settings import (
+    AN_ADAPTER,
     Bundle,
-    Dropout,
     LayerNames,
     LayerPatterns,
     Layers,
+    ModuleDropout,
     OtherLayers,
     StartFrom,
     WeightType,
 )
-from modules.adapters.spec import AdapterSpec
-from modules.settings.field import Section, Setting
+from modules.adapters.spec import AdapterSpec, NetworkFacts, Shape
+from modules.formats.adapter_names import OFT_BLOCKS, OFT_VECTORS, RESCALE
+from modules.settings.field import Section, Setting, When
+
+if TYPE_CHECKING:
+    from modules.memory.tape import Array
+    from modules.memory.walk import Walk
 
 
 class Oft(Section):
-    """OFT (Qiu et al. 2023): rotates the outputs of each layer in blocks and keeps their norms."""
+    """OFT (Qiu et al. 2023): rotates the outputs or inputs of each layer in blocks and keeps their norms."""
 
     name: Literal["oft"] = "oft"
-    dropout: Dropout = 0.0
+    block_size: Annotated[
+        int,
+        Ge(2),
+        Le(4096),
+        Setting(
+            "Block size",
+            "How many channels are rotated together; the file grows with it. A layer gets another size where programs "
+            "need one: for outputs at most the square root of their number, for inputs the nearest divisor.",
+            group="Adapter",
+            applies_when=AN_ADAPTER,
+        ),
+    ] = 32
+    rotates: Annotated[
+        Literal["outputs", "inputs"],
+        Setting(
+            "Rotates",
+            "The outputs of each layer, as LyCORIS (Diag-OFT): ComfyUI and A1111 load the file. Or its inputs, as "
+            "OneTrainer (OFT v2), which is slower: only programs with support for OFT v2 load the file.",
+            group="Adapter",
+            applies_when=AN_ADAPTER,
+            choice_labels={"outputs": "Outputs (Diag-OFT)", "inputs": "Inputs (OFT v2)"},
+        ),
+    ] = "outputs"
+    constraint: Annotated[
+        float,
+        Ge(0),
+        Le(1),
+        Setting(
+            "COFT constraint",
+            "Keeps the rotations close to none: the norm of what generates a layer's rotations is at most this number "
+            "times the number of its rotated channels, as in LyCORIS; for example 1e-3. 0 sets no limit.",
+            group="Adapter",
+            level="advanced",
+            applies_when=AN_ADAPTER,
+        ),
+    ] = 0.0
+    block_share: Annotated[
+        bool,
+        Setting(
+            "Share blocks",
+            "All blocks of a layer share one rotation.",
+            group="Adapter",
+            level="advanced",
+            applies_when=AN_ADAPTER,
+        ),
+    ] = False
+    scaled: Annotated[
+        bool,
+        Setting(
+            "Scaled OFT",
+            "Divides the trained values by the square root of their number per block, so that the same learning rate "
+            "fits every block size. Choose a higher learning rate with it.",
+            group="Adapter",
+            level="advanced",
+            applies_when=AN_ADAPTER,
+        ),
+    ] = False
+    rescale: Annotated[
+        bool,
+        Setting(
+            "Rescale outputs",
+            "Also trains a scale for each output.",
+            group="Adapter",
+            level="advanced",
+            applies_when=When("rotates", ("outputs",)),
+        ),
+    ] = False
+    dropout: Annotated[
+        float,
+        Ge(0),
+        Lt(1),
+        Setting(
+            "Dropout",
+            "The probability that a block is not rotated in a step.",
+            group="Adapter",
+            level="advanced",
+            applies_when=AN_ADAPTER,
+        ),
+    ] = 0.0
+    module_dropout: ModuleDropout = 0.0
     start_from: StartFrom = ""
     other_layers: OtherLayers = "keep"
     layers: Layers = "attention_mlp"
@@ -32,15 +126,91 @@ class Oft(Section):
     layers_regex: LayerPatterns = False
     dtype: WeightType = "float32"
     bundle_embeddings: Bundle = True
-    block_size: Annotated[
-        int, Ge(1), Le(4096), Setting("Block size", "How many outputs are rotated together.", group="Adapter")
-    ] = 32
-    block_share: Annotated[
-        bool, Setting("Share blocks", "All blocks of a layer share one rotation.", group="Adapter", level="advanced")
-    ] = False
-    scaled: Annotated[
-        bool, Setting("Scaled", "Also trains a scale for each output.", group="Adapter", level="advanced")
-    ] = False
 
 
-OFT = AdapterSpec("OFT", Oft)
+def block_size_of(settings: Oft, size: int) -> int:
+    """Return the block size for so many channels: a divisor of their number.
+
+    For outputs it is the one that LyCORIS gives them, which is never larger than the number of blocks: it loads no
+    others. For inputs it is the one nearest to that of the settings, as in peft; the smaller of two.
+    """
+    if settings.rotates == "outputs":
+        return factorization(size, settings.block_size)[0]
+    divisors = (n for n in range(1, size + 1) if size % n == 0)
+    return min(divisors, key=lambda n: (abs(n - settings.block_size), n))
+
+
+def factor_shapes(settings: Oft, weight: Shape) -> dict[str, Shape]:
+    """Return the shapes of what OFT trains beside a weight of (out, in, kernel), by their names in files.
+
+    Those of LyCORIS for outputs: square blocks B, which generate a rotation by `B - B^T`. Those of peft and OneTrainer
+    for inputs: the values above the diagonal of what generates it, a row for each block of in * kernel.
+    """
+    if settings.rotates == "outputs":
+        side = block_size_of(settings, weight[0])
+        blocks = {OFT_BLOCKS: (1 if settings.block_share else weight[0] // side, side, side)}
+        return blocks | ({RESCALE: (weight[0], *(1 for _ in weight[1:]))} if settings.rescale else {})
+    size = math.prod(weight[1:])
+    side = block_size_of(settings, size)
+    return {OFT_VECTORS: (1 if settings.block_share else size // side, side * (side - 1) // 2)}
+
+
+def walk(settings: Oft, walk: Walk, path: str, weight: Shape, x: Array, out: Array) -> Array:
+    """Run OFT on the estimate's tape: the rotation of the outputs, or of the inputs before the weight once more."""
+    shapes = factor_shapes(settings, weight)
+    size = weight[0] if settings.rotates == "outputs" else math.prod(weight[1:])
+    # The rotations are kept in float32, and in 16 bits beside them where the pass is in 16 bits.
+    rotations = size * block_size_of(settings, size) * (3 if walk.plan.compute_bytes else 1)
+    if settings.rotates == "outputs":
+        turned = walk.adapter_product(path, out, shapes, channels=weight[0], out=out, composed=rotations)
+        return walk.product(turned, out) if settings.rescale else turned
+    if math.prod(weight[2:]) > 1:
+        return walk.adapter_product(path, x, shapes, channels=weight[0], out=out, composed=math.prod(weight))
+    rotated = walk.adapter_product(path, x, shapes, channels=weight[1], out=x, composed=rotations)
+    return walk.adapter_product(path, rotated, {}, channels=weight[0], out=out)
+
+
+def network(settings: Oft) -> NetworkFacts:
+    """Return kohya's metadata of an OFT: LyCORIS takes the block size as its rank."""
+    args = {
+        "algo": "diag-oft",
+        "block_size": str(settings.block_size),
+        "constraint": f"{settings.constraint:g}",
+        "rescaled": str(settings.rescale),
+        "dropout": f"{settings.dropout:g}",
+    }
+    if settings.rotates == "inputs":
+        args["algo"] = "oft_v2"
+    return NetworkFacts("lycoris.kohya", settings.block_size, settings.constraint, args)
+
+
+def trainable(factors: Mapping[str, Shape]) -> frozenset[str]:
+    """Return the factors of a layer in a file that are trained: those of either OFT. BOFT's blocks have four axes."""
+    if len(factors.get(OFT_BLOCKS, ())) == 3:
+        return frozenset(factors) & {OFT_BLOCKS, RESCALE}
+    return frozenset({OFT_VECTORS}) if len(factors.get(OFT_VECTORS, ())) == 2 else frozenset()
+
+
+def settings_as(settings: Oft, shapes: Mapping[str, Shape]) -> Oft:
+    """Return the settings that give a layer the factors that it has in a file, from their shapes."""
+    if vectors := shapes.get(OFT_VECTORS):
+        own = {"rotates": "inputs", "block_size": side_of_vectors(vectors[1]), "block_share": vectors[0] == 1}
+    else:
+        own = {"rotates": "outputs", "block_size": shapes[OFT_BLOCKS][1], "block_share": False}
+    return settings.model_copy(update={**own, "rescale": RESCALE in shapes})
+
+
+def side_of_vectors(num_values: int) -> int:
+    """Return the block size with so many values above the diagonal."""
+    return (1 + math.isqrt(1 + 8 * num_values)) // 2
+
+
+OFT = AdapterSpec(
+    "OFT",
+    Oft,
+    factory="modules.adapters.oft_layers:OFT_KIND",
+    walk=walk,
+    network=network,
+    trainable=trainable,
+    settings_as=settings_as,
+)

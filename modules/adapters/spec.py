@@ -23,7 +23,7 @@ Shape = tuple[int, ...]
 AdapterWalk = Callable[[Any, "Walk", str, Shape, "Array", "Array"], "Array"]
 
 
-Trainable = Callable[[Collection[str]], frozenset[str]]
+Trainable = Callable[[Mapping[str, Shape]], frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class AdapterSpec:
     `walk` is what the memory estimate counts, `network(settings)` what the file's metadata say. `raised` are parts of
     the names of the weights to which the ratio of LoRA+ applies.
 
-    `trainable(names)` returns which factors of a layer in a file this adapter continues to train, from all their names
-    but that of DoRA's magnitudes: `trainable_with` adds these for a run that trains them;
+    `trainable(shapes)` returns which factors of a layer in a file this adapter continues to train, from the shapes of
+    all but DoRA's magnitudes: `trainable_with` adds these for a run that trains them;
     `settings_as(settings, shapes)` the settings that give a layer the shapes that its factors have there.
     `float8_factors` are the factors whose product the layer's alpha scales, so that they can be written in float8; an
     adapter without any cannot be.
@@ -81,7 +81,7 @@ class AdapterSpec:
         return bool(self.factory)
 
     def trainable_with(self, settings: Any) -> Trainable | None:
-        """Return the factors of a layer in a file that a run with these settings continues to train, by their names.
+        """Return which factors of a layer in a file a run with these settings continues to train, from their shapes.
 
         DoRA's magnitudes belong to the change of a weight: only a run that trains them continues a layer that has them.
         """
@@ -89,9 +89,9 @@ class AdapterSpec:
         if own is None or not (self.supports_dora and settings.decompose):
             return own
 
-        def trainable(names: Collection[str]) -> frozenset[str]:
-            found = own(frozenset(names) - {DORA_SCALE})
-            return found | ({DORA_SCALE} & frozenset(names)) if found else found
+        def trainable(shapes: Mapping[str, Shape]) -> frozenset[str]:
+            found = own({name: shape for name, shape in shapes.items() if name != DORA_SCALE})
+            return found | ({DORA_SCALE} & shapes.keys()) if found else found
 
         return trainable
 

@@ -57,7 +57,7 @@ class Start:
     @property
     def inactive(self) -> list[AdapterLayer]:
         """The kept layers whose change is not known here: they are written again, and do nothing in the run."""
-        return [layer for layer in self.kept if not can_act(layer.factors)]
+        return [layer for layer in self.kept if not can_act(layer.shapes)]
 
     @property
     def num_folded(self) -> int:
@@ -77,7 +77,7 @@ def divided(
     trained: dict[str, list[AdapterLayer]] = {part: [] for part in targets}
     others: list[AdapterLayer] = []
     for layer in content.layers:
-        names = trainable(layer.factors) if layer.path in targets.get(layer.part, ()) else frozenset()
+        names = trainable(layer.shapes) if layer.path in targets.get(layer.part, ()) else frozenset()
         if names:
             own = {name: factor for name, factor in layer.factors.items() if name in names}
             trained[layer.part].append(replace(layer, factors=own))

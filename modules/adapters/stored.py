@@ -39,7 +39,9 @@ def read_adapter(path: Path, naming: LoraNaming, modules: Mapping[str, nn.Module
     if not serves_as(found, "start of an adapter"):
         is_missing = found.facts.get("defect") == "missing"
         message = found.sentence if is_missing else f"{path.name} is not a supported adapter file. {found.sentence}"
-        raise DarkroomError(message, advice="Choose a LoRA or LoKr file.")
+        raise DarkroomError(
+            message, advice=f"Choose a file of one of these types: {', '.join(s.label for s in ADAPTERS.values())}."
+        )
     content = read_adapter_file(path, naming.targets)
     refusal, advice = reason_to_refuse(path.name, len(content.layers), content.unplaced)
     if refusal:

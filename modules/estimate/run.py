@@ -250,7 +250,15 @@ class _Run:
         in_slice = min(num_small, largest if self.run.is_fused else max(largest, slice_weights))
         num_arrays = 1 if self.run.has_master_weights else 2  # gradient, value
         working = max(moved, in_slice, _WORKING_ARRAYS * largest)
-        return {"optimizer workspace": FLOAT32_BYTES * (num_arrays * in_slice + working)}
+        workspace = {"optimizer workspace": FLOAT32_BYTES * (num_arrays * in_slice + working)}
+        return workspace | ({"copies in case of a skipped update": self._copies()} if self._copies() else {})
+
+    def _copies(self) -> int:
+        """Return the bytes of the copies of a weight and its state during its update in a fused backward pass."""
+        spec, settings = optimizer_spec(self.run.optimizer), self.run.optimizer
+        if not self.run.is_fused or spec.skips_on_device(settings):
+            return 0
+        return max((FLOAT32_BYTES * math.prod(s) + int(spec.state_bytes(settings, s)) for s in self.trained), default=0)
 
     def _largest_gradient(self) -> int:
         return max(
@@ -279,7 +287,9 @@ class _Run:
 
     def _swapped(self) -> int:
         """Return the bytes of the weights kept aside while EMA, or the optimizer's evaluation weights, replace them."""
-        is_swapped = self.run.average != "off" or optimizer_spec(self.run.optimizer).has_evaluation_mode
+        is_swapped = self.run.average != "off" or optimizer_spec(self.run.optimizer).has_evaluation_mode(
+            self.run.optimizer
+        )
         return self._gradient_bytes() if is_swapped else 0
 
     def _denoising(self, batch: int, size: tuple[int, int]) -> int:

@@ -24,6 +24,11 @@ class AdapterLayer:
     alpha: float | None = None
 
     @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the factors by their names."""
+        return {name: tuple(factor.shape) for name, factor in self.factors.items()}
+
+    @property
     def rank(self) -> int:
         """The rank of a LoRA layer, which is how many rows its down matrix has."""
         return int(self.factors[DOWN].shape[0])

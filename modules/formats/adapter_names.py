@@ -10,10 +10,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 Shape = tuple[int, ...]
 DOWN, UP, MID = "lora_down.weight", "lora_up.weight", "lora_mid.weight"
 ALPHA, DORA_SCALE = "alpha", "dora_scale"
+OFT_BLOCKS, OFT_VECTORS, RESCALE = "oft_blocks", "oft_R.weight", "rescale"
 LORA_FACTORS = frozenset({DOWN, UP, MID, DORA_SCALE})
 LOHA_FACTORS = frozenset({f"hada_{n}" for n in ("w1_a", "w1_b", "w2_a", "w2_b", "t1", "t2")} | {DORA_SCALE})
 LOKR_FACTORS = frozenset({f"lokr_{n}" for n in ("w1", "w1_a", "w1_b", "w2", "w2_a", "w2_b", "t1", "t2")} | {DORA_SCALE})
-OFT_FACTORS = frozenset({"oft_blocks", "oft_diag", "oft_R.weight", "rescale"})
+OFT_FACTORS = frozenset({OFT_BLOCKS, "oft_diag", OFT_VECTORS, RESCALE})
 GLORA_FACTORS = frozenset(f"{n}{bias}.weight" for n in ("a1", "a2", "b1", "b2") for bias in ("", ".bm"))
 DIFFERENCE_FACTORS = frozenset({"diff", "diff_b", "set_weight", "w_norm", "b_norm"})
 """Whole differences from the model's weights and biases; `w_norm` and `b_norm` are LyCORIS' names for norm layers."""
@@ -63,7 +64,7 @@ def type_of(factors: Iterable[str]) -> str:
 
 
 def lacking_factor(factors: Iterable[str]) -> str:
-    """Return the name of a factor that a LoRA, LoHa or LoKr layer with these lacks; empty where its change is complete.
+    """Return the name of a factor that a layer with these lacks; empty where its change is complete.
 
     Nothing is known to be lacking of the other types.
     """
@@ -77,6 +78,8 @@ def _lacking(names: frozenset[str]) -> Iterator[str]:
         cores = ("hada_t1", "hada_t2") if names & {"hada_t1", "hada_t2"} else ()
         needed = ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b", *cores)
         yield from (name for name in needed if name not in names)
+    if names == {RESCALE}:
+        yield OFT_BLOCKS
     if names & (LOKR_FACTORS - {DORA_SCALE}):
         for side in ("lokr_w1", "lokr_w2"):
             halves = [f"{side}_a", f"{side}_b"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import prod
+from math import isqrt, prod
 
 from modules.formats.adapter_forms import Layout, split_layer
-from modules.formats.adapter_names import DOWN, UP, Shape
+from modules.formats.adapter_names import DOWN, OFT_BLOCKS, OFT_VECTORS, UP, Shape
 
 Shapes = Mapping[str, Shape]
 Name = tuple[str, str]
@@ -107,8 +107,10 @@ def _size(shapes: Shapes) -> tuple[int, int] | None:
     for name in ("diff", "w_norm"):
         if shape := shapes.get(name):
             return shape[0], prod(shape[1:])
-    if len(blocks := shapes.get("oft_blocks", ())) == 3:
+    if len(blocks := shapes.get(OFT_BLOCKS, ())) == 3:
         return blocks[0] * blocks[1], 0
+    if len(vectors := shapes.get(OFT_VECTORS, ())) == 2 and vectors[0] > 1:  # a single one may be shared by all blocks
+        return 0, vectors[0] * (1 + isqrt(1 + 8 * vectors[1])) // 2
     return None
 
 

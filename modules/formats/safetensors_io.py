@@ -155,4 +155,5 @@ def _parts_of(name: str, tensor: Writable, dtype: torch.dtype | None, advice: st
                 f"{name} contains NaN or infinite values, or values too large for {written}; nothing was saved.",
                 advice=advice,
             )
-        yield part.view(torch.uint8).numpy().data
+        # A single element counts as contiguous with any stride, but cannot be viewed as bytes with one other than 1.
+        yield part.as_strided((part.numel(),), (1,)).view(torch.uint8).numpy().data

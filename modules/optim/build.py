@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -19,19 +19,23 @@ from modules.system.factories import load_factory
 def build_optimizer(groups: Iterable[TrainGroup], settings: OptimizerSettings) -> torch.optim.Optimizer:
     """Return the optimizer that the settings describe, over the weights of training units.
 
-    Their master weights must exist already. Adds the facts that the step needs to each group: "steps_at_once" and
-    "group_state" (see `OptimizerSpec`). Raises DarkroomError where the optimizer's package cannot be loaded, and
-    ValueError for an unsupported optimizer, which preflight rejects before a run.
+    Their master weights must exist already. Adds the facts that the step needs to each group: "steps_at_once",
+    "group_state" and "skips_on_device" (see `OptimizerSpec`). Raises DarkroomError where a package of the optimizer
+    cannot be loaded, and ValueError for an unsupported optimizer, which preflight rejects before a run.
     """
     spec = optimizer_spec(settings)
     if not spec.is_supported:
         raise ValueError(f"the optimizer {spec.name} is not supported")
     # Some constructors print; standard output is reserved for events.
-    with contextlib.redirect_stdout(sys.stderr):
-        optimizer = _factory(spec)(_groups(groups, spec, settings), **spec.arguments(settings))
+    with contextlib.redirect_stdout(sys.stderr), _naming_packages(spec, settings):
+        factory: Callable[..., torch.optim.Optimizer] = load_factory(spec.factory)
+        optimizer = factory(_groups(groups, spec, settings), **spec.arguments(settings))
     for group in optimizer.param_groups:
         group["steps_at_once"] = spec.steps_at_once
         group["group_state"] = spec.group_state
+        group["skips_on_device"] = spec.skips_on_device(settings)
+    if spec.has_evaluation_mode(settings):
+        optimizer.train()  # type: ignore[attr-defined]  # some start in evaluation mode
     return optimizer
 
 
@@ -44,15 +48,16 @@ def _groups(
     return optimizer_groups(groups, options_of(settings))
 
 
-def _factory(spec: OptimizerSpec[Any]) -> Callable[..., torch.optim.Optimizer]:
+@contextlib.contextmanager
+def _naming_packages(spec: OptimizerSpec[Any], settings: OptimizerSettings) -> Iterator[None]:
+    """Raise DarkroomError for a package of the optimizer that cannot be imported."""
     try:
-        factory: Callable[..., torch.optim.Optimizer] = load_factory(spec.factory)
+        yield
     except ImportError as error:
-        if not spec.packages:
+        packages = spec.packages_of(settings)
+        if not packages:
             raise
-        package = spec.packages[0]
         raise DarkroomError(
-            f"The optimizer {spec.label} needs the package {package.name}, which cannot be loaded ({error}).",
-            advice=f"{package.install}, or choose another optimizer.",
+            f"The optimizer {spec.label} needs the package {packages[0].name}, which cannot be loaded ({error}).",
+            advice=f"{packages[0].install}, or choose another optimizer.",
         ) from error
-    return factory

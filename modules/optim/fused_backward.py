@@ -3,9 +3,10 @@
 So only one gradient exists at a time (the method of Lv et al. 2023, "LOMO", with any optimizer). The limits follow: no
 gradient accumulation, no clipping by the norm of all gradients, no loss scaler, since each needs all gradients at once.
 
-Nor can a step be skipped as a whole. A loss that is NaN or infinite is caught before the backward pass. Where a
-gradient is not finite, the weights before it are already updated; the rest of the pass updates nothing, and the step
-counts as skipped.
+Nor can a step be skipped as a whole. With a loss that is NaN or infinite nothing is updated. Where a gradient is not
+finite, the weights before it on the same device are already updated; the rest of the pass updates nothing there, and
+the step counts as skipped. The flags of this stay on the devices: the host waits for none of them. The exception is the
+first update of a weight, when the optimizer creates its state.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from modules.optim.conditional_step import Skipped
 from modules.optim.param_groups import TrainGroup
 from modules.optim.sliced_step import Generators, SlicedStep, gradient_norm, norm_of
 
@@ -26,13 +28,16 @@ from modules.optim.sliced_step import Generators, SlicedStep, gradient_norm, nor
 class _Pass:
     """A backward pass: the generators for stochastic rounding, and the gradient norms so far, by unit and name.
 
-    Without `generators` the pass updates nothing, and only the gradients of `kept` are kept.
+    Without `generators` the pass updates nothing, and only the gradients of `kept` are kept. `are_finite` has a flag
+    for each device: whether the loss and all gradients there were finite so far. `skipped` is the state of the
+    optimizer on the host before each update.
     """
 
     generators: Generators | None
     kept: Collection[str] = ()
     norms: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
-    is_broken: bool = False
+    are_finite: dict[torch.device, torch.Tensor] = field(default_factory=dict)
+    skipped: list[Skipped] = field(default_factory=list)
 
 
 class FusedBackward:
@@ -46,15 +51,20 @@ class FusedBackward:
         self._sliced_step = sliced_step
         self._pass: _Pass | None = None
         self._last = _Pass(None)
+        self._updated: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
         me = weakref.ref(self)
         for group in groups:
             for name, parameter in group.parameters.items():
                 group.hooks.append(parameter.register_post_accumulate_grad_hook(_hook(me, group.name, name)))
 
-    def updating(self, generators: Generators) -> contextlib.AbstractContextManager[None]:
-        """Return the context of a backward pass that updates weights; `generators(name)` as for `SlicedStep.move`."""
-        return self._during(_Pass(generators))
+    def updating(self, generators: Generators, loss: torch.Tensor) -> contextlib.AbstractContextManager[None]:
+        """Return the context of a backward pass from a loss, of shape (), that updates weights, if the loss is finite.
+
+        `generators(name)` as for `SlicedStep.move`.
+        """
+        is_finite = loss.detach().isfinite()
+        return self._during(_Pass(generators, are_finite={is_finite.device: is_finite}))
 
     def gradients_only(self, kept: Collection[str]) -> contextlib.AbstractContextManager[None]:
         """Return the context of a backward pass that updates nothing and keeps only the gradients of `kept`."""
@@ -76,6 +86,14 @@ class FusedBackward:
             for unit, norms in found.items()
             if norms
         }
+
+    def put_back(self) -> None:
+        """Restore what the optimizer keeps on the host for the weights that the last pass did not update.
+
+        Call it where the pass had a loss or gradient that was not finite. Waits for the devices.
+        """
+        for skipped in self._last.skipped:
+            self._sliced_step.put_back(skipped)
 
     def forget(self) -> None:
         """Forget the last pass."""
@@ -101,11 +119,24 @@ class FusedBackward:
             if name not in now.kept:
                 parameter.grad = None
             return
-        # This waits for the device once per weight: values that are not finite must not reach the weights.
-        now.is_broken = now.is_broken or not norm.isfinite().item()
-        if not now.is_broken:
-            self._sliced_step.move({unit: [name]}, now.generators)
+        is_finite = self._is_finite(now, norm)
+        # A weight without state gets it in its first update, and no copy could be put back.
+        is_first = (unit, name) not in self._updated and not self._sliced_step.has_state(unit, name)
+        if not is_first or is_finite.item():
+            skipped = self._sliced_step.move({unit: [name]}, now.generators, is_taken=None if is_first else is_finite)
+            now.skipped += [] if skipped is None else [skipped]
+            self._updated.add((unit, name))
         parameter.grad = None
+
+    @staticmethod
+    def _is_finite(now: _Pass, norm: torch.Tensor) -> torch.Tensor:
+        """Return whether the loss and all gradients on a gradient's device were finite so far, this one included."""
+        before = now.are_finite.get(norm.device)
+        if before is None and now.are_finite:  # the first gradient on a device that the loss is not on
+            before = next(iter(now.are_finite.values())).to(norm.device)
+        is_finite = norm.isfinite() if before is None else before & norm.isfinite()
+        now.are_finite[norm.device] = is_finite
+        return is_finite
 
     @contextlib.contextmanager
     def _during(self, one: _Pass) -> Iterator[None]:

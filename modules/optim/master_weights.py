@@ -58,6 +58,11 @@ class MasterWeight:
             self.take_gradient()
 
     @torch.no_grad()
+    def round_value(self) -> None:
+        """Write the value of the master weight, which must not be empty, to the weight, rounded to nearest."""
+        self.weight.copy_(self.moved)
+
+    @torch.no_grad()
     def give_value(self, generator: torch.Generator | None = None) -> None:
         """After an update of the master weight: write it to the weight. Stochastic rounding needs the generator."""
         if self.rounding == "master":

@@ -15,6 +15,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
+from modules.optim.conditional_step import Skipped, taking_effect_if
 from modules.optim.master_weights import MasterWeight
 from modules.optim.param_groups import TrainGroup, steps_at_once
 from modules.optim.slicing import SLICE_WEIGHTS
@@ -45,13 +46,19 @@ class SlicedStep:
         self._own = _own_parameters(optimizer)
 
     def move(
-        self, names: Names, generators: Generators, clip: Callable[[Sequence[nn.Parameter]], None] | None = None
-    ) -> None:
+        self,
+        names: Names,
+        generators: Generators,
+        clip: Callable[[Sequence[nn.Parameter]], None] | None = None,
+        is_taken: torch.Tensor | None = None,
+    ) -> Skipped | None:
         """Update parameters by their gradients in one optimizer step; master weights are filled for it and released
         afterwards.
 
         `generators(name)` returns the generator for the stochastic rounding of a parameter, so that its random numbers
-        do not depend on the order of updates; `clip` may change the gradients, in float32, right before.
+        do not depend on the order of updates; `clip` may change the gradients, in float32, right before. With a flag
+        `is_taken`, of shape () on the parameters' device, the weights and their state change only where it is set;
+        returns what restores the state on the host once the flag can be read (see `conditional_step.py`).
         """
         # Iterate over the given names only: the fused backward pass calls this for each weight.
         own = {unit: self._groups[unit].master_weights for unit in names}
@@ -63,18 +70,27 @@ class SlicedStep:
             clip([p for parameters in moved.values() for p in parameters])
         for unit, parameters in moved.items():
             self._hooks.before_move(unit, parameters)
-        self._step(moved)
+        skipped = self._step(moved, is_taken)
         for unit in moved:
             self._hooks.after_move(unit)
         for name, master_weight in master_weights.items():
             master_weight.give_value(generators(name))
             master_weight.release()
+        return skipped
+
+    def has_state(self, unit: str, name: str) -> bool:
+        """Return whether the optimizer has state for a parameter."""
+        return bool(self._optimizer.state.get(self._moved(unit, name)))
+
+    def put_back(self, skipped: Skipped) -> None:
+        """Restore what the optimizer keeps on the host from before a step, if that was skipped."""
+        skipped.put_back(self._optimizer)
 
     def _moved(self, unit: str, name: str) -> nn.Parameter:
         group = self._groups[unit]
         return group.master_weights[name].moved if name in group.master_weights else group.parameters[name]
 
-    def _step(self, moved: Mapping[str, list[nn.Parameter]]) -> None:
+    def _step(self, moved: Mapping[str, list[nn.Parameter]], is_taken: torch.Tensor | None) -> Skipped | None:
         """Run the optimizer's step with groups that hold only these parameters.
 
         A group without any stays, empty: state that an optimizer keeps in its groups must be the same in all of them.
@@ -86,7 +102,13 @@ class SlicedStep:
             own = self._own.get((group["unit"], group["number"]))
             group["params"] = of_unit if own is None else [p for p in of_unit if id(p) in own]
         try:
-            optimizer.step()
+            if is_taken is None:
+                optimizer.step()
+                return None
+            some = [p for parameters in moved.values() for p in parameters]
+            with taking_effect_if(is_taken, optimizer, some) as skipped:
+                optimizer.step()
+            return skipped
         finally:
             for group, parameters in zip(optimizer.param_groups, everything, strict=True):
                 group["params"] = parameters

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from modules.optim.terms.removed import Removed
 from modules.settings.field import Section, records_of
 from modules.system.package import Package
 from modules.system.problem import Problem
@@ -55,6 +56,19 @@ def _nothing_wrong(settings: OptimizerSettings) -> Iterator[Problem]:
     return iter(())
 
 
+def _no_packages(settings: OptimizerSettings) -> tuple[Package, ...]:
+    return ()
+
+
+def always(settings: OptimizerSettings) -> bool:
+    """Return True: for a fact that does not depend on the settings."""
+    return True
+
+
+def _never(settings: OptimizerSettings) -> bool:
+    return False
+
+
 def _no_arguments(settings: OptimizerSettings) -> Mapping[str, Any]:
     return {}
 
@@ -100,12 +114,18 @@ class OptimizerSpec(Generic[Settings]):
 
     `steps_at_once`: its step needs all weights together; any other optimizer steps a slice at a time. `group_state`
     names the state it keeps in its parameter groups rather than per weight. `has_one_rate`: all parts must have the
-    same learning rate. `has_evaluation_mode`: the weights it trains are not the ones to validate, sample or save with
-    (schedule-free). `effective_rate(group)` returns the rate with which a parameter group is updated, where the
-    optimizer finds it itself: from the group's own entries, such as `group["d"] * group["lr"]`, without reading
-    tensors. It is read after each step and reported (`effective_rates.py`). `chooses_rate(settings)`: it ignores the
-    learning rate and its schedule, where it can choose its own. `needs_gpu`: its step runs only on a GPU.
+    same learning rate. `has_evaluation_mode(settings)`: the weights it trains are not the ones to validate, sample or
+    save with (schedule-free). `leaves_zeros(settings)`: weights that are all zero stay zero, such as those of a new
+    adapter. `skips_on_device(settings)`: its step reads the flag "found_inf" on the device, as torch's fused steps do,
+    and changes nothing where it is set. `more_packages(settings)`: packages that only some settings need.
     `saves_memory`: advice on memory recommends it.
+
+    `effective_rate(group)` returns the rate with which a parameter group is updated, where the optimizer finds it
+    itself: from the group's own entries, such as `group["d"] * group["lr"]`, without reading tensors. It is read after
+    each step and reported (`effective_rates.py`). `chooses_rate(settings)`: it ignores the learning rate and its
+    schedule, where it can choose its own.
+
+    `removed`: settings of OneTrainer's that do not exist here; files may still contain them.
     """
 
     settings: type[Settings]
@@ -116,15 +136,18 @@ class OptimizerSpec(Generic[Settings]):
     state_bytes: Callable[[Settings, Shape], float] = _AS_ADAMW
     rates: UsualRates = ADAM_RATES
     packages: tuple[Package, ...] = ()
+    more_packages: Callable[[Settings], tuple[Package, ...]] = _no_packages
     problems: Callable[[Settings], Iterator[Problem]] = _nothing_wrong
     steps_at_once: bool = False
     group_state: tuple[str, ...] = ()
     has_one_rate: bool = False
-    has_evaluation_mode: bool = False
+    has_evaluation_mode: Callable[[Settings], bool] = _never
+    leaves_zeros: Callable[[Settings], bool] = _never
+    skips_on_device: Callable[[Settings], bool] = _never
     effective_rate: EffectiveRate | None = None
     chooses_rate: Callable[[Settings], bool] | None = None
-    needs_gpu: bool = False
     saves_memory: bool = False
+    removed: Mapping[str, Removed] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -140,6 +163,15 @@ class OptimizerSpec(Generic[Settings]):
     def is_supported(self) -> bool:
         """Whether it can be built; preflight rejects an unsupported optimizer by name."""
         return bool(self.factory)
+
+    def packages_of(self, settings: Settings) -> tuple[Package, ...]:
+        """Return the packages that the optimizer needs with these settings."""
+        return self.packages + self.more_packages(settings)
+
+    @property
+    def finds_its_rate(self) -> bool:
+        """Whether it estimates its learning rate itself."""
+        return self.rates is FINDS_ITS_RATE
 
     @property
     def can_fuse(self) -> bool:

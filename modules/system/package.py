@@ -8,10 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A Python package that a choice needs; `extra` names the extra of this program that installs it, if any."""
+    """A Python package that a choice needs, by the name it is imported by.
+
+    `extra` names the extra of this program that installs it, if any; `distribution` is its name for pip, if different.
+    """
 
     name: str
     extra: str = ""
+    distribution: str = ""
 
     @property
     def is_installed(self) -> bool:
@@ -21,4 +25,5 @@ class Package:
     @property
     def install(self) -> str:
         """How to install it, as the beginning of an advice: "Install NAME (pip install ...)"."""
-        return f'Install {self.name} (pip install ".[{self.extra}]")' if self.extra else f"Install {self.name}"
+        name = self.distribution or self.name
+        return f'Install {name} (pip install ".[{self.extra}]")' if self.extra else f"Install {name}"

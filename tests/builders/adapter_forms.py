@@ -81,7 +81,7 @@ def norm_layers(model: str, configs: Mapping[str, Any]) -> list[AdapterLayer]:
 
 
 def of_kind(layers: Iterable[AdapterLayer], kind: str) -> list[AdapterLayer]:
-    """LoHa or LoKr layers on the same layers of the model as those of a LoRA."""
+    """LoHa, LoKr or OFT layers on the same layers of the model as those of a LoRA."""
     generator = torch.Generator().manual_seed(2)
 
     def random(*shape: int) -> torch.Tensor:
@@ -94,6 +94,8 @@ def of_kind(layers: Iterable[AdapterLayer], kind: str) -> list[AdapterLayer]:
             factors = {f"hada_w{n}_a": random(rows, 2) for n in (1, 2)} | {
                 f"hada_w{n}_b": random(2, columns) for n in (1, 2)
             }
+        elif kind == "oft":
+            factors = {"oft_blocks": random(rows // 2, 2, 2)}
         else:
             factors = {"lokr_w1": random(1, 1), "lokr_w2_a": random(rows, 2), "lokr_w2_b": random(2, columns)}
         found.append(AdapterLayer(layer.part, layer.path, factors, 1.0))

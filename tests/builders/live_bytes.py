@@ -87,7 +87,7 @@ def cuda_autocast(dtype: torch.dtype) -> Iterator[Callable[[], None]]:
 
 def is_adapter(name: str) -> bool:
     """Whether a parameter is an adapter's."""
-    return "lora_" in name or "lokr_" in name or ".dora." in name
+    return any(part in name for part in ("lora_", "lokr_", "hada_", "oft_", ".dora."))
 
 
 def give_weights(

@@ -145,7 +145,7 @@ EMBEDDING = {"bundle_emb.cat.clip_l": torch.ones(2, 8), "bundle_emb.cat.clip_g":
 
 
 @pytest.mark.parametrize("dtype", ["", "bfloat16"])
-@pytest.mark.parametrize("kind", ["loha", "lokr", "tucker", "dora", "norms"])
+@pytest.mark.parametrize("kind", ["loha", "lokr", "oft", "tucker", "dora", "norms"])
 def test_every_type_keeps_its_tensors_under_kohyas_names(kind: str, dtype: str, tmp_path: Path) -> None:
     configs = tiny_configs("sdxl")
     loras = lora_layers("sdxl", configs)
@@ -165,7 +165,7 @@ def test_every_type_keeps_its_tensors_under_kohyas_names(kind: str, dtype: str, 
     metadata = metadata_of(tmp_path / "k.safetensors")
     assert (metadata["ss_network_module"], json.loads(metadata["ss_network_args"])["algo"]) == (
         "lycoris.kohya",
-        kind if kind in ("loha", "lokr") else "locon",
+        {"loha": "loha", "lokr": "lokr", "oft": "diag-oft"}.get(kind, "locon"),
     )
 
 

@@ -12,10 +12,13 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
+from modules.adapters.loha import Loha
 from modules.adapters.lokr import Lokr
-from modules.adapters.lokr_layers import LOKR_KIND
 from modules.adapters.lora import Lora
-from modules.adapters.lora_layers import LORA_KIND, LoraAdapter, LoraShape, attach_lora
+from modules.adapters.lora_layers import LoraAdapter, LoraShape, attach_lora
+from modules.adapters.oft import Oft
+from modules.adapters.protocol import kind_of
+from modules.adapters.registry import ADAPTERS
 from modules.adapters.targets import target_layers
 from modules.data.buckets import Size
 from modules.data.conditioning import Conditioning
@@ -62,46 +65,36 @@ def with_lora(model: Path, *, dropout: float = 0.0) -> tuple[ModelFamily, list[L
     return family, adapters
 
 
-def with_dora(model: Path) -> tuple[ModelFamily, Parameters]:
-    """A family with DoRA, PiSSA and every kind of dropout, which does something."""
+ADAPTERS_OF_ALL_KINDS = {
+    "lora of all kinds": Lora(rank=2, init="pissa", decompose=True, dropout=0.2, rank_dropout=0.3, module_dropout=0.3),
+    "lokr with dropout": Lokr(rank=1, dropout=0.3, use_tucker=True),
+    "loha with dropout": Loha(rank=1, dropout=0.3, module_dropout=0.2, use_tucker=True),
+    "oft with dropout": Oft(block_size=4, dropout=0.3, rescale=True),
+    "oft of inputs": Oft(block_size=4, rotates="inputs", module_dropout=0.2),
+}
+
+
+def with_adapter(model: Path, settings: Lora | Lokr | Loha | Oft) -> tuple[ModelFamily, Parameters]:
+    """A family with an adapter that does something: no weight of it is zero."""
     family: ModelFamily = load_tiny(model)
     generator = torch.Generator().manual_seed(1)
-    settings = Lora(rank=2, init="pissa", decompose=True, dropout=0.2, rank_dropout=0.3, module_dropout=0.3)
+    kind = kind_of(ADAPTERS[settings.name])
     parameters: Parameters = {}
     for name in trained_parts(family):
         part = family.parts[name]
-        targets = target_layers(part.module, part.spec.role, layers="all", custom_layers="", reaches=part.reaches)
-        parameters |= LORA_KIND.attach(name, part.module, targets, settings, seed=3).parameters()
+        targets = target_layers(part.module, part.spec.role, layers=EVERYTHING, reaches=part.reaches)
+        parameters |= kind.attach(name, part.module, targets, settings, seed=3).parameters()
         part.module.train()
     for parameter in parameters.values():
         parameter.data += torch.randn(parameter.shape, generator=generator) * 0.05
     return family, parameters
 
 
-def with_lokr(model: Path) -> tuple[ModelFamily, Parameters]:
-    """A family with a LoKr that does something, its first matrix whole and its second one in factors."""
-    family: ModelFamily = load_tiny(model)
-    generator = torch.Generator().manual_seed(1)
-    parameters: Parameters = {}
-    for name in trained_parts(family):
-        part = family.parts[name]
-        targets = target_layers(part.module, part.spec.role, layers=EVERYTHING, reaches=part.reaches)
-        adapter = LOKR_KIND.attach(name, part.module, targets, Lokr(rank=1, dropout=0.3, use_tucker=True), seed=3)
-        parameters |= adapter.parameters()
-        part.module.train()
-    for key, parameter in parameters.items():
-        if key.endswith(("lokr_w2", "lokr_w2_b")):  # zero at first, which would hide the gradients of the others
-            parameter.data = torch.randn(parameter.shape, generator=generator) * 0.1
-    return family, parameters
-
-
 @functools.cache
 def trained(model: Path, kind: str) -> tuple[ModelFamily, Parameters]:
     """A family with what is trained of it; loaded once, as nothing here moves a weight."""
-    if kind == "lora of all kinds":
-        return with_dora(model)
-    if kind.startswith("lokr"):
-        return with_lokr(model)
+    if settings := ADAPTERS_OF_ALL_KINDS.get(kind):
+        return with_adapter(model, settings)
     if kind.startswith("lora"):
         family, adapters = with_lora(model, dropout=0.3 if "dropout" in kind else 0.0)
         return family, {n: p for a in adapters for n, p in a.parameters().items()}
@@ -201,7 +194,7 @@ def memory_of(mode: str, saves: str, resident: frozenset[str] = frozenset()) -> 
     )
 
 
-KINDS = ["full", "lora", "lora with dropout", "lora of all kinds", "lokr with dropout", "embedding"]
+KINDS = ["full", "lora", "lora with dropout", *ADAPTERS_OF_ALL_KINDS, "embedding"]
 MODES = ["off", "block", "whole"]
 SAVES = ["nothing more", "activations", "layers"]
 
@@ -217,7 +210,7 @@ def test_gradients_equal_the_plain_ones_bit_for_bit(
     """Every parameter that the family declares reachable; offloading too, as a copy is lossless."""
     folder = request.getfixturevalue(model)
     family, parameters = trained(folder, kind)
-    resident = frozenset(n.partition(".")[2] for n in parameters) if kind.startswith("lo") else frozenset()
+    resident = frozenset(n.partition(".")[2] for n in parameters) if kind.startswith(("lo", "oft")) else frozenset()
     saved = gradients(family, parameters, memory_of(mode, saves, resident), guarded=saves != "nothing more")
     assert_equal_gradients(plain_gradients(folder, kind, predicted), saved)
 

@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import nn
 
-from modules.config.rules import problems_of
 from modules.optim.build import build_optimizer
 from modules.optim.optimizers.adamw_8bit import AdamW8bit
 from modules.optim.param_groups import TrainGroup, optimizer_groups
@@ -21,9 +20,6 @@ from tests.builders.configs import small_config
 from tests.builders.runs import assert_equal_tensors, run
 from trainer.events import BackupSaved, StepFinished
 from trainer.preflight.packages import problems_of_packages
-
-IS_HERE = importlib.util.find_spec("bitsandbytes") is not None
-needs_it = pytest.mark.skipif(not IS_HERE, reason="bitsandbytes is not installed")
 
 
 def group_of() -> TrainGroup:
@@ -65,25 +61,6 @@ def test_a_missing_package_is_named_before_and_in_the_run(
         build_optimizer([group_of()], AdamW8bit())
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "severity"),
-    [
-        ("amsgrad", True, "error"),
-        ("percentile_clipping", 50, "error"),
-        ("block_wise", False, "error"),
-        ("is_paged", True, "error"),
-        ("optim_bits", "8", "warning"),
-    ],
-)
-def test_unsupported_options_are_reported(
-    tiny_sd: Path, images: Path, tmp_path: Path, field: str, value: object, severity: str
-) -> None:
-    changes = {"training": {"optimizer": {"name": "adamw_8bit", field: value}}}
-    (problem,) = problems_of(small_config(tmp_path, model=tiny_sd, images=images, **changes))
-    assert (problem.path, problem.severity) == (f"training.optimizer.{field}", severity)
-
-
-@needs_it
 def test_its_state_is_in_8_bits_and_its_steps_are_near_those_of_adamw() -> None:
     ours, exact = group_of(), group_of()
     one = build_optimizer([ours], AdamW8bit(weight_decay=0.1))
@@ -100,7 +77,6 @@ def test_its_state_is_in_8_bits_and_its_steps_are_near_those_of_adamw() -> None:
     assert (away - expected).norm() < 0.1 * expected.norm()
 
 
-@needs_it
 def test_a_run_fused_and_resumed_ends_as_the_plain_one(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     ended = []
     for fused in (False, True):

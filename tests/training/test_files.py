@@ -60,6 +60,14 @@ def test_equal_content_gives_an_equal_file(tmp_path: Path) -> None:
     assert payload_sha256(tensors) == hashlib.sha256(content[8 + header :]).hexdigest()
 
 
+def test_one_element_of_a_strided_tensor_is_written(tmp_path: Path) -> None:
+    """Prodigy keeps every 11th weight: one of a bias of four, with a stride of 11."""
+    weights = {"w": torch.arange(4.0)[::11].clone(), "b": torch.arange(20.0)[::11]}
+    write_safetensors(tmp_path / "f", weights, {})
+    read = load_file(tmp_path / "f")
+    assert (read["w"].tolist(), read["b"].tolist()) == ([0.0], [0.0, 11.0])
+
+
 def test_floats_are_cast_and_others_are_not(tmp_path: Path) -> None:
     write_safetensors(tmp_path / "f", {"w": torch.randn(3), "n": torch.arange(3)}, {}, dtype=torch.float16)
     read = load_file(tmp_path / "f")

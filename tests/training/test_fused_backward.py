@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from modules.config.rules import problems_of
 from modules.config.schema import Config
@@ -21,8 +22,12 @@ from modules.optim.fused_backward import FusedBackward
 from modules.optim.master_weights import Rounding
 from modules.optim.optimizers.adafactor import Adafactor
 from modules.optim.optimizers.adamw import AdamW
+from modules.optim.optimizers.adamw_8bit import AdamW8bit
+from modules.optim.optimizers.lion import Lion
+from modules.optim.optimizers.sgd import Sgd
 from modules.optim.param_groups import TrainGroup, freeze, kept_parameters, named_parameters
 from modules.optim.sliced_step import SlicedStep, gradient_holders
+from modules.optim.spec import OptimizerSettings
 from modules.system.devices import CPU
 from tests.builders.configs import laid_over, small_config
 from tests.builders.matrix import matrix
@@ -109,10 +114,10 @@ def test_no_two_gradients_exist_at_once(
     living: list[int] = []
     plain_move = SlicedStep.move
 
-    def move(sliced_step: SlicedStep, *arguments: Any) -> None:
+    def move(sliced_step: SlicedStep, *arguments: Any, **options: Any) -> Any:
         holders = [p for g in sliced_step._groups.values() for p in gradient_holders(g)]
         living.append(sum(p.grad is not None for p in holders))
-        plain_move(sliced_step, *arguments)
+        return plain_move(sliced_step, *arguments, **options)
 
     monkeypatch.setattr(SlicedStep, "move", move)
     most = []
@@ -183,7 +188,14 @@ def test_what_needs_all_gradients_together_is_refused(
 class Toy:
     """Three matrices of one part, one after the other; the last one's gradient comes first."""
 
-    def __init__(self, *, fused: bool = True, rounding: Rounding | None = None, ema: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        fused: bool = True,
+        rounding: Rounding | None = None,
+        ema: bool = False,
+        settings: OptimizerSettings | None = None,
+    ) -> None:
         generator = torch.Generator().manual_seed(0)
         dtype = torch.float32 if rounding is None else torch.bfloat16
         matrices = {f"unet.{n}": torch.randn(4, 4, generator=generator).to(dtype) for n in ("first", "second", "third")}
@@ -193,7 +205,7 @@ class Toy:
         self.average = Ema(self.group.parameters, decay=0.5, update_every_steps=1, device=CPU) if ema else None
         self.stepper = Stepper(
             [self.group],
-            build_optimizer([self.group], AdamW()),
+            build_optimizer([self.group], settings or AdamW()),
             scaler=torch.amp.GradScaler("cpu", enabled=False),
             clip_grad_norm=None,
             rate_factor=lambda step: 1.0 / (step + 1),
@@ -252,6 +264,37 @@ def test_a_gradient_that_is_not_finite_stops_the_step_there() -> None:
     assert not toy.step(2).was_skipped
 
 
+class Reads(TorchDispatchMode):
+    """Counts how often the host reads a value of a tensor, which waits for the device."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func.overloadpacket in (torch.ops.aten._local_scalar_dense, torch.ops.aten.is_nonzero)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("settings", [AdamW(), Adafactor(), Lion(), Sgd(), AdamW8bit()], ids=lambda s: s.name)
+def test_the_host_waits_for_no_gradient(settings: OptimizerSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy = Toy(rounding="stochastic", settings=settings)
+    lists: list[int] = []
+    plain = torch.Tensor.tolist
+    toy.step(0)
+    toy.step(1)
+
+    def to_list(tensor: torch.Tensor) -> Any:
+        lists.append(tensor.numel())
+        return plain(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "tolist", to_list)
+    before = toy.values()
+    with Reads() as reads:  # type: ignore[no-untyped-call]  # torch does not type it
+        toy.step(2)
+    assert have_moved(before, toy.values()) == [True] * 3
+    assert reads.count == 0
+    assert lists == [2], "loss and gradient norm, together, at the end of the step"
+
+
 def test_gradients_from_two_threads_update_one_after_the_other() -> None:
     """Like the gradients of weights on a GPU and of others offloaded to the CPU."""
     toy = Toy(fused=False)
@@ -270,7 +313,7 @@ def test_gradients_from_two_threads_update_one_after_the_other() -> None:
     before = toy.values()
     for parameter in toy.group.parameters.values():
         parameter.grad = torch.ones(4, 4)
-    with fused.updating(lambda name: None):
+    with fused.updating(lambda name: None, torch.tensor(1.0)):
         fused.arrived("unet", "unet.second")
         others[0].join()
     assert is_between.is_set()
@@ -292,7 +335,7 @@ def test_a_loss_that_is_not_finite_updates_nothing() -> None:
 def test_an_error_during_the_pass_leaves_a_step_half_done(monkeypatch: pytest.MonkeyPatch) -> None:
     toy = Toy()
 
-    def fails(*_: Any) -> None:
+    def fails(*_: Any, **__: Any) -> None:
         raise RuntimeError("no memory")
 
     monkeypatch.setattr(SlicedStep, "move", fails)

@@ -93,11 +93,33 @@ def difference(weight: torch.Tensor, filled: Filled) -> tuple[Tensors, torch.Ten
     return {"w_norm" if weight.ndim == 1 else "diff": change}, change
 
 
+def oft(weight: torch.Tensor, filled: Filled) -> tuple[Tensors, torch.Tensor]:
+    blocks, scales = filled(3, 4, 4) * 5, 1.0 + filled(12)
+    skew = blocks - blocks.transpose(1, 2)
+    rotations = [(torch.eye(4) + q) @ torch.linalg.inv(torch.eye(4) - q) for q in skew]
+    turned = scales[:, None] * torch.block_diag(*rotations).T @ weight.flatten(1)
+    factors = {"oft_blocks": blocks, "rescale": scales.reshape(-1, *(1 for _ in weight.shape[1:]))}
+    return factors, turned.reshape(weight.shape) - weight
+
+
+def oft_v2(weight: torch.Tensor, filled: Filled) -> tuple[Tensors, torch.Tensor]:
+    values = filled(weight[0].numel() // 4, 6)
+    skew = torch.zeros(len(values), 4, 4)
+    rows, columns = torch.triu_indices(4, 4, 1)
+    skew[:, rows, columns] = values
+    skew -= skew.transpose(1, 2).clone()
+    powers = [torch.linalg.matrix_power(skew, n) for n in range(5)]
+    rotations = torch.block_diag(*(powers[0] + 2 * (powers[1] + powers[2] + powers[3]) + powers[4]))
+    return {"oft_R.weight": values}, (weight.flatten(1) @ rotations.T).reshape(weight.shape) - weight
+
+
 KINDS: dict[str, Callable[[torch.Tensor, Filled], tuple[Tensors, torch.Tensor]]] = {
     "lora": lora,
     "tucker": tucker,
     "loha": loha,
     "lokr": lokr,
+    "oft": oft,
+    "oft_v2": oft_v2,
     "dora": dora,
     "difference": difference,
 }
@@ -116,7 +138,7 @@ def test_it_acts_as_the_merged_weight(kind: str, layer: str, has_bias: bool) -> 
     factors, change = KINDS[kind](own.weight.detach(), filled)
     if has_bias:
         factors["b_norm" if "norm" in layer else "diff_b"] = filled(len(own.bias))
-    assert can_act(factors)
+    assert can_act({name: tuple(factor.shape) for name, factor in factors.items()})
     state = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     attach_kept({"unet": module}, [AdapterLayer("unet", layer, factors, 3.0)], where="file")
     with torch.no_grad():
@@ -146,18 +168,21 @@ def test_a_bias_alone_acts_beside_a_lora_that_is_trained(layer: str) -> None:
 
 def test_a_change_that_is_not_known_is_left_alone() -> None:
     module, plain, x = block(), block(), inputs("linear")
-    layer = AdapterLayer("unet", "linear", {"oft_blocks": Filled()(2, 6, 6)})
-    assert not can_act(layer.factors)
+    layer = AdapterLayer("unet", "linear", {"oft_blocks": Filled()(1, 2, 6, 6)})  # BOFT
+    assert not can_act(layer.shapes)
     attach_kept({"unet": module}, [layer], where="file")
     assert torch.equal(module["linear"](x), plain["linear"](x))
 
 
-@pytest.mark.parametrize("name", ["diff", "diff_b", "hada_w1_a", "lokr_w1", "dora_scale"])
+@pytest.mark.parametrize(
+    "name", ["diff", "diff_b", "hada_w1_a", "lokr_w1", "dora_scale", "oft_blocks", "oft_R.weight", "rescale"]
+)
 def test_factors_that_do_not_fit_are_refused(name: str) -> None:
-    kinds = {"hada_w1_a": loha, "lokr_w1": lokr, "dora_scale": dora}
+    kinds = {"hada_w1_a": loha, "lokr_w1": lokr, "dora_scale": dora, "oft_blocks": oft, "rescale": oft}
+    kinds["oft_R.weight"] = oft_v2
     module = block()
     factors, _ = kinds.get(name, difference)(module["linear"].weight.detach(), Filled())
-    factors = {**factors, name: Filled()(5, 7)}
+    factors = {**factors, name: Filled()(5, 7, 7) if name == "oft_blocks" else Filled()(5, 7)}
     with pytest.raises(DarkroomError, match=r"file does not fit this model: the weight of unet\.linear is"):
         attach_kept({"unet": module}, [AdapterLayer("unet", "linear", factors, 3.0)], where="file")
 

@@ -412,16 +412,6 @@ def test_what_gradients_pass_must_be_checkpointed_per_block(tmp_path: Path) -> N
         assert not problems(tmp_path, parts={"text_encoder": part | {"train": False}})
 
 
-def test_an_optimizer_that_needs_a_gpu_is_refused_where_weights_are_trained_on_the_cpu(tmp_path: Path) -> None:
-    parts = {"unet": {"offload_fraction": 0.5, "checkpointing": "block"}}
-    training = {"optimizer": {"name": "adamw_8bit"}, "trains": "full"}
-    there = {"general": {"train_device": "cuda", "temp_device": "cpu"}}
-    path = "parts.unet.offload_fraction"
-    assert problems(tmp_path, parts=parts, training=training, **there).get(path) == "error"
-    assert path not in problems(tmp_path, parts=parts, training=training | {"trains": "adapter"}, **there)
-    assert path not in problems(tmp_path, parts=parts, training={"trains": "full"}, **there)
-
-
 def test_offloading_to_the_training_device_does_nothing_and_is_reported(tmp_path: Path) -> None:
     parts = {"unet": {"offload_fraction": 0.5, "checkpointing": "block"}}
     same = {"general": {"train_device": "cpu", "temp_device": "cpu"}}

@@ -1,31 +1,16 @@
-"""LoKr: what it adds to a weight, against LyCORIS' formula and peft's layers, and its files."""
+"""LoKr: what it adds to a weight, against LyCORIS' formula and peft's layers."""
 
 from __future__ import annotations
 
-from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from peft import LoKrConfig, inject_adapter_in_model
-from safetensors.torch import load_file
 from torch import nn
 
 from modules.adapters.lokr import Lokr
 from modules.adapters.lokr_layers import LOKR_KIND, LokrAdapter
-from modules.config.rules import problems_of
-from modules.config.schema import Config
-from modules.data.dataset import Dataset
-from modules.families.kinds.identify import identify
-from modules.settings.edit import set_path
-from tests.builders.configs import laid_over, small_config
-from tests.builders.pipelines import load_tiny
-from tests.builders.runs import Ran, assert_equal_tensors, run
-from trainer.events import BackupSaved, StepFinished
-from trainer.export.adapter import AdapterExporter
-from trainer.preflight import check
-from trainer.run.standalone import put_adapter_on
 
 FORMS: dict[str, dict[str, Any]] = {
     "low rank": {"rank": 2, "alpha": 3.0},
@@ -35,7 +20,6 @@ FORMS: dict[str, dict[str, Any]] = {
     "factor of 4": {"rank": 2, "alpha": 3.0, "factor": 4},
 }
 LAYERS = ["linear", "conv"]
-EMPTY, NOW = Dataset((), (), 1), datetime(2026, 1, 2)
 
 
 def block() -> nn.ModuleDict:
@@ -111,84 +95,3 @@ def test_pefts_layer_with_the_same_factors_gives_the_same(form: str, layer: str)
     for name, factor in adapter.deltas[layer].named_parameters():
         getattr(theirs[layer], name)["default"].data = factor.detach().clone()
     torch.testing.assert_close(module[layer](inputs(layer)), theirs[layer](inputs(layer)), rtol=1e-4, atol=1e-5)
-
-
-def with_adapter(config: Config, **settings: Any) -> Config:
-    changed, problems = set_path(config, "adapter", settings)
-    assert not problems
-    return changed
-
-
-def backup_of(ran: Ran, step: int) -> Path:
-    return next(Path(b.path) for b in ran.of(BackupSaved) if b.step == step)
-
-
-@pytest.fixture(scope="module")
-def trained(tiny_sdxl: Path, images: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Ran]:
-    """A run with everything on that draws at random, and a backup after each step."""
-    config = small_config(
-        tmp_path_factory.mktemp("lokr"), model=tiny_sdxl, images=images,
-        training={"learning_rate": 0.02, "ema": {"mode": "train_device"}},
-        backup={"every": {"n": 1, "unit": "step"}, "keep": 0},
-        parts={"unet": {"checkpointing": "block", "offload_activations": True, "offload_fraction": 0.5}},
-        general={"temp_device": "cpu:1"},
-        output={"dtype": "float32"},
-    )  # fmt: skip
-    config = with_adapter(config, name="lokr", rank=1, alpha=2.0, layers="all", dropout=0.2, use_tucker=True)
-    return config, run(config)
-
-
-def test_it_learns_and_resumes_bit_equal(trained: tuple[Config, Ran]) -> None:
-    config, straight = trained
-    steps = straight.of(StepFinished)
-    assert {"unet", "text_encoder", "text_encoder_2"} <= {n.partition(".")[0] for n in straight.weights}
-    assert all(s.gradient_norm for s in steps)
-    resumed = run(config, resume_from=backup_of(straight, steps[-1].step // 2))
-    assert_equal_tensors(resumed.weights, straight.weights)
-    assert_equal_tensors(*(load_file(Path(r.finished.model_path)) for r in (resumed, straight)))
-
-
-def test_its_file_is_recognised_and_says_what_it_is(trained: tuple[Config, Ran]) -> None:
-    path = Path(trained[1].finished.model_path)
-    kind, tensors = identify(path), load_file(path)
-    assert (kind.kind, kind.model, kind.facts["adapter"], kind.facts["form"]) == ("lora", "sdxl", "LoKr", "kohya")
-    layers = {name.split(".", 1)[0] for name in tensors}
-    assert kind.facts["layers"] == str(len(layers))
-    for layer in layers:
-        assert tensors[f"{layer}.alpha"].shape == ()
-        assert any(f"{layer}.{name}" in tensors for name in ("lokr_w1", "lokr_w1_a"))
-        assert layer.startswith(("lora_unet_", "lora_te1_text_model_", "lora_te2_text_model_"))
-
-
-def test_saved_loaded_saved_is_bit_equal(trained: tuple[Config, Ran], tmp_path: Path) -> None:
-    config, ran = trained
-    path = Path(ran.finished.model_path)
-    family = load_tiny(Path(config.model.base_model))
-    adapters = put_adapter_on(family, path)
-    values = {name: p.detach() for a in adapters for name, p in a.parameters().items()}
-    again = tmp_path / "again.safetensors"
-    exporter = AdapterExporter(adapters, family.lora_naming, config, EMPTY)
-    exporter.save(again, values, now=NOW, step=1, epoch=1)
-    assert_equal_tensors(load_file(again), load_file(path))
-
-
-def test_a_file_of_another_kind_is_refused_before_the_run(trained: tuple[Config, Ran], tmp_path: Path) -> None:
-    config, ran = trained
-    file = ran.finished.model_path
-    as_lora = with_adapter(config, name="lora", start_from=file)
-    [error] = check(as_lora).errors
-    assert (error.path, "is not a LoRA, the adapter type of this run" in error.message) == ("adapter.start_from", True)
-
-
-def test_the_factors_of_the_file_decide(trained: tuple[Config, Ran], tmp_path: Path) -> None:
-    config, ran = trained
-    before = load_file(ran.finished.model_path)
-    destination = {"destination": str(tmp_path / "onwards.safetensors")}
-    other = {"start_from": ran.finished.model_path, "factor": 2, "rank": 3}
-    after = load_file(run(laid_over(config, {"adapter": other, "output": destination})).finished.model_path)
-    assert {name: tensor.shape for name, tensor in before.items()} == {n: t.shape for n, t in after.items()}
-
-
-def test_the_diffusers_form_is_refused(trained: tuple[Config, Ran]) -> None:
-    config = laid_over(trained[0], {"output": {"format": "diffusers"}})
-    assert [p.path for p in problems_of(config) if p.severity == "error"] == ["output.format"]

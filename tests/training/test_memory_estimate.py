@@ -16,10 +16,11 @@ from safetensors.torch import load_file
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
+from modules.adapters.loha import LOHA, Loha
 from modules.adapters.lokr import LOKR, Lokr
-from modules.adapters.lokr_layers import LOKR_KIND
 from modules.adapters.lora import Lora
 from modules.adapters.lora_layers import LORA_KIND, LoraShape, attach_lora
+from modules.adapters.oft import OFT, Oft
 from modules.adapters.protocol import kind_of
 from modules.adapters.ranks import settings_by_layer
 from modules.adapters.registry import ADAPTERS
@@ -145,14 +146,25 @@ def test_a_lora_is_counted_from_shapes_and_the_filter(layers: str) -> None:
     assert sorted(found.values()) == sorted(tuple(p.shape) for p in adapter.parameters().values())
 
 
-@pytest.mark.parametrize("settings", [{}, {"decompose_both": True}, {"full_matrix": True}, {"use_tucker": True}])
-@pytest.mark.parametrize("vec_trick", [True, False])
-def test_a_lokr_is_counted_from_shapes(settings: dict[str, bool], vec_trick: bool) -> None:
-    unet, lokr = meta_part("sd1", "unet"), Lokr(rank=4, vec_trick=vec_trick, **settings)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *(Lokr(rank=4, vec_trick=False, **own) for own in ({}, {"decompose_both": True}, {"full_matrix": True})),
+        *(Lokr(rank=4, use_tucker=True, vec_trick=vec_trick) for vec_trick in (True, False)),
+        *(Loha(rank=4, use_tucker=use_tucker) for use_tucker in (True, False)),
+        *(Oft(rotates=rotates, rescale=True, block_share=shares) for rotates, shares in (
+            ("outputs", False), ("outputs", True), ("inputs", False), ("inputs", True)
+        )),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_adapter_of_another_kind_is_counted_from_shapes(settings: Lokr | Loha | Oft) -> None:
+    unet, spec = meta_part("sd1", "unet"), ADAPTERS[settings.name]
     names = target_layers(unet, "denoiser", layers=EVERYTHING, reaches=lambda name: True)
     with torch.device("meta"):
-        adapter = LOKR_KIND.attach("unet", unet, names, lokr, seed=0)
-    plan = PartPlan(trains="adapter", adapter=AdapterPlan(lokr, LOKR.walk, 4, EVERYTHING))
+        adapter = kind_of(spec).attach("unet", unet, names, settings, seed=0)
+    assert spec.walk is not None
+    plan = PartPlan(trains="adapter", adapter=AdapterPlan(settings, spec.walk, 4, EVERYTHING))
     found = Passes(FAMILIES["sd"], shipped_configs("sd1")).weights("unet", plan).adapter
     assert sorted(found.values()) == sorted(tuple(p.shape) for p in adapter.parameters().values())
 
@@ -203,6 +215,9 @@ ADAPTER_PLANS = {
     "adapter": lora_plan(RANK, 4, ("attentions",)),
     "lokr": AdapterPlan(Lokr(rank=4), LOKR.walk, 4, layer_filter("attention_mlp")),
     "lokr as a whole": AdapterPlan(Lokr(rank=4, vec_trick=False), LOKR.walk, 4, layer_filter("attention_mlp")),
+    "loha": AdapterPlan(Loha(rank=4), LOHA.walk, 4, layer_filter("attention_mlp")),
+    "oft": AdapterPlan(Oft(), OFT.walk, 4, layer_filter("attention_mlp")),
+    "oft v2": AdapterPlan(Oft(rotates="inputs"), OFT.walk, 4, layer_filter("attention_mlp")),
     "dora": dora_plan(Lora(rank=RANK, decompose=True, init="pissa"), "outputs"),
     "dora of inputs": dora_plan(Lora(rank=RANK, decompose=True, decompose_output_axis=False), "inputs"),
 }
@@ -214,6 +229,10 @@ DAILY = [
     Case("sd1", 512, 1, "lokr", F32, False, "off"),
     Case("sd1", 512, 2, "lokr", BF16, True, "block"),
     Case("sd1", 512, 1, "lokr as a whole", BF16, True, "off"),
+    Case("sd1", 512, 1, "loha", BF16, True, "off"),
+    Case("sd1", 512, 1, "oft", BF16, True, "off"),
+    Case("sd1", 512, 1, "oft", F32, False, "block"),
+    Case("sd1", 512, 1, "oft v2", BF16, True, "off"),
     Case("sd1", 512, 1, "dora", BF16, True, "off"),
     Case("sd1", 512, 1, "dora of inputs", F32, True, "block"),
     Case("sdxl", 512, 1, "full", BF16, True, "off"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import math
 from itertools import pairwise
 from typing import Any
@@ -35,7 +33,7 @@ from modules.optim.param_groups import (
     optimizer_state,
     restore_optimizer_state,
 )
-from modules.optim.registry import OPTIMIZERS, optimizer_spec
+from modules.optim.registry import OPTIMIZERS
 from modules.optim.schedule_registry import SCHEDULES
 from modules.optim.schedule_spec import ScheduleSettings
 from modules.optim.schedules.constant import Constant
@@ -45,7 +43,6 @@ from modules.optim.schedules.cosine_with_restarts import CosineWithRestarts
 from modules.optim.schedules.linear import Linear
 from modules.optim.schedules.rex import Rex
 from modules.optim.spec import OptimizerSettings
-from modules.settings.field import records_of
 from modules.system.devices import CPU, Device
 
 
@@ -167,40 +164,6 @@ def test_adagrad_sums_have_the_shape_of_the_updated_weight() -> None:
     torch.testing.assert_close(master_weight.detach(), torch.full((3,), 1 - 0.1 / math.sqrt(1.5)))
 
 
-SUPPORTED = [spec for _, spec in sorted(OPTIMIZERS.items()) if spec.is_supported]
-HERE = [spec for spec in SUPPORTED if all(importlib.util.find_spec(package.name) for package in spec.packages)]
-DONE = [spec.settings() for spec in HERE]
-
-
-WITH_MORE_STATE = [
-    *DONE,
-    Sgd(momentum=0.9),
-    RmsProp(momentum=0.9),
-    RmsProp(momentum=0.9, centered=True),
-    AdamW(amsgrad=True),
-    Adam(amsgrad=True),
-    Adafactor(beta1=0.9),
-]
-
-
-@pytest.mark.parametrize("settings", WITH_MORE_STATE, ids=lambda s: s.name)
-def test_the_facts_in_an_optimizers_record_are_true(settings: OptimizerSettings) -> None:
-    spec = optimizer_spec(settings)
-    generator = torch.Generator().manual_seed(0)
-    weights = {f"a.{i}": nn.Parameter(torch.randn(s, generator=generator)) for i, s in enumerate([(33, 17), (40,)])}
-    optimizer = build_optimizer([TrainGroup("a", weights, 0.1)], settings)
-    for weight in weights.values():
-        weight.grad = torch.randn(weight.shape, generator=generator)
-    optimizer.step()
-    tensors, _ = optimizer_state(optimizer, weights)
-    assert sum(t.nbytes for t in tensors.values() if t.dim()) == sum(
-        spec.state_bytes(settings, tuple(w.shape)) for w in weights.values()
-    )
-    assert all(key in optimizer.param_groups[0] for key in spec.group_state)
-    assert spec.has_evaluation_mode == callable(getattr(optimizer, "eval", None))
-    assert not (spec.can_fuse and spec.steps_at_once), "a fused step is handed each weight alone"
-
-
 def test_an_unsupported_optimizer_is_not_built() -> None:
     for name, spec in OPTIMIZERS.items():
         if not spec.is_supported:
@@ -222,30 +185,6 @@ def test_group_state_is_saved_and_restored_by_part() -> None:
     assert (left["unit"], left["d"], left["k"]) == ("b", 0.25, 7)
 
 
-@pytest.mark.parametrize("settings", WITH_MORE_STATE, ids=lambda s: s.name)
-def test_optimizer_state_is_saved_and_restored_by_name(settings: OptimizerSettings) -> None:
-    straight, resumed = groups_of("a", "b"), groups_of("a", "b")
-    if optimizer_spec(settings).has_one_rate:
-        for group in (*straight, *resumed):
-            group.learning_rate = 1.0
-    one = build_optimizer(straight, settings)
-    for seed in range(3):
-        step(one, straight, seed)
-    tensors, values = optimizer_state(one, named_parameters(straight))
-    values = json.loads(json.dumps(values))  # as a backup keeps them
-    assert all("|" in name for name in (*tensors, *values))
-    other = build_optimizer(resumed, settings)
-    with torch.no_grad():
-        for name, parameter in named_parameters(resumed).items():
-            parameter.copy_(named_parameters(straight)[name])
-    restore_optimizer_state(other, named_parameters(resumed), {k: v.clone() for k, v in tensors.items()}, values)
-    for seed in range(3, 6):
-        step(one, straight, seed)
-        step(other, resumed, seed)
-    for name, parameter in named_parameters(straight).items():
-        assert torch.equal(parameter, named_parameters(resumed)[name])
-
-
 @pytest.mark.parametrize(("is_fused", "kind"), [(False, "cpu"), (True, "meta")])
 def test_a_step_count_is_on_the_device_of_a_fused_step(is_fused: bool, kind: str) -> None:
     """On a GPU a fused step needs its count there; any other leaves it on the CPU. `meta` stands for the GPU."""
@@ -256,71 +195,6 @@ def test_a_step_count_is_on_the_device_of_a_fused_step(is_fused: bool, kind: str
     restore_optimizer_state(optimizer, {"w": parameter}, tensors, {})
     assert optimizer.state[parameter]["step"].device.type == kind
     assert optimizer.state[parameter]["exp_avg"].device.type == "meta"
-
-
-# Options of how a step is computed, not of its result: see test_an_optimizer_is_torchs_with_the_settings and
-# test_fused_backward.
-OF_THE_MACHINE = {"fused", "foreach", "fused_back_pass"}
-CHANGED: dict[str, Any] = {
-    "beta1": 0.5,
-    "beta2": 0.5,
-    "eps": 0.1,
-    "eps2": 5.0,
-    "weight_decay": 0.5,
-    "beta2_decay": -0.1,
-    "clip_threshold": 50.0,
-    "momentum": 0.3,
-    "dampening": 0.3,
-    "alpha": 0.5,
-    "lr_decay": 0.5,
-    "initial_accumulator_value": 0.5,
-    "min_8bit_size": 4,
-    "beta3": 0.5,
-    "decouple": False,
-    "d0": 0.1,
-    "d_coef": 2.0,
-    "growth_rate": 1.01,
-    "slice_p": 1,
-}
-# A field that has an effect only with another one.
-BESIDE: dict[tuple[str, str], dict[str, Any]] = {
-    ("adafactor", "eps2"): {"scale_parameter": True},
-    ("sgd", "dampening"): {"momentum": 0.9},
-    ("sgd", "nesterov"): {"momentum": 0.9},
-    ("prodigy", "decouple"): {"weight_decay": 0.5},
-}
-FIELDS = [
-    (settings, record.name)
-    for settings in DONE
-    for record in records_of(type(settings))
-    if record.name not in OF_THE_MACHINE
-    and not record.setting.not_yet
-    and not record.setting.not_yet_choices
-    and not record.setting.applies_when
-]
-
-
-@pytest.mark.parametrize(("settings", "field"), FIELDS, ids=lambda v: v if isinstance(v, str) else v.name)
-def test_every_field_of_an_optimizer_changes_the_step(settings: OptimizerSettings, field: str) -> None:
-    beside = settings.model_copy(update=BESIDE.get((settings.name, field), {}))
-    changed = True if getattr(beside, field) is False else CHANGED[field]
-    _every_field_changes_the_step(beside, field, {field: changed})
-
-
-def _every_field_changes_the_step(settings: OptimizerSettings, field: str, values: dict[str, Any]) -> None:
-    results = []
-    for chosen in (settings, settings.model_copy(update={field: values[field]})):
-        groups = groups_of("a")
-        if optimizer_spec(chosen).has_one_rate:
-            groups[0].learning_rate = 0.5
-        optimizer = build_optimizer(groups, chosen)
-        for seed, scale in enumerate((1.0, 30.0, 1.0, 1.0, 1.0)):
-            for parameter in named_parameters(groups).values():
-                # More often uphill than not, as in training, so that progress can be measured.
-                parameter.grad = (torch.randn(4, 3, generator=torch.Generator().manual_seed(seed)) + 1.0) * scale
-            optimizer.step()
-        results.append(groups[0].parameters["a.w"].detach().clone())
-    assert not torch.equal(*results)
 
 
 def test_freezing_drops_gradients_state_and_group_and_keeps_the_rest() -> None:

@@ -35,16 +35,21 @@ def trained_file(config: Config, path: Path, **output: Any) -> tuple[Path, Ran]:
     return Path(ran.finished.model_path), ran
 
 
-LOKR = {"name": "lokr", "rank": 1, "use_tucker": True}
+LOKR = {"name": "lokr", "rank": 1, "use_tucker": True, "alpha": 2.0}
+OFT = {"name": "oft", "block_size": 4, "scaled": True, "rescale": True}
 
 
-@pytest.mark.parametrize(("form", "adapter"), [("kohya", {}), ("diffusers", {}), ("kohya", LOKR)])
+@pytest.mark.parametrize(
+    ("form", "adapter"),
+    [("kohya", {}), ("diffusers", {}), *(("kohya", adapter) for adapter in (LOKR, OFT))],
+)
 def test_it_continues_where_the_file_ended(config: Config, tmp_path: Path, form: str, adapter: dict[str, Any]) -> None:
     if adapter:
-        config, _ = set_path(config, "adapter", {"alpha": 2.0, "layers": "all", **adapter})
+        config, _ = set_path(config, "adapter", {"layers": "all", **adapter})
     file, first = trained_file(config, tmp_path / "first.safetensors", format=form)
-    # Another alpha: the strength of what was learned stays.
-    onwards = laid_over(config, {"adapter": {"start_from": str(file), "alpha": 8.0}})
+    # Another alpha or a limit: the strength of what was learned stays.
+    other = {"constraint": 1.0} if adapter.get("name") == "oft" else {"alpha": 8.0}
+    onwards = laid_over(config, {"adapter": {"start_from": str(file), **other}})
     assert not check(onwards).errors
     second, fresh = run(onwards), run(config)
     ended, begun, plain = (

@@ -374,6 +374,28 @@ def test_the_command_line_accepts_them_as_configs(capsys: pytest.CaptureFixture[
     assert any(p["path"].startswith("concepts") for p in report["problems"])
 
 
+@pytest.mark.parametrize(
+    ("args", "wanted"),
+    [
+        (
+            "algo=lokr factor=8 decompose_both=True full_matrix=True use_cp=True",
+            {"name": "lokr", "rank": 8, "factor": 8, "decompose_both": True, "full_matrix": True, "use_tucker": True},
+        ),
+        ("algo=loha use_tucker=True factor=-1", {"name": "loha", "rank": 8, "use_tucker": True}),
+        (
+            "algo=diag-oft constraint=0.001 rescaled=True",
+            {"name": "oft", "block_size": 8, "rotates": "outputs", "constraint": 0.001, "rescale": True},
+        ),
+    ],
+)
+def test_arguments_of_lycoris_are_those_of_the_adapter(args: str, wanted: dict[str, Any]) -> None:
+    given = {"network_module": "lycoris.kohya", "network_dim": 8, "network_args": args}
+    loaded = decode(tree_of_kohya(given, []))
+    own = loaded.config.adapter.model_dump()
+    assert {name: own[name] for name in wanted} == wanted
+    assert "kohya" not in loaded.config.unknown
+
+
 SCHEDULES_OF_THEIRS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"lr_scheduler": "polynomial", "lr_scheduler_power": 2}, {"name": "polynomial", "power": 2.0}),
     ({"lr_scheduler": "constant_with_warmup", "lr_warmup_steps": 0.1}, {"name": "constant", "warmup_share": 0.1}),

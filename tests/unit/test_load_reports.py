@@ -106,12 +106,11 @@ def test_a_folder_is_reported_without_an_error_number(tmp_path: Path) -> None:
 
 
 def test_the_successor_of_an_optimizer_is_what_the_file_meant() -> None:
-    """A switch in their raw defaults used to undo the setting that makes it the closest, if it was only remembered."""
-    theirs = {"Simplified_AdEMAMix": False, "alpha_grad": 50.0, "stochastic_rounding": True}
-    chosen = decode({"__version": 10, "optimizer": {"optimizer": "SIMPLIFIED_AdEMAMix", **theirs}}).config
-    assert chosen.training.optimizer.model_dump()["simplified_ademamix"] is True
+    theirs = {"beta1": 0.5, "stochastic_rounding": True}
+    chosen = decode({"__version": 10, "optimizer": {"optimizer": "LION_PRODIGY_ADV", **theirs}}).config
+    assert (chosen.training.optimizer.name, chosen.training.optimizer.model_dump()["beta1"]) == ("prodigy_adv", 0.5)
     other = decode({"__version": 10, "optimizer_defaults": {"SIMPLIFIED_AdEMAMix": theirs}}).config
-    assert other.remembered["training.optimizer"]["adopt_adv"] == {"simplified_ademamix": True, "alpha_grad": 50.0}
+    assert other.remembered["training.optimizer"]["ademamix"] == {"beta1": 0.5}
 
 
 def test_a_removed_optimizer_is_reported_once() -> None:

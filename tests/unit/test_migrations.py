@@ -377,7 +377,6 @@ def test_stochastic_rounding_is_a_setting_of_the_weights(dtype: str, asked: bool
 @pytest.mark.parametrize(
     ("path", "keys"),
     [
-        ("adapter", {"peft_type": "LOHA"}),
         ("multi_gpu.enabled", {"multi_gpu": True}),
         ("embeddings.words", {"additional_embeddings": [{"placeholder": "<x>"}]}),
         ("model.variant", {"model_type": "STABLE_DIFFUSION_15_INPAINTING"}),
@@ -484,6 +483,14 @@ def test_alignprop_that_was_never_used_leaves_nothing() -> None:
     assert result.config.remembered == {}
     assert result.config.reward.models == ()
     assert "align_prop" not in str(result.config.unknown)
+
+
+def test_onetrainers_oft_rotates_inputs() -> None:
+    oft = loaded(peft_type="OFT_2", oft_block_size=16, oft_scaled=True, oft_block_share=True, dropout_probability=0.1)
+    own = oft.config.adapter.model_dump()
+    wanted = {"rotates": "inputs", "block_size": 16, "scaled": True, "block_share": True, "dropout": 0.1}
+    assert {name: own[name] for name in wanted} == wanted
+    assert [p.path for p in oft.problems if p.severity == "info"] == ["adapter.rotates"]
 
 
 def test_settings_of_other_adapter_types_are_remembered() -> None:

@@ -37,8 +37,8 @@ TABLE: dict[str, dict[str, Any]] = json.loads(
 OURS = {"decay_rate": "beta2_decay", "MuonWithAuxAdam": "muon_with_aux_adam"}
 # One setting for all optimizers here.
 ELSEWHERE = {"stochastic_rounding": "training.low_precision_updates"}
-# Fields that only ours have.
-OURS_ALONE = {"ADAMW_8BIT": {"fused_back_pass": False}}
+# Defaults of theirs with which the optimizer cannot be built.
+OTHER_DEFAULTS = {"LARS": {"momentum": 0.9}, "LARS_8BIT": {"momentum": 0.9}, "SCHEDULE_FREE_SGD": {"momentum": 0.9}}
 THEIR_KEYS = sorted({key for row in TABLE.values() for key in row})
 OPTIMIZER = "training.optimizer"
 
@@ -78,15 +78,21 @@ def test_every_optimizer_of_theirs_is_one_of_ours_with_a_label() -> None:
 
 @pytest.mark.parametrize("theirs", TABLE)
 def test_an_optimizer_has_their_fields_and_defaults_and_no_others(theirs: str) -> None:
-    expected = {ours(k): as_ours(k, v) for k, v in TABLE[theirs].items() if k not in ELSEWHERE}
-    settings = OPTIMIZERS[theirs.lower()].settings()
-    assert settings.model_dump(exclude={"name"}) == expected | OURS_ALONE.get(theirs, {})
+    spec = OPTIMIZERS[theirs.lower()]
+    gone = {*ELSEWHERE, *spec.removed}
+    expected = {ours(k): as_ours(k, v) for k, v in TABLE[theirs].items() if k not in gone}
+    assert set(spec.removed) <= set(TABLE[theirs])
+    settings = spec.settings()
+    # Optimizers of ours fuse into the backward pass where theirs do not.
+    alone = {"fused_back_pass": False} if spec.can_fuse else {}
+    assert settings.model_dump(exclude={"name"}) == alone | expected | OTHER_DEFAULTS.get(theirs, {})
     assert settings.model_validate(settings.model_dump()) == settings
 
 
 @pytest.mark.parametrize("theirs", TABLE)
 def test_a_complete_optimizer_is_converted_without_notes(theirs: str) -> None:
-    row = {key: value for key, value in TABLE[theirs].items() if key not in ELSEWHERE}
+    gone = {*ELSEWHERE, *OTHER_DEFAULTS.get(theirs, {})}
+    row = {key: value for key, value in TABLE[theirs].items() if key not in gone}
     settings, left, notes = converted({"optimizer": theirs, "__version": 0, **row})
     assert settings == OPTIMIZERS[theirs.lower()].settings().model_dump()
     assert (left, notes) == ({}, [])
@@ -103,7 +109,7 @@ def other_value(record: FieldRecord) -> Any:
             return "layers.1"
         case _:
             low, high = record.lo or 0, 1 if record.hi is None else record.hi
-            found = (v for v in (0.5, 2, 3, -0.5) if v != record.default and low < v < high)
+            found = (v for v in (0.5, 2, 3, -0.5, 7) if v != record.default and low < v < high)
             return next(v for v in found if record.kind == "float" or v == int(v))
 
 
@@ -122,6 +128,34 @@ def test_every_field_that_is_set_is_converted(theirs: str) -> None:
             settings = settings[step]
         assert settings == value, record.path
         assert (left, notes) == ({}, []), record.path
+
+
+@pytest.mark.parametrize("theirs", [name for name in TABLE if OPTIMIZERS[name.lower()].removed])
+def test_a_setting_that_does_not_exist_here_is_dropped_with_a_note(theirs: str) -> None:
+    spec = OPTIMIZERS[theirs.lower()]
+    for key, removed in spec.removed.items():
+        for value in removed.harmless:
+            assert converted({"optimizer": theirs, key: value}) == (spec.settings().model_dump(), {}, [])
+        if set(removed.harmless) >= {True, False} or len(removed.harmless) > 3:
+            continue
+        settings, left, (note,) = converted(
+            {"optimizer": theirs, key: 50 if False not in removed.harmless[:1] else True}
+        )
+        assert (settings, left) == (spec.settings().model_dump(), {})
+        assert (note.path, note.severity) == (OPTIMIZER, "warning")
+        assert note.message.startswith(f"{key} = ")
+        assert note.message.endswith(removed.why)
+
+
+def test_our_own_older_files_lose_them_too() -> None:
+    old = {"name": "adamw", "capturable": False, "differentiable": True}
+    remembered = {
+        OPTIMIZER: {"adam_8bit": {"beta1": 0.5, "is_paged": True}, "adamw_adv": {"beta1": 0.5, "use_ademamix": True}}
+    }
+    loaded = decode({"darkroom_version": 2, "training": {"optimizer": old}, "remembered": remembered})
+    assert [p.path for p in loaded.problems] == [OPTIMIZER]
+    assert loaded.config.unknown == {}
+    assert loaded.config.remembered == {OPTIMIZER: {"adam_8bit": {"beta1": 0.5}, "adamw_adv": {"beta1": 0.5}}}
 
 
 def test_an_empty_value_means_the_optimizers_default() -> None:
@@ -173,7 +207,7 @@ def test_an_unknown_optimizer_is_kept_and_reported(name: object) -> None:
     ("theirs", "expected"),
     [
         ("LION_PRODIGY_ADV", {"name": "prodigy_adv"}),
-        ("SIMPLIFIED_AdEMAMix", {"name": "adopt_adv", "simplified_ademamix": True}),
+        ("SIMPLIFIED_AdEMAMix", {"name": "ademamix"}),
     ],
 )
 def test_a_removed_optimizer_becomes_the_closest_one(theirs: str, expected: dict[str, Any]) -> None:

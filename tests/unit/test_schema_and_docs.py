@@ -11,6 +11,7 @@ from jsonschema import Draft202012Validator
 
 from modules.config.codec import encode
 from modules.config.json_schema import json_schema
+from modules.config.optimizers_doc import optimizers_document
 from modules.config.presets import list_presets
 from modules.config.schema import Config
 from modules.config.settings_doc import settings_document
@@ -86,6 +87,8 @@ def test_the_document_and_the_schema_in_the_repository_are_up_to_date() -> None:
     how = "Generate them again: python -m trainer schema --output docs/config.schema.json, and with --markdown to "
     assert (PROGRAM_ROOT / "docs" / "config.schema.json").read_text("utf-8") == schema_text(), how
     assert (PROGRAM_ROOT / "docs" / "settings.md").read_text("utf-8") == settings_document(), f"{how}docs/settings.md"
+    table = (PROGRAM_ROOT / "docs" / "optimizers.md").read_text("utf-8")
+    assert table == optimizers_document(), f"{how}docs/settings.md, --optimizers to docs/optimizers.md"
 
 
 def test_the_verb_writes_either(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
@@ -93,3 +96,5 @@ def test_the_verb_writes_either(capsys: pytest.CaptureFixture[str], tmp_path: An
     assert json.loads(capsys.readouterr().out)["$defs"]
     assert main(["schema", "--markdown", "--output", str(tmp_path / "settings.md")]) == 0
     assert (tmp_path / "settings.md").read_text("utf-8") == settings_document()
+    assert main(["schema", "--optimizers", "--output", str(tmp_path / "optimizers.md")]) == 0
+    assert (tmp_path / "optimizers.md").read_text("utf-8") == optimizers_document()

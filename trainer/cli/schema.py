@@ -1,4 +1,4 @@
-"""schema: the config as a JSON Schema for editors, or as a document of every setting."""
+"""schema: the config as a JSON Schema for editors, as a document of every setting, or a table of the optimizers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import sys
 
 from modules.config.json_schema import json_schema
+from modules.config.optimizers_doc import optimizers_document
 from modules.config.settings_doc import settings_document
 from modules.system.atomic import write_text
 from modules.system.paths import from_caller
@@ -19,7 +20,7 @@ def schema_text() -> str:
 
 
 def _schema(options: argparse.Namespace) -> int:
-    text = settings_document() if options.markdown else schema_text()
+    text = optimizers_document() if options.optimizers else settings_document() if options.markdown else schema_text()
     if options.output:
         write_text(from_caller(options.output), text)
     else:
@@ -28,7 +29,9 @@ def _schema(options: argparse.Namespace) -> int:
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--markdown", action="store_true", help="print a Markdown document of every setting instead")
+    documents = parser.add_mutually_exclusive_group()
+    documents.add_argument("--markdown", action="store_true", help="print a Markdown document of every setting instead")
+    documents.add_argument("--optimizers", action="store_true", help="print a Markdown table of the optimizers instead")
     parser.add_argument("--output", metavar="FILE", help="write to a file instead of standard output")
 
 

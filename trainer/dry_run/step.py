@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -42,7 +42,7 @@ class DryRunStep:
         """`stepper_of(groups)` builds a stepper like the run's own."""
         self._training = training
         self._groups = [g for g in training.groups if g.is_training]
-        copies = small_parameter_copies(self._groups)
+        copies = small_parameter_copies(self._groups, training.stepper.optimizer)
         stepper = stepper_of(copies)
         _copy_state(stepper, copies, training.stepper, self._groups)
         self.state = DryRunState(training.counters, copies, stepper)
@@ -154,12 +154,19 @@ class DryRunStep:
         return has_any
 
 
-def small_parameter_copies(groups: Sequence[TrainGroup]) -> list[TrainGroup]:
-    """Return, for each group, copies of its smallest parameter of every kind (dtype and number of dimensions).
+_Kind = tuple[torch.dtype, int, int]
 
-    Optimizers may treat vectors, matrices and kernels differently; the size makes no difference.
+
+def small_parameter_copies(groups: Sequence[TrainGroup], optimizer: torch.optim.Optimizer) -> list[TrainGroup]:
+    """Return, for each group, copies of its smallest parameter of every kind.
+
+    The kind is the dtype, the number of dimensions and the optimizer group: optimizers may treat vectors, matrices and
+    kernels differently, and groups have options of their own (Muon). The size makes no difference.
     """
-    return [TrainGroup(g.name, _copies(g), g.learning_rate) for g in groups]
+    kinds = _kinds(groups, optimizer)
+    return [
+        TrainGroup(g.name, _copies(g, kinds), g.learning_rate, part=g.part, rate_ratios=g.rate_ratios) for g in groups
+    ]
 
 
 def expected_state_bytes(dry: DryRunState, groups: Sequence[TrainGroup], stepper: Stepper, device: Device) -> int:
@@ -171,28 +178,32 @@ def expected_state_bytes(dry: DryRunState, groups: Sequence[TrainGroup], stepper
     if existing:
         return 0
     state, _ = optimizer_state(dry.stepper.optimizer, moved_parameters(dry.groups))
+    kinds = _kinds(groups, stepper.optimizer)
     total = 0.0
     for copied, group in zip(dry.groups, groups, strict=True):
-        share: dict[tuple[torch.dtype, int], float] = {}
+        share: dict[_Kind, float] = {}
         for name, parameter in copied.parameters.items():
             held = sum(t.nbytes for key, t in state.items() if key.rsplit("|", 1)[0] == name and t.dim() > 0)
-            share[_kind(parameter)] = held / parameter.numel()
-        here = (p for p in group.parameters.values() if p.device.type == device.type)
-        total += sum(share[_kind(p)] * p.numel() for p in here)
+            share[kinds[name]] = held / parameter.numel()
+        here = {n: p for n, p in group.parameters.items() if p.device.type == device.type}
+        total += sum(share[kinds[n]] * p.numel() for n, p in here.items())
     return int(total)
 
 
-def _copies(group: TrainGroup) -> dict[str, nn.Parameter]:
-    smallest: dict[tuple[torch.dtype, int], str] = {}
+def _copies(group: TrainGroup, kinds: Mapping[str, _Kind]) -> dict[str, nn.Parameter]:
+    smallest: dict[_Kind, str] = {}
     for name, parameter in group.parameters.items():
-        former = smallest.setdefault(_kind(parameter), name)
+        former = smallest.setdefault(kinds[name], name)
         if parameter.numel() < group.parameters[former].numel():
-            smallest[_kind(parameter)] = name
+            smallest[kinds[name]] = name
     return {name: nn.Parameter(group.parameters[name].detach().clone()) for name in smallest.values()}
 
 
-def _kind(parameter: nn.Parameter) -> tuple[torch.dtype, int]:
-    return parameter.dtype, parameter.dim()
+def _kinds(groups: Sequence[TrainGroup], optimizer: torch.optim.Optimizer) -> dict[str, _Kind]:
+    """Return the kind of each parameter, by full name."""
+    numbers = {id(p): g["number"] for g in optimizer.param_groups for p in g["params"]}
+    moved = moved_parameters(groups)
+    return {n: (p.dtype, p.dim(), numbers.get(id(moved[n]), 0)) for n, p in named_parameters(groups).items()}
 
 
 def _copy_state(

@@ -12,7 +12,7 @@ from modules.system.problem import Problem
 def problems_of_packages(config: Config) -> Iterator[Problem]:
     """Yield settings of the optimizer whose package is missing. No package is imported."""
     spec = optimizer_spec(config.training.optimizer)
-    for package in spec.packages:
+    for package in spec.packages_of(config.training.optimizer):
         if not package.is_installed:
             yield Problem(
                 "training.optimizer",

@@ -266,5 +266,10 @@ def _of_another_type(shown: str, settings: AdapterSettings, found: FileKind) -> 
     if kind == f"DoRA ({label})":
         return Problem(_PATH, f"{shown} has DoRA magnitudes, which this run does not train.", advice="Switch DoRA on.")
     spec = next((s for s in ADAPTERS.values() if s.label == kind and s.is_supported), None)
-    advice = f"Choose a {label} file" + (f", or set the adapter type to {kind}." if spec is not None else ".")
-    return Problem(_PATH, f"{shown} is not a {label}, the adapter type of this run. {found.sentence}", advice=advice)
+    advice = f"Choose {_a(label)} file" + (f", or set the adapter type to {kind}." if spec is not None else ".")
+    message = f"{shown} is not {_a(label)}, the adapter type of this run. {found.sentence}"
+    return Problem(_PATH, message, advice=advice)
+
+
+def _a(label: str) -> str:
+    return f"{'an' if label[0] in 'AEIOU' else 'a'} {label}"

@@ -58,21 +58,29 @@ def optimizer_in_evaluation(optimizer: torch.optim.Optimizer, groups: Sequence[T
 
     Schedule-free optimizers (Defazio et al. 2024, "The Road Less Scheduled", algorithm 1) train at one point and are
     evaluated at another; `eval()` and `train()` move the weights between them. Moving back rounds, so the exact bits of
-    each weight are restored.
+    each weight are restored. Master weights that exist only during a step are filled for it.
     """
     to_evaluation, to_training = getattr(optimizer, "eval", None), getattr(optimizer, "train", None)
     if not callable(to_evaluation) or not callable(to_training):
         yield
         return
+    master_weights = [m for g in groups for m in g.master_weights.values()]
     touched = {id(p): p for p in (*named_parameters(groups).values(), *moved_parameters(groups).values())}
-    own = [(p, p.detach().clone()) for p in touched.values()]
+    own = [(p, p.detach().clone()) for p in touched.values() if p.numel()]
+    for master_weight in master_weights:
+        master_weight.fill()
     try:
         to_evaluation()
-        for master_weight in (s for g in groups for s in g.master_weights.values() if s.rounding == "master"):
-            master_weight.give_value()
+        for master_weight in master_weights:
+            master_weight.round_value()
+            master_weight.release()
         yield
     finally:
+        for master_weight in master_weights:
+            master_weight.fill()
         to_training()
+        for master_weight in master_weights:
+            master_weight.release()
         with torch.no_grad():
             for parameter, value in own:
                 parameter.copy_(value)

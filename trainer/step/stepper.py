@@ -136,6 +136,8 @@ class Stepper:
                 self._metrics += [(name, value, 1) for name, value in self._after_update().items()]
             if self.ema is not None:
                 self.ema.update(step + 1)
+        elif self._fused is not None:
+            self._fused.put_back()
         self.is_moving = False
         if is_finite:
             self._watchdog.check(learning_rates, may_be_zero=self._may_be_zero or loss == 0.0)
@@ -184,11 +186,11 @@ class Stepper:
     def _move_backward(self, fused: FusedBackward, loss: torch.Tensor, *, is_whole: bool) -> None:
         if not is_whole:
             raise ValueError("a fused backward pass is a whole step: gradients cannot be accumulated")
-        if not loss.requires_grad or not math.isfinite(loss.item()):
-            return  # `finish` handles a missing gradient or a loss that is not finite
+        if not loss.requires_grad:
+            return  # `finish` handles a missing gradient
         self._set_learning_rates(self._step)
         self.is_moving = True
-        with fused.updating(self._generators_of(self._step)):
+        with fused.updating(self._generators_of(self._step), loss):
             loss.backward()
 
     def _move_all(self, step: int, norm: torch.Tensor) -> None:

@@ -7,6 +7,7 @@ the defaults of sd-scripts, with which the run was made.
 
 from __future__ import annotations
 
+from modules.adapters.registry import ADAPTERS
 from modules.config.imports.kohya_dataset import images, lift_of_datasets
 from modules.config.imports.kohya_ranks import ranks_and_more
 from modules.config.imports.kohya_sampling import sampling_and_saving
@@ -74,6 +75,32 @@ def _model(given: Args, result: Tree, notes: Notes) -> None:
         put(result, "general.notes", str(comment))
 
 
+# Arguments of LyCORIS, which kohya_ss also has as settings, and our fields.
+_SWITCHES = {
+    "decompose_both": "decompose_both",
+    "full_matrix": "full_matrix",
+    "rescaled": "rescale",
+    "use_tucker": "use_tucker",
+    "use_cp": "use_tucker",
+    "use_conv_cp": "use_tucker",
+}
+_NUMBERS = {"factor": "factor", "constraint": "constraint", "constrain": "constraint"}
+
+
+def _of_kind(given: Args, network: Args, result: Tree, *, name: str, dim: float | None) -> None:
+    """Convert the settings of a single type of adapter, which are popped from both."""
+    fields = ADAPTERS[name].settings.model_fields
+    found: dict[str, object] = {"block_size": int(dim)} if dim else {}
+    for key, field in (*_SWITCHES.items(), *_NUMBERS.items()):
+        value = pop_first({"": network.pop(key, None), key: given.pop(key, None)}, "", key)
+        read = flag_of(value) if key in _SWITCHES else number_of(value)
+        if read:
+            found[field] = int(read) if field == "factor" else read
+    for field, value in found.items():
+        if field in fields:
+            put(result, f"adapter.{field}", value)
+
+
 def _adapter(given: Args, result: Tree, notes: Notes) -> None:
     is_adapter = any(is_set(given.get(key)) for key in ("LoRA_type", "network_module", "network_dim"))
     if not is_adapter:
@@ -106,4 +133,8 @@ def _adapter(given: Args, result: Tree, notes: Notes) -> None:
         for key in ("conv_dim", "conv_alpha"):
             given.pop(key, None), network.pop(key, None)
     ranks_and_more(given, network, result, notes, name=name)
+    _of_kind(given, network, result, name=name, dim=rank)
+    if "boft" in kind:
+        message = "BOFT is not supported: the adapter is an OFT, whose blocks are rotated once."
+        notes.append(Problem("adapter.name", message, "warning"))
     given.update({f"network_args.{key}": value for key, value in network.items()})

@@ -25,6 +25,7 @@ from modules.config.migrations.onetrainer_08_to_09 import to_9, to_10
 from modules.config.migrations.onetrainer_10 import to_11
 from modules.config.migrations.onetrainer_11 import to_darkroom_1
 from modules.config.migrations.onetrainer_keys import NEWEST
+from modules.config.migrations.removed_settings import without_removed
 from modules.system.problem import Problem, shown
 
 __all__ = ["NEWEST_DARKROOM", "ONETRAINER_STEPS", "Step", "Tree", "is_onetrainer", "migrate", "to_onetrainer_11"]
@@ -51,7 +52,7 @@ def migrate(raw: Tree) -> tuple[Tree, list[Problem], bool]:
                 "warning",
             )
         )
-    tree = _upgraded(with_cloud_set_aside(tree, notes), version, notes)
+    tree = without_removed(_upgraded(with_cloud_set_aside(tree, notes), version, notes), notes)
     tree["darkroom_version"] = NEWEST_DARKROOM
     return tree, notes, version < NEWEST_DARKROOM
 

@@ -19,13 +19,11 @@ from modules.system.problem import Problem, shown
 # Optimizers that OneTrainer removed, and the closest ones to them.
 _SUCCESSORS: dict[str, Tree] = {
     "lion_prodigy_adv": {"name": "prodigy_adv"},
-    "simplified_ademamix": {"name": "adopt_adv", "simplified_ademamix": True},
+    "simplified_ademamix": {"name": "ademamix"},
 }
 # Their names, where they differ from ours.
 _THEIRS = {
     "beta2_decay": "decay_rate",
-    "use_ademamix": "use_AdEMAMix",
-    "simplified_ademamix": "Simplified_AdEMAMix",
     "muon_with_aux_adam": "MuonWithAuxAdam",
 }
 # Switches of earlier versions, and the current ones that do the same.
@@ -64,10 +62,22 @@ def optimizer_from(given: Tree, notes: Notes, where: str = "training.optimizer")
             given.pop(_THEIRS.get(key, key), None)
     variant: type[BaseModel] = OPTIMIZERS[result["name"]].settings
     _rename_switches(given, variant, notes, where)
+    drop_removed(given, result["name"], notes, where)
     for record in records_of(variant):
         _convert_field(given, result, record, notes, where)
     _drop_defaults(given)
     return result
+
+
+def drop_removed(given: Tree, name: str, notes: Notes, where: str) -> None:
+    """Drop, from settings of the optimizer `name`, those that do not exist here; report those that had an effect."""
+    spec = OPTIMIZERS[name]
+    for key, removed in spec.removed.items():
+        value = given.pop(key, given.pop(key.lower(), None))  # in our own files all names are lower case
+        if value is None or value in removed.harmless:
+            continue
+        message = f"{key} = {shown(value)} of {spec.label} does not exist here: {removed.why}"
+        notes.append(Problem(where, message, "warning"))
 
 
 def remembered_optimizers(defaults: Tree, chosen: Tree, notes: Notes, where: str = "training.optimizer") -> Tree:

@@ -16,7 +16,7 @@ from modules.config.rules.learning import dropped_prompts, prompts_for_images, r
 from modules.config.rules.loss import loss_strengths, p2_gamma, unused_loss_settings
 from modules.config.rules.noise import noise_without_effect, noising_strengths, timestep_distribution
 from modules.config.rules.offload import offloaded_layers
-from modules.config.rules.optimizers import one_learning_rate, optimizer_fields
+from modules.config.rules.optimizers import one_learning_rate, optimizer_fields, weights_that_stay_zero
 from modules.config.rules.pairs import pairs
 from modules.config.rules.rates import plausible_learning_rate
 from modules.config.rules.rewards import masked_training, method_settings, reward_limits, reward_models
@@ -57,6 +57,7 @@ RULES: tuple[Rule, ...] = (
     fused_backward_pass,
     plausible_learning_rate,
     one_learning_rate,
+    weights_that_stay_zero,
     low_precision_updates,
     mixed_16_bit,
     noising_strengths,

@@ -39,3 +39,16 @@ def one_learning_rate(config: Config) -> Iterator[Problem]:
             "gives the up matrices another one.",
             advice="Set the ratio to 1, or choose another optimizer.",
         )
+
+
+def weights_that_stay_zero(config: Config) -> Iterator[Problem]:
+    """Yield an error if an optimizer that leaves zeros would train an adapter, half of which is zero at first."""
+    settings = config.training.optimizer
+    spec = optimizer_spec(settings)
+    if config.training.trains == "adapter" and spec.leaves_zeros(settings):
+        yield Problem(
+            "training.optimizer",
+            f"{spec.label} limits each update by the norm of the weights. A new adapter has weights that are all zero: "
+            "they would never change.",
+            advice="Set Max update to 0 where the optimizer has it, or choose another optimizer.",
+        )

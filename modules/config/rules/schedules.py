@@ -54,8 +54,7 @@ def schedule_of_optimizer(config: Config) -> Iterator[Problem]:
 def falling_schedule(config: Config) -> Iterator[Problem]:
     """Yield a warning for a schedule that falls with an optimizer that averages its weights instead."""
     optimizer = optimizer_spec(config.training.optimizer)
-    averages = optimizer.has_evaluation_mode and getattr(config.training.optimizer, "use_schedulefree", True)
-    if not averages or not _falls(config):
+    if not optimizer.has_evaluation_mode(config.training.optimizer) or not _falls(config):
         return
     yield Problem(
         "training.schedule",

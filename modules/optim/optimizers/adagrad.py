@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from modules.optim.spec import LARGER_RATES, OptimizerSettings, OptimizerSpec, per_weight
-from modules.optim.terms.general import Epsilon, WeightDecay
-from modules.optim.terms.kin import (
-    BlockWiseOf32,
-    FirstSum,
-    PercentileClippingOf32,
-    RateDecay,
-    Smallest8BitOf32,
-    StateBitsOf32,
-)
+from modules.optim.spec import LARGER_RATES, OptimizerSettings, OptimizerSpec, Shape
+from modules.optim.terms.bits import BITSANDBYTES, Smallest8BitOf32, StateBits, bits_state_bytes
+from modules.optim.terms.general import Epsilon, FusedBackPass, WeightDecay
+from modules.optim.terms.kin import FirstSum, RateDecay
+from modules.optim.terms.removed import ALWAYS_BLOCKS, PERCENTILE_CLIPPING
+from modules.system.package import Package
 
 
 class Adagrad(OptimizerSettings):
@@ -24,10 +20,9 @@ class Adagrad(OptimizerSettings):
     weight_decay: WeightDecay = 0.0
     initial_accumulator_value: FirstSum = 0.0
     eps: Epsilon = 1e-10
-    optim_bits: StateBitsOf32 = "32"
+    optim_bits: StateBits = "32"
     min_8bit_size: Smallest8BitOf32 = 4096
-    percentile_clipping: PercentileClippingOf32 = 100
-    block_wise: BlockWiseOf32 = True
+    fused_back_pass: FusedBackPass = False
 
 
 def _arguments(settings: Adagrad) -> dict[str, Any]:
@@ -36,14 +31,26 @@ def _arguments(settings: Adagrad) -> dict[str, Any]:
         "weight_decay": settings.weight_decay,
         "initial_accumulator_value": settings.initial_accumulator_value,
         "eps": settings.eps,
+        "optim_bits": int(settings.optim_bits),
+        "min_8bit_size": settings.min_8bit_size,
     }
+
+
+def _state_bytes(settings: Adagrad, shape: Shape) -> float:
+    return bits_state_bytes(1, shape, bits=settings.optim_bits, min_8bit_size=settings.min_8bit_size)
+
+
+def _packages(settings: Adagrad) -> tuple[Package, ...]:
+    return (BITSANDBYTES,) if settings.optim_bits == "8" else ()
 
 
 SPEC = OptimizerSpec(
     settings=Adagrad,
     label="AdaGrad",
     rates=LARGER_RATES,
-    state_bytes=per_weight(4.0),
-    factory="modules.optim.lazy_adagrad:LazyAdagrad",
+    state_bytes=_state_bytes,
+    factory="modules.optim.eight_bit:adagrad",
     arguments=_arguments,
+    more_packages=_packages,
+    removed={"percentile_clipping": PERCENTILE_CLIPPING, "block_wise": ALWAYS_BLOCKS},
 )

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from modules.optim.spec import OptimizerSettings, OptimizerSpec, per_weight
-from modules.optim.terms.general import (
-    AmsGrad,
-    Beta1,
-    Beta2,
-    BlockWise,
-    Epsilon,
-    Paged,
-    PercentileClipping,
-    Smallest8Bit,
-    StateBits,
-    WeightDecay,
-)
+from modules.optim.spec import OptimizerSettings, OptimizerSpec, Shape
+from modules.optim.terms.bits import BITSANDBYTES, Smallest8Bit, bits_state_bytes
+from modules.optim.terms.general import Beta1, Beta2, Epsilon, FusedBackPass, WeightDecay
+from modules.optim.terms.removed import ALWAYS_8_BITS, ALWAYS_BLOCKS, NO_AMSGRAD, PAGED, PERCENTILE_CLIPPING
 
 
 class Adam8bit(OptimizerSettings):
@@ -27,17 +18,36 @@ class Adam8bit(OptimizerSettings):
     beta2: Beta2 = 0.999
     eps: Epsilon = 1e-8
     weight_decay: WeightDecay = 0.0
-    amsgrad: AmsGrad = False
-    optim_bits: StateBits = "32"
     min_8bit_size: Smallest8Bit = 4096
-    percentile_clipping: PercentileClipping = 100
-    block_wise: BlockWise = True
-    is_paged: Paged = False
+    fused_back_pass: FusedBackPass = False
+
+
+def _arguments(settings: Adam8bit) -> dict[str, Any]:
+    return {
+        "betas": (settings.beta1, settings.beta2),
+        "eps": settings.eps,
+        "weight_decay": settings.weight_decay,
+        "min_8bit_size": settings.min_8bit_size,
+    }
+
+
+def _state_bytes(settings: Adam8bit, shape: Shape) -> float:
+    """The averages of gradients and of their squares."""
+    return bits_state_bytes(2, shape, min_8bit_size=settings.min_8bit_size)
 
 
 SPEC = OptimizerSpec(
     settings=Adam8bit,
     label="Adam 8-bit",
-    state_bytes=per_weight(2.1),
-    needs_gpu=True,
+    factory="bitsandbytes:optim.Adam8bit",
+    arguments=_arguments,
+    state_bytes=_state_bytes,
+    packages=(BITSANDBYTES,),
+    removed={
+        "amsgrad": NO_AMSGRAD,
+        "optim_bits": ALWAYS_8_BITS,
+        "percentile_clipping": PERCENTILE_CLIPPING,
+        "block_wise": ALWAYS_BLOCKS,
+        "is_paged": PAGED,
+    },
 )

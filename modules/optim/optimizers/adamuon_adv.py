@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from modules.optim.spec import LARGER_RATES, OptimizerSettings, OptimizerSpec
+from modules.optim.spec import OptimizerSettings, OptimizerSpec, Shape
 from modules.optim.terms.advanced import (
-    Atan2,
+    ADV_OPTM,
+    COMPILE,
+    SIMPLIFIED_ADEMAMIX,
     CautiousDecay,
-    Compile,
     FactoredState,
-    GradientWeight,
     OrthogonalGradient,
-    SimplifiedAdEMAMix,
 )
-from modules.optim.terms.general import Beta1, Beta2, Epsilon, FusedBackPassNotYet, Nesterov, WeightDecay
+from modules.optim.terms.general import Beta1, Beta2, Epsilon, FusedBackPass, Nesterov, WeightDecay, advanced
 from modules.optim.terms.muon import (
     AdamRate,
     AdamSized,
@@ -30,7 +29,11 @@ from modules.optim.terms.muon import (
     TextRate1,
     TextRate2,
     WithAdam,
+    advanced_muon_arguments,
+    advanced_muon_state_bytes,
+    filter_problems,
 )
+from modules.settings.field import When
 
 
 class AdaMuonAdv(OptimizerSettings):
@@ -48,8 +51,7 @@ class AdaMuonAdv(OptimizerSettings):
     ortho_rank: LowRankSize = 128
     rms_rescaling: AdamSized = True
     nnmf_factor: FactoredState = False
-    compile: Compile = False
-    fused_back_pass: FusedBackPassNotYet = False
+    fused_back_pass: FusedBackPass = False
     muon_with_aux_adam: WithAdam = True
     muon_hidden_layers: HiddenLayers = ""
     muon_adam_regex: LayersArePatterns = False
@@ -57,17 +59,41 @@ class AdaMuonAdv(OptimizerSettings):
     muon_te1_adam_lr: TextRate1 = None
     muon_te2_adam_lr: TextRate2 = None
     nesterov: Nesterov = False
-    use_atan2: Atan2 = False
-    simplified_ademamix: SimplifiedAdEMAMix = False
-    alpha_grad: GradientWeight = 100.0
+    use_atan2: Annotated[
+        bool,
+        advanced(
+            "Use atan2",
+            "Uses atan2 instead of a division by the squared gradients: bounded, without an epsilon.",
+            applies_when=When("normuon_variant", (False,)),
+        ),
+    ] = False
     normuon_variant: NormuonVariant = True
     orthogonal_gradient: OrthogonalGradient = False
     approx_mars: MarsCorrection = False
     muon_adam_config: AuxiliaryAdam = AuxiliaryAdam()
 
 
+def _arguments(settings: AdaMuonAdv) -> dict[str, Any]:
+    return {
+        "betas": (settings.beta1, settings.beta2),
+        "eps": settings.eps,
+        "use_atan2": settings.use_atan2,
+        **advanced_muon_arguments(settings),
+    }
+
+
+def _state_bytes(settings: AdaMuonAdv, shape: Shape) -> float:
+    return advanced_muon_state_bytes(settings, shape, has_squares=True)
+
+
 SPEC = OptimizerSpec(
     settings=AdaMuonAdv,
     label="AdaMuon (advanced)",
-    rates=LARGER_RATES,
+    factory="modules.optim.advanced:AdaMuonAdv",
+    options_of="modules.optim.muon_groups:options_of",
+    arguments=_arguments,
+    state_bytes=_state_bytes,
+    packages=(ADV_OPTM,),
+    problems=filter_problems,
+    removed=COMPILE | SIMPLIFIED_ADEMAMIX,
 )

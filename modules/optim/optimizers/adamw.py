@@ -10,8 +10,6 @@ from modules.optim.terms.general import (
     AmsGrad,
     Beta1,
     Beta2,
-    Capturable,
-    Differentiable,
     Epsilon,
     ForeachUnlessFused,
     Fused,
@@ -19,6 +17,7 @@ from modules.optim.terms.general import (
     Maximize,
     WeightDecay,
 )
+from modules.optim.terms.removed import CAPTURABLE, DIFFERENTIABLE
 
 
 class AdamW(OptimizerSettings):
@@ -32,8 +31,6 @@ class AdamW(OptimizerSettings):
     amsgrad: AmsGrad = False
     foreach: ForeachUnlessFused = False
     maximize: Maximize = False
-    capturable: Capturable = False
-    differentiable: Differentiable = False
     fused: Fused = True
     fused_back_pass: FusedBackPass = False
 
@@ -44,4 +41,6 @@ SPEC = OptimizerSpec(
     factory="torch.optim:AdamW",
     arguments=adam_arguments,
     state_bytes=adam_state_bytes,
+    skips_on_device=lambda settings: settings.fused,
+    removed={"capturable": CAPTURABLE, "differentiable": DIFFERENTIABLE},
 )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from modules.optim.spec import OptimizerSettings, OptimizerSpec
+from modules.optim.spec import OptimizerSettings, OptimizerSpec, Shape
 from modules.optim.terms.general import (
     AmsGrad,
     Beta1,
@@ -14,10 +14,19 @@ from modules.optim.terms.general import (
     DecoupledDecay,
     Epsilon,
     FixedDecay,
+    FusedBackPass,
     WeightDecay,
     advanced,
 )
-from modules.optim.terms.kin import AdamDebias, AdaNorm, NormMean, PlainWhileUnsure, Rectify
+from modules.optim.terms.kin import (
+    PYTORCH_OPTIMIZER,
+    AdamDebias,
+    AdaNorm,
+    NormMean,
+    PlainWhileUnsure,
+    Rectify,
+    averages_bytes,
+)
 from modules.settings.field import When
 
 
@@ -42,7 +51,7 @@ class Aida(OptimizerSettings):
     rectify: Rectify = False
     n_sma_threshold: Annotated[
         int,
-        Ge(0),
+        Ge(5),  # below, the rectified rate is the root of a negative number
         Le(1000),
         advanced(
             "SMA threshold",
@@ -56,9 +65,38 @@ class Aida(OptimizerSettings):
     adanorm: AdaNorm = False
     adam_debias: AdamDebias = False
     eps: Epsilon = 1e-8
+    fused_back_pass: FusedBackPass = False
+
+
+def _arguments(settings: Aida) -> dict[str, Any]:
+    return {
+        "betas": (settings.beta1, settings.beta2),
+        "k": settings.k,
+        "xi": settings.xi,
+        "weight_decay": settings.weight_decay,
+        "weight_decouple": settings.decoupled_decay,
+        "fixed_decay": settings.fixed_decay,
+        "rectify": settings.rectify,
+        "n_sma_threshold": settings.n_sma_threshold,
+        "degenerated_to_sgd": settings.degenerated_to_sgd,
+        "ams_bound": settings.ams_bound,
+        "adanorm": settings.adanorm,
+        "adanorm_r": settings.r,
+        "adam_debias": settings.adam_debias,
+        "eps": settings.eps,
+    }
+
+
+def _state_bytes(settings: Aida, shape: Shape) -> float:
+    norm = 4.0 if settings.adanorm else 0.0
+    return averages_bytes(3 if settings.ams_bound else 2, shape) + norm
 
 
 SPEC = OptimizerSpec(
     settings=Aida,
     label="Aida",
+    factory="modules.optim.counting_by_weight:aida",
+    arguments=_arguments,
+    state_bytes=_state_bytes,
+    packages=(PYTORCH_OPTIMIZER,),
 )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from modules.optim.spec import OptimizerSettings, OptimizerSpec
-from modules.optim.terms.general import Beta1, Beta2, Cautious, Epsilon, Epsilon2, FusedBackPassNotYet, WeightDecay
-from modules.optim.terms.kin import InstabilityBeta
+from modules.optim.spec import OptimizerSettings, OptimizerSpec, Shape
+from modules.optim.terms.general import Beta1, Beta2, Cautious, Epsilon, Epsilon2, FusedBackPass, WeightDecay
+from modules.optim.terms.kin import InstabilityBeta, came_arguments, came_state_bytes
 
 
 class Came(OptimizerSettings):
@@ -20,10 +20,21 @@ class Came(OptimizerSettings):
     eps2: Epsilon2 = 1e-16
     weight_decay: WeightDecay = 0.01
     use_cautious: Cautious = False
-    fused_back_pass: FusedBackPassNotYet = False
+    fused_back_pass: FusedBackPass = False
+
+
+def _arguments(settings: Came) -> dict[str, Any]:
+    return {**came_arguments(settings), "use_cautious": settings.use_cautious}
+
+
+def _state_bytes(settings: Came, shape: Shape) -> float:
+    return came_state_bytes(shape)
 
 
 SPEC = OptimizerSpec(
     settings=Came,
     label="CAME",
+    factory="modules.optim.came:Came",
+    arguments=_arguments,
+    state_bytes=_state_bytes,
 )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import math
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
-from modules.optim.spec import FINDS_ITS_RATE, OptimizerSettings, OptimizerSpec
-from modules.optim.terms.general import FirstDistance, GrowthRate, LogEvery, Momentum, WeightDecay, advanced
+from modules.optim.spec import FINDS_ITS_RATE, OptimizerSettings, OptimizerSpec, per_weight
+from modules.optim.terms.general import FirstDistance, GrowthRate, Momentum, WeightDecay, advanced
+from modules.optim.terms.removed import LOG_EVERY
+from modules.system.package import Package
 
 
 class DAdaptAdaGrad(OptimizerSettings):
@@ -15,7 +18,6 @@ class DAdaptAdaGrad(OptimizerSettings):
 
     name: Literal["dadapt_ada_grad"] = "dadapt_ada_grad"
     momentum: Momentum = 0.0
-    log_every: LogEvery = 0
     weight_decay: WeightDecay = 0.0
     eps: Annotated[
         float, Ge(0), Le(1), advanced("Epsilon", "Keeps the division by small gradients finite; 0 turns it off.")
@@ -24,9 +26,26 @@ class DAdaptAdaGrad(OptimizerSettings):
     growth_rate: GrowthRate = None
 
 
+def _arguments(settings: DAdaptAdaGrad) -> dict[str, Any]:
+    return {
+        "momentum": settings.momentum,
+        "eps": settings.eps,
+        "weight_decay": settings.weight_decay,
+        "growth_rate": math.inf if settings.growth_rate is None else settings.growth_rate,
+        "d0": settings.d0,
+    }
+
+
 SPEC = OptimizerSpec(
     settings=DAdaptAdaGrad,
     label="D-Adapt AdaGrad",
+    factory="modules.optim.d_adaptation:ada_grad",
+    arguments=_arguments,
     rates=FINDS_ITS_RATE,
+    state_bytes=per_weight(12.0),
+    packages=(Package("dadaptation"),),
+    steps_at_once=True,
+    group_state=("d", "k", "gsq_weighted", "sksq_weighted", "skl1"),
     has_one_rate=True,
+    removed={"log_every": LOG_EVERY},
 )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import math
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Lt
 
-from modules.optim.spec import FINDS_ITS_RATE, OptimizerSettings, OptimizerSpec
-from modules.optim.terms.general import Beta1, Epsilon, FirstDistance, GrowthRate, LogEvery, WeightDecay, advanced
+from modules.optim.spec import FINDS_ITS_RATE, OptimizerSettings, OptimizerSpec, per_weight
+from modules.optim.terms.general import Beta1, Epsilon, FirstDistance, GrowthRate, WeightDecay, advanced
+from modules.optim.terms.removed import LOG_EVERY
+from modules.system.package import Package
 
 
 class DAdaptAdan(OptimizerSettings):
@@ -30,14 +33,31 @@ class DAdaptAdan(OptimizerSettings):
         bool,
         advanced("No prox", "Applies weight decay before the step, as AdamW does, not as a proximal step after it."),
     ] = False
-    log_every: LogEvery = 0
     d0: FirstDistance = 1e-6
     growth_rate: GrowthRate = None
+
+
+def _arguments(settings: DAdaptAdan) -> dict[str, Any]:
+    return {
+        "betas": (settings.beta1, settings.beta2, settings.beta3),
+        "eps": settings.eps,
+        "weight_decay": settings.weight_decay,
+        "no_prox": settings.no_prox,
+        "growth_rate": math.inf if settings.growth_rate is None else settings.growth_rate,
+        "d0": settings.d0,
+    }
 
 
 SPEC = OptimizerSpec(
     settings=DAdaptAdan,
     label="D-Adapt Adan",
+    factory="dadaptation:DAdaptAdan",
+    arguments=_arguments,
     rates=FINDS_ITS_RATE,
+    state_bytes=per_weight(20.0),
+    packages=(Package("dadaptation"),),
+    steps_at_once=True,
+    group_state=("d", "k", "gsq_weighted"),
     has_one_rate=True,
+    removed={"log_every": LOG_EVERY},
 )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from modules.optim.spec import FINDS_ITS_RATE, OptimizerSettings, OptimizerSpec
-from modules.optim.terms.general import Beta1, Beta2, FirstDistance, LogEvery, Sharded, WeightDecay
+from modules.optim.spec import FINDS_ITS_RATE, OptimizerSettings, OptimizerSpec, per_weight
+from modules.optim.terms.general import Beta1, Beta2, FirstDistance, WeightDecay
+from modules.optim.terms.removed import LOG_EVERY, SHARDED
+from modules.system.package import Package
 
 
 class DAdaptLion(OptimizerSettings):
@@ -15,14 +17,27 @@ class DAdaptLion(OptimizerSettings):
     beta1: Beta1 = 0.9
     beta2: Beta2 = 0.999
     weight_decay: WeightDecay = 0.0
-    log_every: LogEvery = 0
     d0: FirstDistance = 1e-6
-    fsdp_in_use: Sharded = False
+
+
+def _arguments(settings: DAdaptLion) -> dict[str, Any]:
+    return {
+        "betas": (settings.beta1, settings.beta2),
+        "weight_decay": settings.weight_decay,
+        "d0": settings.d0,
+    }
 
 
 SPEC = OptimizerSpec(
     settings=DAdaptLion,
     label="D-Adapt Lion",
+    factory="dadaptation:DAdaptLion",
+    arguments=_arguments,
     rates=FINDS_ITS_RATE,
+    state_bytes=per_weight(8.0),
+    packages=(Package("dadaptation"),),
+    steps_at_once=True,
+    group_state=("d", "k", "numerator_weighted"),
     has_one_rate=True,
+    removed={"log_every": LOG_EVERY, "fsdp_in_use": SHARDED},
 )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from typing import Any, Literal
 
-from modules.optim.spec import FINDS_ITS_RATE, OptimizerSettings, OptimizerSpec
-from modules.optim.terms.general import FirstDistance, GrowthRate, LogEvery, Momentum, Sharded, WeightDecay
+from modules.optim.spec import FINDS_ITS_RATE, OptimizerSettings, OptimizerSpec, per_weight
+from modules.optim.terms.general import FirstDistance, GrowthRate, Momentum, WeightDecay
+from modules.optim.terms.removed import LOG_EVERY, SHARDED
+from modules.system.package import Package
 
 
 class DAdaptSgd(OptimizerSettings):
@@ -14,15 +17,29 @@ class DAdaptSgd(OptimizerSettings):
     name: Literal["dadapt_sgd"] = "dadapt_sgd"
     momentum: Momentum = 0.0
     weight_decay: WeightDecay = 0.0
-    log_every: LogEvery = 0
     d0: FirstDistance = 1e-6
     growth_rate: GrowthRate = None
-    fsdp_in_use: Sharded = False
+
+
+def _arguments(settings: DAdaptSgd) -> dict[str, Any]:
+    return {
+        "momentum": settings.momentum,
+        "weight_decay": settings.weight_decay,
+        "growth_rate": math.inf if settings.growth_rate is None else settings.growth_rate,
+        "d0": settings.d0,
+    }
 
 
 SPEC = OptimizerSpec(
     settings=DAdaptSgd,
     label="D-Adapt SGD",
+    factory="modules.optim.d_adaptation:DAdaptSGD",
+    arguments=_arguments,
     rates=FINDS_ITS_RATE,
+    state_bytes=per_weight(12.0),
+    packages=(Package("dadaptation"),),
+    steps_at_once=True,
+    group_state=("d", "k", "numerator_weighted", "g0_norm"),
     has_one_rate=True,
+    removed={"log_every": LOG_EVERY, "fsdp_in_use": SHARDED},
 )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from modules.optim.spec import SIGN_RATES, OptimizerSettings, OptimizerSpec, per_weight
-from modules.optim.terms.general import Beta1, Beta2, BlockWise, Paged, PercentileClipping, Smallest8Bit, WeightDecay
+from modules.optim.spec import SIGN_RATES, OptimizerSettings, OptimizerSpec, Shape
+from modules.optim.terms.bits import BITSANDBYTES, Smallest8Bit, bits_state_bytes
+from modules.optim.terms.general import Beta1, Beta2, FusedBackPass, WeightDecay
+from modules.optim.terms.removed import ALWAYS_BLOCKS, PAGED, PERCENTILE_CLIPPING
 
 
 class Lion8bit(OptimizerSettings):
@@ -16,15 +18,28 @@ class Lion8bit(OptimizerSettings):
     beta2: Beta2 = 0.999
     weight_decay: WeightDecay = 0.0
     min_8bit_size: Smallest8Bit = 4096
-    percentile_clipping: PercentileClipping = 100
-    block_wise: BlockWise = True
-    is_paged: Paged = False
+    fused_back_pass: FusedBackPass = False
+
+
+def _arguments(settings: Lion8bit) -> dict[str, Any]:
+    return {
+        "betas": (settings.beta1, settings.beta2),
+        "weight_decay": settings.weight_decay,
+        "min_8bit_size": settings.min_8bit_size,
+    }
+
+
+def _state_bytes(settings: Lion8bit, shape: Shape) -> float:
+    return bits_state_bytes(1, shape, min_8bit_size=settings.min_8bit_size)
 
 
 SPEC = OptimizerSpec(
     settings=Lion8bit,
     label="Lion 8-bit",
+    factory="bitsandbytes:optim.Lion8bit",
+    arguments=_arguments,
     rates=SIGN_RATES,
-    state_bytes=per_weight(1.05),
-    needs_gpu=True,
+    state_bytes=_state_bytes,
+    packages=(BITSANDBYTES,),
+    removed={"percentile_clipping": PERCENTILE_CLIPPING, "block_wise": ALWAYS_BLOCKS, "is_paged": PAGED},
 )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from typing import Any, Literal
 
-from modules.optim.spec import LARGER_RATES, OptimizerSettings, OptimizerSpec
-from modules.optim.terms.general import Momentum, WeightDecay
+from modules.optim.spec import LARGER_RATES, OptimizerSettings, OptimizerSpec, Shape
+from modules.optim.terms.general import FusedBackPass, Momentum, WeightDecay
 from modules.optim.terms.muon import (
     AdamRate,
     AuxiliaryAdam,
@@ -14,6 +15,8 @@ from modules.optim.terms.muon import (
     TextRate1,
     TextRate2,
     WithAdam,
+    adam_arguments,
+    filter_problems,
 )
 
 
@@ -30,10 +33,29 @@ class Muon(OptimizerSettings):
     muon_te1_adam_lr: TextRate1 = None
     muon_te2_adam_lr: TextRate2 = None
     muon_adam_config: AuxiliaryAdam = AuxiliaryAdam()
+    fused_back_pass: FusedBackPass = False
+
+
+def _arguments(settings: Muon) -> dict[str, Any]:
+    return {
+        "momentum": settings.momentum,
+        "weight_decay": settings.weight_decay,
+        **adam_arguments(settings.muon_adam_config, betas=(0.9, 0.95), eps=1e-10),
+    }
+
+
+def _state_bytes(settings: Muon, shape: Shape) -> float:
+    """Muon's average of gradients, or Adam's two for vectors; matrices with Adam, too, have two."""
+    return (4.0 if len(shape) >= 2 else 8.0) * math.prod(shape)
 
 
 SPEC = OptimizerSpec(
     settings=Muon,
     label="Muon",
+    factory="modules.optim.muon:MuonWithAdam",
+    options_of="modules.optim.muon_groups:options_of",
+    arguments=_arguments,
+    state_bytes=_state_bytes,
     rates=LARGER_RATES,
+    problems=filter_problems,
 )

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Lt
 
-from modules.optim.spec import LARGER_RATES, OptimizerSettings, OptimizerSpec
+from modules.optim.spec import OptimizerSettings, OptimizerSpec, Shape
 from modules.optim.terms.advanced import (
+    ADV_OPTM,
+    COMPILE,
+    SIMPLIFIED_ADEMAMIX,
     CautiousDecay,
-    Compile,
     FactoredState,
-    GradientWeight,
     OrthogonalGradient,
-    SimplifiedAdEMAMix,
 )
-from modules.optim.terms.general import Beta1, FusedBackPassNotYet, Nesterov, WeightDecay, advanced
+from modules.optim.terms.general import Beta1, FusedBackPass, Nesterov, WeightDecay, advanced
 from modules.optim.terms.muon import (
     AdamRate,
     AdamSized,
@@ -31,6 +31,9 @@ from modules.optim.terms.muon import (
     TextRate1,
     TextRate2,
     WithAdam,
+    advanced_muon_arguments,
+    advanced_muon_state_bytes,
+    filter_problems,
 )
 from modules.settings.field import When
 
@@ -48,8 +51,7 @@ class MuonAdv(OptimizerSettings):
     ortho_rank: LowRankSize = 128
     rms_rescaling: AdamSized = True
     nnmf_factor: FactoredState = False
-    compile: Compile = False
-    fused_back_pass: FusedBackPassNotYet = False
+    fused_back_pass: FusedBackPass = False
     muon_with_aux_adam: WithAdam = True
     muon_hidden_layers: HiddenLayers = ""
     muon_adam_regex: LayersArePatterns = False
@@ -57,8 +59,6 @@ class MuonAdv(OptimizerSettings):
     muon_te1_adam_lr: TextRate1 = None
     muon_te2_adam_lr: TextRate2 = None
     nesterov: Nesterov = True
-    simplified_ademamix: SimplifiedAdEMAMix = False
-    alpha_grad: GradientWeight = 100.0
     normuon_variant: NormuonVariant = True
     beta2_normuon: Annotated[
         float,
@@ -75,8 +75,26 @@ class MuonAdv(OptimizerSettings):
     muon_adam_config: AuxiliaryAdam = AuxiliaryAdam()
 
 
+def _arguments(settings: MuonAdv) -> dict[str, Any]:
+    return {
+        "beta1": settings.beta1,
+        "beta2_normuon": settings.beta2_normuon,
+        **advanced_muon_arguments(settings),
+    }
+
+
+def _state_bytes(settings: MuonAdv, shape: Shape) -> float:
+    return advanced_muon_state_bytes(settings, shape, has_squares=False)
+
+
 SPEC = OptimizerSpec(
     settings=MuonAdv,
     label="Muon (advanced)",
-    rates=LARGER_RATES,
+    factory="modules.optim.advanced:MuonAdv",
+    options_of="modules.optim.muon_groups:options_of",
+    arguments=_arguments,
+    state_bytes=_state_bytes,
+    packages=(ADV_OPTM,),
+    problems=filter_problems,
+    removed=COMPILE | SIMPLIFIED_ADEMAMIX,
 )

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from modules.optim.spec import FINDS_ITS_RATE, OptimizerSettings, OptimizerSpec, Shape
 from modules.optim.terms.general import (
-    SHARDED,
     Beta1,
     Beta2,
     BiasCorrection,
@@ -27,6 +25,7 @@ from modules.optim.terms.general import (
     WeightDecay,
     advanced,
 )
+from modules.optim.terms.removed import SHARDED
 from modules.system.package import Package
 
 
@@ -47,7 +46,6 @@ class Prodigy(OptimizerSettings):
     d0: FirstDistance = 1e-6
     d_coef: DistanceFactor = 1.0
     growth_rate: GrowthRate = None
-    fsdp_in_use: Annotated[bool, replace(SHARDED, not_yet="refused")] = False
     slice_p: SliceEvery = 11
 
 
@@ -90,5 +88,6 @@ SPEC = OptimizerSpec(
     steps_at_once=True,
     group_state=("d", "d_max", "d_numerator", "k"),
     has_one_rate=True,
+    removed={"fsdp_in_use": SHARDED},
     effective_rate=_effective_rate,
 )

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from collections.abc import Iterator
+from typing import Any, Literal
 
-from modules.optim.spec import FINDS_ITS_RATE, OptimizerSettings, OptimizerSpec
+from modules.optim.spec import FINDS_ITS_RATE, OptimizerSettings, OptimizerSpec, Shape
 from modules.optim.terms.advanced import (
+    ADEMAMIX,
+    ADV_OPTM,
+    COMPILE,
+    SIMPLIFIED_ADEMAMIX,
     Atan2,
     CautiousDecay,
-    Compile,
     FactoredState,
-    GradientWeight,
     KourkoutasBeta,
     OrthogonalGradient,
-    SimplifiedAdEMAMix,
-    SlowMean,
-    SlowMeanWeight,
-    UseAdEMAMix,
+    adam_averages_bytes,
+    beta2_problems,
+    orthogonal,
 )
 from modules.optim.terms.general import (
     Beta1,
@@ -24,7 +27,6 @@ from modules.optim.terms.general import (
     DistanceFactor,
     Epsilon,
     FirstDistance,
-    FusedBackPassNotYet,
     GrowthRate,
     LimitDistance,
     SearchSteps,
@@ -32,6 +34,10 @@ from modules.optim.terms.general import (
     SlowBeta,
     WeightDecay,
 )
+from modules.optim.terms.removed import Removed
+from modules.system.problem import Problem
+
+_FUSED = Removed((False,), "the estimate of the learning rate needs all gradients at once.")
 
 
 class ProdigyAdv(OptimizerSettings):
@@ -45,8 +51,6 @@ class ProdigyAdv(OptimizerSettings):
     cautious_wd: CautiousDecay = False
     weight_decay: WeightDecay = 0.0
     nnmf_factor: FactoredState = False
-    compile: Compile = False
-    fused_back_pass: FusedBackPassNotYet = False
     d0: FirstDistance = 1e-6
     d_coef: DistanceFactor = 1.0
     growth_rate: GrowthRate = None
@@ -55,16 +59,52 @@ class ProdigyAdv(OptimizerSettings):
     d_limiter: LimitDistance = False
     use_atan2: Atan2 = False
     orthogonal_gradient: OrthogonalGradient = False
-    use_ademamix: UseAdEMAMix = False
-    beta3_ema: SlowMean = 0.9999
-    alpha: SlowMeanWeight = 5.0
-    simplified_ademamix: SimplifiedAdEMAMix = False
-    alpha_grad: GradientWeight = 100.0
     kourkoutas_beta: KourkoutasBeta = False
+
+
+def _arguments(settings: ProdigyAdv) -> dict[str, Any]:
+    return {
+        "betas": (settings.beta1, settings.beta2),
+        "beta3": settings.beta3,
+        "eps": settings.eps,
+        "cautious_wd": settings.cautious_wd,
+        "weight_decay": settings.weight_decay,
+        "nnmf_factor": settings.nnmf_factor,
+        "d0": settings.d0,
+        "d_coef": settings.d_coef,
+        "growth_rate": math.inf if settings.growth_rate is None else settings.growth_rate,
+        "slice_p": settings.slice_p,
+        "prodigy_steps": settings.prodigy_steps,
+        "d_limiter": settings.d_limiter,
+        "use_atan2": settings.use_atan2,
+        "orthogonal_gradient": orthogonal(settings.orthogonal_gradient),
+        "kourkoutas_beta": settings.kourkoutas_beta,
+    }
+
+
+def _state_bytes(settings: ProdigyAdv, shape: Shape) -> float:
+    """Adam's two averages, and for every `slice_p`-th weight its initial value and its weighted sum of gradients."""
+    averages = adam_averages_bytes(
+        shape, beta1=settings.beta1, factored=settings.nnmf_factor, kourkoutas_beta=settings.kourkoutas_beta
+    )
+    return averages + 8.0 * math.ceil(math.prod(shape) / settings.slice_p)
+
+
+def _problems(settings: ProdigyAdv) -> Iterator[Problem]:
+    return beta2_problems(settings.kourkoutas_beta, settings.beta2)
 
 
 SPEC = OptimizerSpec(
     settings=ProdigyAdv,
     label="Prodigy (advanced)",
+    factory="modules.optim.advanced:ProdigyAdv",
+    arguments=_arguments,
+    state_bytes=_state_bytes,
     rates=FINDS_ITS_RATE,
+    packages=(ADV_OPTM,),
+    problems=_problems,
+    steps_at_once=True,
+    group_state=("d", "d_max", "d_numerator", "k"),
+    effective_rate=lambda group: group["d"] * group["lr"],
+    removed=COMPILE | ADEMAMIX | SIMPLIFIED_ADEMAMIX | {"fused_back_pass": _FUSED},
 )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import math
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
-from modules.optim.spec import FINDS_ITS_RATE, OptimizerSettings, OptimizerSpec
+from modules.optim.spec import FINDS_ITS_RATE, OptimizerSettings, OptimizerSpec, Shape
 from modules.optim.terms.general import (
     Beta1,
     Beta2,
@@ -15,14 +17,19 @@ from modules.optim.terms.general import (
     DistanceFactor,
     Epsilon,
     FirstDistance,
-    FusedBackPassNotYet,
     LimitDistance,
     SearchSteps,
     SlowBeta,
     WeightDecay,
     advanced,
 )
+from modules.optim.terms.removed import ALL_AT_ONCE, FULL_GRADIENTS
 from modules.settings.field import When
+from modules.system.package import Package
+from modules.system.problem import Problem
+
+_SMALLEST_FACTORED = 32  # a matrix with both sides smaller keeps all squares
+_SAMPLED_EVERY = 11  # the estimate uses every 11th weight
 
 
 class ProdigyPlusScheduleFree(OptimizerSettings):
@@ -58,19 +65,15 @@ class ProdigyPlusScheduleFree(OptimizerSettings):
     factored: Annotated[
         bool, advanced("Factored", "Stores the squares of a matrix as a row and a column: much less memory.")
     ] = True
-    factored_fp32: Annotated[
-        bool,
-        advanced(
-            "Factored in float32",
-            "Keeps the factored state in float32.",
-            applies_when=When("factored", (True,)),
-        ),
-    ] = True
-    fused_back_pass: FusedBackPassNotYet = False
     use_stableadamw: Annotated[bool, advanced("StableAdamW", "Scales unusually large updates of a tensor down.")] = True
     use_cautious: Cautious = False
     use_grams: Annotated[
-        bool, advanced("Grams", "Uses the magnitude of Adam's update with the sign of the current gradient.")
+        bool,
+        advanced(
+            "Grams",
+            "Uses the magnitude of Adam's update with the sign of the current gradient.",
+            applies_when=When("use_cautious", (False,)),
+        ),
     ] = False
     use_adopt: Annotated[
         bool, advanced("ADOPT", "Divides by the squared gradients of earlier steps, without the current one.")
@@ -94,9 +97,49 @@ class ProdigyPlusScheduleFree(OptimizerSettings):
     ] = False
 
 
+def _arguments(settings: ProdigyPlusScheduleFree) -> dict[str, Any]:
+    return {
+        "betas": (settings.beta1, settings.beta2),
+        # Weights of 16 bits are rounded as for any other optimizer (`master_weights.py`).
+        "stochastic_rounding": False,
+        **settings.model_dump(exclude={"name", "beta1", "beta2"}),
+    }
+
+
+def _state_bytes(settings: ProdigyPlusScheduleFree, shape: Shape) -> float:
+    """The second point or the average of gradients, the squares, and two bytes for every 11th weight, once or twice."""
+    size = math.prod(shape)
+    *_, second, largest = (1, 1, *sorted(shape))
+    is_factored = settings.factored and len(shape) > 1 and largest >= _SMALLEST_FACTORED
+    squares = size // largest + size // second if is_factored else size
+    num_sampled = math.ceil(size / _SAMPLED_EVERY)
+    return 4.0 * (size + squares) + 2.0 * num_sampled * (1 if settings.use_speed else 2)
+
+
+def _problems(settings: ProdigyPlusScheduleFree) -> Iterator[Problem]:
+    """Yield that the schedule-free average divides by beta 1."""
+    if settings.use_schedulefree and settings.beta1 == 0:
+        yield Problem(
+            "beta1",
+            "The schedule-free average needs a beta 1 above 0, and it is 0.",
+            advice="Set beta 1 to 0.9, or switch schedule-free off.",
+        )
+
+
 SPEC = OptimizerSpec(
     settings=ProdigyPlusScheduleFree,
     label="Prodigy+ schedule-free",
+    factory="modules.optim.prodigy_plus:ProdigyPlusScheduleFree",
+    arguments=_arguments,
     rates=FINDS_ITS_RATE,
-    has_evaluation_mode=True,
+    state_bytes=_state_bytes,
+    packages=(Package("prodigyplus", distribution="prodigy-plus-schedule-free"),),
+    problems=_problems,
+    steps_at_once=True,
+    group_state=(
+        *("k", "d", "d_prev", "d_numerator", "d_denom", "prev_d_numerator", "max_d_numerator", "shared_d"),
+        *("weight_sum", "running_weight_sum", "effective_lr"),
+    ),
+    has_evaluation_mode=lambda settings: settings.use_schedulefree,
+    removed={"factored_fp32": FULL_GRADIENTS, "fused_back_pass": ALL_AT_ONCE},
 )

@@ -6,30 +6,25 @@ import math
 from typing import Any, Literal
 
 from modules.optim.spec import OptimizerSettings, OptimizerSpec, Shape
-from modules.optim.terms.general import Epsilon, Momentum, WeightDecay
-from modules.optim.terms.kin import (
-    BlockWiseOf32,
-    Centered,
-    PercentileClippingOf32,
-    Smallest8BitOf32,
-    Smoothing,
-    StateBitsOf32,
-)
+from modules.optim.terms.bits import BITSANDBYTES, Smallest8BitOf32, StateBits, bits_state_bytes
+from modules.optim.terms.general import Epsilon, FusedBackPass, WeightDecay
+from modules.optim.terms.kin import Centered, MomentumIn32Bits, PositiveSmoothing
+from modules.optim.terms.removed import ALWAYS_BLOCKS, PERCENTILE_CLIPPING
+from modules.system.package import Package
 
 
 class RmsProp(OptimizerSettings):
     """RMSprop (Hinton 2012): divides gradients by the root of their average square."""
 
     name: Literal["rmsprop"] = "rmsprop"
-    alpha: Smoothing = 0.99
+    alpha: PositiveSmoothing = 0.99
     eps: Epsilon = 1e-8
     weight_decay: WeightDecay = 0.0
-    momentum: Momentum = 0.0
+    momentum: MomentumIn32Bits = 0.0
     centered: Centered = False
-    optim_bits: StateBitsOf32 = "32"
+    optim_bits: StateBits = "32"
     min_8bit_size: Smallest8BitOf32 = 4096
-    percentile_clipping: PercentileClippingOf32 = 100
-    block_wise: BlockWiseOf32 = True
+    fused_back_pass: FusedBackPass = False
 
 
 def _arguments(settings: RmsProp) -> dict[str, Any]:
@@ -39,18 +34,28 @@ def _arguments(settings: RmsProp) -> dict[str, Any]:
         "weight_decay": settings.weight_decay,
         "momentum": settings.momentum,
         "centered": settings.centered,
+        "optim_bits": int(settings.optim_bits),
+        "min_8bit_size": settings.min_8bit_size,
     }
 
 
 def _state_bytes(settings: RmsProp, shape: Shape) -> float:
+    if settings.optim_bits == "8":
+        return bits_state_bytes(1, shape, min_8bit_size=settings.min_8bit_size)
     num_arrays = 1 + (settings.momentum > 0) + settings.centered
     return 4.0 * num_arrays * math.prod(shape)
+
+
+def _packages(settings: RmsProp) -> tuple[Package, ...]:
+    return (BITSANDBYTES,) if settings.optim_bits == "8" else ()
 
 
 SPEC = OptimizerSpec(
     settings=RmsProp,
     label="RMSprop",
-    factory="torch.optim:RMSprop",
+    factory="modules.optim.eight_bit:rmsprop",
     arguments=_arguments,
     state_bytes=_state_bytes,
+    more_packages=_packages,
+    removed={"percentile_clipping": PERCENTILE_CLIPPING, "block_wise": ALWAYS_BLOCKS},
 )

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from modules.optim.spec import PLAIN_RATES, OptimizerSettings, OptimizerSpec, Shape
-from modules.optim.terms.general import Dampening, Differentiable, Foreach, Maximize, Momentum, Nesterov, WeightDecay
+from modules.optim.terms.general import Dampening, Foreach, FusedBackPass, Maximize, Momentum, Nesterov, WeightDecay
+from modules.optim.terms.removed import DIFFERENTIABLE
 from modules.system.problem import Problem
 
 
@@ -21,7 +22,7 @@ class Sgd(OptimizerSettings):
     nesterov: Nesterov = False
     foreach: Foreach = False
     maximize: Maximize = False
-    differentiable: Differentiable = False
+    fused_back_pass: FusedBackPass = False
 
 
 def _arguments(settings: Sgd) -> dict[str, Any]:
@@ -58,4 +59,5 @@ SPEC = OptimizerSpec(
     arguments=_arguments,
     state_bytes=_state_bytes,
     problems=_problems,
+    removed={"differentiable": DIFFERENTIABLE},
 )

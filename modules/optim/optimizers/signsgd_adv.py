@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from modules.optim.spec import SIGN_RATES, OptimizerSettings, OptimizerSpec
+from modules.optim.spec import SIGN_RATES, OptimizerSettings, OptimizerSpec, Shape
 from modules.optim.terms.advanced import (
+    ADV_OPTM,
+    COMPILE,
+    SIMPLIFIED_ADEMAMIX,
     CautiousDecay,
-    Compile,
     FactoredState,
-    GradientWeight,
     OrthogonalGradient,
-    SimplifiedAdEMAMix,
+    average_bytes,
+    orthogonal,
 )
-from modules.optim.terms.general import FusedBackPassNotYet, Momentum, WeightDecay
+from modules.optim.terms.general import FusedBackPass, Momentum, WeightDecay
 
 
 class SignSgdAdv(OptimizerSettings):
@@ -24,15 +26,31 @@ class SignSgdAdv(OptimizerSettings):
     cautious_wd: CautiousDecay = False
     weight_decay: WeightDecay = 0.0
     nnmf_factor: FactoredState = False
-    compile: Compile = False
-    fused_back_pass: FusedBackPassNotYet = False
+    fused_back_pass: FusedBackPass = False
     orthogonal_gradient: OrthogonalGradient = False
-    simplified_ademamix: SimplifiedAdEMAMix = False
-    alpha_grad: GradientWeight = 100.0
+
+
+def _arguments(settings: SignSgdAdv) -> dict[str, Any]:
+    return {
+        "momentum": settings.momentum,
+        "cautious_wd": settings.cautious_wd,
+        "weight_decay": settings.weight_decay,
+        "nnmf_factor": settings.nnmf_factor,
+        "orthogonal_gradient": orthogonal(settings.orthogonal_gradient),
+    }
+
+
+def _state_bytes(settings: SignSgdAdv, shape: Shape) -> float:
+    return average_bytes(shape, factored=settings.nnmf_factor) if settings.momentum > 0 else 0.0
 
 
 SPEC = OptimizerSpec(
     settings=SignSgdAdv,
     label="SignSGD (advanced)",
+    factory="modules.optim.advanced:SignSgdAdv",
+    arguments=_arguments,
+    state_bytes=_state_bytes,
     rates=SIGN_RATES,
+    packages=(ADV_OPTM,),
+    removed=COMPILE | SIMPLIFIED_ADEMAMIX,
 )

@@ -1,13 +1,19 @@
-"""Fields of the advanced optimizers (adv_optm), and of Muon, which they include."""
+"""Fields, state and removed settings of the advanced optimizers (adv-optm), and of Muon, which they include."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import Annotated
 
-from annotated_types import Ge, Le, Lt
-
+from modules.optim.spec import Shape
 from modules.optim.terms.general import advanced
-from modules.settings.field import When
+from modules.optim.terms.removed import Removed
+from modules.system.package import Package
+from modules.system.problem import Problem
+
+ADV_OPTM = Package("adv_optm", distribution="adv-optm")
+LOWEST_BETA2 = 0.9
 
 CautiousDecay = Annotated[
     bool, advanced("Cautious weight decay", "Decays only the weights whose update already points towards zero.")
@@ -16,7 +22,6 @@ FactoredState = Annotated[
     bool,
     advanced("Factored state", "Stores the state as two vectors and a sign (NNMF): very little memory."),
 ]
-Compile = Annotated[bool, advanced("Compile", "Uses torch.compile for the update: a slow start, then faster steps.")]
 Atan2 = Annotated[
     bool, advanced("Use atan2", "Uses atan2 instead of a division: the update is bounded and needs no epsilon.")
 ]
@@ -24,37 +29,59 @@ OrthogonalGradient = Annotated[
     bool,
     advanced("Orthogonal gradient", "Removes the component of each gradient that only scales the weights (OrthoGrad)."),
 ]
-UseAdEMAMix = Annotated[
-    bool, advanced("AdEMAMix", "Adds a second, slow average of gradients (Pagliardini et al. 2024).")
-]
-SlowMean = Annotated[
-    float,
-    Ge(0),
-    Lt(1),
-    advanced("Beta 3 (EMA)", "Decay of the slow average of gradients.", applies_when=When("use_ademamix", (True,))),
-]
-SlowMeanWeight = Annotated[
-    float,
-    Ge(0),
-    Le(1000),
-    advanced(
-        "Alpha", "The weight of the slow average relative to the fast one.", applies_when=When("use_ademamix", (True,))
-    ),
-]
-SimplifiedAdEMAMix = Annotated[
-    bool,
-    advanced("Simplified AdEMAMix", "One accumulator and the current gradient instead of two averages: larger steps."),
-]
-GradientWeight = Annotated[
-    float,
-    Ge(0),
-    Le(100_000),
-    advanced(
-        "Alpha grad",
-        "The weight of the current gradient relative to the accumulator; smaller for large batches.",
-        applies_when=When("simplified_ademamix", (True,)),
-    ),
-]
 KourkoutasBeta = Annotated[
-    bool, advanced("Kourkoutas beta", "Lowers beta 2 of each layer while its gradients vary strongly.")
+    bool,
+    advanced("Kourkoutas beta", "Lowers beta 2 of each weight tensor, down to 0.9, while its gradients vary strongly."),
 ]
+
+_COMPILE = Removed((False,), "the update would be compiled again whenever the learning rate changes.")
+_WITH_ADEMAMIX = Removed((False,), "adv-optm no longer has it; AdEMAMix is an optimizer of its own.")
+_SIMPLIFIED = Removed((False,), "adv-optm no longer has it.")
+COMPILE = {"compile": _COMPILE}
+ADEMAMIX = {
+    "use_AdEMAMix": _WITH_ADEMAMIX,
+    "beta3_ema": Removed((0.9999,), "adv-optm no longer has AdEMAMix, to which it belongs."),
+    "alpha": Removed((5, 5.0), "adv-optm no longer has AdEMAMix, to which it belongs."),
+}
+SIMPLIFIED_ADEMAMIX = {
+    "Simplified_AdEMAMix": _SIMPLIFIED,
+    "alpha_grad": Removed((100, 100.0), "adv-optm no longer has Simplified AdEMAMix, to which it belongs."),
+}
+
+
+def orthogonal(switch: bool) -> str:
+    """Return the library's mode of projecting gradients for our switch."""
+    return "flattened" if switch else "disabled"
+
+
+def average_bytes(shape: Shape, *, factored: bool, signed: bool = True) -> float:
+    """Return the bytes of a running average of a weight's shape.
+
+    A factored one is two vectors, as even as possible, and a bit for each sign (Park and Lee 2024, SMMF, section 3);
+    vectors are never factored.
+    """
+    if not factored or len(shape) < 2:
+        return 4.0 * math.prod(shape)
+    rows, columns = even_factors(math.prod(shape))
+    signs = rows * math.ceil(columns / 8) + 8 if signed else 0  # and a table of the eight bits
+    return 4.0 * (rows + columns) + signs
+
+
+def adam_averages_bytes(shape: Shape, *, beta1: float, factored: bool, kourkoutas_beta: bool = False) -> float:
+    """Return the bytes of the averages of gradients and of their squares, and of the norms behind a dynamic beta 2."""
+    first = average_bytes(shape, factored=factored) if beta1 > 0 else 0.0
+    second = average_bytes(shape, factored=factored, signed=False)
+    return first + second + (8.0 if kourkoutas_beta else 0.0)
+
+
+def even_factors(size: int) -> tuple[int, int]:
+    """Return the two factors of a size that are closest to its root, the larger first."""
+    smaller = next(n for n in range(math.isqrt(size), 0, -1) if size % n == 0)
+    return size // smaller, smaller
+
+
+def beta2_problems(kourkoutas_beta: bool, beta2: float) -> Iterator[Problem]:
+    """Yield an error where a dynamic beta 2 has no room below its largest value."""
+    if kourkoutas_beta and beta2 <= LOWEST_BETA2:
+        message = f"Kourkoutas beta lowers beta 2 down to {LOWEST_BETA2:g}, but beta 2 is {beta2:g}."
+        yield Problem("beta2", message, "error", "Set beta 2 above 0.9, such as 0.99, or switch Kourkoutas beta off.")

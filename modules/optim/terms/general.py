@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -97,14 +96,6 @@ Fused = Annotated[
     bool,
     advanced("Fused", "Runs the whole update in one kernel: the fastest, with the least memory."),
 ]
-Capturable = Annotated[
-    bool,
-    advanced("Capturable", "Lets the step be recorded in a CUDA graph.", not_yet="ignored"),
-]
-Differentiable = Annotated[
-    bool,
-    advanced("Differentiable", "Lets gradients flow through the step itself, for meta-learning.", not_yet="ignored"),
-]
 FUSED_BACK_PASS = advanced(
     "Fused backward pass",
     "Updates each weight as soon as its gradient is computed and frees the gradient: gradients take almost no memory. "
@@ -112,7 +103,6 @@ FUSED_BACK_PASS = advanced(
     "is skipped only from that weight on.",
 )
 FusedBackPass = Annotated[bool, FUSED_BACK_PASS]
-FusedBackPassNotYet = Annotated[bool, replace(FUSED_BACK_PASS, not_yet="refused")]
 
 # The options of 8-bit state. The settings are separate constants for optimizers that support only some of them.
 STATE_BITS = advanced(
@@ -121,16 +111,8 @@ STATE_BITS = advanced(
     choice_labels={"32": "32 bits", "8": "8 bits"},
 )
 SMALLEST_8BIT = advanced("Min 8-bit size", "Tensors with fewer weights keep their state in 32 bits.", unit="weights")
-PERCENTILE_CLIPPING = advanced(
-    "Percentile clipping",
-    "Scales gradients above this percentile of the last 100 norms down to it; 100 turns clipping off.",
-    unit="%",
-)
-BLOCK_WISE = advanced("Block-wise", "Quantizes the state in small blocks, so that an outlier affects only its block.")
 StateBits = Annotated[Literal["32", "8"], STATE_BITS]
 Smallest8Bit = Annotated[int, Ge(0), Le(1_000_000_000), SMALLEST_8BIT]
-PercentileClipping = Annotated[int, Ge(1), Le(100), PERCENTILE_CLIPPING]
-BlockWise = Annotated[bool, BLOCK_WISE]
 PAGED = advanced("Paged", "Moves the state to CPU memory when the GPU's memory is full.")
 Paged = Annotated[bool, PAGED]
 
@@ -177,8 +159,6 @@ Decouple = Annotated[
     bool,
     advanced("Decoupled weight decay", "Applies weight decay to the weights, as AdamW does, not to the gradients."),
 ]
-SHARDED = advanced("FSDP", "The weights are sharded over several GPUs.")
-Sharded = Annotated[bool, SHARDED]
 SliceEvery = Annotated[
     int,
     Ge(1),
@@ -202,10 +182,4 @@ SlowBeta = Annotated[
     Ge(0),
     Lt(1),
     advanced("Beta 3", "Decay of the averages behind the estimate.", empty_means="the square root of beta 2"),
-]
-LogEvery = Annotated[
-    int,
-    Ge(0),
-    Le(1_000_000),
-    advanced("Log every", "Logs the estimated learning rate every so many steps; 0 never.", unit="steps"),
 ]

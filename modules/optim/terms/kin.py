@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Annotated, Literal
+import math
+from typing import Annotated, Any, Protocol
 
-from annotated_types import Ge, Le, Lt
+from annotated_types import Ge, Gt, Le, Lt
 
-from modules.optim.terms.general import BLOCK_WISE, PERCENTILE_CLIPPING, SMALLEST_8BIT, STATE_BITS, advanced
-from modules.settings.field import When
+from modules.optim.spec import Shape
+from modules.optim.terms.bits import IN_32_BITS
+from modules.optim.terms.general import advanced
+from modules.settings.field import Setting, When
+from modules.system.package import Package
+
+PYTORCH_OPTIMIZER = Package("pytorch_optimizer", distribution="pytorch-optimizer")
 
 InstabilityBeta = Annotated[
     float, Ge(0), Lt(1), advanced("Beta 3", "Decay of the running average of the updates' instability.")
@@ -18,15 +23,6 @@ SlowMeanBeta = Annotated[
     Ge(0),
     Lt(1),
     advanced("Beta 3", "Decay of the slow average of gradients: 0.9999 averages about 10,000 steps."),
-]
-AdamWMode = Annotated[
-    bool, advanced("AdamW mode", "Applies weight decay to the weights, as AdamW does, not to the gradients.")
-]
-LargestUpdate = Annotated[
-    float,
-    Ge(0),
-    Le(1000),
-    advanced("Max update", "The largest update of a layer, as a fraction of the norm of its weights."),
 ]
 Rectify = Annotated[
     bool, advanced("Rectify", "Reduces the first steps while the variance estimate is unreliable (Liu et al. 2020).")
@@ -59,13 +55,11 @@ RatePower = Annotated[
     Le(100),
     advanced("Weight LR power", "The power of the learning rate that weighs each step of the warm-up in the average."),
 ]
-_IN_8_BITS = When("optim_bits", ("8",))
-StateBitsOf32 = Annotated[Literal["32", "8"], replace(STATE_BITS, not_yet_choices=frozenset({"8"}))]
-Smallest8BitOf32 = Annotated[int, Ge(0), Le(1_000_000_000), replace(SMALLEST_8BIT, applies_when=_IN_8_BITS)]
-PercentileClippingOf32 = Annotated[int, Ge(1), Le(100), replace(PERCENTILE_CLIPPING, not_yet="refused")]
-BlockWiseOf32 = Annotated[bool, replace(BLOCK_WISE, applies_when=_IN_8_BITS)]
 RateDecay = Annotated[
-    float, Ge(0), Le(10), advanced("Learning rate decay", "Lowers the learning rate a little with every step.")
+    float,
+    Ge(0),
+    Le(10),
+    advanced("Learning rate decay", "Lowers the learning rate a little with every step.", applies_when=IN_32_BITS),
 ]
 FirstSum = Annotated[
     float,
@@ -74,9 +68,75 @@ FirstSum = Annotated[
     advanced(
         "Initial accumulator value",
         "The start value of the sum of squared gradients: a larger value makes the first steps smaller.",
+        applies_when=IN_32_BITS,
     ),
 ]
-Smoothing = Annotated[float, Ge(0), Lt(1), advanced("Alpha", "Decay of the running average of squared gradients.")]
-Centered = Annotated[
-    bool, advanced("Centered", "Divides by the variance of the gradients instead of their mean square.")
+MomentumIn32Bits = Annotated[
+    float,
+    Ge(0),
+    Lt(1),
+    Setting(
+        "Momentum",
+        "Decay of the running sum of gradients: 0.9 averages about 10 steps, 0 turns momentum off.",
+        applies_when=IN_32_BITS,
+    ),
 ]
+Centered = Annotated[
+    bool,
+    advanced(
+        "Centered", "Divides by the variance of the gradients instead of their mean square.", applies_when=IN_32_BITS
+    ),
+]
+PositiveSmoothing = Annotated[
+    float, Gt(0), Lt(1), advanced("Alpha", "Decay of the running average of squared gradients.")
+]
+PositiveMomentum = Annotated[
+    float, Gt(0), Lt(1), Setting("Momentum", "Decay of the running sum of gradients: 0.9 averages about 10 steps.")
+]
+PositiveBeta1 = Annotated[
+    float,
+    Gt(0),
+    Lt(1),
+    advanced("Beta 1", "Where gradients are computed, between the newest weights (0) and their average (1)."),
+]
+
+
+def averages_bytes(number: int, shape: Shape) -> float:
+    """Return the bytes of float32 arrays of a weight's shape."""
+    return 4.0 * number * math.prod(shape)
+
+
+class CameFields(Protocol):
+    """The settings that CAME has with any number of bits."""
+
+    @property
+    def beta1(self) -> float: ...
+    @property
+    def beta2(self) -> float: ...
+    @property
+    def beta3(self) -> float: ...
+    @property
+    def eps(self) -> float: ...
+    @property
+    def eps2(self) -> float: ...
+    @property
+    def weight_decay(self) -> float: ...
+
+
+def came_arguments(settings: CameFields) -> dict[str, Any]:
+    """Return the keyword arguments that CAME has with any number of bits."""
+    return {
+        "betas": (settings.beta1, settings.beta2, settings.beta3),
+        "eps": (settings.eps, settings.eps2),
+        "weight_decay": settings.weight_decay,
+    }
+
+
+def came_state_bytes(shape: Shape, *, min_8bit_size: int | None = None, block_size: int = 1) -> float:
+    """Return the bytes of CAME's average of updates, and of its averages of squares, factored where there are rows."""
+    size = math.prod(shape)
+    is_8bit = min_8bit_size is not None and size >= min_8bit_size
+    average = size + 4.0 * math.ceil(size / block_size) if is_8bit else 4.0 * size
+    if len(shape) < 2:
+        return average + 4.0 * size
+    return average + 2 * 4.0 * (size // shape[-1] + size // shape[-2])

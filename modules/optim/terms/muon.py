@@ -1,13 +1,22 @@
-"""Fields of Muon (Jordan et al. 2024) and of the optimizers based on it."""
+"""Fields of Muon (Jordan et al. 2024) and of the optimizers based on it, and what they mean for a weight."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import math
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, Protocol
 
 from annotated_types import Ge, Gt, Le, Lt
 
+from modules.optim.spec import Shape
+from modules.optim.terms.advanced import average_bytes, even_factors, orthogonal
 from modules.optim.terms.general import advanced
 from modules.settings.field import Section, When
+from modules.system.problem import Problem
+
+# Parts of the names of hidden layers in every model so far: blocks of a UNet, numbered layers of a text encoder.
+HIDDEN_LAYERS = ("block", "layers.")
 
 _HAS_ADAM = When("muon_with_aux_adam", (True,))
 _AS_IN_THE_LIBRARY = "the library's default"
@@ -20,7 +29,7 @@ HiddenLayers = Annotated[
         "Layers for Muon",
         "Parts of the names of the layers that use Muon, separated by commas.",
         applies_when=_HAS_ADAM,
-        empty_means="the hidden layers of each model",
+        empty_means="the layers inside of blocks",
     ),
 ]
 LayersArePatterns = Annotated[
@@ -120,3 +129,124 @@ class AuxiliaryAdam(Section):
             empty_means=_AS_IN_THE_LIBRARY,
         ),
     ] = None
+
+
+class MuonFields(Protocol):
+    """The settings that divide weights between Muon and its auxiliary Adam."""
+
+    @property
+    def muon_with_aux_adam(self) -> bool: ...
+    @property
+    def muon_hidden_layers(self) -> str: ...
+    @property
+    def muon_adam_regex(self) -> bool: ...
+    @property
+    def muon_adam_lr(self) -> float: ...
+    @property
+    def muon_te1_adam_lr(self) -> float | None: ...
+    @property
+    def muon_te2_adam_lr(self) -> float | None: ...
+    @property
+    def muon_adam_config(self) -> AuxiliaryAdam: ...
+
+
+def hidden_entries(settings: MuonFields) -> tuple[str, ...]:
+    """Return the entries of the filter for Muon's layers: parts of names, or regular expressions."""
+    given = tuple(entry for part in settings.muon_hidden_layers.split(",") if (entry := part.strip()))
+    return given or HIDDEN_LAYERS
+
+
+def is_hidden(name: str, settings: MuonFields) -> bool:
+    """Return whether the filter matches the full name of a weight."""
+    entries = hidden_entries(settings)
+    if settings.muon_adam_regex and settings.muon_hidden_layers.strip():
+        return any(re.search(entry, name) for entry in entries)
+    return any(entry in name for entry in entries)
+
+
+def adam_rate(part: str, settings: MuonFields) -> float:
+    """Return the learning rate of the auxiliary Adam for a part of the model."""
+    own = {"text_encoder": settings.muon_te1_adam_lr, "text_encoder_2": settings.muon_te2_adam_lr}.get(part)
+    return settings.muon_adam_lr if own is None else own
+
+
+def filter_problems(settings: MuonFields) -> Iterator[Problem]:
+    """Yield an error for each regular expression of the filter that is not valid."""
+    if not (settings.muon_with_aux_adam and settings.muon_adam_regex):
+        return
+    for entry in hidden_entries(settings):
+        try:
+            re.compile(entry)
+        except re.error as error:
+            message = f"{entry} is not a valid regular expression: {error}."
+            yield Problem("muon_hidden_layers", message, "error", "Correct it, or switch regular expressions off.")
+
+
+def adam_arguments(
+    settings: AuxiliaryAdam, *, betas: tuple[float, float] = (0.9, 0.99), eps: float = 1e-8
+) -> dict[str, Any]:
+    """Return the keyword arguments of the auxiliary Adam; empty fields have the library's defaults."""
+    beta1 = betas[0] if settings.beta1 is None else settings.beta1
+    beta2 = betas[1] if settings.beta2 is None else settings.beta2
+    return {
+        "adam_betas": (beta1, beta2),
+        "adam_eps": eps if settings.eps is None else settings.eps,
+        "adam_weight_decay": settings.weight_decay or 0.0,
+    }
+
+
+class AdvancedMuonFields(MuonFields, Protocol):
+    """The settings that Muon and AdaMuon of adv-optm share."""
+
+    @property
+    def cautious_wd(self) -> bool: ...
+    @property
+    def weight_decay(self) -> float: ...
+    @property
+    def accelerated_ns(self) -> bool: ...
+    @property
+    def ns_steps(self) -> int: ...
+    @property
+    def low_rank_ortho(self) -> bool: ...
+    @property
+    def ortho_rank(self) -> int: ...
+    @property
+    def rms_rescaling(self) -> bool: ...
+    @property
+    def nnmf_factor(self) -> bool: ...
+    @property
+    def nesterov(self) -> bool: ...
+    @property
+    def normuon_variant(self) -> bool: ...
+    @property
+    def orthogonal_gradient(self) -> bool: ...
+    @property
+    def approx_mars(self) -> bool: ...
+
+
+def advanced_muon_arguments(settings: AdvancedMuonFields) -> dict[str, Any]:
+    """Return the keyword arguments that Muon and AdaMuon of adv-optm share."""
+    names = ("cautious_wd", "weight_decay", "accelerated_ns", "ns_steps", "low_rank_ortho", "ortho_rank")
+    more = ("rms_rescaling", "nnmf_factor", "nesterov", "normuon_variant", "approx_mars")
+    return {
+        **{name: getattr(settings, name) for name in names + more},
+        "orthogonal_gradient": orthogonal(settings.orthogonal_gradient),
+        **adam_arguments(settings.muon_adam_config),
+    }
+
+
+def advanced_muon_state_bytes(settings: AdvancedMuonFields, shape: Shape, *, has_squares: bool) -> float:
+    """Return the bytes of state of a matrix or kernel with Muon, and of a vector with the auxiliary Adam.
+
+    Matrices with Adam, such as those of the first and the last layer, have 8 bytes per weight.
+    """
+    size = math.prod(shape)
+    if len(shape) < 2:
+        return (4.0 if adam_arguments(settings.muon_adam_config)["adam_betas"][0] == 0 else 8.0) * size
+    factored = settings.nnmf_factor
+    total = average_bytes(shape, factored=factored)
+    if settings.normuon_variant:
+        total += 4.0 * (even_factors(size)[0] if factored else shape[0])
+    elif has_squares:
+        total += average_bytes(shape, factored=factored, signed=False)
+    return total + (4.0 * size if settings.approx_mars else 0.0)

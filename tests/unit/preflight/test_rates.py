@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import pytest
 
-from modules.config.rules.optimizers import one_learning_rate
+from modules.config.rules.optimizers import one_learning_rate, weights_that_stay_zero
 from modules.config.rules.rates import plausible_learning_rate
 from modules.config.schema import Config
 from modules.optim.registry import OPTIMIZERS
 from tests.unit.preflight.setups import changed
+from trainer.preflight.packages import problems_of_packages
 
 USUAL = {"adapter": 1e-4, "full": 1e-5}
 
@@ -95,3 +97,22 @@ def test_the_rates_of_parts_count_and_those_of_frozen_ones_do_not() -> None:
     assert [p.path for p in plausible_learning_rate(config)] == ["parts.unet.learning_rate"]
     config = changed(config, parts__unet__train=False)
     assert list(plausible_learning_rate(config)) == []
+
+
+def test_an_optimizer_that_leaves_zeros_cannot_train_an_adapter() -> None:
+    config = changed(Config(), training__optimizer="lamb", training__trains="adapter")
+    (problem,) = weights_that_stay_zero(config)
+    assert (problem.path, problem.severity) == ("training.optimizer", "error")
+    assert not list(weights_that_stay_zero(changed(config, training__optimizer__max_unorm=0.0)))
+    assert not list(weights_that_stay_zero(changed(config, training__trains="full")))
+    assert not list(weights_that_stay_zero(changed(config, training__optimizer="lion")))
+
+
+def test_8_bit_state_of_an_optimizer_of_torch_needs_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = changed(Config(), training__optimizer="rmsprop")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert not list(problems_of_packages(config))
+    (problem,) = problems_of_packages(changed(config, training__optimizer__optim_bits="8"))
+    assert "bitsandbytes" in problem.message
+    (problem,) = problems_of_packages(changed(config, training__optimizer="prodigy_plus_schedule_free"))
+    assert "Install prodigy-plus-schedule-free" in problem.advice

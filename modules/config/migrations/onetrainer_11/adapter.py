@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from modules.adapters.registry import ADAPTERS
 from modules.config.migrations.onetrainer_11.tables import DTYPES, choose_layers, move_all, remember
 from modules.config.migrations.tree_moves import Notes, Tree, choose, put
+from modules.system.problem import Problem
 
 _KINDS = {"LORA": "lora", "LOHA": "loha", "LOKR": "lokr", "OFT_2": "oft"}
 # Keys of a single adapter type, and its field.
@@ -29,6 +30,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
     },
     "oft": {"oft_block_size": "block_size", "oft_block_share": "block_share", "oft_scaled": "scaled"},
 }
+_OFT_V2 = "OFT rotates the inputs of layers, as in OneTrainer. Few programs load its files."
 _OF_ALL = {
     "dropout_probability": "dropout",
     "lora_model_name": "start_from",
@@ -53,6 +55,11 @@ def adapter_of(rest: Tree, result: Tree, notes: Notes) -> None:
     choose_layers(rest, settings, ("layers", "custom_layers", "layers_regex"), notes, where="adapter.layers")
     if settings.get("decompose"):
         settings.setdefault("decompose_output_axis", False)  # OneTrainer's default; ours is the paper's
+    if name == "oft":
+        settings["rotates"] = "inputs"
+        notes.append(
+            Problem("adapter.rotates", _OFT_V2, "info", "Choose Outputs for a file that ComfyUI and A1111 load.")
+        )
     put(result, "adapter", settings)
     for other, fields in own.items():
         defaults = ADAPTERS[other].settings().model_dump()

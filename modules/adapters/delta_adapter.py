@@ -1,0 +1,174 @@
+"""An adapter of modules that a hook adds to the outputs of their layers: what LoHa and OFT have in common."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Protocol, cast
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from modules.adapters.changes import does_not_fit
+from modules.adapters.decomposition import NAME as DORA
+from modules.adapters.decomposition import Decomposition, attach_decomposition, magnitudes_in
+from modules.adapters.layer_dropout import ModuleDropout
+from modules.formats.adapter_layers import AdapterLayer
+from modules.formats.adapter_names import DORA_SCALE
+from modules.system.errors import DarkroomError
+
+AdaptedLayer = nn.Linear | nn.Conv2d
+
+
+class LayerDelta(Protocol):
+    """What an adapter adds to one layer. It is an `nn.Module`, too, and its parameters are the factors."""
+
+    is_enabled: bool
+
+    @property
+    def module_dropout(self) -> ModuleDropout | None:
+        """The module dropout of the layer, if it has one."""
+        ...
+
+    def factors(self) -> dict[str, nn.Parameter]:
+        """Return the trained factors by their names in files."""
+        ...
+
+    def stored(self, values: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], float | None]:
+        """Return the factors that files hold, and alpha, out of values for the trained ones."""
+        ...
+
+    def load(self, layer: AdapterLayer) -> None:
+        """Take the factors of a file, in place; the strength stays what it was."""
+        ...
+
+    def weight_change(self, layer: AdaptedLayer) -> torch.Tensor:
+        """Return what it adds to the weight of its layer, of shape (out, in, kernel), in float32."""
+        ...
+
+    def add_to(self, layer: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
+        """Return the layer's output with this added: its forward hook."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class DeltaAdapter:
+    """The adapter of one part: `deltas` by the dotted names of the layers they are on, as submodules named `name`.
+
+    `decompositions` are DoRA's magnitudes of these layers, where they are trained.
+    """
+
+    part: str
+    module: nn.Module
+    name: str
+    deltas: Mapping[str, LayerDelta]
+    decompositions: Mapping[str, Decomposition] = field(default_factory=dict)
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """Return the trainable parameters by the part's name and their dotted name in it."""
+        factors = {
+            self._name(path, factor): parameter
+            for path, delta in self.deltas.items()
+            for factor, parameter in delta.factors().items()
+        }
+        return factors | {self._magnitudes(path): own.magnitudes for path, own in self.decompositions.items()}
+
+    def stored_layers(self, values: Mapping[str, torch.Tensor]) -> list[AdapterLayer]:
+        """Return the factors of every layer out of `values`, which are named as `parameters` names them."""
+        found = []
+        for path, delta in self.deltas.items():
+            factors, alpha = delta.stored({f: values[self._name(path, f)] for f in delta.factors()})
+            if path in self.decompositions:
+                factors[DORA_SCALE] = values[self._magnitudes(path)]
+            found.append(AdapterLayer(self.part, path, factors, alpha))
+        return found
+
+    @contextlib.contextmanager
+    def disabled(self) -> Iterator[None]:
+        """Be without the adapter for a while, for a reference prediction; it is back also after an exception.
+
+        No gradient is recorded inside: a backward pass through a disabled adapter would give it none, silently.
+        """
+        both: tuple[LayerDelta | Decomposition, ...] = (*self.deltas.values(), *self.decompositions.values())
+        with torch.no_grad():
+            for own in both:
+                own.is_enabled = False
+            try:
+                yield
+            finally:
+                for own in both:
+                    own.is_enabled = True
+
+    def _name(self, path: str, factor: str) -> str:
+        return f"{self.part}.{path}.{self.name}.{attribute_of(factor)}"
+
+    def _magnitudes(self, path: str) -> str:
+        return f"{self.part}.{path}.{DORA}.magnitudes"
+
+
+def attach_deltas(
+    part: str, module: nn.Module, name: str, deltas: Mapping[str, LayerDelta], start: Sequence[AdapterLayer], where: str
+) -> DeltaAdapter:
+    """Put deltas on their layers, with the factors of `start`, layers of the file named `where`.
+
+    Raises DarkroomError if these do not fit each other or the layer.
+    """
+    for stored in start:
+        delta, layer = deltas[stored.path], layer_at(module, stored.path, name)
+        fits = False
+        with torch.no_grad(), contextlib.suppress(RuntimeError):  # which is what factors that do not fit raise
+            delta.load(stored)
+            fits = delta.weight_change(layer).shape == layer.weight.shape
+        if not fits:
+            raise does_not_fit(stored, tuple(layer.weight.shape), where)
+    for path, delta in deltas.items():
+        layer = layer_at(module, path, name)
+        layer.add_module(name, cast(nn.Module, delta))
+        layer.register_forward_hook(delta.add_to)
+    return DeltaAdapter(part, module, name, deltas)
+
+
+def decomposed(adapter: DeltaAdapter, settings: Any, start: Sequence[AdapterLayer], where: str) -> DeltaAdapter:
+    """Return an adapter with DoRA's magnitudes on its layers if its settings ask for them: those of `start`, layers of
+    the file named `where`, where they have them.
+    """
+    if not settings.decompose:
+        return adapter
+    stored, found = magnitudes_in(adapter.module, start, where), {}
+    for path, delta in adapter.deltas.items():
+        layer = layer_at(adapter.module, path, adapter.name)
+        found[path] = attach_decomposition(
+            layer,
+            layer,
+            partial(delta.weight_change, layer),
+            on_outputs=settings.decompose_output_axis,
+            has_eps=settings.decompose_norm_eps,
+            dropout=delta.module_dropout,
+            magnitudes=stored.get(path),
+        )
+    return replace(adapter, decompositions=found)
+
+
+def layer_at(module: nn.Module, path: str, adapter: str) -> AdaptedLayer:
+    """Return the layer with a dotted name. Raises DarkroomError if the adapter cannot be trained on it."""
+    layer = module.get_submodule(path)
+    if not isinstance(layer, AdaptedLayer) or getattr(layer, "groups", 1) != 1:
+        raise DarkroomError(
+            f"{adapter} cannot be trained on {path}, a {type(layer).__name__}.", advice="Choose other layers."
+        )
+    return layer
+
+
+def attribute_of(factor: str) -> str:
+    """Return the name of the parameter for a factor: parameters have no dots in their names."""
+    return factor.replace(".", "_")
+
+
+def applied(layer: AdaptedLayer, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Return the layer's function of x with another weight and without a bias."""
+    if isinstance(layer, nn.Conv2d):
+        return functional.conv2d(x, weight, None, layer.stride, layer.padding, layer.dilation)
+    return functional.linear(x, weight)

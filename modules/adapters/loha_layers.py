@@ -1,0 +1,208 @@
+"""LoHa's layers: `h = W x + scale * ((w1_a w1_b) * (w2_a w2_b)) x`, added by a hook on each layer.
+
+peft's LoHa keeps both low-rank products of each pass for the backward pass, each as large as the weight; here they are
+computed again. The factors, their shapes and how they begin are those of LyCORIS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from modules.adapters.delta_adapter import (
+    AdaptedLayer,
+    DeltaAdapter,
+    LayerDelta,
+    applied,
+    attach_deltas,
+    decomposed,
+    layer_at,
+)
+from modules.adapters.layer_dropout import ModuleDropout, attach_module_dropout, dropped_channels
+from modules.adapters.loha import LOHA, Loha, factor_shapes
+from modules.adapters.ranks import at_layer, is_convolution, ranks_of
+from modules.adapters.spec import FileForm
+from modules.families.spec import LoraNaming
+from modules.formats.adapter_layers import AdapterLayer
+from modules.formats.adapter_names import DORA_SCALE
+from modules.formats.lora_files import to_kohya
+from modules.formats.safetensors_io import Writable
+from modules.system.devices import CPU
+from modules.system.dtypes import dtype_of
+from modules.system.global_rng import seeded_global_rng
+
+_NAME = "loha"
+
+
+class HadamardProduct(torch.autograd.Function):
+    """`(a1 @ b1) * (a2 @ b2)` of four matrices. The backward pass computes the two products again instead of keeping
+    them.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, a1: torch.Tensor, b1: torch.Tensor, a2: torch.Tensor, b2: torch.Tensor) -> torch.Tensor:
+        """Return the product, of shape (rows of a, columns of b)."""
+        ctx.save_for_backward(a1, b1, a2, b2)
+        return (a1 @ b1).mul_(a2 @ b2)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return the gradients of the four matrices."""
+        a1, b1, a2, b2 = ctx.saved_tensors
+        one = grad * (a2 @ b2)
+        gradients = [one @ b1.T, a1.T @ one]
+        del one
+        other = grad * (a1 @ b1)
+        return (*gradients, other @ b2.T, a2.T @ other)
+
+
+class HadamardDelta(nn.Module):
+    """What LoHa adds to one linear or convolution layer. `factors` are named as in LyCORIS files."""
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        factors: Mapping[str, torch.Tensor],
+        *,
+        alpha: float,
+        dropout: float = 0.0,
+        rank_dropout: float = 0.0,
+        module_dropout: ModuleDropout | None = None,
+    ) -> None:
+        """`shape` is that of the layer's weight. The dropouts are of inputs, of outputs and of the whole."""
+        super().__init__()
+        for name, factor in factors.items():
+            self.register_parameter(name, nn.Parameter(factor))
+        self.dropout = nn.Dropout(dropout)
+        self.alpha = alpha
+        self.scale = alpha / factors["hada_w1_b"].shape[0]
+        self.is_enabled = True
+        self._shape = tuple(shape)
+        self._rank_dropout = rank_dropout
+        self._module_dropout = (module_dropout,)  # in a tuple: it is the layer's module, not this one's
+
+    @property
+    def module_dropout(self) -> ModuleDropout | None:
+        """The module dropout of the layer, if it has one."""
+        return self._module_dropout[0]
+
+    def factors(self) -> dict[str, nn.Parameter]:
+        """Return the trained factors by their names in files."""
+        return dict(self.named_parameters())
+
+    def stored(self, values: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], float | None]:
+        """Return the factors and alpha as files hold them."""
+        return dict(values), self.alpha
+
+    def load(self, layer: AdapterLayer) -> None:
+        """Take the factors of a layer in a file, in place; where its strength is another, the last one is scaled."""
+        rank = layer.factors["hada_w1_b"].shape[0]
+        ratio = (1.0 if layer.alpha is None else layer.alpha / rank) / self.scale
+        with torch.no_grad():
+            for name, factor in self.factors().items():
+                factor.copy_(layer.factors[name].float() * (ratio if name == "hada_w2_a" else 1.0))
+
+    def weight(self) -> torch.Tensor:
+        """Return what is added to the layer's weight, of shape (out, in, kernel), in the dtype of the factors."""
+        with torch.autocast(next(self.parameters()).device.type, enabled=False):
+            (a1, b1), (a2, b2) = (self._side(n) for n in (1, 2))
+            product: torch.Tensor = HadamardProduct.apply(a1 * self.scale, b1, a2, b2)  # type: ignore[no-untyped-call]
+        return product.reshape(self._shape)
+
+    def weight_change(self, layer: AdaptedLayer) -> torch.Tensor:
+        """Return what it adds to the weight of its layer, in float32."""
+        return self.weight().float()
+
+    def forward(self, layer: AdaptedLayer, x: torch.Tensor) -> torch.Tensor:
+        """Return what is added to the layer's output."""
+        return applied(layer, self.dropout(x.to(next(self.parameters()).dtype)), self.weight())
+
+    def add_to(self, layer: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
+        """Return a layer's output with this added: its forward hook."""
+        assert isinstance(layer, AdaptedLayer)
+        if not self.is_enabled:
+            return output
+        change, dropout = self(layer, inputs[0]), self.module_dropout
+        axis = 1 if isinstance(layer, nn.Conv2d) else output.ndim - 1
+        change = dropped_channels(change, self._rank_dropout, training=self.training, channel_axis=axis)
+        return output + (change if dropout is None else dropout.kept(change)).to(output.dtype)
+
+    def _side(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return a (out, rank) and b (rank, in * kernel) of one of the two products; a Tucker core is part of b."""
+        own = cast(Mapping[str, nn.Parameter], self._parameters)
+        a, b, core = own[f"hada_w{number}_a"], own[f"hada_w{number}_b"], own.get(f"hada_t{number}")
+        return (a, b) if core is None else (a.T, torch.einsum("ijkl,jr->irkl", core, b).flatten(1))
+
+
+class LohaKind:
+    """LoHa, as the program handles any adapter (`AdapterKind`)."""
+
+    def attach(
+        self,
+        part: str,
+        module: nn.Module,
+        targets: Sequence[str],
+        settings: Loha,
+        *,
+        seed: int,
+        start: Sequence[AdapterLayer] = (),
+        where: str = "",
+    ) -> DeltaAdapter:
+        """Put a LoHa on the target layers of a part; those of `start` have the factors they have there."""
+        module.requires_grad_(False)
+        found, deltas = {layer.path: layer for layer in start}, dict[str, LayerDelta]()
+        with seeded_global_rng(seed, CPU):
+            for path in targets:
+                deltas[path] = _delta(layer_at(module, path, LOHA.label), part, path, settings, found.get(path))
+        return decomposed(attach_deltas(part, module, _NAME, deltas, start, where), settings, start, where)
+
+    def attach_stored(
+        self, part: str, module: nn.Module, layers: Sequence[AdapterLayer], *, where: str
+    ) -> DeltaAdapter:
+        """Put the LoHa of a file on the layers that the file has, with the factors that it has."""
+        module.requires_grad_(False)
+        deltas: dict[str, LayerDelta] = {}
+        for stored in layers:
+            weight = layer_at(module, stored.path, LOHA.label).weight
+            factors = {name: factor.float().to(weight.device) for name, factor in stored.factors.items()}
+            alpha = float(factors["hada_w1_b"].shape[0]) if stored.alpha is None else stored.alpha
+            deltas[stored.path] = HadamardDelta(weight.shape, factors, alpha=alpha)
+        return attach_deltas(part, module, _NAME, deltas, layers, where)
+
+    def write(
+        self, layers: Iterable[AdapterLayer], form: FileForm, naming: LoraNaming
+    ) -> tuple[Mapping[str, Writable], dict[str, str]]:
+        """Return the tensors of the kohya form, the only one there is."""
+        return to_kohya(layers, naming.kohya_name), {}
+
+
+LOHA_KIND = LohaKind()
+
+
+def _delta(layer: AdaptedLayer, part: str, path: str, settings: Loha, stored: AdapterLayer | None) -> HadamardDelta:
+    """Return what LoHa adds to a layer, before it is on it: fresh, or in the shapes that a file has."""
+    weight = tuple(layer.weight.shape)
+    if stored is not None:
+        factors = {name: torch.empty(shape) for name, shape in stored.shapes.items() if name != DORA_SCALE}
+    else:
+        shapes = factor_shapes(at_layer(settings, part, path, weight), weight)
+        factors = {name: _begun(name, torch.empty(shape)) for name, shape in shapes.items()}
+    rank = factors["hada_w1_b"].shape[0]
+    return HadamardDelta(
+        weight,
+        {name: factor.to(layer.weight.device, dtype_of(settings.dtype)) for name, factor in factors.items()},
+        alpha=ranks_of(settings).alpha_at(part, path, rank, is_convolution=is_convolution(weight)),
+        dropout=settings.dropout,
+        rank_dropout=settings.rank_dropout,
+        module_dropout=attach_module_dropout(layer, settings.module_dropout),
+    )
+
+
+def _begun(name: str, factor: torch.Tensor) -> torch.Tensor:
+    """Return a fresh factor as LyCORIS begins it: one of them zero, so that the model is what it was."""
+    if name == "hada_w2_a":
+        return nn.init.zeros_(factor)
+    return nn.init.normal_(factor, std=1.0 if name.endswith("_b") else 0.1)

@@ -1,0 +1,360 @@
+"""Every supported optimizer on a toy of two parts: it moves weights, resumes to the bit, and obeys its settings."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from modules.optim.build import build_optimizer
+from modules.optim.master_weights import Rounding
+from modules.optim.optimizers.adafactor import Adafactor
+from modules.optim.optimizers.adagrad import Adagrad
+from modules.optim.optimizers.adam import Adam
+from modules.optim.optimizers.adamw import AdamW
+from modules.optim.optimizers.lamb import Lamb
+from modules.optim.optimizers.lars import Lars
+from modules.optim.optimizers.prodigy_plus_schedule_free import ProdigyPlusScheduleFree
+from modules.optim.optimizers.rmsprop import RmsProp
+from modules.optim.optimizers.sgd import Sgd
+from modules.optim.optimizers.sgd_8bit import Sgd8bit
+from modules.optim.param_groups import (
+    TrainGroup,
+    freeze,
+    kept_parameters,
+    moved_parameters,
+    named_parameters,
+    optimizer_state,
+    restore_optimizer_state,
+)
+from modules.optim.registry import OPTIMIZERS, optimizer_spec
+from modules.optim.spec import PLAIN_RATES, OptimizerSettings, is_fused
+from modules.settings.edit import get_path
+from modules.settings.field import FieldRecord, records_of
+from modules.system.seeds import derive_seed
+from trainer.methods.protocol import StepLoss
+from trainer.step.evaluation import optimizer_in_evaluation
+from trainer.step.stepper import Stepper
+
+SHAPES = {
+    "a": {"matrix": (40, 12), "kernel": (4, 3, 3, 3), "bias": (12,)},
+    "b": {"matrix": (6, 5), "bias": (5,)},
+}
+NUM_SMALL = 256  # the matrix of part a has 8-bit state, everything else 32-bit state
+
+
+def toy_sized(settings: OptimizerSettings) -> OptimizerSettings:
+    """Settings for the sizes of the toy, and for its names, among which are no hidden layers for Muon to choose."""
+    own = {"min_8bit_size": NUM_SMALL, "muon_with_aux_adam": False}
+    return settings.model_copy(update={k: v for k, v in own.items() if k in type(settings).model_fields})
+
+
+DEFAULTS = [toy_sized(spec.settings()) for spec in OPTIMIZERS.values() if spec.is_supported]
+WITH_MORE_STATE = [
+    *DEFAULTS,
+    Sgd(momentum=0.9),
+    toy_sized(Sgd8bit(momentum=0.9)),
+    RmsProp(momentum=0.9),
+    RmsProp(momentum=0.9, centered=True),
+    toy_sized(RmsProp(optim_bits="8")),
+    toy_sized(Adagrad(optim_bits="8")),
+    toy_sized(Lamb(optim_bits="8")),
+    toy_sized(Lars(optim_bits="8")),
+    AdamW(amsgrad=True),
+    Adam(amsgrad=True),
+    Adam(fused=False),
+    Adafactor(beta1=0.9),
+    Adafactor(scale_parameter=True),
+    ProdigyPlusScheduleFree(use_schedulefree=False),
+    ProdigyPlusScheduleFree(split_groups=False),
+    ProdigyPlusScheduleFree(split_groups_mean=True, use_speed=True, factored=False),
+]
+
+
+def case(settings: object) -> str:
+    changed = {k: v for k, v in settings if k != "min_8bit_size" and v != type(settings).model_fields[k].default}  # type: ignore[attr-defined]
+    return " ".join([settings.name, *(f"{k}={v}" for k, v in changed.items())])  # type: ignore[attr-defined]
+
+
+every = pytest.mark.parametrize("settings", WITH_MORE_STATE, ids=case)
+every_default = pytest.mark.parametrize("settings", DEFAULTS, ids=case)
+
+
+class Toy:
+    """Two parts with weights around 1.5; the gradients of a step are functions of its number."""
+
+    def __init__(
+        self,
+        settings: OptimizerSettings,
+        *,
+        rounding: Rounding | None = None,
+        rate: float | None = None,
+        scale: float = 1.0,
+        rate_factor: Callable[[int], float] = lambda step: 1.0,
+    ) -> None:
+        generator = torch.Generator().manual_seed(0)
+        dtype = torch.float32 if rounding is None else torch.bfloat16
+        self.spec = optimizer_spec(settings)
+        if rate is None:
+            rate = 1.0 if self.spec.finds_its_rate else 0.5 if self.spec.rates is PLAIN_RATES else 0.02
+        self.groups = [
+            TrainGroup(part, {f"{part}.{n}": self._weight(s, generator, dtype, scale) for n, s in shapes.items()}, rate)
+            for part, shapes in SHAPES.items()
+        ]
+        if rounding is not None:
+            for group in self.groups:
+                group.master_weight(rounding)
+        self.stepper = Stepper(
+            self.groups,
+            build_optimizer(self.groups, settings),
+            scaler=torch.amp.GradScaler("cpu", enabled=False),
+            clip_grad_norm=None,
+            rate_factor=rate_factor,
+            ema=None,
+            rounding_generators=lambda step, name: torch.Generator().manual_seed(derive_seed(step, name)),
+            is_fused=is_fused(settings),
+        )
+
+    @staticmethod
+    def _weight(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype, scale: float) -> nn.Parameter:
+        return nn.Parameter(((1.0 + torch.rand(shape, generator=generator)) * scale).to(dtype))
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        return self.stepper.optimizer
+
+    def take(
+        self, steps: Iterable[int], *, parts: Iterable[str] = SHAPES, uphill: float = 1.0, loss_factor: float = 1.0
+    ) -> None:
+        """Take steps; gradients point more often uphill than not, as in training."""
+        trained = {n: p for g in self.groups if g.name in parts and g.is_training for n, p in g.parameters.items()}
+        for step in steps:
+            losses = []
+            for name, parameter in trained.items():
+                noise = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(derive_seed(step, name)))
+                losses.append((parameter.float() * (noise + uphill)).sum())
+            self.stepper.begin(step)
+            loss = torch.stack(losses).sum() * loss_factor
+            self.stepper.backward(StepLoss(loss, num_samples=1, group_samples=1, is_last_micro_batch=True))
+            assert self.stepper.finish(step).was_skipped == math.isnan(loss_factor)
+
+    def values(self) -> dict[str, torch.Tensor]:
+        return {n: p.detach().clone() for n, p in kept_parameters(self.groups).items()}
+
+
+def changed(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> set[str]:
+    return {name for name, value in before.items() if not torch.equal(value, after[name])}
+
+
+@every
+@pytest.mark.parametrize("rounding", [None, "stochastic"])
+def test_weights_move_and_a_resumed_run_ends_the_same_to_the_bit(
+    settings: OptimizerSettings, rounding: Rounding | None
+) -> None:
+    if rounding and optimizer_spec(settings).finds_its_rate:  # its first rate, 1e-6, is too small for 16 bits
+        settings = settings.model_copy(update={"d0": 0.1})
+    toy, other = Toy(settings, rounding=rounding), Toy(settings, rounding=rounding)
+    start = toy.values()
+    toy.take(range(3))
+    tensors, values = optimizer_state(toy.optimizer, moved_parameters(toy.groups))
+    tensors, values = {k: v.clone() for k, v in tensors.items()}, json.loads(json.dumps(values))  # as a backup has them
+    with torch.no_grad():
+        for name, parameter in kept_parameters(other.groups).items():
+            parameter.copy_(kept_parameters(toy.groups)[name])
+    restore_optimizer_state(other.optimizer, moved_parameters(other.groups), tensors, values)
+    toy.take(range(3, 6))
+    other.take(range(3, 6))
+    assert changed(start, toy.values()) == set(start)
+    assert changed(toy.values(), other.values()) == set()
+
+
+@every
+def test_the_record_has_the_size_of_the_state_and_its_facts(settings: OptimizerSettings) -> None:
+    toy = Toy(settings)
+    toy.take(range(2))
+    weights = moved_parameters(toy.groups)
+    tensors, _ = optimizer_state(toy.optimizer, weights)
+    measured = {
+        name: sum(
+            t.nbytes for key, t in tensors.items() if key.startswith(f"{name}|") and t.dim() and "qmap" not in key
+        )
+        for name in weights
+    }
+    assert measured == {n: toy.spec.state_bytes(settings, tuple(w.shape)) for n, w in weights.items()}
+    assert all(key in toy.optimizer.param_groups[0] for key in toy.spec.group_state) or settings not in DEFAULTS
+    assert not toy.spec.has_evaluation_mode(settings) or callable(getattr(toy.optimizer, "eval", None))
+    assert not (toy.spec.can_fuse and toy.spec.steps_at_once), "a fused step is handed each weight alone"
+    assert not (toy.spec.group_state and not toy.spec.steps_at_once), "a step of some weights would change it for all"
+
+
+@every_default
+def test_a_learning_rate_of_zero_moves_nothing(settings: OptimizerSettings) -> None:
+    toy = Toy(settings, rate_factor=lambda step: 0.0)
+    start = toy.values()
+    toy.take(range(3))
+    assert changed(start, toy.values()) == set()
+
+
+@every_default
+def test_a_larger_learning_rate_takes_larger_steps(settings: OptimizerSettings) -> None:
+    rate = 1.0 if optimizer_spec(settings).finds_its_rate else 0.002
+    distances = []
+    for factor in (0.25, 1.0):
+        toy = Toy(settings, rate=rate * factor)
+        start = toy.values()
+        toy.take(range(3))
+        distances.append(sum(float((v.double() - start[n].double()).norm()) for n, v in toy.values().items()))
+    assert distances[1] > 2 * distances[0]
+
+
+@pytest.mark.parametrize("settings", [s for s in DEFAULTS if "weight_decay" in type(s).model_fields], ids=case)
+def test_weight_decay_pulls_weights_towards_zero(settings: OptimizerSettings) -> None:
+    """The weights are between 1 and 2, and the gradients small and without a direction."""
+    means = []
+    for weight_decay in (0.0, 0.5):
+        toy = Toy(settings.model_copy(update={"weight_decay": weight_decay, "eps": 1e-3}))
+        toy.take(range(10), uphill=0.0)
+        means.append(float(torch.cat([v.double().reshape(-1) for v in toy.values().values()]).mean()))
+    assert means[1] < means[0]
+
+
+@every_default
+def test_a_frozen_part_holds_no_state_and_a_part_without_gradients_does_not_move(settings: OptimizerSettings) -> None:
+    toy = Toy(settings)
+    toy.take(range(2))
+    before = toy.values()
+    toy.take(range(2, 4), parts=["b"])
+    assert changed(before, toy.values()) == {n for n in before if n.startswith("b.")}
+    freeze(toy.groups[0], toy.optimizer)
+    before = toy.values()
+    toy.take(range(4, 6))
+    assert changed(before, toy.values()) == {n for n in before if n.startswith("b.")}
+    assert {id(p) for p in toy.optimizer.state} <= {id(p) for p in toy.groups[1].parameters.values()}
+
+
+@pytest.mark.parametrize("rounding", [None, "master", "stochastic"])
+@pytest.mark.parametrize("settings", [s for s in WITH_MORE_STATE if optimizer_spec(s).has_evaluation_mode(s)], ids=case)
+def test_evaluation_has_other_weights_and_restores_the_trained_ones(
+    settings: OptimizerSettings, rounding: Rounding | None
+) -> None:
+    toy, straight = Toy(settings, rounding=rounding), Toy(settings, rounding=rounding)
+    finds_its_rate = toy.spec.finds_its_rate
+    toy.take(range(4))
+    straight.take(range(4))
+    own = toy.values(), {n: p.detach().clone() for n, p in named_parameters(toy.groups).items()}
+    with optimizer_in_evaluation(toy.optimizer, toy.groups):
+        inside = {n: p.detach().clone() for n, p in named_parameters(toy.groups).items()}
+        assert changed(own[1], inside) or (finds_its_rate and rounding)
+        for name, parameter in kept_parameters(toy.groups).items():
+            torch.testing.assert_close(parameter.detach().to(inside[name].dtype), inside[name], rtol=0, atol=0)
+    assert changed(own[0], toy.values()) == set()
+    assert changed(own[1], {n: p.detach() for n, p in named_parameters(toy.groups).items()}) == set()
+    toy.take(range(4, 6))
+    straight.take(range(4, 6))
+    assert changed(straight.values(), toy.values()) == set()
+
+
+@pytest.mark.parametrize("rounding", [None, "stochastic"])
+@pytest.mark.parametrize("settings", [s for s in WITH_MORE_STATE if optimizer_spec(s).can_fuse], ids=case)
+def test_a_fused_backward_pass_ends_the_same_and_a_broken_step_leaves_no_trace(
+    settings: OptimizerSettings, rounding: Rounding | None
+) -> None:
+    plain, fused = (
+        Toy(settings.model_copy(update={"fused_back_pass": is_on}), rounding=rounding) for is_on in (False, True)
+    )
+    plain.take(range(3))
+    fused.take([0], loss_factor=math.nan)
+    fused.take(range(2))
+    fused.take([2], loss_factor=math.nan)
+    fused.take([2])
+    assert changed(plain.values(), fused.values()) == set()
+
+
+# -- every field
+
+# Options of how a step is computed, not of its result.
+OF_THE_MACHINE = {"fused", "foreach", "fused_back_pass"}
+CHANGED: dict[str, Any] = {
+    "min_8bit_size": 1000,
+    "growth_rate": 1.01,
+    "prodigy_steps": 2,
+    "clip_threshold": 50.0,
+    "beta2_decay": -0.1,
+}
+# A field that has an effect only with others.
+BESIDE: dict[tuple[str, str], dict[str, Any]] = {
+    ("adafactor", "eps2"): {"scale_parameter": True},
+    ("sgd", "dampening"): {"momentum": 0.9},
+    ("sgd", "nesterov"): {"momentum": 0.9},
+    ("sgd_8bit", "min_8bit_size"): {"momentum": 0.9},
+    ("prodigy", "decouple"): {"weight_decay": 0.5},
+    ("dadapt_adam", "decouple"): {"weight_decay": 0.5},
+    ("dadapt_adan", "no_prox"): {"weight_decay": 0.5, "d0": 0.1},
+    ("prodigy_plus_schedule_free", "weight_decay_by_lr"): {"weight_decay": 0.1},
+    ("prodigy_plus_schedule_free", "split_groups_mean"): {"d0": 1e-3},
+    ("prodigy_plus_schedule_free", "beta3"): {"d_limiter": False},
+    ("dadapt_lion", "beta1"): {"d0": 1.0, "beta2": 0.5},
+    ("dadapt_lion", "beta2"): {"d0": 1.0},
+}
+# The settings whose fields test_optimizers_of_packages walks.
+FIELDS_ELSEWHERE = {
+    *("adamw_adv", "adopt_adv", "prodigy_adv", "lion_adv", "signsgd_adv", "muon_adv", "adamuon_adv", "muon"),
+    *("came", "came_8bit", "ademamix", "adabelief", "adopt", "aida", "tiger", "yogi"),
+}
+FIELDS = [
+    (settings, record)
+    for settings in DEFAULTS
+    for record in records_of(type(settings))
+    if settings.name not in FIELDS_ELSEWHERE
+    and record.name not in OF_THE_MACHINE
+    and not record.setting.not_yet
+    and not record.setting.not_yet_choices
+]
+
+
+def other_value(record: FieldRecord) -> Any:
+    if record.name in CHANGED:
+        return CHANGED[record.name]
+    match record.kind:
+        case "bool":
+            return not record.default
+        case "choice":
+            return next(c for c in record.choices if c != record.default)
+        case "int":
+            return 3 if record.default != 3 else 4
+        case _:
+            return 0.5 if record.default != 0.5 else 0.25
+
+
+@pytest.mark.parametrize(("settings", "record"), FIELDS, ids=lambda v: v.name)
+def test_every_field_changes_the_step(settings: OptimizerSettings, record: FieldRecord) -> None:
+    beside = dict(BESIDE.get((settings.name, record.name), {}))
+    if record.setting.applies_when is not None:
+        condition = record.setting.applies_when
+        beside[condition.path] = condition.is_any_of[0]
+    if optimizer_spec(settings).finds_its_rate and record.name != "d0":
+        beside = {"d0": 1e-3, **beside}
+    settings = settings.model_copy(update=beside)
+    value = not get_path(settings, record.path) if record.kind == "bool" else other_value(record)
+    results = []
+    for chosen in (settings, _with(settings, record.path, value)):
+        toy = Toy(chosen, scale=0.01, rate_factor=lambda step: (step + 1) / 4)
+        for step, uphill in enumerate([1.0] * 8 if toy.spec.finds_its_rate else [1.0, 30.0, -1.0, 0.0, 0.0]):
+            toy.take([step], uphill=uphill)
+        results.append(toy.values())
+    assert changed(*results)
+
+
+def _with(settings: OptimizerSettings, path: str, value: Any) -> OptimizerSettings:
+    tree = settings.model_dump()
+    *folders, name = path.split(".")
+    inner = tree
+    for folder in folders:
+        inner = inner[folder]
+    inner[name] = value
+    return type(settings).model_validate(tree)
