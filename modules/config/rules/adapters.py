@@ -73,7 +73,7 @@ def max_norm(config: Config) -> Iterator[Problem]:
     if config.training.trains != "adapter" or max_norm_of(config.adapter) is None:
         return
     spec = optimizer_spec(config.training.optimizer)
-    if spec.has_evaluation_mode:
+    if spec.has_evaluation_mode(config.training.optimizer):
         yield Problem(
             "adapter.max_norm",
             f"{spec.label} derives the weights from averages of its own, which a limit of the norm would not reach.",
