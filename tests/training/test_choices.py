@@ -214,6 +214,10 @@ BESIDE: dict[str, dict[str, Any]] = {
     "data.bucket_aspect_ratios": {"data.bucket_step_px": 8},
     "data.partial_batches": {"training.batch_size": 2, "concepts.0.repeats": 3.0},
     **{f: {"training.method": SHORT_CHAIN} for f in ("training.method.gradient_truncation", "training.method.loss")},
+    **{
+        f: {"training.loss.huber_strength": 1.0, "training.loss.huber_delta": 0.3}
+        for f in ("training.loss.huber_schedule", "training.loss.huber_form")
+    },
     "training.method.advantage": {"training.method": SHORT_DDPO, "training.accumulation_steps": 3},
     "training.method.reward_sum": {
         "training.method": SHORT_GRPO,
@@ -253,6 +257,8 @@ ALONE = {
     *(("reward.models.0.kind", name) for name, spec in REWARDS.items() if not spec.is_differentiable),
 }
 ELSEWHERE = {
+    "training.loss.scaler",  # the batch here has one image: see test_losses
+    "training.learning_rate_scaler",  # as above
     "training.noise.distribution",  # each is drawn in test_timesteps, one in a run of test_noise_settings
     "training.noise.stratification",  # as above
     "training.method.held_out_reward",  # measures and never trains, whoever it is: see test_judges
