@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from modules.config.schema import Config
 from modules.settings.field import FieldRecord
-from ui.forms.records import Group, variant_records
+from ui.forms.records import Group, records_beside
 from ui.forms.visibility import is_out_of_reach
 from ui.pages.catalogue import PAGES, groups_on
 
@@ -51,5 +51,5 @@ def _all_fields(config: Config) -> Iterator[tuple[FieldRecord, Match]]:
 def _records(config: Config, group: Group) -> Iterator[FieldRecord]:
     """Yield the fields of a group, without unsupported ones."""
     for record in group.records:
-        inner = variant_records(config, record) if record.kind == "section" else ()
+        inner = records_beside(config, record) if record.kind == "section" else ()
         yield from (r for r in (record, *inner) if not is_out_of_reach(config, r))

@@ -20,13 +20,23 @@ def is_shown(config: Config, record: FieldRecord, *, show_advanced: bool) -> boo
     An advanced field that is not at its default is always shown, so that nothing that affects the run is hidden.
     A field that is not supported yet is shown only if a file sets it, and a choice only if it has several options.
     """
-    if not is_relevant(config, record):
+    if not is_reachable(config, record):
         return False
     if record.setting.not_yet_choices and len(offered(record, name_of(_value(config, record.path)))) == 1:
         return False
     if record.setting.not_yet:
         return not is_default(config, record)
     return show_advanced or record.setting.level == "basic" or not is_default(config, record)
+
+
+def is_reachable(config: Config, record: FieldRecord) -> bool:
+    """Return whether the field applies: its condition holds, as do those of the field it depends on and of its choice."""
+    if not is_relevant(config, record):
+        return False
+    condition = record.setting.applies_when
+    above = [record.path.rpartition(".")[0], *([condition_path(record, condition)] if condition else [])]
+    others = [found for path in above if (found := record_at(config, path)) is not None]
+    return all(is_reachable(config, other) for other in others)
 
 
 def offered(record: FieldRecord, chosen: str) -> Mapping[str, str]:
