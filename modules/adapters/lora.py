@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from modules.adapters.max_norm import MaxNorm
 from modules.adapters.ranks import ALL_ALIKE
 from modules.adapters.settings import (
     AN_ADAPTER,
@@ -72,6 +73,7 @@ class Lora(Section):
     layers_regex: LayerPatterns = False
     dtype: WeightType = "float32"
     bundle_embeddings: Bundle = True
+    max_norm: MaxNorm = None
     decompose: Decompose = False
     decompose_norm_eps: DecomposeEps = True
     decompose_output_axis: DecomposeOutputAxis = True

@@ -292,7 +292,7 @@ def test_the_host_waits_for_no_gradient(settings: OptimizerSettings, monkeypatch
         toy.step(2)
     assert have_moved(before, toy.values()) == [True] * 3
     assert reads.count == 0
-    assert lists == [2], "loss and gradient norm, together, at the end of the step"
+    assert lists == [3], "the loss, the gradient norm and that of the unit, together, at the end of the step"
 
 
 def test_gradients_from_two_threads_update_one_after_the_other() -> None:

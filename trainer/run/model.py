@@ -18,7 +18,7 @@ from modules.adapters.settings import AdapterSettings, adapter_layers
 from modules.adapters.start import Start, divided, read_content, write_content
 from modules.adapters.stored import read_adapter
 from modules.adapters.targets import target_layers
-from modules.config.method_facts import copies_originals
+from modules.config.method_facts import copies_originals, rate_factor_of
 from modules.config.schema import Config
 from modules.config.sections.model import Model
 from modules.config.sections.model import Part as PartSettings
@@ -165,8 +165,9 @@ def load_model(
     else:
         adapters = _attach(family, config.adapter, config.part, start, run_seed=config.general.seed)
         parameters = {adapter.part: adapter.parameters() for adapter in adapters}
+    rate, factor = config.training.learning_rate, rate_factor_of(config)
     groups = [
-        _unit(family.parts[name], p, config.part(name), config.training.learning_rate, _ratios(config, p))
+        _unit(family.parts[name], p, config.part(name), rate, factor, _ratios(config, p))
         for name, p in parameters.items()
     ]
     family.set_memory(
@@ -301,14 +302,18 @@ def _unit(
     parameters: dict[str, torch.nn.Parameter],
     settings: PartSettings,
     learning_rate: float,
+    factor: float,
     rate_ratios: Mapping[str, float],
 ) -> TrainGroup:
-    """Return the training unit of a part or its adapter, with the part's name and settings."""
+    """Return the training unit of a part or its adapter, with the part's name and settings.
+
+    `factor` is that of the learning rate scaler.
+    """
     own = settings.learning_rate
     return TrainGroup(
         part.spec.name,
         parameters,
-        learning_rate if own is None else own,
+        (learning_rate if own is None else own) * factor,
         module=part.module,
         part=part.spec.name,
         label=part.spec.label,

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Literal, Union
 
 from annotated_types import Ge, Gt, Le
 
-from modules.config.sections.loss import SCALER_LABELS, Loss, Scaler
+from modules.config.sections.loss import Loss
 from modules.config.sections.method import MethodSettings
 from modules.config.sections.noise import Noise
 from modules.families.attention import attention_labels
 from modules.objectives.registry import METHODS, method_labels
 from modules.optim.registry import DEFAULT_OPTIMIZER, OPTIMIZERS
+from modules.optim.scaling import SCALER_LABELS, Scaler
 from modules.optim.schedule_registry import DEFAULT_SCHEDULE, SCHEDULES
 from modules.optim.schedule_spec import ScheduleSettings
 from modules.optim.spec import OptimizerSettings
@@ -173,7 +174,6 @@ class Training(Section):
             group="Learning",
             level="advanced",
             choice_labels=SCALER_LABELS,
-            not_yet_choices=frozenset(SCALER_LABELS) - {"none"},
         ),
     ] = "none"
     optimizer: Annotated[
