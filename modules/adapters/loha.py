@@ -64,8 +64,6 @@ class Loha(Section):
     layers: Layers = "attention_mlp"
     custom_layers: LayerNames = ""
     layers_regex: LayerPatterns = False
-    dtype: WeightType = "float32"
-    bundle_embeddings: Bundle = True
     decompose: Decompose = False
     decompose_norm_eps: DecomposeEps = True
     decompose_output_axis: DecomposeOutputAxis = True
@@ -79,6 +77,8 @@ class Loha(Section):
             applies_when=AN_ADAPTER,
         ),
     ] = False
+    dtype: WeightType = "float32"
+    bundle_embeddings: Bundle = True
 
 
 def factor_shapes(settings: Loha, weight: Shape) -> dict[str, Shape]:

@@ -65,8 +65,6 @@ class Lokr(Section):
     layers: Layers = "attention_mlp"
     custom_layers: LayerNames = ""
     layers_regex: LayerPatterns = False
-    dtype: WeightType = "float32"
-    bundle_embeddings: Bundle = True
     factor: Annotated[
         int,
         Ge(-1),
@@ -123,6 +121,8 @@ class Lokr(Section):
             applies_when=AN_ADAPTER,
         ),
     ] = True
+    dtype: WeightType = "float32"
+    bundle_embeddings: Bundle = True
 
 
 def factorization(size: int, factor: int = -1) -> tuple[int, int]:

@@ -113,7 +113,7 @@ class Oft(Section):
         Setting(
             "Dropout",
             "The probability that a block is not rotated in a step.",
-            group="Adapter",
+            group="Regularization",
             level="advanced",
             applies_when=AN_ADAPTER,
         ),

@@ -41,7 +41,7 @@ Dropout = Annotated[
     Setting(
         "Dropout",
         "The probability of dropping each of the adapter's inputs.",
-        group="Adapter",
+        group="Regularization",
         applies_when=AN_ADAPTER,
         level="advanced",
     ),
@@ -79,7 +79,7 @@ LayerRanksText = Annotated[
         "Ranks of their own for layers, one per line: a part of the layers' names = rank, or = rank:alpha. For example "
         "down_blocks = 8, or attn2 = 32:16. After re: a name is a regular expression. The first line that takes a "
         "layer counts, before the rank of convolutions. Without an alpha the strength is that of the other layers.",
-        group="Adapter",
+        group="Layers",
         level="advanced",
         applies_when=AN_ADAPTER,
         multiline=True,
@@ -104,7 +104,7 @@ RankDropout = Annotated[
         "Rank dropout",
         "The probability of dropping each rank of a layer's adapter, for each image of its own. LoHa and LoKr drop "
         "outputs of their product instead.",
-        group="Adapter",
+        group="Regularization",
         applies_when=AN_ADAPTER,
         level="advanced",
     ),
@@ -116,7 +116,7 @@ ModuleDropout = Annotated[
     Setting(
         "Module dropout",
         "The probability of leaving out the whole adapter of a layer in a step.",
-        group="Adapter",
+        group="Regularization",
         applies_when=AN_ADAPTER,
         level="advanced",
     ),
@@ -172,7 +172,7 @@ Layers = Annotated[
         "Which layers of the UNet get an adapter: those of the attention blocks, only the attention "
         "itself, those of all blocks, every linear and convolution layer, or those you name. Text encoders always get "
         "all.",
-        group="Adapter",
+        group="Layers",
         applies_when=AN_ADAPTER,
         level="advanced",
         choice_labels=PRESET_LABELS,
@@ -183,7 +183,7 @@ LayerNames = Annotated[
     Setting(
         "Layer names",
         "Parts of layer names, separated by commas: a layer gets an adapter if its name contains one of them.",
-        group="Adapter",
+        group="Layers",
         level="advanced",
         applies_when=When("layers", ("custom",)),
     ),
@@ -193,7 +193,7 @@ LayerPatterns = Annotated[
     Setting(
         "Use regular expressions",
         "Treats the layer names as regular expressions, each of which may match anywhere in a name.",
-        group="Adapter",
+        group="Layers",
         level="advanced",
         applies_when=When("layers", ("custom",)),
     ),
@@ -203,7 +203,7 @@ StartFrom = Annotated[
     Setting(
         "Start from",
         "An adapter file to continue training from. Its layers keep the rank that they have in it.",
-        group="Adapter",
+        group="Starting point",
         level="advanced",
         applies_when=AN_ADAPTER,
         path_kind="file",
@@ -216,7 +216,7 @@ OtherLayers = Annotated[
         "Other layers",
         "What becomes of layers in the file to start from that this run does not train, such as those of text encoders "
         "in a run of the UNet. Kept as they are, they act in the run and are written again; or they are left out.",
-        group="Adapter",
+        group="Starting point",
         level="advanced",
         applies_when=AN_ADAPTER,
         choice_labels={"keep": "Keep as they are", "leave_out": "Leave out"},

@@ -89,9 +89,11 @@ def test_labels_are_unique_within_their_group() -> None:
 def test_a_condition_names_a_sibling_and_a_value_it_can_have(record: FieldRecord) -> None:
     when = record.setting.applies_when
     assert when is not None
-    sibling = by_path(f"{record.path.rpartition('.')[0]}.{when.path}" if "." not in when.path else when.path)
-    for value in when.is_any_of:
-        assert value in (sibling.choices or (True, False))
+    for one in when.alternatives:
+        sibling = by_path(f"{record.path.rpartition('.')[0]}.{one.path}" if "." not in one.path else one.path)
+        assert one.is_set == (sibling.kind in ("int", "float", "list"))
+        for value in one.is_any_of:
+            assert value in (sibling.choices or (True, False))
 
 
 class Apple(Section):

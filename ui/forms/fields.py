@@ -11,10 +11,10 @@ from typing import get_args
 from modules.settings.every import Unit
 from modules.settings.field import FieldRecord
 from modules.system.paths import from_root
+from modules.system.problem import Problem
 from ui.context import Context
 from ui.documents import as_config_path
 from ui.forms.binding import Binding, ChoiceBinding, EveryBinding, FlagBinding, TextBinding
-from ui.forms.field_problems import field_problem
 from ui.forms.values import display
 from ui.forms.visibility import not_yet_words
 from ui.widgets.controls import Button, Choice, Switch
@@ -61,7 +61,7 @@ def tip_of(context: Context, record: FieldRecord) -> str:
     if record.allowed and not record.choices:
         lines.append(f"Range: {record.allowed}{f' {setting.unit}' if setting.unit else ''}")
     lines.append(f"Default: {display(record, record.default)}")
-    if context.form.differs(record.path):
+    if context.form.was_loaded(record.path) and context.form.differs(record.path):
         lines.append(f"As loaded: {display(record, context.form.loaded_value(record.path))}")
     if record.kind == "every" or setting.unit == "steps":
         lines.append(_A_STEP)
@@ -201,10 +201,8 @@ class Row:
         self.control = make_control(master, context, record)
         self._reason: Text | None = None
         self._master = master
-        # The problems of a variant's field may depend on its other fields.
-        watched = {record.path, *([record.path.rpartition(".")[0]] if is_inner else [])}
-        self._is_inner = is_inner
-        self._unwatch = [context.form.watch(path, self.refresh) for path in sorted(watched)]
+        self._unwatch = context.form.watch(record.path, self.refresh)
+        self._shown_problem: Problem | None = None
         self.refresh()
 
     @property
@@ -225,13 +223,22 @@ class Row:
         """Mark the row if the value differs from the loaded one or the entry is invalid."""
         form, path = self._context.form, self.record.path
         draft = form.draft(path)
-        problem = draft.problem.message if draft else field_problem(form.config, path) if self._is_inner else ""
-        self._mark.recolour("error" if problem else "accent" if form.differs(path) else "card")
-        self.control.mark_invalid(bool(problem))
-        if problem:
-            self._show_note(problem, "error")
+        self._shown_problem = found = draft.problem if draft else self._context.field_problems.at(path)
+        is_error = found is not None and found.severity == "error"
+        self._mark.recolour("error" if is_error else "accent" if form.is_edited(self.record) else "card")
+        self.control.mark_invalid(is_error)
+        if waiting := not_yet_words(form.config, self.record):
+            self._show_note(waiting, "muted")
+        elif found is not None:
+            self._show_note(found.message if draft else f"{found.message} {found.advice}".strip(), found.severity)
         else:
-            self._show_note(not_yet_words(form.config, self.record), "muted")
+            self._show_note("", "muted")
+
+    def refresh_problem(self) -> None:
+        """Show the problem that the rules find now."""
+        if self._context.form.draft(self.record.path) is None:
+            if self._context.field_problems.at(self.record.path) != self._shown_problem:
+                self.refresh()
 
     def set_shown(self, is_shown: bool) -> None:
         """Show or hide the row."""
@@ -256,8 +263,7 @@ class Row:
 
     def close(self) -> None:
         """Destroy the widgets and unsubscribe from the model."""
-        for unwatch in self._unwatch:
-            unwatch()
+        self._unwatch()
         self.control.binding.close()
         for widget in (self._mark, self._label, self.control.frame, self._reason):
             if widget is not None:

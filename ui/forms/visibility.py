@@ -34,7 +34,9 @@ def is_reachable(config: Config, record: FieldRecord) -> bool:
     if not is_relevant(config, record):
         return False
     condition = record.setting.applies_when
-    above = [record.path.rpartition(".")[0], *([condition_path(record, condition)] if condition else [])]
+    above = [record.path.rpartition(".")[0]]
+    if condition is not None and condition.otherwise is None:
+        above.append(condition_path(record, condition))
     others = [found for path in above if (found := record_at(config, path)) is not None]
     return all(is_reachable(config, other) for other in others)
 
@@ -68,7 +70,8 @@ def is_out_of_reach(config: Config, record: FieldRecord) -> bool:
     switch = record_at(config, condition_path(record, condition))
     if switch is None:
         return False
-    needs_what_is_not_there = set(map(str, condition.is_any_of)) <= switch.setting.not_yet_choices
+    needed = set(map(str, condition.is_any_of))
+    needs_what_is_not_there = bool(needed) and needed <= switch.setting.not_yet_choices
     return needs_what_is_not_there or is_out_of_reach(config, switch)
 
 
