@@ -15,6 +15,7 @@ from modules.system.problem import Problem
 from ui.context import Context
 from ui.documents import as_config_path
 from ui.forms.binding import Binding, ChoiceBinding, EveryBinding, FlagBinding, TextBinding
+from ui.forms.chooser import LONG_MENU, open_chooser
 from ui.forms.values import display
 from ui.forms.visibility import not_yet_words
 from ui.widgets.controls import Button, Choice, Switch
@@ -153,6 +154,8 @@ def _switch(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
 def _choice(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
     variable = TextVar(master=master)
     choice = Choice(master, context.theme, variable, record.choices)
+    if len(record.choices) > LONG_MENU:
+        choice.open_instead = lambda: open_chooser(context, record, variable.set)
     binding = ChoiceBinding(context.form, record, variable, choice.set_choices)
     return Control(choice, binding, choice.focus_ring, _nothing)
 
@@ -236,9 +239,9 @@ class Row:
 
     def refresh_problem(self) -> None:
         """Show the problem that the rules find now."""
-        if self._context.form.draft(self.record.path) is None:
-            if self._context.field_problems.at(self.record.path) != self._shown_problem:
-                self.refresh()
+        form, path = self._context.form, self.record.path
+        if form.draft(path) is None and self._context.field_problems.at(path) != self._shown_problem:
+            self.refresh()
 
     def set_shown(self, is_shown: bool) -> None:
         """Show or hide the row."""

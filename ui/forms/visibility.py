@@ -30,7 +30,7 @@ def is_shown(config: Config, record: FieldRecord, *, show_advanced: bool) -> boo
 
 
 def is_reachable(config: Config, record: FieldRecord) -> bool:
-    """Return whether the field applies: its condition holds, as do those of the field it depends on and of its choice."""
+    """Return whether the field applies: its condition holds, and so do those of the fields it depends on."""
     if not is_relevant(config, record):
         return False
     condition = record.setting.applies_when

@@ -11,7 +11,6 @@ from modules.objectives.losses.registry import LOSSES
 from modules.optim.scaling import SCALER_LABELS, Scaler
 from modules.settings.field import Section, Setting, When, one_of
 
-
 _WITH_DELTA = When("huber_strength", is_set=True, otherwise=When("smooth_l1_strength", is_set=True))
 
 
