@@ -106,6 +106,9 @@ class Oft(Section):
             applies_when=When("rotates", ("outputs",)),
         ),
     ] = False
+    layers: Layers = "attention_mlp"
+    custom_layers: LayerNames = ""
+    layers_regex: LayerPatterns = False
     dropout: Annotated[
         float,
         Ge(0),
@@ -121,9 +124,6 @@ class Oft(Section):
     module_dropout: ModuleDropout = 0.0
     start_from: StartFrom = ""
     other_layers: OtherLayers = "keep"
-    layers: Layers = "attention_mlp"
-    custom_layers: LayerNames = ""
-    layers_regex: LayerPatterns = False
     dtype: WeightType = "float32"
     bundle_embeddings: Bundle = True
 

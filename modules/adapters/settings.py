@@ -82,6 +82,7 @@ LayerRanksText = Annotated[
         group="Layers",
         level="advanced",
         applies_when=AN_ADAPTER,
+        empty_means="the rank above for all layers",
         multiline=True,
     ),
 ]
@@ -218,7 +219,7 @@ OtherLayers = Annotated[
         "in a run of the UNet. Kept as they are, they act in the run and are written again; or they are left out.",
         group="Starting point",
         level="advanced",
-        applies_when=AN_ADAPTER,
+        applies_when=When("start_from", is_set=True),
         choice_labels={"keep": "Keep as they are", "leave_out": "Leave out"},
     ),
 ]

@@ -120,10 +120,10 @@ def in_force(config: Config, record: FieldRecord) -> Config:
         return config
     path = condition_path(record, condition)
     if (waited_for := next((r for r in records_of(Config) if r.path == path), None)) is not None:
-        if waited_for.setting.not_yet:
-            return config
         config = in_force(config, waited_for)
-    return with_value(config, path, 1 if condition.is_set else condition.is_any_of[-1])
+    if condition.is_set:
+        return with_value(config, path, 1) if isinstance(get_path(config, path), int | float) else config
+    return with_value(config, path, condition.is_any_of[-1])
 
 
 def choices_of(config: Config) -> Iterator[tuple[Config, FieldRecord, str]]:

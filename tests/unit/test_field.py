@@ -93,7 +93,7 @@ def test_a_condition_names_a_sibling_and_a_value_it_can_have(record: FieldRecord
     assert when is not None
     for one in when.alternatives:
         sibling = by_path(f"{record.path.rpartition('.')[0]}.{one.path}" if "." not in one.path else one.path)
-        assert one.is_set == (sibling.kind in ("int", "float", "list"))
+        assert one.is_set == (sibling.kind in ("int", "float", "text", "list"))
         for value in one.is_any_of:
             assert value in (sibling.choices or (True, False))
 

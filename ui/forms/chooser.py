@@ -11,7 +11,7 @@ from ui.widgets.search_window import Rows, SearchWindow
 from ui.widgets.table import Column
 
 LONG_MENU = 20  # more choices than this are chosen here
-_SIZE = (760, 560)
+_SIZE = (900, 600)
 
 
 class Chooser(SearchWindow):
@@ -25,7 +25,7 @@ class Chooser(SearchWindow):
             context.root,
             context.theme,
             f"Choose: {record.label}",
-            (Column("#0", record.label, 190), Column("about", "About", 540, is_stretched=True)),
+            (Column("#0", record.label, 190), Column("about", "About", 660, is_stretched=True)),
             hint="Search names and descriptions",
             search=self._find,
             take=lambda index: choose(self.names[index]),

@@ -19,8 +19,8 @@ from ui.forms.chooser import LONG_MENU, open_chooser
 from ui.forms.values import display
 from ui.forms.visibility import not_yet_words
 from ui.widgets.controls import Button, Choice, Switch
-from ui.widgets.entry import Entry
-from ui.widgets.panel import Panel, Text
+from ui.widgets.entry import Entry, hint_width
+from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.textarea import TextArea
 from ui.widgets.variables import FlagVar, TextVar
 
@@ -83,7 +83,7 @@ def _number(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
     variable = TextVar(master=frame)
     hint = record.setting.empty_means if record.optional else ""
     width = NUMBER_WIDTH + 60 if hint or record.kind in ("int_list", "resolutions") else NUMBER_WIDTH
-    entry = Entry(frame, context.theme, variable, width=width, placeholder=hint)
+    entry = Entry(frame, context.theme, variable, width=max(width, hint_width(context.theme, hint)), placeholder=hint)
     entry.pack(side="left")
     if record.setting.unit:
         Text(frame, context.theme, record.setting.unit, role="small", colour="muted", on="card").pack(
@@ -140,7 +140,7 @@ def _browse(context: Context, record: FieldRecord) -> None:
 
 def _text_area(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
     variable = TextVar(master=master)
-    area = TextArea(master, context.theme, variable)
+    area = TextArea(master, context.theme, variable, placeholder=record.setting.empty_means)
     binding = TextBinding(context.form, record, variable)
     return Control(area, binding, area.text.focus_set, area.mark_invalid)
 
@@ -202,7 +202,7 @@ class Row:
         self._mark = Panel(master, theme, "card", width=theme.px(3))
         self._label = Text(master, theme, record.label, colour="label", on="card", wrap_px=150)
         self.control = make_control(master, context, record)
-        self._reason: Text | None = None
+        self._reason: WrappedText | None = None
         self._master = master
         self._unwatch = context.form.watch(record.path, self.refresh)
         self._shown_problem: Problem | None = None
@@ -288,8 +288,11 @@ class Row:
             return
         theme = self._context.theme
         if self._reason is None:
-            self._reason = Text(self._master, theme, role="small", colour=colour, on="card", wrap_px=260)
+            self._reason = WrappedText(self._master, theme, role="small", colour=colour, on="card")
         self._reason.set_text(text)
         self._reason.recolour(colour)
         if self.is_shown:
-            self._reason.grid(row=self._line + 1, column=2, sticky="w", pady=(0, theme.px(4)))
+            inset = (self._indent, 0)
+            self._reason.grid(
+                row=self._line + 1, column=1, columnspan=2, sticky="ew", padx=inset, pady=(0, theme.px(6))
+            )
