@@ -64,9 +64,10 @@ LayerRanksText = Annotated[
         "Ranks of their own for layers, one per line: a part of the layers' names = rank, or = rank:alpha. For example "
         "down_blocks = 8, or attn2 = 32:16. After re: a name is a regular expression. The first line that takes a "
         "layer counts, before the rank of convolutions. Without an alpha the strength is that of the other layers.",
-        group="Adapter",
+        group="Layers",
         level="advanced",
         applies_when=AN_ADAPTER,
+        empty_means="the rank above for all layers",
         multiline=True,
     ),
 ]
