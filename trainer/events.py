@@ -196,6 +196,7 @@ class ValidationFinished:
 
     `weighted_loss` is the same overall, weighted like the training loss. `best_loss` and `best_step` are the lowest
     plain loss of the run so far, this one included; a measurement before the first step does not count.
+    `metrics` are further means over the images, by name (`modules/objectives/metrics.py`): those of reconstructions.
     """
 
     may_coalesce: ClassVar[bool] = False
@@ -207,6 +208,7 @@ class ValidationFinished:
     weighted_loss: float | None = None
     best_loss: float | None = None
     best_step: int | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def is_best(self) -> bool:

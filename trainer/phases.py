@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from modules.config.method_facts import learns_from, method_of
+from modules.config.method_facts import data_in_use, learns_from, method_of, trained_parts, trains_on_pixels
 from modules.config.schema import Config
 from modules.families.registry import FAMILIES
 from modules.families.spec import FamilySpec, Role
@@ -31,7 +31,8 @@ class PhaseFacts:
     """The facts of a run that decide which parts a phase needs.
 
     They are the caches in use, the trained parts, and whether a training step samples images (`samples_to_learn`) and
-    decodes them, and whether it needs the latents of images (`reads_images`).
+    decodes them, and whether it needs the latents of images (`reads_images`). With
+    `needs_only_trained`, training and validation need no part but the trained ones.
     """
 
     has_latent_cache: bool
@@ -39,19 +40,22 @@ class PhaseFacts:
     trained_parts: frozenset[str]
     samples_to_learn: bool = False
     reads_images: bool = True
+    needs_only_trained: bool = False
 
 
 def phase_facts(config: Config) -> PhaseFacts:
     """Return the facts of a config that decide which parts a phase needs."""
     spec = FAMILIES[config.model.family]
-    trained = frozenset(p.name for p in spec.trainable_parts if config.part(p.name).train)
+    trained = frozenset(p.name for p in trained_parts(config))
+    data = data_in_use(config)
     trains_text_encoder = any(p.role == "text_encoder" and p.name in trained for p in spec.parts)
     return PhaseFacts(
-        has_latent_cache=config.data.latent_cache,
-        has_text_cache=config.data.text_cache and not trains_text_encoder,
+        has_latent_cache=data.latent_cache,
+        has_text_cache=data.text_cache and not trains_text_encoder,
         trained_parts=trained,
         samples_to_learn=method_of(config).samples_images,
         reads_images=learns_from(config) != "prompts",
+        needs_only_trained=trains_on_pixels(config),
     )
 
 
@@ -62,6 +66,8 @@ def needed_parts(phase: str, spec: FamilySpec, facts: PhaseFacts) -> frozenset[s
     images also decodes them while it trains. Trained parts stay on the training device with their optimizer state.
     """
     roles = _TABLE.get(phase)
+    if roles is None and facts.needs_only_trained:
+        return facts.trained_parts
     if roles is None:
         roles = frozenset[Role]({"denoiser"})
         decodes = phase == TRAIN and facts.samples_to_learn

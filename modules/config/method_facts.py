@@ -2,35 +2,61 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from modules.config.schema import Config
+from modules.config.sections.data import Data
+from modules.config.sections.training import method_in_use
 from modules.estimate.step_passes import StepPasses, passes_of_step
 from modules.families.registry import FAMILIES
-from modules.objectives.registry import METHODS
+from modules.families.spec import PartSpec
 from modules.objectives.spec import LearnsFrom, MethodSpec, RolloutFacts
 from modules.optim.scaling import rate_factor
 from modules.rewards.selection import ScorersInUse, scorers_in_use
 
 
 def method_of(config: Config) -> MethodSpec:
-    """Return the record of a config's method."""
-    return METHODS[config.training.method.name]
+    """Return the record of a config's method: that of its training target, or the chosen one."""
+    return method_in_use(config.training)[0]
+
+
+def settings_of_method(config: Config) -> Any:
+    """Return the settings of a config's method, which the callables of its record take."""
+    return method_in_use(config.training)[1]
+
+
+def trains_on_pixels(config: Config) -> bool:
+    """Return whether the batches of the method are images: it needs no captions, and no cache."""
+    return method_of(config).trains_on == "pixels"
+
+
+def data_in_use(config: Config) -> Data:
+    """Return the data settings with the caches that the run uses: none for a method that trains on pixels."""
+    if not trains_on_pixels(config):
+        return config.data
+    return config.data.model_copy(update={"latent_cache": False, "text_cache": False})
+
+
+def trained_parts(config: Config) -> tuple[PartSpec, ...]:
+    """Return the parts that the run trains, in the order of the window."""
+    return tuple(p for p in config.family_parts if p.trainable and config.part(p.name).train)
 
 
 def rollout_of(config: Config) -> RolloutFacts | None:
     """Return how the method samples during training, or None if it does not."""
     rollout = method_of(config).rollout
-    return None if rollout is None else rollout(config.training.method)
+    return None if rollout is None else rollout(settings_of_method(config))
 
 
 def scorers_of(config: Config) -> ScorersInUse | None:
     """Return the reward models of a run, or None if the method needs none."""
     held_out = method_of(config).held_out_reward
-    return None if held_out is None else scorers_in_use(config.reward.models, held_out(config.training.method))
+    return None if held_out is None else scorers_in_use(config.reward.models, held_out(settings_of_method(config)))
 
 
 def learns_from(config: Config) -> LearnsFrom:
     """Return what the method needs of a concept: images, pairs of images, or only prompts."""
-    return method_of(config).learns_from(config.training.method)
+    return method_of(config).learns_from(settings_of_method(config))
 
 
 def images_per_pass(config: Config) -> int:
@@ -46,7 +72,7 @@ def step_passes(config: Config) -> StepPasses:
     return passes_of_step(
         training.batch_size * training.accumulation_steps,
         rollout=rollout_of(config),
-        sampled_share=method.sampled_share(training.method),
+        sampled_share=method.sampled_share(settings_of_method(config)),
         images_per_pass=2 if learns_from(config) == "pairs" else 1,
         has_reference=uses_prior(config) or keeps_reference_copy(config),
         steps_per_group=steps_per_group(config),
@@ -56,7 +82,7 @@ def step_passes(config: Config) -> StepPasses:
 
 def uses_prior(config: Config) -> bool:
     """Return whether training steps need predictions of the original model, before any training."""
-    if method_of(config).needs_reference(config.training.method):
+    if method_of(config).needs_reference(settings_of_method(config)):
         return True
     if learns_from(config) == "prompts":  # its images are sampled: no mask and no concept needs the original model
         return False
@@ -74,24 +100,24 @@ def copies_originals(config: Config) -> bool:
     the base model, without any adapter.
     """
     if config.training.trains != "full" and config.adapter.start_from.strip():
-        return method_of(config).needs_reference(config.training.method)
+        return method_of(config).needs_reference(settings_of_method(config))
     return uses_prior(config) and config.training.trains == "full"
 
 
 def keeps_reference_copy(config: Config) -> bool:
     """Return whether training keeps a copy of the trained weights as they were at a later step."""
-    return method_of(config).keeps_reference_copy(config.training.method)
+    return method_of(config).keeps_reference_copy(settings_of_method(config))
 
 
 def trains_on_reward(config: Config) -> bool:
     """Return whether the method trains on the scores of reward models."""
     method = method_of(config)
-    return method.needs_reward_models and method.trains_on_reward(config.training.method)
+    return method.needs_reward_models and method.trains_on_reward(settings_of_method(config))
 
 
 def steps_per_group(config: Config) -> int:
     """Return how many optimizer steps are made from one accumulation group of the loader."""
-    return method_of(config).steps_per_group(config.training.method)
+    return method_of(config).steps_per_group(settings_of_method(config))
 
 
 def rate_factor_of(config: Config) -> float:
@@ -106,7 +132,7 @@ def rate_factor_of(config: Config) -> float:
 
 def reports(config: Config, metric: str) -> bool:
     """Return whether the method reports a metric with its settings, such as "kl"."""
-    return metric in method_of(config).reports(config.training.method)
+    return metric in method_of(config).reports(settings_of_method(config))
 
 
 def seeds_per_measured_prompt(config: Config) -> int:

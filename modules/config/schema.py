@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from modules.adapters.registry import DEFAULT, adapter_labels, adapters_not_yet, default_settings, settings_union
@@ -21,6 +22,7 @@ from modules.config.sections.reward import Reward
 from modules.config.sections.training import Training
 from modules.data.concept import Concept
 from modules.families.registry import FAMILIES
+from modules.families.spec import PartSpec
 from modules.settings.field import MapKey, Section, Setting, variants
 
 if TYPE_CHECKING:
@@ -87,7 +89,15 @@ class Config(Section):
 
     def map_keys(self, field_name: str) -> Sequence[MapKey]:
         """Return the parts of the model's family; each has settings, also where the file contains none."""
-        return FAMILIES[self.model.family].parts if field_name == "parts" else ()
+        return self.family_parts if field_name == "parts" else ()
+
+    @property
+    def family_parts(self) -> tuple[PartSpec, ...]:
+        """The parts of the model's family, trainable as the training target has it: of a VAE only the VAE is."""
+        parts = FAMILIES[self.model.family].parts
+        if self.training.trains != "vae":
+            return parts
+        return tuple(replace(part, trainable=part.role == "vae") for part in parts)
 
     def part(self, name: str) -> Part:
         """Return the settings of one part of the model; the defaults if the file contains none."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from modules.config.method_facts import method_of
+from modules.config.method_facts import method_of, settings_of_method
 from modules.config.schema import Config
 from modules.config.sections.noise import timestep_sampling_of
 from modules.families.registry import FAMILIES
@@ -30,6 +30,6 @@ def timestep_preview(config: Config, total_steps: int = 0) -> BarPreview:
     caption = f"How often each timestep is trained; the average is {middle * _NUM_TIMESTEPS:.0f}"
     if sampling.is_dynamic:
         caption += f" at {side_px:,} px"
-    if not method_of(config).adds_noise(config.training.method):
+    if not method_of(config).adds_noise(settings_of_method(config)):
         caption = f"{method_of(config).label} does not use these settings"
     return BarPreview(bars, 1 / _NUM_BARS, "0: clean image", f"{_NUM_TIMESTEPS - 1}: noise", f"{caption}.")

@@ -48,6 +48,8 @@ class Batch:
     `empty_for` is empty, or has the indices of the text encoders that get the empty prompt for each image; then
     `conditioning` has one more entry at the end, that of the empty prompt.
     `inpainting` is None except for inpainting models.
+    `pixels_B3PP`, float32 in [-1, 1], are the images themselves for a method that trains on pixels: then the latents
+    are zeros, there is no conditioning, and the masks have the size of the images. None otherwise.
     """
 
     latents_BCHW: torch.Tensor
@@ -70,6 +72,7 @@ class Batch:
     same_pairs: tuple[bool, ...] = ()
     group_start: int = 0
     inpainting: InpaintingInputs | None = None
+    pixels_B3PP: torch.Tensor | None = None
 
     @property
     def num_samples(self) -> int:

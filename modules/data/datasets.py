@@ -22,7 +22,8 @@ from modules.system.paths import from_root
 class DatasetSettings:
     """The settings that determine a run's images, their sizes and its steps: its enabled concepts, and numbers.
 
-    Without `reads_images`, of training images only captions and sizes are used.
+    Without `reads_images`, of training images only captions and sizes are used. With `reads_pixels`, images are
+    delivered as they are, without latents and captions.
     """
 
     concepts: tuple[Concept, ...]
@@ -34,6 +35,7 @@ class DatasetSettings:
     partial_batches: PartialBatches = "keep"
     wanted: WantedCompanions = NO_COMPANIONS
     reads_images: bool = True
+    reads_pixels: bool = False
 
     def plans_of(self, dataset: Dataset, *, is_validation: bool = False) -> EpochPlans:
         """Return the plan of every epoch over a dataset; one for validation always keeps partial batches."""

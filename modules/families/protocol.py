@@ -49,6 +49,18 @@ class PartMemory:
     compilation: Compilation | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """The normal distribution of the latents of images, as the VAE encodes them: float32, unscaled, (B, C, H, W).
+
+    `scale` is the VAE's scaling factor: latents elsewhere in the program are scaled by it.
+    """
+
+    means_BCHW: torch.Tensor
+    log_variances_BCHW: torch.Tensor
+    scale: float
+
+
 class ModelFamily(Protocol):
     """A loaded model of some family."""
 
@@ -70,6 +82,10 @@ class ModelFamily(Protocol):
 
     def encode_images(self, images_B3PP: torch.Tensor) -> torch.Tensor:
         """Return the latents of images in [-1, 1]: the VAE's mean, scaled, (B, C, H, W)."""
+        ...
+
+    def posterior(self, images_B3PP: torch.Tensor) -> Posterior:
+        """Return the distribution of the latents of images in [-1, 1], with gradients."""
         ...
 
     def decode(self, latents_BCHW: torch.Tensor) -> torch.Tensor:

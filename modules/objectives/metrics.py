@@ -45,6 +45,20 @@ METRICS: Mapping[str, Metric] = {
             "The learning rate that the optimizer has found itself, scaled by the learning rate and its schedule.",
             "steady",
         ),
+        Metric(
+            "psnr",
+            "PSNR",
+            "How close reconstructed images are to their originals, in dB: the peak signal-to-noise ratio. Half a "
+            "decibel is visible.",
+            "high",
+        ),
+        Metric(
+            "ssim",
+            "SSIM",
+            "How alike the structures of reconstructed images and their originals are. 1 if they are the same.",
+            "high",
+            (-1.0, 1.0),
+        ),
         Metric("reward", "Reward", "The mean reward of the images sampled for training.", "high"),
         Metric("reward_std", "Reward spread", "The standard deviation of the rewards of a rollout.", "steady"),
         Metric(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from modules.objectives.methods import alignprop, ddpo, denoise, dpo, grpo, online_dpo
+from modules.objectives.methods import alignprop, ddpo, denoise, dpo, grpo, online_dpo, reconstruction
 from modules.objectives.spec import MethodSpec
 
 METHODS: Mapping[str, MethodSpec] = {
@@ -18,6 +18,9 @@ METHODS: Mapping[str, MethodSpec] = {
         grpo.SPEC,
     )
 }
+
+METHODS_OF_TARGETS: Mapping[str, MethodSpec] = {"vae": reconstruction.SPEC}
+"""The methods of training targets that have one of their own, by the target. Its settings are `training.<target>`."""
 
 
 def method_labels() -> Mapping[str, str]:

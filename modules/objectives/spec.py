@@ -10,6 +10,7 @@ from modules.settings.field import Section
 from modules.system.problem import Problem
 
 LearnsFrom = Literal["images", "prompts", "pairs"]
+TrainsOn = Literal["latents", "pixels"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,8 @@ class MethodSpec:
 
     `guide`: what it needs and what to watch, for the window.
 
+    `trains_on`: "pixels" for a method of the VAE, whose batches are images; it uses no captions, and nothing is cached.
+
     `needs_reward_gradient`: it can only train on differentiable rewards. `splits_batches`: it trains on a batch of the
     loader in several micro-batches, so that gradients are always accumulated. `repeats_forward`: it compares its
     predictions with those that it sampled with, so that they must not differ by dropout.
@@ -108,6 +111,7 @@ class MethodSpec:
     adds_noise: Callable[[Any], bool] = lambda settings: True
     reports: Callable[[Any], Collection[str]] = lambda settings: ()
     has_denoising_loss: Callable[[Any], bool] = lambda settings: False
+    trains_on: TrainsOn = "latents"
     splits_batches: bool = False
     repeats_forward: bool = False
     problems: Callable[[Any], Iterable[Problem]] = lambda settings: ()

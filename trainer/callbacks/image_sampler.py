@@ -44,7 +44,7 @@ class ImageSampler:
         with self.placement.phase(phases.SAMPLE_DENOISE), self.precision.autocast():
             latents = [self._denoise(p, c, on_step, most_steps) for p, c in zip(prompts, conditionings, strict=True)]
         with self.placement.phase(phases.SAMPLE_DECODE):
-            return [_to_image(self.family.decode(z)) for z in latents]
+            return [to_image(self.family.decode(z)) for z in latents]
 
     def _encode(self, prompt: SamplePrompt) -> Conditioning:
         texts = [prompt.negative_prompt, prompt.prompt] if prompt.guidance > 1 else [prompt.prompt]
@@ -78,7 +78,7 @@ class ImageSampler:
         )
 
 
-def _to_image(images_13PP: torch.Tensor) -> Image.Image:
+def to_image(images_13PP: torch.Tensor) -> Image.Image:
     """Return a tensor with values in [-1, 1] as an image, rounded like diffusers."""
     unit_PP3 = (move(images_13PP[0], CPU) / 2 + 0.5).clamp(0, 1).permute(1, 2, 0).float().numpy()
     return Image.fromarray((unit_PP3 * 255).round().astype(np.uint8))

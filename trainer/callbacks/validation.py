@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -18,6 +19,7 @@ from modules.system.devices import Device, move
 from modules.system.problem import count
 from trainer import phases
 from trainer.callbacks.best import Best, Search
+from trainer.callbacks.reconstruction import ReconstructionMeasure
 from trainer.callbacks.tensorboard_log import TensorBoardLog
 from trainer.commands import CommandDesk, ValidateNow
 from trainer.data.loader import Loader
@@ -28,6 +30,7 @@ from trainer.step.evaluation import Evaluation
 from trainer.step.precision import Precision
 
 Losses = dict[tuple[str, int], list[tuple[float, float]]]  # by concept and timestep: each plain and weighted
+Metrics = dict[str, list[float]]  # by name
 
 
 class ValidationCallback:
@@ -54,10 +57,12 @@ class ValidationCallback:
         desk: CommandDesk,
         emit: Callable[[Event], None],
         log: TensorBoardLog | None,
+        reconstruction: ReconstructionMeasure | None = None,
     ) -> None:
         """`weights_at(timesteps)` returns the weights of the training loss, or None if all are equal.
 
         `images` identifies the validation images; `keep` saves the model if it is the best and should be kept.
+        `reconstruction` measures the images of a run of the VAE, in place of the denoising loss.
         """
         self._settings = settings
         self._loader = loader
@@ -72,8 +77,9 @@ class ValidationCallback:
         self._desk = desk
         self._emit = emit
         self._log = log
+        self._reconstruction = reconstruction
         self.search = Search(
-            f"{images} at {settings.num_timesteps}",
+            f"{images} at {settings.num_timesteps}" if reconstruction is None else f"{images} reconstructed",
             early_stopping_patience=settings.early_stopping_patience,
             changed="The validation images or timesteps have changed since the backup, so earlier losses cannot be "
             "compared",
@@ -98,10 +104,12 @@ class ValidationCallback:
             return
         self.search.is_owed = counts and counters.step > 0
         self._emit(PhaseChanged("validating", count(num_images, "image")))
-        losses = self._measured()
+        losses, metrics = self._measured()
         if not losses:
             return
         result = summarise(losses, counters.step, self.search.best, counts=counts)
+        if self._reconstruction is not None:
+            result = replace(result, by_timestep={}, metrics={name: _mean(metrics[name]) for name in sorted(metrics)})
         self._report(result)
         if counters.step > 0:
             if result.is_best and self._settings.keep_best:
@@ -109,13 +117,18 @@ class ValidationCallback:
             self.search.best = self.search.best.after(result.loss, counters.step, counts=counts)
         self.search.is_owed = False
 
-    def _measured(self) -> Losses:
+    def _measured(self) -> tuple[Losses, Metrics]:
+        """Return the losses of all images, and the metrics of their reconstructions, if those are measured."""
         losses: Losses = defaultdict(list)
+        metrics: Metrics = defaultdict(list)
         with self._evaluation.active(), self._placement.phase(phases.VALIDATE):
             for batch in self._loader.batches(0, first_epoch_step=0, step=0):
                 self._desk.check()
-                self._measure(batch, self._timesteps(), losses)
-        return losses
+                if self._reconstruction is None:
+                    self._measure(batch, self._timesteps(), losses)
+                else:
+                    self._reconstruct(self._reconstruction, batch, losses, metrics)
+        return losses, metrics
 
     def _report(self, result: ValidationFinished) -> None:
         self._emit(result)
@@ -126,6 +139,8 @@ class ValidationCallback:
             self._log.scalar("loss/validation_weighted", result.weighted_loss, result.step)
         for concept, value in result.by_concept.items():
             self._log.scalar(f"loss/validation/{concept}", value, result.step)
+        for name, value in result.metrics.items():
+            self._log.scalar(f"{name}/validation", value, result.step)
         for timestep, value in result.by_timestep.items():
             self._log.scalar(f"loss/validation_at_timestep/{timestep}", value, result.step)
 
@@ -140,17 +155,30 @@ class ValidationCallback:
         """Measure the batch with the most pixels at one timestep."""
         with self._evaluation.active(), self._placement.phase(phases.VALIDATE):
             batch = self._loader.heaviest_batch(0, step=0)
-            if batch is not None:
+            if batch is not None and self._reconstruction is not None:
+                self._reconstruct(self._reconstruction, batch, defaultdict(list), defaultdict(list))
+            elif batch is not None:
                 self._measure(batch, self._timesteps()[:1], defaultdict(list))
 
     def _timesteps(self) -> Sequence[int]:
         return fixed_timesteps(self._settings.num_timesteps, num_timesteps=self._family.process.num_timesteps)
 
+    def _reconstruct(
+        self, reconstruction: ReconstructionMeasure, batch: Batch, losses: Losses, metrics: Metrics
+    ) -> None:
+        for concept, measured in zip(self._concepts_of(batch), reconstruction.measure(batch), strict=True):
+            losses[concept, 0].append((measured.plain, measured.weighted))
+            for name, value in measured.metrics.items():
+                metrics[name].append(value)
+
+    def _concepts_of(self, batch: Batch) -> list[str]:
+        dataset = self._loader.dataset
+        return [dataset.concepts[dataset.examples[s.example].concept].name for s in batch.sample_indices]
+
     def _measure(self, batch: Batch, timesteps: Sequence[int], losses: Losses) -> None:
         with self._precision.autocast():
             conditioning = batch.conditioning_for(self._family)
-        dataset = self._loader.dataset
-        concepts = [dataset.concepts[dataset.examples[s.example].concept].name for s in batch.sample_indices]
+        concepts = self._concepts_of(batch)
         for timestep in timesteps:
             self._desk.check()
             timesteps_B = move(torch.full((batch.num_samples,), timestep), self._device)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from modules.config.method_facts import data_in_use
 from modules.config.schema import Config
 from modules.data.amount import data_words
 from modules.data.doctor.finding import printable
@@ -47,7 +48,7 @@ def _check(options: argparse.Namespace) -> int:
         if report.datasets is not None:
             lines = plan_lines(
                 report.datasets,
-                is_cached=loaded.config.data.latent_cache,
+                is_cached=data_in_use(loaded.config).latent_cache,
                 epochs=loaded.config.training.epochs,
                 every_image=options.images,
             )

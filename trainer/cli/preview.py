@@ -11,6 +11,7 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw
 
+from modules.config.method_facts import data_in_use
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.data.dataset import Dataset, Example
@@ -62,7 +63,7 @@ def contact_sheet(config: Config, *, num_images: int, num_epochs: int, num_draws
     with_image = [n for n, example in enumerate(dataset.examples) if example.image.has_image]
     if not with_image:
         raise DarkroomError("There are no images to preview.", advice="Add a concept and choose its folder.")
-    versions = ImageVersions(dataset, datasets.settings.run_seed, is_cached=config.data.latent_cache)
+    versions = ImageVersions(dataset, datasets.settings.run_seed, is_cached=data_in_use(config).latent_cache)
     rows = []
     for number in with_image[:: max(1, len(with_image) // num_images)][:num_images]:
         uses = (s for epoch in range(num_epochs) for s in datasets.plans.samples_of(number, epoch))

@@ -10,6 +10,7 @@ import threading
 from types import FrameType
 
 from modules.config.codec import load_file
+from modules.config.method_facts import data_in_use
 from modules.system.approvals import approved_hashes
 from modules.system.paths import from_caller
 from modules.system.problem import Problem
@@ -50,7 +51,7 @@ def _cache(options: argparse.Namespace) -> int:
     allowed = allowed_code(loaded.config, options)
     report = check(loaded.config, approved_code=approved_hashes() | allowed)
     if report.datasets is not None and not options.json_lines:
-        is_cached, epochs = loaded.config.data.latent_cache, loaded.config.training.epochs
+        is_cached, epochs = data_in_use(loaded.config).latent_cache, loaded.config.training.epochs
         for line in plan_lines(report.datasets, is_cached=is_cached, epochs=epochs, every_image=options.images):
             sys.stdout.write(f"{line}\n")
     request = RunRequest(

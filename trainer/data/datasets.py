@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from modules.config.method_facts import learns_from, steps_per_group
+from modules.config.method_facts import learns_from, steps_per_group, trains_on_pixels
 from modules.config.schema import Config
 from modules.data.buckets import BucketRules, Size
 from modules.data.dataset import WantedCompanions
@@ -44,6 +44,7 @@ def dataset_settings(config: Config) -> DatasetSettings:
         data.partial_batches,
         _wanted_companions(config),
         reads_images=learns_from(config) != "prompts",
+        reads_pixels=trains_on_pixels(config),
     )
 
 

@@ -49,7 +49,7 @@ class RejectedImages:
 class _Image:
     """A version of an image, and what is read ahead of time.
 
-    That is its latents, its mask, its inpainting inputs and its rejected image.
+    That is its latents, its mask, its inpainting inputs, its rejected image and the image itself.
     """
 
     version: ImageVersion
@@ -57,6 +57,7 @@ class _Image:
     mask: torch.Tensor | None
     inpainting: PreparedInpainting | None
     rejected: Prepared = None
+    pixels: Prepared = None
 
     @property
     def is_same(self) -> bool:
@@ -115,6 +116,7 @@ class Loader:
     masks: MaskSource | None = None
     inpainting: InpaintingSource | None = None
     rejected: RejectedImages | None = None
+    pixels: LatentSource | None = None
     rank: Rank = ONLY_RANK
 
     def batches(self, epoch: int, *, first_epoch_step: int, step: int) -> Iterator[Batch]:
@@ -177,7 +179,8 @@ class Loader:
         rejected = None
         if self.rejected is not None:
             rejected = self.rejected.latents.prepare(self.rejected.versions.of(version))
-        return _Image(version, self.latents.prepare(version), mask, inpainting, rejected)
+        pixels = self.pixels.prepare(version) if self.pixels is not None else None
+        return _Image(version, self.latents.prepare(version), mask, inpainting, rejected, pixels)
 
     def _result(self, future: Future[_Image]) -> _Image:
         try:
@@ -204,6 +207,9 @@ class Loader:
         if self.rejected is not None:
             of_rejected = [self.rejected.versions.of(v) for v in versions]
             rejected_BCHW = self.rejected.latents.deliver(of_rejected, [image.rejected for image in images])
+        pixels_B3PP = None
+        if self.pixels is not None:
+            pixels_B3PP = self.pixels.deliver(versions, [image.pixels for image in images])
         are_prior = tuple(c.kind == "prior_prediction" for c in concepts)
         return Batch(
             latents_BCHW=latents_BCHW,
@@ -226,6 +232,7 @@ class Loader:
             inpainting=inpainting,
             rejected_latents_BCHW=rejected_BCHW,
             same_pairs=tuple(image.is_same for image in images) if self.rejected is not None else (),
+            pixels_B3PP=pixels_B3PP,
         )
 
     def _texts(self, sample_indices: MicroBatch) -> _Texts:

@@ -122,6 +122,26 @@ class EncodedLatents:
 
 
 @dataclass(frozen=True, eq=False)
+class Pixels:
+    """The images themselves, read at each use by `job_of(version)`, for a method that trains on pixels.
+
+    `prepare` raises for an image that cannot be decoded.
+    """
+
+    job_of: Callable[[ImageVersion], EncodingJob]
+    device: Device
+
+    def prepare(self, version: ImageVersion) -> Prepared:
+        """Decode an image and apply its recipe."""
+        return self.job_of(version).load_tensor()
+
+    def deliver(self, versions: Sequence[ImageVersion], prepared: Sequence[Prepared]) -> torch.Tensor:
+        """Return the images, float32 (B, 3, P, P) in [-1, 1]."""
+        images = [p for p in prepared if p is not None]
+        return move(pinned(torch.stack(images), self.device), self.device)
+
+
+@dataclass(frozen=True, eq=False)
 class BlankLatents:
     """Zeros in the shape of the latents, for a method that only uses the size of an image and reads none.
 
@@ -141,6 +161,18 @@ class BlankLatents:
         width_px, height_px = versions[0].recipe.bucket.sides_px
         shape = (len(versions), self.channels, height_px // self.factor, width_px // self.factor)
         return torch.zeros(shape, dtype=self.dtype, device=self.device.torch)
+
+
+@dataclass(frozen=True, slots=True)
+class NoConditioning:
+    """No text embeddings, for a method that uses no captions."""
+
+    def prepare(self, captions: Sequence[str]) -> PreparedTexts:
+        """Return None: nothing is read."""
+
+    def deliver(self, captions: Sequence[str], prepared: PreparedTexts = None) -> DeliveredConditioning:
+        """Return None: nothing is encoded."""
+        return None
 
 
 @dataclass(frozen=True, eq=False)

@@ -49,12 +49,12 @@ class ModelExporter:
         Streamed and atomic: on any error an existing model stays. Raises DarkroomError if a weight is not finite.
         """
         output = self.config.output
-        states = {name: _state(name, part, values) for name, part in self.family.parts.items()}
+        states = {name: state_of(name, part, values) for name, part in self.family.parts.items()}
         if output.dtype == "float8":
             denoisers = self.family.spec.names_of("denoiser")
             states = {n: matrices_in_float8(s) if n in denoisers else rest_in_float16(s) for n, s in states.items()}
         scheduler = self.family.scheduler_config()
-        configs = {name: _config(part) for name, part in self.family.parts.items()} | {"scheduler": dict(scheduler)}
+        configs = {name: config_of(part) for name, part in self.family.parts.items()} | {"scheduler": dict(scheduler)}
         naming = self.family.lora_naming
         traits = CheckpointTraits(
             naming.model, prediction=naming.prediction, zero_snr=bool(scheduler.get("rescale_betas_zero_snr"))
@@ -85,12 +85,12 @@ class ModelExporter:
         )
 
 
-def _state(name: str, part: Part, values: Mapping[str, torch.Tensor]) -> dict[str, LazyTensor]:
+def state_of(name: str, part: Part, values: Mapping[str, torch.Tensor]) -> dict[str, LazyTensor]:
     """Return a part's tensors, the trained ones from `values`."""
     return {key: lazy(values.get(f"{name}.{key}", tensor)) for key, tensor in part.module.state_dict().items()}
 
 
-def _config(part: Part) -> dict[str, Any]:
+def config_of(part: Part) -> dict[str, Any]:
     """Return a part's config as in its file, without the path it was loaded from."""
     config: Any = part.module.config  # diffusers' is a mapping, transformers' an object
     settings = config.to_dict() if hasattr(config, "to_dict") else dict(config)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from modules.config.sections.training import Training
-from modules.objectives.registry import METHODS
+from modules.config.sections.training import Training, method_in_use
 from modules.rewards.composite import CompositeReward
 from modules.system.factories import load_factory
 from trainer.methods.protocol import TrainingMethod
@@ -11,6 +10,6 @@ from trainer.methods.protocol import TrainingMethod
 
 def build_method(training: Training, reward: CompositeReward | None) -> TrainingMethod:
     """Return the method of a training section; `reward` is the reward that reward methods train on."""
-    settings = training.method
-    method: TrainingMethod = load_factory(METHODS[settings.name].factory)(settings, training, reward)
+    spec, settings = method_in_use(training)
+    method: TrainingMethod = load_factory(spec.factory)(settings, training, reward)
     return method

@@ -6,10 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator
 
+from modules.config.method_facts import trained_parts
 from modules.config.schema import Config
 from modules.data.dataset import Dataset, concept_repeats_of
 from modules.data.plans import EpochPlans
-from modules.families.registry import FAMILIES
 from modules.optim.learning_rate import factors_over_run, learning_rate_factor
 from modules.optim.schedule_registry import SCHEDULES
 from modules.settings.every import Every
@@ -167,8 +167,7 @@ def _schedule(config: Config, total_steps: int) -> Iterator[Problem]:
 
 def _stops(config: Config, plans: EpochPlans, total_steps: int) -> Iterator[Problem]:
     """Yield problems of spans in steps; those in epochs are checked without images, those in time only by the clock."""
-    spans = {p.name: config.part(p.name).stop_after for p in FAMILIES[config.model.family].trainable_parts
-             if config.part(p.name).train}  # fmt: skip
+    spans = {p.name: config.part(p.name).stop_after for p in trained_parts(config)}
     ends = {name: _step_of(span, plans, total_steps) for name, span in spans.items()}
     for name, span in spans.items():
         if span.unit == "step" and span.n >= total_steps:

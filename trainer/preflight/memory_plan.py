@@ -9,6 +9,7 @@ from modules.adapters.registry import ADAPTERS
 from modules.adapters.settings import AdapterSettings, adapter_layers, decomposed_axis
 from modules.config.method_facts import (
     copies_originals,
+    data_in_use,
     images_per_pass,
     keeps_reference_copy,
     learns_from,
@@ -61,7 +62,7 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
         optimizer=config.training.optimizer,
         has_master_weights=config.training.low_precision_updates == "master",
         average=_AVERAGES[config.training.ema.mode],
-        encodes_in_training=not config.data.latent_cache and _reads_images(config),
+        encodes_in_training=not data_in_use(config).latent_cache and _reads_images(config),
         samples=samples,
         scales_loss=config.training.precision == "float16",
         is_fused=is_fused(config.training.optimizer),

@@ -40,7 +40,7 @@ def _output(config: Config) -> Iterator[Problem]:
         advice = "Choose one, such as models/lora.safetensors."
         yield Problem("output.destination", "No output destination is set.", advice=advice)
         return
-    is_folder = config.training.trains == "full" and config.output.model_format == "diffusers"
+    is_folder = config.training.trains in ("full", "vae") and config.output.model_format == "diffusers"
     problem = _not_a_folder(destination, name) if is_folder else _not_a_file(destination, name)
     if problem is not None:
         yield problem

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from modules.config.method_facts import method_of, rollout_of, scorers_of
+from modules.config.method_facts import method_of, rollout_of, scorers_of, settings_of_method
 from modules.config.schema import Config
 from modules.data.dataset import Dataset
 from modules.families.registry import FAMILIES
@@ -19,7 +19,7 @@ def problems_of_reward_models(config: Config, approved_code: Collection[str]) ->
 
     `approved_code` are the hashes of the user's own code files that may run.
     """
-    spec, method = method_of(config), config.training.method
+    spec, method = method_of(config), settings_of_method(config)
     if spec.held_out_reward is None:
         return
     yield from problems_of_rewards(

@@ -42,6 +42,8 @@ from trainer.data.sources import (
     EncodedConditioning,
     EncodedLatents,
     LatentSource,
+    NoConditioning,
+    Pixels,
 )
 from trainer.events import PhaseChanged
 from trainer.run.machine import Machine
@@ -118,17 +120,19 @@ def _loader(
     settings, is_validation = datasets.settings, dataset is datasets.validation
     reads_images = is_validation or settings.reads_images
     usable, latents, rejected = _latent_sources(
-        data, settings.run_seed, dataset, machine, caches, reads_images=reads_images
+        data, settings.run_seed, dataset, machine, caches, reads_images=reads_images and not settings.reads_pixels
     )
     versions = ImageVersions(usable, settings.run_seed, is_cached=data.latent_cache)
-    conditioning = _conditioning_source(data, usable, model, machine, caches, run_seed=settings.run_seed)
+    conditioning: ConditioningSource = NoConditioning()
+    if not settings.reads_pixels:
+        conditioning = _conditioning_source(data, usable, model, machine, caches, run_seed=settings.run_seed)
     mask_cache = None
     if data.latent_cache and settings.wanted.masks and reads_images:
         mask_cache = cached_masks(
             usable, caches, run_seed=settings.run_seed, verify=data.verify_cache, threads=data.loader_threads
         )
     rules = _mask_rules(masks, is_validation=is_validation)
-    latent_factor = caches.encoders.family.spec.latent_factor
+    latent_factor = 1 if settings.reads_pixels else caches.encoders.family.spec.latent_factor
     return Loader(
         dataset=usable,
         versions=versions,
@@ -147,6 +151,7 @@ def _loader(
         if settings.wanted.inpainting and reads_images
         else None,
         rejected=RejectedImages(RejectedVersions(versions), rejected) if rejected is not None else None,
+        pixels=Pixels(functools.partial(_image_job, usable), machine.train_device) if settings.reads_pixels else None,
     )
 
 
@@ -239,10 +244,12 @@ def _latent_sources(
     return dataset, sources[0], sources[1] if rejected is not None else None
 
 
-def _encoded_latents(dataset: Dataset, machine: Machine, caches: Caches) -> EncodedLatents:
-    def job_of(version: ImageVersion) -> EncodingJob:
-        return ImageJob("", dataset.examples[version.example].image.path, version.recipe)
+def _image_job(dataset: Dataset, version: ImageVersion) -> EncodingJob:
+    return ImageJob("", dataset.examples[version.example].image.path, version.recipe)
 
+
+def _encoded_latents(dataset: Dataset, machine: Machine, caches: Caches) -> EncodedLatents:
+    job_of = functools.partial(_image_job, dataset)
     device, dtype = machine.train_device, machine.precision.compute_dtype
     return EncodedLatents(job_of, caches.encoders, device, dtype, _warn_once(caches.emit))
 

@@ -13,7 +13,7 @@ import torch
 from modules.adapters.kept_layers import kept_fingerprint
 from modules.adapters.protocol import Adapter
 from modules.adapters.start import Start
-from modules.config.method_facts import copies_originals, rate_factor_of
+from modules.config.method_facts import copies_originals, rate_factor_of, trains_on_pixels
 from modules.config.schema import Config
 from modules.config.sections.model import Model
 from modules.config.sections.model import Part as PartSettings
@@ -34,6 +34,7 @@ from modules.system.secrets_file import load_secrets
 from trainer import phases
 from trainer.data.caching import EncoderIdentities
 from trainer.run.attach import PartOf, attach_adapters, rate_ratios, start_of, train_whole_parts, unit_of
+from trainer.run.autoencoder import train_autoencoder, unread_parts
 from trainer.run.machine import Machine
 from trainer.run.placement import originals_of, placement_of
 from trainer.step.precision import Precision
@@ -140,7 +141,13 @@ def load_model(
     `start_copy` is the run's own copy of the adapter file that it starts from: it is read if it exists, otherwise
     written. A `compilation` compiles the blocks of the denoiser. Raises DarkroomError if nothing would be trained.
     """
-    family = load_family(config.model, config.part, on_bytes, fallback_dtype=config.training.fallback_train_dtype)
+    family = load_family(
+        config.model,
+        config.part,
+        on_bytes,
+        without_weights=unread_parts(config),
+        fallback_dtype=config.training.fallback_train_dtype,
+    )
     for part in family.parts.values():
         part.module.eval()  # trained parts enter training mode below, and leave it when their training stops
     facts = phases.phase_facts(config)
@@ -148,9 +155,12 @@ def load_model(
     # Before adapters are attached and parts move: the identity of the encoders is that of their own weights.
     identities = _identities(family, facts, machine.precision, start)
     prepare_parts(family, machine.precision)
-    choose_attention(family, config.training.attention, machine)
+    if not trains_on_pixels(config):
+        choose_attention(family, config.training.attention, machine)
     adapters: list[Adapter] = []
-    if config.training.trains == "full":
+    if trains_on_pixels(config):
+        parameters = train_autoencoder(family, config)
+    elif config.training.trains == "full":
         parameters = train_whole_parts(family, config.part, filtered_layers(config.training))
     else:
         adapters = attach_adapters(family, config.adapter, config.part, start, run_seed=config.general.seed)

@@ -33,12 +33,18 @@ def placement_of(
         return parts | originals.keys() if phase == phases.TRAIN else parts
 
     return Placement(
-        {**{name: part.module for name, part in family.parts.items()}, **originals, **offloaded},
+        {**_read_parts(family), **originals, **offloaded},
         train_device=machine.train_device,
         temp_device=machine.temp_device,
         needed_in=needed_in,
         guard=machine.guard,
     )
+
+
+def _read_parts(family: ModelFamily) -> dict[str, nn.Module]:
+    """Return the parts whose weights were read; there is nothing to move of the others."""
+    modules = {name: part.module for name, part in family.parts.items()}
+    return {name: m for name, m in modules.items() if not any(p.is_meta for p in m.parameters())}
 
 
 def originals_of(

@@ -8,7 +8,7 @@ from contextlib import suppress
 from modules.adapters.max_norm import max_norm_of
 from modules.adapters.protocol import Adapter
 from modules.config.codec import export_file
-from modules.config.method_facts import method_of
+from modules.config.method_facts import data_in_use, method_of
 from modules.data.conditioning import complete_conditioning
 from modules.data.plan_table import as_csv, plan_rows
 from modules.memory.placement import free_cached_memory
@@ -138,9 +138,10 @@ def _load(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
     if setup.backup is None:
         _report_start(setup, model)
     setup.desk.check()
-    caches = caches_of(config.data, config.general.cache_dir, model, machine, setup.desk, log.emit)
+    data = data_in_use(config)
+    caches = caches_of(data, config.general.cache_dir, model, machine, setup.desk, log.emit)
     datasets = up_to_date(setup.datasets, log.emit, setup.desk.check)  # loading a model can take long
-    loaders = build_loaders(config.data, config.masks, datasets, model, machine, caches)
+    loaders = build_loaders(data, config.masks, datasets, model, machine, caches)
     if loaders.training.plans.total_steps(config.training.epochs) == 0:
         raise DarkroomError(
             "No image is left to train on.", advice="See the warnings: they name the files that were left out."
@@ -286,7 +287,7 @@ def _announce(setup: RunSetup, training: Training, model: LoadedModel, loaders: 
         RunStarted(
             run_dir=str(setup.run_dir),
             family=config.model.family,
-            method=config.training.method.name,
+            method=method_of(config).name,
             trains=config.training.trains,
             epochs=config.training.epochs,
             total_steps=total_steps,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from modules.config.method_facts import steps_per_group
+from modules.config.method_facts import steps_per_group, trained_parts, trains_on_pixels
 from modules.data.dataset import Dataset
 from modules.objectives.denoise import timestep_weights
 from modules.system.paths import from_root
@@ -13,12 +13,14 @@ from trainer.callbacks.dropped import DroppedImages
 from trainer.callbacks.guards import Guards
 from trainer.callbacks.image_sampler import ImageSampler
 from trainer.callbacks.metrics import Metrics
+from trainer.callbacks.reconstruction import ReconstructionMeasure, ReconstructionSamples
 from trainer.callbacks.rewards import RewardCallback
 from trainer.callbacks.sampling import SamplingCallback
 from trainer.callbacks.saving import SavingCallback
 from trainer.callbacks.tensorboard_log import TensorBoardLog
 from trainer.callbacks.validation import ValidationCallback
 from trainer.export.adapter import AdapterExporter, Exporter
+from trainer.export.autoencoder import AutoencoderExporter
 from trainer.export.model import ModelExporter
 from trainer.export.thumbnail import thumbnail_of
 from trainer.methods.measured_prompts import measured_prompts
@@ -39,7 +41,7 @@ class Watchers:
     metrics: Metrics
     dropped: DroppedImages
     validation: ValidationCallback
-    sampling: SamplingCallback
+    sampling: SamplingCallback | ReconstructionSamples
     saving: SavingCallback
     rewards: RewardCallback | None
     guards: Guards
@@ -68,6 +70,7 @@ def build_watchers(
         TensorBoardLog(setup.run_dir / "tensorboard", first_step=first_step) if config.general.tensorboard else None
     )
     image_sampler = ImageSampler(model.family, model.placement, device, machine.precision)
+    sampling = _sampling(setup, model, loaders, evaluation, tensorboard)
     saving = _saving(setup, model, loaders, evaluation, total_steps)
     loss, guards = config.training.loss, Guards(config.reward)
     return Watchers(
@@ -102,16 +105,11 @@ def build_watchers(
             desk=desk,
             emit=log.emit,
             log=tensorboard,
+            reconstruction=ReconstructionMeasure(model.family, config.training.vae)
+            if trains_on_pixels(config)
+            else None,
         ),
-        sampling=SamplingCallback(
-            config.sampling,
-            image_sampler=image_sampler,
-            evaluation=evaluation,
-            folder=setup.run_dir / "samples",
-            desk=desk,
-            emit=log.emit,
-            log=tensorboard,
-        ),
+        sampling=sampling,
         saving=saving,
         rewards=None
         if reward_models is None
@@ -130,6 +128,35 @@ def build_watchers(
         ),
         guards=guards,
         tensorboard=tensorboard,
+    )
+
+
+def _sampling(
+    setup: RunSetup, model: LoadedModel, loaders: Loaders, evaluation: Evaluation, log: TensorBoardLog | None
+) -> SamplingCallback | ReconstructionSamples:
+    """Return what samples prompts, or what shows reconstructions: of the validation images, if there are any."""
+    config, folder = setup.config, setup.run_dir / "samples"
+    if trains_on_pixels(config):
+        return ReconstructionSamples(
+            config.sampling,
+            loader=loaders.validation if loaders.validation.dataset.examples else loaders.training,
+            family=model.family,
+            placement=model.placement,
+            evaluation=evaluation,
+            folder=folder,
+            desk=setup.desk,
+            emit=setup.log.emit,
+            log=log,
+        )
+    device, precision = setup.machine.train_device, setup.machine.precision
+    return SamplingCallback(
+        config.sampling,
+        image_sampler=ImageSampler(model.family, model.placement, device, precision),
+        evaluation=evaluation,
+        folder=folder,
+        desk=setup.desk,
+        emit=setup.log.emit,
+        log=log,
     )
 
 
@@ -156,6 +183,9 @@ def _saving(
 def _exporter(setup: RunSetup, model: LoadedModel, dataset: Dataset, total_steps: int) -> Exporter:
     """Return the exporter that writes the run's result."""
     thumbnail = functools.partial(thumbnail_of, setup.run_dir / "samples")
+    if trains_on_pixels(setup.config):
+        [part] = trained_parts(setup.config)
+        return AutoencoderExporter(model.family.parts[part.name], setup.config)
     if not model.adapters:
         return ModelExporter(model.family, setup.config, thumbnail)
     return AdapterExporter(

@@ -13,7 +13,6 @@ from functools import cache
 from pydantic import BaseModel
 
 from modules.config.schema import Config
-from modules.families.registry import FAMILIES
 from modules.settings.edit import get_path
 from modules.settings.field import FieldRecord, records_of
 
@@ -123,7 +122,7 @@ def _plain_group(section: str, record: FieldRecord) -> Group:
 def _map_groups(config: Config, record: FieldRecord) -> Iterator[Group]:
     if record.item is None:
         return
-    for part in FAMILIES[config.model.family].parts:
+    for part in config.family_parts:
         fields = inner_records(record.item, f"{record.path}.{part.name}")
         wanted = tuple(f for f in fields if part.trainable or not f.setting.only_if_trainable)
         yield Group(f"{record.path}/{part.name}", part.label, wanted)

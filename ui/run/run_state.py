@@ -172,7 +172,9 @@ def _folded(state: RunState, event: Event) -> RunState:  # noqa: C901 - one arm 
             metrics = with_metrics(state.metrics, event.step, reported)
             return replace(state, step=event, curve=state.curve.add(point), metrics=metrics)
         case ValidationFinished():
-            return replace(state, validations=(*state.validations, event))
+            measured = {f"{name}/validation": value for name, value in event.metrics.items()}
+            metrics = with_metrics(state.metrics, event.step, measured)
+            return replace(state, validations=(*state.validations, event), metrics=metrics)
         case RewardMeasured():
             return replace(state, rewards=(*state.rewards, event))
         case RolloutSampled():

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from modules.config.rules.adapters import file_format, float8_file, layer_names, max_norm, ranks_by_layer
+from modules.config.rules.autoencoder import autoencoder
 from modules.config.rules.captions import caption_changes
 from modules.config.rules.compiling import compiling
 from modules.config.rules.dtypes import mixed_16_bit
@@ -73,6 +74,7 @@ RULES: tuple[Rule, ...] = (
     method_settings,
     masked_training,
     compiling,
+    autoencoder,
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from modules.config.method_facts import learns_from
+from modules.config.method_facts import data_in_use, learns_from
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.data.decode import colour_of
@@ -107,7 +107,7 @@ def concepts(config: Config) -> Iterator[Problem]:
 def augmentations(config: Config) -> Iterator[Problem]:
     """Yield a warning for each augmentation of strength 0, and for random ones that are drawn once for a whole run."""
     reads_images = learns_from(config) != "prompts"
-    is_repeated = config.data.latent_cache and config.training.epochs > 1
+    is_repeated = data_in_use(config).latent_cache and config.training.epochs > 1
     for index, concept in enumerate(config.concepts):
         if not concept.has_images or (concept.dataset_kind == "training" and not reads_images):
             continue

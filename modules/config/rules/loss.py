@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from modules.config.method_facts import method_of
+from modules.config.method_facts import method_of, settings_of_method
 from modules.config.schema import Config
 from modules.objectives.losses.registry import LOSSES
 from modules.settings.edit import get_path
@@ -55,4 +55,4 @@ def unused_loss_settings(config: Config) -> Iterator[Problem]:
 
 
 def _uses_loss(config: Config) -> bool:
-    return method_of(config).has_denoising_loss(config.training.method)
+    return method_of(config).has_denoising_loss(settings_of_method(config))

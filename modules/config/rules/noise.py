@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from modules.config.method_facts import method_of
+from modules.config.method_facts import method_of, settings_of_method
 from modules.config.schema import Config
 from modules.config.sections.noise import Noise, timestep_sampling_of
 from modules.settings.edit import get_path
@@ -41,7 +41,7 @@ def timestep_distribution(config: Config) -> Iterator[Problem]:
 def noise_without_effect(config: Config) -> Iterator[Problem]:
     """Yield the noise settings that change nothing: those of another that is off, or all with some methods."""
     noise, method = config.training.noise, method_of(config)
-    if not method.adds_noise(config.training.method):
+    if not method.adds_noise(settings_of_method(config)):
         changed = [
             r.label
             for r in records_of(Noise, _PATH)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from modules.config.method_facts import rate_factor_of
+from modules.config.method_facts import rate_factor_of, trained_parts
 from modules.config.schema import Config
-from modules.families.registry import FAMILIES
 from modules.optim.registry import optimizer_spec
 from modules.system.problem import Problem
 
@@ -17,7 +16,7 @@ def plausible_learning_rate(config: Config) -> Iterator[Problem]:
     if spec.chooses_rate is not None and spec.chooses_rate(config.training.optimizer):
         return
     label = spec.label
-    is_full = config.training.trains == "full"
+    is_full = config.training.trains in ("full", "vae")
     rates = spec.rates.full if is_full else spec.rates.adapter
     factor = rate_factor_of(config)
     for path, rate in rates_in_use(config).items():
@@ -40,10 +39,10 @@ def rates_in_use(config: Config) -> dict[str, float]:
     """Return the learning rates of the trained parts, scaled, by the path of the setting they come from."""
     found: dict[str, float] = {}
     factor = rate_factor_of(config)
-    for part in FAMILIES[config.model.family].trainable_parts:
+    for part in trained_parts(config):
         own = config.part(part.name)
-        if own.train and own.learning_rate is None:
+        if own.learning_rate is None:
             found["training.learning_rate"] = config.training.learning_rate * factor
-        elif own.train and own.learning_rate is not None:
+        else:
             found[f"parts.{part.name}.learning_rate"] = own.learning_rate * factor
     return found

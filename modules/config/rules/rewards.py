@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from modules.config.method_facts import method_of, reports, scorers_of, trains_on_reward
+from modules.config.method_facts import method_of, reports, scorers_of, settings_of_method, trains_on_reward
 from modules.config.schema import Config
 from modules.rewards.registry import REWARDS
 from modules.system.errors import DarkroomError
@@ -14,7 +14,7 @@ from modules.system.problem import Problem
 def method_settings(config: Config) -> Iterator[Problem]:
     """Yield the problems that the method's record finds in its settings, and an error for dropout that it forbids."""
     method = method_of(config)
-    yield from method.problems(config.training.method)
+    yield from method.problems(settings_of_method(config))
     if not method.repeats_forward or config.training.trains != "adapter":
         return
     for name in ("dropout", "rank_dropout", "module_dropout"):
@@ -30,7 +30,7 @@ def method_settings(config: Config) -> Iterator[Problem]:
 def masked_training(config: Config) -> Iterator[Problem]:
     """Yield a warning if masked training is on beside a method whose steps train on sampled images, without masks."""
     method = method_of(config)
-    share = method.sampled_share(config.training.method) if method.samples_images else 0.0
+    share = method.sampled_share(settings_of_method(config)) if method.samples_images else 0.0
     if not config.masks.enabled or share == 0:
         return
     effect = (

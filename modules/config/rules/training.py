@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from modules.config.method_facts import trained_parts
 from modules.config.schema import Config
-from modules.families.registry import FAMILIES
-from modules.families.spec import PartSpec
 from modules.system.problem import Problem
 
 
 def something_is_trained(config: Config) -> Iterator[Problem]:
     """Yield problems if no part is trained, or a trained part has a learning rate of 0."""
-    spec = FAMILIES[config.model.family]
-    trained = _trained(config)
-    if not trained:
+    trainable = [p for p in config.family_parts if p.trainable]
+    trained = trained_parts(config)
+    if not trained and trainable:
         yield Problem(
-            f"parts.{spec.trainable_parts[0].name}.train",
+            f"parts.{trainable[0].name}.train",
             "No part of the model is trained.",
-            advice=f"Switch training on for one of: {', '.join(p.label for p in spec.trainable_parts)}.",
+            advice=f"Switch training on for one of: {', '.join(p.label for p in trainable)}.",
         )
     for part in trained:
         if config.part(part.name).learning_rate == 0:
@@ -37,9 +36,9 @@ def something_is_trained(config: Config) -> Iterator[Problem]:
 
 def low_precision_updates(config: Config) -> Iterator[Problem]:
     """Yield problems with trained float16 weights: no stochastic rounding, and small gradients vanish."""
-    if config.training.trains != "full":
+    if config.training.trains not in ("full", "vae"):
         return
-    for part in _trained(config):
+    for part in trained_parts(config):
         if config.part(part.name).dtype != "float16":
             continue
         if config.training.low_precision_updates == "stochastic":  # to bfloat16 only, the upper half of float32
@@ -61,7 +60,7 @@ def low_precision_updates(config: Config) -> Iterator[Problem]:
 def stops(config: Config) -> Iterator[Problem]:
     """Yield problems with parts that stop at once, never, or all before the end. Steps are checked with the images."""
     epochs = config.training.epochs
-    trained = _trained(config)
+    trained = trained_parts(config)
     for part in trained:
         after = config.part(part.name).stop_after
         if after.unit != "never" and after.n <= 0:
@@ -87,7 +86,3 @@ def stops(config: Config) -> Iterator[Problem]:
             "warning",
             "Train one part to the end, or shorten the run.",
         )
-
-
-def _trained(config: Config) -> list[PartSpec]:
-    return [p for p in FAMILIES[config.model.family].trainable_parts if config.part(p.name).train]

@@ -42,7 +42,7 @@ class Output(Section):
             "for each part of the model.",
             group="Result",
             choice_labels={"single_file": "Single file (loads everywhere)", "diffusers": "diffusers folder"},
-            applies_when=When("training.trains", ("full",)),
+            applies_when=When("training.trains", ("full", "vae")),
             changeable_on_resume=True,
         ),
     ] = "single_file"

@@ -10,7 +10,9 @@ from modules.config.sections.loss import Loss
 from modules.config.sections.method import MethodSettings
 from modules.config.sections.noise import Noise
 from modules.families.attention import attention_labels
-from modules.objectives.registry import METHODS, method_labels
+from modules.objectives.methods.reconstruction import Reconstruction
+from modules.objectives.registry import METHODS, METHODS_OF_TARGETS, method_labels
+from modules.objectives.spec import MethodSpec
 from modules.optim.registry import DEFAULT_OPTIMIZER, OPTIMIZERS
 from modules.optim.scaling import SCALER_LABELS, Scaler
 from modules.optim.schedule_registry import DEFAULT_SCHEDULE, SCHEDULES
@@ -90,7 +92,7 @@ class Training(Section):
         Setting(
             "Training target",
             "A LoRA is a small file on top of the model. A fine-tune changes the model itself. An embedding is a "
-            "new token.",
+            "new token. A VAE encodes images into latents and decodes them.",
             group="Training target",
             choice_labels={
                 "adapter": "LoRA",
@@ -98,7 +100,7 @@ class Training(Section):
                 "embedding": "Embedding",
                 "vae": "VAE",
             },
-            not_yet_choices=frozenset({"embedding", "vae"}),
+            not_yet_choices=frozenset({"embedding"}),
         ),
     ] = "adapter"
     layer_filter: Annotated[
@@ -283,9 +285,17 @@ class Training(Section):
             choice_labels={"master": "Master weights (float32)", "stochastic": "Stochastic rounding"},
         ),
     ] = "master"
+    vae: Reconstruction = Reconstruction()
     noise: Noise = Noise()
     loss: Loss = Loss()
     ema: Ema = Ema()
+
+
+def method_in_use(training: Training) -> tuple[MethodSpec, Section]:
+    """Return the record and the settings of a run's method: its target's own, or the chosen one."""
+    if training.trains in METHODS_OF_TARGETS:
+        return METHODS_OF_TARGETS[training.trains], getattr(training, training.trains)
+    return METHODS[training.method.name], training.method
 
 
 def filtered_layers(training: Training) -> LayerFilter:

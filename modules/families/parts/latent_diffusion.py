@@ -17,7 +17,7 @@ from modules.families.parts import vae
 from modules.families.parts.circular_padding import is_circular
 from modules.families.parts.clip_text import TextTower
 from modules.families.parts.forwards import Forwards
-from modules.families.protocol import Part, PartMemory
+from modules.families.protocol import Part, PartMemory, Posterior
 from modules.families.spec import FamilySpec, LoraNaming
 from modules.system.devices import Device
 
@@ -56,6 +56,10 @@ class LatentDiffusion:
     def encode_images(self, images_B3PP: torch.Tensor) -> torch.Tensor:
         """Return the scaled mean latents (B, 4, H, W) of images in [-1, 1]."""
         return vae.encode_mean(self.vae, images_B3PP)
+
+    def posterior(self, images_B3PP: torch.Tensor) -> Posterior:
+        """Return the distribution of the latents of images in [-1, 1], with gradients."""
+        return vae.encode_posterior(self.vae, images_B3PP)
 
     def decode(self, latents_BCHW: torch.Tensor) -> torch.Tensor:
         """Return the images (B, 3, P, P) of scaled latents, float32 in [-1, 1]."""

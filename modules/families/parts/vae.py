@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from modules.families.protocol import Posterior
+
 
 def encode_mean(vae: Any, images_B3PP: torch.Tensor) -> torch.Tensor:
     """Return the scaled mean latents (B, C, H, W) of images in [-1, 1].
@@ -17,6 +19,13 @@ def encode_mean(vae: Any, images_B3PP: torch.Tensor) -> torch.Tensor:
     first = next(vae.parameters())
     latents = [vae.encode(image[None].to(first.dtype)).latent_dist.mode() for image in images_B3PP]
     return torch.cat(latents) * float(vae.config.scaling_factor)
+
+
+def encode_posterior(vae: Any, images_B3PP: torch.Tensor) -> Posterior:
+    """Return the distribution of the latents of images in [-1, 1], with gradients."""
+    first = next(vae.parameters())
+    found = vae.encode(images_B3PP.to(first.dtype)).latent_dist
+    return Posterior(found.mean.float(), found.logvar.float(), float(vae.config.scaling_factor))
 
 
 def decode_latents(decode: Callable[[torch.Tensor], Any], vae: Any, latents_BCHW: torch.Tensor) -> torch.Tensor:

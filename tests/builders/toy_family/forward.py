@@ -13,7 +13,7 @@ from modules.diffusion.process import DDPMProcess
 from modules.families.parts.clip_text import TextTower
 from modules.families.parts.conditioning import TextConditioning, replaced_rows
 from modules.families.parts.forwards import Forwards
-from modules.families.protocol import Conditioning, Part, PartMemory
+from modules.families.protocol import Conditioning, Part, PartMemory, Posterior
 from modules.families.spec import FamilySpec, LoraNaming
 from modules.system.devices import Device
 
@@ -41,6 +41,9 @@ class ToyPixel:
 
     def encode_images(self, images_B3PP: torch.Tensor) -> torch.Tensor:
         return images_B3PP.float()
+
+    def posterior(self, images_B3PP: torch.Tensor) -> Posterior:
+        return Posterior(images_B3PP.float(), torch.full_like(images_B3PP, -30.0), 1.0)
 
     def decode(self, latents_BCHW: torch.Tensor) -> torch.Tensor:
         return latents_BCHW.float()

@@ -1,0 +1,183 @@
+"""How well the VAE of a run reconstructs images: measured in validation, and side by side as samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import torch
+from PIL import Image
+
+from modules.config.sections.evaluation import Sampling
+from modules.data.batch import Batch
+from modules.families.protocol import ModelFamily
+from modules.memory.guard import PlacementError
+from modules.memory.placement import Placement
+from modules.objectives.denoise import sample_losses, weighted_by_area
+from modules.objectives.methods.reconstruction import Reconstruction
+from modules.objectives.reconstruction import peak_signal_to_noise, pixel_errors, structural_similarity
+from modules.system.atomic import atomic_file
+from modules.system.paths import safe_name
+from modules.system.problem import count
+from trainer import phases
+from trainer.callbacks.dry_run import DryRunComplete, discarded_write
+from trainer.callbacks.image_sampler import to_image
+from trainer.callbacks.tensorboard_log import TensorBoardLog
+from trainer.commands import CommandDesk, SampleNow
+from trainer.data.loader import Loader
+from trainer.events import Event, PhaseChanged, SampleReady, WarningRaised
+from trainer.step.callback import DryRunCheck, DryRunState, StepView
+from trainer.step.counters import Counters
+from trainer.step.evaluation import Evaluation
+
+NUM_SAMPLES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One image's losses, plain and weighted like the training loss, and how alike its reconstruction is."""
+
+    plain: float
+    weighted: float
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, eq=False)
+class ReconstructionMeasure:
+    """Measures reconstructions of the means of the latents, as every program decodes them: without autocast."""
+
+    family: ModelFamily
+    settings: Reconstruction
+
+    def measure(self, batch: Batch) -> list[Measured]:
+        """Return the losses and metrics of each image of a batch."""
+        images_B3PP, settings = batch.pixels_B3PP, self.settings
+        assert images_B3PP is not None, "the loader delivers pixels to a run of the VAE"
+        decoded_B3PP = reconstructed(self.family, images_B3PP)
+        errors_B3PP = pixel_errors(
+            decoded_B3PP, images_B3PP, mse_strength=settings.mse_strength, mae_strength=settings.mae_strength
+        )
+        plain_B = sample_losses(errors_B3PP).tolist()
+        by_area_B3PP = weighted_by_area(errors_B3PP, batch.area_weights_B1HW)
+        weighted_B = sample_losses(by_area_B3PP, batch.loss_weights_B).tolist()
+        psnr_B = peak_signal_to_noise(decoded_B3PP, images_B3PP).tolist()
+        ssim_B = structural_similarity(decoded_B3PP, images_B3PP).tolist()
+        rows = zip(plain_B, weighted_B, psnr_B, ssim_B, strict=True)
+        return [Measured(plain, weighted, {"psnr": psnr, "ssim": ssim}) for plain, weighted, psnr, ssim in rows]
+
+
+def reconstructed(family: ModelFamily, images_B3PP: torch.Tensor) -> torch.Tensor:
+    """Return images encoded and decoded, each alone, so that the result does not depend on the batch."""
+    return torch.cat([family.decode(family.encode_images(image[None])) for image in images_B3PP])
+
+
+class ReconstructionSamples:
+    """Shows the same few images beside their reconstructions, when samples are due or requested."""
+
+    def __init__(
+        self,
+        settings: Sampling,
+        *,
+        loader: Loader,
+        family: ModelFamily,
+        placement: Placement,
+        evaluation: Evaluation,
+        folder: Path,
+        desk: CommandDesk,
+        emit: Callable[[Event], None],
+        log: TensorBoardLog | None,
+    ) -> None:
+        """The first images of `loader` are shown, each at its first resolution."""
+        self._settings = settings
+        self._loader = loader
+        self._versions = list(islice((v for v in loader.versions.first() if v.resolution == 0), NUM_SAMPLES))
+        self._family = family
+        self._placement = placement
+        self._evaluation = evaluation
+        self._folder = folder
+        self._desk = desk
+        self._emit = emit
+        self._log = log
+
+    def at_start(self, counters: Counters) -> None:
+        """Show the untrained VAE, if set."""
+        if self._settings.at_start:
+            self.sample_all(counters.step)
+
+    def after_step(self, view: StepView) -> None:
+        """Show the images if it is due or requested."""
+        skipped = self._settings.skip_first
+        has_begun = skipped.is_never or skipped.is_over(view.now.moment)
+        is_due = has_begun and self._settings.every.is_due(view.before.moment, view.now.moment)
+        if self._desk.take(SampleNow) or is_due:
+            self.sample_all(view.now.step)
+
+    def at_end(self, counters: Counters) -> None:
+        """Show the trained VAE, if set, unless the last step already did."""
+        if self._settings.at_end and self._versions and not self._path(counters.step, 0).exists():
+            self.sample_all(counters.step)
+
+    def sample_all(self, step: int) -> None:
+        """Write each image beside its reconstruction. A failure is a warning, except for a placement bug."""
+        self._emit(PhaseChanged("sampling", count(len(self._versions), "image")))
+        try:
+            for evaluation in self._evaluations():
+                for index in range(len(self._versions)):
+                    self._desk.check()
+                    self._keep(step, index, self._pair(index, evaluation), evaluation)
+        except PlacementError:
+            raise
+        except (RuntimeError, ValueError, OSError, SyntaxError) as error:
+            reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            self._emit(WarningRaised(f"The samples could not be generated: {reason}", "Training continues."))
+
+    def dry_run_checks(self, state: DryRunState) -> list[DryRunCheck]:
+        """Return the check of the largest image, if the settings make samples without a request."""
+        settings = self._settings
+        if not self._versions or (settings.every.is_never and not settings.at_start and not settings.at_end):
+            return []
+        areas = [v.recipe.bucket.width_px * v.recipe.bucket.height_px for v in self._versions]
+        check = partial(self._try_out, areas.index(max(areas)), state.counters.step)
+        return [DryRunCheck("sampling", "Use a smaller resolution, or switch samples off.", check)]
+
+    def _try_out(self, index: int, step: int) -> None:
+        image, path = self._pair(index, self._evaluation), self._path(step, index)
+        with discarded_write(path.parent), atomic_file(path) as temporary:
+            image.save(temporary, format="PNG")
+            raise DryRunComplete
+
+    def _evaluations(self) -> list[Evaluation]:
+        """Return the run's evaluation and, if set, that of the plain weights beside the EMA weights."""
+        if self._evaluation.ema is None or not self._settings.also_without_ema:
+            return [self._evaluation]
+        return [self._evaluation, replace(self._evaluation, ema=None)]
+
+    def _pair(self, index: int, evaluation: Evaluation) -> Image.Image:
+        """Return an image with its reconstruction to the right."""
+        source = self._loader.pixels
+        assert source is not None, "the loader delivers pixels to a run of the VAE"
+        images_13PP = source.deliver([self._versions[index]], [source.prepare(self._versions[index])])
+        with evaluation.active(), self._placement.phase(phases.SAMPLE_DECODE):
+            both_13PP = torch.cat([images_13PP, reconstructed(self._family, images_13PP)], dim=3)
+        return to_image(both_13PP)
+
+    def _keep(self, step: int, index: int, image: Image.Image, evaluation: Evaluation) -> None:
+        """Write an image and report it."""
+        path, is_without_ema = self._path(step, index), evaluation is not self._evaluation
+        if is_without_ema:
+            path = path.with_stem(f"{path.stem}-no-ema")
+        with atomic_file(path) as temporary:
+            image.save(temporary, format="PNG")
+        if self._log is not None and self._settings.to_tensorboard:
+            self._log.image(f"samples{' without EMA' * is_without_ema}/{path.parent.name}", image, step)
+        self._emit(SampleReady(step, index, self._name(index), str(path), is_without_ema))
+
+    def _name(self, index: int) -> str:
+        return self._loader.dataset.examples[self._versions[index].example].image.path.stem
+
+    def _path(self, step: int, index: int) -> Path:
+        folder = self._folder / f"{index + 1:02d} {safe_name(self._name(index), max_chars=40)}"
+        return folder / f"step-{step:08d}.png"
