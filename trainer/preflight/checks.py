@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
+from modules.config.method_facts import trains_on_pixels
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.data.dataset import Dataset
@@ -19,7 +20,7 @@ from modules.system.problem import Problem
 from trainer.data.datasets import datasets_of
 from trainer.data.hub_datasets import with_local_folders
 from trainer.preflight.budget import describe_memory, trained_parts
-from trainer.preflight.captions import problems_of_caption_settings, report_on_captions
+from trainer.preflight.captions import CaptionsReport, problems_of_caption_settings, report_on_captions
 from trainer.preflight.companions import problems_of_companions
 from trainer.preflight.devices import problems_of_devices
 from trainer.preflight.estimates import problems_of_estimates, sizes_of
@@ -96,8 +97,10 @@ def check(
         return Report(tuple(problems), None)
     training, validation, plans = found.training, found.validation, found.plans
     problems += problems_of_images(readable, training, validation)
-    problems += problems_of_missing_captions(readable, training, validation)
-    captions = report_on_captions(readable, training, validation)
+    captions = CaptionsReport()
+    if not trains_on_pixels(config):  # otherwise no caption is used
+        problems += problems_of_missing_captions(readable, training, validation)
+        captions = report_on_captions(readable, training, validation)
     problems += captions.problems
     problems += problems_of_companions(readable, training)
     problems += problems_of_length(readable, training, plans)
