@@ -27,15 +27,10 @@ SIZES = [(64, 64)] * 3 + [(80, 64)] * 2
 
 
 def vae_config(folder: Path, model: Path, images: Path, **changes: Any) -> Config:
-    """Six steps of the decoder."""
-    config = small_config(
-        folder,
-        model=model,
-        images=images,
-        training={"trains": "vae", "learning_rate": 3e-3},
-        output={"destination": str(folder / "out" / "vae.safetensors")},
-    )
-    return laid_over(config, changes)
+    """Six steps of the decoder, whose weights are written as they are."""
+    training = {"trains": "vae", "learning_rate": 3e-3, **changes.pop("training", {})}
+    output = {"destination": str(folder / "out" / "vae.safetensors"), "dtype": "float32", **changes.pop("output", {})}
+    return small_config(folder, model=model, images=images, training=training, output=output, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +142,10 @@ def test_a_stopped_run_of_the_whole_vae_resumes_bit_equal(tiny_sd: Path, pixels:
     stopped = run(other, on_event=stop)
     resumed = run(other, resume_from=Path(stopped.finished.backup_path))
     assert_equal_tensors(resumed.weights, whole.weights)
+    assert identify(tmp_path / "whole").kind == "vae"
     read = AutoencoderKL.from_pretrained(tmp_path / "whole")
+    ours = load(str(tiny_sd), dtypes={}, vae_file=str(tmp_path / "whole")).vae
+    assert_equal_tensors(ours.state_dict(), read.state_dict())
     written = json.loads((tmp_path / "whole" / "config.json").read_text())
     own = json.loads((tiny_sd / "vae" / "config.json").read_text())
     assert {k: written[k] for k in ("scaling_factor", "force_upcast")} == {

@@ -12,7 +12,7 @@ from modules.config.method_facts import data_in_use, learns_from, method_of, tra
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.settings.walk import live_records
-from tests.builders.configs import small_config
+from tests.builders.configs import laid_over, small_config
 from trainer import phases
 
 ANYWHERE = Path("nowhere")
@@ -20,7 +20,7 @@ ANYWHERE = Path("nowhere")
 
 def vae_config(**changes: Any) -> Config:
     training = {"trains": "vae", **changes.pop("training", {})}
-    return small_config(ANYWHERE, model=ANYWHERE, images=ANYWHERE, training=training, **changes)
+    return laid_over(small_config(ANYWHERE, model=ANYWHERE, images=ANYWHERE, training=training), changes)
 
 
 def errors_of(config: Config) -> list[str]:
@@ -36,14 +36,14 @@ def test_a_plain_config_has_no_errors() -> None:
     [
         ({"training": {"method": {"name": "alignprop"}}}, "training.method"),
         ({"training": {"method": {"name": "dpo"}}}, "training.method"),
-        ({"training": {"precision": "float16"}}, "training.precision"),
+        ({"model": {"family": "sdxl"}, "training": {"precision": "float16"}}, "training.precision"),
         ({"training": {"vae": {"mse_strength": 0.0}}}, "training.vae.mse_strength"),
-        ({"parts": {"vae": {"dtype": "float16"}}}, "parts.vae.dtype"),
+        ({"model": {"family": "sdxl"}, "parts": {"vae": {"dtype": "float16"}}}, "parts.vae.dtype"),
         ({"parts": {"vae": {"offload_fraction": 0.5}}}, "parts.vae.offload_fraction"),
         ({"parts": {"vae": {"train": False}}}, "parts.vae.train"),
         ({"parts": {"vae": {"learning_rate": 0.0}}}, "parts.vae.learning_rate"),
         ({"masks": {"enabled": True, "prior_preservation_weight": 0.5}}, "masks.prior_preservation_weight"),
-        ({"model": {"base_model": "x", "variant": "inpainting"}}, "model.variant"),
+        ({"model": {"variant": "inpainting"}}, "model.variant"),
         ({"concepts": [{"path": "x"}, {"path": "y", "kind": "prior_prediction"}]}, "concepts.1.kind"),
         ({"concepts": [{"path": "x"}, {"path": "y", "kind": "prompts"}]}, "concepts.1.kind"),
         ({"output": {"dtype": "float8"}}, "output.dtype"),

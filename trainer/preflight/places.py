@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from modules.config.schema import Config
+from modules.families.kinds.identify import identify
 from modules.system.paths import from_root
 from modules.system.problem import Problem
 from trainer.preflight.model import kind_of
@@ -41,7 +42,9 @@ def _output(config: Config) -> Iterator[Problem]:
         yield Problem("output.destination", "No output destination is set.", advice=advice)
         return
     is_folder = config.training.trains in ("full", "vae") and config.output.model_format == "diffusers"
-    problem = _not_a_folder(destination, name) if is_folder else _not_a_file(destination, name)
+    problem = _not_a_file(destination, name)
+    if is_folder:
+        problem = _not_a_folder(destination, name, is_vae=config.training.trains == "vae")
     if problem is not None:
         yield problem
     elif reason := _why_not_writable(destination.parent) or _why_not_valid(destination):
@@ -70,13 +73,18 @@ def _not_a_file(destination: Path, name: str) -> Problem | None:
     return None
 
 
-def _not_a_folder(destination: Path, name: str) -> Problem | None:
-    """Return why a destination is not valid for a model folder. Only an earlier model is replaced, no other files."""
+def _not_a_folder(destination: Path, name: str, *, is_vae: bool) -> Problem | None:
+    """Return why a destination is not valid for a model folder. Only an earlier model is replaced, no other files; by
+    a VAE only the folder of a VAE.
+    """
     if kind_of(destination) == "file" or destination.suffix == ".safetensors":
         message = f"{name} is a file, but a model in diffusers format is a folder."
         return Problem("output.destination", message, advice="Choose a folder, or the single-file format.")
-    if kind_of(destination) == "folder" and kind_of(destination / "model_index.json") != "file":
-        message = f"{name} is an existing folder without a model; it would be replaced."
+    if kind_of(destination) != "folder":
+        return None
+    is_alike = identify(destination).kind == "vae" if is_vae else kind_of(destination / "model_index.json") == "file"
+    if not is_alike:
+        message = f"{name} is an existing folder without a {'VAE' if is_vae else 'model'}; it would be replaced."
         return Problem("output.destination", message, advice="Choose a new folder in it.")
     return None
 

@@ -38,18 +38,19 @@ def autoencoder(config: Config) -> Iterator[Problem]:
 
 
 def _dtypes(config: Config) -> Iterator[Problem]:
-    if config.training.precision == "float16":
+    family = FAMILIES[config.model.family]
+    if config.training.precision == "float16" and family.vae_overflows:
         yield Problem(
             "training.precision",
-            "A VAE overflows in float16, so it cannot be trained in it.",
+            f"The VAE of {family.label} overflows in float16, so it cannot be trained in it.",
             advice="Set the precision to bfloat16 or float32.",
         )
     for part in trained_parts(config):
         settings = config.part(part.name)
-        if settings.dtype == "float16":
+        if settings.dtype == "float16" and family.vae_overflows:
             yield Problem(
                 f"parts.{part.name}.dtype",
-                "The weights of a VAE overflow in float16 while they are trained.",
+                f"The VAE of {family.label} overflows in float16, so it cannot be trained with float16 weights.",
                 advice="Set the weight dtype to float32 or bfloat16. The result can still be written in float16.",
             )
         if settings.offload_fraction > 0:

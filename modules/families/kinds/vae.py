@@ -33,8 +33,9 @@ def _loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]
     """Return who loads a VAE: published ones in the original layout, without a prefix, are for the web interfaces and
     ComfyUI; of other forms there only diffusers' own is known.
     """
-    if header is None:
-        return ()
+    if header is None:  # a folder
+        others = (p for p in ALL_PROGRAMS if p != "diffusers")
+        return (Loads("diffusers", True), *(Loads(p, False, "needs a single file") for p in others))
     if header.code:
         return tuple(Loads(p, False, "not safe to load: it contains code besides weights") for p in ALL_PROGRAMS)
     if kind.facts.get("layout") == "diffusers":

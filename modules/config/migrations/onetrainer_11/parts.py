@@ -22,6 +22,8 @@ def parts_of(rest: Tree, result: Tree, notes: Notes, steps_per_update: int) -> N
     for name in _PARTS:
         if name in own or name in rest:
             given = pop_object(rest, name, notes, f"parts.{name}")
+            if name == "vae" and result.get("training", {}).get("trains") == "vae":
+                given.pop("train", None)  # FINE_TUNE_VAE trains it whatever this is: the VAE has no such switch there
             put(result, f"parts.{name}", _part(name, given, result, notes, steps_per_update))
             put_back(rest, name, given)
     _second_caption_dropout(result)

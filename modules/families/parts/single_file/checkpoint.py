@@ -115,15 +115,15 @@ def load_part(checkpoint: Checkpoint, part: str, kind: Any, dtype: torch.dtype, 
 
 
 def load_vae_file(path: Path, kind: Any, config: Mapping[str, Any], dtype: torch.dtype) -> Any:
-    """Return the VAE of a VAE file or of a checkpoint, in the original or in diffusers' layout.
+    """Return the VAE of a VAE file or of a checkpoint, in the original or in diffusers' layout, or of a VAE's folder.
 
     `config` is the VAE config of the model it is used with: the file does not contain its scaling factor. Raises
     DarkroomError where the file has no VAE.
     """
     found = identify(path)
-    stored, _ = read_stored(path)
+    stored, _ = read_stored(_weights_in(path) if path.is_dir() else path)
     layout = PartLayout("vae", VAE_PREFIX, vae_slots(config))
-    if found.facts.get("layout") == "diffusers":
+    if found.facts.get("layout", "").startswith("diffusers"):
         state = {modern_key(n.removeprefix("vae.")): t for n, t in stored.items()}
         state = {n: t.then(t.shape[:2], _as_matrix) if _is_old_matrix(n, t) else t for n, t in state.items()}
     else:
@@ -136,6 +136,17 @@ def load_vae_file(path: Path, kind: Any, config: Mapping[str, Any], dtype: torch
         inside = {n.removeprefix(VAE_PREFIX): t for n, t in tensors.items() if n.startswith(VAE_PREFIX)}
         state = from_original(layout.slots, inside)
     return build_part(kind, config, state, dtype, where=f"the VAE in {path.name}")
+
+
+def _weights_in(folder: Path) -> Path:
+    """Return the file of the weights in a VAE's folder. Raises DarkroomError where there is none."""
+    files = sorted(folder.glob("diffusion_pytorch_model*.safetensors"), key=lambda file: len(file.name))
+    if not files:
+        raise DarkroomError(
+            f"The folder {folder} contains no weights of a VAE.",
+            advice="Choose a VAE file, or a folder with diffusion_pytorch_model.safetensors.",
+        )
+    return files[0]
 
 
 def build_part(
