@@ -136,6 +136,33 @@ class Passes:
         peak: int = self._once(("decoding with gradient", plan, width_px, height_px), run)
         return peak
 
+    def reconstructing(
+        self, plan: PartPlan, *, batch: int, width_px: int, height_px: int, gradients: Gradients
+    ) -> tuple[int, int]:
+        """Return the peak of a batch's forward and backward pass through a VAE that is trained, as `training` does.
+
+        Where the encoder is not trained, it encodes without gradient.
+        """
+
+        def run() -> tuple[int, int]:
+            encode, decode, config = self._memory.encode, self._memory.decode, self._configs[self._name_of("vae")]
+            assert encode is not None
+            assert decode is not None
+            sides = {"width_px": width_px, "height_px": height_px, "batch": batch}
+            encodes_with_gradient = plan.is_trained("encoder.conv_in")
+            tape, encoding = Tape(), Tape()
+            encode(
+                Walk(tape if encodes_with_gradient else encoding, plan, records=encodes_with_gradient), config, **sides
+            )
+            decode(Walk(tape, plan, records=True), config, **sides, needs_grad=encodes_with_gradient)
+            before = tape.trained_bytes if gradients == "accumulated" else 0
+            forward = (max(tape.meter.peak, encoding.meter.peak), before)
+            tape.end_forward()
+            return max(forward, tape.backward_peak(gradients), key=sum)
+
+        found: tuple[int, int] = self._once(("vae", plan, batch, width_px, height_px, gradients), run)
+        return found
+
     def training(
         self, plans: Plans, *, batch: int, width_px: int, height_px: int, gradients: Gradients
     ) -> tuple[int, int]:

@@ -61,7 +61,8 @@ class RunPlan:
     where. `scales_loss`: float16 with a loss scaler; `is_fused`: weights are updated inside the backward pass.
     `sampled` is set where training steps sample images; `runtime_bytes` is the memory of the device's runtime.
     `has_originals`: training keeps a copy of the trained weights as they were before.
-    `images_per_pass` is how many images a sample of the batch has: 2 for pairs.
+    `images_per_pass` is how many images a sample of the batch has: 2 for pairs. `reconstructs`: the VAE is trained, and
+    no denoiser runs.
     """
 
     plans: Plans
@@ -80,6 +81,7 @@ class RunPlan:
     runtime_bytes: int = RUNTIME_BYTES
     has_originals: bool = False
     images_per_pass: int = 1
+    reconstructs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,9 @@ class _Run:
             case "training":
                 copies = {"original weights": self._original_bytes(), "reference weights": self._reference_bytes()}
                 return parts | self._kept() | self._training(here) | copies | {"sampled latents": self._latents_bytes()}
+            case "validating" if run.reconstructs:  # one image after the other
+                peak = max(self._vae(encodes=encodes, sizes=(self.size,)) for encodes in (True, False))
+                return parts | self._kept() | {"activations": peak, "weights swapped out for EMA": self._swapped()}
             case "validating":
                 peak = self._denoising(run.batch_size * run.images_per_pass, self.size)
                 return parts | self._kept() | {"activations": peak, "weights swapped out for EMA": self._swapped()}
@@ -224,6 +229,8 @@ class _Run:
         sides = {"width_px": size[0], "height_px": size[1]}
         gradients: Gradients = "accumulated" if run.accumulates else "fused" if run.is_fused else "new"
         batch = run.batch_size * run.images_per_pass
+        if run.reconstructs and (vae := self._vae_name()):
+            return *passes.reconstructing(run.plans[vae], batch=batch, **sides, gradients=gradients), []
         if sampled is None:
             return *passes.training(run.plans, batch=batch, **sides, gradients=gradients), []
         batch *= 1 + (sampled.is_guided and sampled.trains_guided)

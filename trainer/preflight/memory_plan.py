@@ -16,6 +16,7 @@ from modules.config.method_facts import (
     method_of,
     rollout_of,
     scorers_of,
+    trains_on_pixels,
 )
 from modules.config.schema import Config
 from modules.config.sections.training import filtered_layers
@@ -41,7 +42,7 @@ _TEXT_LAYERS = LayerFilter(("layers.",))
 def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) -> RunPlan | None:
     """Return the plan that determines a run's memory; None for a config that the estimate does not support."""
     spec = FAMILIES[config.model.family]
-    if config.training.trains not in ("adapter", "full"):
+    if config.training.trains not in ("adapter", "full", "vae"):
         return None
     if config.training.trains == "adapter" and not ADAPTERS[config.adapter.name].is_supported:
         return None
@@ -52,7 +53,8 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
         return None
     plans = {p.name: _part_plan(config, p, architecture.configs) for p in spec.parts}
     sizes_px = tuple((s.width_px, s.height_px) for s in sizes)
-    samples = tuple(_samples(config, sizes_px))
+    reconstructs = trains_on_pixels(config)
+    samples = () if reconstructs else tuple(_samples(config, sizes_px))
     return RunPlan(
         plans=plans,
         on_device=_on_device(config, has_samples=bool(samples)),
@@ -62,12 +64,13 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
         optimizer=config.training.optimizer,
         has_master_weights=config.training.low_precision_updates == "master",
         average=_AVERAGES[config.training.ema.mode],
-        encodes_in_training=not data_in_use(config).latent_cache and _reads_images(config),
+        encodes_in_training=not data_in_use(config).latent_cache and _reads_images(config) and not reconstructs,
         samples=samples,
         scales_loss=config.training.precision == "float16",
         is_fused=is_fused(config.training.optimizer),
         sampled=_sampled(config, sizes_px),
         images_per_pass=images_per_pass(config),
+        reconstructs=reconstructs,
         has_originals=copies_originals(config),
         runtime_bytes=0 if hardware.here().kind_of(config.general.train_device) == "cpu" else RUNTIME_BYTES,
     )
@@ -125,9 +128,10 @@ def _part_plan(config: Config, part: PartSpec, configs: Mapping[str, Mapping[str
         # A VAE that overflows in float16 has the fallback dtype; images are encoded without autocast.
         overflows = settings.dtype == "float16" and FAMILIES[config.model.family].vae_overflows
         stays = overflows and bool(configs[part.name].get("force_upcast", True))
-        return PartPlan(weight_bytes=ITEM_BYTES[config.training.fallback_train_dtype] if stays else weight_bytes)
+        weight_bytes = ITEM_BYTES[config.training.fallback_train_dtype] if stays else weight_bytes
+        return _vae_plan(config, part, weight_bytes) if trains_on_pixels(config) else PartPlan(weight_bytes)
     trains: Trains = "nothing"
-    if part.trainable and settings.train:
+    if part.trainable and settings.train and not trains_on_pixels(config):
         trains = "full" if config.training.trains == "full" else "adapter"
     return PartPlan(
         weight_bytes=weight_bytes,
@@ -139,6 +143,19 @@ def _part_plan(config: Config, part: PartSpec, configs: Mapping[str, Mapping[str
         checkpointing=settings.checkpointing,
         offloads=settings.offload_activations,
         offload_fraction=0.0 if _never_offloads(config) else settings.offload_fraction,
+    )
+
+
+def _vae_plan(config: Config, part: PartSpec, weight_bytes: int) -> PartPlan:
+    """Return the plan of a VAE that is trained: of its decoder alone, or of all of it."""
+    settings = config.part(part.name)
+    return PartPlan(
+        weight_bytes,
+        compute_bytes=_COMPUTE_BYTES.get(config.training.precision, 0),
+        trains="full",
+        unreached=("encoder.", "quant_conv") if config.training.vae.decoder_only else (),
+        checkpointing=settings.checkpointing,
+        offloads=settings.offload_activations,
     )
 
 

@@ -12,10 +12,10 @@ from modules.memory.walk import Walk
 Config = Mapping[str, Any]
 
 
-def encode_pass(walk: Walk, config: Config, *, width_px: int, height_px: int) -> Array:
-    """Return the moments of one image's latents."""
+def encode_pass(walk: Walk, config: Config, *, width_px: int, height_px: int, batch: int = 1) -> Array:
+    """Return the moments of the latents of images of that size."""
     channels = [int(n) for n in config["block_out_channels"]]
-    x = walk.conv("encoder.conv_in", walk.new((1, int(config["in_channels"]), height_px, width_px)), channels[0])
+    x = walk.conv("encoder.conv_in", walk.new((batch, int(config["in_channels"]), height_px, width_px)), channels[0])
     for level, wide in enumerate(channels):
         x = _down(walk, config, level, x, wide, is_last=level == len(channels) - 1)
     moments = 2 * int(config["latent_channels"])
@@ -23,11 +23,13 @@ def encode_pass(walk: Walk, config: Config, *, width_px: int, height_px: int) ->
     return walk.conv("quant_conv", x, moments, kernel=1) if config.get("use_quant_conv", True) else x
 
 
-def decode_pass(walk: Walk, config: Config, *, width_px: int, height_px: int, needs_grad: bool = False) -> Array:
-    """Return one image of that size from its latents; `needs_grad` where a gradient goes back to the latents."""
+def decode_pass(
+    walk: Walk, config: Config, *, width_px: int, height_px: int, needs_grad: bool = False, batch: int = 1
+) -> Array:
+    """Return images of that size from their latents; `needs_grad` where a gradient goes back to the latents."""
     channels = [int(n) for n in reversed(config["block_out_channels"])]
     factor, latent = 2 ** (len(channels) - 1), int(config["latent_channels"])
-    x = walk.new((1, latent, height_px // factor, width_px // factor), needs_grad=needs_grad)
+    x = walk.new((batch, latent, height_px // factor, width_px // factor), needs_grad=needs_grad)
     if config.get("use_post_quant_conv", True):
         x = walk.conv("post_quant_conv", x, latent, kernel=1)
     x = walk.conv("decoder.conv_in", x, channels[0])
