@@ -149,12 +149,10 @@ class Passes:
             assert encode is not None
             assert decode is not None
             sides = {"width_px": width_px, "height_px": height_px, "batch": batch}
-            encodes_with_gradient = plan.is_trained("encoder.conv_in")
+            is_whole = plan.is_trained("encoder.conv_in")
             tape, encoding = Tape(), Tape()
-            encode(
-                Walk(tape if encodes_with_gradient else encoding, plan, records=encodes_with_gradient), config, **sides
-            )
-            decode(Walk(tape, plan, records=True), config, **sides, needs_grad=encodes_with_gradient)
+            encode(Walk(tape if is_whole else encoding, plan, records=is_whole), config, **sides)
+            decode(Walk(tape, plan, records=True), config, **sides, needs_grad=is_whole)
             before = tape.trained_bytes if gradients == "accumulated" else 0
             forward = (max(tape.meter.peak, encoding.meter.peak), before)
             tape.end_forward()

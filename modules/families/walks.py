@@ -29,16 +29,23 @@ class DenoiserPass(Protocol):
 
 
 class EncodePass(Protocol):
-    """Walks through the VAE's encoder for one image."""
+    """Walks through the VAE's encoder for `batch` images."""
 
-    def __call__(self, walk: Walk, config: PartConfig, *, width_px: int, height_px: int) -> Array: ...
+    def __call__(self, walk: Walk, config: PartConfig, *, width_px: int, height_px: int, batch: int = 1) -> Array: ...
 
 
 class DecodePass(Protocol):
-    """Walks through the VAE's decoder for one image."""
+    """Walks through the VAE's decoder for `batch` images."""
 
     def __call__(
-        self, walk: Walk, config: PartConfig, *, width_px: int, height_px: int, needs_grad: bool = False
+        self,
+        walk: Walk,
+        config: PartConfig,
+        *,
+        width_px: int,
+        height_px: int,
+        needs_grad: bool = False,
+        batch: int = 1,
     ) -> Array: ...
 
 

@@ -389,6 +389,36 @@ def test_decoding_with_a_reward_gradient_needs_the_estimated_memory(model: str, 
     assert found == pytest.approx(live.peak, rel=FACTOR)
 
 
+@pytest.mark.parametrize(("decoder_only", "mode"), [(True, "off"), (True, "block"), (False, "block")])
+@pytest.mark.parametrize("is_mixed", [False, True], ids=["float32", "bfloat16"])
+def test_training_the_vae_needs_the_estimated_memory(decoder_only: bool, mode: str, is_mixed: bool) -> None:
+    """A batch of two: encoded with or without gradient, decoded, and the backward pass."""
+    vae = meta_part("sd1", "vae").train()
+    trained = ("decoder.", "post_quant_conv.") if decoder_only else ("",)
+    with FakeTensorMode():
+        give_weights(vae, dtype=F32, adapter_dtype=F32, learns=lambda name: name.startswith(trained))
+        forwards = create_checkpointed_forward(
+            vae, train_device=CPU, temp_device=CPU, mode=mode, block_types=BLOCK_TYPES["vae"], entry="decode"
+        )
+        images = torch.empty(2, 3, 256, 256)
+
+        def run() -> torch.Tensor:
+            with torch.no_grad() if decoder_only else nullcontext():
+                means = vae.encode(images).latent_dist.mean
+            return forwards(means).sample
+
+        _, peak = passed(vae, run, is_mixed=is_mixed)
+    plan = PartPlan(
+        compute_bytes=2 if is_mixed else 0,
+        trains="full",
+        unreached=("encoder.", "quant_conv") if decoder_only else (),
+        checkpointing=mode,
+    )
+    passes = Passes(FAMILIES["sd"], shipped_configs("sd1"))
+    found = passes.reconstructing(plan, batch=2, width_px=256, height_px=256, gradients="new")
+    assert sum(found) == pytest.approx(peak, rel=FACTOR)
+
+
 @pytest.mark.parametrize(
     "mode", [pytest.param("off", marks=pytest.mark.full), "block", pytest.param("whole", marks=pytest.mark.full)]
 )

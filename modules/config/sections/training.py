@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from annotated_types import Ge, Gt, Le
 
@@ -291,7 +291,7 @@ class Training(Section):
     ema: Ema = Ema()
 
 
-def method_in_use(training: Training) -> tuple[MethodSpec, Section]:
+def method_in_use(training: Training) -> tuple[MethodSpec, Any]:
     """Return the record and the settings of a run's method: its target's own, or the chosen one."""
     if training.trains in METHODS_OF_TARGETS:
         return METHODS_OF_TARGETS[training.trains], getattr(training, training.trains)
