@@ -14,6 +14,7 @@ from modules.config.method_facts import (
     learns_from,
     method_of,
     rollout_of,
+    settings_of_method,
     steps_per_group,
 )
 from modules.config.schema import Config
@@ -49,7 +50,7 @@ def _costs(config: Config) -> list[str]:
     if facts is None:
         unit = {"pairs": "pair", "prompts": "prompt", "images": "image"}[learns_from(config)]
         lines = [f"{count(per_step, unit)} per step."]
-        if spec.needs_reference(training.method):
+        if spec.needs_reference(settings_of_method(config)):
             lines.append("A second pass without gradient, by the model as it was before training.")
         return [*lines, *_copy(config)]
     num_images = per_step * facts.samples_per_prompt
@@ -93,7 +94,7 @@ def _copy(config: Config) -> list[str]:
 
 
 def _has_reference(config: Config) -> bool:
-    return method_of(config).needs_reference(config.training.method) or keeps_reference_copy(config)
+    return method_of(config).needs_reference(settings_of_method(config)) or keeps_reference_copy(config)
 
 
 def _label(name: str) -> str:

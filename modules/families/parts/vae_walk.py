@@ -27,11 +27,15 @@ def decode_pass(
     walk: Walk, config: Config, *, width_px: int, height_px: int, needs_grad: bool = False, batch: int = 1
 ) -> Array:
     """Return images of that size from their latents; `needs_grad` where a gradient goes back to the latents."""
-    channels = [int(n) for n in reversed(config["block_out_channels"])]
-    factor, latent = 2 ** (len(channels) - 1), int(config["latent_channels"])
+    factor, latent = 2 ** (len(config["block_out_channels"]) - 1), int(config["latent_channels"])
     x = walk.new((batch, latent, height_px // factor, width_px // factor), needs_grad=needs_grad)
+    return walk.whole(lambda a: _decode(walk, config, a), x)
+
+
+def _decode(walk: Walk, config: Config, x: Array) -> Array:
+    channels = [int(n) for n in reversed(config["block_out_channels"])]
     if config.get("use_post_quant_conv", True):
-        x = walk.conv("post_quant_conv", x, latent, kernel=1)
+        x = walk.conv("post_quant_conv", x, int(config["latent_channels"]), kernel=1)
     x = walk.conv("decoder.conv_in", x, channels[0])
     x = _middle(walk, "decoder", x, channels[0])
     for level, wide in enumerate(channels):
@@ -45,7 +49,7 @@ def decode_pass(
 def _down(walk: Walk, config: Config, level: int, entering: Array, width: int, *, is_last: bool) -> Array:
     path, x = f"encoder.down_blocks.{level}", entering
     for index in range(int(config["layers_per_block"])):
-        x = resnet(walk, f"{path}.resnets.{index}", x, width)
+        x = _resnet(walk, f"{path}.resnets.{index}", x, width)
     if is_last:
         return x
     padded = walk.copy(x)  # by one pixel at two edges
@@ -55,15 +59,19 @@ def _down(walk: Walk, config: Config, level: int, entering: Array, width: int, *
 def _up(walk: Walk, config: Config, level: int, entering: Array, width: int, *, is_last: bool) -> Array:
     path, x = f"decoder.up_blocks.{level}", entering
     for index in range(int(config["layers_per_block"]) + 1):
-        x = resnet(walk, f"{path}.resnets.{index}", x, width)
+        x = _resnet(walk, f"{path}.resnets.{index}", x, width)
     return x if is_last else walk.conv(f"{path}.upsamplers.0.conv", walk.upsampled(x), width)
+
+
+def _resnet(walk: Walk, path: str, x: Array, width: int) -> Array:
+    return walk.block(lambda a: resnet(walk, path, a, width), x)
 
 
 def _middle(walk: Walk, half: str, x: Array, width: int) -> Array:
     path = f"{half}.mid_block"
-    x = resnet(walk, f"{path}.resnets.0", x, width)
-    x = _attention(walk, f"{path}.attentions.0", x)
-    return resnet(walk, f"{path}.resnets.1", x, width)
+    x = _resnet(walk, f"{path}.resnets.0", x, width)
+    x = walk.block(lambda a: _attention(walk, f"{path}.attentions.0", a), x)
+    return _resnet(walk, f"{path}.resnets.1", x, width)
 
 
 def _attention(walk: Walk, path: str, x: Array) -> Array:
