@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+from modules.objectives.metrics import METRICS
 from modules.system.problem import count
 from trainer.rollout_events import ChoicesWanted, RolloutSampled
 
@@ -214,6 +215,13 @@ class ValidationFinished:
     def is_best(self) -> bool:
         """Whether this is the lowest so far."""
         return self.best_step == self.step
+
+    @property
+    def metric_words(self) -> str:
+        """The metrics as a text that follows the loss, such as ", PSNR 31.42, SSIM 0.9512"; empty without any."""
+        return "".join(
+            f", {METRICS[name].label if name in METRICS else name} {v:.4g}" for name, v in self.metrics.items()
+        )
 
 
 @dataclass(frozen=True, slots=True)

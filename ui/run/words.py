@@ -80,7 +80,10 @@ def _words(event: Event) -> tuple[str, Tone] | None:
         case CacheFilled() | ImagesDropped() | BlocksCompiled():
             return event.summary, "plain"
         case ValidationFinished():
-            return f"Validation loss {loss(event.loss)} at step {event.step:,}{_best_words(event)}", "plain"
+            return (
+                f"Validation loss {loss(event.loss)}{event.metric_words} at step {event.step:,}{_best_words(event)}",
+                "plain",
+            )
         case RewardMeasured():
             return reward_line(event), "plain"
         case BackupSaved():
@@ -102,7 +105,7 @@ def _best_words(event: ValidationFinished) -> str:
 
 def validation_line(event: ValidationFinished) -> str:
     """Return the newest validation and the best one as a line."""
-    return f"Validation: {loss(event.loss)} at step {event.step:,}{_best_words(event)}"
+    return f"Validation: {loss(event.loss)}{event.metric_words} at step {event.step:,}{_best_words(event)}"
 
 
 def reward_line(event: RewardMeasured) -> str:
