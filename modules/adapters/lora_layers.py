@@ -17,7 +17,7 @@ from peft import LoraConfig, inject_adapter_in_model
 from peft.tuners.lora import LoraLayer
 from torch import nn
 
-from modules.adapters.changes import plain_lora
+from modules.adapters.changes import plain_lora, weight_shape
 from modules.adapters.decomposition import NAME as DORA
 from modules.adapters.decomposition import Decomposition, attach_decomposition, magnitudes_in
 from modules.adapters.layer_dropout import attach_module_dropout
@@ -285,7 +285,7 @@ def _own_ranks(
     """Return the rank and the alpha of the target layers; `found` are the ranks of those that a file has."""
     ranks, own = ranks_of(settings), {}
     for path in targets:
-        is_conv = is_convolution(tuple(module.get_parameter(f"{path}.weight").shape))
+        is_conv = is_convolution(weight_shape(module.get_submodule(path)))
         rank, alpha = ranks.of(part, path, is_convolution=is_conv)
         if (other := found.get(path, rank)) != rank:
             rank, alpha = other, ranks.alpha_at(part, path, other, is_convolution=is_conv)

@@ -19,6 +19,7 @@ from modules.adapters.start import Start, divided, read_content, write_content
 from modules.adapters.stored import read_adapter
 from modules.adapters.targets import target_layers
 from modules.config.method_facts import copies_originals, rate_factor_of
+from modules.config.quantized_parts import QuantizedParts, quantized_parts
 from modules.config.schema import Config
 from modules.config.sections.model import Model
 from modules.config.sections.model import Part as PartSettings
@@ -44,6 +45,7 @@ from trainer import phases
 from trainer.data.caching import EncoderIdentities
 from trainer.run.machine import Machine
 from trainer.run.placement import originals_of, placement_of
+from trainer.run.quantized import quantize_parts
 from trainer.step.precision import Precision
 
 PartOf = Callable[[str], PartSettings]
@@ -87,19 +89,20 @@ def load_family(
     *,
     without_weights: Collection[str] = (),
     fallback_dtype: str = "float32",
+    quantized: QuantizedParts = QuantizedParts(),
 ) -> ModelFamily:
     """Load a base model through the factory its family names.
 
     `part_of(name)` returns the settings of a part; `on_bytes(done, total)` is called during a download. The weights of
     the parts in `without_weights` are not read; these parts are on the meta device. `fallback_dtype` is that of a VAE
-    that overflows in float16.
+    that overflows in float16; the weights of the `quantized` parts are quantized here.
     """
     spec = FAMILIES[model.family]
     module_name, function = spec.factory.split(":")
     factory: Callable[..., object] = getattr(importlib.import_module(module_name), function)
     family = factory(
         model.base_model,
-        dtypes={p.name: dtype_of(part_of(p.name).dtype) for p in spec.parts},
+        dtypes={p.name: dtype_of(quantized.plain_dtype(p.name, part_of(p.name).dtype)) for p in spec.parts},
         clip_skip=model.clip_skip,
         clip_skip_2=model.clip_skip_2,
         prompt_weighting=model.prompt_weighting,
@@ -114,6 +117,7 @@ def load_family(
         fallback_dtype=dtype_of(fallback_dtype),
     )
     loaded = cast(ModelFamily, family)
+    quantize_parts(loaded, quantized.formats, without=without_weights)
     if model.circular_padding:
         for part in loaded.parts.values():
             if part.spec.role != "text_encoder":
@@ -150,13 +154,20 @@ def load_model(
     `start_copy` is the run's own copy of the adapter file that it starts from: it is read if it exists, otherwise
     written. A `compilation` compiles the blocks of the denoiser. Raises DarkroomError if nothing would be trained.
     """
-    family = load_family(config.model, config.part, on_bytes, fallback_dtype=config.training.fallback_train_dtype)
+    quantized = quantized_parts(config)
+    family = load_family(
+        config.model,
+        config.part,
+        on_bytes,
+        fallback_dtype=config.training.fallback_train_dtype,
+        quantized=quantized,
+    )
     for part in family.parts.values():
         part.module.eval()  # trained parts enter training mode below, and leave it when their training stops
     facts = phases.phase_facts(config)
     start = _start(config, family, start_copy) if config.training.trains == "adapter" else None
     # Before adapters are attached and parts move: the identity of the encoders is that of their own weights.
-    identities = _identities(family, facts, machine.precision, start)
+    identities = _identities(family, facts, machine.precision, start, quantized)
     prepare_parts(family, machine.precision)
     choose_attention(family, config.training.attention, machine)
     adapters: list[Adapter] = []
@@ -187,11 +198,16 @@ def encoder_identities(config: Config, machine: Machine) -> EncoderIdentities:
     roles = {"vae"} if facts.has_latent_cache else set()
     roles |= {"text_encoder"} if facts.has_text_cache else set()
     others = [p.name for p in FAMILIES[config.model.family].parts if p.role not in roles]
+    quantized = quantized_parts(config)
     family = load_family(
-        config.model, config.part, without_weights=others, fallback_dtype=config.training.fallback_train_dtype
+        config.model,
+        config.part,
+        without_weights=others,
+        fallback_dtype=config.training.fallback_train_dtype,
+        quantized=quantized,
     )
     start = _start(config, family, None) if config.training.trains == "adapter" else None
-    return _identities(family, facts, machine.precision, start)
+    return _identities(family, facts, machine.precision, start, quantized)
 
 
 def _memory_of(
@@ -323,7 +339,11 @@ def _unit(
 
 
 def _identities(
-    family: ModelFamily, facts: phases.PhaseFacts, precision: Precision, start: Start | None
+    family: ModelFamily,
+    facts: phases.PhaseFacts,
+    precision: Precision,
+    start: Start | None,
+    quantized: QuantizedParts,
 ) -> EncoderIdentities:
     """Return the identities of the encoders for cache keys; empty for encoders whose cache is not used.
 
@@ -333,6 +353,8 @@ def _identities(
     def fingerprint(part: Part) -> str:
         kept = start.kept_in(part.spec.name) if start is not None else []
         own = weights_fingerprint(part.module)
+        if (chosen := quantized.formats.get(part.spec.name)) is not None:
+            own = f"{own} in {chosen.format.name}"  # formats with the same weights round inputs or not
         return f"{own} with {kept_fingerprint(kept)}" if kept else own
 
     fingerprints: Mapping[str, str] = {

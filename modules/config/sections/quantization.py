@@ -7,25 +7,21 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 
 from modules.settings.field import Section, Setting, When
+from modules.settings.layer_filter import PRESET_LABELS, LayerFilter, layer_filter
 
 
 class Quantization(Section):
     """Settings for all parts whose weight dtype is a quantized one."""
 
     layers: Annotated[
-        Literal["all", "attention_mlp", "attention", "custom"],
+        Literal["all", "blocks", "attention_mlp", "attention", "custom"],
         Setting(
             "Quantized layers",
-            "Which linear layers of the UNet are quantized. The others stay in 16 bits.",
+            "Which linear layers of the UNet are quantized. The others, and all convolutions and norms, stay in 16 bits, "
+            "or in float32 if that is the precision. Of text encoders all layers are quantized.",
             group="Quantization",
             level="advanced",
-            choice_labels={
-                "all": "All layers",
-                "attention_mlp": "Attention blocks",
-                "attention": "Attention only",
-                "custom": "Named below",
-            },
-            not_yet="refused",
+            choice_labels=PRESET_LABELS,
         ),
     ] = "all"
     custom_layers: Annotated[
@@ -84,3 +80,8 @@ class Quantization(Section):
             applies_when=When("svd_dtype", ("float32", "bfloat16", "float16")),
         ),
     ] = ""
+
+
+def quantized_layers(settings: Quantization) -> LayerFilter:
+    """Return which linear layers of the denoiser are quantized."""
+    return layer_filter(settings.layers, settings.custom_layers, is_regex=settings.layers_regex)

@@ -1,0 +1,92 @@
+"""A frozen linear layer with a quantized weight.
+
+It is an `nn.Linear` to everything that asks for one: adapters attach to it, and `weight` is the weight it computes
+with. The packed weight and its scales are frozen parameters, so they move, are offloaded and are part of the layer's
+state as any weight is. Nothing unpacked is kept for the backward pass: the weight is unpacked again there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from modules.quantization.packing import Packing
+from modules.quantization.products import rounded_product
+from modules.quantization.spec import QuantizedFormat, Rounding
+from modules.system.factories import load_factory
+
+
+class QuantizedLinear(nn.Linear):
+    """A frozen linear layer whose weight is packed in a format."""
+
+    def __init__(self, layer: nn.Linear, form: QuantizedFormat) -> None:
+        """Pack the weight of a layer, on its device; its dtype is that of the property `weight`. The bias is kept."""
+        nn.Module.__init__(self)  # not that of Linear, which would allocate a weight
+        self.in_features, self.out_features = layer.in_features, layer.out_features
+        self.form = form
+        self.dtype = layer.weight.dtype
+        self._packing: Packing = load_factory(form.packing)
+        with torch.no_grad():
+            packed, scales = self._packing.pack(layer.weight.detach())
+        self.packed = nn.Parameter(packed, requires_grad=False)
+        self.scales = nn.Parameter(scales, requires_grad=False)
+        self.bias = None if layer.bias is None else nn.Parameter(layer.bias.detach(), requires_grad=False)
+        self.train(layer.training)
+
+    # Linear declares it as a parameter; here it is computed.
+    @property
+    def weight(self) -> torch.Tensor:  # type: ignore[override]
+        """The weight (out, in), unpacked in the dtype that the layer had. Each use unpacks it again."""
+        return self._packing.unpack(self.packed, self.scales, (self.out_features, self.in_features), self.dtype)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the layer's output for inputs (..., in), in the dtype of autocast or of the inputs."""
+        kind = x.device.type
+        if kind != "meta" and torch.is_autocast_enabled(kind):
+            x = x.to(torch.get_autocast_dtype(kind))
+        shape = (self.out_features, self.in_features)
+        product: torch.Tensor = _Product.apply(  # type: ignore[no-untyped-call]
+            x, self.packed, self.scales, self.bias, self._packing, shape, self.form.rounds_inputs
+        )
+        return product
+
+    def extra_repr(self) -> str:
+        """Return the sizes and the format."""
+        return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}, format={self.form.name}"
+
+
+class _Product(torch.autograd.Function):
+    """The product with a packed weight. The gradient is that of the product with the unpacked weight, also where the
+    inputs are rounded: rounding counts as the identity there (a straight-through estimator).
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        packed: torch.Tensor,
+        scales: torch.Tensor,
+        bias: torch.Tensor | None,
+        packing: Packing,
+        shape: tuple[int, int],
+        rounds_inputs: Rounding,
+    ) -> torch.Tensor:
+        """Return the output (..., out) in the dtype of x (..., in)."""
+        ctx.save_for_backward(packed, scales)
+        ctx.packing, ctx.shape = packing, shape
+        own_bias = None if bias is None else bias.to(x.dtype)
+        if rounds_inputs:
+            return rounded_product(x, packed, scales, own_bias)
+        return functional.linear(x, packing.unpack(packed, scales, shape, x.dtype), own_bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Return the gradient of x."""
+        packed, scales = ctx.saved_tensors
+        weight = ctx.packing.unpack(packed, scales, ctx.shape, gradient.dtype)
+        return (gradient @ weight, None, None, None, None, None, None)

@@ -1,0 +1,31 @@
+"""What is known of a format of quantized weights, without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+Shape = tuple[int, ...]
+Rounding = Literal["", "int8", "float8"]
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedFormat:
+    """A format of the weights of frozen linear layers.
+
+    `packing` names what packs and unpacks a weight, as "module:name" (`packing.Packing`). `stored_bytes` returns the
+    bytes of a weight of a shape (out, in), with its scales. `rounds_inputs`: the inputs of a layer are rounded, too,
+    and the product is computed in that format where the device can. `working_bytes` is the number of bytes per element
+    that unpacking a weight needs at its peak, beside the packed and the unpacked weight.
+    `backends` says where what computes with it runs, for the documents.
+    """
+
+    name: str
+    label: str
+    help: str
+    packing: str
+    stored_bytes: Callable[[Shape], int]
+    working_bytes: int
+    backends: str
+    rounds_inputs: Rounding = ""
