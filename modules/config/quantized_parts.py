@@ -27,6 +27,9 @@ class QuantizedParts:
         return self.other_dtype if part in self.formats else dtype
 
 
+NOTHING_QUANTIZED = QuantizedParts()
+
+
 def quantized_parts(config: Config) -> QuantizedParts:
     """Return the quantized parts of a config: their other weights are in the precision's dtype."""
     filters = {"denoiser": quantized_layers(config.quantization)}

@@ -14,7 +14,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from modules.quantization.packing import Packing
+from modules.quantization.packing import Packing, Stored
 from modules.quantization.products import rounded_product
 from modules.quantization.spec import QuantizedFormat, Rounding
 from modules.system.factories import load_factory
@@ -22,6 +22,8 @@ from modules.system.factories import load_factory
 
 class QuantizedLinear(nn.Linear):
     """A frozen linear layer whose weight is packed in a format."""
+
+    table: torch.Tensor | None
 
     def __init__(self, layer: nn.Linear, form: QuantizedFormat) -> None:
         """Pack the weight of a layer, on its device; its dtype is that of the property `weight`. The bias is kept."""
@@ -34,6 +36,9 @@ class QuantizedLinear(nn.Linear):
             packed, scales = self._packing.pack(layer.weight.detach())
         self.packed = nn.Parameter(packed, requires_grad=False)
         self.scales = nn.Parameter(scales, requires_grad=False)
+        self.register_buffer("table", self._packing.table(), persistent=False)
+        if self.table is not None:
+            self.table = self.table.to(packed.device)
         self.bias = None if layer.bias is None else nn.Parameter(layer.bias.detach(), requires_grad=False)
         self.train(layer.training)
 
@@ -41,7 +46,7 @@ class QuantizedLinear(nn.Linear):
     @property
     def weight(self) -> torch.Tensor:  # type: ignore[override]
         """The weight (out, in), unpacked in the dtype that the layer had. Each use unpacks it again."""
-        return self._packing.unpack(self.packed, self.scales, (self.out_features, self.in_features), self.dtype)
+        return self._packing.unpack(self._stored(), (self.out_features, self.in_features), self.dtype)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the layer's output for inputs (..., in), in the dtype of autocast or of the inputs."""
@@ -50,9 +55,12 @@ class QuantizedLinear(nn.Linear):
             x = x.to(torch.get_autocast_dtype(kind))
         shape = (self.out_features, self.in_features)
         product: torch.Tensor = _Product.apply(  # type: ignore[no-untyped-call]
-            x, self.packed, self.scales, self.bias, self._packing, shape, self.form.rounds_inputs
+            x, *self._stored(), self.bias, self._packing, shape, self.form.rounds_inputs
         )
         return product
+
+    def _stored(self) -> Stored:
+        return Stored(self.packed, self.scales, self.table)
 
     def extra_repr(self) -> str:
         """Return the sizes and the format."""
@@ -70,23 +78,23 @@ class _Product(torch.autograd.Function):
         x: torch.Tensor,
         packed: torch.Tensor,
         scales: torch.Tensor,
+        table: torch.Tensor | None,
         bias: torch.Tensor | None,
         packing: Packing,
         shape: tuple[int, int],
         rounds_inputs: Rounding,
     ) -> torch.Tensor:
         """Return the output (..., out) in the dtype of x (..., in)."""
-        ctx.save_for_backward(packed, scales)
+        ctx.save_for_backward(packed, scales, table)
         ctx.packing, ctx.shape = packing, shape
         own_bias = None if bias is None else bias.to(x.dtype)
         if rounds_inputs:
             return rounded_product(x, packed, scales, own_bias)
-        return functional.linear(x, packing.unpack(packed, scales, shape, x.dtype), own_bias)
+        return functional.linear(x, packing.unpack(Stored(packed, scales, table), shape, x.dtype), own_bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Return the gradient of x."""
-        packed, scales = ctx.saved_tensors
-        weight = ctx.packing.unpack(packed, scales, ctx.shape, gradient.dtype)
-        return (gradient @ weight, None, None, None, None, None, None)
+        weight = ctx.packing.unpack(Stored(*ctx.saved_tensors), ctx.shape, gradient.dtype)
+        return (gradient @ weight, None, None, None, None, None, None, None)

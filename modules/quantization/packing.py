@@ -6,10 +6,9 @@ layout of bitsandbytes, whose kernels unpack it faster on a GPU.
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import math
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -19,6 +18,7 @@ _INT8_MAX = 127.0
 _FLOAT8 = torch.float8_e4m3fn
 _FLOAT8_MAX = 448.0
 _TINY = 1e-12  # the scale of a row of zeros
+_HAS_BITSANDBYTES = importlib.util.find_spec("bitsandbytes") is not None
 
 # Dettmers et al. 2023, appendix E.
 _NF4 = (
@@ -28,6 +28,14 @@ _NF4 = (
 )  # fmt: skip
 
 
+class Stored(NamedTuple):
+    """A packed weight, its scales in float32, and the constants for unpacking it."""
+
+    packed: torch.Tensor
+    scales: torch.Tensor
+    table: torch.Tensor | None = None
+
+
 class Packing(Protocol):
     """How the weight of a layer is packed."""
 
@@ -35,9 +43,11 @@ class Packing(Protocol):
         """Return a weight (out, in) as packed values and their scales in float32."""
         ...
 
-    def unpack(
-        self, packed: torch.Tensor, scales: torch.Tensor, shape: tuple[int, int], dtype: torch.dtype
-    ) -> torch.Tensor:
+    def table(self) -> torch.Tensor | None:
+        """Return the constants that unpacking needs, if any: they are kept where the weight is."""
+        ...
+
+    def unpack(self, stored: Stored, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
         """Return the weight (out, in) in a dtype, rounded once from float32."""
         ...
 
@@ -52,11 +62,13 @@ class Rows:
         """Return the rounded rows and their scales."""
         return rounded_rows(weight.float(), dtype=self.dtype, largest=self.largest)
 
-    def unpack(
-        self, packed: torch.Tensor, scales: torch.Tensor, shape: tuple[int, int], dtype: torch.dtype
-    ) -> torch.Tensor:
+    def table(self) -> None:
+        """Return nothing: there are no constants."""
+        return
+
+    def unpack(self, stored: Stored, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
         """Return the weight in a dtype."""
-        return (packed.float() * scales).to(dtype)
+        return stored.packed.float().mul_(stored.scales).to(dtype)
 
 
 def rounded_rows(rows: torch.Tensor, *, dtype: torch.dtype, largest: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -76,54 +88,42 @@ class Nf4Blocks:
         scales = blocks.abs().amax(-1)
         values = torch.tensor(_NF4, device=weight.device)
         middles = (values[1:] + values[:-1]) / 2
-        codes = torch.bucketize(blocks / scales.clamp_min(_TINY)[:, None], middles, out_int32=True).to(torch.uint8)
-        codes = codes.flatten()
+        scaled = (blocks / scales.clamp_min(_TINY)[:, None]).flatten()
+        codes = torch.zeros(scaled.shape, dtype=torch.uint8, device=weight.device)
+        for middle in middles:  # faster than torch.bucketize
+            codes += scaled > middle
         return (codes[0::2] << 4) | codes[1::2], scales
 
-    def unpack(
-        self, packed: torch.Tensor, scales: torch.Tensor, shape: tuple[int, int], dtype: torch.dtype
-    ) -> torch.Tensor:
+    def table(self) -> torch.Tensor:
+        """Return the two values of each byte, (256, 2)."""
+        values, codes = torch.tensor(_NF4), torch.arange(256)
+        return torch.stack([values[codes >> 4], values[codes & 15]], dim=1)
+
+    def unpack(self, stored: Stored, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
         """Return the weight in a dtype."""
-        if packed.is_cuda and _has_bitsandbytes() and math.prod(shape) % BLOCK_WEIGHTS == 0:
-            return unpacked_by_bitsandbytes(packed, scales, shape, dtype)
-        pairs = torch.nn.functional.embedding(packed.int(), _pairs(packed.device))
-        blocks = pairs.view(-1, BLOCK_WEIGHTS) * scales[:, None]
+        if stored.packed.is_cuda and _HAS_BITSANDBYTES and math.prod(shape) % BLOCK_WEIGHTS == 0:
+            return unpacked_by_bitsandbytes(stored, shape, dtype)
+        assert stored.table is not None
+        pairs = torch.nn.functional.embedding(stored.packed.int(), stored.table)
+        blocks = pairs.view(-1, BLOCK_WEIGHTS).mul_(stored.scales[:, None])
         return blocks.flatten()[: math.prod(shape)].view(shape).to(dtype)
 
 
-def unpacked_by_bitsandbytes(
-    packed: torch.Tensor, scales: torch.Tensor, shape: tuple[int, int], dtype: torch.dtype
-) -> torch.Tensor:
+def unpacked_by_bitsandbytes(stored: Stored, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
     """Return an NF4 weight, unpacked by a kernel of bitsandbytes: the same values."""
+    assert stored.table is not None
     import bitsandbytes.functional as kernels
 
     state = kernels.QuantState(
-        absmax=scales,
+        absmax=stored.scales,
         shape=torch.Size(shape),
-        code=_values(packed.device),
+        code=stored.table[:16, 1].contiguous(),
         blocksize=BLOCK_WEIGHTS,
         quant_type="nf4",
         dtype=dtype,
     )
-    weight: torch.Tensor = kernels.dequantize_4bit(packed[:, None], state)
+    weight: torch.Tensor = kernels.dequantize_4bit(stored.packed[:, None], state)
     return weight
-
-
-@functools.cache
-def _values(device: torch.device) -> torch.Tensor:
-    return torch.tensor(_NF4, device=device)
-
-
-@functools.cache
-def _pairs(device: torch.device) -> torch.Tensor:
-    """Return the two values of each byte, (256, 2)."""
-    values, codes = _values(device), torch.arange(256, device=device)
-    return torch.stack([values[codes >> 4], values[codes & 15]], dim=1)
-
-
-@functools.cache
-def _has_bitsandbytes() -> bool:
-    return importlib.util.find_spec("bitsandbytes") is not None
 
 
 INT8_ROWS = Rows(dtype=torch.int8, largest=_INT8_MAX)

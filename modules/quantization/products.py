@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from modules.quantization.packing import FLOAT8_ROWS, INT8_ROWS, rounded_rows
+from modules.quantization.packing import FLOAT8_ROWS, INT8_ROWS, Stored, rounded_rows
 
 _CUDA_MIN_ROWS = 17  # torch._int_mm: "self.size(0) needs to be greater than 16"
 _CUDA_MULTIPLE = {torch.int8: 8, torch.float8_e4m3fn: 16}  # of both sides of the weight (cuBLASLt)
@@ -27,7 +27,7 @@ def rounded_product(
     if _computes_in_8_bits(rounded, packed):
         product = _product_in_8_bits(rounded, packed) * token_scales * scales.T
     else:
-        weight = rows.unpack(packed, scales, (packed.shape[0], packed.shape[1]), x.dtype)
+        weight = rows.unpack(Stored(packed, scales), (packed.shape[0], packed.shape[1]), x.dtype)
         product = functional.linear((rounded.float() * token_scales).to(x.dtype), weight)
     out = product.to(x.dtype).view(*x.shape[:-1], packed.shape[0])
     return out if bias is None else out + bias

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Shape = tuple[int, ...]
+FLOAT32_BYTES = 4
 Rounding = Literal["", "int8", "float8"]
 
 
@@ -17,8 +18,8 @@ class QuantizedFormat:
     `packing` names what packs and unpacks a weight, as "module:name" (`packing.Packing`). `stored_bytes` returns the
     bytes of a weight of a shape (out, in), with its scales. `rounds_inputs`: the inputs of a layer are rounded, too,
     and the product is computed in that format where the device can. `working_bytes` is the number of bytes per element
-    that unpacking a weight needs at its peak, beside the packed and the unpacked weight.
-    `backends` says where what computes with it runs, for the documents.
+    that unpacking a weight to float32 needs at its peak. `devices` are the kinds of devices it runs on, and `backends`
+    says how, for the documents.
     """
 
     name: str
@@ -27,5 +28,10 @@ class QuantizedFormat:
     packing: str
     stored_bytes: Callable[[Shape], int]
     working_bytes: int
+    devices: frozenset[str]
     backends: str
     rounds_inputs: Rounding = ""
+
+    def unpacking_bytes(self, item_bytes: int) -> int:
+        """Return the peak of unpacking a weight to a dtype, per element: its float32 values are there meanwhile."""
+        return max(self.working_bytes, FLOAT32_BYTES + item_bytes if item_bytes < FLOAT32_BYTES else FLOAT32_BYTES)

@@ -10,7 +10,7 @@ from torch.nn import functional
 from modules.quantization.chosen import ChosenFormat
 from modules.quantization.layers import quantize_layers
 from modules.quantization.linear import QuantizedLinear
-from modules.quantization.packing import NF4_BLOCKS, unpacked_by_bitsandbytes
+from modules.quantization.packing import NF4_BLOCKS, Stored, unpacked_by_bitsandbytes
 from modules.quantization.registry import FORMATS
 from modules.settings.layer_filter import EVERYTHING, LayerFilter
 
@@ -138,7 +138,8 @@ def test_nothing_unpacked_is_kept_for_the_backward_pass(name: str) -> None:
     layer, kept = QuantizedLinear(random_layer(), FORMATS[name]), []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
         layer(random_input(3, 80).requires_grad_())
-    assert sorted(t.data_ptr() for t in kept) == sorted((layer.packed.data_ptr(), layer.scales.data_ptr()))
+    own = {t.data_ptr() for t in (*layer.parameters(), *layer.buffers())}
+    assert {t.data_ptr() for t in kept} <= own
 
 
 def test_nf4_has_the_layout_and_the_values_of_bitsandbytes() -> None:
@@ -151,8 +152,9 @@ def test_nf4_has_the_layout_and_the_values_of_bitsandbytes() -> None:
     assert torch.equal(packed, theirs.flatten())
     assert torch.equal(scales, state.absmax)
     for dtype in (torch.float32, torch.bfloat16):
-        own = NF4_BLOCKS.unpack(packed, scales, (64, 320), dtype)
-        assert torch.equal(own, unpacked_by_bitsandbytes(packed, scales, (64, 320), dtype))
+        stored = Stored(packed, scales, NF4_BLOCKS.table())
+        own = NF4_BLOCKS.unpack(stored, (64, 320), dtype)
+        assert torch.equal(own, unpacked_by_bitsandbytes(stored, (64, 320), dtype))
 
 
 def test_only_linear_layers_of_the_filter_are_quantized() -> None:

@@ -19,7 +19,7 @@ from modules.adapters.start import Start, divided, read_content, write_content
 from modules.adapters.stored import read_adapter
 from modules.adapters.targets import target_layers
 from modules.config.method_facts import copies_originals, rate_factor_of
-from modules.config.quantized_parts import QuantizedParts, quantized_parts
+from modules.config.quantized_parts import NOTHING_QUANTIZED, QuantizedParts, quantized_parts
 from modules.config.schema import Config
 from modules.config.sections.model import Model
 from modules.config.sections.model import Part as PartSettings
@@ -89,7 +89,7 @@ def load_family(
     *,
     without_weights: Collection[str] = (),
     fallback_dtype: str = "float32",
-    quantized: QuantizedParts = QuantizedParts(),
+    quantized: QuantizedParts = NOTHING_QUANTIZED,
 ) -> ModelFamily:
     """Load a base model through the factory its family names.
 

@@ -17,8 +17,8 @@ class Quantization(Section):
         Literal["all", "blocks", "attention_mlp", "attention", "custom"],
         Setting(
             "Quantized layers",
-            "Which linear layers of the UNet are quantized. The others, and all convolutions and norms, stay in 16 bits, "
-            "or in float32 if that is the precision. Of text encoders all layers are quantized.",
+            "Which linear layers of the UNet are quantized. The others, and all convolutions and norms, stay in 16 "
+            "bits, or in float32 if that is the precision. Of text encoders all layers are quantized.",
             group="Quantization",
             level="advanced",
             choice_labels=PRESET_LABELS,

@@ -12,5 +12,6 @@ FLOAT8 = QuantizedFormat(
     packing="modules.quantization.packing:FLOAT8_ROWS",
     stored_bytes=row_bytes,
     working_bytes=4,
-    backends="all devices",
+    devices=frozenset({"cpu", "cuda"}),
+    backends="CUDA, CPU",
 )

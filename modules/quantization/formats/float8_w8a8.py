@@ -12,6 +12,8 @@ FLOAT8_W8A8 = QuantizedFormat(
     packing="modules.quantization.packing:FLOAT8_ROWS",
     stored_bytes=row_bytes,
     working_bytes=4,
-    backends="in float8 on CUDA (compute capability 8.9); elsewhere the same rounding, computed in 16 or 32 bits",
+    devices=frozenset({"cpu", "cuda"}),
+    backends="in float8 on CUDA (compute capability 8.9); "
+    "on a CPU and older GPUs the same rounding, computed in 16 or 32 bits",
     rounds_inputs="float8",
 )

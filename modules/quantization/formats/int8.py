@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from modules.quantization.spec import QuantizedFormat, Shape
-
-_SCALE_BYTES = 4
+from modules.quantization.spec import FLOAT32_BYTES, QuantizedFormat, Shape
 
 
 def row_bytes(shape: Shape) -> int:
     """Return the bytes of a weight with one byte per element and a float32 scale for each row."""
-    return shape[0] * shape[1] + _SCALE_BYTES * shape[0]
+    return shape[0] * shape[1] + FLOAT32_BYTES * shape[0]
 
 
 INT8 = QuantizedFormat(
@@ -19,5 +17,6 @@ INT8 = QuantizedFormat(
     packing="modules.quantization.packing:INT8_ROWS",
     stored_bytes=row_bytes,
     working_bytes=4,
+    devices=frozenset({"cpu", "cuda", "mps"}),
     backends="all devices",
 )

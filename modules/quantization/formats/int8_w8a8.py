@@ -14,6 +14,7 @@ INT8_W8A8 = QuantizedFormat(
     packing="modules.quantization.packing:INT8_ROWS",
     stored_bytes=row_bytes,
     working_bytes=4,
+    devices=frozenset({"cpu", "cuda", "mps"}),
     backends="in int8 on CUDA (compute capability 7.5) and CPU; elsewhere the same rounding, computed in 16 or 32 bits",
     rounds_inputs="int8",
 )

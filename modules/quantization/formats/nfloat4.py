@@ -6,15 +6,14 @@ from __future__ import annotations
 
 import math
 
-from modules.quantization.spec import QuantizedFormat, Shape
+from modules.quantization.spec import FLOAT32_BYTES, QuantizedFormat, Shape
 
 BLOCK_WEIGHTS = 64
-_SCALE_BYTES = 4
 
 
 def _stored_bytes(shape: Shape) -> int:
     num_blocks = math.ceil(math.prod(shape) / BLOCK_WEIGHTS)
-    return num_blocks * (BLOCK_WEIGHTS // 2 + _SCALE_BYTES)
+    return num_blocks * (BLOCK_WEIGHTS // 2 + FLOAT32_BYTES)
 
 
 NFLOAT4 = QuantizedFormat(
@@ -24,5 +23,6 @@ NFLOAT4 = QuantizedFormat(
     packing="modules.quantization.packing:NF4_BLOCKS",
     stored_bytes=_stored_bytes,
     working_bytes=6,
+    devices=frozenset({"cpu", "cuda", "mps"}),
     backends="all devices; faster on CUDA with bitsandbytes",
 )
