@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from modules.quantization.chosen import ChosenFormat
+from modules.quantization.spec import QuantizedFormat
 from modules.settings.layer_filter import EVERYTHING, LayerFilter
 
 CheckpointMode = Literal["off", "block", "whole"]
@@ -104,7 +106,7 @@ class PartPlan:
     no gradient; a fine-tune only trains those of `layers`. `offloads` moves activations to the offload device.
     `offload_fraction` of the weights of its blocks stay there; the selection depends on the sizes: the layers with a
     prefix in `offloaded_prefixes`. `num_kept` is the number of values in float32 of an adapter that the part has and
-    that is not trained.
+    that is not trained. `quantized` is the format of the linear layers that it takes, whose weights are then frozen.
     """
 
     weight_bytes: int = FLOAT32_BYTES
@@ -118,6 +120,11 @@ class PartPlan:
     offload_fraction: float = 0.0
     offloaded_prefixes: tuple[str, ...] = ()
     num_kept: int = 0
+    quantized: ChosenFormat | None = None
+
+    def format_of(self, path: str) -> QuantizedFormat | None:
+        """Return the format of a linear layer's weight, None where it is not quantized."""
+        return self.quantized.format if self.quantized is not None and self.quantized.takes(path) else None
 
     def is_trained(self, path: str) -> bool:
         """Whether a layer's own weights are trained."""

@@ -50,9 +50,7 @@ class QuantizedLinear(nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the layer's output for inputs (..., in), in the dtype of autocast or of the inputs."""
-        kind = x.device.type
-        if kind != "meta" and torch.is_autocast_enabled(kind):
-            x = x.to(torch.get_autocast_dtype(kind))
+        x = x.to(_compute_dtype(x))
         shape = (self.out_features, self.in_features)
         product: torch.Tensor = _Product.apply(  # type: ignore[no-untyped-call]
             x, *self._stored(), self.bias, self._packing, shape, self.form.rounds_inputs
@@ -65,6 +63,14 @@ class QuantizedLinear(nn.Linear):
     def extra_repr(self) -> str:
         """Return the sizes and the format."""
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}, format={self.form.name}"
+
+
+def _compute_dtype(x: torch.Tensor) -> torch.dtype:
+    """Return the dtype of the product: autocast's where it is on."""
+    kind = x.device.type
+    if kind == "meta" or not torch.is_autocast_enabled(kind):  # weights without values have no autocast
+        return x.dtype
+    return torch.get_autocast_dtype(kind)
 
 
 class _Product(torch.autograd.Function):

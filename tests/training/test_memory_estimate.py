@@ -38,6 +38,10 @@ from modules.memory.checkpointing import create_checkpointed_forward
 from modules.memory.tape import AdapterPlan, PartPlan, Tape
 from modules.memory.walk import Walk
 from modules.optim.optimizers.adafactor import Adafactor
+from modules.quantization import linear
+from modules.quantization.chosen import ChosenFormat
+from modules.quantization.layers import quantize_layers
+from modules.quantization.registry import FORMATS
 from modules.settings.layer_filter import EVERYTHING, layer_filter
 from modules.system.devices import CPU
 from tests.builders.adapter_plans import dora_plan, lora_plan
@@ -194,6 +198,11 @@ class Case:
     dtype: torch.dtype
     is_mixed: bool
     mode: str
+    quantized: str = ""
+
+    @property
+    def chosen(self) -> ChosenFormat | None:
+        return ChosenFormat(FORMATS[self.quantized], EVERYTHING) if self.quantized else None
 
     @property
     def plan(self) -> PartPlan:
@@ -203,11 +212,12 @@ class Case:
             trains="full" if self.trains == "full" else "adapter",
             adapter=ADAPTER_PLANS.get(self.trains),
             checkpointing=self.mode,
+            quantized=self.chosen,
         )
 
     def __str__(self) -> str:
         kind = f"{str(self.dtype).removeprefix('torch.')}{'-mixed' if self.is_mixed else ''}"
-        return f"{self.model}-{self.side_px}x{self.batch}-{self.trains}-{kind}-{self.mode}"
+        return f"{self.model}-{self.side_px}x{self.batch}-{self.trains}-{kind}-{self.mode}{self.quantized}"
 
 
 BF16, F32 = torch.bfloat16, torch.float32
@@ -235,6 +245,8 @@ DAILY = [
     Case("sd1", 512, 1, "oft v2", BF16, True, "off"),
     Case("sd1", 512, 1, "dora", BF16, True, "off"),
     Case("sd1", 512, 1, "dora of inputs", F32, True, "block"),
+    Case("sd1", 512, 1, "adapter", BF16, True, "off", "nfloat4"),
+    Case("sd1", 256, 1, "adapter", BF16, True, "block", "int8_w8a8"),
     Case("sdxl", 512, 1, "full", BF16, True, "off"),
     Case("sdxl", 1024, 1, "full", BF16, True, "block"),
 ]
@@ -246,12 +258,20 @@ REST = [
     for trains in ("full", "adapter")
     for dtype, is_mixed in ((F32, False), (F32, True), (BF16, True), (BF16, False))
     for mode in ("off", "block", "whole")
+] + [
+    Case(model, side_px, 1, "adapter", dtype, is_mixed, mode, form)
+    for model, side_px in (("sd1", 512), ("sdxl", 1024))
+    for dtype, is_mixed in ((F32, False), (BF16, True))
+    for mode in ("off", "block")
+    for form in FORMATS
 ]
 CASES = [*DAILY, *(pytest.param(c, marks=pytest.mark.full) for c in REST if c not in DAILY)]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_training_pass_needs_the_estimated_memory(case: Case) -> None:
+def test_a_training_pass_needs_the_estimated_memory(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    if case.quantized and case.is_mixed:  # the autocast here is emulated
+        monkeypatch.setattr(linear, "_compute_dtype", lambda x: BF16)
     kept, peak = measured(case)
     tape = Tape()
     walk = Walk(tape, case.plan, records=True)
@@ -274,6 +294,8 @@ def measured(case: Case, *, num_passes: int = 1) -> tuple[int, int]:
     """
     unet = meta_part(case.model, "unet").train()
     config = shipped_configs(case.model)["unet"]
+    if case.chosen is not None:
+        quantize_layers(unet, case.chosen)
     if case.trains in ADAPTER_PLANS:
         names = target_layers(unet, "denoiser", layers=layer_filter("attention_mlp"), reaches=lambda name: True)
         settings = ADAPTER_PLANS[case.trains].settings

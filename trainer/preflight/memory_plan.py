@@ -16,7 +16,9 @@ from modules.config.method_facts import (
     rollout_of,
     scorers_of,
 )
+from modules.config.quantized_parts import QuantizedParts, quantized_parts
 from modules.config.schema import Config
+from modules.config.sections.quantization import quantized_layers
 from modules.config.sections.training import filtered_layers
 from modules.data.buckets import Size
 from modules.estimate.architecture import Architecture
@@ -45,11 +47,12 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
     if config.training.trains == "adapter" and not ADAPTERS[config.adapter.name].is_supported:
         return None
     chosen = adapter_layers(config.adapter) if config.training.trains == "adapter" else filtered_layers(config.training)
-    if invalid_entry(chosen) is not None:
+    if invalid_entry(chosen) is not None or invalid_entry(quantized_layers(config.quantization)) is not None:
         return None
-    if any(config.part(p.name).dtype not in ITEM_BYTES for p in spec.parts):
+    quantized = quantized_parts(config)
+    if any(quantized.plain_dtype(p.name, config.part(p.name).dtype) not in ITEM_BYTES for p in spec.parts):
         return None
-    plans = {p.name: _part_plan(config, p, architecture.configs) for p in spec.parts}
+    plans = {p.name: _part_plan(config, p, architecture.configs, quantized) for p in spec.parts}
     sizes_px = tuple((s.width_px, s.height_px) for s in sizes)
     samples = tuple(_samples(config, sizes_px))
     return RunPlan(
@@ -117,9 +120,11 @@ def _kept_latents_bytes(config: Config, rollout: RolloutFacts, sizes_px: Sequenc
     return num_images * num_states * elements * FLOAT32_BYTES
 
 
-def _part_plan(config: Config, part: PartSpec, configs: Mapping[str, Mapping[str, object]]) -> PartPlan:
+def _part_plan(
+    config: Config, part: PartSpec, configs: Mapping[str, Mapping[str, object]], quantized: QuantizedParts
+) -> PartPlan:
     settings = config.part(part.name)
-    weight_bytes = ITEM_BYTES[settings.dtype]
+    weight_bytes = ITEM_BYTES[quantized.plain_dtype(part.name, settings.dtype)]
     if part.role == "vae":
         # A VAE that overflows in float16 has the fallback dtype; images are encoded without autocast.
         overflows = settings.dtype == "float16" and FAMILIES[config.model.family].vae_overflows
@@ -138,6 +143,7 @@ def _part_plan(config: Config, part: PartSpec, configs: Mapping[str, Mapping[str
         checkpointing=settings.checkpointing,
         offloads=settings.offload_activations,
         offload_fraction=0.0 if _never_offloads(config) else settings.offload_fraction,
+        quantized=quantized.formats.get(part.name),
     )
 
 
