@@ -80,7 +80,7 @@ class Decomposition(nn.Module):
         return output + product * _along_channels(self.scale(layer) - 1.0, layer).to(output.dtype)
 
     def _is_per_output(self, layer: Layer) -> bool:
-        return is_per_output(self.magnitudes.shape, layer.weight.shape)
+        return is_per_output(self.magnitudes.shape, weight_shape(layer))
 
 
 def attach_decomposition(

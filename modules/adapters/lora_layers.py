@@ -207,7 +207,7 @@ def _change(layer: Any) -> torch.Tensor:
     if (initial := initial_product(layer)) is not None:
         first_down, first_up = (factor.float().flatten(1) for factor in initial.factors)
         product = product - first_up @ first_down
-    change: torch.Tensor = product.reshape(layer.get_base_layer().weight.shape) * layer.scaling[ADAPTER]
+    change: torch.Tensor = product.reshape(weight_shape(layer.get_base_layer())) * layer.scaling[ADAPTER]
     return change
 
 
@@ -305,7 +305,7 @@ def _plain_layer(module: nn.Module, layer: AdapterLayer, where: str) -> AdapterL
             f"{where} has a LoRA on {layer.part}.{layer.path}, a {type(own).__name__}, which cannot have one.",
             advice="Choose other layers, on the LoRA / Adapter page: those that are not trained are kept as they are.",
         )
-    down, up = plain_lora(layer, tuple(own.weight.shape), where=where)
+    down, up = plain_lora(layer, weight_shape(own), where=where)
     return lora_layer(layer.part, layer.path, down, up, layer.alpha)
 
 
