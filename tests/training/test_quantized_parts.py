@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 from modules.adapters.loha import Loha
@@ -18,19 +19,33 @@ from modules.adapters.oft import Oft
 from modules.adapters.protocol import Adapter, kind_of
 from modules.adapters.registry import ADAPTERS
 from modules.adapters.targets import target_layers
+from modules.config.rules import problems_of
+from modules.config.sections.model import Part
+from modules.estimate.architecture import architecture_of
+from modules.estimate.passes import Passes
 from modules.families.protocol import ModelFamily, PartMemory
 from modules.memory.checkpointing import offloaded_weights
 from modules.memory.guard import DeviceGuard
+from modules.memory.tape import PartPlan
 from modules.quantization.chosen import ChosenFormat
 from modules.quantization.linear import QuantizedLinear
 from modules.quantization.registry import FORMATS
-from modules.settings.layer_filter import EVERYTHING
+from modules.settings.layer_filter import EVERYTHING, LayerFilter
+from modules.settings.walk import records_of
+from modules.system import hardware
 from modules.system.devices import CPU, Device
+from modules.system.errors import DarkroomError
+from tests.builders.configs import laid_over, small_config
+from tests.builders.images import draw_folder
 from tests.builders.pipelines import load_tiny
-from tests.builders.runs import assert_equal_tensors
+from tests.builders.runs import assert_equal_tensors, run
 from tests.training.test_checkpointing import predicted, trained_parts
 from tests.training.test_compile import One, compilation
 from tests.training.test_layer_offload import placed
+from trainer.events import BackupSaved
+from trainer.preflight.devices import problems_of_devices
+from trainer.run.machine import machine_of
+from trainer.run.model import encoder_identities
 from trainer.run.quantized import quantize_parts
 
 TEMP = Device("cpu:1")
@@ -160,3 +175,106 @@ def test_compiled_blocks_compute_the_same(tiny_sd: Path, name: str) -> None:
         for key, gradient in found.items():
             assert torch.allclose(gradient, plain[key], rtol=1e-3, atol=1e-7), key
         compiled.close()
+
+
+# -- whole runs
+
+SIZES = [(64, 64)] * 5
+WHOLE: dict[str, Any] = {
+    "training": {"epochs": 2, "batch_size": 2, "precision": "bfloat16", "ema": {"mode": "train_device", "decay": 0.9}},
+    "parts": {
+        "unet": {"dtype": "nfloat4", "checkpointing": "block"},
+        "text_encoder": {"dtype": "int8_w8a8", "train": False},
+    },
+    "backup": {"every": {"n": 2, "unit": "step"}, "keep": 0},
+}
+
+
+def test_a_resumed_run_on_quantized_parts_ends_bit_for_bit_the_same(tiny_sd: Path, tmp_path: Path) -> None:
+    images = draw_folder(tmp_path / "images", sizes=SIZES)
+    config = small_config(tmp_path, model=tiny_sd, images=images, **WHOLE)
+    whole = run(config)
+    found = load_file(Path(whole.finished.model_path))
+    first = next(e.path for e in whole.of(BackupSaved))
+    resumed = run(config, resume_from=Path(first))
+    assert_equal_tensors(resumed.weights, whole.weights)
+    plain = run(laid_over(config, {"parts": {"unet": {"dtype": "bfloat16"}, "text_encoder": {"dtype": "bfloat16"}}}))
+    other = load_file(Path(plain.finished.model_path))
+    assert {n: (t.shape, t.dtype) for n, t in found.items()} == {n: (t.shape, t.dtype) for n, t in other.items()}
+    assert any(not torch.equal(found[n], other[n]) for n in found), "the base is another"
+
+
+def test_the_caches_of_another_format_are_not_used(tiny_sd: Path, tmp_path: Path) -> None:
+    """int8 with and without rounded inputs has the same weights."""
+    config = small_config(tmp_path, model=tiny_sd, images=tmp_path, **WHOLE)
+    machine = machine_of(config.general, config.training.precision)
+    dtypes = ("bfloat16", *FORMATS)
+    found = [
+        encoder_identities(laid_over(config, {"parts": {"text_encoder": {"dtype": dtype}}}), machine)
+        for dtype in dtypes
+    ]
+    assert len({identity.captions for identity in found}) == len(dtypes)
+    assert len({identity.images for identity in found}) == 1
+
+
+def test_the_estimate_counts_the_bytes_of_a_quantized_part(tiny_sd: Path) -> None:
+    architecture = architecture_of(str(tiny_sd), "sd")
+    assert architecture is not None
+    for name in FORMATS:
+        family = quantized(tiny_sd, name)
+        passes = Passes(family.spec, architecture.configs)
+        for part in trained_parts(family):
+            plan = PartPlan(quantized=ChosenFormat(FORMATS[name], EVERYTHING))
+            own = sum(p.nbytes for p in family.parts[part].module.parameters())
+            assert passes.weights(part, plan).num_bytes(plan) == own, (name, part)
+
+
+# -- what is refused
+
+
+def problems(folder: Path, **changes: Any) -> dict[str, str]:
+    config = small_config(folder, model=folder, images=folder, **changes)
+    return {p.path: p.message for p in problems_of(config) if p.severity == "error"}
+
+
+def test_what_cannot_be_quantized_is_refused_by_name(tmp_path: Path) -> None:
+    both = {"unet": {"dtype": "nfloat4"}, "text_encoder": {"dtype": "int8", "train": False}}
+    assert problems(tmp_path, parts=both) == {}
+    found = problems(tmp_path, parts=both, training={"trains": "full"})
+    assert found == {
+        "parts.unet.dtype": "UNet is quantized to nfloat4 in a fine-tune: quantized weights cannot be trained.",
+        "parts.text_encoder.dtype": "Text encoder is quantized to int8 in a fine-tune: a fine-tune saves the whole "
+        "model.",
+    }
+    assert problems(tmp_path, parts={"vae": {"dtype": "int8"}}) == {
+        "parts.vae.dtype": "VAE cannot be quantized to int8: it consists of convolutions."
+    }
+
+
+def test_layer_names_that_are_missing_or_invalid_are_refused(tmp_path: Path) -> None:
+    parts = {"unet": {"dtype": "nfloat4"}}
+    for names in ({"layers": "custom"}, {"layers": "custom", "custom_layers": "a(", "layers_regex": True}):
+        assert list(problems(tmp_path, parts=parts, quantization=names)) == ["quantization.custom_layers"]
+        assert problems(tmp_path, quantization=names) == {}
+
+
+def test_a_filter_that_takes_no_layer_is_refused(tiny_sd: Path) -> None:
+    family: ModelFamily = load_tiny(tiny_sd)
+    with pytest.raises(DarkroomError, match="none of its layers is quantized"):
+        quantize_parts(family, {"unet": ChosenFormat(FORMATS["int8"], LayerFilter(("time_embedding",)))})
+
+
+def test_a_device_without_a_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware.Hardware, "kind_of", lambda self, name: "mps")
+    config = small_config(tmp_path, model=tmp_path, images=tmp_path, parts={"unet": {"dtype": "float8"}})
+    [problem] = [p for p in problems_of_devices(config) if p.path == "parts.unet.dtype"]
+    assert problem.message == "The training device (mps) does not support float8."
+    fits = laid_over(config, {"parts": {"unet": {"dtype": "nfloat4"}}})
+    assert [p for p in problems_of_devices(fits) if p.path == "parts.unet.dtype"] == []
+
+
+def test_every_format_is_a_weight_dtype_and_none_is_missing() -> None:
+    [record] = [r for r in records_of(Part) if r.path.endswith("dtype")]
+    choices = {n: label for n, label in record.choices.items() if n not in record.setting.not_yet_choices}
+    assert {n: choices[n] for n in FORMATS} == {f.name: f.label for f in FORMATS.values()}
+    assert choices.keys() - FORMATS.keys() == {"float32", "bfloat16", "float16"}
