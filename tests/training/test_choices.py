@@ -25,6 +25,7 @@ from modules.config.schema import Config
 from modules.config.support import unsupported
 from modules.formats.safetensors_io import read_safetensors
 from modules.optim.ema import Ema
+from modules.quantization.registry import FORMATS
 from modules.rewards.registry import REWARDS, rewards_using
 from modules.settings.edit import get_path, set_path
 from modules.settings.field import FieldRecord, records_of
@@ -197,6 +198,7 @@ SHORT_ONLINE = {
 SHORT = {short["name"]: short for short in (SHORT_CHAIN, SHORT_DDPO, SHORT_GRPO, SHORT_ONLINE)}
 BESIDE: dict[str, dict[str, Any]] = {
     "adapter.layers": {"adapter.custom_layers": "attn2"},
+    "quantization.layers": {"parts.unet.dtype": "nfloat4", "quantization.custom_layers": "attn2"},
     "model.zero_terminal_snr": {"model.prediction_type": "v_prediction"},
     **{
         f"concepts.0.image.{name}": {f"concepts.0.image.{strength}": amount}
@@ -251,12 +253,16 @@ ALONE = {
     ("training.schedule", "adafactor"),  # see test_effective_rates
     ("training.schedule", "custom"),  # no class is given; see test_onetrainer_config
     *(("reward.models.0.kind", kind) for kind in rewards_using("file")),  # their files are not here
+    *(("parts.vae.dtype", name) for name in FORMATS),  # refused: see test_quantized_parts
     # AlignProp refuses them.
     *(("reward.models.0.kind", name) for name, spec in REWARDS.items() if not spec.is_differentiable),
 }
 ELSEWHERE: set[str | tuple[str, str]] = {  # fields, and single choices
     # Functions of the step alone: test_schedules.
     *(("training.schedule", name) for name in ("polynomial", "inverse_sqrt", "wsd", "points")),
+    # Each is computed, and has caches of its own, in test_quantized_parts.
+    *(("parts.text_encoder.dtype", name) for name in FORMATS),
+    *(("parts.unet.dtype", name) for name in FORMATS if name != "nfloat4"),
     "training.schedule.between",
     "training.schedule.decay_shape",
     "training.loss.scaler",  # the batch here has one image: see test_losses

@@ -14,14 +14,15 @@ class Quantization(Section):
     """Settings for all parts whose weight dtype is a quantized one."""
 
     layers: Annotated[
-        Literal["all", "blocks", "attention_mlp", "attention", "custom"],
+        Literal["all", "attention_mlp", "attention", "custom"],
         Setting(
             "Quantized layers",
-            "Which linear layers of the UNet are quantized. The others, and all convolutions and norms, stay in 16 "
-            "bits, or in float32 if that is the precision. Of text encoders all layers are quantized.",
+            "Which linear layers of the UNet are quantized. The others, and all convolutions, norms and "
+            "embeddings, stay in 16 bits, or in float32 if that is the precision. Of text encoders all layers are "
+            "quantized.",
             group="Quantization",
             level="advanced",
-            choice_labels=PRESET_LABELS,
+            choice_labels={name: PRESET_LABELS[name] for name in ("all", "attention_mlp", "attention", "custom")},
         ),
     ] = "all"
     custom_layers: Annotated[
