@@ -32,6 +32,7 @@ from modules.formats.adapter_layers import AdapterLayer, lora_layer
 from modules.formats.adapter_names import DORA_SCALE, DOWN, UP
 from modules.formats.lora_files import to_kohya, to_peft, with_one_alpha
 from modules.formats.safetensors_io import Writable
+from modules.quantization.linear import weights_without_values
 from modules.system.devices import CPU
 from modules.system.dtypes import dtype_of
 from modules.system.errors import DarkroomError
@@ -184,7 +185,8 @@ def attach_lora(
     )
     module.requires_grad_(False)
     with seeded_global_rng(seed, CPU):
-        inject_adapter_in_model(config, module, adapter_name=ADAPTER)
+        with weights_without_values():
+            inject_adapter_in_model(config, module, adapter_name=ADAPTER)
         adapter = LoraAdapter(part, module, shape)
         for parameter in adapter.parameters().values():
             parameter.data = parameter.data.to(shape.dtype)

@@ -7,6 +7,9 @@ state as any weight is. Nothing unpacked is kept for the backward pass: the weig
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -18,6 +21,21 @@ from modules.quantization.packing import Packing, Stored
 from modules.quantization.products import rounded_product
 from modules.quantization.spec import QuantizedFormat, Rounding
 from modules.system.factories import load_factory
+
+_without_values: ContextVar[bool] = ContextVar("without_values", default=False)
+
+
+@contextmanager
+def weights_without_values() -> Iterator[None]:
+    """Let the weights of quantized layers have a shape, a dtype and a device only, for code that reads no more.
+
+    peft asks for the weight of a layer some twenty times to attach a LoRA; unpacking them all would take minutes.
+    """
+    token = _without_values.set(True)
+    try:
+        yield
+    finally:
+        _without_values.reset(token)
 
 
 class QuantizedLinear(nn.Linear):
@@ -46,6 +64,10 @@ class QuantizedLinear(nn.Linear):
     @property
     def weight(self) -> torch.Tensor:  # type: ignore[override]
         """The weight (out, in), unpacked in the dtype that the layer had. Each use unpacks it again."""
+        if _without_values.get():
+            return torch.empty((), dtype=self.dtype, device=self.packed.device).expand(
+                self.out_features, self.in_features
+            )
         return self._packing.unpack(self._stored(), (self.out_features, self.in_features), self.dtype)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -29,6 +29,7 @@ from modules.memory.guard import DeviceGuard
 from modules.memory.tape import PartPlan
 from modules.quantization.chosen import ChosenFormat
 from modules.quantization.linear import QuantizedLinear
+from modules.quantization.packing import NF4_BLOCKS
 from modules.quantization.registry import FORMATS
 from modules.settings.layer_filter import EVERYTHING, LayerFilter
 from modules.settings.walk import records_of
@@ -175,6 +176,15 @@ def test_compiled_blocks_compute_the_same(tiny_sd: Path, name: str) -> None:
         for key, gradient in found.items():
             assert torch.allclose(gradient, plain[key], rtol=1e-3, atol=1e-7), key
         compiled.close()
+
+
+def test_no_weight_is_unpacked_to_attach_a_lora(tiny_sd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """peft asks for each weight some twenty times, only for its shape and dtype."""
+    family, unpacked = quantized(tiny_sd, "nfloat4"), []
+    monkeypatch.setattr(type(NF4_BLOCKS), "unpack", lambda *arguments: unpacked.append(arguments))
+    adapters = adapted(family, SETTINGS["lora"])
+    assert unpacked == []
+    assert all(p.dtype == torch.float32 for a in adapters for p in a.parameters().values())
 
 
 # -- whole runs

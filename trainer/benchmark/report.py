@@ -141,7 +141,7 @@ def _saving_row(trains: str, saving: Saving) -> Row:
 def _quantization(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
     """Quantize the demo model's UNet for the error, and a larger one, whose weights are random, for the speed."""
     trained = _demo(folder / "quantization", device, repeats=1)
-    config = with_large_unet(_demo(folder / "quantization", device, repeats=1, batch_size=2), folder)
+    config = with_large_unet(_demo(folder / "quantization", device, repeats=1, batch_size=6), folder)
     for found in quantized_bases(trained, config, rounds=3, num_threads=num_threads):
         value = (
             f"{found.bytes_per_weight:.3f} bytes per weight, output off by {found.output_error:.2%}, "
