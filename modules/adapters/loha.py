@@ -11,31 +11,28 @@ import math
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from modules.adapters.rank_settings import Alpha, ConvAlpha, ConvRank, LayerRanksText, Rank, RankStabilized
 from modules.adapters.ranks import ALL_ALIKE
 from modules.adapters.settings import (
     AN_ADAPTER,
-    Alpha,
     Bundle,
-    ConvAlpha,
-    ConvRank,
+    LayerNames,
+    LayerPatterns,
+    Layers,
+    OtherLayers,
+    StartFrom,
+    network_args,
+)
+from modules.adapters.spec import AdapterSpec, NetworkFacts, Shape
+from modules.adapters.training_settings import (
     Decompose,
     DecomposeEps,
     DecomposeOutputAxis,
     Dropout,
-    LayerNames,
-    LayerPatterns,
-    LayerRanksText,
-    Layers,
     ModuleDropout,
-    OtherLayers,
-    Rank,
     RankDropout,
-    RankStabilized,
-    StartFrom,
     WeightType,
-    network_args,
 )
-from modules.adapters.spec import AdapterSpec, NetworkFacts, Shape
 from modules.formats.adapter_names import DORA_SCALE, LOHA_FACTORS, lacking_factor
 from modules.settings.field import Section, Setting
 

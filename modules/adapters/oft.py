@@ -15,18 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from annotated_types import Ge, Le, Lt
 
 from modules.adapters.lokr import factorization
-from modules.adapters.settings import (
-    AN_ADAPTER,
-    Bundle,
-    LayerNames,
-    LayerPatterns,
-    Layers,
-    ModuleDropout,
-    OtherLayers,
-    StartFrom,
-    WeightType,
-)
+from modules.adapters.settings import AN_ADAPTER, Bundle, LayerNames, LayerPatterns, Layers, OtherLayers, StartFrom
 from modules.adapters.spec import AdapterSpec, NetworkFacts, Shape
+from modules.adapters.training_settings import ModuleDropout, WeightType
 from modules.formats.adapter_names import OFT_BLOCKS, OFT_VECTORS, RESCALE
 from modules.settings.field import Section, Setting, When
 

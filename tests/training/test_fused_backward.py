@@ -22,7 +22,6 @@ from modules.optim.fused_backward import FusedBackward
 from modules.optim.master_weights import Rounding
 from modules.optim.optimizers.adafactor import Adafactor
 from modules.optim.optimizers.adamw import AdamW
-from modules.optim.optimizers.adamw_8bit import AdamW8bit
 from modules.optim.optimizers.lion import Lion
 from modules.optim.optimizers.sgd import Sgd
 from modules.optim.param_groups import TrainGroup, freeze, kept_parameters, named_parameters
@@ -274,7 +273,7 @@ class Reads(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("settings", [AdamW(), Adafactor(), Lion(), Sgd(), AdamW8bit()], ids=lambda s: s.name)
+@pytest.mark.parametrize("settings", [AdamW(), Adafactor(), Lion(), Sgd()], ids=lambda s: s.name)
 def test_the_host_waits_for_no_gradient(settings: OptimizerSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     toy = Toy(rounding="stochastic", settings=settings)
     lists: list[int] = []

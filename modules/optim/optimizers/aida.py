@@ -98,5 +98,6 @@ SPEC = OptimizerSpec(
     factory="modules.optim.counting_by_weight:aida",
     arguments=_arguments,
     state_bytes=_state_bytes,
+    waits_per_weight=lambda settings: settings.adanorm,
     packages=(PYTORCH_OPTIMIZER,),
 )

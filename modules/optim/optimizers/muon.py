@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
-from modules.optim.spec import LARGER_RATES, OptimizerSettings, OptimizerSpec, Shape
+from modules.optim.spec import DARKROOM, LARGER_RATES, OptimizerSettings, OptimizerSpec, Shape
 from modules.optim.terms.general import FusedBackPass, Momentum, WeightDecay
 from modules.optim.terms.muon import (
     AdamRate,
@@ -53,6 +53,7 @@ SPEC = OptimizerSpec(
     settings=Muon,
     label="Muon",
     factory="modules.optim.muon:MuonWithAdam",
+    library=DARKROOM,
     options_of="modules.optim.muon_groups:options_of",
     arguments=_arguments,
     state_bytes=_state_bytes,

@@ -36,9 +36,11 @@ SPEC = OptimizerSpec(
     settings=Sgd8bit,
     label="SGD 8-bit",
     factory="modules.optim.eight_bit:sgd",
+    library="torch",
     arguments=_arguments,
     rates=PLAIN_RATES,
     state_bytes=_state_bytes,
+    waits_per_weight=lambda settings: settings.momentum > 0,
     packages=(BITSANDBYTES,),
     removed={
         "dampening": NO_DAMPENING,
