@@ -32,8 +32,7 @@ interruption, and 16-bit weights can be trained, with float32 master weights or 
   EMA would take their place: leave it off.
 - **Finds its rate**: it estimates the learning rate; the one that is set scales it.
 
-Muon treats the two matrices of a LoRA layer separately: it orthogonalizes the update of each, not that of their
-product.
+Optimizers that orthogonalize updates treat the two matrices of a LoRA layer separately, not their product.
 
 """
 _COLUMNS = (
