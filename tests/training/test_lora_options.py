@@ -260,7 +260,8 @@ def of_all_kinds(folder: Path, *, model: Path, images: Path, **adapter: Any) -> 
         output={"dtype": "float32"},
     )  # fmt: skip
     options = {
-        "rank": 4, "alpha": 2.0, "layers": "all", "conv_rank": 2, "layer_ranks": "attn2 = 3\ntext_encoder. = 1",
+        "rank": 4, "alpha": 2.0, "layers": "all", "conv_rank": 2,
+        "layer_ranks": "attn2 = 3\ntext_encoder. = 1\nre:proj_in$ = 0",
         "rank_stabilized": True, "init": "pissa", "decompose": True, "lora_plus_ratio": 4.0, "dropout": 0.1,
         "rank_dropout": 0.2, "module_dropout": 0.2, "dtype": "float16", **adapter,
     }  # fmt: skip
@@ -283,6 +284,8 @@ def test_a_run_with_all_of_it_resumes_bit_equal(tiny_sd: Path, images: Path, tmp
     ranks = {name: len(t) for name, t in tensors.items() if name.endswith("lora_down.weight")}
     assert {rank for name, rank in ranks.items() if "attn2" in name} == {6}
     assert {rank for name, rank in ranks.items() if name.startswith("lora_te_")} == {2}
+    assert not any("proj_in" in name for name in ranks)
+    assert sum(len(part.layers) for part in check(config).trained) == len(ranks)
     metadata = read_header(Path(straight.finished.model_path)).metadata
     for text in ('"rs_lora": "True"', '"dora_wd": "True"', '"init": "pissa"', '"loraplus_lr_ratio": "4"'):
         assert text in metadata["ss_network_args"]
