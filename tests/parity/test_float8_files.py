@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from modules.adapters.lora_layers import LoraAdapter, LoraShape, attach_lora
+from modules.adapters.lora_adapter import LoraAdapter, LoraShape, attach_lora
 from modules.config.schema import Config
 from modules.families.kinds.identify import identify
 from modules.families.protocol import ModelFamily

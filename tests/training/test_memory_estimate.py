@@ -19,7 +19,8 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProject
 from modules.adapters.loha import LOHA, Loha
 from modules.adapters.lokr import LOKR, Lokr
 from modules.adapters.lora import Lora
-from modules.adapters.lora_layers import LORA_KIND, LoraShape, attach_lora
+from modules.adapters.lora_adapter import LoraShape, attach_lora
+from modules.adapters.lora_layers import LORA_KIND
 from modules.adapters.oft import OFT, Oft
 from modules.adapters.protocol import kind_of
 from modules.adapters.ranks import layers_with_rank, settings_by_layer

@@ -148,7 +148,7 @@ def _adapter(given: Args, result: Tree, notes: Notes) -> None:
     if is_of_sd_scripts:
         message = (
             "OFT of sd-scripts sets the number of blocks of each layer. Here their size is set: it is left at its "
-            "default. A run cannot start from files of sd-scripts' OFT."
+            "default."
         )
         notes.append(Problem("adapter.block_size", message, "warning"))
     if "boft" in kind:
