@@ -19,6 +19,7 @@ from torch import nn
 
 from modules.adapters.decomposition import NAME as DORA
 from modules.adapters.decomposition import Decomposition, attach_decomposition
+from modules.adapters.delta_adapter import strength_ratio
 from modules.adapters.layer_dropout import attach_module_dropout
 from modules.adapters.lora_product import Product, begin_as_principal_part, initial_product
 from modules.families.parts.circular_padding import pad_as
@@ -91,7 +92,7 @@ class LoraAdapter:
             for layer in layers:
                 down, up = (parameters[n] for n in self._names(layer.path))
                 down.copy_(layer.factors[DOWN])
-                up.copy_(layer.factors[UP].float() * (layer.scale / own[layer.path].scaling[ADAPTER]))
+                up.copy_(layer.factors[UP].float() * strength_ratio(layer.scale, own[layer.path].scaling[ADAPTER]))
 
     def decompose(self, magnitudes: Mapping[str, torch.Tensor], *, on_outputs: bool, has_eps: bool) -> None:
         """Train magnitudes of all layers beside them (DoRA). Those of a file are given by layer.

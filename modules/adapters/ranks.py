@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast
 
+from modules.settings.layer_filter import LayerFilter, invalid_entry
 from modules.system.errors import DarkroomError
 from modules.system.problem import Problem
 
@@ -234,10 +235,7 @@ def _parsed(entry: str) -> NamedRank:
         raise DarkroomError(message, advice=advice)
     is_regex = name.startswith(_REGEX)
     name = name.removeprefix(_REGEX).strip() if is_regex else name
-    if is_regex:
-        try:
-            re.compile(name)
-        except re.error as error:
-            message = f"{name!r} in the ranks of layers is not a regular expression: {error}."
-            raise DarkroomError(message, advice=advice) from None
+    if is_regex and (invalid := invalid_entry(LayerFilter((name,), is_regex=True))):
+        message = f"{name!r} in the ranks of layers is not a valid regular expression: {invalid[1]}."
+        raise DarkroomError(message, advice=advice)
     return NamedRank(name, rank, alpha, is_regex)
