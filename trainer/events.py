@@ -165,7 +165,8 @@ class StepFinished:
     """One optimizer step; epoch, its step and the run's step count from 1.
 
     `metrics` are the values that the method reports beside its loss, such as the mean "reward" of the images it
-    sampled. `effective_rates` are the learning rates that an adaptive optimizer found itself, by unit.
+    sampled. `gradient_norms` are those of the units that are trained, before clipping; `gradient_norm` is that of all.
+    `effective_rates` are the learning rates that an adaptive optimizer found itself, by unit.
     """
 
     may_coalesce: ClassVar[bool] = True
@@ -185,6 +186,7 @@ class StepFinished:
     training_parts: tuple[str, ...] = ()
     num_skipped: int = 0
     metrics: Mapping[str, float] = field(default_factory=dict)
+    gradient_norms: Mapping[str, float] = field(default_factory=dict)
     effective_rates: Mapping[str, float] = field(default_factory=dict)
 
 

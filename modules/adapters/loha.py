@@ -51,18 +51,16 @@ class Loha(Section):
     alpha: Alpha = 16.0
     conv_rank: ConvRank = None
     conv_alpha: ConvAlpha = None
-    layer_ranks: LayerRanksText = ""
     rank_stabilized: RankStabilized = False
+    layers: Layers = "attention_mlp"
+    custom_layers: LayerNames = ""
+    layers_regex: LayerPatterns = False
+    layer_ranks: LayerRanksText = ""
     dropout: Dropout = 0.0
     rank_dropout: RankDropout = 0.0
     module_dropout: ModuleDropout = 0.0
     start_from: StartFrom = ""
     other_layers: OtherLayers = "keep"
-    layers: Layers = "attention_mlp"
-    custom_layers: LayerNames = ""
-    layers_regex: LayerPatterns = False
-    dtype: WeightType = "float32"
-    bundle_embeddings: Bundle = True
     decompose: Decompose = False
     decompose_norm_eps: DecomposeEps = True
     decompose_output_axis: DecomposeOutputAxis = True
@@ -76,6 +74,8 @@ class Loha(Section):
             applies_when=AN_ADAPTER,
         ),
     ] = False
+    dtype: WeightType = "float32"
+    bundle_embeddings: Bundle = True
 
 
 def factor_shapes(settings: Loha, weight: Shape) -> dict[str, Shape]:

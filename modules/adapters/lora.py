@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from modules.adapters.max_norm import MaxNorm
 from modules.adapters.rank_settings import Alpha, ConvAlpha, ConvRank, LayerRanksText, Rank, RankStabilized
 from modules.adapters.ranks import ALL_ALIKE
 from modules.adapters.settings import (
@@ -44,7 +45,6 @@ class Lora(Section):
     alpha: Alpha = 16.0
     conv_rank: ConvRank = None
     conv_alpha: ConvAlpha = None
-    layer_ranks: LayerRanksText = ""
     rank_stabilized: RankStabilized = False
     init: Annotated[
         Literal["zero", "pissa"],
@@ -59,19 +59,21 @@ class Lora(Section):
         ),
     ] = "zero"
     lora_plus_ratio: LoraPlusRatio = 1.0
+    layers: Layers = "attention_mlp"
+    custom_layers: LayerNames = ""
+    layers_regex: LayerPatterns = False
+    layer_ranks: LayerRanksText = ""
     dropout: Dropout = 0.0
     rank_dropout: RankDropout = 0.0
     module_dropout: ModuleDropout = 0.0
     start_from: StartFrom = ""
     other_layers: OtherLayers = "keep"
-    layers: Layers = "attention_mlp"
-    custom_layers: LayerNames = ""
-    layers_regex: LayerPatterns = False
-    dtype: WeightType = "float32"
-    bundle_embeddings: Bundle = True
+    max_norm: MaxNorm = None
     decompose: Decompose = False
     decompose_norm_eps: DecomposeEps = True
     decompose_output_axis: DecomposeOutputAxis = True
+    dtype: WeightType = "float32"
+    bundle_embeddings: Bundle = True
 
 
 def walk(settings: Lora, walk: Walk, path: str, weight: Shape, x: Array, out: Array) -> Array:

@@ -22,6 +22,7 @@ from modules.adapters.decomposition import Decomposition, attach_decomposition
 from modules.adapters.delta_adapter import strength_ratio
 from modules.adapters.layer_dropout import attach_module_dropout
 from modules.adapters.lora_product import Product, begin_as_principal_part, initial_product
+from modules.adapters.protocol import LowRankProduct
 from modules.families.parts.circular_padding import pad_as
 from modules.formats.adapter_layers import AdapterLayer, lora_layer
 from modules.formats.adapter_names import DORA_SCALE, DOWN, UP
@@ -81,6 +82,10 @@ class LoraAdapter:
         if _decomposition(layer) is None:
             return stored
         return replace(stored, factors={**stored.factors, DORA_SCALE: values[self._magnitudes(path)]})
+
+    def products(self) -> list[LowRankProduct]:
+        """Return the product of each layer (`LowRankAdapter`)."""
+        return [LowRankProduct(*self._names(path), layer.scaling[ADAPTER]) for path, layer in self.layers()]
 
     def load(self, layers: Sequence[AdapterLayer]) -> None:
         """Take the weights of layers, all of which the adapter has, in the shapes that it has.

@@ -97,6 +97,9 @@ class Oft(Section):
             applies_when=When("rotates", ("outputs",)),
         ),
     ] = False
+    layers: Layers = "attention_mlp"
+    custom_layers: LayerNames = ""
+    layers_regex: LayerPatterns = False
     dropout: Annotated[
         float,
         Ge(0),
@@ -104,7 +107,7 @@ class Oft(Section):
         Setting(
             "Dropout",
             "The probability that a block is not rotated in a step.",
-            group="Adapter",
+            group="Regularization",
             level="advanced",
             applies_when=AN_ADAPTER,
         ),
@@ -112,9 +115,6 @@ class Oft(Section):
     module_dropout: ModuleDropout = 0.0
     start_from: StartFrom = ""
     other_layers: OtherLayers = "keep"
-    layers: Layers = "attention_mlp"
-    custom_layers: LayerNames = ""
-    layers_regex: LayerPatterns = False
     dtype: WeightType = "float32"
     bundle_embeddings: Bundle = True
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, cast
+from dataclasses import dataclass
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import nn
@@ -49,6 +50,24 @@ class Adapter(Protocol):
         Frozen layers of the file that the run started from stay on (`kept_layers`): they are part of what it started
         from, and the reference is the model without what was trained.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LowRankProduct:
+    """A layer's change of the model, `scale * B A`, by the full names of its parameters: `down` is A, `up` is B."""
+
+    down: str
+    up: str
+    scale: float
+
+
+@runtime_checkable
+class LowRankAdapter(Protocol):
+    """An adapter that changes every layer by one product of two matrices, whose norm can be limited."""
+
+    def products(self) -> list[LowRankProduct]:
+        """Return the product of each layer."""
         ...
 
 

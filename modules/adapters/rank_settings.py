@@ -65,9 +65,10 @@ LayerRanksText = Annotated[
         "down_blocks = 8, or attn2 = 32:16. After re: a name is a regular expression. The first line that takes a "
         "layer counts, before the rank of convolutions; with a rank of 0 the layer gets no adapter. Without an alpha "
         "the strength is that of the other layers.",
-        group="Adapter",
+        group="Layers",
         level="advanced",
         applies_when=AN_ADAPTER,
+        empty_means="the rank above for all layers",
         multiline=True,
     ),
 ]

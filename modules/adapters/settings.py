@@ -21,7 +21,7 @@ Layers = Annotated[
         "Which layers of the UNet get an adapter: those of the attention blocks, only the attention "
         "itself, those of all blocks, every linear and convolution layer, or those you name. Text encoders always get "
         "all.",
-        group="Adapter",
+        group="Layers",
         applies_when=AN_ADAPTER,
         level="advanced",
         choice_labels=PRESET_LABELS,
@@ -32,7 +32,7 @@ LayerNames = Annotated[
     Setting(
         "Layer names",
         "Parts of layer names, separated by commas: a layer gets an adapter if its name contains one of them.",
-        group="Adapter",
+        group="Layers",
         level="advanced",
         applies_when=When("layers", ("custom",)),
     ),
@@ -42,7 +42,7 @@ LayerPatterns = Annotated[
     Setting(
         "Use regular expressions",
         "Treats the layer names as regular expressions, each of which may match anywhere in a name.",
-        group="Adapter",
+        group="Layers",
         level="advanced",
         applies_when=When("layers", ("custom",)),
     ),
@@ -52,7 +52,7 @@ StartFrom = Annotated[
     Setting(
         "Start from",
         "An adapter file to continue training from. Its layers keep the rank that they have in it.",
-        group="Adapter",
+        group="Starting point",
         level="advanced",
         applies_when=AN_ADAPTER,
         path_kind="file",
@@ -65,9 +65,9 @@ OtherLayers = Annotated[
         "Other layers",
         "What becomes of layers in the file to start from that this run does not train, such as those of text encoders "
         "in a run of the UNet. Kept as they are, they act in the run and are written again; or they are left out.",
-        group="Adapter",
+        group="Starting point",
         level="advanced",
-        applies_when=AN_ADAPTER,
+        applies_when=When("start_from", is_set=True),
         choice_labels={"keep": "Keep as they are", "leave_out": "Leave out"},
     ),
 ]

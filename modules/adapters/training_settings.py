@@ -16,7 +16,7 @@ Dropout = Annotated[
     Setting(
         "Dropout",
         "The probability of dropping each of the adapter's inputs.",
-        group="Adapter",
+        group="Regularization",
         applies_when=AN_ADAPTER,
         level="advanced",
     ),
@@ -29,7 +29,7 @@ RankDropout = Annotated[
         "Rank dropout",
         "The probability of dropping each rank of a layer's adapter, for each image of its own. LoHa and LoKr drop "
         "outputs of their product instead.",
-        group="Adapter",
+        group="Regularization",
         applies_when=AN_ADAPTER,
         level="advanced",
     ),
@@ -41,7 +41,7 @@ ModuleDropout = Annotated[
     Setting(
         "Module dropout",
         "The probability of leaving out the whole adapter of a layer in a step.",
-        group="Adapter",
+        group="Regularization",
         applies_when=AN_ADAPTER,
         level="advanced",
     ),

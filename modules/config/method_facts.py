@@ -7,6 +7,7 @@ from modules.estimate.step_passes import StepPasses, passes_of_step
 from modules.families.registry import FAMILIES
 from modules.objectives.registry import METHODS
 from modules.objectives.spec import LearnsFrom, MethodSpec, RolloutFacts
+from modules.optim.scaling import rate_factor
 from modules.rewards.selection import ScorersInUse, scorers_in_use
 
 
@@ -91,6 +92,16 @@ def trains_on_reward(config: Config) -> bool:
 def steps_per_group(config: Config) -> int:
     """Return how many optimizer steps are made from one accumulation group of the loader."""
     return method_of(config).steps_per_group(config.training.method)
+
+
+def rate_factor_of(config: Config) -> float:
+    """Return the factor of the learning rate scaler on all learning rates."""
+    training = config.training
+    return rate_factor(
+        training.learning_rate_scaler,
+        batch_size=training.batch_size,
+        accumulation_steps=training.accumulation_steps,
+    )
 
 
 def reports(config: Config, metric: str) -> bool:

@@ -1,4 +1,4 @@
-"""The denoising loss (Ho et al. 2020, eq. 14): the squared error between the prediction and the target.
+"""The denoising loss (Ho et al. 2020, eq. 14): the error of the prediction of the target, squared unless set otherwise.
 
 It stays unreduced, (B, C, H, W), until all weights are applied; only `sample_losses` reduces it.
 """
@@ -14,6 +14,7 @@ from modules.data.conditioning import Conditioning
 from modules.diffusion.process import NoiseProcess
 from modules.diffusion.weightings.registry import WEIGHTINGS
 from modules.families.protocol import ModelFamily
+from modules.objectives.losses.mix import Errors
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,19 +82,20 @@ def weighted_errors(
     target_BCHW: torch.Tensor,
     area_weights_B1HW: torch.Tensor | None = None,
     prior: Prior | None = None,
+    errors: Errors = squared_errors,
 ) -> torch.Tensor:
     """Return the errors of a prediction with all weights of places, float32 (B, C, H, W).
 
-    These are `area_weights * (output - target)^2 + prior weights * (output - prior)^2`. Without weights and prior they
-    are the squared errors.
+    These are `area_weights * errors(output, target) + prior weights * errors(output, prior)`. Without weights and prior
+    they are `errors(output, target)`.
     """
     if prior is not None and any(prior.is_target_B):
         is_target_B = torch.tensor(prior.is_target_B, device=target_BCHW.device)
         target_BCHW = torch.where(is_target_B[:, None, None, None], prior.prediction_BCHW, target_BCHW)
-    errors_BCHW = weighted_by_area(squared_errors(output_BCHW, target_BCHW), area_weights_B1HW)
+    errors_BCHW = weighted_by_area(errors(output_BCHW, target_BCHW), area_weights_B1HW)
     if prior is None or prior.weights_B1HW is None:
         return errors_BCHW
-    return errors_BCHW + squared_errors(output_BCHW, prior.prediction_BCHW) * prior.weights_B1HW
+    return errors_BCHW + errors(output_BCHW, prior.prediction_BCHW) * prior.weights_B1HW
 
 
 def weighted_by_area(errors_BCHW: torch.Tensor, area_weights_B1HW: torch.Tensor | None) -> torch.Tensor:
@@ -116,11 +118,5 @@ def sample_losses(errors_BCHW: torch.Tensor, *weights_B: torch.Tensor | None) ->
 def timestep_weights(
     process: NoiseProcess, timesteps_B: torch.Tensor, *, weighting: str, gamma: float
 ) -> torch.Tensor | None:
-    """Return the weights of the losses at these timesteps, shape (B,), or None where all are equal.
-
-    Raises ValueError for a weighting that is not supported yet.
-    """
-    weights = WEIGHTINGS[weighting].weights
-    if weights is None:
-        raise ValueError(f"The loss weighting {weighting!r} is not supported yet.")
-    return weights(process, timesteps_B, gamma)
+    """Return the weights of the losses at these timesteps, shape (B,), or None where all are equal."""
+    return WEIGHTINGS[weighting].weights(process, timesteps_B, gamma)

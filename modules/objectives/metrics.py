@@ -16,7 +16,8 @@ Better = Literal["high", "low", "steady"]
 class Metric:
     """A value that is reported at each step: its name, label and meaning, and in which direction a run goes well.
 
-    `limits` are the range of possible values where there is one.
+    `limits` are the range of possible values where there is one. `is_of_method`: a method reports it, and it shows how
+    the run goes better than the loss does.
     """
 
     name: str
@@ -24,11 +25,20 @@ class Metric:
     help: str
     better: Better
     limits: tuple[float, float] | None = None
+    is_of_method: bool = True
 
 
 METRICS: Mapping[str, Metric] = {
     metric.name: metric
     for metric in (
+        Metric(
+            "unscaled_loss",
+            "Loss without learned weights",
+            "The loss before the learned weights of the noise levels are applied: they keep the weighted loss close to "
+            "1.",
+            "low",
+            is_of_method=False,
+        ),
         Metric(
             "effective_rate",
             "Effective learning rate",
@@ -96,6 +106,27 @@ METRICS: Mapping[str, Metric] = {
             "Error of rejected",
             "The change of the error on rejected images against the reference. If both errors rise, images degrade.",
             "steady",
+        ),
+        Metric(
+            "gradient_norm",
+            "Gradient norm",
+            "The norm of the gradient of each trained part, before it is clipped. A jump is a step that goes too far.",
+            "steady",
+            is_of_method=False,
+        ),
+        Metric(
+            "scaled_layers",
+            "Layers at the max norm",
+            "How many layers of the LoRA had a norm above the limit, and were scaled down to it.",
+            "steady",
+            is_of_method=False,
+        ),
+        Metric(
+            "weight_norm",
+            "Mean norm of the layers",
+            "The mean norm of the LoRA's layers.",
+            "steady",
+            is_of_method=False,
         ),
     )
 }

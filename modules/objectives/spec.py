@@ -81,6 +81,7 @@ class MethodSpec:
       settings apply. Steps that sample images have their own noise.
     - `reports`: the metrics (`metrics.py`) that it reports with its settings and that others rely on: "kl" and
       "diversity" are compared with limits.
+    - `has_denoising_loss`: whether any of its steps trains on the denoising loss, with the settings of the loss.
     - `problems`: the problems of its own settings.
 
     `guide`: what it needs and what to watch, for the window.
@@ -106,6 +107,7 @@ class MethodSpec:
     sampled_share: Callable[[Any], float] = lambda settings: 1.0
     adds_noise: Callable[[Any], bool] = lambda settings: True
     reports: Callable[[Any], Collection[str]] = lambda settings: ()
+    has_denoising_loss: Callable[[Any], bool] = lambda settings: False
     splits_batches: bool = False
     repeats_forward: bool = False
     problems: Callable[[Any], Iterable[Problem]] = lambda settings: ()

@@ -43,6 +43,7 @@ def test_numbers_and_samples_are_there(config: Config) -> None:
         ("loss/train_step", [s.loss for s in steps]),
         ("smooth_loss/train_step", [s.smoothed_loss for s in steps]),
         ("gradient_norm", [s.gradient_norm for s in steps]),
+        ("gradient_norm/unet", [s.gradient_norms["unet"] for s in steps]),
         ("lr/unet", [s.learning_rates["unet"] for s in steps]),
     ):
         kept = log.Scalars(tag)

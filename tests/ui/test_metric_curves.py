@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -13,6 +14,8 @@ from trainer.rollout_events import RolloutSampled, SampledImage
 from ui.run.metric_curves import (
     MAX_METRIC_POINTS,
     MetricCurve,
+    gradient_norms,
+    has_method_metrics,
     metric_label,
     metric_tip,
     rate_metrics,
@@ -54,6 +57,15 @@ def test_only_reported_metrics_are_shown_in_the_order_of_their_records() -> None
     two = with_metrics(one, 2, {"reward/aesthetic": 5.0})
     assert shown_names(two) == ["reward", "reward/aesthetic", "reward/pickscore", "kl"]
     assert [metric_label(name) for name in shown_names(two)][1:3] == ["Reward: Aesthetic (LAION)", "Reward: PickScore"]
+
+
+def test_gradient_norms_have_a_curve_for_each_part_where_there_are_several() -> None:
+    one = replace(step(1), gradient_norm=0.5, gradient_norms={"unet": 0.5})
+    assert shown_names(with_metrics({}, 1, gradient_norms(one))) == ["gradient_norm"]
+    two = replace(step(2), gradient_norm=0.5, gradient_norms={"unet": 0.4, "text_encoder": 0.3})
+    labels = [metric_label(name) for name in shown_names(with_metrics({}, 2, gradient_norms(two)))]
+    assert not has_method_metrics(with_metrics({}, 1, gradient_norms(one)))  # the loss stays in front
+    assert labels == ["Gradient norm", "Gradient norm: Text encoder", "Gradient norm: UNet"]
 
 
 def test_a_tip_says_what_a_curve_means_which_way_is_good_and_its_limits() -> None:
@@ -100,5 +112,5 @@ def test_effective_rates_are_one_curve_where_they_are_equal() -> None:
     apart = rate_metrics({"unet": 1e-4, "text_encoder": 1e-5})
     assert apart == {"effective_rate/unet": 1e-4, "effective_rate/text_encoder": 1e-5}
     assert shown_names(with_metrics({}, 1, apart)) == sorted(apart)
-    assert metric_label("effective_rate/unet") == "Effective learning rate: unet"
+    assert metric_label("effective_rate/unet") == "Effective learning rate: UNet"
     assert rate_metrics({}) == {}

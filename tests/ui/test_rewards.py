@@ -216,7 +216,7 @@ def test_metrics_and_the_newest_rollout_share_the_places_of_loss_and_samples(rea
     ready.wait_until(lambda: len(view.rollout._photos.loaded) == 2, "the images")
     ready.settle()
     assert (view.curves_card.shown, view.images_card.shown) == ("Metrics", "Rollout")
-    assert list(view.metrics.cells) == ["reward", "kl"]
+    assert list(view.metrics.cells) == ["reward", "kl", "gradient_norm"]
     cell = view.metrics.cells["reward"]
     assert "1" in [cell.itemcget(i, "text") for i in cell.find_all() if cell.type(i) == "text"]
     assert len(cell.find_withtag("course")) == 2  # the values, and their moving average

@@ -103,7 +103,7 @@ EVERY_EVENT: dict[type[Event], tuple[Event, set[str]]] = {
     CacheFilled: (CacheFilled("images", 10, 7, 1000), {"log"}),
     ImagesDropped: (ImagesDropped(1, 2, ("a.png", "b.png")), {"log"}),
     BlocksCompiled: (BlocksCompiled(16, 8, 34.9), {"log"}),
-    StepFinished: (step(1), {"step", "curve"}),
+    StepFinished: (step(1), {"step", "curve", "metrics"}),  # the gradient norm
     ValidationFinished: (ValidationFinished(5, 0.5), {"validations", "log"}),
     RewardMeasured: (RewardMeasured(5, 8, 0.5), {"rewards", "log"}),
     RolloutSampled: (RolloutSampled(5, (SampledImage("/a.png", "a cat", 0.5),)), {"rollout"}),

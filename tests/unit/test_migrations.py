@@ -377,11 +377,8 @@ def test_stochastic_rounding_is_a_setting_of_the_weights(dtype: str, asked: bool
 @pytest.mark.parametrize(
     ("path", "keys"),
     [
-        ("training.loss.mae_strength", {"mae_strength": 1.0}),
-        ("training.loss.scaler", {"loss_scaler": "BATCH"}),
         ("multi_gpu.enabled", {"multi_gpu": True}),
         ("embeddings.words", {"additional_embeddings": [{"placeholder": "<x>"}]}),
-        ("training.loss.weighting", {"loss_weight_fn": "P2"}),
         ("model.variant", {"model_type": "STABLE_DIFFUSION_15_INPAINTING"}),
         ("parts.unet.dtype", {"unet": {"weight_dtype": "NFLOAT_4"}}),
     ],

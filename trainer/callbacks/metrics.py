@@ -57,6 +57,7 @@ class Metrics:
                 training_parts=view.training_parts,
                 num_skipped=now.num_skipped,
                 metrics=outcome.metrics,
+                gradient_norms=outcome.gradient_norms,
                 effective_rates=outcome.effective_rates,
             )
         )
@@ -89,6 +90,8 @@ class Metrics:
             log.scalar("smooth_loss/train_step", view.now.smoothed_loss, step)
         if view.outcome.gradient_norm is not None:
             log.scalar("gradient_norm", view.outcome.gradient_norm, step)
+        for unit, norm in view.outcome.gradient_norms.items():
+            log.scalar(f"gradient_norm/{unit}", norm, step)
         for part, rate in view.outcome.learning_rates.items():
             log.scalar(f"lr/{part}", rate, step)
         for part, rate in view.outcome.effective_rates.items():

@@ -14,8 +14,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from modules.config.method_facts import method_of
+from modules.adapters.max_norm import max_norm_of
+from modules.config.method_facts import method_of, rate_factor_of
 from modules.config.schema import Config
+from modules.config.sections.loss import Loss
 from modules.config.sections.noise import Noise
 from modules.data.buckets import Size
 from modules.data.dataset import Dataset
@@ -23,6 +25,7 @@ from modules.data.order import ConceptRepeats, sizes_of_epoch
 from modules.diffusion.weightings.registry import WEIGHTINGS
 from modules.families.registry import FAMILIES
 from modules.formats.metadata import ConceptFacts, DatasetFacts, tag_frequency
+from modules.objectives.losses.registry import LOSSES
 from modules.optim.learning_rate import warmup_length
 from modules.optim.registry import OPTIMIZERS
 from modules.system.paths import from_root
@@ -81,7 +84,7 @@ def training_settings(config: Config, dataset: Dataset, *, trained: Iterable[str
     """
     training, data = config.training, config.data
     facts: dict[str, object] = {
-        "learning_rate": training.learning_rate,
+        "learning_rate": training.learning_rate * rate_factor_of(config),
         **_rates(config, list(trained)),
         "lr_scheduler": training.schedule.name,
         "lr_warmup_steps": warmup_length(training.schedule, total_steps),
@@ -93,6 +96,8 @@ def training_settings(config: Config, dataset: Dataset, *, trained: Iterable[str
         "max_grad_norm": training.clip_grad_norm or 0.0,
         "enable_bucket": data.aspect_ratio_bucketing,
     }
+    if (norm := max_norm_of(config.adapter)) is not None:
+        facts["scale_weight_norms"] = norm
     if total_steps:
         facts["max_train_steps"] = total_steps
     if config.output.embed_dataset != "none" and dataset.examples:
@@ -111,7 +116,8 @@ def _rates(config: Config, trained: Sequence[str]) -> dict[str, object]:
 
     def rates_of(names: Iterable[str]) -> list[float]:
         own = (config.part(name).learning_rate for name in names if name in trained)
-        return [config.training.learning_rate if rate is None else rate for rate in own]
+        factor = rate_factor_of(config)
+        return [(config.training.learning_rate if rate is None else rate) * factor for rate in own]
 
     found: dict[str, object] = {}
     if denoiser := rates_of(spec.names_of("denoiser")):
@@ -127,7 +133,18 @@ def _denoising(config: Config) -> dict[str, object]:
     facts |= _noise(noise)
     if weighting.kohya_gamma:
         facts[weighting.kohya_gamma] = loss.gamma
-    return facts
+    if weighting.kohya_flag:
+        facts[weighting.kohya_flag] = True
+    return facts | _huber(loss)
+
+
+def _huber(loss: Loss) -> dict[str, object]:
+    """Return the loss in sd-scripts' terms, if it is one of theirs: a single pseudo-Huber loss."""
+    strengths = {name: getattr(loss, f"{name}_strength") for name in LOSSES}
+    kind = next((name for name in ("huber", "smooth_l1") if strengths[name] == sum(strengths.values()) == 1.0), "")
+    if not kind or loss.huber_form != "pseudo_huber":
+        return {}
+    return {"loss_type": kind, "huber_schedule": loss.huber_schedule, "huber_c": loss.huber_delta}
 
 
 def _noise(noise: Noise) -> dict[str, object]:

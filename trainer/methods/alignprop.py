@@ -110,15 +110,16 @@ class AlignProp:
             longest = Truncation(self.truncation.highest, self.truncation.highest)
             branches["reward"] = replace(self, probability=1.0, truncation=longest)
         if self.probability < 1:
-            branches["denoising"] = self.denoise
+            branches |= self.denoise.branches()
         return branches
 
     def state_dict(self, step: int) -> dict[str, Any]:
-        """Return an empty state: random numbers follow from the seed and the step."""
-        return {}
+        """Return the state of the denoising method: random numbers follow from the seed and the step."""
+        return self.denoise.state_dict(step)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Do nothing: there is no state."""
+        """Restore the state of the denoising method."""
+        self.denoise.load_state_dict(state)
 
 
 def _metrics(scores: Scores) -> dict[str, float]:
@@ -143,5 +144,5 @@ def build(chosen: settings.AlignProp, training: Training, reward: CompositeRewar
         ),
         RewardLoss(chosen.loss, chosen.target_reward, chosen.weight),
         chosen.probability,
-        denoise_of(training.loss, training.noise),
+        denoise_of(training),
     )

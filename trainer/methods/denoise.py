@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from modules.config.sections.loss import Loss
-from modules.config.sections.noise import Noise
 from modules.config.sections.training import Training
 from modules.data.batch import Batch
+from modules.diffusion.process import NoiseProcess
 from modules.objectives.denoise import Prior, sample_losses, timestep_weights, weighted_errors
+from modules.objectives.learned_weighting import LearnedWeighting
+from modules.objectives.losses.mix import SQUARED, LossMix
+from modules.objectives.losses.registry import LOSSES
+from modules.optim.scaling import loss_factor
 from trainer.methods.noising import Noising, noising_of, position_of
 from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
 
 
 @dataclass(frozen=True, slots=True)
 class Denoise:
-    """The denoising method: its loss weighting by name, the weighting's gamma, and its timesteps and noise."""
+    """The denoising method: its loss weighting by name, the weighting's gamma, and its timesteps and noise.
+
+    `mix` is the loss of single elements, `factor` a factor on the whole loss, `learned` the learned loss weights.
+    """
 
     weighting: str = "none"
     gamma: float = 5.0
     noising: Noising = field(default_factory=Noising)
+    mix: LossMix = SQUARED
+    factor: float = 1.0
+    learned: LearnedWeighting | None = None
 
     def prepare(self, context: StepContext) -> None:
         """Nothing to prepare."""
@@ -40,26 +50,47 @@ class Denoise:
         prior = _prior_of(batch, noisy_BCHW, timesteps_B, context) if batch.needs_prior else None
         output_BCHW = family.predict(noisy_BCHW, timesteps_B, batch.conditioning_for(family))
         target_BCHW = process.target(batch.latents_BCHW, noise.target_BCHW, timesteps_B)
-        errors_BCHW = weighted_errors(output_BCHW, target_BCHW, batch.area_weights_B1HW, prior)
-        weights_B = timestep_weights(process, timesteps_B, weighting=self.weighting, gamma=self.gamma)
+        errors = self.mix.at(process, timesteps_B)
+        errors_BCHW = weighted_errors(output_BCHW, target_BCHW, batch.area_weights_B1HW, prior, errors)
+        loss, metrics = self._reduced(errors_BCHW, timesteps_B, batch, process)
         return StepLoss(
-            loss=sample_losses(errors_BCHW, weights_B, batch.loss_weights_B).mean(),
+            loss=loss,
             num_samples=batch.num_samples,
             group_samples=batch.group_samples,
             is_last_micro_batch=batch.is_last_micro_batch,
             zero_gradient_is_legal=batch.is_prior_only,
+            metrics=metrics,
         )
 
+    def _reduced(
+        self, errors_BCHW: torch.Tensor, timesteps_B: torch.Tensor, batch: Batch, process: NoiseProcess
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Return the loss of a batch, of shape (), from its errors with all weights, and its metrics."""
+        weights_B = timestep_weights(process, timesteps_B, weighting=self.weighting, gamma=self.gamma)
+        if self.learned is None:
+            loss = sample_losses(errors_BCHW, weights_B, batch.loss_weights_B).mean()
+            return (loss if self.factor == 1 else loss * self.factor), {}
+        self.learned.begin(batch.step)
+        snr_B = process.snr(timesteps_B)
+        losses_B = sample_losses(errors_BCHW, weights_B)
+        self.learned.add(snr_B, losses_B, batch.loss_weights_B)
+        scales_B = (-self.learned.log_scales(snr_B)).exp()
+        loss = (losses_B * scales_B * batch.loss_weights_B).mean()
+        unscaled = (losses_B * batch.loss_weights_B).mean().detach()
+        return loss * self.factor, {"unscaled_loss": unscaled}
+
     def branches(self) -> Mapping[str, TrainingMethod]:
-        """Return the only branch: the method has no state, so it can be tried itself."""
-        return {"denoising": self}
+        """Return the only branch: the method itself, with a copy of its learned weights."""
+        return {"denoising": self if self.learned is None else replace(self, learned=self.learned.copy())}
 
     def state_dict(self, step: int) -> dict[str, Any]:
-        """Return an empty state: the method has no state."""
-        return {}
+        """Return the state of the learned weights; empty without them."""
+        return {} if self.learned is None else self.learned.state_dict(step)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Do nothing: there is no state."""
+        """Restore the learned weights, if there are any."""
+        if self.learned is not None:
+            self.learned.load_state_dict(state)
 
 
 def _prior_of(batch: Batch, noisy_BCHW: torch.Tensor, timesteps_B: torch.Tensor, context: StepContext) -> Prior:
@@ -73,11 +104,25 @@ def _prior_of(batch: Batch, noisy_BCHW: torch.Tensor, timesteps_B: torch.Tensor,
     return Prior(prediction_BCHW, batch.prior_samples, batch.prior_weights_B1HW)
 
 
-def denoise_of(loss: Loss, noise: Noise) -> Denoise:
+def loss_mix_of(loss: Loss) -> LossMix:
+    """Return the mix of elementwise losses of a run's settings."""
+    strengths = tuple((name, float(getattr(loss, f"{name}_strength"))) for name in LOSSES)
+    return LossMix(strengths, loss.huber_delta, loss.huber_schedule, loss.huber_form)
+
+
+def denoise_of(training: Training) -> Denoise:
     """Return the method with a run's loss and noise settings."""
-    return Denoise(loss.weighting, loss.gamma, noising_of(noise))
+    loss = training.loss
+    return Denoise(
+        loss.weighting,
+        loss.gamma,
+        noising_of(training.noise),
+        loss_mix_of(loss),
+        loss_factor(loss.scaler, batch_size=training.batch_size, accumulation_steps=training.accumulation_steps),
+        LearnedWeighting(loss.learned_weighting_rate) if loss.learned_weighting else None,
+    )
 
 
 def build(settings: object, training: Training, reward: object) -> Denoise:
     """Return the method; it has no settings of its own and needs no reward."""
-    return denoise_of(training.loss, training.noise)
+    return denoise_of(training)

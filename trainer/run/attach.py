@@ -101,14 +101,18 @@ def unit_of(
     parameters: Parameters,
     settings: PartSettings,
     learning_rate: float,
+    factor: float,
     rate_ratios: Mapping[str, float],
 ) -> TrainGroup:
-    """Return the training unit of a part or its adapter, with the part's name and settings."""
+    """Return the training unit of a part or its adapter, with the part's name and settings.
+
+    `factor` is that of the learning rate scaler.
+    """
     own = settings.learning_rate
     return TrainGroup(
         part.spec.name,
         parameters,
-        learning_rate if own is None else own,
+        (learning_rate if own is None else own) * factor,
         module=part.module,
         part=part.spec.name,
         label=part.spec.label,

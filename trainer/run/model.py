@@ -13,7 +13,7 @@ import torch
 from modules.adapters.kept_layers import kept_fingerprint
 from modules.adapters.protocol import Adapter
 from modules.adapters.start import Start
-from modules.config.method_facts import copies_originals
+from modules.config.method_facts import copies_originals, rate_factor_of
 from modules.config.schema import Config
 from modules.config.sections.model import Model
 from modules.config.sections.model import Part as PartSettings
@@ -155,8 +155,9 @@ def load_model(
     else:
         adapters = attach_adapters(family, config.adapter, config.part, start, run_seed=config.general.seed)
         parameters = {adapter.part: adapter.parameters() for adapter in adapters}
+    rate, factor = config.training.learning_rate, rate_factor_of(config)
     groups = [
-        unit_of(family.parts[name], p, config.part(name), config.training.learning_rate, rate_ratios(config, p))
+        unit_of(family.parts[name], p, config.part(name), rate, factor, rate_ratios(config, p))
         for name, p in parameters.items()
     ]
     family.set_memory(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from modules.adapters.protocol import Adapter, LowRankAdapter
 from modules.config.sections.training import Ema as EmaSettings
 from modules.config.sections.training import Training
 from modules.optim.build import build_optimizer
@@ -14,6 +15,7 @@ from modules.optim.learning_rate import learning_rate_factor
 from modules.optim.param_groups import TrainGroup, kept_parameters, named_parameters
 from modules.optim.registry import optimizer_spec
 from modules.optim.spec import is_fused
+from modules.optim.updates.max_norm import LoraWeights, NormLimit
 from modules.system.seeds import derive_seed
 from trainer.run.machine import Machine
 from trainer.run.model import LoadedModel
@@ -22,9 +24,19 @@ from trainer.step.stepper import Stepper
 
 
 def build_stepper(
-    training: Training, groups: Sequence[TrainGroup], machine: Machine, *, run_seed: int, total_steps: int
+    training: Training,
+    groups: Sequence[TrainGroup],
+    machine: Machine,
+    *,
+    run_seed: int,
+    total_steps: int,
+    adapters: Sequence[Adapter] = (),
+    max_norm: float | None = None,
 ) -> Stepper:
-    """Return the stepper of parameter groups. The trained parts must already be on the training device."""
+    """Return the stepper of parameter groups. The trained parts must already be on the training device.
+
+    `max_norm` limits the norm of each layer of the adapters.
+    """
     for group in groups:
         group.master_weight(training.low_precision_updates)
     schedule = training.schedule
@@ -44,8 +56,25 @@ def build_stepper(
         ema=_ema(training.ema, groups, machine),
         rounding_generators=lambda step, name: _rounding_generators(run_seed, step, name, weights[name].device),
         is_fused=is_fused(training.optimizer),
+        after_update=None if max_norm is None else NormLimit(lora_weights(adapters, groups), max_norm).apply,
         effective_rate=optimizer_spec(training.optimizer).effective_rate,
     )
+
+
+def lora_weights(adapters: Sequence[Adapter], groups: Sequence[TrainGroup]) -> list[LoraWeights]:
+    """Return the exact weights of LoRA layers. The groups must have their master weights already.
+
+    Raises ValueError for an adapter that is not a LoRA.
+    """
+    values = kept_parameters(groups)
+    owners = {name: group for group in groups for name in group.parameters}
+    found = []
+    for adapter in adapters:
+        if not isinstance(adapter, LowRankAdapter):
+            raise ValueError(f"the adapter of {adapter.part} is not a LoRA")
+        products = adapter.products()
+        found += [LoraWeights(owners[p.down], values[p.down], values[p.up], p.scale) for p in products]
+    return found
 
 
 def evaluation_of(model: LoadedModel, stepper: Stepper) -> Evaluation:

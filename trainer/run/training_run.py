@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
+from modules.adapters.max_norm import max_norm_of
+from modules.adapters.protocol import Adapter
 from modules.config.codec import export_file
 from modules.config.method_facts import method_of
 from modules.data.conditioning import complete_conditioning
@@ -88,7 +90,8 @@ def prepare(setup: RunSetup) -> Prepared:
     reward_models = _load_reward_models(setup)
     method = build_method(setup.config.training, reward_models.followed if reward_models else None)
     total_steps = loaders.training.plans.total_steps(setup.config.training.epochs)
-    stepper = _stepper(setup, model.groups, total_steps)
+    limit = max_norm_of(setup.config.adapter) if setup.config.training.trains == "adapter" else None
+    stepper = _stepper(setup, model.groups, total_steps, adapters=model.adapters, max_norm=limit)
     watchers = build_watchers(setup, model, loaders, stepper, total_steps, reward_models)
     backups = Backups(setup, model, stepper, method, plan_fingerprint(loaders.training), watchers)
     training = _training(setup, model, loaders, stepper, method, watchers, backups)
@@ -106,9 +109,23 @@ def dry_run(run: Prepared) -> None:
     try_every_branch(training, lambda groups: _stepper(setup, groups, total_steps), check=setup.desk.check)
 
 
-def _stepper(setup: RunSetup, groups: Sequence[TrainGroup], total_steps: int) -> Stepper:
-    config = setup.config
-    return build_stepper(config.training, groups, setup.machine, run_seed=config.general.seed, total_steps=total_steps)
+def _stepper(
+    setup: RunSetup,
+    groups: Sequence[TrainGroup],
+    total_steps: int,
+    *,
+    adapters: Sequence[Adapter] = (),
+    max_norm: float | None = None,
+) -> Stepper:
+    return build_stepper(
+        setup.config.training,
+        groups,
+        setup.machine,
+        run_seed=setup.config.general.seed,
+        total_steps=total_steps,
+        adapters=adapters,
+        max_norm=max_norm,
+    )
 
 
 def _load(setup: RunSetup) -> tuple[LoadedModel, Loaders]:

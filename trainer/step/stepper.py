@@ -12,11 +12,11 @@ from torch import nn
 
 from modules.optim.effective_rates import effective_rates
 from modules.optim.ema import Ema
-from modules.optim.fused_backward import FusedBackward
-from modules.optim.master_weights import MasterWeight
 from modules.optim.param_groups import TrainGroup, rate_of
-from modules.optim.sliced_step import Generators, SlicedStep, holding, norm_of, slices, total_norm
 from modules.optim.spec import EffectiveRate
+from modules.optim.updates.fused_backward import FusedBackward
+from modules.optim.updates.master_weights import MasterWeight
+from modules.optim.updates.sliced_step import Generators, SlicedStep, holding, norm_of, slices, total_norm
 from trainer.methods.protocol import StepLoss
 from trainer.step.prior import require_no_reference
 from trainer.step.watchdog import Watchdog
@@ -27,6 +27,7 @@ class StepOutcome:
     """The result of a step. A step whose loss or gradient is not finite is skipped: the weights do not change.
 
     `metrics` are the values the method reported for its micro-batches, each the mean over the images it covers.
+    `gradient_norms` are the finite norms of the gradients by unit, before clipping; that of all is `gradient_norm`.
     `effective_rates` are, by unit, the rates that an optimizer found itself, beside the `learning_rates` that were set.
     """
 
@@ -36,6 +37,7 @@ class StepOutcome:
     was_skipped: bool
     learning_rates: dict[str, float]
     metrics: Mapping[str, float] = field(default_factory=dict)
+    gradient_norms: Mapping[str, float] = field(default_factory=dict)
     effective_rates: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -53,11 +55,13 @@ class Stepper:
         ema: Ema | None,
         rounding_generators: Callable[[int, str], torch.Generator | None] = lambda step, name: None,
         is_fused: bool = False,
+        after_update: Callable[[], Mapping[str, float]] | None = None,
         effective_rate: EffectiveRate | None = None,
     ) -> None:
         """`rate_factor(step)` is the factor on the learning rate of a step, counted from 0.
 
         `rounding_generators(step, name)` returns the generator for the stochastic rounding of a parameter, or None.
+        `after_update()` may change the weights after each update, and returns metrics.
         With `is_fused` weights are updated in the backward pass; raises ValueError for settings it does not support.
         `effective_rate(group)` is that of the optimizer's record.
         """
@@ -72,6 +76,7 @@ class Stepper:
         self._rounding_generators = rounding_generators
         self._watchdog = Watchdog(groups)
         self._sliced_step = SlicedStep(groups, optimizer, self._watchdog)
+        self._after_update = after_update
         self._fused = FusedBackward(groups, self._sliced_step) if is_fused else None
         self._effective_rate = effective_rate
         self._step = 0
@@ -115,17 +120,20 @@ class Stepper:
         if self._fused is not None:
             self._fused.move_rest(self._generators_of(step))
         total_loss = torch.stack(self._losses).sum().float()
-        norms = list(self.gradient_norms().values())
-        norm = norm_of([n.to(total_loss.device) for n in norms]) if norms else torch.zeros_like(total_loss)
+        norms = {unit: n.to(total_loss.device) for unit, n in self.gradient_norms().items()}
+        norm = norm_of(list(norms.values())) if norms else torch.zeros_like(total_loss)
         _, rates = effective_rates(self.optimizer.param_groups, self._effective_rate)
-        # One synchronization with the device per step: loss, norm and effective rates together.
-        read = torch.stack([total_loss, norm, *(r.to(total_loss.device) for r in rates.values())])
-        loss, gradient_norm, *read_rates = read.tolist()
+        # One synchronization with the device per step: loss, norms and effective rates together.
+        read = torch.stack([total_loss, norm, *norms.values(), *(r.to(total_loss.device) for r in rates.values())])
+        loss, gradient_norm, *others = read.tolist()
+        of_units, read_rates = others[: len(norms)], others[len(norms) :]
         is_finite = math.isfinite(loss) and math.isfinite(gradient_norm)
         if is_finite:
             self.is_moving = True
             if self._fused is None:
                 self._move_all(step, norm)
+            if self._after_update is not None:
+                self._metrics += [(name, value, 1) for name, value in self._after_update().items()]
             if self.ema is not None:
                 self.ema.update(step + 1)
         elif self._fused is not None:
@@ -142,6 +150,7 @@ class Stepper:
             was_skipped=not is_finite,
             learning_rates=learning_rates,
             metrics=_means(_read(self._metrics)),
+            gradient_norms={unit: n for unit, n in zip(norms, of_units, strict=True) if math.isfinite(n)},
             effective_rates=self._effective_rates(dict(zip(rates, read_rates, strict=True))),
         )
         self.discard()

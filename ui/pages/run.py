@@ -17,7 +17,7 @@ from ui.documents import as_config_path
 from ui.editors.images import ImageViewer
 from ui.pages.catalogue import PageSpec
 from ui.pages.page import PageFrame
-from ui.run.metric_curves import short_number
+from ui.run.metric_curves import has_method_metrics, short_number
 from ui.run.rollout_words import image_words, rollout_line
 from ui.run.run_state import RunState
 from ui.run.words import preview_lines, rate, reward_line, validation_line
@@ -149,7 +149,7 @@ class RunPage:
             self.chart.show(state.curve.points, [v for v in state.validations if math.isfinite(v.loss)])
         if state.metrics is not before.metrics:
             self.metrics.show(state.metrics)
-            self.curves_card.offer(_METRICS, is_offered=bool(state.metrics))
+            self.curves_card.offer(_METRICS, is_offered=bool(state.metrics), is_shown=has_method_metrics(state.metrics))
         if state.rewards is not before.rewards:
             self._show_rewards(state)
         if state.rollout is not before.rollout:

@@ -6,12 +6,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from modules.families.registry import FAMILIES
 from modules.objectives.metrics import METRICS, Metric, metric_of
+from trainer.events import StepFinished
 from ui.run.words import reward_label
 
 MAX_METRIC_POINTS = 256
 _MIN_SMOOTHED = 16  # fewer points are a readable line as they are
 _SMOOTHED_SHARE = 0.1
+_PARTS = {part.name: part.label for family in reversed(list(FAMILIES.values())) for part in family.parts}
 
 Point = tuple[int, float]
 
@@ -51,6 +54,12 @@ def with_metrics(curves: Curves, step: int, metrics: Mapping[str, float]) -> Cur
     return {**curves, **added} if added else curves
 
 
+def gradient_norms(step: StepFinished) -> dict[str, float]:
+    """Return the gradient norms of a step as metrics: that of all weights, and those of the trained parts."""
+    of_all = {} if step.gradient_norm is None else {"gradient_norm": step.gradient_norm}
+    return {**of_all, **{f"gradient_norm/{unit}": norm for unit, norm in step.gradient_norms.items()}}
+
+
 def rate_metrics(effective_rates: Mapping[str, float]) -> dict[str, float]:
     """Return effective learning rates by unit as metrics: a single one where all units have the same."""
     rates = set(effective_rates.values())
@@ -79,11 +88,16 @@ def shown_names(curves: Curves) -> list[str]:
     return [name for name in names if not (name in only and _parent(name) in curves)]
 
 
+def has_method_metrics(curves: Curves) -> bool:
+    """Return whether any curve is one of the method's own, which shows more than the loss."""
+    return any((metric := metric_of(name)) is not None and metric.is_of_method for name in curves)
+
+
 def metric_label(name: str) -> str:
     """Return the label of a reported name: "Reward: PickScore" for "reward/pickscore"."""
     metric, below = metric_of(name), name.partition("/")[2]
     label = metric.label if metric else name
-    return f"{label}: {reward_label(below)}" if below else label
+    return f"{label}: {_PARTS.get(below) or reward_label(below)}" if below else label
 
 
 def metric_tip(name: str, curve: MetricCurve) -> str:

@@ -28,7 +28,7 @@ from trainer.events import (
     WarningRaised,
 )
 from trainer.rollout_events import ChoicesWanted, RolloutSampled
-from ui.run.metric_curves import Curves, joined, rate_metrics, with_metrics
+from ui.run.metric_curves import Curves, gradient_norms, joined, rate_metrics, with_metrics
 from ui.run.words import LogLine, line_of
 
 MAX_CURVE_POINTS = 2048
@@ -168,7 +168,8 @@ def _folded(state: RunState, event: Event) -> RunState:  # noqa: C901 - one arm 
             return replace(state, cache=event)
         case StepFinished():
             point = LossPoint(event.step, _finite(event.loss), _finite(event.smoothed_loss))
-            metrics = with_metrics(state.metrics, event.step, {**event.metrics, **rate_metrics(event.effective_rates)})
+            reported = {**event.metrics, **gradient_norms(event), **rate_metrics(event.effective_rates)}
+            metrics = with_metrics(state.metrics, event.step, reported)
             return replace(state, step=event, curve=state.curve.add(point), metrics=metrics)
         case ValidationFinished():
             return replace(state, validations=(*state.validations, event))

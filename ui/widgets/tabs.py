@@ -46,8 +46,8 @@ class TabbedCard(Card):
         self._has_chosen = True
         self.show(title)
 
-    def offer(self, title: str, *, is_offered: bool = True) -> None:
-        """Add a view to the tabs, and show it unless the user has chosen another; or remove it."""
+    def offer(self, title: str, *, is_offered: bool = True, is_shown: bool = True) -> None:
+        """Add a view to the tabs, and with `is_shown` show it unless the user has chosen another; or remove it."""
         if is_offered == bool(self.tabs[title].winfo_manager()):
             return
         for tab in self.tabs.values():
@@ -56,7 +56,7 @@ class TabbedCard(Card):
         if not is_offered and self.shown == title:
             self._has_chosen = False
             self.show(next(t for t, tab in self.tabs.items() if tab.winfo_manager()))
-        elif is_offered and not self._has_chosen:
+        elif is_offered and is_shown and not self._has_chosen:
             self.show(title)
         self._mark()
 

@@ -136,6 +136,9 @@ def _adapter(given: Args, result: Tree, notes: Notes) -> None:
         put(result, "adapter.dropout", dropout)
     if (weights := pop_first(given, "network_weights", "lora_network_weights")) is not None:
         put(result, "adapter.start_from", str(weights))
+    if name == "lora" and (norm := number_of(given.get("scale_weight_norms"))) is not None:
+        put(result, "adapter.max_norm", norm or None)
+        given.pop("scale_weight_norms")
     conv_rank = number_of(given.get("conv_dim") or network.get("conv_dim"))
     has_convolutions = "locon" in kind or ((conv_rank or 0) > 0 and ("c3lier" in kind or "lycoris" in kind))
     put(result, "adapter.layers", "all" if has_convolutions else "attention_mlp")

@@ -36,6 +36,7 @@ _OPTIMIZERS = {
     "radamschedulefree": "schedule_free_adamw",
     "ademamix8bit": "ademamix_8bit",
 }
+_LOSSES = {"l2": "mse_strength", "l1": "mae_strength", "huber": "huber_strength", "smooth_l1": "smooth_l1_strength"}
 _OPTIMIZER_KEYS = (
     "weight_decay",
     "eps",
@@ -55,7 +56,7 @@ def learning(given: Args, result: Tree, notes: Notes) -> None:
     _optimizer(given, result, notes)
     schedule(given, result, notes)
     _precision(given, result)
-    _loss(given, result)
+    _loss(given, result, notes)
     noise(given, result)
 
 
@@ -152,10 +153,39 @@ def _precision(given: Args, result: Tree) -> None:
                 part["dtype"] = dtype
 
 
-def _loss(given: Args, result: Tree) -> None:
+def _loss(given: Args, result: Tree, notes: Notes) -> None:
+    _elementwise_loss(given, result, notes)
     gamma = number_of(pop_first(given, "min_snr_gamma"))
+    is_debiased = flag_of(pop_first(given, "debiased_estimation_loss", "debiased_estimation"))
     if gamma:
         put(result, "training.loss.weighting", "min_snr")
         put(result, "training.loss.gamma", gamma)
-    elif flag_of(given.pop("debiased_estimation_loss", False)):
+    elif is_debiased:
         put(result, "training.loss.weighting", "debiased")
+
+
+def _elementwise_loss(given: Args, result: Tree, notes: Notes) -> None:
+    """Convert the kind of loss; sd-scripts' "huber" and "smooth_l1" are pseudo-Huber losses, by default with SNR."""
+    theirs = str(pop_first(given, "loss_type") or "l2")
+    schedule = str(pop_first(given, "huber_schedule") or "snr")
+    delta, scale = (number_of(pop_first(given, key)) for key in ("huber_c", "huber_scale"))
+    delta, scale = delta or 0.1, scale or 1.0  # sd-scripts' defaults
+    strength = _LOSSES.get(theirs)
+    if strength is None:
+        message = f"The loss {shown(theirs)} is not supported here; the squared error is used instead."
+        notes.append(Problem("training.loss.mse_strength", message, "warning"))
+        return
+    if strength == "mse_strength":
+        return
+    put(result, "training.loss.mse_strength", 0.0)
+    put(result, f"training.loss.{strength}", 1.0)
+    if strength == "mae_strength":
+        return
+    put(result, "training.loss.huber_form", "pseudo_huber")
+    put(result, "training.loss.huber_schedule", schedule if schedule in ("constant", "exponential") else "snr")
+    if scale != 1.0 and schedule == "constant":
+        delta *= scale
+    elif scale != 1.0 and schedule == "exponential":
+        message = f"huber_scale = {scale:g} is not supported here with the exponential schedule; 1 is used instead."
+        notes.append(Problem("training.loss.huber_delta", message, "warning"))
+    put(result, "training.loss.huber_delta", delta)

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from modules.config.rules.adapters import file_format, float8_file, layer_names, ranks_by_layer
+from modules.config.rules.adapters import file_format, float8_file, layer_names, max_norm, ranks_by_layer
 from modules.config.rules.captions import caption_changes
 from modules.config.rules.compiling import compiling
 from modules.config.rules.dtypes import mixed_16_bit
 from modules.config.rules.fused import fused_backward_pass
 from modules.config.rules.images import augmentations, concepts, conditioning_images, samples, sizes
 from modules.config.rules.learning import dropped_prompts, prompts_for_images, roles_of_images
+from modules.config.rules.loss import loss_strengths, p2_gamma, unused_loss_settings
 from modules.config.rules.noise import noise_without_effect, noising_strengths, timestep_distribution
 from modules.config.rules.offload import offloaded_layers
 from modules.config.rules.optimizers import one_learning_rate, optimizer_fields, weights_that_stay_zero
 from modules.config.rules.pairs import pairs
 from modules.config.rules.rates import plausible_learning_rate
 from modules.config.rules.rewards import masked_training, method_settings, reward_limits, reward_models
-from modules.config.rules.schedules import falling_schedule, schedule_fields, schedule_of_optimizer
+from modules.config.rules.schedules import falling_schedule, schedule_fields, schedule_of_optimizer, two_averages
 from modules.config.rules.supported import supported
 from modules.config.rules.training import low_precision_updates, something_is_trained, stops
 from modules.config.rules.validation import validation
@@ -35,6 +36,7 @@ RULES: tuple[Rule, ...] = (
     layer_names,
     ranks_by_layer,
     file_format,
+    max_norm,
     float8_file,
     sizes,
     concepts,
@@ -42,6 +44,9 @@ RULES: tuple[Rule, ...] = (
     roles_of_images,
     dropped_prompts,
     pairs,
+    loss_strengths,
+    p2_gamma,
+    unused_loss_settings,
     augmentations,
     caption_changes,
     conditioning_images,
@@ -50,6 +55,7 @@ RULES: tuple[Rule, ...] = (
     schedule_fields,
     schedule_of_optimizer,
     falling_schedule,
+    two_averages,
     fused_backward_pass,
     plausible_learning_rate,
     one_learning_rate,

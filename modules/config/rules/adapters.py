@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from modules.adapters.max_norm import max_norm_of
 from modules.adapters.ranks import parse_ranks
 from modules.adapters.registry import ADAPTERS
 from modules.adapters.settings import adapter_layers, decomposed_axis
 from modules.config.schema import Config
 from modules.config.sections.training import filtered_layers
+from modules.optim.registry import optimizer_spec
 from modules.settings.layer_filter import EXAMPLES, invalid_entry
 from modules.system.errors import DarkroomError
 from modules.system.problem import Problem, shown
@@ -63,6 +65,33 @@ def file_format(config: Config) -> Iterator[Problem]:
             "output.format",
             "The diffusers format cannot hold DoRA magnitudes of a layer's inputs.",
             advice="Choose the kohya format, or DoRA on the output axis.",
+        )
+
+
+def max_norm(config: Config) -> Iterator[Problem]:
+    """Yield an error if the norm of the layers cannot be limited: they are derived, rounded or begun otherwise."""
+    if config.training.trains != "adapter" or max_norm_of(config.adapter) is None:
+        return
+    spec = optimizer_spec(config.training.optimizer)
+    if spec.has_evaluation_mode(config.training.optimizer):
+        yield Problem(
+            "adapter.max_norm",
+            f"{spec.label} derives the weights from averages of its own, which a limit of the norm would not reach.",
+            advice="Leave the max norm empty, or choose another optimizer.",
+        )
+    if getattr(config.adapter, "init", "zero") != "zero":
+        yield Problem(
+            "adapter.max_norm",
+            "The product of the matrices does not begin as zero: a limit of its norm would change the model at once.",
+            advice="Leave the max norm empty, or set the initialization to zero.",
+        )
+    if config.adapter.dtype != "float32" and config.training.low_precision_updates == "stochastic":
+        yield Problem(
+            "adapter.max_norm",
+            f"The weights of the adapter are {config.adapter.dtype} and are rounded stochastically: scaling them down "
+            "by a little would be lost in rounding.",
+            advice="Set the low-precision weight updates to master weights, the weight dtype to float32, or leave the "
+            "max norm empty.",
         )
 
 

@@ -52,9 +52,6 @@ def _for_a_method_of_pairs(config: Config) -> Iterator[Problem]:
     if config.masks.enabled:
         message = f"Masked training is on, but {label} does not use masks: whole images are compared."
         yield Problem("masks.enabled", message, "warning", "Switch masked training off.")
-    if config.training.loss.weighting != "none":
-        message = f"{label} does not use a loss weighting: all timesteps count the same."
-        yield Problem("training.loss.weighting", message, "warning", "Set the loss weighting to none.")
 
 
 def _label(config: Config, index: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from modules.config.method_facts import rate_factor_of
 from modules.config.schema import Config
 from modules.families.registry import FAMILIES
 from modules.optim.registry import optimizer_spec
@@ -18,6 +19,7 @@ def plausible_learning_rate(config: Config) -> Iterator[Problem]:
     label = spec.label
     is_full = config.training.trains == "full"
     rates = spec.rates.full if is_full else spec.rates.adapter
+    factor = rate_factor_of(config)
     for path, rate in rates_in_use(config).items():
         if rate > rates.highest:
             verdict = f"is far above what {label} can use"
@@ -25,21 +27,23 @@ def plausible_learning_rate(config: Config) -> Iterator[Problem]:
             verdict = f"is so far below what {label} needs that hardly anything is learned"
         else:
             continue
+        scaled = "" if factor == 1 else f", {rate / factor:g} times {factor:g} by the learning rate scaler,"
         yield Problem(
             path,
-            f"A learning rate of {rate:g} {verdict}: it {spec.rates.why}.",
+            f"A learning rate of {rate:g}{scaled} {verdict}: it {spec.rates.why}.",
             "warning",
             f"With {label}, usual values for {'a fine-tune' if is_full else 'a LoRA'} are {rates.usual}.",
         )
 
 
 def rates_in_use(config: Config) -> dict[str, float]:
-    """Return the learning rates of the trained parts, by the path of the setting they come from."""
+    """Return the learning rates of the trained parts, scaled, by the path of the setting they come from."""
     found: dict[str, float] = {}
+    factor = rate_factor_of(config)
     for part in FAMILIES[config.model.family].trainable_parts:
         own = config.part(part.name)
         if own.train and own.learning_rate is None:
-            found["training.learning_rate"] = config.training.learning_rate
+            found["training.learning_rate"] = config.training.learning_rate * factor
         elif own.train and own.learning_rate is not None:
-            found[f"parts.{part.name}.learning_rate"] = own.learning_rate
+            found[f"parts.{part.name}.learning_rate"] = own.learning_rate * factor
     return found

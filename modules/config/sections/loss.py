@@ -7,17 +7,16 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le
 
 from modules.diffusion.weightings.registry import WEIGHTINGS, weighting_labels
+from modules.objectives.losses.registry import LOSSES
+from modules.optim.scaling import SCALER_LABELS, Scaler
 from modules.settings.field import Section, Setting, When, one_of
 
-Scaler = Literal["none", "batch", "global_batch", "accumulation", "both", "global_both"]
-SCALER_LABELS = {
-    "none": "Off",
-    "batch": "Batch size",
-    "global_batch": "Global batch size",
-    "accumulation": "Accumulation",
-    "both": "Batch size and accumulation",
-    "global_both": "Global batch size and accumulation",
-}
+_WITH_DELTA = When("huber_strength", is_set=True, otherwise=When("smooth_l1_strength", is_set=True))
+
+
+def _strength(name: str) -> Setting:
+    spec = LOSSES[name]
+    return Setting(f"{spec.label} strength", spec.help, group="Loss", level="advanced")
 
 
 class Loss(Section):
@@ -30,7 +29,6 @@ class Loss(Section):
             "Loss weighting",
             " ".join(spec.help for spec in WEIGHTINGS.values() if spec.help),
             group="Loss",
-            not_yet_choices=frozenset(name for name, spec in WEIGHTINGS.items() if spec.weights is None),
         ),
     ] = "none"
     gamma: Annotated[
@@ -39,70 +37,73 @@ class Loss(Section):
         Le(100),
         Setting(
             "Gamma",
-            "Min-SNR: the clamp, usually 5. P2: the exponent, usually 1.",
+            "Min-SNR: the clamp, usually 5; soft-min-SNR: 4 or 5. P2: the exponent, usually 1.",
             group="Loss",
             applies_when=When("weighting", tuple(name for name, spec in WEIGHTINGS.items() if spec.uses_gamma)),
         ),
     ] = 5.0
-    mse_strength: Annotated[
-        float,
-        Ge(0),
-        Le(1000),
+    learned_weighting: Annotated[
+        bool,
         Setting(
-            "MSE strength",
-            "The weight of the mean squared error, the usual loss.",
+            "Learned weighting",
+            "Learns a weight for each noise level during the run, so that all of them contribute equally (EDM2, Karras "
+            "et al. 2024). The reported loss is then close to 1; the chart also offers the loss without these weights.",
             group="Loss",
             level="advanced",
-            not_yet="refused",
         ),
-    ] = 1.0
-    mae_strength: Annotated[
+    ] = False
+    learned_weighting_rate: Annotated[
         float,
-        Ge(0),
-        Le(1000),
+        Gt(0),
+        Le(1),
         Setting(
-            "MAE strength",
-            "The weight of the mean absolute error.",
+            "Learned weighting rate",
+            "The learning rate of the learned weights.",
             group="Loss",
             level="advanced",
-            not_yet="refused",
+            applies_when=When("learned_weighting", (True,)),
         ),
-    ] = 0.0
-    log_cosh_strength: Annotated[
-        float,
-        Ge(0),
-        Le(1000),
-        Setting(
-            "Log-cosh strength",
-            "The weight of the log-cosh loss: quadratic for small errors, linear for large ones.",
-            group="Loss",
-            level="advanced",
-            not_yet="refused",
-        ),
-    ] = 0.0
-    huber_strength: Annotated[
-        float,
-        Ge(0),
-        Le(1000),
-        Setting(
-            "Huber strength",
-            "The weight of the Huber loss: quadratic below delta, linear above.",
-            group="Loss",
-            level="advanced",
-            not_yet="refused",
-        ),
-    ] = 0.0
+    ] = 0.005
+    mse_strength: Annotated[float, Ge(0), Le(1000), _strength("mse")] = 1.0
+    mae_strength: Annotated[float, Ge(0), Le(1000), _strength("mae")] = 0.0
+    log_cosh_strength: Annotated[float, Ge(0), Le(1000), _strength("log_cosh")] = 0.0
+    huber_strength: Annotated[float, Ge(0), Le(1000), _strength("huber")] = 0.0
+    smooth_l1_strength: Annotated[float, Ge(0), Le(1000), _strength("smooth_l1")] = 0.0
     huber_delta: Annotated[
         float,
         Gt(0),
         Le(1000),
         Setting(
             "Huber delta",
-            "Where the Huber loss turns from quadratic to linear.",
+            "Where the Huber and smooth L1 losses turn from quadratic to linear.",
             group="Loss",
             level="advanced",
+            applies_when=_WITH_DELTA,
         ),
     ] = 1.0
+    huber_schedule: Annotated[
+        Literal["constant", "snr", "exponential"],
+        Setting(
+            "Huber schedule",
+            "How delta changes with the timestep. SNR and exponential: 1 for nearly clean images, Huber delta for the "
+            "noisiest ones, so that outliers count less where they do most damage.",
+            group="Loss",
+            level="advanced",
+            applies_when=_WITH_DELTA,
+            choice_labels={"constant": "Constant", "snr": "SNR", "exponential": "Exponential"},
+        ),
+    ] = "constant"
+    huber_form: Annotated[
+        Literal["huber", "pseudo_huber"],
+        Setting(
+            "Huber form",
+            "Pseudo-Huber is smooth everywhere; it is what kohya's trainer uses for Huber and smooth L1.",
+            group="Loss",
+            level="advanced",
+            applies_when=_WITH_DELTA,
+            choice_labels={"huber": "Huber", "pseudo_huber": "Pseudo-Huber"},
+        ),
+    ] = "huber"
     scaler: Annotated[
         Scaler,
         Setting(
@@ -111,6 +112,5 @@ class Loss(Section):
             group="Loss",
             level="advanced",
             choice_labels=SCALER_LABELS,
-            not_yet_choices=frozenset(SCALER_LABELS) - {"none"},
         ),
     ] = "none"

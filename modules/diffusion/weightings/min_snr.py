@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from modules.diffusion.weightings.spec import WeightingSpec
+from modules.diffusion.weightings.spec import LEAST_SNR, WeightingSpec
 
 if TYPE_CHECKING:
     import torch
@@ -19,8 +19,10 @@ def min_snr_weights(snr_B: torch.Tensor, *, gamma: float, prediction_type: Predi
     the x_0 loss is `min(snr, gamma)`; on the epsilon loss that is `min(snr, gamma) / snr`, and on the v loss
     `min(snr, gamma) / (snr + 1)`.
     """
-    clipped_B = snr_B.clamp(max=gamma)
-    return clipped_B / snr_B if prediction_type == "epsilon" else clipped_B / (snr_B + 1.0)
+    if prediction_type == "epsilon":
+        snr_B = snr_B.clamp(min=LEAST_SNR)
+        return snr_B.clamp(max=gamma) / snr_B
+    return snr_B.clamp(max=gamma) / (snr_B + 1.0)
 
 
 def _weights(process: NoiseProcess, timesteps_B: torch.Tensor, gamma: float) -> torch.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from modules.diffusion.weightings import debiased, min_snr, none, p2, sigma
+from modules.diffusion.weightings import debiased, min_snr, none, p2, sigma, soft_min_snr
 from modules.diffusion.weightings.spec import WeightingSpec
 
 WEIGHTINGS: Mapping[str, WeightingSpec] = {
@@ -12,6 +12,7 @@ WEIGHTINGS: Mapping[str, WeightingSpec] = {
     for spec in (
         none.SPEC,
         min_snr.SPEC,
+        soft_min_snr.SPEC,
         debiased.SPEC,
         p2.SPEC,
         sigma.SPEC,

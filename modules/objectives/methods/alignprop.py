@@ -122,6 +122,7 @@ SPEC = MethodSpec(
     needs_reward_gradient=True,
     learns_from=lambda settings: "prompts" if settings.probability >= 1 else "images",
     sampled_share=lambda settings: settings.probability,
+    has_denoising_loss=lambda settings: settings.probability < 1,
     adds_noise=lambda settings: settings.probability < 1,
     problems=_problems,
     guide=MethodGuide(

@@ -20,4 +20,5 @@ SPEC = MethodSpec(
     "Denoising is the standard method: the model learns to remove noise from your images.",
     Denoise,
     "trainer.methods.denoise:build",
+    has_denoising_loss=lambda settings: True,
 )

@@ -10,8 +10,9 @@ import pytest
 
 from modules.config.codec import save_file
 from modules.config.schema import Config
-from modules.config.support import unsupported
+from modules.config.support import _refused, unsupported
 from modules.data.buckets import Size
+from modules.settings.field import FieldRecord, Setting
 from modules.system.problem import count
 from tests.builders.images import draw_folder
 from tests.unit.preflight.setups import changed
@@ -34,8 +35,9 @@ def test_an_embedding_is_rejected_once(config: Config) -> None:
 
 
 @pytest.mark.parametrize(("value", "shown"), [(0.5, "0.5"), (1.0, "1")])
-def test_numbers_are_shown_as_people_write_them(config: Config, value: float, shown: str) -> None:
-    [problem] = unsupported(changed(config, training__loss__huber_strength=value))
+def test_numbers_are_shown_as_people_write_them(value: float, shown: str) -> None:
+    setting = Setting("Strength", "A number that is not supported, of which there may be none.", not_yet="refused")
+    problem = _refused(FieldRecord("made.up", "up", "float", 0.0, setting), value)
     assert problem.message.endswith(f": {shown} is not supported yet.")
     assert problem.advice == "Set it back to 0."
 

@@ -1,0 +1,1 @@
+"""The losses of single elements, one record each, and their weighted sum."""

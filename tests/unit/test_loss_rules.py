@@ -1,0 +1,122 @@
+"""The rules of the loss and of the scaled learning rate, and the losses of other programs' configs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modules.config.imports.any_file import load_any
+from modules.config.rules import problems_of
+from modules.config.rules.rates import plausible_learning_rate
+from modules.config.schema import Config
+from tests.builders.configs import laid_over, small_config
+from trainer.export.run_facts import _huber
+
+ALL_0 = {"mse_strength": 0.0}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return small_config(tmp_path, model=tmp_path, images=tmp_path)
+
+
+def of_loss(config: Config, **loss: Any) -> list[tuple[str, str]]:
+    found = problems_of(laid_over(config, {"training": {"loss": loss}}))
+    return [(p.path.removeprefix("training.loss."), p.severity) for p in found if p.path.startswith("training.loss")]
+
+
+def test_a_loss_without_any_strength_is_an_error(config: Config) -> None:
+    assert of_loss(config, **ALL_0) == [("mse_strength", "error")]
+    assert of_loss(config, **ALL_0, smooth_l1_strength=0.1) == []
+
+
+def test_p2_with_the_gamma_of_min_snr_is_a_warning(config: Config) -> None:
+    assert of_loss(config, weighting="p2") == [("gamma", "warning")]
+    assert of_loss(config, weighting="p2", gamma=1.0) == []
+    assert of_loss(config, weighting="min_snr") == []
+
+
+def test_settings_that_a_method_does_not_use_are_warned_of(config: Config) -> None:
+    dpo = laid_over(config, {"training": {"method": "dpo"}})
+    changes = {"weighting": "p2", "mae_strength": 1.0, "scaler": "batch", "learned_weighting": True}
+    found = of_loss(dpo, **changes)
+    assert sorted(found) == sorted((name, "warning") for name in changes)
+    assert of_loss(dpo) == []
+    only_reward = laid_over(config, {"training": {"method": {"name": "alignprop", "probability": 1.0}}})
+    assert of_loss(only_reward, **ALL_0) == [("mse_strength", "warning")]
+    both = laid_over(config, {"training": {"method": {"name": "alignprop", "probability": 0.5}}})
+    assert of_loss(both, **ALL_0) == [("mse_strength", "error")]
+
+
+def test_the_scaled_rate_is_checked(config: Config) -> None:
+    training = {"learning_rate": 0.02, "batch_size": 4, "accumulation_steps": 4}
+    assert not list(plausible_learning_rate(laid_over(config, {"training": training})))
+    scaled = laid_over(config, {"training": {**training, "learning_rate_scaler": "both"}})
+    [problem] = plausible_learning_rate(scaled)
+    assert problem.message.startswith("A learning rate of 0.08, 0.02 times 4 by the learning rate scaler, is far above")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ({"loss_type": "l2", "huber_c": 0.2, "huber_schedule": "snr"}, {}),
+        ({"loss_type": "l1"}, {"mse_strength": 0, "mae_strength": 1}),
+        (
+            {"loss_type": "huber"},
+            {"mse_strength": 0, "huber_strength": 1, "huber_delta": 0.1, "huber_schedule": "snr",
+             "huber_form": "pseudo_huber"},
+        ),
+        (
+            {"loss_type": "smooth_l1", "huber_schedule": "exponential", "huber_c": "0.3"},
+            {"mse_strength": 0, "smooth_l1_strength": 1, "huber_delta": 0.3, "huber_schedule": "exponential",
+             "huber_form": "pseudo_huber"},
+        ),
+        (
+            {"loss_type": "huber", "huber_schedule": "constant", "huber_c": 0.3, "huber_scale": 2},
+            {"mse_strength": 0, "huber_strength": 1, "huber_delta": 0.6, "huber_form": "pseudo_huber"},
+        ),
+        ({"debiased_estimation_loss": True}, {"weighting": "debiased"}),
+    ],
+)  # fmt: skip
+def test_losses_of_kohya(tmp_path: Path, theirs: dict[str, Any], ours: dict[str, Any]) -> None:
+    file = tmp_path / "kohya.json"
+    file.write_text(json.dumps({"network_module": "networks.lora", "network_dim": 8, **theirs}))
+    loaded = load_any(file)
+    loss = loaded.config.training.loss
+    assert {k: v for k, v in loss.model_dump().items() if v != type(loss).model_fields[k].default} == ours
+    assert loaded.config.unknown == {}
+    if loss.huber_form == "pseudo_huber" and loss.huber_delta != 0.6:
+        again = {"huber_c": 0.1, "huber_schedule": "snr", **theirs}
+        assert {k: str(v) for k, v in _huber(loss).items()} == {k: str(v) for k, v in again.items()}
+
+
+def test_kohyas_max_norm(tmp_path: Path) -> None:
+    file = tmp_path / "kohya.json"
+    for value, expected in ((1.0, 1.0), ("0.5", 0.5), (0, None)):
+        file.write_text(json.dumps({"network_module": "networks.lora", "network_dim": 8, "scale_weight_norms": value}))
+        adapter = load_any(file).config.adapter
+        assert getattr(adapter, "max_norm") == expected  # noqa: B009 - not a field of every adapter
+
+
+def test_losses_of_onetrainer_are_supported(tmp_path: Path) -> None:
+    file = tmp_path / "onetrainer.json"
+    keys = {
+        "mse_strength": 0.5,
+        "log_cosh_strength": 0.5,
+        "huber_strength": 0.1,
+        "loss_weight_fn": "DEBIASED_ESTIMATION",
+    }
+    file.write_text(
+        json.dumps({"__version": 10, **keys, "loss_scaler": "BOTH", "learning_rate_scaler": "GLOBAL_BATCH"})
+    )
+    loaded = load_any(file)
+    training = loaded.config.training
+    assert (training.loss.scaler, training.learning_rate_scaler, training.loss.weighting) == (
+        "both",
+        "global_batch",
+        "debiased",
+    )
+    assert not [p for p in problems_of(loaded.config) if p.path.startswith("training.l")]
