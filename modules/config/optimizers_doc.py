@@ -25,15 +25,14 @@ interruption, and 16-bit weights can be trained, with float32 master weights or 
   during their step, otherwise a few at a time do.
 - **Waits for the device**: how often the program waits for the GPU. Every run does once or twice per step, to read the
   loss. "Per weight": the optimizer's package waits after each weight, or its step reads a norm of each; with a fused
-  backward pass, the GPU then idles for a moment after each weight. Adafactor with Scale parameter, Aida with AdaNorm,
-  Prodigy+ with Speed, 8-bit SGD with momentum, and AdaGrad, RMSprop and AdEMAMix with 8-bit state do so, too.
+  backward pass, the GPU then idles for a moment after each weight. Settings that
+  read a norm or keep the state in 8 bits make others do so, too.
 - **State**: bytes for each weight of a large matrix. The weights themselves and their gradients come on top.
 - **Evaluation weights**: validation, samples and saved models use other weights than the trained ones (schedule-free).
   EMA would take their place: leave it off.
 - **Finds its rate**: it estimates the learning rate; the one that is set scales it.
 
-Muon treats the two matrices of a LoRA layer separately: it orthogonalizes the update of each, not that of their
-product.
+Optimizers that orthogonalize updates treat the two matrices of a LoRA layer separately, not their product.
 
 """
 _COLUMNS = (

@@ -15,7 +15,6 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from modules.optim.build import build_optimizer
-from modules.optim.master_weights import Rounding
 from modules.optim.optimizers.adafactor import Adafactor
 from modules.optim.optimizers.adagrad import Adagrad
 from modules.optim.optimizers.adam import Adam
@@ -38,6 +37,7 @@ from modules.optim.param_groups import (
 )
 from modules.optim.registry import OPTIMIZERS, optimizer_spec
 from modules.optim.spec import DARKROOM, PLAIN_RATES, OptimizerSettings, is_fused
+from modules.optim.updates.master_weights import Rounding
 from modules.settings.edit import get_path
 from modules.settings.field import FieldRecord, records_of
 from modules.system.seeds import derive_seed

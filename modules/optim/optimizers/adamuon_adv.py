@@ -89,8 +89,8 @@ def _state_bytes(settings: AdaMuonAdv, shape: Shape) -> float:
 SPEC = OptimizerSpec(
     settings=AdaMuonAdv,
     label="AdaMuon (advanced)",
-    factory="modules.optim.advanced:AdaMuonAdv",
-    options_of="modules.optim.muon_groups:options_of",
+    factory="modules.optim.classes.advanced:AdaMuonAdv",
+    options_of="modules.optim.classes.muon_groups:options_of",
     arguments=_arguments,
     state_bytes=_state_bytes,
     packages=(ADV_OPTM,),

@@ -44,7 +44,7 @@ def _state_bytes(settings: AdEMAMix, shape: Shape) -> float:
 SPEC = OptimizerSpec(
     settings=AdEMAMix,
     label="AdEMAMix",
-    factory="modules.optim.counting_by_weight:ademamix",
+    factory="modules.optim.classes.counting_by_weight:ademamix",
     arguments=_arguments,
     state_bytes=_state_bytes,
     waits_per_weight=in_8_bits,

@@ -34,7 +34,7 @@ def _state_bytes(settings: Came, shape: Shape) -> float:
 SPEC = OptimizerSpec(
     settings=Came,
     label="CAME",
-    factory="modules.optim.came:Came",
+    factory="modules.optim.classes.came:Came",
     library=DARKROOM,
     arguments=_arguments,
     state_bytes=_state_bytes,

@@ -61,7 +61,7 @@ def _problems(settings: Came8bit) -> Iterator[Problem]:
 SPEC = OptimizerSpec(
     settings=Came8bit,
     label="CAME 8-bit",
-    factory="modules.optim.came:Came",
+    factory="modules.optim.classes.came:Came",
     library=DARKROOM,
     arguments=_arguments,
     state_bytes=_state_bytes,

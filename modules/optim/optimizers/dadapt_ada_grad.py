@@ -39,7 +39,7 @@ def _arguments(settings: DAdaptAdaGrad) -> dict[str, Any]:
 SPEC = OptimizerSpec(
     settings=DAdaptAdaGrad,
     label="D-Adapt AdaGrad",
-    factory="modules.optim.d_adaptation:ada_grad",
+    factory="modules.optim.classes.d_adaptation:ada_grad",
     arguments=_arguments,
     rates=FINDS_ITS_RATE,
     state_bytes=per_weight(12.0),

@@ -40,7 +40,7 @@ def _effective_rate(group: Mapping[str, Any]) -> float | None:
 SPEC = OptimizerSpec(
     settings=DAdaptSgd,
     label="D-Adapt SGD",
-    factory="modules.optim.d_adaptation:DAdaptSGD",
+    factory="modules.optim.classes.d_adaptation:DAdaptSGD",
     arguments=_arguments,
     rates=FINDS_ITS_RATE,
     state_bytes=per_weight(12.0),

@@ -52,9 +52,9 @@ def _state_bytes(settings: Muon, shape: Shape) -> float:
 SPEC = OptimizerSpec(
     settings=Muon,
     label="Muon",
-    factory="modules.optim.muon:MuonWithAdam",
+    factory="modules.optim.classes.muon:MuonWithAdam",
     library=DARKROOM,
-    options_of="modules.optim.muon_groups:options_of",
+    options_of="modules.optim.classes.muon_groups:options_of",
     arguments=_arguments,
     state_bytes=_state_bytes,
     rates=LARGER_RATES,

@@ -90,8 +90,8 @@ def _state_bytes(settings: MuonAdv, shape: Shape) -> float:
 SPEC = OptimizerSpec(
     settings=MuonAdv,
     label="Muon (advanced)",
-    factory="modules.optim.advanced:MuonAdv",
-    options_of="modules.optim.muon_groups:options_of",
+    factory="modules.optim.classes.advanced:MuonAdv",
+    options_of="modules.optim.classes.muon_groups:options_of",
     arguments=_arguments,
     state_bytes=_state_bytes,
     packages=(ADV_OPTM,),

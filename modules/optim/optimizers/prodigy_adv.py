@@ -97,7 +97,7 @@ def _problems(settings: ProdigyAdv) -> Iterator[Problem]:
 SPEC = OptimizerSpec(
     settings=ProdigyAdv,
     label="Prodigy (advanced)",
-    factory="modules.optim.advanced:ProdigyAdv",
+    factory="modules.optim.classes.advanced:ProdigyAdv",
     arguments=_arguments,
     state_bytes=_state_bytes,
     rates=FINDS_ITS_RATE,

@@ -135,7 +135,7 @@ def _effective_rate(group: Mapping[str, Any]) -> float:
 SPEC = OptimizerSpec(
     settings=ProdigyPlusScheduleFree,
     label="Prodigy+ schedule-free",
-    factory="modules.optim.prodigy_plus:ProdigyPlusScheduleFree",
+    factory="modules.optim.classes.prodigy_plus:ProdigyPlusScheduleFree",
     arguments=_arguments,
     rates=FINDS_ITS_RATE,
     state_bytes=_state_bytes,

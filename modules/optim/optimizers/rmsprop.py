@@ -53,7 +53,7 @@ def _packages(settings: RmsProp) -> tuple[Package, ...]:
 SPEC = OptimizerSpec(
     settings=RmsProp,
     label="RMSprop",
-    factory="modules.optim.eight_bit:rmsprop",
+    factory="modules.optim.classes.eight_bit:rmsprop",
     library="torch",
     arguments=_arguments,
     state_bytes=_state_bytes,

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from modules.optim.conditional_step import Skipped
 from modules.optim.param_groups import TrainGroup
-from modules.optim.sliced_step import Generators, SlicedStep, gradient_norm, norm_of
+from modules.optim.updates.conditional_step import Skipped
+from modules.optim.updates.sliced_step import Generators, SlicedStep, gradient_norm, norm_of
 
 
 @dataclass(eq=False)

@@ -15,10 +15,10 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from modules.optim.conditional_step import Skipped, step_unless
-from modules.optim.master_weights import MasterWeight
 from modules.optim.param_groups import TrainGroup, steps_at_once
-from modules.optim.slicing import SLICE_WEIGHTS
+from modules.optim.updates.conditional_step import Skipped, step_unless
+from modules.optim.updates.master_weights import MasterWeight
+from modules.optim.updates.slicing import SLICE_WEIGHTS
 
 Names = Mapping[str, Sequence[str]]
 Generators = Callable[[str], torch.Generator | None]
