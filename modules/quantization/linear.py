@@ -1,6 +1,6 @@
 """A frozen linear layer with a quantized weight.
 
-It is an `nn.Linear` to everything that asks for one: adapters attach to it, and `weight` is the weight it computes
+It is an `nn.Linear` to other code: adapters attach to it, and `weight` is the weight it computes
 with. The packed weight and its scales are frozen parameters, so they move, are offloaded and are part of the layer's
 state as any weight is. Nothing unpacked is kept for the backward pass: the weight is unpacked again there.
 """
@@ -29,7 +29,7 @@ _without_values: ContextVar[bool] = ContextVar("without_values", default=False)
 def weights_without_values() -> Iterator[None]:
     """Let the weights of quantized layers have a shape, a dtype and a device only, for code that reads no more.
 
-    peft asks for the weight of a layer some twenty times to attach a LoRA; unpacking them all would take minutes.
+    peft reads the weight of a layer some twenty times to attach a LoRA; unpacking them all would take minutes.
     """
     token = _without_values.set(True)
     try:

@@ -19,7 +19,7 @@ class QuantizedFormat:
     bytes of a weight of a shape (out, in), with its scales. `rounds_inputs`: the inputs of a layer are rounded, too,
     and the product is computed in that format where the device can. `working_bytes` is the number of bytes per element
     that unpacking a weight to float32 needs at its peak. `devices` are the kinds of devices it runs on, and `backends`
-    says how, for the documents.
+    describes how, for the documents.
     """
 
     name: str

@@ -179,7 +179,7 @@ def test_compiled_blocks_compute_the_same(tiny_sd: Path, name: str) -> None:
 
 
 def test_no_weight_is_unpacked_to_attach_a_lora(tiny_sd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """peft asks for each weight some twenty times, only for its shape and dtype."""
+    """peft reads each weight some twenty times, only for its shape and dtype."""
     family, unpacked = quantized(tiny_sd, "nfloat4"), []
     monkeypatch.setattr(type(NF4_BLOCKS), "unpack", lambda *arguments: unpacked.append(arguments))
     adapters = adapted(family, SETTINGS["lora"])
