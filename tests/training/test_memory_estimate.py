@@ -250,7 +250,6 @@ DAILY = [
     Case("sd1", 512, 1, "dora", BF16, True, "off"),
     Case("sd1", 512, 1, "dora of inputs", F32, True, "block"),
     Case("sd1", 512, 1, "adapter", BF16, True, "off", "nfloat4"),
-    Case("sd1", 256, 1, "adapter", BF16, True, "block", "int8_w8a8"),
     Case("sdxl", 512, 1, "full", BF16, True, "off"),
     Case("sdxl", 1024, 1, "full", BF16, True, "block"),
 ]

@@ -60,7 +60,8 @@ SETTINGS = {
     "oft": Oft(block_size=4, rescale=True),
     "oft of inputs": Oft(block_size=4, rotates="inputs"),
 }
-FORMAT_NAMES = list(FORMATS)
+DAILY = ("nfloat4", "int8_w8a8")
+FORMAT_NAMES = [name if name in DAILY else pytest.param(name, marks=pytest.mark.full) for name in FORMATS]
 
 
 @pytest.fixture(autouse=True)
