@@ -78,9 +78,7 @@ class Stepper:
         self._watchdog = Watchdog(groups)
         self._sliced_step = SlicedStep(groups, optimizer, self._watchdog)
         self._after_update = after_update
-        self._fused = (
-            FusedBackward(groups, self._sliced_step, clip_grad_norm=clip_grad_norm) if is_fused else None
-        )
+        self._fused = FusedBackward(groups, self._sliced_step, clip_grad_norm=clip_grad_norm) if is_fused else None
         self._effective_rate = effective_rate
         self._step = 0
         self._losses: list[torch.Tensor] = []

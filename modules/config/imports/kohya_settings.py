@@ -120,14 +120,36 @@ def _of_kind(given: Args, network: Args, result: Tree, *, name: str, dim: float 
             put(result, f"adapter.{field}", value)
 
 
-def _preset(given: Args, network: Args, result: Tree) -> None:
-    """Convert LyCORIS' preset of layers, a name; one without a counterpart stays, and is reported."""
+def _layers(given: Args, network: Args, result: Tree, kind: str) -> None:
+    """Convert whether convolutions have an adapter, and LyCORIS' preset of layers; one not known here is reported."""
+    # kohya_ss has the field for every type, and passes it on for these; an argument of the network always counts.
+    conv_rank = number_of(given.get("conv_dim")) if "c3lier" in kind or "lycoris" in kind else None
+    conv_rank = conv_rank or number_of(network.get("conv_dim"))
+    has_convolutions = "locon" in kind or (conv_rank or 0) > 0
+    put(result, "adapter.layers", "all" if has_convolutions else "attention_mlp")
+    if not has_convolutions:
+        for key in ("conv_dim", "conv_alpha"):
+            given.pop(key, None), network.pop(key, None)
     for source, key in ((given, "LyCORIS_preset"), (network, "preset")):
         layers = _LAYERS.get(str(source.get(key)))
         if layers is not None:
             del source[key]
             if layers != "all":
                 put(result, "adapter.layers", layers)
+
+
+def _network_kind(given: Args, network: Args, result: Tree, notes: Notes) -> tuple[str, str]:
+    """Return our type of adapter, and kohya's words for it; a type that does not exist here is reported."""
+    kind = f"{given.pop('LoRA_type', '')} {given.pop('network_module', '')} {network.pop('algo', '')}".lower()
+    name = next((ours for theirs, ours in _LYCORIS.items() if theirs in kind and theirs != "lora"), "lora")
+    put(result, "adapter.name", name)
+    if missing := next((word for word in re.split(r"[\s./]+", kind) if word in _NOT_HERE), ""):
+        message = f"The network {missing} is not supported here; a LoRA is trained instead."
+        notes.append(Problem("adapter.name", message, "warning"))
+    if "boft" in kind:
+        message = "BOFT is not supported: the adapter is an OFT, whose blocks are rotated once."
+        notes.append(Problem("adapter.name", message, "warning"))
+    return name, kind
 
 
 def _adapter(given: Args, result: Tree, notes: Notes) -> None:
@@ -143,12 +165,7 @@ def _adapter(given: Args, result: Tree, notes: Notes) -> None:
         return
     put(result, "training.trains", "adapter")
     network = arguments_of(given.pop("network_args", None))
-    kind = f"{given.pop('LoRA_type', '')} {given.pop('network_module', '')} {network.pop('algo', '')}".lower()
-    name = next((ours for theirs, ours in _LYCORIS.items() if theirs in kind and theirs != "lora"), "lora")
-    put(result, "adapter.name", name)
-    if missing := next((word for word in re.split(r"[\s./]+", kind) if word in _NOT_HERE), ""):
-        message = f"The network {missing} is not supported here; a LoRA is trained instead."
-        notes.append(Problem("adapter.name", message, "warning"))
+    name, kind = _network_kind(given, network, result, notes)
     rank = number_of(given.pop("network_dim", None))
     alpha = number_of(given.pop("network_alpha", None))
     if name != "oft":
@@ -162,18 +179,7 @@ def _adapter(given: Args, result: Tree, notes: Notes) -> None:
     if name == "lora" and (norm := number_of(given.get("scale_weight_norms"))) is not None:
         put(result, "adapter.max_norm", norm or None)
         given.pop("scale_weight_norms")
-    # kohya_ss has the field for every type, and passes it on for these; an argument of the network always counts.
-    conv_rank = number_of(given.get("conv_dim")) if "c3lier" in kind or "lycoris" in kind else None
-    conv_rank = conv_rank or number_of(network.get("conv_dim"))
-    has_convolutions = "locon" in kind or (conv_rank or 0) > 0
-    put(result, "adapter.layers", "all" if has_convolutions else "attention_mlp")
-    _preset(given, network, result)
-    if not has_convolutions:
-        for key in ("conv_dim", "conv_alpha"):
-            given.pop(key, None), network.pop(key, None)
+    _layers(given, network, result, kind)
     ranks_and_more(given, network, result, notes, name=name)
     _of_kind(given, network, result, name=name, dim=rank)
-    if "boft" in kind:
-        message = "BOFT is not supported: the adapter is an OFT, whose blocks are rotated once."
-        notes.append(Problem("adapter.name", message, "warning"))
     given.update({f"network_args.{key}": value for key, value in network.items()})
