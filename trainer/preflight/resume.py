@@ -55,7 +55,7 @@ def learning_changes(before: Config, now: Config) -> Iterator[tuple[str, str, st
     fixed = fixed_on_resume(before, now)
     for path in changed_learning(before, now):
         old, new = _value(before, path), _value(now, path)
-        if path not in fixed and _NOTHING not in (old, new):  # another schedule has other fields: its name says it
+        if path not in fixed and _NOTHING not in (old, new):  # another schedule has other fields, and its name changed
             yield path, old, new
 
 
