@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-# bitsandbytes asks for a package with faster kernels for the CPU, at each import; nothing here uses them.
+# bitsandbytes wants a package with faster kernels for the CPU, at each import; nothing here uses them.
 _IRRELEVANT = ("bitsandbytes.backends.cpu.ops",)
 
 

@@ -121,6 +121,8 @@ def in_force(config: Config, record: FieldRecord) -> Config:
     path = condition_path(record, condition)
     if (waited_for := next((r for r in records_of(Config) if r.path == path), None)) is not None:
         config = in_force(config, waited_for)
+    if condition.is_set:
+        return with_value(config, path, 1) if isinstance(get_path(config, path), int | float) else config
     return with_value(config, path, condition.is_any_of[-1])
 
 
