@@ -198,6 +198,7 @@ SHORT = {short["name"]: short for short in (SHORT_CHAIN, SHORT_DDPO, SHORT_GRPO,
 BESIDE: dict[str, dict[str, Any]] = {
     "adapter.layers": {"adapter.custom_layers": "attn2"},
     "model.zero_terminal_snr": {"model.prediction_type": "v_prediction"},
+    "training.layer_filter": {"training.layer_filter_names": "attn2"},
     **{
         f"concepts.0.image.{name}": {f"concepts.0.image.{strength}": amount}
         for name, strength, amount in (
@@ -323,9 +324,11 @@ def daily_choices(base: Config) -> Iterator[tuple[Config, FieldRecord, str]]:
 
 
 def is_tried_by_its_own_tests(seen_in: Config, record: FieldRecord, value: str) -> bool:
-    """Whether a choice is an optimizer, or one of a method that samples images and is not AlignProp."""
+    """Whether a choice is an optimizer, a sampler, or one of a method that samples images and is not AlignProp."""
     if record.path == "training.optimizer":  # test_every_optimizer, which compares all of them, too
         return value not in ("adafactor", "sgd", "schedule_free_adamw")
+    if record.path == "sampling.prompts.0.sampler":  # test_sd_against_diffusers
+        return value not in ("euler", "dpmpp")
     return record.path.startswith("training.method.") and seen_in.training.method.name not in ("denoise", "alignprop")
 
 
