@@ -199,7 +199,6 @@ SHORT = {short["name"]: short for short in (SHORT_CHAIN, SHORT_DDPO, SHORT_GRPO,
 BESIDE: dict[str, dict[str, Any]] = {
     "adapter.layers": {"adapter.custom_layers": "attn2"},
     "quantization.layers": {"parts.unet.dtype": "nfloat4", "quantization.custom_layers": "attn2"},
-    "training.layer_filter": {"training.layer_filter_names": "attn2"},
     "model.zero_terminal_snr": {"model.prediction_type": "v_prediction"},
     "training.layer_filter": {"training.layer_filter_names": "attn2"},
     **{
