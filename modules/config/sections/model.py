@@ -243,7 +243,7 @@ class Part(Section):
         Setting(
             "Weight dtype",
             "The dtype the weights are kept in. float32 is exact; 16 bits take half the memory. The others quantize "
-            "the linear layers of a part whose own weights are not trained, such as the UNet of a LoRA: an eighth to a "
+            "the linear layers of a part whose own weights are not trained, such as the UNet of a LoRA: a seventh to a "
             "quarter of the memory, at some cost in speed and precision (docs/quantization.md).",
             choice_labels={**_PLAIN, **_QUANTIZED, **_NOT_YET},
             level="advanced",
