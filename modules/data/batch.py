@@ -77,6 +77,11 @@ class Batch:
         return len(self.captions)
 
     @property
+    def extra(self) -> tuple[torch.Tensor, ...]:
+        """The further inputs of a model variant's denoiser, in the order of its channels; none for other models."""
+        return () if self.inpainting is None else (self.inpainting.masks_B1HW, self.inpainting.latents_BCHW)
+
+    @property
     def needs_prior(self) -> bool:
         """Whether its loss contains predictions of the original model."""
         return self.prior_weights_B1HW is not None or any(self.prior_samples)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from modules.config.method_facts import learns_from
 from modules.config.schema import Config
+from modules.config.variant_facts import inpaints, weighs_areas
 from modules.data.companions import Companion, is_named_like_mask, mask_beside
 from modules.data.dataset import Dataset
 from modules.data.listing import walk
-from modules.families.registry import FAMILIES
 from modules.system.paths import from_root
 from modules.system.problem import Problem, shown
 
@@ -25,7 +25,7 @@ def problems_of_companions(config: Config, training: Dataset) -> Iterator[Proble
 
 
 def _masks(config: Config, training: Dataset) -> Iterator[Problem]:
-    if not config.masks.enabled or not training.examples or learns_from(config) == "prompts":
+    if not weighs_areas(config) or not training.examples or learns_from(config) == "prompts":
         return
     images = [e.image.path for e in training.examples]
     num_without = sum(e.mask is None for e in training.examples)
@@ -74,8 +74,7 @@ def _none_of(number: int, thing: str) -> str:
 
 def _conditioning_images(config: Config, training: Dataset) -> Iterator[Problem]:
     """Yield how many images of an inpainting model have no conditioning image of their own."""
-    is_used = config.model.variant in FAMILIES[config.model.family].inpainting_variants
-    if not is_used or not config.masks.custom_conditioning_image or not training.examples:
+    if not inpaints(config) or not config.masks.custom_conditioning_image or not training.examples:
         return
     path, images = "masks.custom_conditioning_image", [e.image.path for e in training.examples]
     num_without = sum(e.conditioning_image is None for e in training.examples)

@@ -44,6 +44,7 @@ from trainer import phases
 from trainer.data.caching import EncoderIdentities
 from trainer.run.machine import Machine
 from trainer.run.placement import originals_of, placement_of
+from trainer.run.variant import require_variant
 from trainer.step.precision import Precision
 
 PartOf = Callable[[str], PartSettings]
@@ -114,6 +115,7 @@ def load_family(
         fallback_dtype=dtype_of(fallback_dtype),
     )
     loaded = cast(ModelFamily, family)
+    require_variant(loaded, model.variant, name=model.base_model)
     if model.circular_padding:
         for part in loaded.parts.values():
             if part.spec.role != "text_encoder":

@@ -111,7 +111,7 @@ class SamplePrompt(Section):
             "Inpaint",
             "Samples an inpainting model with a base image and a mask.",
             level="advanced",
-            not_yet="ignored",
+            applies_when=When("model.variant", ("inpainting",)),
         ),
     ] = False
     base_image: Annotated[

@@ -21,5 +21,7 @@ SD = FamilySpec(
     chunk_tokens=75,
     files="modules.families.sd.files:FILES",
     memory="modules.families.sd.memory:MEMORY",
-    pipelines=("StableDiffusionPipeline", "StableDiffusionImg2ImgPipeline"),
+    pipelines=("StableDiffusionPipeline", "StableDiffusionImg2ImgPipeline", "StableDiffusionInpaintPipeline"),
+    variants={"inpainting": 5},
+    inpainting_variants=frozenset({"inpainting"}),
 )

@@ -1,0 +1,191 @@
+"""Training inpainting models: what is trained, what it becomes, and what a run refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+from modules.config.rules import problems_of
+from modules.config.schema import Config
+from modules.config.sections.evaluation import SamplePrompt
+from modules.families.kinds.identify import identify
+from modules.memory.checkpointing import CheckpointMode
+from tests.builders.configs import laid_over, small_config
+from tests.builders.models import write_inpainting_folder
+from tests.builders.pipelines import sample_in_diffusers, stock_pipeline
+from tests.builders.runs import run
+from trainer.commands import Command
+from trainer.events import Event, ModelSaved, SampleReady, StepFinished, ValidationFinished, WarningRaised
+from trainer.preflight import check
+
+INPAINTING: dict[str, Any] = {"model": {"variant": "inpainting"}}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory, tiny_sd: Path, tiny_sdxl: Path) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("inpainting")
+    return {n: write_inpainting_folder(folder / n, base) for n, base in (("sd", tiny_sd), ("sdxl", tiny_sdxl))}
+
+
+@pytest.fixture(params=["sd", "sdxl"])
+def config(request: pytest.FixtureRequest, models: dict[str, Path], images: Path, tmp_path: Path) -> Config:
+    return laid_over(small_config(tmp_path, model=models[request.param], images=images), INPAINTING)
+
+
+@pytest.fixture
+def sd_config(models: dict[str, Path], images: Path, tmp_path: Path) -> Config:
+    return laid_over(small_config(tmp_path, model=models["sd"], images=images), INPAINTING)
+
+
+@pytest.fixture
+def prompt(tmp_path: Path) -> SamplePrompt:
+    base, mask = Image.effect_noise((64, 64), 90).convert("RGB"), Image.new("L", (64, 64))
+    mask.paste(255, (16, 16, 48, 48))
+    base.save(tmp_path / "base.png")
+    mask.save(tmp_path / "mask.png")
+    return SamplePrompt(
+        prompt="a disc",
+        width_px=64,
+        height_px=64,
+        steps=3,
+        guidance=2.0,
+        inpainting=True,
+        base_image=str(tmp_path / "base.png"),
+        mask_image=str(tmp_path / "mask.png"),
+    )
+
+
+def sampled_by_diffusers(pipe: Any, prompt: SamplePrompt) -> np.ndarray:
+    with Image.open(prompt.base_image) as image, Image.open(prompt.mask_image) as mask:
+        return sample_in_diffusers(pipe, prompt, image=image, mask_image=mask, strength=1.0)
+
+
+# -- training
+
+
+def test_a_lora_learns_and_has_the_usual_keys(config: Config, images: Path, prompt: SamplePrompt) -> None:
+    """Beside validation, prior prediction and samples, which all give the model what it inpaints."""
+    concepts = [{"path": str(images), "kind": kind} for kind in ("training", "validation", "prior_prediction")]
+    changed = laid_over(
+        config,
+        {
+            "concepts": concepts,
+            "validation": {"every": {"n": 1, "unit": "epoch"}, "num_timesteps": 1},
+            "sampling": {"at_end": True, "prompts": [prompt.model_dump()]},
+            "parts": {"unet": {"checkpointing": "block"}},
+        },
+    )
+    assert check(changed).errors == []
+    ran = run(changed)
+    assert ran.finished.outcome == "finished"
+    assert all("also the source" in w.message for w in ran.of(WarningRaised))
+    assert len({v.loss for v in ran.of(ValidationFinished)}) > 1
+    assert ran.of(SampleReady)
+    file = Path(ran.of(ModelSaved)[-1].path)
+    kind = identify(file)
+    assert (kind.kind, kind.family) == ("lora", config.model.family)
+    with safe_open(file, "pt") as opened:
+        expected = {"sd": "stable-diffusion-v1-inpainting", "sdxl": "stable-diffusion-xl-v1-base"}
+        assert opened.metadata()["modelspec.architecture"] == f"{expected[config.model.family]}/lora"
+        assert all(key.startswith("lora_") for key in opened.keys())  # noqa: SIM118 - it has no other iterator
+
+
+def test_a_fine_tune_becomes_what_diffusers_samples(config: Config, tmp_path: Path, prompt: SamplePrompt) -> None:
+    destination = tmp_path / "tuned"
+    changed = laid_over(
+        config,
+        {
+            "training": {"trains": "full", "learning_rate": 1e-3},
+            "parts": {"text_encoder": {"train": False}},
+            "output": {"dtype": "float32", "model_format": "diffusers", "destination": str(destination)},
+            "sampling": {"at_end": True, "prompts": [prompt.model_dump()]},
+        },
+    )
+    ran = run(changed)
+    assert ran.finished.outcome == "finished"
+    name = "conv_in.weight"
+    weights = "unet/diffusion_pytorch_model.safetensors"
+    before, after = (load_file(f / weights)[name] for f in (Path(config.model.base_model), destination))
+    moved = (before != after).any(dim=0).flatten(1).any(dim=1)
+    assert moved.tolist() == [True] * 9, "every input channel learns"
+    assert identify(destination).variant == "inpainting"
+    with Image.open(ran.of(SampleReady)[-1].path) as image:
+        ours = np.asarray(image.convert("RGB")).astype(int)
+    assert np.abs(ours - sampled_by_diffusers(stock_pipeline(destination), prompt)).max() <= 1
+
+
+def test_the_inputs_matter_to_the_loss(sd_config: Config, images: Path, tmp_path: Path) -> None:
+    """The same run with other masks has other losses."""
+
+    def losses(probability: float) -> list[float]:
+        return [
+            s.loss for s in run(laid_over(sd_config, {"masks": {"unmasked_probability": probability}})).of(StepFinished)
+        ]
+
+    assert losses(0.0) != losses(1.0)
+
+
+@pytest.mark.parametrize("mode", ["block", "whole"])
+def test_checkpointing_changes_nothing(sd_config: Config, mode: CheckpointMode) -> None:
+    plain = run(sd_config).weights
+    checkpointed = run(laid_over(sd_config, {"parts": {"unet": {"checkpointing": mode}}})).weights
+    assert all(torch.equal(plain[name], checkpointed[name]) for name in plain)
+
+
+# -- what a run refuses
+
+
+def test_a_model_of_another_variant_is_named_before_the_run(sd_config: Config, tiny_sd: Path) -> None:
+    def said(model: dict[str, Any]) -> list[str]:
+        return [p.message for p in check(laid_over(sd_config, {"model": model})).errors if p.path == "model.variant"]
+
+    assert said({}) == []
+    [message] = said({"variant": "text_to_image"})
+    assert "is set to Base" in message
+    assert "inpainting" in message
+    [message] = said({"base_model": str(tiny_sd)})
+    assert "is set to Inpainting" in message
+
+
+def test_methods_that_sample_are_refused(sd_config: Config) -> None:
+    for method in ("alignprop", "ddpo", "dpo"):
+        changed = laid_over(sd_config, {"training": {"method": {"name": method}}})
+        assert any("cannot train inpainting models" in p.message for p in problems_of(changed)), method
+    assert not any("cannot train" in p.message for p in problems_of(sd_config))
+
+
+def test_samples_that_lack_their_images_are_named(sd_config: Config, prompt: SamplePrompt, tmp_path: Path) -> None:
+    def said(model: dict[str, Any], **sample: Any) -> list[tuple[str, str]]:
+        prompts = [prompt.model_copy(update=sample).model_dump()]
+        changed = laid_over(sd_config, {"model": model, "sampling": {"at_end": True, "prompts": prompts}})
+        return [
+            (p.path.removeprefix("sampling.prompts.0."), p.severity)
+            for p in check(changed).problems
+            if "prompts" in p.path
+        ]
+
+    assert said({}) == []
+    assert said({}, mask_image="") == [("mask_image", "error")]
+    assert said({}, base_image=str(tmp_path / "none.png")) == [("base_image", "error")]
+    (tmp_path / "text.png").write_text("text")
+    assert said({}, mask_image=str(tmp_path / "text.png")) == [("mask_image", "error")]
+    assert ("inpainting", "warning") in said({"variant": "text_to_image"})
+
+
+def test_an_image_that_disappears_is_a_warning(sd_config: Config, prompt: SamplePrompt) -> None:
+    def on_event(event: Event, send: Callable[[Command], None]) -> None:
+        if isinstance(event, StepFinished):
+            Path(prompt.base_image).unlink(missing_ok=True)
+
+    changed = laid_over(sd_config, {"sampling": {"at_end": True, "prompts": [prompt.model_dump()]}})
+    ran = run(changed, on_event=on_event)
+    assert ran.finished.outcome == "finished"
+    assert ["base.png" in w.message for w in ran.of(WarningRaised)] == [True]
