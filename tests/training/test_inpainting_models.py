@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from modules.config.codec import encode
+from modules.config.codec import load_file as load_config
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
@@ -36,6 +39,31 @@ from trainer.commands import Command
 from trainer.events import Event, ModelSaved, SampleReady, StepFinished, ValidationFinished, WarningRaised
 from trainer.preflight import check
 
+ONETRAINER_PRESET: dict[str, Any] = {
+    "training_method": "FINE_TUNE",
+    "model_type": "STABLE_DIFFUSION_20_INPAINTING",
+    "base_model_name": "stabilityai/stable-diffusion-2-inpainting",
+    "output_dtype": "FLOAT_32",
+    "output_model_format": "CKPT",
+    "output_model_destination": "models/model.ckpt",
+    "aspect_ratio_bucketing": True,
+    "latent_caching": True,
+    "optimizer": "ADAMW",
+    "learning_rate": 3e-06,
+    "learning_rate_warmup_steps": 200,
+    "epochs": 100,
+    "batch_size": 4,
+    "train_text_encoder": True,
+    "text_encoder_learning_rate": 3e-06,
+    "train_unet": True,
+    "unet_learning_rate": 3e-06,
+    "offset_noise_weight": 0.05,
+    "train_dtype": "FLOAT_16",
+    "resolution": 512,
+    "masked_training": False,
+    "unmasked_probability": 0.1,
+    "unmasked_weight": 0.1,
+}
 INPAINTING: dict[str, Any] = {"model": {"variant": "inpainting"}}
 
 
@@ -273,3 +301,25 @@ def test_the_memory_estimate_counts_the_channels(models: dict[str, Path]) -> Non
     assert architecture is not None
     found = Passes(FAMILIES["sd"], architecture.configs).weights("unet", PartPlan()).own
     assert sorted(found.values()) == sorted(tuple(p.shape) for p in load_tiny(models["sd"]).unet.parameters())
+
+
+def test_an_inpainting_preset_of_onetrainer_trains(tiny_sd2: Path, images: Path, tmp_path: Path) -> None:
+    """Its first preset for SD 2 inpainting, with a tiny model in place of the published one."""
+    model = write_inpainting_folder(tmp_path / "model", tiny_sd2)
+    file = tmp_path / "#sd 2.0 inpaint.json"
+    file.write_text(json.dumps(ONETRAINER_PRESET))
+    loaded = load_config(file)
+    assert loaded.was_migrated
+    assert (loaded.config.model.variant, loaded.config.masks.unmasked_probability) == ("inpainting", 0.1)
+    small = encode(small_config(tmp_path, model=model, images=images))
+    changed = laid_over(
+        loaded.config,
+        {
+            **{name: small[name] for name in ("general", "concepts", "sampling", "backup", "output")},
+            "model": {"base_model": str(model)},
+            "data": {"resolution_px": [64], "bucket_step_px": 16},
+            "training": {"epochs": 1, "precision": "float32", "schedule": {"name": "constant"}},
+        },
+    )
+    assert [p.message for p in check(changed).errors] == []
+    assert run(changed).finished.outcome == "finished"
