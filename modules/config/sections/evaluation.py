@@ -109,8 +109,7 @@ class SamplePrompt(Section):
         bool,
         Setting(
             "Inpaint",
-            "Samples an inpainting model with a base image and a mask.",
-            level="advanced",
+            "Inpaints a base image where a mask is white. Otherwise the whole image is generated.",
             applies_when=When("model.variant", ("inpainting",)),
         ),
     ] = False
@@ -118,8 +117,7 @@ class SamplePrompt(Section):
         str,
         Setting(
             "Base image",
-            "The image to inpaint.",
-            level="advanced",
+            "The image to inpaint. It is resized to the size of the sample.",
             path_kind="file",
             applies_when=When("inpainting", (True,)),
         ),
@@ -128,8 +126,7 @@ class SamplePrompt(Section):
         str,
         Setting(
             "Mask image",
-            "White where the image is inpainted.",
-            level="advanced",
+            "White where the base image is inpainted, black where it is kept.",
             path_kind="file",
             applies_when=When("inpainting", (True,)),
         ),
