@@ -17,6 +17,11 @@ def inpaints(config: Config) -> bool:
     return config.model.variant in FAMILIES[config.model.family].inpainting_variants
 
 
+def reads_depth(config: Config) -> bool:
+    """Return whether the model gets a depth map with each image."""
+    return config.model.variant in FAMILIES[config.model.family].depth_variants
+
+
 def weighs_areas(config: Config) -> bool:
     """Return whether masks weigh the loss.
 

@@ -56,7 +56,7 @@ class FamilySpec:
 
     `variants` are the model variants (`model.variant`) beside the base model, each with the number of channels that its
     denoiser gets after the noisy latents. `inpainting_variants` are those that get a mask and the latents of a
-    conditioning image (`Batch.inpainting`).
+    conditioning image (`Batch.inpainting`), `depth_variants` those that get a depth map (`Batch.depth_B1HW`).
     """
 
     name: str
@@ -75,6 +75,7 @@ class FamilySpec:
     vae_overflows: bool = False
     variants: Mapping[str, int] = field(default_factory=dict)
     inpainting_variants: frozenset[str] = frozenset()
+    depth_variants: frozenset[str] = frozenset()
 
     @property
     def trainable_parts(self) -> tuple[PartSpec, ...]:

@@ -12,6 +12,7 @@ from PIL import Image
 from modules.config.sections.evaluation import SamplePrompt
 from modules.data.buckets import Size
 from modules.data.conditioning import Conditioning
+from modules.data.depth import latent_depth, load_sample_depth
 from modules.data.size_conditioning import SizeConditioning
 from modules.families.protocol import ModelFamily
 from modules.memory.placement import Placement
@@ -70,6 +71,8 @@ class ImageSampler:
 
         A sample of an inpainting model without images of its own is inpainted everywhere.
         """
+        if self.family.variant in self.family.spec.depth_variants:
+            return [(move(_depth_map(p, self.family.spec.latent_factor), self.device),) for p in prompts]
         if self.family.variant not in self.family.spec.inpainting_variants or not self.family.spec.names_of("vae"):
             return [() for _ in prompts]
         factor = self.family.spec.latent_factor
@@ -118,6 +121,17 @@ def _inpainting_images(prompt: SamplePrompt) -> InpaintingImages:
         return read_inpainting_images(from_root(prompt.base_image), from_root(prompt.mask_image), size)
     except OSError as error:
         raise ValueError(f"an image to inpaint cannot be read: {error}") from error
+
+
+def _depth_map(prompt: SamplePrompt, latent_factor: int) -> torch.Tensor:
+    """Return the depth map of a sample (1, 1, H, W). Raises ValueError for a file that cannot be read."""
+    size = Size(prompt.width_px, prompt.height_px)
+    if not prompt.depth_image.strip():
+        return torch.zeros(1, 1, size.height_px // latent_factor, size.width_px // latent_factor)
+    try:
+        return latent_depth(load_sample_depth(from_root(prompt.depth_image), size)[None], latent_factor)
+    except OSError as error:
+        raise ValueError(f"a depth map cannot be read: {error}") from error
 
 
 def _to_image(images_13PP: torch.Tensor) -> Image.Image:

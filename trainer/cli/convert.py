@@ -60,6 +60,8 @@ def _convert(options: argparse.Namespace) -> int:
         return 130
     meter.close()
     meter.line(kind.sentence)
+    if options.to_inpainting:
+        meter.line("It is an inpainting model now, which predicts the same as before until it is trained as one.")
     for note in conversion_notes(opened, form):
         meter.line(note)
     sys.stdout.write("".join(f"{path}\n" for path in written))

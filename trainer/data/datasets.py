@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from modules.config.method_facts import learns_from, steps_per_group
 from modules.config.schema import Config
-from modules.config.variant_facts import inpaints
+from modules.config.variant_facts import inpaints, reads_depth
 from modules.data.buckets import BucketRules, Size
 from modules.data.dataset import WantedCompanions
 from modules.data.datasets import Datasets, DatasetSettings, build_datasets
@@ -50,8 +50,9 @@ def dataset_settings(config: Config) -> DatasetSettings:
 def _wanted_companions(config: Config) -> WantedCompanions:
     return WantedCompanions(
         masks=config.masks.enabled or inpaints(config),
-        conditioning_images=inpaints(config) and config.masks.custom_conditioning_image,
+        conditioning_images=reads_depth(config) or (inpaints(config) and config.masks.custom_conditioning_image),
         inpainting=inpaints(config),
+        depth=reads_depth(config),
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from modules.config.method_facts import learns_from
 from modules.config.schema import Config
-from modules.config.variant_facts import inpaints, weighs_areas
+from modules.config.variant_facts import inpaints, reads_depth, weighs_areas
 from modules.data.companions import Companion, is_named_like_mask, mask_beside
 from modules.data.dataset import Dataset
 from modules.data.listing import walk
@@ -21,6 +21,7 @@ def problems_of_companions(config: Config, training: Dataset) -> Iterator[Proble
     """Yield missing or stretched masks and conditioning images, and embedding placeholders that no caption has."""
     yield from _masks(config, training)
     yield from _conditioning_images(config, training)
+    yield from _depth_maps(config, training)
     yield from _words(config, training)
 
 
@@ -92,6 +93,23 @@ def _conditioning_images(config: Config, training: Dataset) -> Iterator[Problem]
         message = f"{num_without:,} of {len(images):,} images {several if num_without > 1 else one}."
         yield Problem(path, message, "info")
     yield from _shapes(training, [e.conditioning_image for e in training.examples], "conditioning image", path)
+
+
+def _depth_maps(config: Config, training: Dataset) -> Iterator[Problem]:
+    """Yield how many images of a depth model have no depth map: none is estimated."""
+    if not reads_depth(config) or not training.examples:
+        return
+    images = [e.image.path for e in training.examples]
+    missing = [e.image.path for e in training.examples if e.conditioning_image is None]
+    if missing:
+        have = "has no depth map" if len(missing) == 1 else "have no depth map"
+        yield Problem(
+            "model.variant",
+            f"{len(missing):,} of {len(images):,} images {have}; the first is {missing[0].name}. A depth model needs "
+            "one with each image, and Darkroom does not estimate depth.",
+            advice=f"Add a gray image, brighter where things are nearer, as {missing[0].stem}-condlabel.png.",
+        )
+    yield from _shapes(training, [e.conditioning_image for e in training.examples], "depth map", "model.variant")
 
 
 def _shapes(training: Dataset, files: Sequence[Companion | None], name: str, setting: str) -> Iterator[Problem]:

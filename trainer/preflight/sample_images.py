@@ -1,35 +1,34 @@
-"""The files of samples that inpaint: that they are images, of the sample's aspect ratio."""
+"""The files of samples of model variants: that they are images, of the sample's aspect ratio."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from modules.config.schema import Config
-from modules.config.variant_facts import inpaints
+from modules.config.variant_facts import inpaints, reads_depth
 from modules.data.images import opened, upright
 from modules.system.paths import from_root
 from modules.system.problem import Problem
 
+_LABELS = {"base_image": "base image", "mask_image": "mask image", "depth_image": "depth map"}
 _ASPECT_TOLERANCE = 0.02  # rounding of small sizes
 
 
 def problems_of_sample_images(config: Config) -> Iterator[Problem]:
     """Yield the files of enabled samples that are no images, and a warning for those that are stretched."""
-    if not inpaints(config):
-        return
     for index, prompt in enumerate(config.sampling.prompts):
-        if not prompt.enabled or not prompt.inpainting:
-            continue
-        for name in ("base_image", "mask_image"):
+        names = ("base_image", "mask_image") if inpaints(config) and prompt.inpainting else ()
+        names = ("depth_image",) if reads_depth(config) else names
+        for name in names if prompt.enabled else ():
             if not (file := getattr(prompt, name).strip()):
                 continue  # reported by the rules of the settings
-            path, label = f"sampling.prompts.{index}.{name}", name.replace("_", " ")
+            path, label = f"sampling.prompts.{index}.{name}", _LABELS[name]
             try:
                 with opened(from_root(file)) as raw:
                     width_px, height_px = upright(raw).size
             except OSError as error:
                 message = f"The {label} of sample {index + 1} cannot be read: {error}."
-                yield Problem(path, message, advice="Choose another image, or switch Inpaint off.")
+                yield Problem(path, message, advice="Choose another image.")
                 continue
             if abs(width_px * prompt.height_px / (height_px * prompt.width_px) - 1) > _ASPECT_TOLERANCE:
                 yield Problem(

@@ -27,6 +27,7 @@ from modules.system.paths import from_root
 from modules.system.problem import count
 from trainer.commands import CommandDesk
 from trainer.data.caching import Caches, Emit, EncoderIdentities, ImageJobs, Stores, overflow_warning
+from trainer.data.depth import DepthSource
 from trainer.data.encoders import Encoders
 from trainer.data.inpainting import InpaintingSource
 from trainer.data.inpainting_cache import conditioning_jobs
@@ -146,6 +147,9 @@ def _loader(
         else None,
         inpainting=_inpainting_source(data, usable, settings.run_seed, rules, latents, mask_cache, machine, caches)
         if inpaints and reads_images
+        else None,
+        depth=DepthSource(usable, machine.train_device, latent_factor)
+        if settings.wanted.depth and reads_images
         else None,
         rejected=RejectedImages(RejectedVersions(versions), rejected) if rejected is not None else None,
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from modules.config.method_facts import learns_from, method_of
 from modules.config.schema import Config
-from modules.config.variant_facts import inpaints, is_variant
+from modules.config.variant_facts import inpaints, is_variant, reads_depth
 from modules.families.registry import FAMILIES
 from modules.families.spec import BASE_VARIANT
 from modules.system.problem import Problem
@@ -15,18 +15,25 @@ from modules.system.problem import Problem
 def model_variant(config: Config) -> Iterator[Problem]:
     """Yield problems with a variant that the family does not have, and with methods that need the base model."""
     spec, name = FAMILIES[config.model.family], config.model.variant
-    if name not in (BASE_VARIANT, *spec.variants, *spec.inpainting_variants):
+    if name not in (BASE_VARIANT, *spec.variants, *spec.inpainting_variants, *spec.depth_variants):
         yield Problem(
             "model.variant",
             f"{spec.label} has no {name} models.",
             advice="Choose another model variant, or another model family.",
         )
-    method = method_of(config)
+    method, what = method_of(config), "depth map" if reads_depth(config) else "mask and no conditioning image"
     if is_variant(config) and (method.samples_images or learns_from(config) != "images"):
         yield Problem(
             "training.method",
-            f"{method.label} cannot train {name} models: its images have no mask and no conditioning image.",
+            f"{method.label} cannot train {name} models: its images have no {what}.",
             advice="Choose Denoising, or the base model.",
+        )
+    output = config.output
+    if reads_depth(config) and config.training.trains == "full" and output.model_format == "single_file":
+        yield Problem(
+            "output.model_format",
+            "A single file of a depth model contains its depth estimator, which Darkroom neither reads nor writes.",
+            advice="Save the model as a diffusers folder.",
         )
 
 

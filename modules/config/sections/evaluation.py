@@ -131,6 +131,16 @@ class SamplePrompt(Section):
             applies_when=When("inpainting", (True,)),
         ),
     ] = ""
+    depth_image: Annotated[
+        str,
+        Setting(
+            "Depth map",
+            "For depth models: a gray image, brighter where things are nearer.",
+            path_kind="file",
+            empty_means="flat",
+            applies_when=When("model.variant", ("depth",)),
+        ),
+    ] = ""
 
 
 class Sampling(Section):

@@ -50,7 +50,6 @@ class Model(Section):
             group="Base model",
             level="advanced",
             choice_labels=VARIANT_LABELS,
-            not_yet_choices=frozenset({"depth"}),
         ),
     ] = "text_to_image"
     prediction_type: Annotated[

@@ -172,7 +172,7 @@ def _index(
         if part.role == "text_encoder":
             index[tokenizer_of(part.name)] = ["transformers", "CLIPTokenizer"]
     index["scheduler"] = ["diffusers", scheduler.get("_class_name", "DDIMScheduler")]
-    return {**index, **record.index}
+    return {**index, **record.index, **record.variant_index.get(traits.variant, {})}
 
 
 def _write_json(file: Path, data: Any) -> None:
