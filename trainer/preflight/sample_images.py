@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from modules.config.schema import Config
+from modules.config.sections.evaluation import SamplePrompt
 from modules.config.variant_facts import inpaints, reads_depth
 from modules.data.images import opened, upright
 from modules.system.paths import from_root
@@ -15,11 +16,9 @@ _ASPECT_TOLERANCE = 0.02  # rounding of small sizes
 
 
 def problems_of_sample_images(config: Config) -> Iterator[Problem]:
-    """Yield the files of enabled samples that are no images, and a warning for those that are stretched."""
+    """Yield the files of enabled samples that cannot be read, and a warning for those that are stretched."""
     for index, prompt in enumerate(config.sampling.prompts):
-        names = ("base_image", "mask_image") if inpaints(config) and prompt.inpainting else ()
-        names = ("depth_image",) if reads_depth(config) else names
-        for name in names if prompt.enabled else ():
+        for name in _used(config, prompt) if prompt.enabled else ():
             if not (file := getattr(prompt, name).strip()):
                 continue  # reported by the rules of the settings
             path, label = f"sampling.prompts.{index}.{name}", _LABELS[name]
@@ -38,3 +37,10 @@ def problems_of_sample_images(config: Config) -> Iterator[Problem]:
                     "warning",
                     "Give the sample the aspect ratio of its image.",
                 )
+
+
+def _used(config: Config, prompt: SamplePrompt) -> tuple[str, ...]:
+    """Return the names of the fields whose images a sample uses."""
+    if reads_depth(config):
+        return ("depth_image",)
+    return ("base_image", "mask_image") if inpaints(config) and prompt.inpainting else ()
