@@ -82,6 +82,7 @@ class Embeddings(Section):
             "The learning rate of all embeddings.",
             group="Embeddings",
             level="advanced",
+            applies_when=When("words", is_set=True),
             empty_means="the general one",
         ),
     ] = None
@@ -93,6 +94,7 @@ class Embeddings(Section):
             "dominates the others.",
             group="Embeddings",
             level="advanced",
+            applies_when=When("words", is_set=True),
         ),
     ] = False
     dtype: Annotated[
@@ -102,6 +104,7 @@ class Embeddings(Section):
             "The dtype of embeddings while training.",
             group="Embeddings",
             level="advanced",
+            applies_when=When("words", is_set=True),
             choice_labels={"float32": "float32", "bfloat16": "bfloat16", "float16": "float16"},
         ),
     ] = "float32"
