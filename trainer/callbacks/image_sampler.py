@@ -19,6 +19,7 @@ from modules.memory.placement import Placement
 from modules.sampling.denoising_loop import guided, initial_noise, make_scheduler, run_denoising_loop
 from modules.sampling.inpainting import InpaintingImages, blank_images, read_inpainting_images
 from modules.system.devices import CPU, Device, move
+from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from trainer import phases
 from trainer.step.precision import Precision
@@ -113,25 +114,25 @@ class ImageSampler:
 
 
 def _inpainting_images(prompt: SamplePrompt) -> InpaintingImages:
-    """Return what a sample inpaints. Raises ValueError for a file that cannot be read."""
+    """Return what a sample inpaints. Raises DarkroomError for a file that cannot be read."""
     size = Size(prompt.width_px, prompt.height_px)
     if not prompt.inpainting:
         return blank_images(size)
     try:
         return read_inpainting_images(from_root(prompt.base_image), from_root(prompt.mask_image), size)
     except OSError as error:
-        raise ValueError(f"an image to inpaint cannot be read: {error}") from error
+        raise DarkroomError(f"An image to inpaint cannot be read: {error}.", advice="Choose another one.") from error
 
 
 def _depth_map(prompt: SamplePrompt, latent_factor: int) -> torch.Tensor:
-    """Return the depth map of a sample (1, 1, H, W). Raises ValueError for a file that cannot be read."""
+    """Return the depth map of a sample (1, 1, H, W). Raises DarkroomError for a file that cannot be read."""
     size = Size(prompt.width_px, prompt.height_px)
     if not prompt.depth_image.strip():
         return torch.zeros(1, 1, size.height_px // latent_factor, size.width_px // latent_factor)
     try:
         return latent_depth(load_sample_depth(from_root(prompt.depth_image), size)[None], latent_factor)
     except OSError as error:
-        raise ValueError(f"a depth map cannot be read: {error}") from error
+        raise DarkroomError(f"A depth map cannot be read: {error}.", advice="Choose another one.") from error
 
 
 def _to_image(images_13PP: torch.Tensor) -> Image.Image:

@@ -26,11 +26,17 @@ def problems_of_companions(config: Config, training: Dataset) -> Iterator[Proble
 
 
 def _masks(config: Config, training: Dataset) -> Iterator[Problem]:
-    if not weighs_areas(config) or not training.examples or learns_from(config) == "prompts":
+    is_used = weighs_areas(config) or inpaints(config)
+    if not is_used or not training.examples or learns_from(config) == "prompts":
         return
     images = [e.image.path for e in training.examples]
     num_without = sum(e.mask is None for e in training.examples)
-    if num_without == len(images):
+    if inpaints(config):
+        if num_without:
+            have = "has no mask and is" if num_without == 1 else "have no mask and are"
+            message = f"{num_without:,} of {len(images):,} images {have} trained with random inpainting masks."
+            yield Problem("model.variant", message, "info")
+    elif num_without == len(images):
         yield Problem(
             "masks.enabled",
             f"Masked training is on, but {_none_of(len(images), 'image')} has a mask.",
