@@ -419,6 +419,13 @@ def test_arguments_of_lycoris_are_those_of_the_adapter(args: str, wanted: dict[s
     assert "kohya" not in loaded.config.unknown
 
 
+def test_oft_of_sd_scripts_is_no_lora_and_has_other_blocks() -> None:
+    notes: list[Problem] = []
+    loaded = decode(tree_of_kohya({"network_module": "networks.oft", "network_dim": 4}, notes))
+    assert loaded.config.adapter.model_dump().items() >= {"name": "oft", "block_size": 32}.items()
+    assert [n.path for n in notes if n.severity == "warning"] == ["adapter.block_size"]
+
+
 SCHEDULES_OF_THEIRS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"lr_scheduler": "polynomial", "lr_scheduler_power": 2}, {"name": "polynomial", "power": 2.0}),
     ({"lr_scheduler": "constant_with_warmup", "lr_warmup_steps": 0.1}, {"name": "constant", "warmup_share": 0.1}),

@@ -17,7 +17,7 @@ from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.system.problem import Problem
 
 _DTYPES = {"fp16": "float16", "bf16": "bfloat16", "float": "float32", "fp32": "float32"}
-_LYCORIS = {"loha": "loha", "lokr": "lokr", "locon": "lora", "lora": "lora", "diag-oft": "oft", "boft": "oft"}
+_LYCORIS = {"loha": "loha", "lokr": "lokr", "locon": "lora", "lora": "lora", "oft": "oft"}
 # Paths, logging and hardware: settings that do not change a run here.
 _NOT_SETTINGS_NAMES = """
     logging_dir log_with log_prefix log_tracker_name log_tracker_config wandb_api_key wandb_run_name
@@ -145,8 +145,15 @@ def _adapter(given: Args, result: Tree, notes: Notes) -> None:
     if not has_convolutions:
         for key in ("conv_dim", "conv_alpha"):
             given.pop(key, None), network.pop(key, None)
-    ranks_and_more(given, network, result, notes, name=name)
-    _of_kind(given, network, result, name=name, dim=rank)
+    ranks_and_more(given, network, result, notes, name=name, on_resnets=has_convolutions)
+    is_of_sd_scripts = "networks.oft" in kind
+    _of_kind(given, network, result, name=name, dim=None if is_of_sd_scripts else rank)
+    if is_of_sd_scripts:
+        message = (
+            "OFT of sd-scripts sets the number of blocks of each layer. Here their size is set: it is left at its "
+            "default."
+        )
+        notes.append(Problem("adapter.block_size", message, "warning"))
     if "boft" in kind:
         message = "BOFT is not supported: the adapter is an OFT, whose blocks are rotated once."
         notes.append(Problem("adapter.name", message, "warning"))
