@@ -140,7 +140,10 @@ def test_any_value_may_be_nonsense(data: st.DataObject, version: int) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [None, [], {}, "", "x", -1, True, 0.5, float("nan"), pytest.param(10**400, id="huge"), ["a"], {"a": 1}],
+    [
+        *(None, "x", -1, True, float("nan"), pytest.param(10**400, id="huge"), ["a"], {"a": 1}),
+        *(pytest.param(value, marks=pytest.mark.full) for value in ([], {}, "", 0.5)),
+    ],
     ids=repr,
 )
 def test_one_kind_of_nonsense_everywhere(value: Any) -> None:
@@ -490,6 +493,13 @@ def test_onetrainers_oft_rotates_inputs() -> None:
     wanted = {"rotates": "inputs", "block_size": 16, "scaled": True, "block_share": True, "dropout": 0.1}
     assert {name: own[name] for name in wanted} == wanted
     assert [p.path for p in oft.problems if p.severity == "info"] == ["adapter.rotates"]
+
+
+def test_missing_adapter_settings_have_the_defaults_of_onetrainer() -> None:
+    lokr = loaded(peft_type="LOKR", lokr_weight_decompose=True).config.adapter
+    lora = loaded(peft_type="LORA", lora_decompose=True, lora_weight_dtype="TFLOAT_32").config.adapter
+    assert [lokr.model_dump()["decompose_output_axis"], lora.model_dump()["decompose_output_axis"]] == [True, False]
+    assert lora.dtype == "float32"
 
 
 def test_settings_of_other_adapter_types_are_remembered() -> None:
