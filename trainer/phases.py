@@ -13,6 +13,7 @@ CACHE_IMAGES = "cache_images"
 CACHE_CAPTIONS = "cache_captions"
 TRAIN = "train"
 VALIDATE = "validate"
+SAMPLE_IMAGES = "sample_images"
 SAMPLE_ENCODE = "sample_encode"
 SAMPLE_DENOISE = "sample_denoise"
 SAMPLE_DECODE = "sample_decode"
@@ -20,6 +21,7 @@ SAMPLE_DECODE = "sample_decode"
 _TABLE: dict[str, frozenset[Role]] = {
     CACHE_IMAGES: frozenset({"vae"}),
     CACHE_CAPTIONS: frozenset({"text_encoder"}),
+    SAMPLE_IMAGES: frozenset({"vae"}),
     SAMPLE_ENCODE: frozenset({"text_encoder"}),
     SAMPLE_DENOISE: frozenset({"denoiser"}),
     SAMPLE_DECODE: frozenset({"vae"}),

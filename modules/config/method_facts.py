@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from modules.config.schema import Config
+from modules.config.variant_facts import weighs_areas
 from modules.estimate.step_passes import StepPasses, passes_of_step
 from modules.families.registry import FAMILIES
 from modules.objectives.registry import METHODS
@@ -62,7 +63,7 @@ def uses_prior(config: Config) -> bool:
     if learns_from(config) == "prompts":  # its images are sampled: no mask and no concept needs the original model
         return False
     masks = config.masks
-    preserves = masks.enabled and masks.prior_preservation_weight > 0 and masks.unmasked_weight < 1
+    preserves = weighs_areas(config) and masks.prior_preservation_weight > 0 and masks.unmasked_weight < 1
     has_concept = any(c.enabled and c.kind == "prior_prediction" for c in config.concepts)
     return preserves or has_concept
 

@@ -33,6 +33,7 @@ from trainer.preflight.prediction import problems_of_prediction
 from trainer.preflight.report import Preview, Report
 from trainer.preflight.resume import problems_of_resume
 from trainer.preflight.reward_models import problems_of_measuring, problems_of_reward_models
+from trainer.preflight.sample_images import problems_of_sample_images
 from trainer.preflight.speed import problems_of_speed
 from trainer.preflight.start_from import problems_of_start
 from trainer.preflight.step_passes import describe_choices, describe_passes
@@ -70,6 +71,7 @@ def check(
     problems += problems_of_captions_files(config)
     model = found_model(config)
     problems += problems_of_model(config, model)
+    problems += problems_of_sample_images(config)
     is_new = resume_from is None and run_dir is None
     run_dir = run_dir if resume_from is None else _run_dir(resume_from)
     start_copy = existing_start_copy(run_dir) if run_dir is not None else None

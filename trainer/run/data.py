@@ -27,6 +27,7 @@ from modules.system.paths import from_root
 from modules.system.problem import count
 from trainer.commands import CommandDesk
 from trainer.data.caching import Caches, Emit, EncoderIdentities, ImageJobs, Stores, overflow_warning
+from trainer.data.depth import DepthSource
 from trainer.data.encoders import Encoders
 from trainer.data.inpainting import InpaintingSource
 from trainer.data.inpainting_cache import conditioning_jobs
@@ -127,7 +128,8 @@ def _loader(
         mask_cache = cached_masks(
             usable, caches, run_seed=settings.run_seed, verify=data.verify_cache, threads=data.loader_threads
         )
-    rules = _mask_rules(masks, is_validation=is_validation)
+    inpaints = settings.wanted.inpainting
+    rules = _mask_rules(masks, inpaints=inpaints, is_validation=is_validation)
     latent_factor = caches.encoders.family.spec.latent_factor
     return Loader(
         dataset=usable,
@@ -141,19 +143,22 @@ def _loader(
         run_seed=settings.run_seed,
         threads=data.loader_threads,
         masks=MaskSource(usable, machine.train_device, rules, latent_factor, settings.run_seed, mask_cache)
-        if masks.enabled and reads_images
+        if masks.enabled and reads_images and not inpaints
         else None,
         inpainting=_inpainting_source(data, usable, settings.run_seed, rules, latents, mask_cache, machine, caches)
-        if settings.wanted.inpainting and reads_images
+        if inpaints and reads_images
+        else None,
+        depth=DepthSource(usable, machine.train_device, latent_factor)
+        if settings.wanted.depth and reads_images
         else None,
         rejected=RejectedImages(RejectedVersions(versions), rejected) if rejected is not None else None,
     )
 
 
-def _mask_rules(masks: Masks, *, is_validation: bool) -> MaskRules:
+def _mask_rules(masks: Masks, *, inpaints: bool, is_validation: bool) -> MaskRules:
     """Return how masks are used. Validation ignores no mask and needs no prior."""
     rules = MaskRules(masks.unmasked_weight, masks.normalize_area_loss)
-    if is_validation or not masks.enabled:
+    if is_validation or not (masks.enabled or inpaints):
         return rules
     return replace(
         rules,

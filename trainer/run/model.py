@@ -38,6 +38,7 @@ from trainer.run.attach import PartOf, attach_adapters, rate_ratios, start_of, t
 from trainer.run.machine import Machine
 from trainer.run.placement import originals_of, placement_of
 from trainer.run.quantized import quantize_parts
+from trainer.run.variant import require_variant
 from trainer.step.precision import Precision
 
 
@@ -107,6 +108,7 @@ def load_family(
         fallback_dtype=dtype_of(fallback_dtype),
     )
     loaded = cast(ModelFamily, family)
+    require_variant(loaded, model.variant, name=model.base_model)
     quantize_parts(loaded, quantized.formats, without=without_weights)
     if model.circular_padding:
         for part in loaded.parts.values():

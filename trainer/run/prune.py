@@ -152,7 +152,7 @@ def _image_keys(
             mask_keys=mask_keys,
             encoder=encoder,
             latent_factor=latent_factor,
-            with_blank=config.masks.enabled and config.masks.unmasked_probability > 0,
+            with_blank=config.masks.unmasked_probability > 0,
             verify=verify,
             check=lambda: None,
         )

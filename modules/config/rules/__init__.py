@@ -12,9 +12,10 @@ from modules.config.rules.captions import caption_changes
 from modules.config.rules.compiling import compiling
 from modules.config.rules.dtypes import mixed_16_bit
 from modules.config.rules.fused import fused_backward_pass
-from modules.config.rules.images import augmentations, concepts, conditioning_images, samples, sizes
+from modules.config.rules.images import augmentations, concepts, samples, sizes
 from modules.config.rules.learning import dropped_prompts, prompts_for_images, roles_of_images
 from modules.config.rules.loss import loss_strengths, p2_gamma, unused_loss_settings
+from modules.config.rules.model_variant import masks_of_variant, model_variant, sample_images
 from modules.config.rules.noise import noise_without_effect, noising_strengths, timestep_distribution
 from modules.config.rules.offload import offloaded_layers
 from modules.config.rules.optimizers import one_learning_rate, optimizer_fields, weights_that_stay_zero
@@ -33,6 +34,7 @@ Rule = Callable[[Config], Iterator[Problem]]
 
 RULES: tuple[Rule, ...] = (
     supported,
+    model_variant,
     something_is_trained,
     layer_names,
     ranks_by_layer,
@@ -50,8 +52,9 @@ RULES: tuple[Rule, ...] = (
     unused_loss_settings,
     augmentations,
     caption_changes,
-    conditioning_images,
+    masks_of_variant,
     samples,
+    sample_images,
     optimizer_fields,
     schedule_fields,
     schedule_of_optimizer,

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 
 from modules.families.registry import families_with, family_labels
+from modules.families.spec import VARIANT_LABELS
 from modules.quantization.registry import FORMATS
 from modules.settings.every import Every
 from modules.settings.field import Section, Setting, When, one_of
@@ -45,8 +46,7 @@ class Model(Section):
             "What the model is conditioned on besides the prompt: nothing, a masked image, or a depth map.",
             group="Base model",
             level="advanced",
-            choice_labels={"text_to_image": "Base", "inpainting": "Inpainting", "depth": "Depth"},
-            not_yet_choices=frozenset({"inpainting", "depth"}),
+            choice_labels=VARIANT_LABELS,
         ),
     ] = "text_to_image"
     prediction_type: Annotated[

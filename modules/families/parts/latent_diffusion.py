@@ -6,7 +6,7 @@ prompts are encoded and how the UNet receives the conditioning.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from modules.families.parts.circular_padding import is_circular
 from modules.families.parts.clip_text import TextTower
 from modules.families.parts.forwards import Forwards
 from modules.families.protocol import Part, PartMemory
-from modules.families.spec import FamilySpec, LoraNaming
+from modules.families.spec import FamilySpec, LoraNaming, variant_of
 from modules.system.devices import Device
 
 
@@ -49,12 +49,19 @@ class LatentDiffusion:
         reach |= {name: tower.reaches for name, tower in self.towers.items()}
         return {p.name: Part(p, modules[p.name], reach[p.name]) for p in self.spec.parts}
 
+    @property
+    def variant(self) -> str:
+        """The model variant, by the input channels of the UNet."""
+        return variant_of(self.spec, int(self.unet.config.in_channels))
+
     def set_memory(self, memory: Mapping[str, PartMemory], *, train_device: Device, temp_device: Device) -> None:
         """Set up the checkpointed forward of every part."""
         self._forwards.set_memory(self.parts, memory, train_device=train_device, temp_device=temp_device)
 
-    def encode_images(self, images_B3PP: torch.Tensor) -> torch.Tensor:
-        """Return the scaled mean latents (B, 4, H, W) of images in [-1, 1]."""
+    def encode_images(self, images_B3PP: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
+        """Return the scaled latents (B, 4, H, W) of images in [-1, 1]: the mean, or drawn from a generator."""
+        if generator is not None:
+            return vae.encode_drawn(self.vae, images_B3PP, generator)
         return vae.encode_mean(self.vae, images_B3PP)
 
     def decode(self, latents_BCHW: torch.Tensor) -> torch.Tensor:
@@ -89,6 +96,12 @@ class LatentDiffusion:
         if weight.dtype.itemsize == 2 and torch.is_autocast_enabled(weight.device.type):
             return torch.get_autocast_dtype(weight.device.type)
         return weight.dtype
+
+    def _unet_input(self, noisy_BCHW: torch.Tensor, extra: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+        """Return the UNet's input: the noisy latents and the further channels of a variant behind them."""
+        if not extra:
+            return noisy_BCHW.to(dtype)
+        return torch.cat([noisy_BCHW.to(dtype), *(channels.to(dtype) for channels in extra)], dim=1)
 
     def _forward(self, part: str) -> Callable[..., Any]:
         module = self.towers[part].encoder if part in self.towers else getattr(self, part)

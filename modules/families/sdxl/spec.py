@@ -22,6 +22,12 @@ SDXL = FamilySpec(
     chunk_tokens=75,
     files="modules.families.sdxl.files:FILES",
     memory="modules.families.sdxl.memory:MEMORY",
-    pipelines=("StableDiffusionXLPipeline", "StableDiffusionXLImg2ImgPipeline"),
+    pipelines=(
+        "StableDiffusionXLPipeline",
+        "StableDiffusionXLImg2ImgPipeline",
+        "StableDiffusionXLInpaintPipeline",
+    ),
     vae_overflows=True,
+    variants={"inpainting": 5},
+    inpainting_variants=frozenset({"inpainting"}),
 )
