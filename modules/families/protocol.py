@@ -122,3 +122,15 @@ class ModelFamily(Protocol):
     def count_tokens(self, prompt: str) -> int:
         """Return the number of tokens of a prompt, without start and end."""
         ...
+
+
+class FamilyWithWords(ModelFamily, Protocol):
+    """A family whose text encoders can get embeddings (`FamilySpec.embedding_tensors`)."""
+
+    def token_ids(self, part: str, text: str) -> list[int]:
+        """Return the ids of a text's tokens for one of the text encoders."""
+        ...
+
+    def add_words(self, rows: Mapping[str, Mapping[str, nn.Parameter]]) -> None:
+        """Add embeddings: new rows (N, D) by placeholder and text encoder. All in one call, before the first prompt."""
+        ...

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from modules.formats.adapter_targets import AdapterTargets
@@ -50,6 +50,9 @@ class FamilySpec:
 
     `inpainting_variants` are the model variants (`model.variant`) whose denoiser also gets a mask and the latents of a
     conditioning image (`Batch.inpainting`).
+
+    `embedding_tensors` are the names of an embedding's tensors in files, by the text encoder whose vectors they hold; a
+    family without any does not support embeddings.
     """
 
     name: str
@@ -67,6 +70,7 @@ class FamilySpec:
     pipelines: tuple[str, ...] = ()
     vae_overflows: bool = False
     inpainting_variants: frozenset[str] = frozenset()
+    embedding_tensors: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def trainable_parts(self) -> tuple[PartSpec, ...]:

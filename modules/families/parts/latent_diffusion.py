@@ -7,16 +7,18 @@ prompts are encoded and how the UNet receives the conditioning.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from modules.diffusion.process import DDPMProcess
 from modules.families.parts import vae
 from modules.families.parts.circular_padding import is_circular
 from modules.families.parts.clip_text import TextTower
 from modules.families.parts.forwards import Forwards
+from modules.families.parts.token_rows import add_words
 from modules.families.protocol import Part, PartMemory
 from modules.families.spec import FamilySpec, LoraNaming
 from modules.system.devices import Device
@@ -73,6 +75,18 @@ class LatentDiffusion:
     def text_identity(self) -> str:
         """Return everything but the weights that affects how a prompt is encoded."""
         return "|".join(tower.identity() for tower in self.towers.values())
+
+    def token_ids(self, part: str, text: str) -> list[int]:
+        """Return the ids of a text's tokens for one of the text encoders."""
+        return self.towers[part].tokenizer.ids(text)
+
+    def add_words(self, rows: Mapping[str, Mapping[str, nn.Parameter]]) -> None:
+        """Add embeddings: new rows (N, D) by placeholder and text encoder. All in one call."""
+        ids = add_words({name: tower.encoder for name, tower in self.towers.items()}, rows)
+        self.towers = {
+            name: replace(tower, tokenizer=tower.tokenizer.with_words(ids.get(name, {})))
+            for name, tower in self.towers.items()
+        }
 
     def count_tokens(self, prompt: str) -> int:
         """Return the number of tokens of a prompt, without start and end."""

@@ -22,4 +22,5 @@ SD = FamilySpec(
     files="modules.families.sd.files:FILES",
     memory="modules.families.sd.memory:MEMORY",
     pipelines=("StableDiffusionPipeline", "StableDiffusionImg2ImgPipeline"),
+    embedding_tensors={"text_encoder": "emb_params"},
 )

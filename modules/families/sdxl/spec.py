@@ -24,4 +24,5 @@ SDXL = FamilySpec(
     memory="modules.families.sdxl.memory:MEMORY",
     pipelines=("StableDiffusionXLPipeline", "StableDiffusionXLImg2ImgPipeline"),
     vae_overflows=True,
+    embedding_tensors={"text_encoder": "clip_l", "text_encoder_2": "clip_g"},
 )
