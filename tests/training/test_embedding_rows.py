@@ -11,7 +11,7 @@ from torch import nn
 
 from modules.data.captions.placeholders import contains_any, split_at_placeholders
 from modules.families.parts.clip_tokens import CHUNK_TOKENS, load_clip_tokenizer
-from modules.families.parts.token_rows import extended, restore_norm, start_rows, typical_norm
+from modules.families.parts.token_rows import extended, start_rows, typical_norm
 from modules.families.protocol import PartMemory
 from modules.system.devices import CPU
 from tests.builders.pipelines import load_tiny
@@ -134,5 +134,3 @@ def test_the_ways_to_start() -> None:
     drawn = start_rows(vocabulary, [1, 2], how="random", **start)
     assert drawn.norm(dim=-1).tolist() == pytest.approx([typical_norm(vocabulary)] * 3)
     assert torch.equal(drawn, start_rows(vocabulary, [], how="tokens", **start))
-    restore_norm(drawn, 2.0)
-    assert drawn.norm(dim=-1).tolist() == pytest.approx([2.0] * 3)

@@ -29,6 +29,7 @@ from modules.families.parts.circular_padding import pad_circularly
 from modules.families.protocol import ModelFamily, Part, PartMemory
 from modules.families.registry import FAMILIES
 from modules.families.spec import PartSpec
+from modules.families.words import Word
 from modules.memory.compiled_blocks import Compilation
 from modules.memory.frozen_copy import FrozenCopy
 from modules.memory.placement import Placement
@@ -44,6 +45,7 @@ from trainer import phases
 from trainer.data.caching import EncoderIdentities
 from trainer.run.machine import Machine
 from trainer.run.placement import originals_of, placement_of
+from trainer.run.words import attach_words, fixed_words_identity, word_units
 from trainer.step.precision import Precision
 
 PartOf = Callable[[str], PartSettings]
@@ -66,6 +68,13 @@ class LoadedModel:
     originals: Sequence[FrozenCopy] = ()
     compilation: Compilation | None = None
     """The compiled blocks of the denoiser, if they are compiled."""
+    words: Sequence[Word] = ()
+    """The embeddings, trained or only used."""
+
+    @property
+    def trained_placeholders(self) -> frozenset[str]:
+        """The placeholders of the trained embeddings: captions that contain one are encoded in each step."""
+        return frozenset(w.placeholder for w in self.words if w.trained)
 
     @property
     def trained_modules(self) -> list[torch.nn.Module]:
@@ -159,17 +168,21 @@ def load_model(
     identities = _identities(family, facts, machine.precision, start)
     prepare_parts(family, machine.precision)
     choose_attention(family, config.training.attention, machine)
+    copies = None if start_copy is None else start_copy.parent / "embeddings"
+    words = attach_words(config, family, copies=copies)
+    identities = identities.with_words(fixed_words_identity(words))
     adapters: list[Adapter] = []
+    parameters: Mapping[str, dict[str, torch.nn.Parameter]] = {}
     if config.training.trains == "full":
         parameters = _whole_parts(family, config.part, filtered_layers(config.training))
-    else:
+    elif config.training.trains == "adapter":
         adapters = _attach(family, config.adapter, config.part, start, run_seed=config.general.seed)
         parameters = {adapter.part: adapter.parameters() for adapter in adapters}
     rate, factor = config.training.learning_rate, rate_factor_of(config)
     groups = [
         _unit(family.parts[name], p, config.part(name), rate, factor, _ratios(config, p))
         for name, p in parameters.items()
-    ]
+    ] + word_units(config, words)
     family.set_memory(
         {name: _memory_of(part.spec, config.part(name), adapters, compilation) for name, part in family.parts.items()},
         train_device=machine.train_device,
@@ -178,7 +191,7 @@ def load_model(
     here, offloaded = originals_of(family, groups) if copies_originals(config) else ({}, {})
     placement = placement_of(family, facts, machine, here, offloaded)
     originals = (*here.values(), *offloaded.values())
-    return LoadedModel(family, adapters, groups, placement, identities, start, originals, compilation)
+    return LoadedModel(family, adapters, groups, placement, identities, start, originals, compilation, words)
 
 
 def encoder_identities(config: Config, machine: Machine) -> EncoderIdentities:
@@ -191,7 +204,9 @@ def encoder_identities(config: Config, machine: Machine) -> EncoderIdentities:
         config.model, config.part, without_weights=others, fallback_dtype=config.training.fallback_train_dtype
     )
     start = _start(config, family, None) if config.training.trains == "adapter" else None
-    return _identities(family, facts, machine.precision, start)
+    identities = _identities(family, facts, machine.precision, start)
+    words = attach_words(config, family, copies=None) if facts.has_text_cache else []
+    return identities.with_words(fixed_words_identity(words))
 
 
 def _memory_of(
@@ -278,11 +293,12 @@ def _whole_parts(family: ModelFamily, part_of: PartOf, layers: LayerFilter) -> d
     parameters = {}
     for name, part in family.parts.items():
         if part.spec.trainable and part_of(name).train:
-            paths = {n: n.rpartition(".")[0] for n, _ in part.module.named_parameters()}
+            own = part.module.state_dict().keys()  # without the rows of embeddings
+            paths = {n: n.rpartition(".")[0] for n, _ in part.module.named_parameters() if n in own}
             trained = {path for path in paths.values() if part.reaches(path)}
             if part.spec.role == "denoiser":
                 trained = set(taken_layers(layers, trained, page="Training"))
-            reached = {n: p for n, p in part.module.named_parameters() if paths[n] in trained}
+            reached = {n: p for n, p in part.module.named_parameters() if paths.get(n) in trained}
             for parameter in reached.values():
                 parameter.requires_grad_(True)
             part.module.train()

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 
 class ExtendedEmbedding(nn.Embedding):
@@ -41,9 +40,9 @@ class ExtendedEmbedding(nn.Embedding):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the vectors (..., D) of ids, in the dtype of the vocabulary."""
-        known = F.embedding(ids.clamp(min=0), self.weight)
+        known = nn.functional.embedding(ids.clamp(min=0), self.weight)
         rows_ND = torch.cat([rows.to(self.weight.dtype) for rows in self._rows()])
-        new = F.embedding((-1 - ids).clamp(min=0), rows_ND)
+        new = nn.functional.embedding((-1 - ids).clamp(min=0), rows_ND)
         return torch.where((ids < 0)[..., None], new, known)
 
     def _rows(self) -> list[nn.Parameter]:
@@ -80,17 +79,11 @@ def start_rows(
     """
     if how == "random" or not ids:
         drawn_ND = torch.randn(count, vocabulary_VD.shape[1], generator=torch.Generator().manual_seed(seed))
-        return F.normalize(drawn_ND, dim=-1) * typical_norm(vocabulary_VD)
+        return nn.functional.normalize(drawn_ND, dim=-1) * typical_norm(vocabulary_VD)
     if how == "mean":
         return vocabulary_VD[list(ids)].detach().float().mean(dim=0, keepdim=True).repeat(count, 1)
     taken = [*ids[:count], *[filler] * (count - len(ids))]
     return vocabulary_VD[taken].detach().float().clone()
-
-
-@torch.no_grad()
-def restore_norm(rows_ND: torch.Tensor, norm: float) -> None:
-    """Scale each row in place to a norm. A row of zeros stays."""
-    rows_ND.copy_(F.normalize(rows_ND.float(), dim=-1) * norm)
 
 
 def add_words(encoders: Mapping[str, Any], rows: Mapping[str, Mapping[str, nn.Parameter]]) -> dict[str, dict[str, Any]]:
