@@ -104,7 +104,7 @@ class PartPlan:
     no gradient; a fine-tune only trains those of `layers`. `offloads` moves activations to the offload device.
     `offload_fraction` of the weights of its blocks stay there; the selection depends on the sizes: the layers with a
     prefix in `offloaded_prefixes`. `num_kept` is the number of values in float32 of an adapter that the part has and
-    that is not trained.
+    that is not trained. `has_words`: embeddings are trained, so that a gradient passes through the text encoder.
     """
 
     weight_bytes: int = FLOAT32_BYTES
@@ -118,6 +118,12 @@ class PartPlan:
     offload_fraction: float = 0.0
     offloaded_prefixes: tuple[str, ...] = ()
     num_kept: int = 0
+    has_words: bool = False
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether a gradient passes through a text encoder: its weights are trained, or embeddings before them."""
+        return self.trains != "nothing" or self.has_words
 
     def is_trained(self, path: str) -> bool:
         """Whether a layer's own weights are trained."""

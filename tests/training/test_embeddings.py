@@ -29,8 +29,9 @@ def config_of(folder: Path, model: Path, **changes: Any) -> Config:
     images = folder / "images"
     if not images.exists():
         draw_folder(images, sizes=[(64, 64)] * 6, captions=CAPTIONS)
-    alone = laid_over(small_config(folder, model=model, images=images), ALONE)
-    return laid_over(alone, {"output": {"destination": str(folder / "out" / "zog.safetensors")}, **changes})
+    sections = {name: {**settings, **changes.pop(name, {})} for name, settings in ALONE.items()}
+    output = {"output": {"destination": str(folder / "out" / "zog.safetensors")}}
+    return small_config(folder, model=model, images=images, **output, **sections, **changes)
 
 
 def ran(config: Config, **options: Any) -> Ran:
@@ -86,3 +87,107 @@ def test_stopped_and_resumed_bit_for_bit(tiny_sdxl: Path, tmp_path: Path) -> Non
     for name in family.spec.embedding_tensors:
         typical = family.towers[name].encoder.get_input_embeddings().weight.norm(dim=-1).median().item()
         assert norms[f"embedding:<zog>.{name}"] == pytest.approx([typical] * 2)
+
+
+def test_other_words_of_a_run(tiny_sd: Path, tmp_path: Path) -> None:
+    """One from a file, only used; one with its own rate that stops; one in no batch with the others."""
+    first = ran(config_of(tmp_path / "first", tiny_sd))
+    file = tmp_path / "first" / "out" / "zog.safetensors"
+    words = [
+        {"placeholder": "disc", "file": str(file), "train": False},
+        {"placeholder": "red", "initial_text": "", "learning_rate": 1e-3, "stop_after": {"n": 2, "unit": "step"}},
+        {"placeholder": "<zog>", "start": "random", "token_count": 3, "uuid": "abc"},
+    ]
+    folder = tmp_path / "second"
+    config = config_of(folder, tiny_sd, embeddings={"words": words})
+    def watch(event: object, send: Any) -> None:
+        if isinstance(event, StepFinished):
+            assert event.learning_rates.get("embedding:red", 1e-3) == pytest.approx(1e-3)
+            assert "embedding:disc" not in event.learning_rates
+
+    second = ran(config, on_event=watch)
+    weights = second.weights
+    assert weights.keys() == {"embedding:red.text_encoder", "embedding:abc.text_encoder"}
+    assert [w.message for w in second.of(WarningRaised) if "has stopped" in w.message] == [
+        "Training of Embedding red has stopped as set, at step 2."
+    ]
+    assert weights["embedding:abc.text_encoder"].shape[0] == 3
+    # The first that is trained is the result, the others are beside it.
+    assert torch.equal(
+        load_file(folder / "out" / "zog.safetensors")["emb_params"], weights["embedding:red.text_encoder"].half()
+    )
+    beside = load_file(folder / "out" / "zog_embeddings" / "zog.safetensors")["emb_params"]
+    assert torch.equal(beside, weights["embedding:abc.text_encoder"].half())
+    assert first.weights["embedding:<zog>.text_encoder"].shape[0] == 2
+    # "a disc" is cached, because its embedding is only used, but not as in the first run.
+    keys = [{p.stem for p in (tmp_path / n / "cache" / "text").rglob("*.safetensors")} for n in ("first", "second")]
+    assert [len(k) for k in keys] == [2, 2]
+    assert not keys[0] & keys[1]
+
+
+@pytest.mark.parametrize("trains", ["adapter", "full"])
+def test_together_with_a_lora_or_a_fine_tune(tiny_sd: Path, tmp_path: Path, trains: str) -> None:
+    more = {"unet": {"train": True}, "text_encoder": {"train": trains == "full"}}
+    config = config_of(tmp_path, tiny_sd, parts=more, training={"trains": trains, "learning_rate": 1e-3})
+    config = laid_over(config, {"embeddings": {"learning_rate": 1e-2}})
+    result = ran(config)
+    rows = result.weights["embedding:<zog>.text_encoder"]
+    assert len(result.weights) > 10
+    assert torch.equal(load_file(tmp_path / "out" / "zog_embeddings" / "zog.safetensors")["emb_params"], rows.half())
+    stored = load_file(tmp_path / "out" / "zog.safetensors")
+    assert not [n for n in stored if "new_rows" in n]
+    if trains == "adapter":
+        assert torch.equal(stored["bundle_emb.<zog>.emb_params"], rows.half())
+        alone = laid_over(config, {"adapter": {"bundle_embeddings": False}, "training": {"epochs": 1}})
+        ran(alone)
+        assert not [n for n in load_file(tmp_path / "out" / "zog.safetensors") if n.startswith("bundle_emb")]
+    else:
+        assert any(n.endswith("token_embedding.weight") for n in stored)
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"embeddings": {"words": []}}, "embeddings.words"),
+        ({"embeddings": {"words": [{"placeholder": "<zog>", "train": False}]}}, "embeddings.words"),
+        ({"embeddings": {"words": [{"placeholder": "a disc"}]}}, "embeddings.words.0.placeholder"),
+        ({"embeddings": {"words": [{"placeholder": "a(disc"}]}}, "embeddings.words.0.placeholder"),
+        ({"embeddings": {"words": [{"placeholder": "<zig>"}]}}, "embeddings.words.0.placeholder"),
+        (
+            {"embeddings": {"words": [{"placeholder": "<zog>"}, {"placeholder": "<ZOG>"}]}},
+            "embeddings.words.1.placeholder",
+        ),
+        ({"embeddings": {"words": [{"placeholder": "<zog>", "file": "gone.pt"}]}}, "embeddings.words.0.file"),
+        (
+            {"embeddings": {"words": [{"placeholder": "<zog>", "learning_rate": 0.0}]}},
+            "embeddings.words.0.learning_rate",
+        ),
+        ({"parts": {"text_encoder": {"train_embedding": False}}}, "parts.text_encoder.train_embedding"),
+        ({"training": {"method": {"name": "alignprop"}}}, "training.method"),
+        ({"masks": {"enabled": True, "prior_preservation_weight": 0.5, "unmasked_weight": 0.1}}, "training.trains"),
+        (
+            {"embeddings": {"preserve_norm": True}, "training": {"optimizer": {"name": "schedule_free_adamw"}}},
+            "embeddings.preserve_norm",
+        ),
+        (
+            {
+                "embeddings": {"preserve_norm": True, "dtype": "bfloat16"},
+                "training": {"low_precision_updates": "stochastic"},
+            },
+            "embeddings.preserve_norm",
+        ),
+    ],
+)
+def test_what_cannot_work_is_named_before_the_run(
+    tiny_sd: Path, tmp_path: Path, changes: dict[str, Any], path: str
+) -> None:
+    found = [p for p in check(config_of(tmp_path, tiny_sd, **changes)).problems if p.severity == "error"]
+    assert path in {p.path for p in found}, found
+    assert all(p.advice for p in found)
+
+
+def test_a_placeholder_that_is_a_word_is_a_warning(tiny_sd: Path, tmp_path: Path) -> None:
+    config = config_of(tmp_path, tiny_sd, embeddings={"words": [{"placeholder": "disc"}]})
+    [problem] = [p for p in check(config).problems if p.path.startswith("embeddings")]
+    assert problem.severity == "warning"
+    assert "already knows" in problem.message

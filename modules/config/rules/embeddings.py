@@ -13,7 +13,7 @@ from modules.objectives.registry import METHODS
 from modules.optim.registry import optimizer_spec
 from modules.system.problem import Problem, shown
 
-_NOT_IN_PLACEHOLDERS = re.compile(r"[\s()\[\]{}|,\\/:]")
+_NOT_IN_PLACEHOLDERS = re.compile(r"[\s()\[\]{}|,.\\/:]")
 
 
 def embeddings(config: Config) -> Iterator[Problem]:
