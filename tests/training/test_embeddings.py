@@ -100,6 +100,7 @@ def test_other_words_of_a_run(tiny_sd: Path, tmp_path: Path) -> None:
     ]
     folder = tmp_path / "second"
     config = config_of(folder, tiny_sd, embeddings={"words": words})
+
     def watch(event: object, send: Any) -> None:
         if isinstance(event, StepFinished):
             assert event.learning_rates.get("embedding:red", 1e-3) == pytest.approx(1e-3)

@@ -69,11 +69,12 @@ def _combinations(config: Config) -> Iterator[Problem]:
     """Yield problems of trained embeddings with the method, the optimizer and the learning rates."""
     if not trained_words(config):
         return
-    if config.training.method.name != "denoise":
+    if not method_of(config).trains_embeddings:
+        labels = " or ".join(spec.label for spec in METHODS.values() if spec.trains_embeddings)
         yield Problem(
             "training.method",
             f"{method_of(config).label} does not train embeddings.",
-            advice=f"Choose {METHODS['denoise'].label}, or switch off the training of the embeddings.",
+            advice=f"Choose {labels}, or switch off the training of the embeddings.",
         )
     for placeholder, rate in word_rates(config).items():
         if rate == 0:
