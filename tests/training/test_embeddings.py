@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from modules.config.codec import load_file as load_config
 from modules.config.schema import Config
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
@@ -192,3 +194,57 @@ def test_a_placeholder_that_is_a_word_is_a_warning(tiny_sd: Path, tmp_path: Path
     [problem] = [p for p in check(config).problems if p.path.startswith("embeddings")]
     assert problem.severity == "warning"
     assert "already knows" in problem.message
+
+
+# OneTrainer's presets "#sd 1.5 embedding" (version 6) and "#sdxl 1.0 embedding" (version 1).
+ONETRAINER: dict[str, dict[str, Any]] = {
+    "tiny_sd": {
+        "model_type": "STABLE_DIFFUSION_15",
+        "output_model_format": "SAFETENSORS",
+        "resolution": "512",
+        "vae": {"weight_dtype": "FLOAT_32"},
+        "__version": 6,
+    },
+    "tiny_sdxl": {
+        "model_type": "STABLE_DIFFUSION_XL_10_BASE",
+        "output_model_format": "SAFETENSORS",
+        "resolution": "1024",
+        "train_text_encoder_epochs": 30,
+        "train_unet_epochs": 100000,
+        "vae_weight_dtype": "FLOAT_32",
+        "__version": 1,
+    },
+}
+
+
+@pytest.mark.parametrize("name", list(ONETRAINER))
+def test_onetrainers_embedding_presets_train(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    model: Path = request.getfixturevalue(name)
+    images = draw_folder(tmp_path / "images", sizes=[(64, 64)] * 2, captions=["an <embedding>"])
+    file = tmp_path / "embedding.json"
+    own = {"backup_after": 10, "latent_caching": False, "learning_rate": 3e-4, "learning_rate_warmup_steps": 20}
+    common = {"sample_after": 1, "training_method": "EMBEDDING", "weight_dtype": "FLOAT_16"}
+    result = {
+        "base_model_name": str(model),
+        "output_model_destination": str(tmp_path / "out" / "embedding.safetensors"),
+    }
+    file.write_text(json.dumps({**own, **common, **result, **ONETRAINER[name]}))
+    loaded = load_config(file)
+    assert [p for p in loaded.problems if p.severity == "error"] == []
+    assert loaded.config.training.trains == "embedding"
+    places = {"workspace_dir": str(tmp_path / "w"), "cache_dir": str(tmp_path / "c"), "train_device": "cpu"}
+    small = laid_over(
+        loaded.config,
+        {
+            "general": {**places, "tensorboard": False, "num_threads": 1},
+            "concepts": [{"path": str(images)}],
+            "data": {"resolution_px": [64], "bucket_step_px": 16, "loader_threads": 1},
+            "training": {"epochs": 1, "precision": "float32"},
+            "parts": {p: {"dtype": "float32"} for p in ("unet", "text_encoder", "text_encoder_2")},
+            "sampling": {"every": {"unit": "never"}},
+        },
+    )
+    trained = ran(small)
+    [*rows] = trained.weights.values()
+    assert [len(r) for r in rows] == [1] * len(rows)
+    assert (tmp_path / "out" / "embedding.safetensors").is_file()
