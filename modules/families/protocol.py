@@ -134,3 +134,11 @@ class FamilyWithWords(ModelFamily, Protocol):
     def add_words(self, rows: Mapping[str, Mapping[str, nn.Parameter]]) -> None:
         """Add embeddings: new rows (N, D) by placeholder and text encoder. All in one call, before the first prompt."""
         ...
+
+    def word_states(self, part: str, placeholder: str) -> torch.Tensor:
+        """Return a text encoder's states (N, D) at the places of an embedding, in a prompt of it alone, in float32."""
+        ...
+
+    def add_outputs(self, part: str, placeholder: str, rows_ND: nn.Parameter) -> None:
+        """Replace a text encoder's states at the places of an embedding by rows (N, D)."""
+        ...

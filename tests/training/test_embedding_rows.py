@@ -134,3 +134,25 @@ def test_the_ways_to_start() -> None:
     drawn = start_rows(vocabulary, [1, 2], how="random", **start)
     assert drawn.norm(dim=-1).tolist() == pytest.approx([typical_norm(vocabulary)] * 3)
     assert torch.equal(drawn, start_rows(vocabulary, [], how="tokens", **start))
+
+
+def test_rows_at_the_output_replace_the_states(any_model: Path) -> None:
+    family, rows = with_word(any_model)
+    prompt = f"a {WORD} on grass"
+    before = states(family, prompt)
+    own = {n: nn.Parameter(family.word_states(n, WORD) + 1.0) for n in rows}
+    for name, rows_ND in own.items():
+        family.add_outputs(name, WORD, rows_ND)
+    family.parts["text_encoder"].module.requires_grad_(False)
+    own["text_encoder"].requires_grad_(True)
+    found = family.encode_prompts([prompt]).tensors()
+    width = family.towers["text_encoder"].encoder.config.hidden_size
+    for name, tensor in found.items():
+        if tensor.dim() < 3:  # the pooled state
+            assert torch.equal(tensor, before[name])
+            continue
+        assert torch.equal(tensor[0, 2:4, :width], own["text_encoder"])
+        assert torch.equal(tensor[0, [0, 1, 4, 5]], before[name][0, [0, 1, 4, 5]])
+        tensor.sum().backward()
+    assert own["text_encoder"].grad is not None
+    assert not [n for n in family.parts["text_encoder"].module.state_dict() if "rows" in n]

@@ -248,3 +248,23 @@ def test_onetrainers_embedding_presets_train(name: str, request: pytest.FixtureR
     [*rows] = trained.weights.values()
     assert [len(r) for r in rows] == [1] * len(rows)
     assert (tmp_path / "out" / "embedding.safetensors").is_file()
+
+
+def test_an_output_embedding(tiny_sdxl: Path, tmp_path: Path) -> None:
+    word = {"placeholder": "<zog>", "initial_text": "cat", "token_count": 2, "is_output": True}
+    config = config_of(tmp_path, tiny_sdxl, embeddings={"words": [word]})
+    result = ran(config)
+    encoders = ("text_encoder", "text_encoder_2")
+    assert result.weights.keys() == {f"embedding:<zog>.{n}.output" for n in encoders}
+    file = tmp_path / "out" / "zog.safetensors"
+    stored = load_file(file)
+    assert stored.keys() == {"clip_l", "clip_g", "clip_l_out", "clip_g_out"}
+    family = load_tiny(tiny_sdxl)
+    vocabulary = family.towers["text_encoder"].encoder.get_input_embeddings().weight
+    assert torch.equal(stored["clip_l"][0], vocabulary[family.token_ids("text_encoder", "cat")[0]].half())
+    trained = result.weights["embedding:<zog>.text_encoder.output"]
+    assert torch.equal(stored["clip_l_out"], trained.half())
+    # A run that starts from its file continues there.
+    again = config_of(tmp_path, tiny_sdxl, embeddings={"words": [{**word, "file": str(file), "learning_rate": 1e-9}]})
+    continued = run(again).weights["embedding:<zog>.text_encoder.output"]
+    assert (continued - trained.half()).abs().max() < 1e-6

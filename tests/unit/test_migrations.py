@@ -378,10 +378,6 @@ def test_stochastic_rounding_is_a_setting_of_the_weights(dtype: str, asked: bool
     ("path", "keys"),
     [
         ("multi_gpu.enabled", {"multi_gpu": True}),
-        (
-            "embeddings.words.0.is_output",
-            {"additional_embeddings": [{"placeholder": "<x>", "is_output_embedding": True}]},
-        ),
         ("model.variant", {"model_type": "STABLE_DIFFUSION_15_INPAINTING"}),
         ("parts.unet.dtype", {"unet": {"weight_dtype": "NFLOAT_4"}}),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -35,9 +36,14 @@ def attach_words(config: Config, family: ModelFamily, *, copies: Path | None) ->
     if not words_in_use(config):
         return []
     with_words = cast(FamilyWithWords, family)
-    words = [_word(config, settings, with_words, copies) for settings in words_in_use(config)]
+    used = words_in_use(config)
+    stored = [_stored(settings, with_words, copies) for settings in used]
+    words = [_word(config, one, with_words, vectors) for one, vectors in zip(used, stored, strict=True)]
     with_words.add_words({w.placeholder: w.rows for w in words})
-    return words
+    return [
+        _with_outputs(word, config, with_words, vectors) if settings.is_output else word
+        for word, settings, vectors in zip(words, used, stored, strict=True)
+    ]
 
 
 def word_units(config: Config, words: Sequence[Word]) -> list[TrainGroup]:
@@ -78,18 +84,18 @@ def fixed_words_identity(words: Sequence[Word]) -> str:
     return f"words {digest.hexdigest()}" if fixed else ""
 
 
-def _word(config: Config, settings: EmbeddingWord, family: FamilyWithWords, copies: Path | None) -> Word:
-    """Return an embedding with its first rows: from a file, or from its initial text."""
+def _word(config: Config, settings: EmbeddingWord, family: FamilyWithWords, stored: Mapping[str, torch.Tensor]) -> Word:
+    """Return an embedding with its first rows: those of its file, or from its initial text."""
     encoders = {n: family.parts[n].module for n in family.spec.embedding_tensors}
     vocabularies = {n: _vocabulary(encoder) for n, encoder in encoders.items()}
-    stored = _stored(settings, family, {n: v.shape[1] for n, v in vocabularies.items()}, copies)
-    dtype, trained = dtype_of(config.embeddings.dtype), trained_encoders(config) if settings.train else ()
+    dtype = dtype_of(config.embeddings.dtype)
+    trained = trained_encoders(config) if settings.train and not settings.is_output else ()
     key, rows = key_of_word(settings), {}
     for name, vocabulary_VD in vocabularies.items():
         first_ND = stored.get(name)
         if first_ND is None:
             ids = family.token_ids(name, settings.initial_text)
-            present = next(iter(stored.values()), None)
+            present = next(iter(stored.values()), None)  # of another encoder
             first_ND = start_rows(
                 vocabulary_VD,
                 ids,
@@ -104,22 +110,39 @@ def _word(config: Config, settings: EmbeddingWord, family: FamilyWithWords, copi
     return Word(settings.placeholder, key, rows, {}, frozenset(f"{unit}.{n}" for n in trained), norms)
 
 
+def _with_outputs(word: Word, config: Config, family: FamilyWithWords, stored: Mapping[str, torch.Tensor]) -> Word:
+    """Return an output embedding with its rows at the encoders' output: those of its file, or what they are now."""
+    dtype, settings = (
+        dtype_of(config.embeddings.dtype),
+        next(w for w in words_in_use(config) if key_of_word(w) == word.key),
+    )
+    trained = trained_encoders(config) if settings.train else ()
+    outputs = {}
+    for name, rows in word.rows.items():
+        first_ND = stored.get(f"{name}{OUTPUT_SUFFIX}")
+        if first_ND is None or len(first_ND) != len(rows):
+            first_ND = family.word_states(name, word.placeholder)
+        outputs[name] = nn.Parameter(first_ND.to(dtype), requires_grad=name in trained)
+        family.add_outputs(name, word.placeholder, outputs[name])
+    names = frozenset(f"{word.unit}.{name}.output" for name in trained)
+    return replace(word, outputs=outputs, trained=names)
+
+
 def _vocabulary(encoder: nn.Module) -> torch.Tensor:
     weight: torch.Tensor = encoder.get_input_embeddings().weight  # type: ignore[operator]  # transformers' models
     return weight
 
 
-def _stored(
-    settings: EmbeddingWord, family: FamilyWithWords, widths: Mapping[str, int], copies: Path | None
-) -> dict[str, torch.Tensor]:
-    """Return the vectors of the file that an embedding starts from, by text encoder; empty for a new one."""
+def _stored(settings: EmbeddingWord, family: FamilyWithWords, copies: Path | None) -> dict[str, torch.Tensor]:
+    """Return the vectors of the file that an embedding starts from, as `read_embedding` does; none for a new one."""
     if not settings.file.strip():
         return {}
     copy = None if copies is None else copies / f"{_file_stem(key_of_word(settings))}.safetensors"
     if copy is not None and copy.exists():
         return read_safetensors(copy)[0]
-    found = read_embedding(from_root(settings.file.strip()), family.spec.embedding_tensors, widths)
-    found = {n: t for n, t in found.items() if not n.endswith(OUTPUT_SUFFIX)}
+    tensors = family.spec.embedding_tensors
+    widths = {name: _vocabulary(family.parts[name].module).shape[1] for name in tensors}
+    found = read_embedding(from_root(settings.file.strip()), tensors, widths)
     if copy is not None:
         write_safetensors(copy, found, {})
     return found

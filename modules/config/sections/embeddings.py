@@ -77,9 +77,9 @@ class EmbeddingWord(Section):
         bool,
         Setting(
             "Output embedding",
-            "Trains the vectors at the text encoder's output instead of its input.",
+            "Trains the vectors at the text encoder's output instead of its input. Only this program and OneTrainer "
+            "read such a file.",
             level="advanced",
-            not_yet="refused",
         ),
     ] = False
     uuid: Annotated[

@@ -18,7 +18,7 @@ from modules.families.parts import vae
 from modules.families.parts.circular_padding import is_circular
 from modules.families.parts.clip_text import TextTower
 from modules.families.parts.forwards import Forwards
-from modules.families.parts.token_rows import add_words
+from modules.families.parts.token_rows import add_words, extended
 from modules.families.protocol import Part, PartMemory
 from modules.families.spec import FamilySpec, LoraNaming
 from modules.system.devices import Device
@@ -87,6 +87,18 @@ class LatentDiffusion:
             name: replace(tower, tokenizer=tower.tokenizer.with_words(ids.get(name, {})))
             for name, tower in self.towers.items()
         }
+
+    @torch.no_grad()
+    def word_states(self, part: str, placeholder: str) -> torch.Tensor:
+        """Return a text encoder's states (N, D) at the places of an embedding, in a prompt of it alone, in float32."""
+        tower = self.towers[part]
+        states_1LD = tower.encode(self._forward(part), [placeholder], num_chunks=1).states_BLD
+        return states_1LD[0, 1 : 1 + len(tower.tokenizer.words[placeholder])].float().clone()
+
+    def add_outputs(self, part: str, placeholder: str, rows_ND: nn.Parameter) -> None:
+        """Replace a text encoder's states at the places of an embedding by rows (N, D)."""
+        tower = self.towers[part]
+        extended(tower.encoder).add_outputs(tower.tokenizer.words[placeholder], rows_ND)
 
     def count_tokens(self, prompt: str) -> int:
         """Return the number of tokens of a prompt, without start and end."""

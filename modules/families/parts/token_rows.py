@@ -29,6 +29,7 @@ class ExtendedEmbedding(nn.Embedding):
         self.scale_grad_by_freq, self.sparse = vocabulary.scale_grad_by_freq, vocabulary.sparse
         self.weight = vocabulary.weight
         self._names: list[str] = []
+        self._outputs: dict[int, str] = {}  # the name of the rows at the encoder's output, by their first number
 
     def add(self, rows_ND: nn.Parameter) -> tuple[int, ...]:
         """Add rows (N, D) and return their ids."""
@@ -37,6 +38,22 @@ class ExtendedEmbedding(nn.Embedding):
         self.register_parameter(name, rows_ND)
         self._names.append(name)
         return tuple(-1 - n for n in range(first, first + len(rows_ND)))
+
+    def add_outputs(self, ids: Sequence[int], rows_ND: nn.Parameter) -> None:
+        """Add rows (N, D) that replace the encoder's states at the places of new ids: an output embedding."""
+        first = -1 - ids[0]
+        self._outputs[first] = f"output_rows_{first}"
+        self.register_parameter(self._outputs[first], rows_ND)
+
+    def with_outputs(self, ids_NL: torch.Tensor, states_NLD: torch.Tensor) -> torch.Tensor:
+        """Return an encoder's states of ids, with the rows of output embeddings at their places."""
+        for first, name in self._outputs.items():
+            rows_ND: torch.Tensor = getattr(self, name)
+            numbers_NL = -1 - ids_NL - first
+            is_here_NL = (numbers_NL >= 0) & (numbers_NL < len(rows_ND))
+            found_NLD = nn.functional.embedding(numbers_NL.clamp(0, len(rows_ND) - 1), rows_ND.to(states_NLD.dtype))
+            states_NLD = torch.where(is_here_NL[..., None], found_NLD, states_NLD)
+        return states_NLD
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the vectors (..., D) of ids, in the dtype of the vocabulary."""
@@ -50,7 +67,7 @@ class ExtendedEmbedding(nn.Embedding):
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        for name in self._names:
+        for name in (*self._names, *self._outputs.values()):
             destination.pop(prefix + name, None)
 
 
