@@ -27,6 +27,7 @@ import sys
 from collections.abc import Sequence
 
 from modules.system.errors import DarkroomError
+from modules.system.library_warnings import hide_library_warnings
 from modules.system.redaction import redacted
 from trainer.cli import verbs
 
@@ -35,6 +36,7 @@ OK, FAILED, WRONG, STOPPED = 0, 1, 2, 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out a command line and return its exit code."""
+    hide_library_warnings()
     options = _parser().parse_args(arguments)
     try:
         code = int(options.run(options))

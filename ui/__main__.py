@@ -7,6 +7,7 @@ import sys
 import tkinter as tk
 from collections.abc import Callable, Sequence
 
+from modules.system.library_warnings import hide_library_warnings
 from modules.system.paths import from_caller
 from ui.app import App
 
@@ -16,6 +17,7 @@ def main(arguments: Sequence[str], *, on_visible: Callable[[], None] | None = No
     parser = argparse.ArgumentParser(prog="python -m ui", description="Opens Darkroom's window.")
     parser.add_argument("config", nargs="?", help="a config file to open (default: the last session)")
     config = parser.parse_args(arguments).config
+    hide_library_warnings()
     try:
         app = App(config_path=from_caller(config) if config else None)
     except tk.TclError as error:

@@ -16,6 +16,7 @@ from ui.context import Context
 from ui.diagnostics import Diagnostics
 from ui.documents import Documents, first_form
 from ui.findings import Findings
+from ui.forms.field_problems import FieldProblems
 from ui.interaction import Answer, Interaction
 from ui.navigation import Navigation
 from ui.preferences import Preferences
@@ -154,6 +155,7 @@ class App:
             root=self.root,
             theme=self.theme,
             form=self.form,
+            field_problems=FieldProblems(self.form, pump),
             session=session,
             pump=pump,
             starter=Starter(

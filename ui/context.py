@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ui.actions import ActionTable
 from ui.documents import Documents
 from ui.findings import Findings
+from ui.forms.field_problems import FieldProblems
 from ui.forms.model import FormModel
 from ui.interaction import Interaction
 from ui.navigation import Navigation
@@ -28,6 +29,7 @@ class Context:
     root: tk.Tk
     theme: Theme
     form: FormModel
+    field_problems: FieldProblems
     session: RunSession
     pump: Pump
     starter: Starter

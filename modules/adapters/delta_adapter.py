@@ -1,4 +1,4 @@
-"""An adapter of modules that a hook adds to the outputs of their layers: what LoHa and OFT have in common."""
+"""An adapter of modules that a hook adds to the outputs of their layers: what LoHa, LoKr and OFT have in common."""
 
 from __future__ import annotations
 
@@ -160,6 +160,14 @@ def layer_at(module: nn.Module, path: str, adapter: str) -> AdaptedLayer:
             f"{adapter} cannot be trained on {path}, a {type(layer).__name__}.", advice="Choose other layers."
         )
     return layer
+
+
+def strength_ratio(stored: float, own: float) -> float:
+    """Return what a factor of a file is multiplied by, so that it acts as there: an adapter's own strength is another.
+
+    An own strength of 0 is a file's that is only read, with an alpha of 0.
+    """
+    return stored / own if own else 1.0
 
 
 def attribute_of(factor: str) -> str:

@@ -20,6 +20,7 @@ from modules.adapters.delta_adapter import (
     attach_deltas,
     decomposed,
     layer_at,
+    strength_ratio,
 )
 from modules.adapters.layer_dropout import ModuleDropout, attach_module_dropout, dropped_channels
 from modules.adapters.loha import LOHA, Loha, factor_shapes
@@ -100,7 +101,7 @@ class HadamardDelta(nn.Module):
     def load(self, layer: AdapterLayer) -> None:
         """Take the factors of a layer in a file, in place; where its strength is another, the last one is scaled."""
         rank = layer.factors["hada_w1_b"].shape[0]
-        ratio = (1.0 if layer.alpha is None else layer.alpha / rank) / self.scale
+        ratio = strength_ratio(1.0 if layer.alpha is None else layer.alpha / rank, self.scale)
         with torch.no_grad():
             for name, factor in self.factors().items():
                 factor.copy_(layer.factors[name].float() * (ratio if name == "hada_w2_a" else 1.0))

@@ -12,31 +12,28 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge, Le
 
+from modules.adapters.rank_settings import Alpha, ConvAlpha, ConvRank, LayerRanksText, Rank, RankStabilized
 from modules.adapters.ranks import ALL_ALIKE
 from modules.adapters.settings import (
     AN_ADAPTER,
-    Alpha,
     Bundle,
-    ConvAlpha,
-    ConvRank,
+    LayerNames,
+    LayerPatterns,
+    Layers,
+    OtherLayers,
+    StartFrom,
+    network_args,
+)
+from modules.adapters.spec import AdapterSpec, NetworkFacts, Shape
+from modules.adapters.training_settings import (
     Decompose,
     DecomposeEps,
     DecomposeOutputAxis,
     Dropout,
-    LayerNames,
-    LayerPatterns,
-    LayerRanksText,
-    Layers,
     ModuleDropout,
-    OtherLayers,
-    Rank,
     RankDropout,
-    RankStabilized,
-    StartFrom,
     WeightType,
-    network_args,
 )
-from modules.adapters.spec import AdapterSpec, NetworkFacts, Shape
 from modules.formats.adapter_names import DORA_SCALE
 from modules.settings.field import Section, Setting
 
@@ -55,18 +52,16 @@ class Lokr(Section):
     alpha: Alpha = 16.0
     conv_rank: ConvRank = None
     conv_alpha: ConvAlpha = None
-    layer_ranks: LayerRanksText = ""
     rank_stabilized: RankStabilized = False
+    layers: Layers = "attention_mlp"
+    custom_layers: LayerNames = ""
+    layers_regex: LayerPatterns = False
+    layer_ranks: LayerRanksText = ""
     dropout: Dropout = 0.0
     rank_dropout: RankDropout = 0.0
     module_dropout: ModuleDropout = 0.0
     start_from: StartFrom = ""
     other_layers: OtherLayers = "keep"
-    layers: Layers = "attention_mlp"
-    custom_layers: LayerNames = ""
-    layers_regex: LayerPatterns = False
-    dtype: WeightType = "float32"
-    bundle_embeddings: Bundle = True
     factor: Annotated[
         int,
         Ge(-1),
@@ -123,6 +118,8 @@ class Lokr(Section):
             applies_when=AN_ADAPTER,
         ),
     ] = True
+    dtype: WeightType = "float32"
+    bundle_embeddings: Bundle = True
 
 
 def factorization(size: int, factor: int = -1) -> tuple[int, int]:

@@ -9,9 +9,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from modules.adapters.delta_adapter import AdaptedLayer, applied, strength_ratio
 from modules.adapters.layer_dropout import ModuleDropout, dropped_channels
+from modules.formats.adapter_layers import AdapterLayer
 
-_Layer = nn.Linear | nn.Conv2d
+_LAST = ("lokr_w2", "lokr_w2_b")
 
 
 class KroneckerDelta(nn.Module):
@@ -45,6 +47,21 @@ class KroneckerDelta(nn.Module):
         """The module dropout of the layer, if it has one."""
         return self._module_dropout[0]
 
+    def factors(self) -> dict[str, nn.Parameter]:
+        """Return the trained factors by their names in files."""
+        return dict(self.named_parameters())
+
+    def stored(self, values: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], float | None]:
+        """Return the factors and alpha as files hold them."""
+        return dict(values), self.alpha
+
+    def load(self, layer: AdapterLayer) -> None:
+        """Take the factors of a layer in a file, in place; where its strength is another, the last one is scaled."""
+        ratio = strength_ratio(scale_of(layer.factors, layer.alpha), self.scale)
+        with torch.no_grad():
+            for name, factor in self.factors().items():
+                factor.copy_(layer.factors[name].float() * (ratio if name in _LAST else 1.0))
+
     def first(self) -> torch.Tensor:
         """Return w1, scaled, of shape (rows, columns)."""
         own = cast(Mapping[str, nn.Parameter], self._parameters)
@@ -67,24 +84,22 @@ class KroneckerDelta(nn.Module):
         first, second = self.first(), self.second()
         return torch.kron(first.reshape(*first.shape, *(1 for _ in self._kernel)), second.contiguous())
 
-    def change(self) -> torch.Tensor:
-        """Return the same in float32, for DoRA's norms."""
+    def weight_change(self, layer: AdaptedLayer) -> torch.Tensor:
+        """Return the same in float32."""
         return self.weight().float()
 
-    def forward(self, layer: _Layer, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, layer: AdaptedLayer, x: torch.Tensor) -> torch.Tensor:
         """Return what is added to the layer's output."""
         x = self.dropout(x.to(next(self.parameters()).dtype))
+        if not self._vec_trick:
+            return applied(layer, x, self.weight())
         if isinstance(layer, nn.Conv2d):
             return self._convolved(layer, x)
-        if not self._vec_trick:
-            return functional.linear(x, self.weight())
         first, second = self.first(), self.second()
         blocks = functional.linear(x.unflatten(-1, (first.shape[1], second.shape[1])), second)
         return functional.linear(blocks.transpose(-1, -2), first).transpose(-1, -2).flatten(-2)
 
     def _convolved(self, layer: nn.Conv2d, x_BCHW: torch.Tensor) -> torch.Tensor:
-        if not self._vec_trick:
-            return functional.conv2d(x_BCHW, self.weight(), None, layer.stride, layer.padding, layer.dilation)
         first, second = self.first(), self.second()
         batch, num_blocks = x_BCHW.shape[0], first.shape[1]
         blocks = x_BCHW.reshape(batch * num_blocks, second.shape[1], *x_BCHW.shape[2:])
@@ -95,7 +110,7 @@ class KroneckerDelta(nn.Module):
 
     def add_to(self, layer: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
         """Return a layer's output with this added: its forward hook."""
-        assert isinstance(layer, _Layer)
+        assert isinstance(layer, AdaptedLayer)
         if not self.is_enabled:
             return output
         change, dropout = self(layer, inputs[0]), self.module_dropout

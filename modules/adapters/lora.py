@@ -6,32 +6,29 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from modules.adapters.max_norm import MaxNorm
+from modules.adapters.rank_settings import Alpha, ConvAlpha, ConvRank, LayerRanksText, Rank, RankStabilized
 from modules.adapters.ranks import ALL_ALIKE
 from modules.adapters.settings import (
     AN_ADAPTER,
-    Alpha,
     Bundle,
-    ConvAlpha,
-    ConvRank,
+    LayerNames,
+    LayerPatterns,
+    Layers,
+    OtherLayers,
+    StartFrom,
+    network_args,
+)
+from modules.adapters.spec import AdapterSpec, NetworkFacts, Shape
+from modules.adapters.training_settings import (
     Decompose,
     DecomposeEps,
     DecomposeOutputAxis,
     Dropout,
-    LayerNames,
-    LayerPatterns,
-    LayerRanksText,
-    Layers,
     LoraPlusRatio,
     ModuleDropout,
-    OtherLayers,
-    Rank,
     RankDropout,
-    RankStabilized,
-    StartFrom,
     WeightType,
-    network_args,
 )
-from modules.adapters.spec import AdapterSpec, NetworkFacts, Shape
 from modules.formats.adapter_names import DORA_SCALE, DOWN, MID, UP
 from modules.settings.field import Section, Setting
 
@@ -48,7 +45,6 @@ class Lora(Section):
     alpha: Alpha = 16.0
     conv_rank: ConvRank = None
     conv_alpha: ConvAlpha = None
-    layer_ranks: LayerRanksText = ""
     rank_stabilized: RankStabilized = False
     init: Annotated[
         Literal["zero", "pissa"],
@@ -63,20 +59,21 @@ class Lora(Section):
         ),
     ] = "zero"
     lora_plus_ratio: LoraPlusRatio = 1.0
+    layers: Layers = "attention_mlp"
+    custom_layers: LayerNames = ""
+    layers_regex: LayerPatterns = False
+    layer_ranks: LayerRanksText = ""
     dropout: Dropout = 0.0
     rank_dropout: RankDropout = 0.0
     module_dropout: ModuleDropout = 0.0
     start_from: StartFrom = ""
     other_layers: OtherLayers = "keep"
-    layers: Layers = "attention_mlp"
-    custom_layers: LayerNames = ""
-    layers_regex: LayerPatterns = False
-    dtype: WeightType = "float32"
-    bundle_embeddings: Bundle = True
     max_norm: MaxNorm = None
     decompose: Decompose = False
     decompose_norm_eps: DecomposeEps = True
     decompose_output_axis: DecomposeOutputAxis = True
+    dtype: WeightType = "float32"
+    bundle_embeddings: Bundle = True
 
 
 def walk(settings: Lora, walk: Walk, path: str, weight: Shape, x: Array, out: Array) -> Array:

@@ -17,7 +17,7 @@ MaxNorm = Annotated[
         "Max norm",
         "After each step, layers whose change of the model (B A, times alpha by rank) has a larger norm are scaled "
         "down to it: kohya's scale_weight_norms, usually 1. It prevents overfitting, and several LoRAs combine better.",
-        group="Adapter",
+        group="Regularization",
         level="advanced",
         applies_when=AN_ADAPTER,
         empty_means="no limit",

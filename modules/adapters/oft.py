@@ -15,18 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from annotated_types import Ge, Le, Lt
 
 from modules.adapters.lokr import factorization
-from modules.adapters.settings import (
-    AN_ADAPTER,
-    Bundle,
-    LayerNames,
-    LayerPatterns,
-    Layers,
-    ModuleDropout,
-    OtherLayers,
-    StartFrom,
-    WeightType,
-)
+from modules.adapters.settings import AN_ADAPTER, Bundle, LayerNames, LayerPatterns, Layers, OtherLayers, StartFrom
 from modules.adapters.spec import AdapterSpec, NetworkFacts, Shape
+from modules.adapters.training_settings import ModuleDropout, WeightType
 from modules.formats.adapter_names import OFT_BLOCKS, OFT_VECTORS, RESCALE
 from modules.settings.field import Section, Setting, When
 
@@ -106,6 +97,9 @@ class Oft(Section):
             applies_when=When("rotates", ("outputs",)),
         ),
     ] = False
+    layers: Layers = "attention_mlp"
+    custom_layers: LayerNames = ""
+    layers_regex: LayerPatterns = False
     dropout: Annotated[
         float,
         Ge(0),
@@ -113,7 +107,7 @@ class Oft(Section):
         Setting(
             "Dropout",
             "The probability that a block is not rotated in a step.",
-            group="Adapter",
+            group="Regularization",
             level="advanced",
             applies_when=AN_ADAPTER,
         ),
@@ -121,9 +115,6 @@ class Oft(Section):
     module_dropout: ModuleDropout = 0.0
     start_from: StartFrom = ""
     other_layers: OtherLayers = "keep"
-    layers: Layers = "attention_mlp"
-    custom_layers: LayerNames = ""
-    layers_regex: LayerPatterns = False
     dtype: WeightType = "float32"
     bundle_embeddings: Bundle = True
 

@@ -1,10 +1,12 @@
-"""The settings that adapters share. Each adapter's own ones stand in its file, which puts them all together."""
+"""The settings that adapters share: their layers, the file to start from, and what all of them have.
+
+Those of the rank are in `rank_settings`, those of how it is trained in `training_settings`. Each adapter's own ones are
+in its file, which puts them all together.
+"""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Protocol
-
-from annotated_types import Ge, Gt, Le, Lt
 
 from modules.settings.field import Setting, When
 from modules.settings.layer_filter import PRESET_LABELS, LayerFilter, Preset, layer_filter
@@ -12,159 +14,6 @@ from modules.settings.layer_filter import PRESET_LABELS, LayerFilter, Preset, la
 AN_ADAPTER = When("training.trains", ("adapter",))
 
 
-Rank = Annotated[
-    int,
-    Ge(1),
-    Le(1024),
-    Setting(
-        "Rank",
-        "How much the LoRA can hold; 8 to 32 for most subjects. The file grows with it.",
-        group="Adapter",
-        applies_when=AN_ADAPTER,
-    ),
-]
-Alpha = Annotated[
-    float,
-    Gt(0),
-    Le(4096),
-    Setting(
-        "Alpha",
-        "The strength of the LoRA is alpha divided by rank; equal values give strength 1.",
-        group="Adapter",
-        applies_when=AN_ADAPTER,
-    ),
-]
-Dropout = Annotated[
-    float,
-    Ge(0),
-    Lt(1),
-    Setting(
-        "Dropout",
-        "The probability of dropping each of the adapter's inputs.",
-        group="Adapter",
-        applies_when=AN_ADAPTER,
-        level="advanced",
-    ),
-]
-ConvRank = Annotated[
-    int | None,
-    Ge(1),
-    Le(1024),
-    Setting(
-        "Convolution rank",
-        "The rank of convolutions with a kernel larger than 1x1 (LoCon's own rank).",
-        group="Adapter",
-        level="advanced",
-        applies_when=AN_ADAPTER,
-        empty_means="the rank of the other layers",
-    ),
-]
-ConvAlpha = Annotated[
-    float | None,
-    Gt(0),
-    Le(4096),
-    Setting(
-        "Convolution alpha",
-        "The alpha of convolutions with a kernel larger than 1x1.",
-        group="Adapter",
-        level="advanced",
-        applies_when=AN_ADAPTER,
-        empty_means="the strength of the other layers",
-    ),
-]
-LayerRanksText = Annotated[
-    str,
-    Setting(
-        "Ranks by layer",
-        "Ranks of their own for layers, one per line: a part of the layers' names = rank, or = rank:alpha. For example "
-        "down_blocks = 8, or attn2 = 32:16. After re: a name is a regular expression. The first line that takes a "
-        "layer counts, before the rank of convolutions. Without an alpha the strength is that of the other layers.",
-        group="Adapter",
-        level="advanced",
-        applies_when=AN_ADAPTER,
-        multiline=True,
-    ),
-]
-RankStabilized = Annotated[
-    bool,
-    Setting(
-        "Rank-stabilized (rsLoRA)",
-        "Divides alpha by the square root of the rank instead of the rank (Kalajdzievski 2023), so that high ranks "
-        "learn as fast as low ones. Files hold the alpha that gives the same strength in every program.",
-        group="Adapter",
-        level="advanced",
-        applies_when=AN_ADAPTER,
-    ),
-]
-RankDropout = Annotated[
-    float,
-    Ge(0),
-    Lt(1),
-    Setting(
-        "Rank dropout",
-        "The probability of dropping each rank of a layer's adapter, for each image of its own. LoHa and LoKr drop "
-        "outputs of their product instead.",
-        group="Adapter",
-        applies_when=AN_ADAPTER,
-        level="advanced",
-    ),
-]
-ModuleDropout = Annotated[
-    float,
-    Ge(0),
-    Lt(1),
-    Setting(
-        "Module dropout",
-        "The probability of leaving out the whole adapter of a layer in a step.",
-        group="Adapter",
-        applies_when=AN_ADAPTER,
-        level="advanced",
-    ),
-]
-LoraPlusRatio = Annotated[
-    float,
-    Gt(0),
-    Le(1024),
-    Setting(
-        "LoRA+ ratio",
-        "The learning rate of the matrix that begins as zero (B, or up), divided by that of the others (Hayou et al. "
-        "2024, who suggest 16). 1 trains all with the same rate.",
-        group="Adapter",
-        applies_when=AN_ADAPTER,
-        level="advanced",
-    ),
-]
-Decompose = Annotated[
-    bool,
-    Setting(
-        "DoRA",
-        "Trains magnitude and direction of the weights separately (Liu et al. 2024).",
-        group="Adapter",
-        level="advanced",
-        applies_when=AN_ADAPTER,
-    ),
-]
-DecomposeEps = Annotated[
-    bool,
-    Setting(
-        "DoRA norm epsilon",
-        "Adds a tiny number to the norm to avoid division by zero.",
-        group="Adapter",
-        level="advanced",
-        applies_when=When("decompose", (True,)),
-    ),
-]
-DecomposeOutputAxis = Annotated[
-    bool,
-    Setting(
-        "DoRA on output axis",
-        "One magnitude for each output of a layer instead of each input, as in the paper. diffusers can only load "
-        "these.",
-        group="Adapter",
-        level="advanced",
-        applies_when=When("decompose", (True,)),
-    ),
-]
 Layers = Annotated[
     Preset,
     Setting(
@@ -172,7 +21,7 @@ Layers = Annotated[
         "Which layers of the UNet get an adapter: those of the attention blocks, only the attention "
         "itself, those of all blocks, every linear and convolution layer, or those you name. Text encoders always get "
         "all.",
-        group="Adapter",
+        group="Layers",
         applies_when=AN_ADAPTER,
         level="advanced",
         choice_labels=PRESET_LABELS,
@@ -183,7 +32,7 @@ LayerNames = Annotated[
     Setting(
         "Layer names",
         "Parts of layer names, separated by commas: a layer gets an adapter if its name contains one of them.",
-        group="Adapter",
+        group="Layers",
         level="advanced",
         applies_when=When("layers", ("custom",)),
     ),
@@ -193,7 +42,7 @@ LayerPatterns = Annotated[
     Setting(
         "Use regular expressions",
         "Treats the layer names as regular expressions, each of which may match anywhere in a name.",
-        group="Adapter",
+        group="Layers",
         level="advanced",
         applies_when=When("layers", ("custom",)),
     ),
@@ -203,7 +52,7 @@ StartFrom = Annotated[
     Setting(
         "Start from",
         "An adapter file to continue training from. Its layers keep the rank that they have in it.",
-        group="Adapter",
+        group="Starting point",
         level="advanced",
         applies_when=AN_ADAPTER,
         path_kind="file",
@@ -216,21 +65,10 @@ OtherLayers = Annotated[
         "Other layers",
         "What becomes of layers in the file to start from that this run does not train, such as those of text encoders "
         "in a run of the UNet. Kept as they are, they act in the run and are written again; or they are left out.",
-        group="Adapter",
+        group="Starting point",
         level="advanced",
-        applies_when=AN_ADAPTER,
+        applies_when=When("start_from", is_set=True),
         choice_labels={"keep": "Keep as they are", "leave_out": "Leave out"},
-    ),
-]
-WeightType = Annotated[
-    Literal["float32", "bfloat16", "float16"],
-    Setting(
-        "Weight dtype",
-        "The dtype of the adapter's weights while training.",
-        group="Adapter",
-        applies_when=AN_ADAPTER,
-        level="advanced",
-        choice_labels={"float32": "float32", "bfloat16": "bfloat16", "float16": "float16"},
     ),
 ]
 Bundle = Annotated[

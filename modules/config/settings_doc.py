@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from modules.config.schema import Config
 from modules.settings.every import Every
-from modules.settings.field import FieldRecord, records_of
+from modules.settings.field import FieldRecord, When, records_of
 
 _HEAD = """# Settings
 
@@ -80,9 +80,14 @@ def _meaning(record: FieldRecord) -> str:
     condition = setting.applies_when
     applies, standing = "", f" *{', '.join(marks)}*" if marks else ""
     if condition is not None:
-        values = " or ".join(_value(v) for v in condition.is_any_of)
-        applies = f" Applies if `{condition.path}` is {values}."
+        applies = f" Applies if {' or '.join(_condition(one) for one in condition.alternatives)}."
     return f"{setting.help}{applies}{standing}"
+
+
+def _condition(condition: When) -> str:
+    if condition.is_set:
+        return f"`{condition.path}` is set"
+    return f"`{condition.path}` is {' or '.join(_value(v) for v in condition.is_any_of)}"
 
 
 def _default(record: FieldRecord) -> str:

@@ -18,8 +18,10 @@ def trained_parts(config: Config) -> list[PartSpec]:
 
 
 def words_in_use(config: Config) -> tuple[EmbeddingWord, ...]:
-    """Return the embeddings of a run, trained or only used."""
-    return config.embeddings.words if FAMILIES[config.model.family].embedding_tensors else ()
+    """Return the embeddings of a run, trained or only used; a run that trains the VAE reads no text."""
+    if config.training.trains == "vae" or not FAMILIES[config.model.family].embedding_tensors:
+        return ()
+    return config.embeddings.words
 
 
 def trained_encoders(config: Config) -> tuple[str, ...]:

@@ -11,8 +11,8 @@ from modules.estimate.passes import Passes, Plans, count
 from modules.families.spec import Role
 from modules.memory.tape import FLOAT32_BYTES, Gradients, Shape
 from modules.optim.registry import optimizer_spec
-from modules.optim.slicing import SLICE_WEIGHTS
 from modules.optim.spec import OptimizerSettings
+from modules.optim.updates.slicing import SLICE_WEIGHTS
 
 Phase = Literal["encoding images", "encoding captions", "training", "validating", "sampling", "decoding samples"]
 Average = Literal["off", "here", "elsewhere"]

@@ -14,7 +14,8 @@ _OTHER_PREFIXES: Mapping[str, Naming] = {
     "lora_te_": "kohya, lora_te_ for lora_te1_",
 }
 _PEFT: tuple[Naming, ...] = ("PEFT, UNet", "PEFT, text", "PEFT, text without text_model")
-_PEFT_ENDS = (".lora_A.weight", ".lora_B.weight", ".lora_magnitude_vector", f".{ALPHA}")
+_MAGNITUDES = (".lora_magnitude_vector", ".lora_magnitude_vector.weight")
+_PEFT_ENDS = (".lora_A.weight", ".lora_B.weight", *_MAGNITUDES, f".{ALPHA}")
 _LINEAR_LAYER = (".lora_linear_layer.down.weight", ".lora_linear_layer.up.weight")
 _OLD_ENDS = (
     *("_lora.down.weight", "_lora.up.weight", ".lora.down.weight", ".lora.up.weight"),

@@ -60,7 +60,9 @@ def to_peft(
         tensors[f"{name}.lora_A.weight"] = _down(layer)
         tensors[f"{name}.lora_B.weight"] = _scaled(layer.factors[UP], layer.scale if folds_alpha else 1.0)
         if DORA_SCALE in layer.factors:
-            tensors[f"{name}.lora_magnitude_vector"] = _magnitudes(layer)
+            # transformers 5 loads those of a text encoder by this name alone; diffusers' own models take the other.
+            end = ".weight" if layer.part.startswith("text_encoder") else ""
+            tensors[f"{name}.lora_magnitude_vector{end}"] = _magnitudes(layer)
             doras.add(layer.part)
         # peft matches suffixes: without "text_model." a target matches the layouts before and after transformers 5.6.
         target = name.removeprefix(f"{layer.part}.").removeprefix("text_model.")

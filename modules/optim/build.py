@@ -20,8 +20,9 @@ def build_optimizer(groups: Iterable[TrainGroup], settings: OptimizerSettings) -
     """Return the optimizer that the settings describe, over the weights of training units.
 
     Their master weights must exist already. Adds the facts that the step needs to each group: "steps_at_once",
-    "group_state" and "skips_on_device" (see `OptimizerSpec`). Raises DarkroomError where a package of the optimizer
-    cannot be loaded, and ValueError for an unsupported optimizer, which preflight rejects before a run.
+    "group_state", "skips_on_device" and "waits_per_weight" (see `OptimizerSpec`). Raises DarkroomError where a package
+    of the optimizer cannot be loaded, and ValueError for an unsupported optimizer, which preflight rejects before a
+    run.
     """
     spec = optimizer_spec(settings)
     if not spec.is_supported:
@@ -34,6 +35,7 @@ def build_optimizer(groups: Iterable[TrainGroup], settings: OptimizerSettings) -
         group["steps_at_once"] = spec.steps_at_once
         group["group_state"] = spec.group_state
         group["skips_on_device"] = spec.skips_on_device(settings)
+        group["waits_per_weight"] = spec.waits_per_weight(settings)
     if spec.has_evaluation_mode(settings):
         optimizer.train()  # type: ignore[attr-defined]  # some start in evaluation mode
     return optimizer

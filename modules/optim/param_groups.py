@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from modules.optim.master_weights import MasterWeight, Rounding
+from modules.optim.updates.master_weights import MasterWeight, Rounding
 from modules.settings.every import Every
 
 NEVER = Every()

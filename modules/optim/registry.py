@@ -1,4 +1,4 @@
-"""The optimizers, one line each, in the order the window lists them; the first is the default. Torch-free."""
+"""The optimizers, one line each, in the order the window lists them. The first is the default. Torch-free."""
 
 from __future__ import annotations
 
@@ -52,38 +52,25 @@ from modules.optim.optimizers import (
 )
 from modules.optim.spec import OptimizerSettings, OptimizerSpec
 
-_RECORDS: tuple[OptimizerSpec[Any], ...] = (
+# The usual ones first: what people train adapters and fine-tunes with.
+_USUAL: tuple[OptimizerSpec[Any], ...] = (
     adamw.SPEC,
-    adam.SPEC,
-    adafactor.SPEC,
-    sgd.SPEC,
-    rmsprop.SPEC,
-    adagrad.SPEC,
     adamw_8bit.SPEC,
-    adam_8bit.SPEC,
+    adafactor.SPEC,
     prodigy.SPEC,
     prodigy_plus_schedule_free.SPEC,
-    came.SPEC,
-    came_8bit.SPEC,
-    lion.SPEC,
-    lion_8bit.SPEC,
-    ademamix.SPEC,
-    ademamix_8bit.SPEC,
     schedule_free_adamw.SPEC,
-    schedule_free_sgd.SPEC,
-    dadapt_adam.SPEC,
-    dadapt_adan.SPEC,
-    dadapt_ada_grad.SPEC,
-    dadapt_lion.SPEC,
-    dadapt_sgd.SPEC,
+    came.SPEC,
+    lion.SPEC,
     muon.SPEC,
-    adamw_adv.SPEC,
-    adopt_adv.SPEC,
-    prodigy_adv.SPEC,
-    lion_adv.SPEC,
-    signsgd_adv.SPEC,
-    muon_adv.SPEC,
-    adamuon_adv.SPEC,
+    ademamix.SPEC,
+)
+_OTHERS: tuple[OptimizerSpec[Any], ...] = (
+    adam.SPEC,
+    adam_8bit.SPEC,
+    came_8bit.SPEC,
+    lion_8bit.SPEC,
+    ademamix_8bit.SPEC,
     adabelief.SPEC,
     adopt.SPEC,
     aida.SPEC,
@@ -93,10 +80,27 @@ _RECORDS: tuple[OptimizerSpec[Any], ...] = (
     lamb_8bit.SPEC,
     lars.SPEC,
     lars_8bit.SPEC,
-    adagrad_8bit.SPEC,
-    rmsprop_8bit.SPEC,
+    sgd.SPEC,
     sgd_8bit.SPEC,
+    rmsprop.SPEC,
+    rmsprop_8bit.SPEC,
+    adagrad.SPEC,
+    adagrad_8bit.SPEC,
+    schedule_free_sgd.SPEC,
+    dadapt_adam.SPEC,
+    dadapt_adan.SPEC,
+    dadapt_ada_grad.SPEC,
+    dadapt_lion.SPEC,
+    dadapt_sgd.SPEC,
+    adamw_adv.SPEC,
+    adopt_adv.SPEC,
+    prodigy_adv.SPEC,
+    lion_adv.SPEC,
+    signsgd_adv.SPEC,
+    muon_adv.SPEC,
+    adamuon_adv.SPEC,
 )
+_RECORDS = (*_USUAL, *_OTHERS)
 OPTIMIZERS: Mapping[str, OptimizerSpec[Any]] = {record.name: record for record in _RECORDS}
 DEFAULT_OPTIMIZER = _RECORDS[0]
 MEMORY_SAVER = next(record for record in _RECORDS if record.saves_memory)

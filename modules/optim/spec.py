@@ -50,6 +50,7 @@ def per_weight(num_bytes: float) -> Callable[[OptimizerSettings, Shape], float]:
 
 
 _AS_ADAMW = per_weight(8.0)
+DARKROOM = "Darkroom"
 
 
 def _nothing_wrong(settings: OptimizerSettings) -> Iterator[Problem]:
@@ -67,6 +68,19 @@ def always(settings: OptimizerSettings) -> bool:
 
 def _never(settings: OptimizerSettings) -> bool:
     return False
+
+
+def distance_times_rate(group: Mapping[str, Any]) -> Any:
+    """Return the `effective_rate` of Prodigy and D-Adaptation: the estimated distance times the learning rate.
+
+    The schedule has scaled the learning rate already (Mishchenko and Defazio 2023, algorithm 1).
+    """
+    return group["d"] * group["lr"]
+
+
+def scheduled_rate(group: Mapping[str, Any]) -> Any:
+    """Return the `effective_rate` of the schedule-free optimizers, with their own warm-up; None before a step."""
+    return group["scheduled_lr"] or None
 
 
 def _no_arguments(settings: OptimizerSettings) -> Mapping[str, Any]:
@@ -109,6 +123,8 @@ class OptimizerSpec(Generic[Settings]):
     state, the largest of the usual ones. `problems(settings)` yields the problems of its own fields, with the fields'
     names.
 
+    `library` is who implements it, where the factory is in this program: a library beside `packages`, or `DARKROOM`.
+
     `options_of` names a function, as "module:name", called with the settings, that returns the `OptionsOf` of
     `param_groups.py`: it divides the weights of a part into groups with options or a rate of their own.
 
@@ -117,8 +133,9 @@ class OptimizerSpec(Generic[Settings]):
     same learning rate. `has_evaluation_mode(settings)`: the weights it trains are not the ones to validate, sample or
     save with (schedule-free). `leaves_zeros(settings)`: weights that are all zero stay zero, such as those of a new
     adapter. `skips_on_device(settings)`: its step reads the flag "found_inf" on the device, as torch's fused steps do,
-    and changes nothing where it is set. `more_packages(settings)`: packages that only some settings need.
-    `saves_memory`: advice on memory recommends it.
+    and changes nothing where it is set. `waits_per_weight(settings)`: its step makes the host wait for the device at
+    each weight, to read a norm or because its library waits (bitsandbytes). `more_packages(settings)`: packages that
+    only some settings need. `saves_memory`: advice on memory recommends it.
 
     `effective_rate(group)` returns the rate with which a parameter group is updated, where the optimizer finds it
     itself: from the group's own entries, such as `group["d"] * group["lr"]`, without reading tensors. It is read after
@@ -131,6 +148,7 @@ class OptimizerSpec(Generic[Settings]):
     settings: type[Settings]
     label: str
     factory: str = ""
+    library: str = ""
     options_of: str = ""
     arguments: Callable[[Settings], Mapping[str, Any]] = _no_arguments
     state_bytes: Callable[[Settings, Shape], float] = _AS_ADAMW
@@ -144,6 +162,7 @@ class OptimizerSpec(Generic[Settings]):
     has_evaluation_mode: Callable[[Settings], bool] = _never
     leaves_zeros: Callable[[Settings], bool] = _never
     skips_on_device: Callable[[Settings], bool] = _never
+    waits_per_weight: Callable[[Settings], bool] = _never
     effective_rate: EffectiveRate | None = None
     chooses_rate: Callable[[Settings], bool] | None = None
     saves_memory: bool = False

@@ -64,14 +64,25 @@ class Variant(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """A condition on another field of the same section (or, with a dot, of the whole config)."""
+    """A condition on another field of the same section (or, with a dot, of the whole config).
+
+    The other field has one of some values, or with `is_set` any other than 0 and empty. `otherwise` is a condition that
+    may hold in its place.
+    """
 
     path: str
-    is_any_of: tuple[object, ...]
+    is_any_of: tuple[object, ...] = ()
+    is_set: bool = False
+    otherwise: When | None = None
 
     def holds(self, value: object) -> bool:
         """Return whether the other field's value, or the variant selected there, makes this field relevant."""
-        return getattr(value, "name", value) in self.is_any_of
+        return bool(value) if self.is_set else getattr(value, "name", value) in self.is_any_of
+
+    @property
+    def alternatives(self) -> tuple[When, ...]:
+        """The conditions of which one must hold: this one, and those in its place."""
+        return (self, *(self.otherwise.alternatives if self.otherwise else ()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,10 @@ def condition_path(record: FieldRecord, condition: When) -> str:
 def is_relevant(tree: Section, record: FieldRecord) -> bool:
     """Return whether the field's condition holds; a field without one is always relevant."""
     condition = record.setting.applies_when
-    if condition is None:
-        return True
+    return condition is None or any(_holds(tree, record, one) for one in condition.alternatives)
+
+
+def _holds(tree: Section, record: FieldRecord, condition: When) -> bool:
     try:
         return condition.holds(get_path(tree, condition_path(record, condition)))
     except KeyError:

@@ -77,16 +77,26 @@ def test_every_layer_has_its_strength(model: str, form: str, source: str, tmp_pa
 
 def test_tucker_is_folded_and_dora_has_its_magnitudes(tmp_path: Path) -> None:
     configs = tiny_configs("sd1")
-    loras = lora_layers("sd1", configs, takes=lambda part, path: part == "unet")
+    loras = lora_layers("sd1", configs)
     for layers in (with_tucker(loras), with_dora(loras)):
         metadata = {CONFIGS_KEY: json.dumps(configs)}
         save_file(tensors_in(FORMS["kohya, lora_te"], layers, configs), tmp_path / "a.safetensors", metadata)
         assert main(["convert", "a.safetensors", "p.safetensors", "--to", "peft", "--overwrite"]) == 0
         pipe = pipeline("sd1", configs)
         pipe.load_lora_weights(tmp_path, weight_name="p.safetensors")
-        found = loaded_changes(pipe, "unet")
-        for layer in layers:
-            torch.testing.assert_close(found[layer.path], change_of(layer), rtol=0, atol=1e-5)
-            if (scale := layer.factors.get(DORA_SCALE)) is not None:
-                [magnitudes] = pipe.unet.get_submodule(layer.path).lora_magnitude_vector.values()
-                assert torch.equal(magnitudes.weight.flatten(), scale.flatten())
+        for part in ("unet", "text_encoder"):
+            found, theirs = loaded_changes(pipe, part), loaded_magnitudes(pipe, part)
+            for layer in (x for x in layers if x.part == part):
+                torch.testing.assert_close(found[layer.path], change_of(layer), rtol=0, atol=1e-5)
+                if (scale := layer.factors.get(DORA_SCALE)) is not None:
+                    assert torch.equal(theirs[layer.path].flatten(), scale.flatten())
+
+
+def loaded_magnitudes(pipe: Any, part: str) -> dict[str, torch.Tensor]:
+    """DoRA's magnitudes of each LoRA layer of a part."""
+    found = {}
+    for name, layer in getattr(pipe, part).named_modules():
+        if hasattr(layer, "lora_magnitude_vector") and len(layer.lora_magnitude_vector):
+            [magnitudes] = layer.lora_magnitude_vector.values()
+            found[file_path(part, name)] = magnitudes.weight.detach()
+    return found

@@ -10,7 +10,7 @@ import torch
 from peft.tuners.lora import LoraLayer
 from safetensors.torch import save_file
 
-from modules.adapters.lokr_layers import LokrAdapter
+from modules.adapters.delta_adapter import DeltaAdapter
 from modules.families.parts.lora_names import file_path
 from modules.families.protocol import ModelFamily
 from modules.formats.adapter_layers import AdapterLayer
@@ -94,7 +94,7 @@ def test_lokr_of_every_form_is_put_on_a_model(form: str, tiny_sd: Path, tmp_path
     layers = of_kind(lora_layers("sd1", configs, takes=lambda part, path: part == "unet"), "lokr")
     save_file(tensors_in(FORMS[form], layers, configs), tmp_path / "l.safetensors")
     [adapter] = put_adapter_on(family, tmp_path / "l.safetensors")
-    assert isinstance(adapter, LokrAdapter)
+    assert isinstance(adapter, DeltaAdapter)
     assert {layer.path for layer in layers} == adapter.deltas.keys()
 
 

@@ -121,6 +121,8 @@ def in_force(config: Config, record: FieldRecord) -> Config:
     path = condition_path(record, condition)
     if (waited_for := next((r for r in records_of(Config) if r.path == path), None)) is not None:
         config = in_force(config, waited_for)
+    if condition.is_set:
+        return with_value(config, path, 1) if isinstance(get_path(config, path), int | float) else config
     return with_value(config, path, condition.is_any_of[-1])
 
 
@@ -167,10 +169,6 @@ EXACT = {
     ("training.fallback_train_dtype", "bfloat16"),  # SD's VAE does not overflow; see test_loading
     ("training.attention", "sdpa_flash"),  # what PyTorch chooses on a CPU
     ("training.schedule", "constant"),
-    # Functions of the step alone: test_schedules.
-    *(("training.schedule", name) for name in ("polynomial", "inverse_sqrt", "wsd", "points")),
-    *(("training.schedule.between", name) for name in ("smooth", "hold")),
-    *(("training.schedule.decay_shape", name) for name in ("cosine", "sqrt")),
     ("model.prediction_type", "epsilon"),  # what the model says of itself
     ("model.zero_terminal_snr", "off"),  # as above
     *(("embeddings.dtype", dtype) for dtype in ("bfloat16", "float16")),  # there are no embeddings, which are refused
@@ -256,7 +254,11 @@ ALONE = {
     # AlignProp refuses them.
     *(("reward.models.0.kind", name) for name, spec in REWARDS.items() if not spec.is_differentiable),
 }
-ELSEWHERE = {
+ELSEWHERE: set[str | tuple[str, str]] = {  # fields, and single choices
+    # Functions of the step alone: test_schedules.
+    *(("training.schedule", name) for name in ("polynomial", "inverse_sqrt", "wsd", "points")),
+    "training.schedule.between",
+    "training.schedule.decay_shape",
     "training.loss.scaler",  # the batch here has one image: see test_losses
     "training.learning_rate_scaler",  # as above
     "training.noise.distribution",  # each is drawn in test_timesteps, one in a run of test_noise_settings
@@ -320,7 +322,7 @@ def silent_choices(choices: Iterable[tuple[Config, FieldRecord, str]]) -> list[t
     silent = []
     for seen_in, record, value in choices:
         before = in_force(seen_in, record)
-        is_exact = (record.path, value) in EXACT or record.path in ELSEWHERE
+        is_exact = (record.path, value) in EXACT or not ELSEWHERE.isdisjoint({record.path, (record.path, value)})
         if is_not_yet(record, value) or is_chosen(before, record, value) or is_exact:
             continue  # what is not there yet: test_what_is_not_there_yet_is_named
         changed = with_choice(before, record, value)
@@ -353,7 +355,7 @@ def test_what_is_not_there_yet_is_named(base: Config) -> None:
             found = [p.severity for p in problems_of(config) if p.path == record.path]
             assert expected in found, record.path
             named.add(record.path)
-    assert {"training.optimizer", "training.optimizer.fused_back_pass"} <= named
+    assert "multi_gpu.enabled" in named
 
 
 def another_value(config: Config, record: FieldRecord) -> Any:

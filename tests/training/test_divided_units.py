@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from modules.optim.build import build_optimizer
-from modules.optim.master_weights import Rounding
 from modules.optim.optimizers.adamw import AdamW
 from modules.optim.optimizers.sgd import Sgd
 from modules.optim.param_groups import (
@@ -20,7 +19,8 @@ from modules.optim.param_groups import (
     optimizer_groups,
     optimizer_state,
 )
-from modules.optim.sliced_step import holding
+from modules.optim.updates.master_weights import Rounding
+from modules.optim.updates.sliced_step import holding
 from trainer.methods.protocol import StepLoss
 from trainer.step.stepper import Stepper
 

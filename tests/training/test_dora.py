@@ -13,9 +13,10 @@ from torch import nn
 from torch.nn import functional
 
 from modules.adapters.changes import weight_change
+from modules.adapters.delta_adapter import DeltaAdapter
 from modules.adapters.kept_layers import attach_kept
 from modules.adapters.lokr import LOKR, Lokr
-from modules.adapters.lokr_layers import LOKR_KIND, LokrAdapter
+from modules.adapters.lokr_layers import LOKR_KIND
 from modules.adapters.lora import LORA, Lora
 from modules.adapters.lora_layers import LORA_KIND, LoraAdapter
 from modules.config.rules import problems_of
@@ -37,7 +38,7 @@ KINDS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "pissa": (LORA_KIND, Lora, {"rank": 4, "alpha": 3.0, "init": "pissa"}),
     "lokr": (LOKR_KIND, Lokr, {"rank": 2, "alpha": 3.0}),
 }
-Any_ = LoraAdapter | LokrAdapter
+Any_ = LoraAdapter | DeltaAdapter
 
 
 def block() -> nn.ModuleDict:

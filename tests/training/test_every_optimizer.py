@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import bitsandbytes
+import prodigyplus
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from modules.optim.build import build_optimizer
-from modules.optim.master_weights import Rounding
 from modules.optim.optimizers.adafactor import Adafactor
 from modules.optim.optimizers.adagrad import Adagrad
 from modules.optim.optimizers.adam import Adam
 from modules.optim.optimizers.adamw import AdamW
+from modules.optim.optimizers.aida import Aida
 from modules.optim.optimizers.lamb import Lamb
 from modules.optim.optimizers.lars import Lars
 from modules.optim.optimizers.prodigy_plus_schedule_free import ProdigyPlusScheduleFree
@@ -33,7 +36,8 @@ from modules.optim.param_groups import (
     restore_optimizer_state,
 )
 from modules.optim.registry import OPTIMIZERS, optimizer_spec
-from modules.optim.spec import PLAIN_RATES, OptimizerSettings, is_fused
+from modules.optim.spec import DARKROOM, PLAIN_RATES, OptimizerSettings, is_fused
+from modules.optim.updates.master_weights import Rounding
 from modules.settings.edit import get_path
 from modules.settings.field import FieldRecord, records_of
 from modules.system.seeds import derive_seed
@@ -45,6 +49,7 @@ SHAPES = {
     "a": {"matrix": (40, 12), "kernel": (4, 3, 3, 3), "bias": (12,)},
     "b": {"matrix": (6, 5), "bias": (5,)},
 }
+WITH_RATIO = ("matrix", "kernel")
 NUM_SMALL = 256  # the matrix of part a has 8-bit state, everything else 32-bit state
 
 
@@ -70,6 +75,7 @@ WITH_MORE_STATE = [
     Adam(fused=False),
     Adafactor(beta1=0.9),
     Adafactor(scale_parameter=True),
+    Aida(adanorm=True),
     ProdigyPlusScheduleFree(use_schedulefree=False),
     ProdigyPlusScheduleFree(split_groups=False),
     ProdigyPlusScheduleFree(split_groups_mean=True, use_speed=True, factored=False),
@@ -96,7 +102,11 @@ class Toy:
         rate: float | None = None,
         scale: float = 1.0,
         rate_factor: Callable[[int], float] = lambda step: 1.0,
+        rate_ratio: float = 1.0,
+        loss_scale: float | None = None,
+        clip_grad_norm: float | None = None,
     ) -> None:
+        """With a `rate_ratio`, as of LoRA+, for some weights of each part, every part is several parameter groups."""
         generator = torch.Generator().manual_seed(0)
         dtype = torch.float32 if rounding is None else torch.bfloat16
         self.spec = optimizer_spec(settings)
@@ -106,19 +116,23 @@ class Toy:
             TrainGroup(part, {f"{part}.{n}": self._weight(s, generator, dtype, scale) for n, s in shapes.items()}, rate)
             for part, shapes in SHAPES.items()
         ]
+        for group in self.groups if rate_ratio != 1.0 else ():
+            group.rate_ratios = {n: rate_ratio for n in group.parameters if n.endswith(WITH_RATIO)}
         if rounding is not None:
             for group in self.groups:
                 group.master_weight(rounding)
         self.stepper = Stepper(
             self.groups,
             build_optimizer(self.groups, settings),
-            scaler=torch.amp.GradScaler("cpu", enabled=False),
-            clip_grad_norm=None,
+            scaler=torch.amp.GradScaler("cpu", enabled=loss_scale is not None, init_scale=loss_scale or 1.0),
+            clip_grad_norm=clip_grad_norm,
             rate_factor=rate_factor,
             ema=None,
             rounding_generators=lambda step, name: torch.Generator().manual_seed(derive_seed(step, name)),
             is_fused=is_fused(settings),
+            effective_rate=self.spec.effective_rate,
         )
+        self.effective_rates: Mapping[str, float] = {}
 
     @staticmethod
     def _weight(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype, scale: float) -> nn.Parameter:
@@ -141,10 +155,45 @@ class Toy:
             self.stepper.begin(step)
             loss = torch.stack(losses).sum() * loss_factor
             self.stepper.backward(StepLoss(loss, num_samples=1, group_samples=1, is_last_micro_batch=True))
-            assert self.stepper.finish(step).was_skipped == math.isnan(loss_factor)
+            outcome = self.stepper.finish(step)
+            assert outcome.was_skipped == math.isnan(loss_factor)
+            self.effective_rates = outcome.effective_rates
+
+    def resumed(self, settings: OptimizerSettings, **options: Any) -> Toy:
+        """Return another toy that continues with a backup of this one, whose frozen parts are frozen there, too."""
+        other = Toy(settings, **options)
+        tensors, values = optimizer_state(self.optimizer, moved_parameters(self.groups))
+        values = json.loads(json.dumps(values))  # as a backup has them
+        with torch.no_grad():
+            for name, parameter in kept_parameters(other.groups).items():
+                parameter.copy_(kept_parameters(self.groups)[name])
+        restore_optimizer_state(
+            other.optimizer, moved_parameters(other.groups), {k: v.clone() for k, v in tensors.items()}, values
+        )
+        for group, own in zip(other.groups, self.groups, strict=True):
+            if not own.is_training:
+                freeze(group, other.optimizer)
+        return other
 
     def values(self) -> dict[str, torch.Tensor]:
         return {n: p.detach().clone() for n, p in kept_parameters(self.groups).items()}
+
+
+class Reads(TorchDispatchMode):
+    """Counts how often the host reads a value of a tensor, except for those at given addresses."""
+
+    def __init__(self, ignored: set[int]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch does not type it
+        self.count = 0
+        self._ignored = ignored
+
+    def add(self) -> None:
+        self.count += 1
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        reads = func.overloadpacket in (torch.ops.aten._local_scalar_dense, torch.ops.aten.is_nonzero)
+        self.count += reads and args[0].data_ptr() not in self._ignored
+        return func(*args, **(kwargs or {}))
 
 
 def changed(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> set[str]:
@@ -158,15 +207,13 @@ def test_weights_move_and_a_resumed_run_ends_the_same_to_the_bit(
 ) -> None:
     if rounding and optimizer_spec(settings).finds_its_rate:  # its first rate, 1e-6, is too small for 16 bits
         settings = settings.model_copy(update={"d0": 0.1})
-    toy, other = Toy(settings, rounding=rounding), Toy(settings, rounding=rounding)
+    options: dict[str, Any] = {"rounding": rounding}
+    if not optimizer_spec(settings).has_one_rate:
+        options["rate_ratio"] = 2.0
+    toy = Toy(settings, **options)
     start = toy.values()
     toy.take(range(3))
-    tensors, values = optimizer_state(toy.optimizer, moved_parameters(toy.groups))
-    tensors, values = {k: v.clone() for k, v in tensors.items()}, json.loads(json.dumps(values))  # as a backup has them
-    with torch.no_grad():
-        for name, parameter in kept_parameters(other.groups).items():
-            parameter.copy_(kept_parameters(toy.groups)[name])
-    restore_optimizer_state(other.optimizer, moved_parameters(other.groups), tensors, values)
+    other = toy.resumed(settings, **options)
     toy.take(range(3, 6))
     other.take(range(3, 6))
     assert changed(start, toy.values()) == set(start)
@@ -188,8 +235,70 @@ def test_the_record_has_the_size_of_the_state_and_its_facts(settings: OptimizerS
     assert measured == {n: toy.spec.state_bytes(settings, tuple(w.shape)) for n, w in weights.items()}
     assert all(key in toy.optimizer.param_groups[0] for key in toy.spec.group_state) or settings not in DEFAULTS
     assert not toy.spec.has_evaluation_mode(settings) or callable(getattr(toy.optimizer, "eval", None))
+    if toy.spec.finds_its_rate or toy.spec.has_evaluation_mode(settings):
+        assert toy.effective_rates.keys() == SHAPES.keys()
+        assert all(math.isfinite(rate) and rate > 0 for rate in toy.effective_rates.values())
+    made_by = next(c.__module__.partition(".")[0] for c in type(toy.optimizer).__mro__ if "modules" not in c.__module__)
+    is_own = type(toy.optimizer).__module__.startswith("modules") and made_by == "torch"
+    packages = {p.name for p in toy.spec.packages_of(settings)}
+    named = {toy.spec.library or toy.spec.factory.partition(".")[0].partition(":")[0], *packages}
+    assert (made_by in named) or (is_own and DARKROOM in named), (made_by, named)
     assert not (toy.spec.can_fuse and toy.spec.steps_at_once), "a fused step is handed each weight alone"
     assert not (toy.spec.group_state and not toy.spec.steps_at_once), "a step of some weights would change it for all"
+
+
+@every
+def test_the_step_waits_for_the_device_as_often_as_the_record_says(
+    settings: OptimizerSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a fused backward pass, too, where there is one. A count of steps is on the CPU: reading it is no wait."""
+    spec = optimizer_spec(settings)
+    toy = Toy(settings.model_copy(update={"fused_back_pass": True}) if spec.can_fuse else settings)
+    toy.take(range(2))
+    counts = {s["step"].data_ptr() for s in toy.optimizer.state.values() if isinstance(s.get("step"), torch.Tensor)}
+    with Reads(counts) as reads:
+        monkeypatch.setattr(bitsandbytes.optim.optimizer, "sync_gpu", lambda _: reads.add())
+        toy.take([2])
+    num_weights = len(named_parameters(toy.groups))
+    if spec.waits_per_weight(settings):
+        assert reads.count >= num_weights
+    else:
+        assert reads.count == 0 or (reads.count < num_weights and not spec.can_fuse)
+
+
+@pytest.mark.parametrize("settings", [s for s in DEFAULTS if not optimizer_spec(s).has_one_rate], ids=case)
+def test_weights_with_a_ratio_take_larger_steps_and_a_resumed_run_has_another_weight_decay(
+    settings: OptimizerSettings,
+) -> None:
+    if optimizer_spec(settings).finds_its_rate:
+        settings = settings.model_copy(update={"d0": 1e-3})
+    one, other = Toy(settings, rate_ratio=1.0), Toy(settings, rate_ratio=2.0)
+    start = one.values()
+    num_steps = 2 if settings.name.startswith("adopt") else 1  # its first step moves nothing
+    for toy in (one, other):
+        toy.take(range(num_steps))
+    for name, value in start.items():
+        distances = [float((toy.values()[name].double() - value.double()).norm()) for toy in (one, other)]
+        assert distances[1] == pytest.approx(distances[0] * (2.0 if name.endswith(WITH_RATIO) else 1.0), rel=0.01), name
+    if "weight_decay" not in type(settings).model_fields:
+        return
+    decays = [other.resumed(settings.model_copy(update={"weight_decay": d}), rate_ratio=2.0) for d in (0.0, 0.5)]
+    for toy in decays:
+        toy.take([num_steps])
+    expected = {n for n in start if n.endswith(WITH_RATIO) or not optimizer_spec(settings).options_of}
+    assert changed(decays[0].values(), decays[1].values()) == expected
+
+
+@every_default
+def test_a_scaled_loss_ends_the_same_and_a_step_that_overflows_leaves_no_trace(settings: OptimizerSettings) -> None:
+    """With float16, and with clipped gradients; of several groups of a part each gradient is unscaled once."""
+    ratio = 1.0 if optimizer_spec(settings).has_one_rate else 2.0
+    plain, scaled = (Toy(settings, rate_ratio=ratio, loss_scale=s, clip_grad_norm=0.5) for s in (None, 256.0))
+    plain.take(range(3))
+    scaled.take(range(2))
+    scaled.take([2], loss_factor=math.nan)
+    scaled.take([2])
+    assert changed(plain.values(), scaled.values()) == set()
 
 
 @every_default
@@ -233,6 +342,10 @@ def test_a_frozen_part_holds_no_state_and_a_part_without_gradients_does_not_move
     freeze(toy.groups[0], toy.optimizer)
     before = toy.values()
     toy.take(range(4, 6))
+    other = toy.resumed(settings)
+    for continued in (toy, other):
+        continued.take(range(6, 8))
+    assert changed(toy.values(), other.values()) == set()
     assert changed(before, toy.values()) == {n for n in before if n.startswith("b.")}
     assert {id(p) for p in toy.optimizer.state} <= {id(p) for p in toy.groups[1].parameters.values()}
 
@@ -273,6 +386,18 @@ def test_a_fused_backward_pass_ends_the_same_and_a_broken_step_leaves_no_trace(
     fused.take([2], loss_factor=math.nan)
     fused.take([2])
     assert changed(plain.values(), fused.values()) == set()
+
+
+def test_the_sums_of_prodigy_plus_are_on_the_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the first weight is offloaded: sums on the CPU cannot add numbers of an accelerator ("meta" here)."""
+    settings = ProdigyPlusScheduleFree()
+    toy = Toy(settings)
+    monkeypatch.setattr(prodigyplus.ProdigyPlusScheduleFree, "step", lambda *_: None)
+    group = toy.optimizer.param_groups[0]
+    group["params"][1] = nn.Parameter(group["params"][1].to("meta"))
+    toy.optimizer.step()
+    sums = toy.optimizer.get_running_values_for_group(group)  # type: ignore[attr-defined]
+    assert [s.device.type for s in sums] == ["meta", "meta"]
 
 
 # -- every field

@@ -18,16 +18,15 @@ from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.optim.build import build_optimizer
 from modules.optim.ema import Ema
-from modules.optim.fused_backward import FusedBackward
-from modules.optim.master_weights import Rounding
 from modules.optim.optimizers.adafactor import Adafactor
 from modules.optim.optimizers.adamw import AdamW
-from modules.optim.optimizers.adamw_8bit import AdamW8bit
 from modules.optim.optimizers.lion import Lion
 from modules.optim.optimizers.sgd import Sgd
 from modules.optim.param_groups import TrainGroup, freeze, kept_parameters, named_parameters
-from modules.optim.sliced_step import SlicedStep, gradient_holders
 from modules.optim.spec import OptimizerSettings
+from modules.optim.updates.fused_backward import FusedBackward
+from modules.optim.updates.master_weights import Rounding
+from modules.optim.updates.sliced_step import SlicedStep, gradient_holders
 from modules.system.devices import CPU
 from tests.builders.configs import laid_over, small_config
 from tests.builders.matrix import matrix
@@ -274,7 +273,7 @@ class Reads(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("settings", [AdamW(), Adafactor(), Lion(), Sgd(), AdamW8bit()], ids=lambda s: s.name)
+@pytest.mark.parametrize("settings", [AdamW(), Adafactor(), Lion(), Sgd()], ids=lambda s: s.name)
 def test_the_host_waits_for_no_gradient(settings: OptimizerSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     toy = Toy(rounding="stochastic", settings=settings)
     lists: list[int] = []

@@ -9,8 +9,9 @@ import torch
 from peft import LoKrConfig, inject_adapter_in_model
 from torch import nn
 
+from modules.adapters.delta_adapter import DeltaAdapter
 from modules.adapters.lokr import Lokr
-from modules.adapters.lokr_layers import LOKR_KIND, LokrAdapter
+from modules.adapters.lokr_layers import LOKR_KIND
 
 FORMS: dict[str, dict[str, Any]] = {
     "low rank": {"rank": 2, "alpha": 3.0},
@@ -32,7 +33,7 @@ def inputs(layer: str) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(2))
 
 
-def attached(module: nn.Module, *, zeros: bool = False, **settings: Any) -> LokrAdapter:
+def attached(module: nn.Module, *, zeros: bool = False, **settings: Any) -> DeltaAdapter:
     adapter = LOKR_KIND.attach("unet", module, LAYERS, Lokr(**settings), seed=1)
     generator = torch.Generator().manual_seed(3)
     for parameter in adapter.parameters().values():
@@ -41,9 +42,9 @@ def attached(module: nn.Module, *, zeros: bool = False, **settings: Any) -> Lokr
     return adapter
 
 
-def delta_of(adapter: LokrAdapter, layer: str, shape: torch.Size) -> torch.Tensor:
+def delta_of(adapter: DeltaAdapter, layer: str, shape: torch.Size) -> torch.Tensor:
     """What LyCORIS adds to a weight: the five lines of its formula."""
-    w = {n.removeprefix("lokr_"): p for n, p in adapter.deltas[layer].named_parameters()}
+    w = {n.removeprefix("lokr_"): p for n, p in adapter.deltas[layer].factors().items()}
     w1 = w["w1"] if "w1" in w else w["w1_a"] @ w["w1_b"]
     w2 = torch.einsum("ijkl,ip,jr->prkl", w["t2"], w["w2_a"], w["w2_b"]) if "t2" in w else w.get("w2")
     w2 = w["w2_a"] @ w["w2_b"] if w2 is None else w2
@@ -92,6 +93,6 @@ def test_pefts_layer_with_the_same_factors_gives_the_same(form: str, layer: str)
         decompose_factor=settings.factor, use_effective_conv2d=settings.use_tucker,
     )  # fmt: skip
     inject_adapter_in_model(config, theirs)
-    for name, factor in adapter.deltas[layer].named_parameters():
+    for name, factor in adapter.deltas[layer].factors().items():
         getattr(theirs[layer], name)["default"].data = factor.detach().clone()
     torch.testing.assert_close(module[layer](inputs(layer)), theirs[layer](inputs(layer)), rtol=1e-4, atol=1e-5)

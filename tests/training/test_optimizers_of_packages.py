@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from modules.optim.build import build_optimizer
-from modules.optim.master_weights import Rounding
 from modules.optim.optimizers.adabelief import AdaBelief
 from modules.optim.optimizers.adamuon_adv import AdaMuonAdv
 from modules.optim.optimizers.adamw_adv import AdamWAdv
@@ -41,9 +40,10 @@ from modules.optim.param_groups import (
     restore_optimizer_state,
 )
 from modules.optim.registry import optimizer_spec
-from modules.optim.sliced_step import SlicedStep
 from modules.optim.spec import OptimizerSettings
 from modules.optim.terms.muon import AuxiliaryAdam
+from modules.optim.updates.master_weights import Rounding
+from modules.optim.updates.sliced_step import SlicedStep
 from modules.settings.field import records_of
 from modules.system.errors import DarkroomError
 from modules.system.seeds import derive_seed

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from modules.optim import sliced_step
 from modules.optim.build import build_optimizer
-from modules.optim.master_weights import Rounding
 from modules.optim.optimizers.prodigy import Prodigy
 from modules.optim.param_groups import TrainGroup, freeze, kept_parameters
+from modules.optim.updates import sliced_step
+from modules.optim.updates.master_weights import Rounding
 from modules.system.seeds import derive_seed
 from tests.builders.configs import small_config
 from tests.builders.runs import assert_equal_tensors, run

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from modules.optim import sliced_step as moving
 from modules.optim.build import build_optimizer
-from modules.optim.master_weights import MasterWeight, Rounding
 from modules.optim.optimizers.adafactor import Adafactor
 from modules.optim.optimizers.adamw import AdamW
 from modules.optim.optimizers.prodigy import Prodigy
 from modules.optim.param_groups import TrainGroup, kept_parameters, optimizer_groups
 from modules.optim.spec import OptimizerSettings
+from modules.optim.updates import sliced_step as moving
+from modules.optim.updates.master_weights import MasterWeight, Rounding
 from modules.system.seeds import derive_seed
 from tests.builders.live_bytes import LiveBytes
 from trainer.methods.protocol import StepLoss

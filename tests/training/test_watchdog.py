@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from modules.optim.build import build_optimizer
-from modules.optim.master_weights import Rounding
 from modules.optim.optimizers.adamw import AdamW
 from modules.optim.param_groups import TrainGroup, freeze
+from modules.optim.updates.master_weights import Rounding
 from modules.system.errors import DarkroomError
 from tests.builders.configs import small_config
 from tests.builders.runs import run

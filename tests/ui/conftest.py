@@ -91,9 +91,10 @@ class Window:
             assert time.monotonic() < deadline, f"timed out waiting for {what or condition}"
 
     def settle(self) -> None:
-        """Run the window until nothing is left to build or draw."""
+        """Run the window until nothing is left to build, check or draw."""
+        context = self.app.context
         self.app.root.update()
-        self.wait_until(lambda: self.app.context.pump.is_idle, "an idle pump")
+        self.wait_until(lambda: context.pump.is_idle and context.field_problems.is_current, "an idle pump")
         self.app.root.update()
 
     def open_page(self, key: str) -> object:

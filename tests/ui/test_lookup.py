@@ -19,7 +19,7 @@ def test_all_words_must_match_and_places_count() -> None:
     assert next(m.path for m in find_fields(Config(), "text encoder train")) == "parts.text_encoder.train"
     assert find_fields(Config(), "no such thing at all") == []
     beta, *_ = find_fields(Config(), "BETA 1")
-    assert (beta.path, beta.place) == ("training.optimizer.beta1", "Training › Learning")
+    assert (beta.path, beta.place) == ("training.optimizer.beta1", "Training › Optimizer")
 
 
 def test_the_adapter_and_validation_are_found_on_their_own_pages() -> None:

@@ -55,7 +55,7 @@ def test_no_record_for_a_missing_field(path: str) -> None:
 def test_groups_keep_the_order_of_declaration_and_join_equal_headings() -> None:
     groups = groups_of(Config(), ("training", "adapter"))
     titles = [g.title for g in groups]
-    known = ("Training target", "Length", "Learning", "Loss", "EMA", "Adapter")
+    known = ("Training target", "Length", "Learning rate", "Optimizer", "Loss", "EMA", "Adapter")
     assert [t for t in titles if t in known] == list(known)
     assert len(set(titles)) == len(titles)
     length = next(g for g in groups if g.title == "Length")

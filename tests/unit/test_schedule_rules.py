@@ -53,6 +53,25 @@ def test_what_suits(optimizer: dict[str, Any], schedule: dict[str, Any]) -> None
     assert found(optimizer, schedule) == []
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "mode", "is_reported"),
+    [
+        ({"name": "schedule_free_adamw"}, "train_device", True),
+        ({"name": "prodigy_plus_schedule_free"}, "temp_device", True),
+        ({"name": "prodigy_plus_schedule_free", "use_schedulefree": False}, "train_device", False),
+        ({"name": "schedule_free_adamw"}, "off", False),
+        ({"name": "adamw"}, "train_device", False),
+    ],
+)
+def test_ema_takes_the_place_of_the_optimizers_own_average(
+    optimizer: dict[str, Any], mode: str, is_reported: bool
+) -> None:
+    training = {"optimizer": optimizer, "ema": {"mode": mode}}
+    problems = [p for p in problems_of(Config.model_validate({"training": training})) if p.path == "training.ema.mode"]
+    assert [p.severity for p in problems] == ["warning"] * is_reported
+    assert all("in place of the optimizer's" in p.message and p.advice for p in problems)
+
+
 def test_a_rate_that_the_optimizer_ignores_is_not_implausible() -> None:
     training = {"optimizer": RELATIVE, "schedule": "adafactor", "learning_rate": 5.0}
     assert not [p for p in problems_of(Config.model_validate({"training": training})) if "rate" in p.path]

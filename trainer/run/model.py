@@ -1,4 +1,4 @@
-"""Loading the model of a run: its parts, its trained parameters, their devices, and how they save memory."""
+"""Loading the model of a run: its parts, their devices, and how they save memory; `attach` adds what is trained."""
 
 from __future__ import annotations
 
@@ -10,14 +10,9 @@ from typing import cast
 
 import torch
 
-from modules.adapters.kept_layers import attach_kept, kept_fingerprint
-from modules.adapters.protocol import Adapter, kind_of
-from modules.adapters.ranks import require_used_ranks
-from modules.adapters.registry import ADAPTERS
-from modules.adapters.settings import AdapterSettings, adapter_layers
-from modules.adapters.start import Start, divided, read_content, write_content
-from modules.adapters.stored import read_adapter
-from modules.adapters.targets import target_layers
+from modules.adapters.kept_layers import kept_fingerprint
+from modules.adapters.protocol import Adapter
+from modules.adapters.start import Start
 from modules.config.method_facts import copies_originals, rate_factor_of
 from modules.config.schema import Config
 from modules.config.sections.model import Model
@@ -34,21 +29,16 @@ from modules.memory.compiled_blocks import Compilation
 from modules.memory.frozen_copy import FrozenCopy
 from modules.memory.placement import Placement
 from modules.optim.param_groups import TrainGroup
-from modules.settings.layer_filter import LayerFilter, taken_layers
 from modules.system.dtypes import dtype_of
-from modules.system.errors import DarkroomError
-from modules.system.paths import from_root
 from modules.system.secrets import hub_access
 from modules.system.secrets_file import load_secrets
-from modules.system.seeds import derive_seed
 from trainer import phases
 from trainer.data.caching import EncoderIdentities
+from trainer.run.attach import PartOf, attach_adapters, rate_ratios, start_of, train_whole_parts, unit_of
 from trainer.run.machine import Machine
 from trainer.run.placement import originals_of, placement_of
 from trainer.run.words import attach_words, fixed_words_identity, word_units
 from trainer.step.precision import Precision
-
-PartOf = Callable[[str], PartSettings]
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +153,7 @@ def load_model(
     for part in family.parts.values():
         part.module.eval()  # trained parts enter training mode below, and leave it when their training stops
     facts = phases.phase_facts(config)
-    start = _start(config, family, start_copy) if config.training.trains == "adapter" else None
+    start = start_of(config, family, start_copy) if config.training.trains == "adapter" else None
     # Before adapters are attached and parts move: the identity of the encoders is that of their own weights.
     identities = _identities(family, facts, machine.precision, start)
     prepare_parts(family, machine.precision)
@@ -174,13 +164,13 @@ def load_model(
     adapters: list[Adapter] = []
     parameters: Mapping[str, dict[str, torch.nn.Parameter]] = {}
     if config.training.trains == "full":
-        parameters = _whole_parts(family, config.part, filtered_layers(config.training))
+        parameters = train_whole_parts(family, config.part, filtered_layers(config.training))
     elif config.training.trains == "adapter":
-        adapters = _attach(family, config.adapter, config.part, start, run_seed=config.general.seed)
+        adapters = attach_adapters(family, config.adapter, config.part, start, run_seed=config.general.seed)
         parameters = {adapter.part: adapter.parameters() for adapter in adapters}
     rate, factor = config.training.learning_rate, rate_factor_of(config)
     groups = [
-        _unit(family.parts[name], p, config.part(name), rate, factor, _ratios(config, p))
+        unit_of(family.parts[name], p, config.part(name), rate, factor, rate_ratios(config, p))
         for name, p in parameters.items()
     ] + word_units(config, words)
     family.set_memory(
@@ -203,7 +193,7 @@ def encoder_identities(config: Config, machine: Machine) -> EncoderIdentities:
     family = load_family(
         config.model, config.part, without_weights=others, fallback_dtype=config.training.fallback_train_dtype
     )
-    start = _start(config, family, None) if config.training.trains == "adapter" else None
+    start = start_of(config, family, None) if config.training.trains == "adapter" else None
     identities = _identities(family, facts, machine.precision, start)
     words = attach_words(config, family, copies=None) if facts.has_text_cache else []
     return identities.with_words(fixed_words_identity(words))
@@ -220,121 +210,6 @@ def _memory_of(
         settings.offload_fraction,
         resident=frozenset(name.removeprefix(f"{part.name}.") for name in own),
         compilation=compilation if part.role == "denoiser" else None,
-    )
-
-
-def _start(config: Config, family: ModelFamily, start_copy: Path | None) -> Start | None:
-    """Return what the adapters of a run start from; None for new ones."""
-    settings = config.adapter
-    if not settings.start_from.strip():
-        return None
-    trainable = ADAPTERS[settings.name].trainable_with(settings)
-    assert trainable is not None  # only an adapter that is not supported yet has none
-    if start_copy is not None and start_copy.exists():
-        content = read_content(start_copy)
-    else:
-        modules = {name: part.module for name, part in family.parts.items()}
-        content = read_adapter(from_root(settings.start_from.strip()), family.lora_naming, modules)
-        if start_copy is not None:
-            write_content(start_copy, content)
-    targets = _targets(family, settings, config.part)
-    return divided(content, targets, trainable, keeps=settings.other_layers == "keep")
-
-
-def _targets(family: ModelFamily, settings: AdapterSettings, part_of: PartOf) -> dict[str, list[str]]:
-    """Return the layers of each trained part that get an adapter. Raises DarkroomError for a part without any."""
-    found = {}
-    for name, part in family.parts.items():
-        if not part.spec.trainable or not part_of(name).train:
-            continue
-        found[name] = target_layers(
-            part.module,
-            part.spec.role,
-            layers=adapter_layers(settings),
-            reaches=part.reaches,
-        )
-        if not found[name]:
-            raise DarkroomError(
-                f"{part.spec.label} is set to be trained, but none of its layers can be trained with these settings.",
-                advice="Lower clip skip, choose other layers, or switch off the training of this part.",
-            )
-    require_used_ranks(settings, ((part, path) for part, paths in found.items() for path in paths))
-    return found
-
-
-def _attach(
-    family: ModelFamily, settings: AdapterSettings, part_of: PartOf, start: Start | None, *, run_seed: int
-) -> list[Adapter]:
-    """Put what a run starts from and its adapters on the model, and return the adapters."""
-    kind = kind_of(ADAPTERS[settings.name])
-    adapters: list[Adapter] = []
-    if start is not None:
-        attach_kept({name: part.module for name, part in family.parts.items()}, start.kept, where=start.where)
-    for name, targets in (_targets(family, settings, part_of) if start is None else start.targets).items():
-        part = family.parts[name]
-        if not targets:
-            raise DarkroomError(
-                f"{part.spec.label} is set to be trained, but {start.where if start else ''} has a change of another "
-                "kind on each of its layers.",
-                advice='Choose "Leave out" under Other layers, other layers, or another adapter type.',
-            )
-        seed = derive_seed(run_seed, f"adapter {name}")
-        layers = start.trained[name] if start is not None else ()
-        where = start.where if start is not None else ""
-        adapters.append(kind.attach(name, part.module, targets, settings, seed=seed, start=layers, where=where))
-        part.module.train()
-    return adapters
-
-
-def _whole_parts(family: ModelFamily, part_of: PartOf, layers: LayerFilter) -> dict[str, dict[str, torch.nn.Parameter]]:
-    """Enable gradients on the trained weights of each trained part, and return them: those that a gradient can reach,
-    of the denoiser those of `layers`.
-    """
-    parameters = {}
-    for name, part in family.parts.items():
-        if part.spec.trainable and part_of(name).train:
-            own = part.module.state_dict().keys()  # without the rows of embeddings
-            paths = {n: n.rpartition(".")[0] for n, _ in part.module.named_parameters() if n in own}
-            trained = {path for path in paths.values() if part.reaches(path)}
-            if part.spec.role == "denoiser":
-                trained = set(taken_layers(layers, trained, page="Training"))
-            reached = {n: p for n, p in part.module.named_parameters() if paths.get(n) in trained}
-            for parameter in reached.values():
-                parameter.requires_grad_(True)
-            part.module.train()
-            parameters[name] = {f"{name}.{n}": p for n, p in reached.items()}
-    return parameters
-
-
-def _ratios(config: Config, parameters: Collection[str]) -> dict[str, float]:
-    """Return the ratios of the learning rates of an adapter's weights to that of their part, where they are not 1."""
-    if config.training.trains != "adapter":
-        return {}
-    return ADAPTERS[config.adapter.name].rate_ratios(config.adapter, parameters)
-
-
-def _unit(
-    part: Part,
-    parameters: dict[str, torch.nn.Parameter],
-    settings: PartSettings,
-    learning_rate: float,
-    factor: float,
-    rate_ratios: Mapping[str, float],
-) -> TrainGroup:
-    """Return the training unit of a part or its adapter, with the part's name and settings.
-
-    `factor` is that of the learning rate scaler.
-    """
-    own = settings.learning_rate
-    return TrainGroup(
-        part.spec.name,
-        parameters,
-        (learning_rate if own is None else own) * factor,
-        module=part.module,
-        part=part.spec.name,
-        label=part.spec.label,
-        stop_after=settings.stop_after,
-        rate_ratios=rate_ratios,
     )
 
 

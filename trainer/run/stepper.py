@@ -13,10 +13,10 @@ from modules.optim.build import build_optimizer
 from modules.optim.ema import Ema
 from modules.optim.kept_norms import KeptNorms
 from modules.optim.learning_rate import learning_rate_factor
-from modules.optim.max_norm import LoraWeights, NormLimit
 from modules.optim.param_groups import TrainGroup, kept_parameters, named_parameters
 from modules.optim.registry import optimizer_spec
 from modules.optim.spec import is_fused
+from modules.optim.updates.max_norm import LoraWeights, NormLimit
 from modules.system.seeds import derive_seed
 from trainer.run.machine import Machine
 from trainer.run.model import LoadedModel

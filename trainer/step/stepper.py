@@ -12,11 +12,11 @@ from torch import nn
 
 from modules.optim.effective_rates import effective_rates
 from modules.optim.ema import Ema
-from modules.optim.fused_backward import FusedBackward
-from modules.optim.master_weights import MasterWeight
 from modules.optim.param_groups import TrainGroup, rate_of
-from modules.optim.sliced_step import Generators, SlicedStep, holding, norm_of, slices, total_norm
 from modules.optim.spec import EffectiveRate
+from modules.optim.updates.fused_backward import FusedBackward
+from modules.optim.updates.master_weights import MasterWeight
+from modules.optim.updates.sliced_step import Generators, SlicedStep, holding, norm_of, slices, total_norm
 from trainer.methods.protocol import StepLoss
 from trainer.step.prior import require_no_reference
 from trainer.step.watchdog import Watchdog

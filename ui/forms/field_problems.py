@@ -1,23 +1,63 @@
-"""The problems of a variant's own fields while they are edited, such as a formula that cannot be read. No Tk."""
+"""What the rules find at each field while it is edited, such as a formula that cannot be read. No Tk."""
 
 from __future__ import annotations
 
+import logging
+
 from modules.config.schema import Config
-from modules.optim.registry import optimizer_spec
-from modules.optim.schedule_registry import SCHEDULES
+from modules.system.factories import load_factory
+from modules.system.problem import Problem
+from ui.forms.model import FormModel
+from ui.run.background import Job
+from ui.run.pump import Pump
+from ui.signal import Signal
+
+_log = logging.getLogger(__name__)
+_RULES = "modules.config.rules:problems_of"  # imported by the background thread: the window starts without them
 
 
-def field_problem(config: Config, path: str) -> str:
-    """Return the error that the record of an optimizer or a schedule finds at the field of a path; empty if none.
+class FieldProblems:
+    """The errors and warnings of the config by field, updated in the background after each edit."""
 
-    The rules report the same before a run; they are not imported here, because the window starts without them.
-    """
-    section, _, name = path.rpartition(".")
-    match section:
-        case "training.optimizer":
-            problems = optimizer_spec(config.training.optimizer).problems(config.training.optimizer)
-        case "training.schedule":
-            problems = SCHEDULES[config.training.schedule.name].problems(config.training.schedule)
-        case _:
-            return ""
-    return next((p.message for p in problems if p.path == name and p.severity == "error"), "")
+    def __init__(self, form: FormModel, pump: Pump) -> None:
+        self.changed: Signal[[]] = Signal()
+        self._form = form
+        self._pump = pump
+        self._by_path: dict[str, Problem] = {}
+        self._checked: Config | None = None
+        self._job: Job | None = None
+        form.changed.subscribe(lambda: pump.redraw_soon(self, self.check))
+
+    @property
+    def is_current(self) -> bool:
+        """Whether no check is under way."""
+        return self._job is None
+
+    def at(self, path: str) -> Problem | None:
+        """Return the first error of a field, or its first warning; None without any."""
+        return self._by_path.get(path)
+
+    def check(self) -> None:
+        """Apply the rules in the background, unless the config has been checked."""
+        config = self._form.config
+        if config is self._checked:
+            return
+        self._checked = config
+        if self._job is not None:
+            self._job.cancel()
+        self._job = self._pump.background.run(lambda: load_factory(_RULES)(config), self._keep, self._fail)
+
+    def _fail(self, error: Exception) -> None:
+        self._job = None
+        _log.error("The check of the settings failed", exc_info=error)
+
+    def _keep(self, found: list[Problem]) -> None:
+        self._job = None
+        first: dict[str, Problem] = {}
+        for severity in ("error", "warning"):
+            for problem in found:
+                if problem.severity == severity:
+                    first.setdefault(problem.path, problem)
+        if first != self._by_path:
+            self._by_path = first
+            self.changed()

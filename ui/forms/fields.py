@@ -11,15 +11,16 @@ from typing import get_args
 from modules.settings.every import Unit
 from modules.settings.field import FieldRecord
 from modules.system.paths import from_root
+from modules.system.problem import Problem
 from ui.context import Context
 from ui.documents import as_config_path
 from ui.forms.binding import Binding, ChoiceBinding, EveryBinding, FlagBinding, TextBinding
-from ui.forms.field_problems import field_problem
+from ui.forms.chooser import LONG_MENU, open_chooser
 from ui.forms.values import display
 from ui.forms.visibility import not_yet_words
 from ui.widgets.controls import Button, Choice, Switch
-from ui.widgets.entry import Entry
-from ui.widgets.panel import Panel, Text
+from ui.widgets.entry import Entry, hint_width
+from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.textarea import TextArea
 from ui.widgets.variables import FlagVar, TextVar
 
@@ -61,7 +62,7 @@ def tip_of(context: Context, record: FieldRecord) -> str:
     if record.allowed and not record.choices:
         lines.append(f"Range: {record.allowed}{f' {setting.unit}' if setting.unit else ''}")
     lines.append(f"Default: {display(record, record.default)}")
-    if context.form.differs(record.path):
+    if context.form.was_loaded(record.path) and context.form.differs(record.path):
         lines.append(f"As loaded: {display(record, context.form.loaded_value(record.path))}")
     if record.kind == "every" or setting.unit == "steps":
         lines.append(_A_STEP)
@@ -82,7 +83,7 @@ def _number(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
     variable = TextVar(master=frame)
     hint = record.setting.empty_means if record.optional else ""
     width = NUMBER_WIDTH + 60 if hint or record.kind in ("int_list", "resolutions") else NUMBER_WIDTH
-    entry = Entry(frame, context.theme, variable, width=width, placeholder=hint)
+    entry = Entry(frame, context.theme, variable, width=max(width, hint_width(context.theme, hint)), placeholder=hint)
     entry.pack(side="left")
     if record.setting.unit:
         Text(frame, context.theme, record.setting.unit, role="small", colour="muted", on="card").pack(
@@ -139,7 +140,7 @@ def _browse(context: Context, record: FieldRecord) -> None:
 
 def _text_area(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
     variable = TextVar(master=master)
-    area = TextArea(master, context.theme, variable)
+    area = TextArea(master, context.theme, variable, placeholder=record.setting.empty_means)
     binding = TextBinding(context.form, record, variable)
     return Control(area, binding, area.text.focus_set, area.mark_invalid)
 
@@ -153,6 +154,8 @@ def _switch(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
 def _choice(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
     variable = TextVar(master=master)
     choice = Choice(master, context.theme, variable, record.choices)
+    if len(record.choices) > LONG_MENU:
+        choice.open_instead = lambda: open_chooser(context, record, variable.set)
     binding = ChoiceBinding(context.form, record, variable, choice.set_choices)
     return Control(choice, binding, choice.focus_ring, _nothing)
 
@@ -199,12 +202,10 @@ class Row:
         self._mark = Panel(master, theme, "card", width=theme.px(3))
         self._label = Text(master, theme, record.label, colour="label", on="card", wrap_px=150)
         self.control = make_control(master, context, record)
-        self._reason: Text | None = None
+        self._reason: WrappedText | None = None
         self._master = master
-        # The problems of a variant's field may depend on its other fields.
-        watched = {record.path, *([record.path.rpartition(".")[0]] if is_inner else [])}
-        self._is_inner = is_inner
-        self._unwatch = [context.form.watch(path, self.refresh) for path in sorted(watched)]
+        self._unwatch = context.form.watch(record.path, self.refresh)
+        self._shown_problem: Problem | None = None
         self.refresh()
 
     @property
@@ -225,13 +226,22 @@ class Row:
         """Mark the row if the value differs from the loaded one or the entry is invalid."""
         form, path = self._context.form, self.record.path
         draft = form.draft(path)
-        problem = draft.problem.message if draft else field_problem(form.config, path) if self._is_inner else ""
-        self._mark.recolour("error" if problem else "accent" if form.differs(path) else "card")
-        self.control.mark_invalid(bool(problem))
-        if problem:
-            self._show_note(problem, "error")
+        self._shown_problem = found = draft.problem if draft else self._context.field_problems.at(path)
+        is_error = found is not None and found.severity == "error"
+        self._mark.recolour("error" if is_error else "accent" if form.is_edited(self.record) else "card")
+        self.control.mark_invalid(is_error)
+        if waiting := not_yet_words(form.config, self.record):
+            self._show_note(waiting, "muted")
+        elif found is not None:
+            self._show_note(found.message if draft else f"{found.message} {found.advice}".strip(), found.severity)
         else:
-            self._show_note(not_yet_words(form.config, self.record), "muted")
+            self._show_note("", "muted")
+
+    def refresh_problem(self) -> None:
+        """Show the problem that the rules find now."""
+        form, path = self._context.form, self.record.path
+        if form.draft(path) is None and self._context.field_problems.at(path) != self._shown_problem:
+            self.refresh()
 
     def set_shown(self, is_shown: bool) -> None:
         """Show or hide the row."""
@@ -256,8 +266,7 @@ class Row:
 
     def close(self) -> None:
         """Destroy the widgets and unsubscribe from the model."""
-        for unwatch in self._unwatch:
-            unwatch()
+        self._unwatch()
         self.control.binding.close()
         for widget in (self._mark, self._label, self.control.frame, self._reason):
             if widget is not None:
@@ -279,8 +288,11 @@ class Row:
             return
         theme = self._context.theme
         if self._reason is None:
-            self._reason = Text(self._master, theme, role="small", colour=colour, on="card", wrap_px=260)
+            self._reason = WrappedText(self._master, theme, role="small", colour=colour, on="card")
         self._reason.set_text(text)
         self._reason.recolour(colour)
         if self.is_shown:
-            self._reason.grid(row=self._line + 1, column=2, sticky="w", pady=(0, theme.px(4)))
+            inset = (self._indent, 0)
+            self._reason.grid(
+                row=self._line + 1, column=1, columnspan=2, sticky="ew", padx=inset, pady=(0, theme.px(6))
+            )

@@ -6,13 +6,12 @@ import tkinter as tk
 from collections.abc import Iterator
 
 from modules.settings.field import FieldRecord
-from modules.settings.walk import is_relevant
 from ui.context import Context
 from ui.forms.fields import Row
 from ui.forms.preview import ROWS, Preview
-from ui.forms.records import Group, variant_records
+from ui.forms.records import Group, records_beside
 from ui.forms.reset_menu import attach_reset_menu
-from ui.forms.visibility import is_shown
+from ui.forms.visibility import is_reachable, is_shown
 from ui.theme import PAD
 from ui.widgets.card import Card
 from ui.widgets.panel import Panel
@@ -102,7 +101,7 @@ class GroupCard:
     def _variant_lines(self, index: int, record: FieldRecord) -> Iterator[tuple[int, FieldRecord]]:
         """Yield the fields of the chosen variant with their grid lines, right below the choice."""
         if record.kind == "section":
-            yield from enumerate(variant_records(self._context.form.config, record), index * _LINES_PER_RECORD + 1)
+            yield from enumerate(records_beside(self._context.form.config, record), index * _LINES_PER_RECORD + 1)
 
     def _follow_preview(self) -> None:
         """Draw the preview while any row is shown."""
@@ -116,7 +115,7 @@ class GroupCard:
         if is_shown(config, record, show_advanced=self._context.preferences.now.show_advanced):
             self._kept.add(record.path)
             return True
-        return record.path in self._kept and is_relevant(config, record)
+        return record.path in self._kept and is_reachable(config, record)
 
     def _add(self, record: FieldRecord, line: int, *, is_inner: bool = False) -> None:
         row = Row(self.card.body, self._context, record, line, is_inner=is_inner)

@@ -47,6 +47,7 @@ class FormView(Panel):
             context.form.changed.subscribe(self._changed),
             context.form.loaded.subscribe(self._show_by_level),
             context.preferences.changed.subscribe(self._show_by_level),
+            context.field_problems.changed.subscribe(self._refresh_problems),
         )
         # Not at once: Tk calls this while it places children, when none of them may be moved.
         self.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "width"), self._arrange))
@@ -94,6 +95,11 @@ class FormView(Panel):
             yield from card.build()
         self.is_complete = True
         self._arrange()
+        self._context.field_problems.check()
+
+    def _refresh_problems(self) -> None:
+        for row in self.rows():
+            row.refresh_problem()
 
     def _changed(self) -> None:
         self._context.pump.redraw_soon(self, self._follow)

@@ -115,6 +115,17 @@ class FormModel:
         """Return whether the value at a path differs from the loaded one."""
         return bool(_get(self.config, path) != _get(self.baseline, path))
 
+    def is_edited(self, record: FieldRecord) -> bool:
+        """Return whether a field differs from the loaded config; from its default where that has another variant."""
+        if self.was_loaded(record.path):
+            return self.differs(record.path)
+        return bool(_get(self.config, record.path) != record.default)
+
+    def was_loaded(self, path: str) -> bool:
+        """Return whether the loaded config has the field: its variant is then the chosen one."""
+        holder = path.rpartition(".")[0]
+        return type(_get(self.config, holder)) is type(_get(self.baseline, holder))
+
     def problems(self) -> list[Problem]:
         """Return one error per invalid entry."""
         return [draft.problem for draft in self._drafts.values()]

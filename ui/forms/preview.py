@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import tkinter as tk
-from typing import Any
 
 from modules.system.factories import load_factory
 from ui.context import Context
 from ui.widgets.bar_chart import BarChart
-from ui.widgets.panel import Panel, Text
+from ui.widgets.panel import Panel, WrappedText
 
 ROWS = 4  # its height, in rows of fields
 
@@ -19,13 +18,12 @@ class Preview:
     def __init__(self, master: tk.Misc, context: Context, function: str, *, line: int) -> None:
         self.frame = Panel(master, context.theme, "card")
         self.chart = BarChart(self.frame, context.theme)
-        self.caption = Text(self.frame, context.theme, colour="muted", on="card", role="small", width=1)
+        self.caption = WrappedText(self.frame, context.theme, colour="muted", on="card", role="small")
         self._context = context
         self._function = function
         px = context.theme.px
         self.chart.pack(fill="x")
         self.caption.pack(fill="x", pady=(px(4), 0))
-        self.caption.bind("<Configure>", self._wrap)
         self.frame.grid(row=line, column=0, columnspan=3, sticky="ew", padx=(px(12), 0), pady=(px(8), 0))
 
     def follow(self, *, is_shown: bool) -> None:
@@ -43,6 +41,3 @@ class Preview:
             self.chart.pack(fill="x", before=self.caption)
         else:
             self.chart.pack_forget()
-
-    def _wrap(self, event: tk.Event[Any]) -> None:
-        self.caption.configure(wraplength=max(40, event.width))

@@ -64,12 +64,17 @@ def variant_records(config: Config, record: FieldRecord) -> tuple[FieldRecord, .
     return inner_records(variant, record.path)
 
 
+def records_beside(config: Config, record: FieldRecord) -> tuple[FieldRecord, ...]:
+    """Return the fields of the chosen variant under the heading of the choice, or under none: they stand below it."""
+    return tuple(r for r in variant_records(config, record) if r.setting.group in ("", record.setting.group))
+
+
 def groups_of(config: Config, sections: Iterable[str], *, without: Collection[str] = ()) -> tuple[Group, ...]:
     """Return the groups of some top-level sections in the order of declaration; equal headings of one section merge.
     A single field, given by its path, counts as a section; fields in `without` are left out.
 
-    The parts of the model give one group each, named and ordered by the family's spec. Lists have their own
-    editors and are left out.
+    The parts of the model give one group each, named and ordered by the family's spec. Fields of a chosen variant with
+    a heading of their own are in its group. Lists have their own editors and are left out.
     """
     groups: dict[str, Group] = {}
     for section in sections:
@@ -77,7 +82,7 @@ def groups_of(config: Config, sections: Iterable[str], *, without: Collection[st
             is_inside = section in (record.path, record.path.partition(".")[0])
             if not is_inside or record.path in without or record.kind == "list":
                 continue
-            for group in _map_groups(config, record) if record.kind == "map" else (_plain_group(section, record),):
+            for group in _groups_of_record(config, section, record):
                 before = groups.get(group.key)
                 records = (*before.records, *group.records) if before else group.records
                 groups[group.key] = Group(group.key, group.title, records)
@@ -98,6 +103,16 @@ def item_groups(section: type[BaseModel], path: str, title: str) -> tuple[Group,
     for record in inner_records(section, path):
         groups.setdefault(record.setting.group or title, []).append(record)
     return tuple(Group(f"{path}/{name}", name, tuple(records)) for name, records in groups.items())
+
+
+def _groups_of_record(config: Config, section: str, record: FieldRecord) -> Iterator[Group]:
+    if record.kind == "map":
+        yield from _map_groups(config, record)
+        return
+    yield _plain_group(section, record)
+    if record.kind == "section":
+        beside = records_beside(config, record)
+        yield from (_plain_group(section, r) for r in variant_records(config, record) if r not in beside)
 
 
 def _plain_group(section: str, record: FieldRecord) -> Group:

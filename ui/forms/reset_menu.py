@@ -29,11 +29,12 @@ def reset_menu(label: tk.Misc, context: Context, record: FieldRecord) -> tk.Menu
         old.destroy()
     menu = make_menu(label, context.theme)
     has_draft = form.draft(path) is not None
-    menu.add_command(
-        label=f"Reset to the loaded value: {display(record, form.loaded_value(path))}",
-        command=lambda: form.reset(path, to="baseline"),
-        state="normal" if form.differs(path) or has_draft else "disabled",
-    )
+    if form.was_loaded(path):
+        menu.add_command(
+            label=f"Reset to the loaded value: {display(record, form.loaded_value(path))}",
+            command=lambda: form.reset(path, to="baseline"),
+            state="normal" if form.differs(path) or has_draft else "disabled",
+        )
     menu.add_command(
         label=f"Reset to the default: {display(record, record.default)}",
         command=lambda: form.reset(path, to="default"),

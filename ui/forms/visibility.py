@@ -20,13 +20,25 @@ def is_shown(config: Config, record: FieldRecord, *, show_advanced: bool) -> boo
     An advanced field that is not at its default is always shown, so that nothing that affects the run is hidden.
     A field that is not supported yet is shown only if a file sets it, and a choice only if it has several options.
     """
-    if not is_relevant(config, record):
+    if not is_reachable(config, record):
         return False
     if record.setting.not_yet_choices and len(offered(record, name_of(_value(config, record.path)))) == 1:
         return False
     if record.setting.not_yet:
         return not is_default(config, record)
     return show_advanced or record.setting.level == "basic" or not is_default(config, record)
+
+
+def is_reachable(config: Config, record: FieldRecord) -> bool:
+    """Return whether the field applies: its condition holds, and so do those of the fields it depends on."""
+    if not is_relevant(config, record):
+        return False
+    condition = record.setting.applies_when
+    above = [record.path.rpartition(".")[0]]
+    if condition is not None and condition.otherwise is None:
+        above.append(condition_path(record, condition))
+    others = [found for path in above if (found := record_at(config, path)) is not None]
+    return all(is_reachable(config, other) for other in others)
 
 
 def offered(record: FieldRecord, chosen: str) -> Mapping[str, str]:
@@ -58,7 +70,8 @@ def is_out_of_reach(config: Config, record: FieldRecord) -> bool:
     switch = record_at(config, condition_path(record, condition))
     if switch is None:
         return False
-    needs_what_is_not_there = set(map(str, condition.is_any_of)) <= switch.setting.not_yet_choices
+    needed = set(map(str, condition.is_any_of))
+    needs_what_is_not_there = bool(needed) and needed <= switch.setting.not_yet_choices
     return needs_what_is_not_there or is_out_of_reach(config, switch)
 
 

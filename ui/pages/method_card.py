@@ -9,7 +9,7 @@ from ui.context import Context
 from ui.run.method_guide import Guide, guide_of
 from ui.theme import PAD
 from ui.widgets.card import Card
-from ui.widgets.panel import Panel, Text
+from ui.widgets.panel import Panel, Text, WrappedText
 
 _NEEDS, _COSTS, _WATCH = "What it needs", "What it costs", "What to watch on the Run page"
 _WEIGHTS = (4, 4, 5)
@@ -23,7 +23,7 @@ class MethodCard:
         self.guide: Guide | None = None
         self._context = context
         px = context.theme.px
-        self.summary = _Wrapped(self.card.body, context, "label")
+        self.summary = WrappedText(self.card.body, context.theme, colour="label", on="card")
         self.summary.pack(fill="x", padx=(px(12), 0))
         self.columns = Panel(self.card.body, context.theme, "card")
         for column, weight in enumerate(_WEIGHTS):
@@ -56,14 +56,5 @@ class MethodCard:
         column.grid(row=0, column=number, sticky="new", padx=(px(PAD * 1.5) if number else 0, 0))
         Text(column, context.theme, title, role="small", colour="accent", on="card").pack(anchor="w", pady=(0, px(2)))
         for text in entries:
-            words = _Wrapped(column, context, "label", role="small")
-            words.set_text(text)
+            words = WrappedText(column, context.theme, text, colour="label", on="card", role="small")
             words.pack(fill="x", pady=(px(3), 0))
-
-
-class _Wrapped(Text):
-    """A paragraph that is wrapped at the width it is given."""
-
-    def __init__(self, master: tk.Misc, context: Context, colour: str, *, role: str = "body") -> None:
-        super().__init__(master, context.theme, colour=colour, on="card", role=role, width=1)
-        self.bind("<Configure>", lambda event: self.configure(wraplength=max(40, event.width)))

@@ -144,6 +144,7 @@ class Choice(ctk.CTkOptionMenu):  # type: ignore[misc]
         self._name_variable = variable
         self._choices = dict(choices)
         self._chosen = command
+        self.open_instead: Callable[[], object] | None = None  # in place of a menu that would be too long
         super().__init__(
             master,
             values=list(self._choices.values()),
@@ -203,6 +204,9 @@ class Choice(ctk.CTkOptionMenu):  # type: ignore[misc]
 
     def _open_dropdown_menu(self) -> None:
         """Open the list, as wide as the control."""
+        if self.open_instead is not None:
+            self.open_instead()
+            return
         font = tkfont.Font(self, font=self._text_label.cget("font"))
         space, width = font.measure(" "), self.winfo_width()
         for index, label in enumerate(self._choices.values()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
+import tkinter.font as tkfont
 from typing import Any
 
 import customtkinter as ctk
@@ -98,6 +99,13 @@ class Entry(ctk.CTkEntry):  # type: ignore[misc]
             self._hint.lift()
         else:
             self._hint.place_forget()
+
+
+def hint_width(theme: Theme, hint: str) -> int:
+    """Return the width of an entry that shows a placeholder in full, in design pixels."""
+    if not hint:
+        return 0
+    return round(tkfont.Font(font=theme.font("body")).measure(hint) / theme.scale) + 22
 
 
 def edit_as_usual(widget: tk.Entry | tk.Text) -> None:

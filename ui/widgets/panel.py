@@ -95,6 +95,14 @@ class Text(tk.Label):
             self.configure(text=text)
 
 
+class WrappedText(Text):
+    """A paragraph that is wrapped at the width it is given; place it with `sticky="ew"` or `fill="x"`."""
+
+    def __init__(self, master: tk.Misc, theme: Theme, text: str = "", **options: Any) -> None:
+        super().__init__(master, theme, text, width=1, **options)
+        self.bind("<Configure>", lambda event: self.configure(wraplength=max(40, event.width)))
+
+
 def rule(master: tk.Misc, theme: Theme, *, vertical: bool = False) -> Panel:
     """Return a thin line."""
     size = {"width": 1} if vertical else {"height": 1}

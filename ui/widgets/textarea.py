@@ -7,12 +7,15 @@ import tkinter as tk
 from ui.theme import Theme
 from ui.widgets.entry import edit_as_usual
 from ui.widgets.focus import focused_widget
+from ui.widgets.panel import Text
 
 
 class TextArea(tk.Frame):
     """A bordered text of several lines, always in sync with the variable."""
 
-    def __init__(self, master: tk.Misc, theme: Theme, variable: tk.StringVar, *, lines: int = 3) -> None:
+    def __init__(
+        self, master: tk.Misc, theme: Theme, variable: tk.StringVar, *, lines: int = 3, placeholder: str = ""
+    ) -> None:
         super().__init__(master, borderwidth=0, padx=1, pady=1)
         self.theme = theme
         self._variable = variable
@@ -35,6 +38,9 @@ class TextArea(tk.Frame):
         self.text.bind("<Tab>", self._next)
         self.text.bind("<FocusIn>", lambda _e: self._draw_border(has_focus=True))
         self.text.bind("<FocusOut>", lambda _e: self._draw_border(has_focus=False))
+        self._hint = Text(self.text, theme, placeholder, colour="faint", on="field") if placeholder else None
+        if self._hint is not None:
+            self._hint.bind("<Button-1>", lambda _e: self.text.focus_set())
         self._trace = variable.trace_add("write", lambda *_: self._show())
         self.apply_theme()
         self._show()
@@ -64,6 +70,15 @@ class TextArea(tk.Frame):
     def _draw_border(self, *, has_focus: bool) -> None:
         token = "error" if self._is_invalid else "accent" if has_focus else "field_border"
         self.configure(background=self.theme.colour(token))
+        self._place_hint(has_focus=has_focus)
+
+    def _place_hint(self, *, has_focus: bool) -> None:
+        if self._hint is None:
+            return
+        if self._variable.get() == "" and not has_focus:
+            self._hint.place(x=0, y=0, anchor="nw")
+        else:
+            self._hint.place_forget()
 
     def _typed(self, _event: object) -> None:
         if self.text.edit_modified():
@@ -77,6 +92,7 @@ class TextArea(tk.Frame):
             self.text.delete("1.0", "end")
             self.text.insert("1.0", self._variable.get())
             self.text.edit_modified(False)
+        self._place_hint(has_focus=focused_widget(self) is self.text)
 
     def _content(self) -> str:
         return self.text.get("1.0", "end-1c")

@@ -22,7 +22,7 @@ from modules.config.rules.optimizers import one_learning_rate, optimizer_fields,
 from modules.config.rules.pairs import pairs
 from modules.config.rules.rates import plausible_learning_rate
 from modules.config.rules.rewards import masked_training, method_settings, reward_limits, reward_models
-from modules.config.rules.schedules import falling_schedule, schedule_fields, schedule_of_optimizer
+from modules.config.rules.schedules import falling_schedule, schedule_fields, schedule_of_optimizer, two_averages
 from modules.config.rules.supported import supported
 from modules.config.rules.training import low_precision_updates, something_is_trained, stops
 from modules.config.rules.validation import validation
@@ -57,6 +57,7 @@ RULES: tuple[Rule, ...] = (
     schedule_fields,
     schedule_of_optimizer,
     falling_schedule,
+    two_averages,
     fused_backward_pass,
     plausible_learning_rate,
     one_learning_rate,

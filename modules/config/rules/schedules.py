@@ -1,4 +1,4 @@
-"""The learning rate schedule: its own settings, and whether it suits the optimizer."""
+"""The learning rate schedule and the average of weights: their own settings, and whether they suit the optimizer."""
 
 from __future__ import annotations
 
@@ -62,6 +62,23 @@ def falling_schedule(config: Config) -> Iterator[Problem]:
         f"{SCHEDULES[config.training.schedule.name].label}, the end of the run hardly counts in this average.",
         "warning",
         "Choose a constant schedule.",
+    )
+
+
+def two_averages(config: Config) -> Iterator[Problem]:
+    """Yield a warning for EMA with an optimizer that averages the weights itself: EMA takes the place of that average.
+
+    The weights that such an optimizer trains are not those it is evaluated with, and EMA averages the former.
+    """
+    optimizer = optimizer_spec(config.training.optimizer)
+    if config.training.ema.mode == "off" or not optimizer.has_evaluation_mode(config.training.optimizer):
+        return
+    yield Problem(
+        "training.ema.mode",
+        f"{optimizer.label} averages the weights itself. EMA averages the weights it trains on instead, and samples, "
+        "validation and saved models use EMA's average in place of the optimizer's.",
+        "warning",
+        "Switch EMA off.",
     )
 
 

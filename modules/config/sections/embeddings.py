@@ -109,6 +109,7 @@ class Embeddings(Section):
             "The learning rate of all embeddings.",
             group="Embeddings",
             level="advanced",
+            applies_when=When("words", is_set=True),
             empty_means="the general one",
             changeable_on_resume=True,
         ),
@@ -121,6 +122,7 @@ class Embeddings(Section):
             "dominates the others.",
             group="Embeddings",
             level="advanced",
+            applies_when=When("words", is_set=True),
         ),
     ] = False
     dtype: Annotated[
@@ -130,6 +132,7 @@ class Embeddings(Section):
             "The dtype of embeddings while training.",
             group="Embeddings",
             level="advanced",
+            applies_when=When("words", is_set=True),
             choice_labels={"float32": "float32", "bfloat16": "bfloat16", "float16": "float16"},
         ),
     ] = "float32"

@@ -11,6 +11,8 @@ from modules.objectives.losses.registry import LOSSES
 from modules.optim.scaling import SCALER_LABELS, Scaler
 from modules.settings.field import Section, Setting, When, one_of
 
+_WITH_DELTA = When("huber_strength", is_set=True, otherwise=When("smooth_l1_strength", is_set=True))
+
 
 def _strength(name: str) -> Setting:
     spec = LOSSES[name]
@@ -76,6 +78,7 @@ class Loss(Section):
             "Where the Huber and smooth L1 losses turn from quadratic to linear.",
             group="Loss",
             level="advanced",
+            applies_when=_WITH_DELTA,
         ),
     ] = 1.0
     huber_schedule: Annotated[
@@ -86,6 +89,7 @@ class Loss(Section):
             "noisiest ones, so that outliers count less where they do most damage.",
             group="Loss",
             level="advanced",
+            applies_when=_WITH_DELTA,
             choice_labels={"constant": "Constant", "snr": "SNR", "exponential": "Exponential"},
         ),
     ] = "constant"
@@ -96,6 +100,7 @@ class Loss(Section):
             "Pseudo-Huber is smooth everywhere; it is what kohya's trainer uses for Huber and smooth L1.",
             group="Loss",
             level="advanced",
+            applies_when=_WITH_DELTA,
             choice_labels={"huber": "Huber", "pseudo_huber": "Pseudo-Huber"},
         ),
     ] = "huber"

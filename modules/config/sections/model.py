@@ -234,6 +234,7 @@ class Part(Section):
             "Train embeddings",
             "Whether embeddings are trained for this text encoder. Has no effect without embeddings.",
             level="advanced",
+            applies_when=When("embeddings.words", is_set=True),
             only_if_trainable=True,
         ),
     ] = True

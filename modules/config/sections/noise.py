@@ -37,6 +37,7 @@ class Noise(Section):
             "almost none on nearly clean images.",
             group="Noise",
             level="advanced",
+            applies_when=When("offset_weight", is_set=True, otherwise=When("offset_adaptive_scale", is_set=True)),
         ),
     ] = False
     offset_random_strength: Annotated[
@@ -46,6 +47,7 @@ class Noise(Section):
             "Multiplies the offset noise of each image by a random number from 0 to 1.",
             group="Noise",
             level="advanced",
+            applies_when=When("offset_weight", is_set=True),
         ),
     ] = False
     offset_adaptive_scale: Annotated[
@@ -91,6 +93,7 @@ class Noise(Section):
             "Multiplies the input perturbation of each image by a random number from 0 to 1.",
             group="Noise",
             level="advanced",
+            applies_when=When("input_perturbation", is_set=True),
         ),
     ] = False
     pyramid_iterations: Annotated[
@@ -114,6 +117,7 @@ class Noise(Section):
             "How strong each level is compared with the level before. 0.1 to 0.3 is usual.",
             group="Noise",
             level="advanced",
+            applies_when=When("pyramid_iterations", is_set=True),
         ),
     ] = 0.3
     min_strength: Annotated[

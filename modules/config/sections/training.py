@@ -164,14 +164,14 @@ class Training(Section):
         float,
         Ge(0),
         Le(100),
-        Setting("Learning rate", "The step size of the optimizer.", group="Learning", changeable_on_resume=True),
+        Setting("Learning rate", "The step size of the optimizer.", group="Learning rate", changeable_on_resume=True),
     ] = 1e-4
     learning_rate_scaler: Annotated[
         Scaler,
         Setting(
             "Learning rate scaler",
             "Multiplies the learning rate by the square root of the batch size, the accumulation steps, or both.",
-            group="Learning",
+            group="Learning rate",
             level="advanced",
             choice_labels=SCALER_LABELS,
         ),
@@ -182,7 +182,7 @@ class Training(Section):
         Setting(
             "Optimizer",
             "The algorithm that updates the weights from gradients.",
-            group="Learning",
+            group="Optimizer",
             choice_labels={name: spec.label for name, spec in OPTIMIZERS.items()},
             not_yet_choices=frozenset(name for name, spec in OPTIMIZERS.items() if not spec.is_supported),
         ),
@@ -193,7 +193,7 @@ class Training(Section):
         Setting(
             "Schedule",
             "How the learning rate changes over the run.",
-            group="Learning",
+            group="Learning rate",
             choice_labels={name: spec.label for name, spec in SCHEDULES.items()},
             changeable_on_resume=True,
             preview="modules.config.schedule_preview:schedule_preview",
@@ -206,7 +206,7 @@ class Training(Section):
         Setting(
             "Clip grad norm",
             "Scales gradients down to this norm when they are larger.",
-            group="Learning",
+            group="Optimizer",
             level="advanced",
             empty_means="no clipping",
         ),
@@ -219,7 +219,7 @@ class Training(Section):
             "Max consecutive skipped steps",
             "A step with a NaN or infinite loss or gradient is skipped. More than this many in a row end the run.",
             unit="steps",
-            group="Learning",
+            group="Optimizer",
             level="advanced",
             changeable_on_resume=True,
         ),
@@ -229,7 +229,7 @@ class Training(Section):
         Setting(
             "Precision",
             "The train dtype. bfloat16 on recent GPUs, float16 on older ones, float32 on a CPU.",
-            group="Learning",
+            group="Precision and attention",
             choice_labels={
                 "float32": "float32",
                 "tfloat32": "float32 with TF32",
@@ -244,7 +244,7 @@ class Training(Section):
             "Fallback train dtype",
             "The dtype of a VAE whose weight dtype is float16 but which overflows in it, as SDXL's own does. bfloat16 "
             "takes half the memory, with less precise latents and samples.",
-            group="Learning",
+            group="Precision and attention",
             level="advanced",
             choice_labels={"float32": "float32", "bfloat16": "bfloat16"},
             applies_when=When("parts.vae.dtype", ("float16",)),
@@ -255,7 +255,7 @@ class Training(Section):
         Setting(
             "Autocast cache",
             "Keeps the 16-bit copies of float32 weights through a step: faster, with more memory.",
-            group="Learning",
+            group="Precision and attention",
             level="advanced",
             applies_when=When("precision", ("bfloat16", "float16")),
         ),
@@ -267,7 +267,7 @@ class Training(Section):
             "Attention",
             "The attention implementation of the UNet in training and sampling. PyTorch's own choice is good on every "
             "device.",
-            group="Learning",
+            group="Precision and attention",
             level="advanced",
             changeable_on_resume=True,
         ),
@@ -278,7 +278,7 @@ class Training(Section):
             "Low-precision weight updates",
             "How trained 16-bit weights are updated: small updates vanish in them. Float32 master weights are exact, "
             "with four more bytes per weight. Stochastic rounding takes none and adds a little noise; bfloat16 only.",
-            group="Learning",
+            group="Precision and attention",
             level="advanced",
             choice_labels={"master": "Master weights (float32)", "stochastic": "Stochastic rounding"},
         ),

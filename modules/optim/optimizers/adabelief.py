@@ -54,7 +54,7 @@ def _state_bytes(settings: AdaBelief, shape: Shape) -> float:
 SPEC = OptimizerSpec(
     settings=AdaBelief,
     label="AdaBelief",
-    factory="modules.optim.counting_by_weight:adabelief",
+    factory="modules.optim.classes.counting_by_weight:adabelief",
     arguments=_arguments,
     state_bytes=_state_bytes,
     packages=(PYTORCH_OPTIMIZER,),

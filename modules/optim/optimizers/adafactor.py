@@ -80,9 +80,11 @@ SPEC = OptimizerSpec(
     settings=Adafactor,
     label="Adafactor",
     # torch also has an Adafactor, but it always scales by the weights and has no running average of updates.
-    factory="modules.optim.relative_adafactor:RelativeAdafactor",
+    factory="modules.optim.classes.relative_adafactor:RelativeAdafactor",
+    library="transformers",
     arguments=_arguments,
     state_bytes=_state_bytes,
+    waits_per_weight=lambda settings: settings.scale_parameter,
     effective_rate=lambda group: group.get("chosen_rate"),
     chooses_rate=lambda settings: settings.relative_step,
     saves_memory=True,

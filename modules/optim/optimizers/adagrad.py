@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from modules.optim.spec import LARGER_RATES, OptimizerSettings, OptimizerSpec, Shape
-from modules.optim.terms.bits import BITSANDBYTES, Smallest8BitOf32, StateBits, bits_state_bytes
+from modules.optim.terms.bits import BITSANDBYTES, Smallest8BitOf32, StateBits, bits_state_bytes, in_8_bits
 from modules.optim.terms.general import Epsilon, FusedBackPass, WeightDecay
 from modules.optim.terms.kin import FirstSum, RateDecay
 from modules.optim.terms.removed import ALWAYS_BLOCKS, PERCENTILE_CLIPPING
@@ -49,7 +49,9 @@ SPEC = OptimizerSpec(
     label="AdaGrad",
     rates=LARGER_RATES,
     state_bytes=_state_bytes,
-    factory="modules.optim.eight_bit:adagrad",
+    waits_per_weight=in_8_bits,
+    factory="modules.optim.classes.eight_bit:adagrad",
+    library="torch",
     arguments=_arguments,
     more_packages=_packages,
     removed={"percentile_clipping": PERCENTILE_CLIPPING, "block_wise": ALWAYS_BLOCKS},

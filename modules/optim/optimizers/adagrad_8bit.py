@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from modules.optim.spec import LARGER_RATES, OptimizerSettings, OptimizerSpec, Shape
+from modules.optim.spec import LARGER_RATES, OptimizerSettings, OptimizerSpec, Shape, always
 from modules.optim.terms.bits import BITSANDBYTES, Smallest8Bit, bits_state_bytes
 from modules.optim.terms.general import Epsilon, FusedBackPass, WeightDecay
 from modules.optim.terms.removed import (
@@ -45,6 +45,7 @@ SPEC = OptimizerSpec(
     arguments=_arguments,
     rates=LARGER_RATES,
     state_bytes=_state_bytes,
+    waits_per_weight=always,
     packages=(BITSANDBYTES,),
     removed={
         "lr_decay": NO_RATE_DECAY,

@@ -58,6 +58,7 @@ class AdaMuonAdv(OptimizerSettings):
     muon_adam_lr: AdamRate = 1e-6
     muon_te1_adam_lr: TextRate1 = None
     muon_te2_adam_lr: TextRate2 = None
+    muon_adam_config: AuxiliaryAdam = AuxiliaryAdam()
     nesterov: Nesterov = False
     use_atan2: Annotated[
         bool,
@@ -70,7 +71,6 @@ class AdaMuonAdv(OptimizerSettings):
     normuon_variant: NormuonVariant = True
     orthogonal_gradient: OrthogonalGradient = False
     approx_mars: MarsCorrection = False
-    muon_adam_config: AuxiliaryAdam = AuxiliaryAdam()
 
 
 def _arguments(settings: AdaMuonAdv) -> dict[str, Any]:
@@ -89,8 +89,8 @@ def _state_bytes(settings: AdaMuonAdv, shape: Shape) -> float:
 SPEC = OptimizerSpec(
     settings=AdaMuonAdv,
     label="AdaMuon (advanced)",
-    factory="modules.optim.advanced:AdaMuonAdv",
-    options_of="modules.optim.muon_groups:options_of",
+    factory="modules.optim.classes.advanced:AdaMuonAdv",
+    options_of="modules.optim.classes.muon_groups:options_of",
     arguments=_arguments,
     state_bytes=_state_bytes,
     packages=(ADV_OPTM,),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from modules.optim.spec import OptimizerSettings, OptimizerSpec, Shape
+from modules.optim.spec import OptimizerSettings, OptimizerSpec, Shape, always
 from modules.optim.terms.bits import BITSANDBYTES, Smallest8Bit, bits_state_bytes
 from modules.optim.terms.general import Beta1, Beta2, Epsilon, FusedBackPass, WeightDecay
 from modules.optim.terms.removed import ALWAYS_8_BITS, ALWAYS_BLOCKS, NO_AMSGRAD, PAGED, PERCENTILE_CLIPPING
@@ -42,6 +42,7 @@ SPEC = OptimizerSpec(
     factory="bitsandbytes:optim.AdamW8bit",
     arguments=_arguments,
     state_bytes=_state_bytes,
+    waits_per_weight=always,
     packages=(BITSANDBYTES,),
     removed={
         "amsgrad": NO_AMSGRAD,

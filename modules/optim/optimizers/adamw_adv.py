@@ -65,7 +65,7 @@ def _problems(settings: AdamWAdv) -> Iterator[Problem]:
 SPEC = OptimizerSpec(
     settings=AdamWAdv,
     label="AdamW (advanced)",
-    factory="modules.optim.advanced:AdamWAdv",
+    factory="modules.optim.classes.advanced:AdamWAdv",
     arguments=_arguments,
     state_bytes=_state_bytes,
     packages=(ADV_OPTM,),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from modules.optim.spec import OptimizerSettings, OptimizerSpec, Shape
-from modules.optim.terms.bits import BITSANDBYTES, Smallest8BitOf32, StateBits, bits_state_bytes
+from modules.optim.terms.bits import BITSANDBYTES, Smallest8BitOf32, StateBits, bits_state_bytes, in_8_bits
 from modules.optim.terms.general import Beta1, Beta2, EmaAlpha, Epsilon, FusedBackPass, WeightDecay
 from modules.optim.terms.kin import PYTORCH_OPTIMIZER, SlowMeanBeta
 from modules.optim.terms.removed import PAGED
@@ -44,9 +44,10 @@ def _state_bytes(settings: AdEMAMix, shape: Shape) -> float:
 SPEC = OptimizerSpec(
     settings=AdEMAMix,
     label="AdEMAMix",
-    factory="modules.optim.counting_by_weight:ademamix",
+    factory="modules.optim.classes.counting_by_weight:ademamix",
     arguments=_arguments,
     state_bytes=_state_bytes,
+    waits_per_weight=in_8_bits,
     packages=(PYTORCH_OPTIMIZER,),
     more_packages=lambda settings: (BITSANDBYTES,) if settings.optim_bits == "8" else (),
     removed={"is_paged": PAGED},

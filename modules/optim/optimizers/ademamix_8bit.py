@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from modules.optim.spec import OptimizerSettings, OptimizerSpec, Shape
+from modules.optim.spec import OptimizerSettings, OptimizerSpec, Shape, always
 from modules.optim.terms.bits import BITSANDBYTES, Smallest8Bit, bits_state_bytes
 from modules.optim.terms.general import Beta1, Beta2, EmaAlpha, Epsilon, FusedBackPass, WeightDecay
 from modules.optim.terms.kin import SlowMeanBeta
@@ -46,6 +46,7 @@ SPEC = OptimizerSpec(
     factory="bitsandbytes:optim.AdEMAMix8bit",
     arguments=_arguments,
     state_bytes=_state_bytes,
+    waits_per_weight=always,
     packages=(BITSANDBYTES,),
     removed={"is_paged": PAGED},
 )

@@ -46,7 +46,7 @@ def _arguments(settings: Adopt) -> dict[str, Any]:
 SPEC = OptimizerSpec(
     settings=Adopt,
     label="ADOPT",
-    factory="modules.optim.counting_by_weight:adopt",
+    factory="modules.optim.classes.counting_by_weight:adopt",
     arguments=_arguments,
     packages=(PYTORCH_OPTIMIZER,),
 )

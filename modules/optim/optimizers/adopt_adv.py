@@ -66,7 +66,7 @@ def _problems(settings: AdoptAdv) -> Iterator[Problem]:
 SPEC = OptimizerSpec(
     settings=AdoptAdv,
     label="ADOPT (advanced)",
-    factory="modules.optim.advanced:AdoptAdv",
+    factory="modules.optim.classes.advanced:AdoptAdv",
     arguments=_arguments,
     state_bytes=_state_bytes,
     packages=(ADV_OPTM,),

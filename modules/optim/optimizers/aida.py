@@ -95,8 +95,9 @@ def _state_bytes(settings: Aida, shape: Shape) -> float:
 SPEC = OptimizerSpec(
     settings=Aida,
     label="Aida",
-    factory="modules.optim.counting_by_weight:aida",
+    factory="modules.optim.classes.counting_by_weight:aida",
     arguments=_arguments,
     state_bytes=_state_bytes,
+    waits_per_weight=lambda settings: settings.adanorm,
     packages=(PYTORCH_OPTIMIZER,),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from modules.optim.spec import OptimizerSettings, OptimizerSpec, Shape
+from modules.optim.spec import DARKROOM, OptimizerSettings, OptimizerSpec, Shape
 from modules.optim.terms.general import Beta1, Beta2, Cautious, Epsilon, Epsilon2, FusedBackPass, WeightDecay
 from modules.optim.terms.kin import InstabilityBeta, came_arguments, came_state_bytes
 
@@ -34,7 +34,8 @@ def _state_bytes(settings: Came, shape: Shape) -> float:
 SPEC = OptimizerSpec(
     settings=Came,
     label="CAME",
-    factory="modules.optim.came:Came",
+    factory="modules.optim.classes.came:Came",
+    library=DARKROOM,
     arguments=_arguments,
     state_bytes=_state_bytes,
 )

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
-from modules.optim.spec import OptimizerSettings, OptimizerSpec, Shape
+from modules.optim.spec import DARKROOM, OptimizerSettings, OptimizerSpec, Shape
 from modules.optim.terms.bits import BITSANDBYTES, Smallest8Bit
 from modules.optim.terms.general import Beta1, Beta2, Epsilon, Epsilon2, FusedBackPass, WeightDecay, advanced
 from modules.optim.terms.kin import InstabilityBeta, came_arguments, came_state_bytes
@@ -61,7 +61,8 @@ def _problems(settings: Came8bit) -> Iterator[Problem]:
 SPEC = OptimizerSpec(
     settings=Came8bit,
     label="CAME 8-bit",
-    factory="modules.optim.came:Came",
+    factory="modules.optim.classes.came:Came",
+    library=DARKROOM,
     arguments=_arguments,
     state_bytes=_state_bytes,
     packages=(BITSANDBYTES,),

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
-from modules.optim.spec import FINDS_ITS_RATE, OptimizerSettings, OptimizerSpec, per_weight
+from modules.optim.spec import FINDS_ITS_RATE, OptimizerSettings, OptimizerSpec, always, distance_times_rate, per_weight
 from modules.optim.terms.general import FirstDistance, GrowthRate, Momentum, WeightDecay, advanced
 from modules.optim.terms.removed import LOG_EVERY
 from modules.system.package import Package
@@ -39,13 +39,15 @@ def _arguments(settings: DAdaptAdaGrad) -> dict[str, Any]:
 SPEC = OptimizerSpec(
     settings=DAdaptAdaGrad,
     label="D-Adapt AdaGrad",
-    factory="modules.optim.d_adaptation:ada_grad",
+    factory="modules.optim.classes.d_adaptation:ada_grad",
     arguments=_arguments,
     rates=FINDS_ITS_RATE,
     state_bytes=per_weight(12.0),
+    waits_per_weight=always,
     packages=(Package("dadaptation"),),
     steps_at_once=True,
     group_state=("d", "k", "gsq_weighted", "sksq_weighted", "skl1"),
     has_one_rate=True,
+    effective_rate=distance_times_rate,
     removed={"log_every": LOG_EVERY},
 )

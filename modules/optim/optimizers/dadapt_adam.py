@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
-from modules.optim.spec import FINDS_ITS_RATE, OptimizerSettings, OptimizerSpec, per_weight
+from modules.optim.spec import FINDS_ITS_RATE, OptimizerSettings, OptimizerSpec, always, distance_times_rate, per_weight
 from modules.optim.terms.general import (
     Beta1,
     Beta2,
@@ -53,9 +53,11 @@ SPEC = OptimizerSpec(
     arguments=_arguments,
     rates=FINDS_ITS_RATE,
     state_bytes=per_weight(12.0),
+    waits_per_weight=always,
     packages=(Package("dadaptation"),),
     steps_at_once=True,
     group_state=("d", "k", "numerator_weighted"),
     has_one_rate=True,
+    effective_rate=distance_times_rate,
     removed={"log_every": LOG_EVERY, "fsdp_in_use": SHARDED},
 )

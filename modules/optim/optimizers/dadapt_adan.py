@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Lt
 
-from modules.optim.spec import FINDS_ITS_RATE, OptimizerSettings, OptimizerSpec, per_weight
+from modules.optim.spec import FINDS_ITS_RATE, OptimizerSettings, OptimizerSpec, always, distance_times_rate, per_weight
 from modules.optim.terms.general import Beta1, Epsilon, FirstDistance, GrowthRate, WeightDecay, advanced
 from modules.optim.terms.removed import LOG_EVERY
 from modules.system.package import Package
@@ -55,9 +55,11 @@ SPEC = OptimizerSpec(
     arguments=_arguments,
     rates=FINDS_ITS_RATE,
     state_bytes=per_weight(20.0),
+    waits_per_weight=always,
     packages=(Package("dadaptation"),),
     steps_at_once=True,
     group_state=("d", "k", "gsq_weighted"),
     has_one_rate=True,
+    effective_rate=distance_times_rate,
     removed={"log_every": LOG_EVERY},
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from modules.optim.spec import FINDS_ITS_RATE, OptimizerSettings, OptimizerSpec, per_weight
+from modules.optim.spec import FINDS_ITS_RATE, OptimizerSettings, OptimizerSpec, always, distance_times_rate, per_weight
 from modules.optim.terms.general import Beta1, Beta2, FirstDistance, WeightDecay
 from modules.optim.terms.removed import LOG_EVERY, SHARDED
 from modules.system.package import Package
@@ -35,9 +35,11 @@ SPEC = OptimizerSpec(
     arguments=_arguments,
     rates=FINDS_ITS_RATE,
     state_bytes=per_weight(8.0),
+    waits_per_weight=always,
     packages=(Package("dadaptation"),),
     steps_at_once=True,
     group_state=("d", "k", "numerator_weighted"),
     has_one_rate=True,
+    effective_rate=distance_times_rate,
     removed={"log_every": LOG_EVERY, "fsdp_in_use": SHARDED},
 )

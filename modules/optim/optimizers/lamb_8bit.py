@@ -50,6 +50,7 @@ SPEC = OptimizerSpec(
     arguments=_arguments,
     rates=LARGER_RATES,
     state_bytes=_state_bytes,
+    waits_per_weight=always,
     packages=(BITSANDBYTES,),
     leaves_zeros=always,
     removed={

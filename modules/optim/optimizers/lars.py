@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from modules.optim.spec import PLAIN_RATES, OptimizerSettings, OptimizerSpec, Shape
+from modules.optim.spec import PLAIN_RATES, OptimizerSettings, OptimizerSpec, Shape, always
 from modules.optim.terms.bits import BITSANDBYTES, LargestUpdate, Smallest8BitOf32, StateBits, bits_state_bytes
 from modules.optim.terms.general import FusedBackPass, WeightDecay
 from modules.optim.terms.kin import PositiveMomentum
@@ -47,6 +47,7 @@ SPEC = OptimizerSpec(
     arguments=_arguments,
     rates=PLAIN_RATES,
     state_bytes=_state_bytes,
+    waits_per_weight=always,
     packages=(BITSANDBYTES,),
     leaves_zeros=lambda settings: settings.max_unorm > 0,
     removed={"dampening": NO_DAMPENING, "nesterov": NO_NESTEROV, "percentile_clipping": PERCENTILE_CLIPPING},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from modules.optim.spec import SIGN_RATES, OptimizerSettings, OptimizerSpec, Shape
+from modules.optim.spec import SIGN_RATES, OptimizerSettings, OptimizerSpec, Shape, always
 from modules.optim.terms.bits import BITSANDBYTES, Smallest8Bit, bits_state_bytes
 from modules.optim.terms.general import Beta1, Beta2, FusedBackPass, WeightDecay
 from modules.optim.terms.removed import ALWAYS_BLOCKS, PAGED, PERCENTILE_CLIPPING
@@ -40,6 +40,7 @@ SPEC = OptimizerSpec(
     arguments=_arguments,
     rates=SIGN_RATES,
     state_bytes=_state_bytes,
+    waits_per_weight=always,
     packages=(BITSANDBYTES,),
     removed={"percentile_clipping": PERCENTILE_CLIPPING, "block_wise": ALWAYS_BLOCKS, "is_paged": PAGED},
 )

@@ -58,7 +58,7 @@ def _state_bytes(settings: LionAdv, shape: Shape) -> float:
 SPEC = OptimizerSpec(
     settings=LionAdv,
     label="Lion (advanced)",
-    factory="modules.optim.advanced:LionAdv",
+    factory="modules.optim.classes.advanced:LionAdv",
     arguments=_arguments,
     state_bytes=_state_bytes,
     rates=SIGN_RATES,

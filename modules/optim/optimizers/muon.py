@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
-from modules.optim.spec import LARGER_RATES, OptimizerSettings, OptimizerSpec, Shape
+from modules.optim.spec import DARKROOM, LARGER_RATES, OptimizerSettings, OptimizerSpec, Shape
 from modules.optim.terms.general import FusedBackPass, Momentum, WeightDecay
 from modules.optim.terms.muon import (
     AdamRate,
@@ -52,8 +52,9 @@ def _state_bytes(settings: Muon, shape: Shape) -> float:
 SPEC = OptimizerSpec(
     settings=Muon,
     label="Muon",
-    factory="modules.optim.muon:MuonWithAdam",
-    options_of="modules.optim.muon_groups:options_of",
+    factory="modules.optim.classes.muon:MuonWithAdam",
+    library=DARKROOM,
+    options_of="modules.optim.classes.muon_groups:options_of",
     arguments=_arguments,
     state_bytes=_state_bytes,
     rates=LARGER_RATES,

@@ -58,6 +58,7 @@ class MuonAdv(OptimizerSettings):
     muon_adam_lr: AdamRate = 1e-6
     muon_te1_adam_lr: TextRate1 = None
     muon_te2_adam_lr: TextRate2 = None
+    muon_adam_config: AuxiliaryAdam = AuxiliaryAdam()
     nesterov: Nesterov = True
     normuon_variant: NormuonVariant = True
     beta2_normuon: Annotated[
@@ -72,7 +73,6 @@ class MuonAdv(OptimizerSettings):
     ] = 0.95
     orthogonal_gradient: OrthogonalGradient = False
     approx_mars: MarsCorrection = False
-    muon_adam_config: AuxiliaryAdam = AuxiliaryAdam()
 
 
 def _arguments(settings: MuonAdv) -> dict[str, Any]:
@@ -90,8 +90,8 @@ def _state_bytes(settings: MuonAdv, shape: Shape) -> float:
 SPEC = OptimizerSpec(
     settings=MuonAdv,
     label="Muon (advanced)",
-    factory="modules.optim.advanced:MuonAdv",
-    options_of="modules.optim.muon_groups:options_of",
+    factory="modules.optim.classes.advanced:MuonAdv",
+    options_of="modules.optim.classes.muon_groups:options_of",
     arguments=_arguments,
     state_bytes=_state_bytes,
     packages=(ADV_OPTM,),

@@ -7,10 +7,9 @@ with d as the learning rate. d and the sums behind it are the same in all parame
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from modules.optim.spec import FINDS_ITS_RATE, OptimizerSettings, OptimizerSpec, Shape
+from modules.optim.spec import FINDS_ITS_RATE, OptimizerSettings, OptimizerSpec, Shape, always, distance_times_rate
 from modules.optim.terms.general import (
     Beta1,
     Beta2,
@@ -72,22 +71,18 @@ def _state_bytes(settings: Prodigy, shape: Shape) -> float:
     return 4.0 * (means * size + 2 * math.ceil(size / settings.slice_p))
 
 
-def _effective_rate(group: Mapping[str, Any]) -> float:
-    """The distance estimated so far times the learning rate, which the schedule has scaled already (algorithm 1)."""
-    return float(group["d"] * group["lr"])
-
-
 SPEC = OptimizerSpec(
     settings=Prodigy,
     label="Prodigy",
     factory="prodigyopt:Prodigy",
     arguments=_arguments,
     state_bytes=_state_bytes,
+    waits_per_weight=always,
     rates=FINDS_ITS_RATE,
     packages=(Package("prodigyopt"),),
     steps_at_once=True,
     group_state=("d", "d_max", "d_numerator", "k"),
     has_one_rate=True,
     removed={"fsdp_in_use": SHARDED},
-    effective_rate=_effective_rate,
+    effective_rate=distance_times_rate,
 )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from modules.optim.spec import FINDS_ITS_RATE, OptimizerSettings, OptimizerSpec, Shape
+from modules.optim.spec import FINDS_ITS_RATE, OptimizerSettings, OptimizerSpec, Shape, distance_times_rate
 from modules.optim.terms.advanced import (
     ADEMAMIX,
     ADV_OPTM,
@@ -97,7 +97,7 @@ def _problems(settings: ProdigyAdv) -> Iterator[Problem]:
 SPEC = OptimizerSpec(
     settings=ProdigyAdv,
     label="Prodigy (advanced)",
-    factory="modules.optim.advanced:ProdigyAdv",
+    factory="modules.optim.classes.advanced:ProdigyAdv",
     arguments=_arguments,
     state_bytes=_state_bytes,
     rates=FINDS_ITS_RATE,
@@ -105,6 +105,6 @@ SPEC = OptimizerSpec(
     problems=_problems,
     steps_at_once=True,
     group_state=("d", "d_max", "d_numerator", "k"),
-    effective_rate=lambda group: group["d"] * group["lr"],
+    effective_rate=distance_times_rate,
     removed=COMPILE | ADEMAMIX | SIMPLIFIED_ADEMAMIX | {"fused_back_pass": _FUSED},
 )

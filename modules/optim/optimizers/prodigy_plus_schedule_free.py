@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
@@ -126,10 +126,16 @@ def _problems(settings: ProdigyPlusScheduleFree) -> Iterator[Problem]:
         )
 
 
+def _effective_rate(group: Mapping[str, Any]) -> float:
+    """The estimated distance times the learning rate; the parts may share the mean of their distances."""
+    distance = group["shared_d"] if group["split_groups"] and group["split_groups_mean"] else None
+    return float((group["d"] if distance is None else distance) * group["lr"])
+
+
 SPEC = OptimizerSpec(
     settings=ProdigyPlusScheduleFree,
     label="Prodigy+ schedule-free",
-    factory="modules.optim.prodigy_plus:ProdigyPlusScheduleFree",
+    factory="modules.optim.classes.prodigy_plus:ProdigyPlusScheduleFree",
     arguments=_arguments,
     rates=FINDS_ITS_RATE,
     state_bytes=_state_bytes,
@@ -141,5 +147,7 @@ SPEC = OptimizerSpec(
         *("weight_sum", "running_weight_sum", "effective_lr"),
     ),
     has_evaluation_mode=lambda settings: settings.use_schedulefree,
+    waits_per_weight=lambda settings: settings.use_speed,
+    effective_rate=_effective_rate,
     removed={"factored_fp32": FULL_GRADIENTS, "fused_back_pass": ALL_AT_ONCE},
 )

@@ -6,7 +6,7 @@ import math
 from typing import Any, Literal
 
 from modules.optim.spec import OptimizerSettings, OptimizerSpec, Shape
-from modules.optim.terms.bits import BITSANDBYTES, Smallest8BitOf32, StateBits, bits_state_bytes
+from modules.optim.terms.bits import BITSANDBYTES, Smallest8BitOf32, StateBits, bits_state_bytes, in_8_bits
 from modules.optim.terms.general import Epsilon, FusedBackPass, WeightDecay
 from modules.optim.terms.kin import Centered, MomentumIn32Bits, PositiveSmoothing
 from modules.optim.terms.removed import ALWAYS_BLOCKS, PERCENTILE_CLIPPING
@@ -53,9 +53,11 @@ def _packages(settings: RmsProp) -> tuple[Package, ...]:
 SPEC = OptimizerSpec(
     settings=RmsProp,
     label="RMSprop",
-    factory="modules.optim.eight_bit:rmsprop",
+    factory="modules.optim.classes.eight_bit:rmsprop",
+    library="torch",
     arguments=_arguments,
     state_bytes=_state_bytes,
+    waits_per_weight=in_8_bits,
     more_packages=_packages,
     removed={"percentile_clipping": PERCENTILE_CLIPPING, "block_wise": ALWAYS_BLOCKS},
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from modules.optim.spec import OptimizerSettings, OptimizerSpec, always, per_weight
+from modules.optim.spec import OptimizerSettings, OptimizerSpec, always, per_weight, scheduled_rate
 from modules.optim.terms.general import Beta2, Epsilon, Foreach, WeightDecay
 from modules.optim.terms.kin import AveragePower, PositiveBeta1, RatePower
 from modules.system.package import Package
@@ -44,4 +44,5 @@ SPEC = OptimizerSpec(
     steps_at_once=True,
     group_state=("k", "weight_sum", "lr_max"),
     has_evaluation_mode=always,
+    effective_rate=scheduled_rate,
 )

@@ -35,10 +35,12 @@ def _state_bytes(settings: Sgd8bit, shape: Shape) -> float:
 SPEC = OptimizerSpec(
     settings=Sgd8bit,
     label="SGD 8-bit",
-    factory="modules.optim.eight_bit:sgd",
+    factory="modules.optim.classes.eight_bit:sgd",
+    library="torch",
     arguments=_arguments,
     rates=PLAIN_RATES,
     state_bytes=_state_bytes,
+    waits_per_weight=lambda settings: settings.momentum > 0,
     packages=(BITSANDBYTES,),
     removed={
         "dampening": NO_DAMPENING,

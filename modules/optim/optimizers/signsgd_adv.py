@@ -47,7 +47,7 @@ def _state_bytes(settings: SignSgdAdv, shape: Shape) -> float:
 SPEC = OptimizerSpec(
     settings=SignSgdAdv,
     label="SignSGD (advanced)",
-    factory="modules.optim.advanced:SignSgdAdv",
+    factory="modules.optim.classes.advanced:SignSgdAdv",
     arguments=_arguments,
     state_bytes=_state_bytes,
     rates=SIGN_RATES,

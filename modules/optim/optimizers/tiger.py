@@ -32,7 +32,7 @@ def _arguments(settings: Tiger) -> dict[str, Any]:
 SPEC = OptimizerSpec(
     settings=Tiger,
     label="TIGER",
-    factory="modules.optim.counting_by_weight:tiger",
+    factory="modules.optim.classes.counting_by_weight:tiger",
     arguments=_arguments,
     rates=SIGN_RATES,
     state_bytes=per_weight(4.0),

@@ -61,7 +61,7 @@ def _arguments(settings: Yogi) -> dict[str, Any]:
 SPEC = OptimizerSpec(
     settings=Yogi,
     label="Yogi",
-    factory="modules.optim.counting_by_weight:yogi",
+    factory="modules.optim.classes.counting_by_weight:yogi",
     arguments=_arguments,
     rates=LARGER_RATES,
     packages=(PYTORCH_OPTIMIZER,),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
@@ -43,6 +43,11 @@ LargestUpdate = Annotated[
         "have none.",
     ),
 ]
+
+
+def in_8_bits(settings: Any) -> bool:
+    """Return whether settings with `StateBits` choose 8 bits: the optimizer is then that of bitsandbytes."""
+    return bool(settings.optim_bits == "8")
 
 
 def bits_state_bytes(num_arrays: int, shape: Shape, *, bits: str = "8", min_8bit_size: int = 0) -> float:

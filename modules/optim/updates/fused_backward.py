@@ -5,8 +5,10 @@ gradient accumulation, no clipping by the norm of all gradients, no loss scaler,
 
 Nor can a step be skipped as a whole. With a loss that is NaN or infinite nothing is updated. Where a gradient is not
 finite, the weights before it on the same device are already updated; the rest of the pass updates nothing there, and
-the step counts as skipped. The flags of this stay on the devices: the host waits for none of them. The exception is the
-first update of a weight, when the optimizer creates its state.
+the step counts as skipped. The flags of this stay on the devices: the host waits for none of them, so that it can
+enqueue the rest of the pass (SDXL's UNet has 1,680 tensors; at each wait the device would run dry). There are two
+exceptions: the first update of a weight, when the optimizer creates its state, and an optimizer whose step waits at
+each weight anyway.
 """
 
 from __future__ import annotations
@@ -19,24 +21,24 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from modules.optim.conditional_step import Skipped
 from modules.optim.param_groups import TrainGroup
-from modules.optim.sliced_step import Generators, SlicedStep, gradient_norm, norm_of
+from modules.optim.updates.conditional_step import Skipped
+from modules.optim.updates.sliced_step import Generators, SlicedStep, gradient_norm, norm_of
 
 
 @dataclass(eq=False)
 class _Pass:
     """A backward pass: the generators for stochastic rounding, and the gradient norms so far, by unit and name.
 
-    Without `generators` the pass updates nothing, and only the gradients of `kept` are kept. `are_finite` has a flag
-    for each device: whether the loss and all gradients there were finite so far. `skipped` is the state of the
-    optimizer on the host before each update.
+    Without `generators` the pass updates nothing, and only the gradients of `kept` are kept. `zeros` has a number for
+    each device, of shape (): 0 as long as the loss and all gradients there were finite, then NaN. `skipped` is what the
+    optimizer kept on the host before each update.
     """
 
     generators: Generators | None
     kept: Collection[str] = ()
     norms: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
-    are_finite: dict[torch.device, torch.Tensor] = field(default_factory=dict)
+    zeros: dict[torch.device, torch.Tensor] = field(default_factory=dict)
     skipped: list[Skipped] = field(default_factory=list)
 
 
@@ -63,8 +65,8 @@ class FusedBackward:
 
         `generators(name)` as for `SlicedStep.move`.
         """
-        is_finite = loss.detach().isfinite()
-        return self._during(_Pass(generators, are_finite={is_finite.device: is_finite}))
+        zero = loss.detach().float() * 0.0
+        return self._during(_Pass(generators, zeros={zero.device: zero}))
 
     def gradients_only(self, kept: Collection[str]) -> contextlib.AbstractContextManager[None]:
         """Return the context of a backward pass that updates nothing and keeps only the gradients of `kept`."""
@@ -119,24 +121,28 @@ class FusedBackward:
             if name not in now.kept:
                 parameter.grad = None
             return
-        is_finite = self._is_finite(now, norm)
+        is_skipped = self._is_broken(now, norm)
         # A weight without state gets it in its first update, and no copy could be put back.
         is_first = (unit, name) not in self._updated and not self._sliced_step.has_state(unit, name)
-        if not is_first or is_finite.item():
-            skipped = self._sliced_step.move({unit: [name]}, now.generators, is_taken=None if is_first else is_finite)
-            now.skipped += [] if skipped is None else [skipped]
-            self._updated.add((unit, name))
+        if is_first or self._sliced_step.waits_per_weight:
+            if not is_skipped.item():
+                self._sliced_step.move({unit: [name]}, now.generators)
+                self._updated.add((unit, name))
+        elif skipped := self._sliced_step.move({unit: [name]}, now.generators, is_skipped=is_skipped):
+            now.skipped.append(skipped)
         parameter.grad = None
 
     @staticmethod
-    def _is_finite(now: _Pass, norm: torch.Tensor) -> torch.Tensor:
-        """Return whether the loss and all gradients on a gradient's device were finite so far, this one included."""
-        before = now.are_finite.get(norm.device)
-        if before is None and now.are_finite:  # the first gradient on a device that the loss is not on
-            before = next(iter(now.are_finite.values())).to(norm.device)
-        is_finite = norm.isfinite() if before is None else before & norm.isfinite()
-        now.are_finite[norm.device] = is_finite
-        return is_finite
+    def _is_broken(now: _Pass, norm: torch.Tensor) -> torch.Tensor:
+        """Return whether the loss or any gradient so far on a gradient's device was not finite, this one included.
+
+        `isfinite` would be five kernels for each weight; zero times infinity is NaN, and so is all that is added to it.
+        """
+        before = now.zeros.get(norm.device)
+        if before is None:  # the first gradient on a device that the loss is not on
+            before = next((zero.to(norm.device) for zero in now.zeros.values()), norm * 0.0)
+        zero = now.zeros[norm.device] = torch.add(before, norm, alpha=0.0)
+        return zero.isnan()
 
     @contextlib.contextmanager
     def _during(self, one: _Pass) -> Iterator[None]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.optim.adamw import adamw
 
-from modules.optim.muon_groups import require_hidden_layers
+from modules.optim.classes.muon_groups import require_hidden_layers
 
 # The coefficients of the quintic iteration, and their number of iterations (Jordan et al. 2024).
 _A, _B, _C = 3.4445, -4.7750, 2.0315

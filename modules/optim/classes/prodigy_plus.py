@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from prodigyplus.prodigy_plus_schedulefree import ProdigyPlusScheduleFree as Base
 
+_SUMS = ("running_d_numerator", "running_d_denom")
 _LOG = logging.getLogger(__name__)
 
 
@@ -22,13 +23,20 @@ class ProdigyPlusScheduleFree(Base):  # type: ignore[misc]  # the package is not
         """Log a message; the package prints it to standard output."""
         _LOG.info(message)
 
+    def step(self, closure: None = None) -> None:
+        """Update all weights that have a gradient, and the estimates of the learning rate.
+
+        The sums are on an accelerator if any weight is: they can add numbers of the CPU, where some weights may be
+        offloaded, but sums on the CPU cannot add numbers of an accelerator.
+        """
+        devices = {p.device for group in self.param_groups for p in group["params"]}
+        device = min(devices, key=lambda d: d.type == "cpu", default=torch.device("cpu"))
+        for group in self.param_groups:
+            for key in _SUMS:
+                group[key] = group[key].to(device) if key in group else torch.tensor(0.0, device=device)
+        super().step(closure)
+
     def get_running_values_for_group(self, group: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the sums of this step behind the estimate, of shape (), for a group or for all of them."""
         owner = group if group["split_groups"] else self.param_groups[0]
-        device = next((p.device for p in group["params"]), None)
-        for key in ("running_d_numerator", "running_d_denom"):
-            if key not in owner:
-                owner[key] = torch.tensor(0.0, device=device)
-            elif device is not None and owner[key].device != device:
-                owner[key] = owner[key].to(device)
-        return owner["running_d_numerator"], owner["running_d_denom"]
+        return owner[_SUMS[0]], owner[_SUMS[1]]

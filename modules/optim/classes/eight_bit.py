@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from modules.optim.lazy_adagrad import LazyAdagrad
+from modules.optim.classes.lazy_adagrad import LazyAdagrad
 
 _Groups = list[dict[str, Any]]
 

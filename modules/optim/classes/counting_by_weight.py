@@ -13,7 +13,7 @@ import pytorch_optimizer
 import torch
 from torch import nn
 
-from modules.optim.slicing import SLICE_WEIGHTS
+from modules.optim.updates.slicing import SLICE_WEIGHTS
 
 Groups = list[dict[str, Any]]
 

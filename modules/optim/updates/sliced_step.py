@@ -15,10 +15,10 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from modules.optim.conditional_step import Skipped, taking_effect_if
-from modules.optim.master_weights import MasterWeight
 from modules.optim.param_groups import TrainGroup, steps_at_once
-from modules.optim.slicing import SLICE_WEIGHTS
+from modules.optim.updates.conditional_step import Skipped, step_unless
+from modules.optim.updates.master_weights import MasterWeight
+from modules.optim.updates.slicing import SLICE_WEIGHTS
 
 Names = Mapping[str, Sequence[str]]
 Generators = Callable[[str], torch.Generator | None]
@@ -44,20 +44,22 @@ class SlicedStep:
         self._optimizer = optimizer
         self._hooks = hooks
         self._own = _own_parameters(optimizer)
+        self.waits_per_weight = any(group.get("waits_per_weight", False) for group in optimizer.param_groups)
+        """Whether the optimizer's step makes the host wait for the device at each weight."""
 
     def move(
         self,
         names: Names,
         generators: Generators,
         clip: Callable[[Sequence[nn.Parameter]], None] | None = None,
-        is_taken: torch.Tensor | None = None,
+        is_skipped: torch.Tensor | None = None,
     ) -> Skipped | None:
         """Update parameters by their gradients in one optimizer step; master weights are filled for it and released
         afterwards.
 
         `generators(name)` returns the generator for the stochastic rounding of a parameter, so that its random numbers
         do not depend on the order of updates; `clip` may change the gradients, in float32, right before. With a flag
-        `is_taken`, of shape () on the parameters' device, the weights and their state change only where it is set;
+        `is_skipped`, of shape () on the parameters' device, the weights and their state do not change where it is set;
         returns what restores the state on the host once the flag can be read (see `conditional_step.py`).
         """
         # Iterate over the given names only: the fused backward pass calls this for each weight.
@@ -70,7 +72,7 @@ class SlicedStep:
             clip([p for parameters in moved.values() for p in parameters])
         for unit, parameters in moved.items():
             self._hooks.before_move(unit, parameters)
-        skipped = self._step(moved, is_taken)
+        skipped = self._step(moved, is_skipped)
         for unit in moved:
             self._hooks.after_move(unit)
         for name, master_weight in master_weights.items():
@@ -90,7 +92,7 @@ class SlicedStep:
         group = self._groups[unit]
         return group.master_weights[name].moved if name in group.master_weights else group.parameters[name]
 
-    def _step(self, moved: Mapping[str, list[nn.Parameter]], is_taken: torch.Tensor | None) -> Skipped | None:
+    def _step(self, moved: Mapping[str, list[nn.Parameter]], is_skipped: torch.Tensor | None) -> Skipped | None:
         """Run the optimizer's step with groups that hold only these parameters.
 
         A group without any stays, empty: state that an optimizer keeps in its groups must be the same in all of them.
@@ -102,13 +104,10 @@ class SlicedStep:
             own = self._own.get((group["unit"], group["number"]))
             group["params"] = of_unit if own is None else [p for p in of_unit if id(p) in own]
         try:
-            if is_taken is None:
-                optimizer.step()
-                return None
-            some = [p for parameters in moved.values() for p in parameters]
-            with taking_effect_if(is_taken, optimizer, some) as skipped:
-                optimizer.step()
-            return skipped
+            if is_skipped is not None:
+                return step_unless(is_skipped, optimizer, [p for some in moved.values() for p in some])
+            optimizer.step()
+            return None
         finally:
             for group, parameters in zip(optimizer.param_groups, everything, strict=True):
                 group["params"] = parameters
