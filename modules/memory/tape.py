@@ -79,7 +79,8 @@ class AdapterPlan:
 
     `walk` runs it beside a layer, by its `settings` (`modules/adapters/spec.py`) or those that `settings_at(path,
     shape)` returns for the layer, from its name and the shape of its weight. `decomposes`: DoRA's magnitudes are
-    trained beside it, of the outputs or of the inputs of each layer.
+    trained beside it, of the outputs or of the inputs of each layer. `has_own` takes the layers that get an adapter of
+    those that `layers` takes; None if all do.
     """
 
     settings: Any
@@ -89,10 +90,11 @@ class AdapterPlan:
     has_dropout: bool = False
     settings_at: Callable[[str, Shape], Any] | None = None
     decomposes: Literal["", "outputs", "inputs"] = ""
+    has_own: Callable[[str], bool] | None = None
 
     def takes(self, path: str) -> bool:
         """Whether a layer gets the adapter."""
-        return self.layers.takes(path)
+        return self.layers.takes(path) and (self.has_own is None or self.has_own(path))
 
 
 @dataclass(frozen=True, slots=True)

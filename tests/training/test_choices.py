@@ -197,6 +197,7 @@ SHORT_ONLINE = {
 SHORT = {short["name"]: short for short in (SHORT_CHAIN, SHORT_DDPO, SHORT_GRPO, SHORT_ONLINE)}
 BESIDE: dict[str, dict[str, Any]] = {
     "adapter.layers": {"adapter.custom_layers": "attn2"},
+    "training.layer_filter": {"training.layer_filter_names": "attn2"},
     "model.zero_terminal_snr": {"model.prediction_type": "v_prediction"},
     **{
         f"concepts.0.image.{name}": {f"concepts.0.image.{strength}": amount}

@@ -19,10 +19,11 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProject
 from modules.adapters.loha import LOHA, Loha
 from modules.adapters.lokr import LOKR, Lokr
 from modules.adapters.lora import Lora
-from modules.adapters.lora_layers import LORA_KIND, LoraShape, attach_lora
+from modules.adapters.lora_adapter import LoraShape, attach_lora
+from modules.adapters.lora_layers import LORA_KIND
 from modules.adapters.oft import OFT, Oft
 from modules.adapters.protocol import kind_of
-from modules.adapters.ranks import settings_by_layer
+from modules.adapters.ranks import layers_with_rank, settings_by_layer
 from modules.adapters.registry import ADAPTERS
 from modules.adapters.targets import target_layers
 from modules.estimate.architecture import architecture_of
@@ -170,12 +171,15 @@ def test_an_adapter_of_another_kind_is_counted_from_shapes(settings: Lokr | Loha
 
 
 def test_ranks_by_layer_and_magnitudes_are_counted_from_shapes() -> None:
-    options = {"layer_ranks": "attn2 = 3\nre:^mid_block = 5", "conv_rank": 2, "decompose": True}
+    options = {"layer_ranks": "attn2 = 3\nre:^mid_block = 5\nff = 0", "conv_rank": 2, "decompose": True}
     unet, lora = meta_part("sd1", "unet"), Lora(rank=4, **options)
-    names = target_layers(unet, "denoiser", layers="all", custom_layers="", reaches=lambda name: True)
+    has_own = layers_with_rank(lora, "unet")
+    assert has_own is not None
+    names = target_layers(unet, "denoiser", layers=EVERYTHING, reaches=lambda name: True)
     with torch.device("meta"):
-        adapter = LORA_KIND.attach("unet", unet, names, lora, seed=0)
-    by_layer = replace(dora_plan(lora, "outputs"), filter=EVERYTHING, settings_at=settings_by_layer(lora, "unet"))
+        adapter = LORA_KIND.attach("unet", unet, [name for name in names if has_own(name)], lora, seed=0)
+    own = {"settings_at": settings_by_layer(lora, "unet"), "has_own": has_own}
+    by_layer = replace(dora_plan(lora, "outputs"), layers=EVERYTHING, **own)
     found = Passes(FAMILIES["sd"], shipped_configs("sd1")).weights("unet", PartPlan(trains="adapter", adapter=by_layer))
     assert sorted(found.adapter.values()) == sorted(tuple(p.shape) for p in adapter.parameters().values())
 

@@ -492,6 +492,13 @@ def test_onetrainers_oft_rotates_inputs() -> None:
     assert [p.path for p in oft.problems if p.severity == "info"] == ["adapter.rotates"]
 
 
+def test_missing_adapter_settings_have_the_defaults_of_onetrainer() -> None:
+    lokr = loaded(peft_type="LOKR", lokr_weight_decompose=True).config.adapter
+    lora = loaded(peft_type="LORA", lora_decompose=True, lora_weight_dtype="TFLOAT_32").config.adapter
+    assert [lokr.model_dump()["decompose_output_axis"], lora.model_dump()["decompose_output_axis"]] == [True, False]
+    assert lora.dtype == "float32"
+
+
 def test_settings_of_other_adapter_types_are_remembered() -> None:
     config = loaded(lora_rank=8, lokr_dim=4, lokr_use_tucker=True, oft_block_size=16).config
     assert config.remembered == {"adapter": {"lokr": {"rank": 4, "use_tucker": True}, "oft": {"block_size": 16}}}

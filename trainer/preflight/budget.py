@@ -37,7 +37,7 @@ from modules.system.problem import Problem
 from trainer.preflight.memory_plan import ITEM_BYTES, run_plan
 from trainer.preflight.savings import peak_with_all, worthwhile_savings
 from trainer.preflight.start_from import StartHeader, notes_on_start, plans_with_start, start_header, trained_layers
-from trainer.preflight.trained_layers import TrainedPart, idle_layer_names, parts_trained
+from trainer.preflight.trained_layers import TrainedPart, idle_layer_names, of_all_ranks, parts_trained
 
 Counts = Mapping[Size, int]
 FreeBytes = Callable[[Path], int | None]
@@ -89,7 +89,7 @@ def start_problems(config: Config, sizes: Counts) -> Iterator[Problem]:
         return
     if config.training.trains == "adapter":
         with contextlib.suppress(DarkroomError):  # a line that cannot be read: a rule reports it
-            plans, passes = budget.run.plans, budget.passes
+            plans, passes = of_all_ranks(budget.run.plans), budget.passes
             layers = [(part, path) for part in plans for path in trained_layers(passes, plans, part)]
             if (problem := unused_ranks(config.adapter, layers)) is not None:
                 yield problem

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from modules.adapters.ranks import settings_by_layer
+from modules.adapters.ranks import layers_with_rank, settings_by_layer
 from modules.adapters.registry import ADAPTERS
 from modules.adapters.settings import AdapterSettings, adapter_layers, decomposed_axis
 from modules.config.method_facts import (
@@ -155,6 +155,7 @@ def _adapter_plan(settings: AdapterSettings, part: PartSpec) -> AdapterPlan | No
         has_dropout=settings.dropout > 0,
         settings_at=settings_by_layer(settings, part.name),
         decomposes=decomposed_axis(settings),
+        has_own=layers_with_rank(settings, part.name),
     )
 
 

@@ -9,7 +9,7 @@ import torch
 
 from modules.adapters.kept_layers import attach_kept
 from modules.adapters.protocol import Adapter, kind_of
-from modules.adapters.ranks import require_used_ranks
+from modules.adapters.ranks import layers_with_rank, require_used_ranks
 from modules.adapters.registry import ADAPTERS
 from modules.adapters.settings import AdapterSettings, adapter_layers
 from modules.adapters.start import Start, divided, read_content, write_content
@@ -124,20 +124,18 @@ def unit_of(
 
 def _targets(family: ModelFamily, settings: AdapterSettings, part_of: PartOf) -> dict[str, list[str]]:
     """Return the layers of each trained part that get an adapter. Raises DarkroomError for a part without any."""
-    found = {}
+    found, candidates = {}, list[tuple[str, str]]()
     for name, part in family.parts.items():
         if not part.spec.trainable or not part_of(name).train:
             continue
-        found[name] = target_layers(
-            part.module,
-            part.spec.role,
-            layers=adapter_layers(settings),
-            reaches=part.reaches,
-        )
+        layers = target_layers(part.module, part.spec.role, layers=adapter_layers(settings), reaches=part.reaches)
+        candidates += [(name, path) for path in layers]
+        keeps = layers_with_rank(settings, name)
+        found[name] = layers if keeps is None else [path for path in layers if keeps(path)]
         if not found[name]:
             raise DarkroomError(
                 f"{part.spec.label} is set to be trained, but none of its layers can be trained with these settings.",
                 advice="Lower clip skip, choose other layers, or switch off the training of this part.",
             )
-    require_used_ranks(settings, ((part, path) for part, paths in found.items() for path in paths))
+    require_used_ranks(settings, candidates)
     return found

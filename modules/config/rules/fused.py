@@ -11,7 +11,7 @@ from modules.system.problem import Problem
 
 
 def fused_backward_pass(config: Config) -> Iterator[Problem]:
-    """Yield an error for accumulation, gradient clipping and loss scaling: each needs all gradients at once."""
+    """Yield an error for accumulation and loss scaling, which need all gradients at once; say how clipping works."""
     training = config.training
     if not is_fused(training.optimizer):
         return
@@ -34,9 +34,9 @@ def fused_backward_pass(config: Config) -> Iterator[Problem]:
     if training.clip_grad_norm is not None:
         yield Problem(
             "training.clip_grad_norm",
-            f"A fused backward pass never has all gradients at once and cannot clip their norm at "
-            f"{training.clip_grad_norm:g}.",
-            advice=f"Leave this field empty, {or_without}",
+            "With the fused backward pass, the norm of each weight's gradient is clipped at "
+            f"{training.clip_grad_norm:g}, not the norm of all of them together.",
+            "info",
         )
     if training.precision == "float16":
         yield Problem(

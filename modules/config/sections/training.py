@@ -205,7 +205,8 @@ class Training(Section):
         Le(10_000),
         Setting(
             "Clip grad norm",
-            "Scales gradients down to this norm when they are larger.",
+            "Scales gradients down to this norm when they are larger. With a fused backward pass, each weight's "
+            "gradient is scaled alone.",
             group="Optimizer",
             level="advanced",
             empty_means="no clipping",
