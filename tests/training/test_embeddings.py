@@ -65,10 +65,11 @@ def test_an_embedding_alone(any_model: Path, tmp_path: Path) -> None:
     assert len(list((tmp_path / "cache" / "text").rglob("*.safetensors"))) == 2
 
 
-def test_stopped_and_resumed_bit_for_bit(tiny_sdxl: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_stopped_and_resumed_bit_for_bit(tiny_sdxl: Path, tmp_path: Path, dtype: str) -> None:
     more = {
         "training": {"ema": {"mode": "train_device", "decay": 0.9}, "schedule": {"name": "cosine", "warmup_steps": 2}},
-        "embeddings": {"preserve_norm": True},
+        "embeddings": {"preserve_norm": True, "dtype": dtype},
     }
     config = config_of(tmp_path / "a", tiny_sdxl, **more)
     whole = ran(config)
