@@ -8,6 +8,7 @@ from modules.families.registry import FAMILIES
 from modules.objectives.registry import METHODS
 from modules.objectives.spec import LearnsFrom, MethodSpec, RolloutFacts
 from modules.optim.scaling import rate_factor
+from modules.optim.spec import is_fused
 from modules.rewards.selection import ScorersInUse, scorers_in_use
 
 
@@ -115,3 +116,12 @@ def seeds_per_measured_prompt(config: Config) -> int:
     Two where the diversity is limited and the method's own rollouts do not report it.
     """
     return 2 if config.reward.min_diversity is not None and not reports(config, "diversity") else 1
+
+
+def updates_in_backward(config: Config) -> bool:
+    """Return whether weights are updated inside the backward pass: the optimizer's setting, unless anything in the run
+    needs all gradients at once.
+    """
+    training = config.training
+    needs_all = training.accumulation_steps > 1 or method_of(config).splits_batches or training.precision == "float16"
+    return is_fused(training.optimizer) and not needs_all

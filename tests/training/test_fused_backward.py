@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from modules.config.method_facts import updates_in_backward
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.optim.build import build_optimizer
@@ -169,16 +170,28 @@ def test_offloaded_layers_update_on_the_offload_device(tiny_sd: Path, images: Pa
         ({"precision": "float16"}, "training.precision", "Choose bfloat16 or float32"),
     ],
 )
-def test_what_needs_all_gradients_together_is_refused(
+def test_what_needs_all_gradients_together_switches_it_off(
     tiny_sd: Path, images: Path, tmp_path: Path, changes: dict[str, Any], path: str, advice: str
 ) -> None:
     config = config_of(tiny_sd, images, tmp_path, name="adamw", fused=True)
     assert not problems_of(config)
-    (problem,) = problems_of(laid_over(config, {"training": changes}))
-    assert (problem.path, problem.severity) == (path, "error")
+    changed = laid_over(config, {"training": changes})
+    (problem,) = problems_of(changed)
+    assert (problem.path, problem.severity) == (path, "warning")
     assert advice in problem.advice
+    assert updates_in_backward(config)
+    assert not updates_in_backward(changed)
     without = laid_over(config, {"training": {**changes, "optimizer": {"fused_back_pass": False}}})
     assert not problems_of(without)
+
+
+def test_a_run_that_accumulates_is_that_of_a_plain_optimizer(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+    changes = {"training": {"accumulation_steps": 2, "epochs": 1}}
+    plain, fused = (
+        run(config_of(tiny_sd, images, tmp_path, name="adamw", fused=fused, **changes)) for fused in (False, True)
+    )
+    assert losses(plain) == losses(fused)
+    assert_equal_tensors(plain.weights, fused.weights)
 
 
 # -- single steps

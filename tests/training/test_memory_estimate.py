@@ -231,12 +231,10 @@ DAILY = [
     Case("sd1", 512, 1, "full", F32, True, "block"),
     Case("sd1", 1024, 1, "adapter", F32, True, "off"),
     Case("sd1", 512, 2, "adapter", BF16, True, "block"),
-    Case("sd1", 512, 1, "lokr", F32, False, "off"),
     Case("sd1", 512, 2, "lokr", BF16, True, "block"),
     Case("sd1", 512, 1, "lokr as a whole", BF16, True, "off"),
     Case("sd1", 512, 1, "loha", BF16, True, "off"),
     Case("sd1", 512, 1, "oft", BF16, True, "off"),
-    Case("sd1", 512, 1, "oft", F32, False, "block"),
     Case("sd1", 512, 1, "oft v2", BF16, True, "off"),
     Case("sd1", 512, 1, "dora", BF16, True, "off"),
     Case("sd1", 512, 1, "dora of inputs", F32, True, "block"),
@@ -254,7 +252,8 @@ REST = [
     for dtype, is_mixed in ((F32, False), (F32, True), (BF16, True), (BF16, False))
     for mode in ("off", "block", "whole")
 ]
-CASES = [*DAILY, *(pytest.param(c, marks=pytest.mark.full) for c in REST if c not in DAILY)]
+OF_ADAPTERS = [Case("sd1", 512, 1, "lokr", F32, False, "off"), Case("sd1", 512, 1, "oft", F32, False, "block")]
+CASES = [*DAILY, *(pytest.param(c, marks=pytest.mark.full) for c in [*OF_ADAPTERS, *REST] if c not in DAILY)]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -15,6 +15,7 @@ from modules.config.method_facts import (
     method_of,
     rollout_of,
     scorers_of,
+    updates_in_backward,
 )
 from modules.config.schema import Config
 from modules.config.sections.training import filtered_layers
@@ -26,7 +27,6 @@ from modules.families.registry import FAMILIES, memory_of
 from modules.families.spec import PartSpec
 from modules.memory.tape import FLOAT32_BYTES, AdapterPlan, PartPlan, Trains
 from modules.objectives.spec import RolloutFacts
-from modules.optim.spec import is_fused
 from modules.rewards.registry import REWARDS
 from modules.settings.layer_filter import EVERYTHING, LayerFilter, invalid_entry
 from modules.system import hardware
@@ -65,7 +65,7 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
         encodes_in_training=not config.data.latent_cache and _reads_images(config),
         samples=samples,
         scales_loss=config.training.precision == "float16",
-        is_fused=is_fused(config.training.optimizer),
+        is_fused=updates_in_backward(config),
         sampled=_sampled(config, sizes_px),
         images_per_pass=images_per_pass(config),
         has_originals=copies_originals(config),

@@ -15,6 +15,7 @@ from modules.families.kinds.identify import identify
 from modules.families.kinds.registry import serves_as
 from modules.families.registry import FAMILIES
 from modules.families.spec import FamilySpec
+from modules.families.vae_path import vae_weights_at
 from modules.formats.headers import UnreadableFileError, read_header
 from modules.system.paths import from_root
 from modules.system.problem import Problem, cut
@@ -166,7 +167,7 @@ def _shards(part: Path) -> list[str]:
 def _vae(config: Config) -> Iterator[Problem]:
     spec = FAMILIES[config.model.family]
     if name := config.model.vae_file.strip():
-        found = identify(from_root(name))
+        found = identify(vae_weights_at(from_root(name)))
         if not spec.names_of("vae"):
             yield Problem(
                 "model.vae_file", f"{spec.label} has no VAE, so the VAE file is not used.", "warning", "Leave it empty."

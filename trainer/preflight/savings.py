@@ -104,7 +104,7 @@ def _of_steps(config: Config, run: RunPlan) -> Iterator[Saving]:
     can_fuse = run.batch_size == 1 and not run.accumulates and not run.scales_loss  # a smaller batch would accumulate
     settings = config.training.optimizer
     if is_tuned and can_fuse and optimizer_spec(settings).can_fuse and not is_fused(settings):
-        words = "the optimizer's fused backward pass, without gradient clipping"
+        words = "the optimizer's fused backward pass"
         yield Saving("training.optimizer.fused_back_pass", words, lambda r: replace(r, is_fused=True))
     if run.has_master_weights and any(
         config.part(n).dtype == "bfloat16" for n, p in run.plans.items() if p.trains == "full"

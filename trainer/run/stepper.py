@@ -15,7 +15,6 @@ from modules.optim.kept_norms import KeptNorms
 from modules.optim.learning_rate import learning_rate_factor
 from modules.optim.param_groups import TrainGroup, kept_parameters, named_parameters
 from modules.optim.registry import optimizer_spec
-from modules.optim.spec import is_fused
 from modules.optim.updates.max_norm import LoraWeights, NormLimit
 from modules.system.seeds import derive_seed
 from trainer.run.machine import Machine
@@ -34,13 +33,15 @@ def build_stepper(
     *,
     run_seed: int,
     total_steps: int,
+    is_fused: bool,
     adapters: Sequence[Adapter] = (),
     max_norm: float | None = None,
     kept_norms: KeptNorms | None = None,
 ) -> Stepper:
     """Return the stepper of parameter groups. The trained parts must already be on the training device.
 
-    `max_norm` limits the norm of each layer of the adapters; `kept_norms` keeps those of embeddings.
+    With `is_fused` weights are updated in the backward pass. `max_norm` limits the norm of each layer of the adapters;
+    `kept_norms` keeps those of embeddings.
     """
     for group in groups:
         group.master_weight(training.low_precision_updates)
@@ -62,7 +63,7 @@ def build_stepper(
         ),
         ema=_ema(training.ema, groups, machine),
         rounding_generators=lambda step, name: _rounding_generators(run_seed, step, name, weights[name].device),
-        is_fused=is_fused(training.optimizer),
+        is_fused=is_fused,
         after_update=_in_turn(changes),
         effective_rate=optimizer_spec(training.optimizer).effective_rate,
     )

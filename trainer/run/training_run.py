@@ -8,7 +8,7 @@ from contextlib import suppress
 from modules.adapters.max_norm import max_norm_of
 from modules.adapters.protocol import Adapter
 from modules.config.codec import export_file
-from modules.config.method_facts import method_of
+from modules.config.method_facts import method_of, updates_in_backward
 from modules.data.conditioning import complete_conditioning
 from modules.data.plan_table import as_csv, plan_rows
 from modules.memory.placement import free_cached_memory
@@ -127,6 +127,7 @@ def _stepper(
         setup.machine,
         run_seed=setup.config.general.seed,
         total_steps=total_steps,
+        is_fused=updates_in_backward(setup.config),
         adapters=adapters,
         max_norm=max_norm,
         kept_norms=norms,
