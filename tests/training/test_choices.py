@@ -199,7 +199,6 @@ BESIDE: dict[str, dict[str, Any]] = {
     "adapter.layers": {"adapter.custom_layers": "attn2"},
     "training.layer_filter": {"training.layer_filter_names": "attn2"},
     "model.zero_terminal_snr": {"model.prediction_type": "v_prediction"},
-    "training.layer_filter": {"training.layer_filter_names": "attn2"},
     **{
         f"concepts.0.image.{name}": {f"concepts.0.image.{strength}": amount}
         for name, strength, amount in (

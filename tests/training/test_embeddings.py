@@ -269,3 +269,25 @@ def test_an_output_embedding(tiny_sdxl: Path, tmp_path: Path) -> None:
     again = config_of(tmp_path, tiny_sdxl, embeddings={"words": [{**word, "file": str(file), "learning_rate": 1e-9}]})
     continued = run(again).weights["embedding:<zog>.text_encoder.output"]
     assert (continued - trained.half()).abs().max() < 1e-6
+
+
+def test_updates_in_the_backward_pass_and_captions_without_the_word(tiny_sd: Path, tmp_path: Path) -> None:
+    """A step whose captions are all cached has no gradient at all."""
+    own = {"batch_size": 1, "clip_grad_norm": None, "optimizer": {"name": "adamw", "fused_back_pass": True}}
+    result = ran(config_of(tmp_path, tiny_sd, training=own))
+    norms = [s.gradient_norm for s in result.of(StepFinished)]
+    assert norms.count(0.0) == 4  # the images without the word, in two epochs
+    assert len(norms) == 12
+    assert all(loss is not None for loss in losses(result))
+
+
+def test_a_lora_of_all_parts_of_sdxl_with_an_embedding(tiny_sdxl: Path, tmp_path: Path) -> None:
+    """The text encoders are trained too, so no caption is cached."""
+    result = ran(config_of(tmp_path, tiny_sdxl, training={"trains": "adapter", "learning_rate": 1e-3}))
+    assert {n for n in result.weights if n.startswith("embedding:")} == {
+        "embedding:<zog>.text_encoder",
+        "embedding:<zog>.text_encoder_2",
+    }
+    stored = load_file(tmp_path / "out" / "zog.safetensors")
+    assert {n for n in stored if n.startswith("bundle_emb.")} == {"bundle_emb.<zog>.clip_l", "bundle_emb.<zog>.clip_g"}
+    assert not (tmp_path / "cache" / "text").exists() or not list((tmp_path / "cache" / "text").rglob("*.safetensors"))
