@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from modules.config.method_facts import learns_from, method_of
 from modules.config.schema import Config
+from modules.config.words import trained_parts, trained_words
 from modules.families.registry import FAMILIES
 from modules.families.spec import FamilySpec, Role
 
@@ -33,7 +34,8 @@ class PhaseFacts:
     """The facts of a run that decide which parts a phase needs.
 
     They are the caches in use, the trained parts, and whether a training step samples images (`samples_to_learn`) and
-    decodes them, and whether it needs the latents of images (`reads_images`).
+    decodes them, and whether it needs the latents of images (`reads_images`). `encodes_some_captions`: captions that
+    contain a trained embedding are encoded in each step, although the others are cached.
     """
 
     has_latent_cache: bool
@@ -41,12 +43,13 @@ class PhaseFacts:
     trained_parts: frozenset[str]
     samples_to_learn: bool = False
     reads_images: bool = True
+    encodes_some_captions: bool = False
 
 
 def phase_facts(config: Config) -> PhaseFacts:
     """Return the facts of a config that decide which parts a phase needs."""
     spec = FAMILIES[config.model.family]
-    trained = frozenset(p.name for p in spec.trainable_parts if config.part(p.name).train)
+    trained = frozenset(p.name for p in trained_parts(config))
     trains_text_encoder = any(p.role == "text_encoder" and p.name in trained for p in spec.parts)
     return PhaseFacts(
         has_latent_cache=config.data.latent_cache,
@@ -54,6 +57,7 @@ def phase_facts(config: Config) -> PhaseFacts:
         trained_parts=trained,
         samples_to_learn=method_of(config).samples_images,
         reads_images=learns_from(config) != "prompts",
+        encodes_some_captions=bool(trained_words(config)),
     )
 
 
@@ -69,7 +73,8 @@ def needed_parts(phase: str, spec: FamilySpec, facts: PhaseFacts) -> frozenset[s
         decodes = phase == TRAIN and facts.samples_to_learn
         encodes = not facts.has_latent_cache and (facts.reads_images or phase == VALIDATE)
         roles |= frozenset[Role]({"vae"}) if encodes or decodes else frozenset[Role]()
-        roles |= frozenset[Role]() if facts.has_text_cache else {"text_encoder"}
+        is_cached = facts.has_text_cache and not facts.encodes_some_captions
+        roles |= frozenset[Role]() if is_cached else {"text_encoder"}
     needed = {p.name for p in spec.parts if p.role in roles}
     if phase in (TRAIN, VALIDATE):
         needed |= facts.trained_parts

@@ -170,7 +170,7 @@ class Passes:
             tape, text = Tape(), None
             for part in self._spec.parts:
                 plan = plans[part.name]
-                if part.role == "text_encoder" and plan.trains != "nothing":
+                if part.role == "text_encoder" and plan.has_gradient:
                     walk = Walk(tape, plan, records=True)
                     text = self._run(walk, part.name, batch=batch, width_px=width_px, height_px=height_px)
             name = self._name_of("denoiser")

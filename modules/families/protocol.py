@@ -140,3 +140,23 @@ class ModelFamily(Protocol):
     def count_tokens(self, prompt: str) -> int:
         """Return the number of tokens of a prompt, without start and end."""
         ...
+
+
+class FamilyWithWords(ModelFamily, Protocol):
+    """A family whose text encoders can get embeddings (`FamilySpec.embedding_tensors`)."""
+
+    def token_ids(self, part: str, text: str) -> list[int]:
+        """Return the ids of a text's tokens for one of the text encoders."""
+        ...
+
+    def add_words(self, rows: Mapping[str, Mapping[str, nn.Parameter]]) -> None:
+        """Add embeddings: new rows (N, D) by placeholder and text encoder. All in one call, before the first prompt."""
+        ...
+
+    def word_states(self, part: str, placeholder: str) -> torch.Tensor:
+        """Return a text encoder's states (N, D) at the places of an embedding, in a prompt of it alone, in float32."""
+        ...
+
+    def add_outputs(self, part: str, placeholder: str, rows_ND: nn.Parameter) -> None:
+        """Replace a text encoder's states at the places of an embedding by rows (N, D)."""
+        ...

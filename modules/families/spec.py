@@ -57,6 +57,9 @@ class FamilySpec:
     `variants` are the model variants (`model.variant`) beside the base model, each with the number of channels that its
     denoiser gets after the noisy latents. `inpainting_variants` are those that get a mask and the latents of a
     conditioning image (`Batch.inpainting`), `depth_variants` those that get a depth map (`Batch.depth_B1HW`).
+
+    `embedding_tensors` are the names of an embedding's tensors in files, by the text encoder whose vectors they hold; a
+    family without any does not support embeddings.
     """
 
     name: str
@@ -76,6 +79,7 @@ class FamilySpec:
     variants: Mapping[str, int] = field(default_factory=dict)
     inpainting_variants: frozenset[str] = frozenset()
     depth_variants: frozenset[str] = frozenset()
+    embedding_tensors: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def trainable_parts(self) -> tuple[PartSpec, ...]:

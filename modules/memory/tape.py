@@ -109,6 +109,7 @@ class PartPlan:
     `offload_fraction` of the weights of its blocks stay there; the selection depends on the sizes: the layers with a
     prefix in `offloaded_prefixes`. `num_kept` is the number of values in float32 of an adapter that the part has and
     that is not trained. `quantized` is the format of the linear layers that it takes, whose weights are then frozen.
+    `has_words`: embeddings are trained, so that a gradient passes through the text encoder.
     """
 
     weight_bytes: int = FLOAT32_BYTES
@@ -123,6 +124,12 @@ class PartPlan:
     offloaded_prefixes: tuple[str, ...] = ()
     num_kept: int = 0
     quantized: ChosenFormat | None = None
+    has_words: bool = False
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether a gradient passes through a text encoder: its weights are trained, or embeddings before them."""
+        return self.trains != "nothing" or self.has_words
 
     def format_of(self, path: str) -> QuantizedFormat | None:
         """Return the format of a linear layer's weight, None where it is not quantized."""

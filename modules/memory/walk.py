@@ -86,7 +86,7 @@ class Walk:
         self.weights[f"{path}.weight"] = shape
         trained = self._records and self.plan.is_trained(path)
         self.tape.trained_bytes += math.prod(shape) * self.plan.weight_bytes if trained else 0
-        return self.new((batch, tokens, shape[1]), needs_grad=trained)
+        return self.new((batch, tokens, shape[1]), needs_grad=trained or (self._records and self.plan.has_words))
 
     def _weigh(self, path: str, shape: Shape, bias: bool) -> None:
         self.weights[f"{path}.weight"] = shape

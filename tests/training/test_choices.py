@@ -172,7 +172,7 @@ EXACT = {
     ("training.schedule", "constant"),
     ("model.prediction_type", "epsilon"),  # what the model says of itself
     ("model.zero_terminal_snr", "off"),  # as above
-    *(("embeddings.dtype", dtype) for dtype in ("bfloat16", "float16")),  # there are no embeddings, which are refused
+    *(("embeddings.dtype", dtype) for dtype in ("bfloat16", "float16")),  # there are no embeddings; see test_embeddings
     ("output.model_format", "diffusers"),  # says nothing of a LoRA; see test_fine_tune
     ("adapter.other_layers", "leave_out"),  # nothing to leave out; see test_keep_other_layers
     ("reward.result", "best"),  # nothing is measured here; see test_guards
@@ -241,6 +241,7 @@ BESIDE_OF_METHOD: dict[tuple[str, str], dict[str, Any]] = {
 }
 # Refused alone: leaves nothing to train; wants another base model.
 ALONE = {
+    ("training.trains", "embedding"),  # there is none; see test_embeddings
     ("concepts.0.kind", "validation"),
     ("concepts.0.caption_source", "one_file"),  # no file is chosen
     ("concepts.0.image.mask_source", "folder"),  # there is none; see test_image_versions

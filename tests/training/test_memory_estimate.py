@@ -213,7 +213,7 @@ class Case:
         return PartPlan(
             weight_bytes=self.dtype.itemsize,
             compute_bytes=2 if self.is_mixed else 0,
-            trains="full" if self.trains == "full" else "adapter",
+            trains=TRAINS.get(self.trains, "adapter"),
             adapter=ADAPTER_PLANS.get(self.trains),
             checkpointing=self.mode,
             quantized=self.chosen,
@@ -224,6 +224,7 @@ class Case:
         return f"{self.model}-{self.side_px}x{self.batch}-{self.trains}-{kind}-{self.mode}{self.quantized}"
 
 
+TRAINS = {"full": "full", "embedding": "nothing"}
 BF16, F32 = torch.bfloat16, torch.float32
 ADAPTER_PLANS = {
     "adapter": lora_plan(RANK, 4, ("attentions",)),
@@ -248,6 +249,8 @@ DAILY = [
     Case("sd1", 512, 1, "dora", BF16, True, "off"),
     Case("sd1", 512, 1, "dora of inputs", F32, True, "block"),
     Case("sd1", 512, 1, "adapter", BF16, True, "off", "nfloat4"),
+    Case("sd1", 512, 1, "embedding", F32, False, "off"),
+    Case("sd1", 512, 2, "embedding", BF16, True, "block"),
     Case("sdxl", 512, 1, "full", BF16, True, "off"),
     Case("sdxl", 1024, 1, "full", BF16, True, "block"),
 ]
@@ -277,7 +280,12 @@ def test_a_training_pass_needs_the_estimated_memory(case: Case, monkeypatch: pyt
     kept, peak = measured(case)
     tape = Tape()
     walk = Walk(tape, case.plan, records=True)
-    unet_pass(walk, shipped_configs(case.model)["unet"], batch=case.batch, latents=latents(case), tokens=77, text=None)
+    config = shipped_configs(case.model)["unet"]
+    # The gradient of an embedding passes through the whole UNet, from its conditioning on.
+    shape = (case.batch, 77, int(config["cross_attention_dim"]))
+    text = walk.new(shape, needs_grad=True) if case.trains == "embedding" else None
+    unet_pass(walk, config, batch=case.batch, latents=latents(case), tokens=77, text=text)
+    del text
     estimated_kept, forward = tape.kept_bytes, tape.meter.peak
     tape.end_forward()
     estimated = max(forward, sum(tape.backward_peak("new")))
@@ -309,7 +317,13 @@ def measured(case: Case, *, num_passes: int = 1) -> tuple[int, int]:
         inputs = {
             "sample": torch.empty(case.batch, 4, *latents(case), dtype=case.dtype),
             "timestep": torch.empty(case.batch, dtype=torch.long),
-            "encoder_hidden_states": torch.empty(case.batch, 77, config["cross_attention_dim"], dtype=case.dtype),
+            "encoder_hidden_states": torch.empty(
+                case.batch,
+                77,
+                config["cross_attention_dim"],
+                dtype=case.dtype,
+                requires_grad=case.trains == "embedding",
+            ),
         }
         if case.model == "sdxl":
             pooled = torch.empty(case.batch, 1280, dtype=case.dtype)

@@ -381,8 +381,7 @@ def test_stochastic_rounding_is_a_setting_of_the_weights(dtype: str, asked: bool
     ("path", "keys"),
     [
         ("multi_gpu.enabled", {"multi_gpu": True}),
-        ("embeddings.words", {"additional_embeddings": [{"placeholder": "<x>"}]}),
-        ("parts.unet.dtype", {"unet": {"weight_dtype": "NFLOAT_4"}}),
+        ("quantization.svd_dtype", {"quantization": {"svd_dtype": "BFLOAT_16"}}),
     ],
 )
 def test_unsupported_settings_that_would_change_the_training_are_refused(path: str, keys: dict[str, Any]) -> None:
@@ -571,7 +570,7 @@ def test_a_fine_tune_keeps_its_output_format(given: str, expected: str) -> None:
     assert not [p for p in problems_of(result.config) if p.severity == "error"]
 
 
-@pytest.mark.parametrize("method", ["EMBEDDING", "FINE_TUNE_VAE"])
+@pytest.mark.parametrize("method", ["FINE_TUNE_VAE"])
 def test_another_method_is_an_error_until_it_is_supported(method: str) -> None:
     config = loaded(training_method=method, concepts=[{"path": "x"}]).config
     errors = [p.path for p in problems_of(config) if p.severity == "error"]

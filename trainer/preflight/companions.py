@@ -8,6 +8,7 @@ from pathlib import Path
 from modules.config.method_facts import learns_from
 from modules.config.schema import Config
 from modules.config.variant_facts import inpaints, reads_depth, weighs_areas
+from modules.data.captions.placeholders import contains_any
 from modules.data.companions import Companion, is_named_like_mask, mask_beside
 from modules.data.dataset import Dataset
 from modules.data.listing import walk
@@ -137,20 +138,23 @@ def _shapes(training: Dataset, files: Sequence[Companion | None], name: str, set
 
 
 def _words(config: Config, training: Dataset) -> Iterator[Problem]:
+    if config.training.trains == "vae":
+        return
     words = [w.placeholder.strip() for w in config.embeddings.words]
+    keys = [w.lower() for w in words]  # as the tokenizer reads them
     captions = {c for e in training.examples for c in training.texts(e, run_seed=config.general.seed) if c}
     for index, word in enumerate(words):
         path = f"embeddings.words.{index}.placeholder"
         if not word:
             yield Problem(path, "The embedding has no placeholder.", advice="Enter one, such as <my-word>.")
-        elif word in words[:index]:
+        elif keys[index] in keys[:index]:
             yield Problem(
                 path,
-                f"{shown(word)} is already the placeholder of embedding {words.index(word) + 1}. Placeholders must be "
-                "unique.",
+                f"{shown(word)} is already the placeholder of embedding {keys.index(keys[index]) + 1}. Placeholders "
+                "must be unique.",
                 advice="Use a different placeholder for each embedding.",
             )
-        elif captions and config.embeddings.words[index].train and not any(word in c for c in captions):
+        elif captions and config.embeddings.words[index].train and not any(contains_any(c, [word]) for c in captions):
             yield Problem(
                 path,
                 f"{shown(word)} is to be trained, but {_none_of(len(captions), 'caption')} contains it.",

@@ -21,6 +21,7 @@ from modules.config.quantized_parts import QuantizedParts, quantized_parts
 from modules.config.schema import Config
 from modules.config.sections.quantization import quantized_layers
 from modules.config.sections.training import filtered_layers
+from modules.config.words import trained_encoders, trained_parts, trained_words
 from modules.data.buckets import Size
 from modules.estimate.architecture import Architecture
 from modules.estimate.run import RUNTIME_BYTES, Average, Phase, RunPlan, Sample, Sampled
@@ -42,7 +43,7 @@ _TEXT_LAYERS = LayerFilter(("layers.",))
 def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) -> RunPlan | None:
     """Return the plan that determines a run's memory; None for a config that the estimate does not support."""
     spec = FAMILIES[config.model.family]
-    if config.training.trains not in ("adapter", "full"):
+    if config.training.trains not in ("adapter", "full", "embedding"):
         return None
     if config.training.trains == "adapter" and not ADAPTERS[config.adapter.name].is_supported:
         return None
@@ -131,7 +132,7 @@ def _part_plan(
         stays = overflows and bool(configs[part.name].get("force_upcast", True))
         return PartPlan(weight_bytes=ITEM_BYTES[config.training.fallback_train_dtype] if stays else weight_bytes)
     trains: Trains = "nothing"
-    if part.trainable and settings.train:
+    if part in trained_parts(config):
         trains = "full" if config.training.trains == "full" else "adapter"
     return PartPlan(
         weight_bytes=weight_bytes,
@@ -144,6 +145,7 @@ def _part_plan(
         offloads=settings.offload_activations,
         offload_fraction=0.0 if _never_offloads(config) else settings.offload_fraction,
         quantized=quantized.formats.get(part.name),
+        has_words=part.name in trained_encoders(config) and bool(trained_words(config)),
     )
 
 

@@ -77,11 +77,12 @@ def train_whole_parts(family: ModelFamily, part_of: PartOf, layers: LayerFilter)
     parameters = {}
     for name, part in family.parts.items():
         if part.spec.trainable and part_of(name).train:
-            paths = {n: n.rpartition(".")[0] for n, _ in part.module.named_parameters()}
+            own = part.module.state_dict().keys()  # without the rows of embeddings
+            paths = {n: n.rpartition(".")[0] for n, _ in part.module.named_parameters() if n in own}
             trained = dict.fromkeys(path for path in paths.values() if part.reaches(path))
             if part.spec.role == "denoiser":
                 trained = dict.fromkeys(taken_layers(layers, trained, page="Training"))
-            reached = {n: p for n, p in part.module.named_parameters() if paths[n] in trained}
+            reached = {n: p for n, p in part.module.named_parameters() if paths.get(n) in trained}
             for parameter in reached.values():
                 parameter.requires_grad_(True)
             part.module.train()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -258,16 +258,23 @@ def _without(jobs: ImageJobs, broken: frozenset[int]) -> ImageJobs:
     return {(renumbered[n], r, v): job for (n, r, v), job in jobs.items() if n not in broken}
 
 
-def texts_to_cache(dataset: Dataset, *, text_encoder_trains: bool, run_seed: int) -> set[str]:
-    """Return the texts of a dataset that are encoded ahead of training, and the empty one; none if none can be."""
-    is_cacheable = _is_cacheable(text_encoder_trains)
+def texts_to_cache(
+    dataset: Dataset, *, text_encoder_trains: bool, trained_tokens: Collection[str] = (), run_seed: int
+) -> set[str]:
+    """Return the texts of a dataset that are encoded ahead of training, and the empty one; none if none can be.
+
+    Those that contain one of the trained tokens cannot.
+    """
+    is_cacheable = _is_cacheable(text_encoder_trains, trained_tokens)
     if not dataset.examples or not is_cacheable(""):  # if the empty caption is not cacheable, no caption is
         return set()
     return {"", *(t for e in dataset.examples for t in dataset.texts(e, run_seed=run_seed) if is_cacheable(t))}
 
 
-def _is_cacheable(text_encoder_trains: bool) -> Callable[[str], bool]:
-    return functools.partial(caption_is_cacheable, text_encoder_trains=text_encoder_trains)
+def _is_cacheable(text_encoder_trains: bool, trained_tokens: Collection[str]) -> Callable[[str], bool]:
+    return functools.partial(
+        caption_is_cacheable, text_encoder_trains=text_encoder_trains, trained_tokens=trained_tokens
+    )
 
 
 def _warn_once(emit: Emit) -> Callable[[list[str]], None]:
@@ -287,11 +294,15 @@ def _conditioning_source(
     data: Data, dataset: Dataset, model: LoadedModel, machine: Machine, caches: Caches, *, run_seed: int
 ) -> ConditioningSource:
     device, dtype = machine.train_device, machine.precision.compute_dtype
-    is_cacheable = _is_cacheable(model.trains_text_encoder)
+    trained_tokens = model.trained_placeholders
+    is_cacheable = _is_cacheable(model.trains_text_encoder, trained_tokens)
     if not data.text_cache:
         encoded = EncodedConditioning(model.family, caches.encoders.caption, device, dtype)
         return ConditioningByCaption(is_cacheable, encoded)
-    if texts := texts_to_cache(dataset, text_encoder_trains=model.trains_text_encoder, run_seed=run_seed):
+    texts = texts_to_cache(
+        dataset, text_encoder_trains=model.trains_text_encoder, trained_tokens=trained_tokens, run_seed=run_seed
+    )
+    if texts:
         caches.build_text(texts)
     cached = CachedConditioning(
         caches.stores.text, caches.caption_key, model.family, device, dtype, caches.rebuild_text

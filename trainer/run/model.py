@@ -25,6 +25,7 @@ from modules.families.parts.circular_padding import pad_circularly
 from modules.families.protocol import ModelFamily, Part, PartMemory
 from modules.families.registry import FAMILIES
 from modules.families.spec import PartSpec
+from modules.families.words import Word
 from modules.memory.compiled_blocks import Compilation
 from modules.memory.frozen_copy import FrozenCopy
 from modules.memory.placement import Placement
@@ -39,6 +40,7 @@ from trainer.run.machine import Machine
 from trainer.run.placement import originals_of, placement_of
 from trainer.run.quantized import quantize_parts
 from trainer.run.variant import require_variant
+from trainer.run.words import attach_words, fixed_words_identity, word_units
 from trainer.step.precision import Precision
 
 
@@ -59,6 +61,13 @@ class LoadedModel:
     originals: Sequence[FrozenCopy] = ()
     compilation: Compilation | None = None
     """The compiled blocks of the denoiser, if they are compiled."""
+    words: Sequence[Word] = ()
+    """The embeddings, trained or only used."""
+
+    @property
+    def trained_placeholders(self) -> frozenset[str]:
+        """The placeholders of the trained embeddings: captions that contain one are encoded in each step."""
+        return frozenset(w.placeholder for w in self.words if w.trained)
 
     @property
     def trained_modules(self) -> list[torch.nn.Module]:
@@ -162,17 +171,21 @@ def load_model(
     identities = _identities(family, facts, machine.precision, start, quantized)
     prepare_parts(family, machine.precision)
     choose_attention(family, config.training.attention, machine)
+    copies = None if start_copy is None else start_copy.parent / "embeddings"
+    words = attach_words(config, family, copies=copies)
+    identities = identities.with_words(fixed_words_identity(words))
     adapters: list[Adapter] = []
+    parameters: Mapping[str, dict[str, torch.nn.Parameter]] = {}
     if config.training.trains == "full":
         parameters = train_whole_parts(family, config.part, filtered_layers(config.training))
-    else:
+    elif config.training.trains == "adapter":
         adapters = attach_adapters(family, config.adapter, config.part, start, run_seed=config.general.seed)
         parameters = {adapter.part: adapter.parameters() for adapter in adapters}
     rate, factor = config.training.learning_rate, rate_factor_of(config)
     groups = [
         unit_of(family.parts[name], p, config.part(name), rate, factor, rate_ratios(config, p))
         for name, p in parameters.items()
-    ]
+    ] + word_units(config, words)
     family.set_memory(
         {name: _memory_of(part.spec, config.part(name), adapters, compilation) for name, part in family.parts.items()},
         train_device=machine.train_device,
@@ -181,7 +194,7 @@ def load_model(
     here, offloaded = originals_of(family, groups) if copies_originals(config) else ({}, {})
     placement = placement_of(family, facts, machine, here, offloaded)
     originals = (*here.values(), *offloaded.values())
-    return LoadedModel(family, adapters, groups, placement, identities, start, originals, compilation)
+    return LoadedModel(family, adapters, groups, placement, identities, start, originals, compilation, words)
 
 
 def encoder_identities(config: Config, machine: Machine) -> EncoderIdentities:
@@ -199,7 +212,9 @@ def encoder_identities(config: Config, machine: Machine) -> EncoderIdentities:
         quantized=quantized,
     )
     start = start_of(config, family, None) if config.training.trains == "adapter" else None
-    return _identities(family, facts, machine.precision, start, quantized)
+    identities = _identities(family, facts, machine.precision, start, quantized)
+    words = attach_words(config, family, copies=None) if facts.has_text_cache else []
+    return identities.with_words(fixed_words_identity(words))
 
 
 def _memory_of(

@@ -11,6 +11,7 @@ from modules.config.rules.adapters import file_format, float8_file, layer_names,
 from modules.config.rules.captions import caption_changes
 from modules.config.rules.compiling import compiling
 from modules.config.rules.dtypes import mixed_16_bit
+from modules.config.rules.embeddings import embeddings
 from modules.config.rules.fused import fused_backward_pass
 from modules.config.rules.images import augmentations, concepts, samples, sizes
 from modules.config.rules.learning import dropped_prompts, prompts_for_images, roles_of_images
@@ -36,6 +37,7 @@ RULES: tuple[Rule, ...] = (
     supported,
     model_variant,
     something_is_trained,
+    embeddings,
     layer_names,
     ranks_by_layer,
     file_format,

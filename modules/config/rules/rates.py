@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from modules.config.method_facts import rate_factor_of
 from modules.config.schema import Config
-from modules.families.registry import FAMILIES
+from modules.config.words import trained_parts
 from modules.optim.registry import optimizer_spec
 from modules.system.problem import Problem
 
@@ -40,10 +40,10 @@ def rates_in_use(config: Config) -> dict[str, float]:
     """Return the learning rates of the trained parts, scaled, by the path of the setting they come from."""
     found: dict[str, float] = {}
     factor = rate_factor_of(config)
-    for part in FAMILIES[config.model.family].trainable_parts:
+    for part in trained_parts(config):
         own = config.part(part.name)
-        if own.train and own.learning_rate is None:
+        if own.learning_rate is None:
             found["training.learning_rate"] = config.training.learning_rate * factor
-        elif own.train and own.learning_rate is not None:
+        else:
             found[f"parts.{part.name}.learning_rate"] = own.learning_rate * factor
     return found

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from modules.config.schema import Config
+from modules.config.words import trained_parts, trained_words
 from modules.families.registry import FAMILIES
-from modules.families.spec import PartSpec
 from modules.system.problem import Problem
 
 
 def something_is_trained(config: Config) -> Iterator[Problem]:
     """Yield problems if no part is trained, or a trained part has a learning rate of 0."""
     spec = FAMILIES[config.model.family]
-    trained = _trained(config)
-    if not trained:
+    trained = trained_parts(config)
+    if not trained and not trained_words(config) and config.training.trains != "embedding":
         yield Problem(
             f"parts.{spec.trainable_parts[0].name}.train",
             "No part of the model is trained.",
@@ -39,7 +39,7 @@ def low_precision_updates(config: Config) -> Iterator[Problem]:
     """Yield problems with trained float16 weights: no stochastic rounding, and small gradients vanish."""
     if config.training.trains != "full":
         return
-    for part in _trained(config):
+    for part in trained_parts(config):
         if config.part(part.name).dtype != "float16":
             continue
         if config.training.low_precision_updates == "stochastic":  # to bfloat16 only, the upper half of float32
@@ -61,7 +61,7 @@ def low_precision_updates(config: Config) -> Iterator[Problem]:
 def stops(config: Config) -> Iterator[Problem]:
     """Yield problems with parts that stop at once, never, or all before the end. Steps are checked with the images."""
     epochs = config.training.epochs
-    trained = _trained(config)
+    trained = trained_parts(config)
     for part in trained:
         after = config.part(part.name).stop_after
         if after.unit != "never" and after.n <= 0:
@@ -79,7 +79,7 @@ def stops(config: Config) -> Iterator[Problem]:
                 "info",
             )
     spans = {p.name: config.part(p.name).stop_after for p in trained}
-    if spans and all(s.unit == "epoch" and 0 < s.n < epochs for s in spans.values()):
+    if spans and not trained_words(config) and all(s.unit == "epoch" and 0 < s.n < epochs for s in spans.values()):
         last = max(spans, key=lambda name: spans[name].n)
         yield Problem(
             f"parts.{last}.stop_after",
@@ -87,7 +87,3 @@ def stops(config: Config) -> Iterator[Problem]:
             "warning",
             "Train one part to the end, or shorten the run.",
         )
-
-
-def _trained(config: Config) -> list[PartSpec]:
-    return [p for p in FAMILIES[config.model.family].trainable_parts if config.part(p.name).train]

@@ -98,7 +98,7 @@ class Training(Section):
                 "embedding": "Embedding",
                 "vae": "VAE",
             },
-            not_yet_choices=frozenset({"embedding", "vae"}),
+            not_yet_choices=frozenset({"vae"}),
         ),
     ] = "adapter"
     layer_filter: Annotated[

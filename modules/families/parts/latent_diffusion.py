@@ -7,16 +7,18 @@ prompts are encoded and how the UNet receives the conditioning.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from modules.diffusion.process import DDPMProcess
 from modules.families.parts import vae
 from modules.families.parts.circular_padding import is_circular
 from modules.families.parts.clip_text import TextTower
 from modules.families.parts.forwards import Forwards
+from modules.families.parts.token_rows import add_words, extended
 from modules.families.protocol import Part, PartMemory
 from modules.families.spec import FamilySpec, LoraNaming, variant_of
 from modules.system.devices import Device
@@ -80,6 +82,30 @@ class LatentDiffusion:
     def text_identity(self) -> str:
         """Return everything but the weights that affects how a prompt is encoded."""
         return "|".join(tower.identity() for tower in self.towers.values())
+
+    def token_ids(self, part: str, text: str) -> list[int]:
+        """Return the ids of a text's tokens for one of the text encoders."""
+        return self.towers[part].tokenizer.ids(text)
+
+    def add_words(self, rows: Mapping[str, Mapping[str, nn.Parameter]]) -> None:
+        """Add embeddings: new rows (N, D) by placeholder and text encoder. All in one call."""
+        ids = add_words({name: tower.encoder for name, tower in self.towers.items()}, rows)
+        self.towers = {
+            name: replace(tower, tokenizer=tower.tokenizer.with_words(ids.get(name, {})))
+            for name, tower in self.towers.items()
+        }
+
+    @torch.no_grad()
+    def word_states(self, part: str, placeholder: str) -> torch.Tensor:
+        """Return a text encoder's states (N, D) at the places of an embedding, in a prompt of it alone, in float32."""
+        tower = self.towers[part]
+        states_1LD = tower.encode(self._forward(part), [placeholder], num_chunks=1).states_BLD
+        return states_1LD[0, 1 : 1 + len(tower.tokenizer.words[placeholder])].float().clone()
+
+    def add_outputs(self, part: str, placeholder: str, rows_ND: nn.Parameter) -> None:
+        """Replace a text encoder's states at the places of an embedding by rows (N, D)."""
+        tower = self.towers[part]
+        extended(tower.encoder).add_outputs(tower.tokenizer.words[placeholder], rows_ND)
 
     def count_tokens(self, prompt: str) -> int:
         """Return the number of tokens of a prompt, without start and end."""

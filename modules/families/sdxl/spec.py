@@ -30,4 +30,5 @@ SDXL = FamilySpec(
     vae_overflows=True,
     variants={"inpainting": 5},
     inpainting_variants=frozenset({"inpainting"}),
+    embedding_tensors={"text_encoder": "clip_l", "text_encoder_2": "clip_g"},
 )
