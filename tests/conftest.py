@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,14 +39,27 @@ def one_thread() -> Iterator[None]:
     """One torch thread: tiny models are many times slower with two on a busy machine, and last bits depend on it."""
     import torch
 
-    import trainer.run.training_run  # noqa: F401 - what it brings in stays, and each run ends with a look at all that lives
-
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    gc.collect()
-    gc.freeze()
     yield
     torch.set_num_threads(threads)
+
+
+_MANY_MODULES = 200
+_modules_frozen = 0
+
+
+@pytest.fixture(autouse=True)
+def imports_frozen() -> None:
+    """Freeze the objects of imported modules: they stay, and each run ends with a collection of all others.
+
+    Repeated when tests have imported many more: diffusers, transformers and the like are imported where they are used.
+    """
+    global _modules_frozen
+    if len(sys.modules) > _modules_frozen + _MANY_MODULES:
+        gc.collect()
+        gc.freeze()
+        _modules_frozen = len(sys.modules)
 
 
 @pytest.fixture(scope="session")

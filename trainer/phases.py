@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from modules.config.method_facts import data_in_use, learns_from, method_of, trained_parts, trains_on_pixels
+from modules.config.method_facts import data_in_use, learns_from, method_of, trains_on_pixels
 from modules.config.schema import Config
+from modules.config.words import trained_parts, trained_words
 from modules.families.registry import FAMILIES
 from modules.families.spec import FamilySpec, Role
 
@@ -13,6 +14,7 @@ CACHE_IMAGES = "cache_images"
 CACHE_CAPTIONS = "cache_captions"
 TRAIN = "train"
 VALIDATE = "validate"
+SAMPLE_IMAGES = "sample_images"
 SAMPLE_ENCODE = "sample_encode"
 SAMPLE_DENOISE = "sample_denoise"
 SAMPLE_DECODE = "sample_decode"
@@ -20,6 +22,7 @@ SAMPLE_DECODE = "sample_decode"
 _TABLE: dict[str, frozenset[Role]] = {
     CACHE_IMAGES: frozenset({"vae"}),
     CACHE_CAPTIONS: frozenset({"text_encoder"}),
+    SAMPLE_IMAGES: frozenset({"vae"}),
     SAMPLE_ENCODE: frozenset({"text_encoder"}),
     SAMPLE_DENOISE: frozenset({"denoiser"}),
     SAMPLE_DECODE: frozenset({"vae"}),
@@ -31,8 +34,9 @@ class PhaseFacts:
     """The facts of a run that decide which parts a phase needs.
 
     They are the caches in use, the trained parts, and whether a training step samples images (`samples_to_learn`) and
-    decodes them, and whether it needs the latents of images (`reads_images`). With
-    `needs_only_trained`, training and validation need no part but the trained ones.
+    decodes them, and whether it needs the latents of images (`reads_images`). `encodes_some_captions`: captions that
+    contain a trained embedding are encoded in each step, although the others are cached. With `needs_only_trained`,
+    training and validation need no part but the trained ones.
     """
 
     has_latent_cache: bool
@@ -40,6 +44,7 @@ class PhaseFacts:
     trained_parts: frozenset[str]
     samples_to_learn: bool = False
     reads_images: bool = True
+    encodes_some_captions: bool = False
     needs_only_trained: bool = False
 
 
@@ -55,6 +60,7 @@ def phase_facts(config: Config) -> PhaseFacts:
         trained_parts=trained,
         samples_to_learn=method_of(config).samples_images,
         reads_images=learns_from(config) != "prompts",
+        encodes_some_captions=bool(trained_words(config)),
         needs_only_trained=trains_on_pixels(config),
     )
 
@@ -73,7 +79,8 @@ def needed_parts(phase: str, spec: FamilySpec, facts: PhaseFacts) -> frozenset[s
         decodes = phase == TRAIN and facts.samples_to_learn
         encodes = not facts.has_latent_cache and (facts.reads_images or phase == VALIDATE)
         roles |= frozenset[Role]({"vae"}) if encodes or decodes else frozenset[Role]()
-        roles |= frozenset[Role]() if facts.has_text_cache else {"text_encoder"}
+        is_cached = facts.has_text_cache and not facts.encodes_some_captions
+        roles |= frozenset[Role]() if is_cached else {"text_encoder"}
     needed = {p.name for p in spec.parts if p.role in roles}
     if phase in (TRAIN, VALIDATE):
         needed |= facts.trained_parts

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
+from torch import nn
 
 from modules.adapters.factors import BIASES, DIFFERENCES
 from modules.adapters.rotations import oft_change
@@ -21,6 +22,15 @@ from modules.system.errors import DarkroomError
 
 Factors = Mapping[str, torch.Tensor]
 Shape = tuple[int, ...]
+
+
+def weight_shape(layer: nn.Module) -> Shape:
+    """Return the shape of a layer's weight, which is no parameter of the layer if it is quantized."""
+    if isinstance(layer, nn.Linear):
+        return layer.out_features, layer.in_features
+    weight = layer.weight
+    assert isinstance(weight, torch.Tensor)
+    return tuple(weight.shape)
 
 
 def folded(layer: AdapterLayer) -> AdapterLayer:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import nn
 
-from modules.adapters.changes import does_not_fit, is_per_output, norms_of
+from modules.adapters.changes import does_not_fit, is_per_output, norms_of, weight_shape
 from modules.adapters.kept_layers import kept_bias
 from modules.adapters.layer_dropout import ModuleDropout
 from modules.formats.adapter_layers import AdapterLayer
@@ -80,7 +80,7 @@ class Decomposition(nn.Module):
         return output + product * _along_channels(self.scale(layer) - 1.0, layer).to(output.dtype)
 
     def _is_per_output(self, layer: Layer) -> bool:
-        return is_per_output(self.magnitudes.shape, layer.weight.shape)
+        return is_per_output(self.magnitudes.shape, weight_shape(layer))
 
 
 def attach_decomposition(
@@ -129,7 +129,7 @@ def magnitudes_in(module: nn.Module, layers: Iterable[AdapterLayer], where: str)
     for layer in layers:
         if (magnitudes := layer.factors.get(DORA_SCALE)) is None:
             continue
-        weight = tuple(module.get_parameter(f"{layer.path}.weight").shape)
+        weight = weight_shape(module.get_submodule(layer.path))
         if is_per_output(magnitudes.shape, weight):
             shape = (weight[0], *(1,) * (len(weight) - 1))
         elif magnitudes.numel() == weight[1]:

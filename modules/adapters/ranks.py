@@ -1,8 +1,9 @@
 """The rank and the alpha of each layer: those of all layers, of convolutions, and of layers by name. Torch-free.
 
-A line of `layer_ranks` is `name = rank` or `name = rank:alpha`. The name is part of a layer's name, or a regular
-expression after "re:". The strength of a layer is alpha by rank; rank-stabilized (Kalajdzievski 2023, "rsLoRA"), alpha
-by the square root of the rank. Files have no such mark: they hold the alpha that gives the same strength by rank.
+A line of `layer_ranks` is `name = rank` or `name = rank:alpha`; a layer with a rank of 0 gets no adapter. The name is
+part of a layer's name, or a regular expression after "re:". The strength of a layer is alpha by rank; rank-stabilized
+(Kalajdzievski 2023, "rsLoRA"), alpha by the square root of the rank. Files have no such mark: they hold the alpha that
+gives the same strength by rank.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast
 
+from modules.settings.layer_filter import LayerFilter, invalid_entry
 from modules.system.errors import DarkroomError
 from modules.system.problem import Problem
 
@@ -68,11 +70,18 @@ class LayerRanks:
             return own * math.sqrt(rank)
         return own if rank == own_rank else own / own_rank * rank
 
+    def leaves_out(self, part: str, path: str) -> bool:
+        """Return whether a layer gets no adapter: its own rank is 0."""
+        return (found := self._named(part, path)) is not None and not found.rank
+
+    def _named(self, part: str, path: str) -> NamedRank | None:
+        path = path.removeprefix(_TEXT_MODEL)
+        return next((named for named in self.named if named.takes(part, path)), None)
+
     def _own(self, part: str, path: str, is_convolution: bool) -> tuple[int, float]:
         """Return the rank and the alpha that are set for a layer."""
-        path = path.removeprefix(_TEXT_MODEL)
         rank, alpha = self.rank, None
-        if found := next((named for named in self.named if named.takes(part, path)), None):
+        if found := self._named(part, path):
             rank, alpha = found.rank, found.alpha
         elif is_convolution:
             rank, alpha = self.conv_rank or rank, self.conv_alpha
@@ -152,6 +161,27 @@ def settings_by_layer(settings: Any, part: str) -> SettingsAt | None:
     return SettingsAt(settings, part)
 
 
+@dataclass(frozen=True, slots=True)
+class LayersWithRank:
+    """The layers of a part that get an adapter, as far as their ranks say."""
+
+    ranks: LayerRanks
+    part: str
+
+    def __call__(self, path: str) -> bool:
+        """Return whether the layer at `path` has a rank above 0."""
+        return not self.ranks.leaves_out(self.part, path)
+
+
+def layers_with_rank(settings: Any, part: str) -> LayersWithRank | None:
+    """Return which layers of a part get an adapter; None if all of them do, or if lines are none."""
+    try:
+        ranks = ranks_of(settings) if getattr(settings, "layer_ranks", "") else None
+    except DarkroomError:  # a rule reports it
+        return None
+    return LayersWithRank(ranks, part) if ranks is not None and not all(n.rank for n in ranks.named) else None
+
+
 def is_convolution(weight: Shape) -> bool:
     """Return whether a weight (out, in, kernel) is one with a kernel larger than 1x1, as kohya's `conv_dim` counts."""
     return math.prod(weight[2:]) > 1
@@ -200,15 +230,12 @@ def _parsed(entry: str) -> NamedRank:
         alpha = None if found["alpha"] is None else float(found["alpha"])
     except ValueError:
         raise DarkroomError(f"{found['alpha']!r} in the ranks of layers is not an alpha.", advice=advice) from None
-    if not 1 <= rank <= MAX_RANK or (alpha is not None and not 0 < alpha <= MAX_ALPHA):
-        message = f"{entry!r} in the ranks of layers: a rank is 1 to {MAX_RANK}, an alpha above 0 to {MAX_ALPHA:g}."
+    if not 0 <= rank <= MAX_RANK or (alpha is not None and not 0 < alpha <= MAX_ALPHA):
+        message = f"{entry!r} in the ranks of layers: a rank is 0 to {MAX_RANK}, an alpha above 0 to {MAX_ALPHA:g}."
         raise DarkroomError(message, advice=advice)
     is_regex = name.startswith(_REGEX)
     name = name.removeprefix(_REGEX).strip() if is_regex else name
-    if is_regex:
-        try:
-            re.compile(name)
-        except re.error as error:
-            message = f"{name!r} in the ranks of layers is not a regular expression: {error}."
-            raise DarkroomError(message, advice=advice) from None
+    if is_regex and (invalid := invalid_entry(LayerFilter((name,), is_regex=True))):
+        message = f"{name!r} in the ranks of layers is not a valid regular expression: {invalid[1]}."
+        raise DarkroomError(message, advice=advice)
     return NamedRank(name, rank, alpha, is_regex)

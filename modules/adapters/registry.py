@@ -43,5 +43,9 @@ def adapters_not_yet() -> frozenset[str]:
 
 
 def spec_labelled(label: str) -> AdapterSpec | None:
-    """Return the supported adapter with a label, which `identify` also uses for files; None for any other label."""
-    return next((spec for spec in ADAPTERS.values() if spec.label == label and spec.is_supported), None)
+    """Return the supported adapter with a label, which `identify` also uses for files; None for any other label.
+
+    "DoRA (LoHa)" is a LoHa.
+    """
+    plain = label.removeprefix("DoRA (").removesuffix(")")
+    return next((spec for spec in ADAPTERS.values() if spec.label == plain and spec.is_supported), None)

@@ -7,11 +7,12 @@ from typing import Any
 from modules.config.schema import Config
 from modules.config.sections.data import Data
 from modules.config.sections.training import method_in_use
+from modules.config.variant_facts import weighs_areas
 from modules.estimate.step_passes import StepPasses, passes_of_step
 from modules.families.registry import FAMILIES
-from modules.families.spec import PartSpec
 from modules.objectives.spec import LearnsFrom, MethodSpec, RolloutFacts
 from modules.optim.scaling import rate_factor
+from modules.optim.spec import is_fused
 from modules.rewards.selection import ScorersInUse, scorers_in_use
 
 
@@ -35,11 +36,6 @@ def data_in_use(config: Config) -> Data:
     if not trains_on_pixels(config):
         return config.data
     return config.data.model_copy(update={"latent_cache": False, "text_cache": False})
-
-
-def trained_parts(config: Config) -> tuple[PartSpec, ...]:
-    """Return the parts that the run trains, in the order of the window."""
-    return tuple(p for p in config.family_parts if p.trainable and config.part(p.name).train)
 
 
 def rollout_of(config: Config) -> RolloutFacts | None:
@@ -87,7 +83,7 @@ def uses_prior(config: Config) -> bool:
     if learns_from(config) == "prompts":  # its images are sampled: no mask and no concept needs the original model
         return False
     masks = config.masks
-    preserves = masks.enabled and masks.prior_preservation_weight > 0 and masks.unmasked_weight < 1
+    preserves = weighs_areas(config) and masks.prior_preservation_weight > 0 and masks.unmasked_weight < 1
     has_concept = any(c.enabled and c.kind == "prior_prediction" for c in config.concepts)
     return preserves or has_concept
 
@@ -141,3 +137,12 @@ def seeds_per_measured_prompt(config: Config) -> int:
     Two where the diversity is limited and the method's own rollouts do not report it.
     """
     return 2 if config.reward.min_diversity is not None and not reports(config, "diversity") else 1
+
+
+def updates_in_backward(config: Config) -> bool:
+    """Return whether weights are updated inside the backward pass: the optimizer's setting, unless anything in the run
+    needs all gradients at once.
+    """
+    training = config.training
+    needs_all = training.accumulation_steps > 1 or method_of(config).splits_batches or training.precision == "float16"
+    return is_fused(training.optimizer) and not needs_all

@@ -18,8 +18,6 @@ def unsupported(config: Config) -> Iterator[Problem]:
     for record in live_records(config):
         value = get_path(config, record.path)
         name = str(getattr(value, "name", value)) if record.kind in ("section", "choice") else ""
-        if record.path == "embeddings.words" and config.training.trains == "embedding":
-            continue  # reported for the training target
         if name in record.setting.not_yet_choices:
             yield _refused_choice(record, name)
         elif record.setting.not_yet and value != record.default:

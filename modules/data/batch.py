@@ -47,7 +47,7 @@ class Batch:
     `group_start` is the number of the group's images in the micro-batches before it.
     `empty_for` is empty, or has the indices of the text encoders that get the empty prompt for each image; then
     `conditioning` has one more entry at the end, that of the empty prompt.
-    `inpainting` is None except for inpainting models.
+    `inpainting` is None except for inpainting models, `depth_B1HW`, from -1 to 1, except for depth models.
     `pixels_B3PP`, float32 in [-1, 1], are the images themselves for a method that trains on pixels: then the latents
     are zeros, there is no conditioning, and the masks have the size of the images. None otherwise.
     """
@@ -72,12 +72,20 @@ class Batch:
     same_pairs: tuple[bool, ...] = ()
     group_start: int = 0
     inpainting: InpaintingInputs | None = None
+    depth_B1HW: torch.Tensor | None = None
     pixels_B3PP: torch.Tensor | None = None
 
     @property
     def num_samples(self) -> int:
         """The number of images in it."""
         return len(self.captions)
+
+    @property
+    def extra(self) -> tuple[torch.Tensor, ...]:
+        """The further inputs of a model variant's denoiser, in the order of its channels; none for other models."""
+        if self.inpainting is not None:
+            return self.inpainting.masks_B1HW, self.inpainting.latents_BCHW
+        return () if self.depth_B1HW is None else (self.depth_B1HW,)
 
     @property
     def needs_prior(self) -> bool:

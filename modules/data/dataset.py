@@ -77,12 +77,14 @@ class ConceptFacts:
 class WantedCompanions:
     """Which files beside the images a run uses. Masks are also read for concepts that crop to them.
 
-    `inpainting` is set for models that get an inpainting mask and a conditioning image with each image.
+    `inpainting` is set for models that get an inpainting mask and a conditioning image with each image, `depth` for
+    those that get a depth map: it is the conditioning image.
     """
 
     masks: bool = False
     conditioning_images: bool = False
     inpainting: bool = False
+    depth: bool = False
 
 
 NO_COMPANIONS = WantedCompanions()

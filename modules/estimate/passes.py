@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from modules.families.registry import memory_of
@@ -21,10 +21,11 @@ Plans = Mapping[str, PartPlan]
 
 @dataclass(frozen=True, slots=True)
 class PartWeights:
-    """The shapes of a part's own weights, and of its adapter's, by name."""
+    """The shapes of a part's own weights, and of its adapter's, by name; and the bytes of those that are quantized."""
 
     own: Mapping[str, Shape]
     adapter: Mapping[str, Shape]
+    quantized: Mapping[str, int] = field(default_factory=dict)
 
     def trained(self, plan: PartPlan) -> list[Shape]:
         """Return the shapes of the trained weights."""
@@ -42,22 +43,27 @@ class PartWeights:
         Where they are trained, the gradients of one block are there too, before they are offloaded.
         """
         adapter_bytes = plan.adapter.item_bytes if plan.adapter else 0
-        resident = count(shape for name, shape in self.own.items() if not name.startswith(plan.offloaded_prefixes))
-        blocks = self._blocks(plan.offloaded_prefixes)
+        resident = sum(self._bytes(n, plan) for n in self.own if not n.startswith(plan.offloaded_prefixes))
+        blocks = self._blocks(plan.offloaded_prefixes, plan)
         loaded = sum(sorted(blocks.values())[-2:]) + (max(blocks.values(), default=0) if plan.trains == "full" else 0)
         kept_bytes = plan.num_kept * FLOAT32_BYTES
-        return (resident + loaded) * plan.weight_bytes + count(self.adapter.values()) * adapter_bytes + kept_bytes
+        return resident + loaded + count(self.adapter.values()) * adapter_bytes + kept_bytes
 
-    def offloaded_blocks(self, pattern: re.Pattern[str], fraction: float) -> tuple[str, ...]:
-        """Return the prefixes of the blocks that are offloaded at this fraction; `pattern` matches block prefixes."""
+    def offloaded_blocks(self, pattern: re.Pattern[str], plan: PartPlan) -> tuple[str, ...]:
+        """Return the prefixes of the blocks that a plan offloads; `pattern` matches block prefixes."""
         found = (pattern.match(name) for name in self.own)
-        blocks = self._blocks(tuple(dict.fromkeys(match[0] for match in found if match)))
-        offloaded = choose_offloaded(list(blocks.values()), fraction)
+        blocks = self._blocks(tuple(dict.fromkeys(match[0] for match in found if match)), plan)
+        offloaded = choose_offloaded(list(blocks.values()), plan.offload_fraction)
         return tuple(name for name, is_offloaded in zip(blocks, offloaded, strict=True) if is_offloaded)
 
-    def _blocks(self, names: tuple[str, ...]) -> dict[str, int]:
-        """Return the number of weights of each block, by the prefix of its weights' names."""
-        return {name: count(shape for n, shape in self.own.items() if n.startswith(name)) for name in names}
+    def _blocks(self, names: tuple[str, ...], plan: PartPlan) -> dict[str, int]:
+        """Return the bytes of the weights of each block, by the prefix of its weights' names."""
+        return {name: sum(self._bytes(n, plan) for n in self.own if n.startswith(name)) for name in names}
+
+    def _bytes(self, name: str, plan: PartPlan) -> int:
+        """Return the bytes of a weight."""
+        own = self.quantized.get(name)
+        return math.prod(self.own[name]) * plan.weight_bytes if own is None else own
 
 
 class Passes:
@@ -80,7 +86,7 @@ class Passes:
         def find() -> PartWeights:
             walk = Walk(Tape(), replace(plan, checkpointing="off"), records=False)
             self._run(walk, part, batch=1, width_px=_SMALL_PX, height_px=_SMALL_PX)
-            return PartWeights(walk.weights, walk.adapter_weights)
+            return PartWeights(walk.weights, walk.adapter_weights, walk.quantized)
 
         found: PartWeights = self._once(("weights", part, plan), find)
         return found
@@ -91,9 +97,7 @@ class Passes:
             return plan
         return replace(
             plan,
-            offloaded_prefixes=self.weights(part, plan).offloaded_blocks(
-                self._memory.blocks[part], plan.offload_fraction
-            ),
+            offloaded_prefixes=self.weights(part, plan).offloaded_blocks(self._memory.blocks[part], plan),
         )
 
     def inference(self, part: str, plan: PartPlan, *, batch: int, width_px: int, height_px: int) -> int:
@@ -191,7 +195,7 @@ class Passes:
             tape, text = Tape(), None
             for part in self._spec.parts:
                 plan = plans[part.name]
-                if part.role == "text_encoder" and plan.trains != "nothing":
+                if part.role == "text_encoder" and plan.has_gradient:
                     walk = Walk(tape, plan, records=True)
                     text = self._run(walk, part.name, batch=batch, width_px=width_px, height_px=height_px)
             name = self._name_of("denoiser")

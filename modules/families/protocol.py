@@ -76,12 +76,20 @@ class ModelFamily(Protocol):
     @property
     def lora_naming(self) -> LoraNaming: ...
 
+    @property
+    def variant(self) -> str:
+        """The model variant (`model.variant`), by the input channels of the denoiser."""
+        ...
+
     def set_memory(self, memory: Mapping[str, PartMemory], *, train_device: Device, temp_device: Device) -> None:
         """Set up the checkpointed forward of every part."""
         ...
 
-    def encode_images(self, images_B3PP: torch.Tensor) -> torch.Tensor:
-        """Return the latents of images in [-1, 1]: the VAE's mean, scaled, (B, C, H, W)."""
+    def encode_images(self, images_B3PP: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
+        """Return the latents of images in [-1, 1], scaled, (B, C, H, W): the VAE's mean.
+
+        With a generator they are drawn from the VAE's distribution instead, as diffusers' pipelines draw them.
+        """
         ...
 
     def posterior(self, images_B3PP: torch.Tensor) -> Posterior:
@@ -119,8 +127,18 @@ class ModelFamily(Protocol):
         """Join several conditionings into one; shorter ones are padded with that of the empty prompt."""
         ...
 
-    def predict(self, noisy_BCHW: torch.Tensor, timesteps_B: torch.Tensor, conditioning: Conditioning) -> torch.Tensor:
-        """Return the denoiser's output, (B, C, H, W)."""
+    def predict(
+        self,
+        noisy_BCHW: torch.Tensor,
+        timesteps_B: torch.Tensor,
+        conditioning: Conditioning,
+        extra: Sequence[torch.Tensor] = (),
+    ) -> torch.Tensor:
+        """Return the denoiser's output, (B, C, H, W).
+
+        `extra` are the further inputs of a model variant, at the size of the latents and in their order: for an
+        inpainting model the mask (B, 1, H, W) and the latents of the conditioning image. Other models get none.
+        """
         ...
 
     def scheduler_config(self) -> Mapping[str, Any]:
@@ -137,4 +155,24 @@ class ModelFamily(Protocol):
 
     def count_tokens(self, prompt: str) -> int:
         """Return the number of tokens of a prompt, without start and end."""
+        ...
+
+
+class FamilyWithWords(ModelFamily, Protocol):
+    """A family whose text encoders can get embeddings (`FamilySpec.embedding_tensors`)."""
+
+    def token_ids(self, part: str, text: str) -> list[int]:
+        """Return the ids of a text's tokens for one of the text encoders."""
+        ...
+
+    def add_words(self, rows: Mapping[str, Mapping[str, nn.Parameter]]) -> None:
+        """Add embeddings: new rows (N, D) by placeholder and text encoder. All in one call, before the first prompt."""
+        ...
+
+    def word_states(self, part: str, placeholder: str) -> torch.Tensor:
+        """Return a text encoder's states (N, D) at the places of an embedding, in a prompt of it alone, in float32."""
+        ...
+
+    def add_outputs(self, part: str, placeholder: str, rows_ND: nn.Parameter) -> None:
+        """Replace a text encoder's states at the places of an embedding by rows (N, D)."""
         ...

@@ -31,10 +31,11 @@ class PublishedModel:
 
     `architecture` and `implementation` are ModelSpec's, `variant_architectures` those of its variants; `kohya_version`
     is kohya's. `configs` is the folder of its parts' configs. `pipelines` are diffusers' classes by variant, `index`
-    the entries of a folder's index beside the parts. `text_width` is the width of the text states that its
-    cross-attention reads, `embedding_width` that of an embedding's vectors, `embedding_tensors` the names of an
-    embedding's tensors where they have names. `prediction_note(program, file)` returns what the user must do so that a
-    program uses the right prediction type. `programs` are the programs that support such models.
+    the entries of a folder's index beside the parts, `variant_index` further ones by variant. `text_width` is the width
+    of the text states that its cross-attention reads, `embedding_width` that of an embedding's vectors,
+    `embedding_tensors` the names of an embedding's tensors where they have names. `prediction_note(program, file)`
+    returns what the user must do so that a program uses the right prediction type. `programs` are the programs that
+    support such models.
     """
 
     name: str
@@ -48,6 +49,7 @@ class PublishedModel:
     variant_architectures: Mapping[str, str] = field(default_factory=dict)
     pipelines: Mapping[str, str] = field(default_factory=dict)
     index: Mapping[str, Any] = field(default_factory=dict)
+    variant_index: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     single_file: SingleFile | None = None
     is_v2: bool = False
     text_width: int = 0

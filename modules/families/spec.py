@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from modules.formats.adapter_targets import AdapterTargets
 
 Role = Literal["denoiser", "text_encoder", "vae"]
+
+BASE_VARIANT = "text_to_image"
+"""The model variant that is conditioned on nothing besides the prompt."""
+
+VARIANT_LABELS: Mapping[str, str] = {BASE_VARIANT: "Base", "inpainting": "Inpainting", "depth": "Depth"}
+"""The model variants of all families (`model.variant`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +54,12 @@ class FamilySpec:
     `tokenizer` the function that loads the tokenizer which counts the tokens of captions, all as "module:name" and
     torch-free.
 
-    `inpainting_variants` are the model variants (`model.variant`) whose denoiser also gets a mask and the latents of a
-    conditioning image (`Batch.inpainting`).
+    `variants` are the model variants (`model.variant`) beside the base model, each with the number of channels that its
+    denoiser gets after the noisy latents. `inpainting_variants` are those that get a mask and the latents of a
+    conditioning image (`Batch.inpainting`), `depth_variants` those that get a depth map (`Batch.depth_B1HW`).
+
+    `embedding_tensors` are the names of an embedding's tensors in files, by the text encoder whose vectors they hold; a
+    family without any does not support embeddings.
     """
 
     name: str
@@ -66,7 +76,10 @@ class FamilySpec:
     tokenizer: str = "modules.families.parts.clip_tokens:load_clip_tokenizer"
     pipelines: tuple[str, ...] = ()
     vae_overflows: bool = False
+    variants: Mapping[str, int] = field(default_factory=dict)
     inpainting_variants: frozenset[str] = frozenset()
+    depth_variants: frozenset[str] = frozenset()
+    embedding_tensors: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def trainable_parts(self) -> tuple[PartSpec, ...]:
@@ -76,6 +89,14 @@ class FamilySpec:
     def names_of(self, role: Role) -> tuple[str, ...]:
         """Return the names of the parts with a role; a family need not have a part of every role."""
         return tuple(p.name for p in self.parts if p.role == role)
+
+
+def variant_of(spec: FamilySpec, in_channels: int) -> str:
+    """Return the variant of a model by the input channels of its denoiser; empty where the family has none such."""
+    if in_channels == spec.latent_channels:
+        return BASE_VARIANT
+    extra = in_channels - spec.latent_channels
+    return next((name for name, channels in spec.variants.items() if channels == extra), "")
 
 
 def tokenizer_of(encoder: str) -> str:
@@ -101,5 +122,7 @@ class LoraNaming:
     targets: AdapterTargets
     prediction: str = "epsilon"
     own_configs: str = ""
+    variant: str = ""
+    """That of the model's files (`FileKind.variant`); empty for the base model."""
     is_v2: bool = False
     """kohya's `v2`: OpenCLIP's is the only text encoder."""

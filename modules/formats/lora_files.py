@@ -38,9 +38,13 @@ def to_kohya(layers: Iterable[AdapterLayer], name_of: NameOf) -> dict[str, torch
 
 
 def _alpha(alpha: float, factors: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Return an alpha as a tensor, in the dtype of the layer's factors as other programs write it if that is exact."""
+    """Return an alpha as a tensor, in the dtype of the layer's factors as other programs write it if that is exact.
+
+    Those in float8 have it in float32, as `float8` writes it.
+    """
     exact = torch.tensor(float(alpha))
-    dtype = next((t.dtype for t in factors.values() if t.is_floating_point()), exact.dtype)
+    dtypes = (t.dtype for t in factors.values() if t.is_floating_point() and t.dtype.itemsize > 1)
+    dtype = next(dtypes, exact.dtype)
     return exact.to(dtype) if exact.to(dtype) == exact else exact
 
 

@@ -68,7 +68,7 @@ class _Keeping:
 
     def __init__(self, module: nn.Module, transfers: Transfers) -> None:
         self._transfers = transfers
-        self._weights = {p.untyped_storage().data_ptr() for p in module.parameters()}
+        self._weights = {w.untyped_storage().data_ptr() for w in (*module.parameters(), *module.buffers())}
         self._known: weakref.WeakValueDictionary[tuple[int, int, torch.dtype], _Kept] = weakref.WeakValueDictionary()
         self._newest: weakref.ref[_Kept] | None = None
 

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from modules.quantization.chosen import ChosenFormat
+from modules.quantization.spec import QuantizedFormat
 from modules.settings.layer_filter import EVERYTHING, LayerFilter
 
 CheckpointMode = Literal["off", "block", "whole"]
@@ -79,7 +81,8 @@ class AdapterPlan:
 
     `walk` runs it beside a layer, by its `settings` (`modules/adapters/spec.py`) or those that `settings_at(path,
     shape)` returns for the layer, from its name and the shape of its weight. `decomposes`: DoRA's magnitudes are
-    trained beside it, of the outputs or of the inputs of each layer.
+    trained beside it, of the outputs or of the inputs of each layer. `has_own` takes the layers that get an adapter of
+    those that `layers` takes; None if all do.
     """
 
     settings: Any
@@ -89,10 +92,11 @@ class AdapterPlan:
     has_dropout: bool = False
     settings_at: Callable[[str, Shape], Any] | None = None
     decomposes: Literal["", "outputs", "inputs"] = ""
+    has_own: Callable[[str], bool] | None = None
 
     def takes(self, path: str) -> bool:
         """Whether a layer gets the adapter."""
-        return self.layers.takes(path)
+        return self.layers.takes(path) and (self.has_own is None or self.has_own(path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,8 @@ class PartPlan:
     no gradient; a fine-tune only trains those of `layers`. `offloads` moves activations to the offload device.
     `offload_fraction` of the weights of its blocks stay there; the selection depends on the sizes: the layers with a
     prefix in `offloaded_prefixes`. `num_kept` is the number of values in float32 of an adapter that the part has and
-    that is not trained.
+    that is not trained. `quantized` is the format of the linear layers that it takes, whose weights are then frozen.
+    `has_words`: embeddings are trained, so that a gradient passes through the text encoder.
     """
 
     weight_bytes: int = FLOAT32_BYTES
@@ -118,6 +123,17 @@ class PartPlan:
     offload_fraction: float = 0.0
     offloaded_prefixes: tuple[str, ...] = ()
     num_kept: int = 0
+    quantized: ChosenFormat | None = None
+    has_words: bool = False
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether a gradient passes through a text encoder: its weights are trained, or embeddings before them."""
+        return self.trains != "nothing" or self.has_words
+
+    def format_of(self, path: str) -> QuantizedFormat | None:
+        """Return the format of a linear layer's weight, None where it is not quantized."""
+        return self.quantized.format if self.quantized is not None and self.quantized.takes(path) else None
 
     def is_trained(self, path: str) -> bool:
         """Whether a layer's own weights are trained."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from modules.memory.tape import FLOAT32_BYTES, Array, PartPlan, Shape, Storage, Tape
+from modules.quantization.spec import QuantizedFormat
 
 
 class Walk:
@@ -25,6 +26,7 @@ class Walk:
         self.plan = plan
         self.weights: dict[str, Shape] = {}
         self.adapter_weights: dict[str, Shape] = {}
+        self.quantized: dict[str, int] = {}  # bytes by the name of the weight
         self._records = records
         self._is_inside = False
 
@@ -56,6 +58,8 @@ class Walk:
     def linear(self, path: str, x: Array, width: int, *, bias: bool = True) -> Array:
         """A linear layer on the last axis, with its adapter if it has one."""
         self._weigh(path, (width, x.shape[-1]), bias)
+        if (form := self.plan.format_of(path)) is not None:
+            return self._with_adapter(path, x, self._quantized(path, x, width, form), 1, width)
         trained = self._records and self.plan.is_trained(path)
         out = self._product(path, x, (*x.shape[:-1], width), width * x.shape[-1], trained=trained, keeps_input=trained)
         return self._with_adapter(path, x, out, 1, width)
@@ -82,7 +86,7 @@ class Walk:
         self.weights[f"{path}.weight"] = shape
         trained = self._records and self.plan.is_trained(path)
         self.tape.trained_bytes += math.prod(shape) * self.plan.weight_bytes if trained else 0
-        return self.new((batch, tokens, shape[1]), needs_grad=trained)
+        return self.new((batch, tokens, shape[1]), needs_grad=trained or (self._records and self.plan.has_words))
 
     def _weigh(self, path: str, shape: Shape, bias: bool) -> None:
         self.weights[f"{path}.weight"] = shape
@@ -106,6 +110,32 @@ class Walk:
             if weight is not None and (x.needs_grad or len(shape) == 4):
                 self._keep(weight)
             self.tape.mark(out.num_bytes + taken.num_bytes + (num_weights * self.plan.weight_bytes if trained else 0))
+        return out
+
+    def _quantized(self, path: str, x: Array, width: int, form: QuantizedFormat) -> Array:
+        """Return the product with a quantized weight (`modules/quantization/linear.py`), which saves nothing.
+
+        The weight is unpacked in both passes. Rounded inputs are there in float32 and in 8 bits, and the product in
+        float32.
+        """
+        shape = (width, x.shape[-1])
+        self.quantized[f"{path}.weight"] = form.stored_bytes(shape)
+        taken = self._computed(x)
+        num_weights, item = math.prod(shape), taken.item_bytes
+        result_shape = (*x.shape[:-1], width)
+        if form.rounds_inputs:
+            num_out = math.prod(result_shape)
+            working = [3 * FLOAT32_BYTES * math.prod(x.shape), math.prod(x.shape) + 3 * FLOAT32_BYTES * num_out]
+        else:
+            working = [num_weights * form.unpacking_bytes(item)]
+        for num_bytes in working:
+            self.new((num_bytes,), item_bytes=1)
+        unpacked = self.new((0 if form.rounds_inputs else num_weights,), item_bytes=item)
+        out = self.new(result_shape, item_bytes=item, needs_grad=self._records and x.needs_grad)
+        del unpacked
+        if out.needs_grad:
+            in_product = num_weights * item + taken.num_bytes
+            self.tape.mark(out.num_bytes + max(num_weights * form.unpacking_bytes(item), in_product))
         return out
 
     def _cast_weight(self, path: str, num_weights: int, item_bytes: int, *, trained: bool) -> Array | None:

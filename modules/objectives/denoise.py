@@ -42,10 +42,14 @@ def prediction_errors(
     *,
     timesteps_B: torch.Tensor,
     noise_BCHW: torch.Tensor,
+    extra: Sequence[torch.Tensor] = (),
 ) -> torch.Tensor:
-    """Return the unweighted errors of the model's prediction at given timesteps and noise, float32 (B, C, H, W)."""
+    """Return the unweighted errors of the model's prediction at given timesteps and noise, float32 (B, C, H, W).
+
+    `extra` are the further inputs of a model variant (see `ModelFamily.predict`).
+    """
     noisy_BCHW = family.process.add_noise(latents_BCHW, noise_BCHW, timesteps_B)
-    output_BCHW = family.predict(noisy_BCHW, timesteps_B, conditioning)
+    output_BCHW = family.predict(noisy_BCHW, timesteps_B, conditioning, extra)
     return squared_errors(output_BCHW, family.process.target(latents_BCHW, noise_BCHW, timesteps_B))
 
 

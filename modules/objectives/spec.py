@@ -91,7 +91,8 @@ class MethodSpec:
 
     `needs_reward_gradient`: it can only train on differentiable rewards. `splits_batches`: it trains on a batch of the
     loader in several micro-batches, so that gradients are always accumulated. `repeats_forward`: it compares its
-    predictions with those that it sampled with, so that they must not differ by dropout.
+    predictions with those that it sampled with, so that they must not differ by dropout. `trains_embeddings`: it can
+    train embeddings.
     """
 
     name: str
@@ -114,6 +115,7 @@ class MethodSpec:
     trains_on: TrainsOn = "latents"
     splits_batches: bool = False
     repeats_forward: bool = False
+    trains_embeddings: bool = False
     problems: Callable[[Any], Iterable[Problem]] = lambda settings: ()
     guide: MethodGuide = MethodGuide()
 

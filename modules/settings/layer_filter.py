@@ -20,6 +20,7 @@ PRESET_LABELS = {
 }
 
 EXAMPLES = "attn1, attn2, ff"
+_REPEATED_REPETITION = re.compile(r"\((?:[^()\\]|\\.)*(?:[+*]|\{\d*,\d*\})\??\)(?:[+*]|\{\d*,\d*\})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,21 +82,38 @@ def taken_layers(found: LayerFilter, paths: Iterable[str], *, page: str) -> list
 
 
 def invalid_entry(found: LayerFilter) -> tuple[str, str] | None:
-    """Return the first entry that is not a valid regular expression, and what is wrong with it; None where all are."""
+    """Return the first entry that is not a valid regular expression, and what is wrong with it; None where all are.
+
+    A repeated group that ends in a repetition, as in "(a+)+", is not valid here: on a name that it almost matches, the
+    time it takes doubles with each character (catastrophic backtracking), and nothing could stop it.
+    """
     for entry in found.entries if found.is_regex else ():
         try:
             re.compile(entry)
         except (re.error, OverflowError, RecursionError) as error:
             return entry, str(error)
+        if repeated := _REPEATED_REPETITION.search(entry):
+            return entry, f"{repeated[0]} repeats a repetition, which can take forever"
     return None
 
 
 def _split(text: str) -> list[str]:
-    entries, depth = [""], 0
+    """Return the entries between the commas that are outside of brackets."""
+    entries = [""]
+    groups, in_set, is_escaped = 0, False, False
     for character in text:
-        depth = max(0, depth + (character in "([{") - (character in ")]}"))
-        if character == "," and depth == 0:
+        if character == "," and not (groups or in_set):
             entries.append("")
+            continue
+        entries[-1] += character
+        if is_escaped:
+            is_escaped = False
+        elif character == "\\":
+            is_escaped = True
+        elif in_set:
+            in_set = character != "]"
+        elif character == "[":
+            in_set = True
         else:
-            entries[-1] += character
+            groups = max(0, groups + (character in "({") - (character in ")}"))
     return entries

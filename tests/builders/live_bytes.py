@@ -85,6 +85,9 @@ def cuda_autocast(dtype: torch.dtype) -> Iterator[Callable[[], None]]:
             setattr(functional, name, function)
 
 
+_PACKED = ("packed", "scales")  # of a quantized layer
+
+
 def is_adapter(name: str) -> bool:
     """Whether a parameter is an adapter's."""
     return any(part in name for part in ("lora_", "lokr_", "hada_", "oft_", ".dora."))
@@ -98,7 +101,8 @@ def give_weights(
         for name, old in list(part._parameters.items()):
             if old is not None:
                 full = f"{path}.{name}"
-                fresh = torch.empty(old.shape, dtype=adapter_dtype if is_adapter(full) else dtype)
+                own = adapter_dtype if is_adapter(full) else dtype
+                fresh = torch.empty(old.shape, dtype=old.dtype if name in _PACKED else own)
                 part._parameters[name] = nn.Parameter(fresh, requires_grad=learns(full))
         for name, buffer in list(part._buffers.items()):
             if buffer is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
+from safetensors.torch import load_file, save_file
 from transformers import CLIPTextConfig, CLIPTextModel
 
 SCHEDULER = {
@@ -76,6 +78,32 @@ def write_sd_folder(folder: Path, *, seed: int = 0) -> Path:
     """Write a tiny SD 1.x as a diffusers folder, without a tokenizer: the bundled one is used."""
     parts = {"unet": tiny_unet, "vae": tiny_vae, "text_encoder": tiny_text_encoder}
     return write_folder(folder, "StableDiffusionPipeline", parts, SCHEDULER, seed=seed)
+
+
+def write_inpainting_folder(folder: Path, base: Path) -> Path:
+    """Write a copy of a tiny model as an inpainting model: its UNet gets five more channels, of random weights."""
+    return _write_variant(folder, base, "Inpaint", 5)
+
+
+def write_depth_folder(folder: Path, base: Path) -> Path:
+    """Write a copy of a tiny model as a depth model: its UNet gets one more channel, of random weights."""
+    return _write_variant(folder, base, "Depth2Img", 1)
+
+
+def _write_variant(folder: Path, base: Path, pipeline: str, channels: int) -> Path:
+    shutil.copytree(base, folder)
+    index = json.loads((folder / "model_index.json").read_text())
+    index["_class_name"] = index["_class_name"].replace("Pipeline", f"{pipeline}Pipeline")
+    index["_diffusers_version"] = "0.30.0"
+    (folder / "model_index.json").write_text(json.dumps(index))
+    config = json.loads((folder / "unet" / "config.json").read_text())
+    (folder / "unet" / "config.json").write_text(json.dumps({**config, "in_channels": 4 + channels}))
+    weights = load_file(folder / "unet" / "diffusion_pytorch_model.safetensors")
+    first = weights["conv_in.weight"]
+    more = torch.randn(first.shape[0], channels, 3, 3, generator=torch.Generator().manual_seed(5)) * first.std()
+    weights["conv_in.weight"] = torch.cat([first, more], dim=1)
+    save_file(weights, folder / "unet" / "diffusion_pytorch_model.safetensors", {"format": "pt"})
+    return folder
 
 
 def write_folder(

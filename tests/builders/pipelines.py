@@ -45,15 +45,15 @@ def stock_pipeline(folder: Path) -> Any:
             parts[encoder.replace("text_encoder", "tokenizer")] = clip_tokenizer(
                 "!" if activation == "gelu" else END_TOKEN
             )
-    if name == "StableDiffusionPipeline":
+    if name in ("StableDiffusionPipeline", "StableDiffusionInpaintPipeline"):
         parts |= {"safety_checker": None, "feature_extractor": None}
     pipe = getattr(diffusers, name).from_pretrained(folder, local_files_only=True, **parts)
     pipe.set_progress_bar_config(disable=True)
     return pipe
 
 
-def sample_in_diffusers(pipe: Any, prompt: SamplePrompt) -> np.ndarray:
-    """The pipeline's image, with our scheduler settings."""
+def sample_in_diffusers(pipe: Any, prompt: SamplePrompt, **images: Any) -> np.ndarray:
+    """The pipeline's image, with our scheduler settings; `images` are those that an inpainting pipeline takes."""
     pipe.scheduler = make_scheduler(prompt.sampler, pipe.scheduler.config)
     image = pipe(
         prompt.prompt,
@@ -63,6 +63,7 @@ def sample_in_diffusers(pipe: Any, prompt: SamplePrompt) -> np.ndarray:
         num_inference_steps=prompt.steps,
         guidance_scale=prompt.guidance,
         generator=torch.Generator("cpu").manual_seed(prompt.seed),
+        **images,
     ).images[0]
     return np.asarray(image, dtype=int)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from modules.adapters.lora_layers import LoraAdapter, LoraShape, attach_lora
+from modules.adapters.lora_adapter import LoraAdapter, LoraShape, attach_lora
 from modules.config.schema import Config
 from modules.families.kinds.identify import identify
 from modules.families.protocol import ModelFamily
@@ -22,6 +22,7 @@ from modules.system.errors import DarkroomError
 from tests.builders.configs import laid_over
 from tests.builders.pipelines import load_tiny, sample_in_diffusers, sample_with_ours, stock_pipeline
 from tests.parity.test_lora_files_in_diffusers import PROMPT, exporter, weights
+from trainer.__main__ import main
 from trainer.export.model import ModelExporter
 
 NOW = datetime(2026, 1, 2, 3, 4, 5)
@@ -59,6 +60,18 @@ def test_a_lora_of_small_weights_keeps_its_change(tmp_path: Path, tiny_sd: Path)
         ]
         assert torch.linalg.norm(changes[0] - changes[1]) < 0.06 * torch.linalg.norm(changes[1])
     assert identify(tmp_path / "float8.safetensors").family == family.spec.name
+
+
+def test_a_float8_lora_is_converted_there_and_back(tmp_path: Path, tiny_sd: Path) -> None:
+    family, adapter = with_adapter(tiny_sd, 5e-4)
+    before = save(tmp_path / "a.safetensors", family, adapter, "float8")
+    for source, out, form in (("a", "b", "peft"), ("b", "c", "kohya"), ("a", "d", "kohya")):
+        names = [str(tmp_path / f"{name}.safetensors") for name in (source, out)]
+        assert main(["convert", *names, "--to", form]) == 0
+    for name in ("c", "d"):
+        after = load_file(tmp_path / f"{name}.safetensors")
+        assert after.keys() == before.keys()
+        assert all(torch.equal(after[key].float(), before[key].float()) for key in before)
 
 
 def test_stock_diffusers_samples_nearly_the_same_image_with_a_float8_lora(tmp_path: Path, tiny_sd: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ from peft.tuners.lora import LoraLayer
 from safetensors.torch import save_file
 
 from modules.adapters.delta_adapter import DeltaAdapter
+from modules.adapters.stored import adapter_of_file
 from modules.families.parts.lora_names import file_path
 from modules.families.protocol import ModelFamily
 from modules.formats.adapter_layers import AdapterLayer
-from modules.formats.adapter_names import DOWN
+from modules.formats.adapter_names import DORA_SCALE, DOWN
 from modules.system.errors import DarkroomError
 from tests.builders.adapter_forms import (
     FORMS,
@@ -96,6 +98,37 @@ def test_lokr_of_every_form_is_put_on_a_model(form: str, tiny_sd: Path, tmp_path
     [adapter] = put_adapter_on(family, tmp_path / "l.safetensors")
     assert isinstance(adapter, DeltaAdapter)
     assert {layer.path for layer in layers} == adapter.deltas.keys()
+
+
+@pytest.mark.parametrize("kind", ["lora", "loha", "lokr"])
+def test_layers_with_an_alpha_of_0_change_nothing(kind: str, tiny_sd: Path, tmp_path: Path) -> None:
+    family = load_tiny(tiny_sd)
+    configs = configs_of(family)
+    layers = lora_layers("sd1", configs, takes=lambda part, path: part == "unet" and "to_q" in path)
+    layers = layers if kind == "lora" else of_kind(layers, kind)
+    layers = [replace(layer, alpha=0.0) for layer in layers]
+    save_file(tensors_in(FORMS["kohya, lora_te"], layers, configs), tmp_path / "l.safetensors")
+    before = output_of(family)
+    assert put_adapter_on(family, tmp_path / "l.safetensors")
+    assert torch.equal(output_of(family), before)
+
+
+def test_a_dora_of_another_kind_is_one_of_this_kind(tiny_sd: Path, tmp_path: Path) -> None:
+    configs = configs_of(load_tiny(tiny_sd))
+    layers = of_kind(lora_layers("sd1", configs, takes=lambda part, path: part == "unet"), "loha")
+    dora = [replace(x, factors={**x.factors, DORA_SCALE: torch.ones(len(x.factors["hada_w1_a"]), 1)}) for x in layers]
+    save_file(tensors_in(FORMS["kohya, lora_te"], dora, configs), tmp_path / "l.safetensors")
+    assert adapter_of_file(tmp_path / "l.safetensors").name == "loha"
+
+
+def output_of(family: ModelFamily) -> torch.Tensor:
+    unet = family.parts["unet"].module
+    generator = torch.Generator().manual_seed(0)
+    noisy = torch.randn(1, 4, 8, 8, generator=generator)
+    text = torch.randn(1, 3, unet.config.cross_attention_dim, generator=generator)
+    with torch.no_grad():
+        found: torch.Tensor = unet(noisy, torch.tensor([7]), text).sample
+    return found
 
 
 def put(family: ModelFamily, tensors: dict[str, torch.Tensor], folder: Path) -> None:

@@ -49,7 +49,7 @@ def trained(
     """A run with everything on that draws at random, and a backup after each step."""
     config = small_config(
         tmp_path_factory.mktemp("kinds"), model=tiny_sdxl, images=images,
-        training={"learning_rate": 0.02, "ema": {"mode": "train_device"}},
+        training={"epochs": 1, "learning_rate": 0.02, "ema": {"mode": "train_device"}},
         backup={"every": {"n": 1, "unit": "step"}, "keep": 0},
         parts={"unet": {"checkpointing": "block", "offload_activations": True, "offload_fraction": 0.5}},
         general={"temp_device": "cpu:1"},
@@ -105,10 +105,13 @@ def test_a_file_of_another_kind_is_refused_before_the_run(trained: tuple[Config,
 def test_the_factors_of_the_file_decide(trained: tuple[Config, Ran], tmp_path: Path) -> None:
     config, ran = trained
     before = load_file(ran.finished.model_path)
-    destination = {"destination": str(tmp_path / "onwards.safetensors")}
+    changes = {
+        "output": {"destination": str(tmp_path / "onwards.safetensors")},
+        "backup": {"every": {"unit": "never"}},
+    }
     name = config.adapter.name
     other = {"start_from": ran.finished.model_path, **({"block_size": 2} if name == "oft" else {"rank": 3})}
-    after = load_file(run(laid_over(config, {"adapter": other, "output": destination})).finished.model_path)
+    after = load_file(run(laid_over(config, {"adapter": other, **changes})).finished.model_path)
     assert {name: tensor.shape for name, tensor in before.items()} == {n: t.shape for n, t in after.items()}
 
 

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from modules.adapters.loha import Loha
 from modules.adapters.lokr import Lokr
 from modules.adapters.lora import Lora
-from modules.adapters.lora_layers import LoraAdapter, LoraShape, attach_lora
+from modules.adapters.lora_adapter import LoraAdapter, LoraShape, attach_lora
 from modules.adapters.oft import Oft
 from modules.adapters.protocol import kind_of
 from modules.adapters.registry import ADAPTERS

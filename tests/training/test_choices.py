@@ -25,6 +25,7 @@ from modules.config.schema import Config
 from modules.config.support import unsupported
 from modules.formats.safetensors_io import read_safetensors
 from modules.optim.ema import Ema
+from modules.quantization.registry import FORMATS
 from modules.rewards.registry import REWARDS, rewards_using
 from modules.settings.edit import get_path, set_path
 from modules.settings.field import FieldRecord, records_of
@@ -171,7 +172,7 @@ EXACT = {
     ("training.schedule", "constant"),
     ("model.prediction_type", "epsilon"),  # what the model says of itself
     ("model.zero_terminal_snr", "off"),  # as above
-    *(("embeddings.dtype", dtype) for dtype in ("bfloat16", "float16")),  # there are no embeddings, which are refused
+    *(("embeddings.dtype", dtype) for dtype in ("bfloat16", "float16")),  # there are no embeddings; see test_embeddings
     ("output.model_format", "diffusers"),  # says nothing of a LoRA; see test_fine_tune
     ("adapter.other_layers", "leave_out"),  # nothing to leave out; see test_keep_other_layers
     ("reward.result", "best"),  # nothing is measured here; see test_guards
@@ -197,6 +198,7 @@ SHORT_ONLINE = {
 SHORT = {short["name"]: short for short in (SHORT_CHAIN, SHORT_DDPO, SHORT_GRPO, SHORT_ONLINE)}
 BESIDE: dict[str, dict[str, Any]] = {
     "adapter.layers": {"adapter.custom_layers": "attn2"},
+    "quantization.layers": {"parts.unet.dtype": "nfloat4", "quantization.custom_layers": "attn2"},
     "model.zero_terminal_snr": {"model.prediction_type": "v_prediction"},
     **{
         f"concepts.0.image.{name}": {f"concepts.0.image.{strength}": amount}
@@ -239,6 +241,7 @@ BESIDE_OF_METHOD: dict[tuple[str, str], dict[str, Any]] = {
 }
 # Refused alone: leaves nothing to train; wants another base model.
 ALONE = {
+    ("training.trains", "embedding"),  # there is none; see test_embeddings
     ("concepts.0.kind", "validation"),
     ("concepts.0.caption_source", "one_file"),  # no file is chosen
     ("concepts.0.image.mask_source", "folder"),  # there is none; see test_image_versions
@@ -248,15 +251,21 @@ ALONE = {
     ("concepts.0.kind", "pairs"),  # see test_dpo
     ("concepts.0.kind", "validation_pairs"),
     ("model.family", "sdxl"),
+    ("model.variant", "inpainting"),  # see test_inpainting_models
+    ("model.variant", "depth"),  # see test_depth_models
     ("training.schedule", "adafactor"),  # see test_effective_rates
     ("training.schedule", "custom"),  # no class is given; see test_onetrainer_config
     *(("reward.models.0.kind", kind) for kind in rewards_using("file")),  # their files are not here
+    *(("parts.vae.dtype", name) for name in FORMATS),  # refused: see test_quantized_parts
     # AlignProp refuses them.
     *(("reward.models.0.kind", name) for name, spec in REWARDS.items() if not spec.is_differentiable),
 }
 ELSEWHERE: set[str | tuple[str, str]] = {  # fields, and single choices
     # Functions of the step alone: test_schedules.
     *(("training.schedule", name) for name in ("polynomial", "inverse_sqrt", "wsd", "points")),
+    # Each is computed, and has caches of its own, in test_quantized_parts.
+    *(("parts.text_encoder.dtype", name) for name in FORMATS),
+    *(("parts.unet.dtype", name) for name in FORMATS if name != "nfloat4"),
     "training.schedule.between",
     "training.schedule.decay_shape",
     "training.loss.scaler",  # the batch here has one image: see test_losses
@@ -301,20 +310,38 @@ def test_the_same_run_leaves_the_same_behind(base: Config, plain: str) -> None:
     assert left_behind(run(base, clocks=CLOCKS)) == plain
 
 
-@pytest.mark.timeout(900)  # some 100 runs
+@pytest.mark.timeout(900)  # some 120 runs
 def test_every_choice_does_something_or_is_refused(base: Config) -> None:
-    assert not silent_choices(choice for choice in choices_of(base) if not is_of_another_method(*choice[:2]))
+    assert not silent_choices(daily_choices(base))
 
 
-@pytest.mark.full  # every day: the tests of the methods
-@pytest.mark.timeout(900)
-def test_every_choice_of_other_methods_does_something_or_is_refused(base: Config) -> None:
-    assert not silent_choices(choice for choice in choices_of(base) if is_of_another_method(*choice[:2]))
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+def test_every_choice_of_the_others_does_something_or_is_refused(base: Config) -> None:
+    daily = {chosen(*choice) for choice in daily_choices(base)}
+    assert not silent_choices(choice for choice in choices_of(base) if chosen(*choice) not in daily)
 
 
-def is_of_another_method(seen_in: Config, record: FieldRecord) -> bool:
-    """Whether a choice is one of a method that samples images and is not AlignProp."""
+def daily_choices(base: Config) -> Iterator[tuple[Config, FieldRecord, str]]:
+    """Each value of each field once: adapters and optimizers have many fields in common."""
+    found = set()
+    for seen_in, record, value in choices_of(base):
+        if (record.path, value) not in found and not is_tried_by_its_own_tests(seen_in, record, value):
+            found.add((record.path, value))
+            yield seen_in, record, value
+
+
+def is_tried_by_its_own_tests(seen_in: Config, record: FieldRecord, value: str) -> bool:
+    """Whether a choice is an optimizer, a sampler, or one of a method that samples images and is not AlignProp."""
+    if record.path == "training.optimizer":  # test_every_optimizer, which compares all of them, too
+        return value not in ("adafactor", "sgd", "schedule_free_adamw")
+    if record.path == "sampling.prompts.0.sampler":  # test_sd_against_diffusers
+        return value not in ("euler", "dpmpp")
     return record.path.startswith("training.method.") and seen_in.training.method.name not in ("denoise", "alignprop")
+
+
+def chosen(seen_in: Config, record: FieldRecord, value: str) -> tuple[str, str, str]:
+    return seen_in.model_dump_json(), record.path, value
 
 
 def silent_choices(choices: Iterable[tuple[Config, FieldRecord, str]]) -> list[tuple[str, str]]:

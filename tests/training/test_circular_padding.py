@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from modules.adapters.lora_layers import LoraShape, attach_lora
+from modules.adapters.lora_adapter import LoraShape, attach_lora
 from modules.adapters.protocol import Adapter, kind_of
 from modules.adapters.registry import ADAPTERS
 from modules.adapters.targets import target_layers

@@ -18,7 +18,8 @@ from modules.adapters.kept_layers import attach_kept
 from modules.adapters.lokr import LOKR, Lokr
 from modules.adapters.lokr_layers import LOKR_KIND
 from modules.adapters.lora import LORA, Lora
-from modules.adapters.lora_layers import LORA_KIND, LoraAdapter
+from modules.adapters.lora_adapter import LoraAdapter
+from modules.adapters.lora_layers import LORA_KIND
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.data.dataset import Dataset

@@ -309,6 +309,15 @@ def test_a_learning_rate_of_zero_moves_nothing(settings: OptimizerSettings) -> N
     assert changed(start, toy.values()) == set()
 
 
+def test_no_two_optimizers_take_the_same_steps() -> None:
+    ended: dict[bytes, str] = {}
+    for settings in [*(s for s in DEFAULTS if s.name != "sgd_8bit"), toy_sized(Sgd8bit(momentum=0.9))]:
+        toy = Toy(settings)
+        toy.take(range(3))
+        values = torch.cat([v.reshape(-1) for v in toy.values().values()]).numpy().tobytes()
+        assert ended.setdefault(values, settings.name) == settings.name
+
+
 @every_default
 def test_a_larger_learning_rate_takes_larger_steps(settings: OptimizerSettings) -> None:
     rate = 1.0 if optimizer_spec(settings).finds_its_rate else 0.002

@@ -17,6 +17,7 @@ from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from modules.config.codec import encode
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
 from modules.families.kinds.conversion import convert, open_source
@@ -133,6 +134,33 @@ def test_only_the_layers_of_a_filter_move(sd_config: Config, tmp_path: Path) -> 
     [part] = report.preview.trained if report.preview else []
     assert {f"unet.{layer}" for layer in part.layers} == {name.rpartition(".")[0] for name in expected}
     assert part.num_weights == sum(before[name].numel() for name in expected)
+
+
+def test_a_filter_with_a_fused_backward_pass_and_offloaded_layers_trains_the_same(
+    sd_config: Config, tmp_path: Path
+) -> None:
+    changes = {
+        "output": {"model_format": "diffusers", "destination": str(tmp_path / "plain")},
+        "parts": {"text_encoder": {"train": False}, "unet": {"checkpointing": "block"}},
+        "training": {"epochs": 1, "layer_filter": "attention", "clip_grad_norm": None},
+    }
+    plain = laid_over(sd_config, changes)
+    optimizer = {**encode(plain)["training"]["optimizer"], "fused_back_pass": True}
+    saving = laid_over(
+        plain,
+        {
+            "output": {"destination": str(tmp_path / "saving")},
+            "parts": {"unet": {"offload_fraction": 0.7}},
+            "training": {"optimizer": optimizer},
+        },
+    )
+    for config in (plain, saving):
+        assert run(config).finished.outcome == "finished"
+    folders = (Path(sd_config.model.base_model), tmp_path / "plain", tmp_path / "saving")
+    before, one, other = map(weights_of, folders)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    moved = {name for name in before if not torch.equal(before[name].float(), one[name])}
+    assert moved == {name for name in before if name.startswith("unet.") and "attn" in name}
 
 
 def test_a_layer_name_that_matches_nothing_is_an_error(sd_config: Config) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from modules.config.method_facts import updates_in_backward
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.optim.build import build_optimizer
@@ -165,20 +167,31 @@ def test_offloaded_layers_update_on_the_offload_device(tiny_sd: Path, images: Pa
     ("changes", "path", "advice"),
     [
         ({"accumulation_steps": 3}, "training.accumulation_steps", "Set the accumulation steps to 1"),
-        ({"clip_grad_norm": 1.0}, "training.clip_grad_norm", "Leave this field empty"),
         ({"precision": "float16"}, "training.precision", "Choose bfloat16 or float32"),
     ],
 )
-def test_what_needs_all_gradients_together_is_refused(
+def test_what_needs_all_gradients_together_switches_it_off(
     tiny_sd: Path, images: Path, tmp_path: Path, changes: dict[str, Any], path: str, advice: str
 ) -> None:
     config = config_of(tiny_sd, images, tmp_path, name="adamw", fused=True)
     assert not problems_of(config)
-    (problem,) = problems_of(laid_over(config, {"training": changes}))
-    assert (problem.path, problem.severity) == (path, "error")
+    changed = laid_over(config, {"training": changes})
+    (problem,) = problems_of(changed)
+    assert (problem.path, problem.severity) == (path, "warning")
     assert advice in problem.advice
+    assert updates_in_backward(config)
+    assert not updates_in_backward(changed)
     without = laid_over(config, {"training": {**changes, "optimizer": {"fused_back_pass": False}}})
     assert not problems_of(without)
+
+
+def test_a_run_that_accumulates_is_that_of_a_plain_optimizer(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+    changes = {"training": {"accumulation_steps": 2, "epochs": 1}}
+    plain, fused = (
+        run(config_of(tiny_sd, images, tmp_path, name="adamw", fused=fused, **changes)) for fused in (False, True)
+    )
+    assert losses(plain) == losses(fused)
+    assert_equal_tensors(plain.weights, fused.weights)
 
 
 # -- single steps
@@ -194,6 +207,7 @@ class Toy:
         rounding: Rounding | None = None,
         ema: bool = False,
         settings: OptimizerSettings | None = None,
+        clip_grad_norm: float | None = None,
     ) -> None:
         generator = torch.Generator().manual_seed(0)
         dtype = torch.float32 if rounding is None else torch.bfloat16
@@ -206,7 +220,7 @@ class Toy:
             [self.group],
             build_optimizer([self.group], settings or AdamW()),
             scaler=torch.amp.GradScaler("cpu", enabled=False),
-            clip_grad_norm=None,
+            clip_grad_norm=clip_grad_norm,
             rate_factor=lambda step: 1.0 / (step + 1),
             ema=self.average,
             rounding_generators=lambda step, name: torch.Generator().manual_seed(step * 1000 + len(name)),
@@ -275,7 +289,7 @@ class Reads(TorchDispatchMode):
 
 @pytest.mark.parametrize("settings", [AdamW(), Adafactor(), Lion(), Sgd()], ids=lambda s: s.name)
 def test_the_host_waits_for_no_gradient(settings: OptimizerSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    toy = Toy(rounding="stochastic", settings=settings)
+    toy = Toy(rounding="stochastic", settings=settings, clip_grad_norm=0.5)
     lists: list[int] = []
     plain = torch.Tensor.tolist
     toy.step(0)
@@ -349,10 +363,25 @@ def test_a_part_of_a_step_is_refused() -> None:
         toy.stepper.backward(StepLoss(toy.loss(), num_samples=1, group_samples=2, is_last_micro_batch=False))
     group = toy.group
     options: dict[str, Any] = {"rate_factor": lambda step: 1.0, "ema": None, "is_fused": True}
-    for clip_grad_norm, has_scaler in ((1.0, False), (None, True)):
-        scaler = torch.amp.GradScaler("cpu", enabled=has_scaler)
-        with pytest.raises(ValueError, match="does not support gradient norm clipping"):
-            Stepper([group], toy.stepper.optimizer, scaler=scaler, clip_grad_norm=clip_grad_norm, **options)
+    scaler = torch.amp.GradScaler("cpu", enabled=True)
+    with pytest.raises(ValueError, match="does not support a gradient scaler"):
+        Stepper([group], toy.stepper.optimizer, scaler=scaler, clip_grad_norm=None, **options)
+
+
+def test_the_gradient_of_each_weight_is_clipped_alone(tmp_path: Path) -> None:
+    """As OneTrainer and sd-scripts do: their files usually have both a fused backward pass and a limit of 1."""
+    plain = Toy(fused=False)
+    gradients = torch.autograd.grad(plain.loss(), list(plain.group.parameters.values()))
+    norms = [float(g.norm()) for g in gradients]
+    limit = sorted(norms)[1] * 0.9  # one of the three is below it
+    toy = Toy(settings=Sgd(), clip_grad_norm=limit)
+    before, outcome = toy.values(), toy.step(0)
+    assert outcome.gradient_norm == pytest.approx(math.hypot(*norms))
+    for weight, gradient, norm, moved in zip(before, gradients, norms, toy.values(), strict=True):
+        torch.testing.assert_close(moved, weight - 1e-2 * gradient * min(1.0, limit / norm))
+    config = config_of(tmp_path, tmp_path, tmp_path, name="adafactor", fused=True)
+    (problem,) = problems_of(laid_over(config, {"training": {"clip_grad_norm": 1.0}}))
+    assert (problem.path, problem.severity) == ("training.clip_grad_norm", "info")
 
 
 def test_a_frozen_group_has_no_hooks_and_a_backward_pass_of_others_is_left_alone() -> None:

@@ -129,6 +129,12 @@ def test_a_marked_corner_is_aligned_in_all_three(
         assert torch.equal(conditioning, image * (1 - mask)), "mid-gray is 0"
 
 
+def test_the_loss_of_an_inpainting_model_counts_everywhere(config: Config, trained: list[Batch]) -> None:
+    """As in OneTrainer: its masks are what it inpaints."""
+    run(laid_over(config, {"masks": {"enabled": True, "prior_preservation_weight": 0.5}}))
+    assert all(b.area_weights_B1HW is None and b.prior_weights_B1HW is None for b in trained)
+
+
 def test_without_the_setting_conditioning_images_are_not_read(config: Config, trained: list[Batch]) -> None:
     run(config)
     image, mask, conditioning = images_of(trained)[0, CUSTOM]
@@ -166,17 +172,15 @@ def test_an_image_without_a_mask_has_a_random_one_for_each_version(config: Confi
 def test_a_use_that_ignores_its_mask_is_inpainted_everywhere(
     config: Config, trained: list[Batch], latent_cache: bool
 ) -> None:
-    half = {"enabled": True, "unmasked_probability": 0.5}
+    half = {"unmasked_probability": 0.5}
     run(laid_over(config, {"masks": half, "training": {"epochs": 8}, "data": {"latent_cache": latent_cache}}))
     num_ignored = 0
     for batch in trained[1:]:
         assert batch.inpainting is not None
-        assert batch.masks_B1HW is not None
         for row, sample in enumerate(batch.sample_indices):
             if sample.example == MASKED:
-                is_ignored = bool((batch.masks_B1HW[row] == 1).all())
+                is_ignored = bool((batch.inpainting.masks_B1HW[row] == 1).all())
                 num_ignored += is_ignored
-                assert bool((batch.inpainting.masks_B1HW[row] == 1).all()) == is_ignored
                 assert bool((batch.inpainting.latents_BCHW[row] == 0).all()) == is_ignored
     assert 0 < num_ignored < 8
 
@@ -204,7 +208,7 @@ def test_exactly_the_changed_conditioning_images_are_encoded_again(config: Confi
 
 
 def test_pruning_knows_the_conditioning_images(config: Config) -> None:
-    custom = laid_over(config, {"masks": {"custom_conditioning_image": True, "enabled": True}})
+    custom = laid_over(config, CUSTOM_ON)
     ignoring = laid_over(custom, {"masks": {"unmasked_probability": 0.5}})
     run(ignoring)
     assert unused_by([ignoring]).entries == ()

@@ -76,10 +76,19 @@ def test_a_prediction_type_that_cannot_be_trained_is_refused(model: Path, settin
         load(str(model), dtypes={})
 
 
-def test_an_inpainting_model_is_refused(model: Path) -> None:
-    tiny_unet(in_channels=9).save_pretrained(model / "unet", safe_serialization=True)
-    with pytest.raises(DarkroomError, match="9 input channels"):
+def test_a_model_with_other_inputs_is_refused(model: Path) -> None:
+    tiny_unet(in_channels=8).save_pretrained(model / "unet", safe_serialization=True)
+    with pytest.raises(DarkroomError, match="8 input channels instead of 4 or 5 or 9"):
         load(str(model), dtypes={})
+
+
+def test_a_model_of_another_variant_is_refused(model: Path) -> None:
+    """A repository is known only once it is downloaded."""
+    tiny_unet(in_channels=9).save_pretrained(model / "unet", safe_serialization=True)
+    config = small_config(model, model=model, images=model)
+    with pytest.raises(DarkroomError, match=r"is set to Base, but .* is of the variant Inpainting"):
+        load_family(config.model, config.part)
+    assert load_family(config.model.model_copy(update={"variant": "inpainting"}), config.part).variant == "inpainting"
 
 
 @pytest.mark.parametrize(("vae_dtype", "kept_in"), [("float16", "float32"), ("bfloat16", "bfloat16")])

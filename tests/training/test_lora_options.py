@@ -15,7 +15,8 @@ from modules.adapters.changes import weight_change
 from modules.adapters.lokr import Lokr
 from modules.adapters.lokr_layers import LOKR_KIND
 from modules.adapters.lora import LORA, Lora
-from modules.adapters.lora_layers import LORA_KIND, LoraAdapter
+from modules.adapters.lora_adapter import LoraAdapter
+from modules.adapters.lora_layers import LORA_KIND
 from modules.adapters.lora_product import initial_product
 from modules.config.rules import problems_of
 from modules.config.schema import Config
@@ -260,7 +261,8 @@ def of_all_kinds(folder: Path, *, model: Path, images: Path, **adapter: Any) -> 
         output={"dtype": "float32"},
     )  # fmt: skip
     options = {
-        "rank": 4, "alpha": 2.0, "layers": "all", "conv_rank": 2, "layer_ranks": "attn2 = 3\ntext_encoder. = 1",
+        "rank": 4, "alpha": 2.0, "layers": "all", "conv_rank": 2,
+        "layer_ranks": "attn2 = 3\ntext_encoder. = 1\nre:proj_in$ = 0",
         "rank_stabilized": True, "init": "pissa", "decompose": True, "lora_plus_ratio": 4.0, "dropout": 0.1,
         "rank_dropout": 0.2, "module_dropout": 0.2, "dtype": "float16", **adapter,
     }  # fmt: skip
@@ -283,6 +285,10 @@ def test_a_run_with_all_of_it_resumes_bit_equal(tiny_sd: Path, images: Path, tmp
     ranks = {name: len(t) for name, t in tensors.items() if name.endswith("lora_down.weight")}
     assert {rank for name, rank in ranks.items() if "attn2" in name} == {6}
     assert {rank for name, rank in ranks.items() if name.startswith("lora_te_")} == {2}
+    assert not any("proj_in" in name for name in ranks)
+    preview = check(config).preview
+    assert preview is not None
+    assert sum(len(part.layers) for part in preview.trained) == len(ranks)
     metadata = read_header(Path(straight.finished.model_path)).metadata
     for text in ('"rs_lora": "True"', '"dora_wd": "True"', '"init": "pissa"', '"loraplus_lr_ratio": "4"'):
         assert text in metadata["ss_network_args"]

@@ -112,6 +112,15 @@ def test_another_vae_replaces_the_models_own(config: Config, single_file: Path, 
         torch.testing.assert_close(other[name], tensor + 0.5)
 
 
+def test_the_vae_of_a_diffusers_folder_replaces_the_models_own(config: Config, tiny_sd: Path) -> None:
+    for folder in (tiny_sd, tiny_sd / "vae"):
+        changed = laid_over(config, {"model": {"vae_file": str(folder)}})
+        assert not check(changed).errors
+        module = load_family(changed.model, changed.part).parts["vae"].module
+        stored = load_file(tiny_sd / "vae" / "diffusion_pytorch_model.safetensors")
+        assert all(torch.equal(module.state_dict()[name].float(), tensor.float()) for name, tensor in stored.items())
+
+
 def test_a_file_without_a_vae_is_named(config: Config, tmp_path: Path) -> None:
     save_file({"x": torch.ones(2)}, tmp_path / "x.safetensors")
     errors = check(laid_over(config, {"model": {"vae_file": str(tmp_path / "x.safetensors")}})).errors

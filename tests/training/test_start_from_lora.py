@@ -39,9 +39,18 @@ LOKR = {"name": "lokr", "rank": 1, "use_tucker": True, "alpha": 2.0}
 OFT = {"name": "oft", "block_size": 4, "scaled": True, "rescale": True}
 
 
+FORMS = [("kohya", {}), ("diffusers", {}), ("kohya", LOKR), ("kohya", OFT)]
+DAILY = [("tiny_sd", 0), ("tiny_sdxl", 1), ("tiny_sdxl", 2), ("tiny_sd", 3)]
+
+
 @pytest.mark.parametrize(
-    ("form", "adapter"),
-    [("kohya", {}), ("diffusers", {}), *(("kohya", adapter) for adapter in (LOKR, OFT))],
+    ("any_model", "form", "adapter"),
+    [
+        pytest.param(model, *FORMS[i], marks=[] if (model, i) in DAILY else pytest.mark.full, id=f"{model}-{i}")
+        for model in ("tiny_sd", "tiny_sdxl")
+        for i in range(len(FORMS))
+    ],
+    indirect=["any_model"],
 )
 def test_it_continues_where_the_file_ended(config: Config, tmp_path: Path, form: str, adapter: dict[str, Any]) -> None:
     if adapter:

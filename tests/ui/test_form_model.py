@@ -214,3 +214,17 @@ def test_an_entry_of_a_list_is_edited_by_its_path() -> None:
     assert form.edit_text("sampling.prompts.0.width_px", "100") is not None  # no multiple of 8
     assert form.edit_text("sampling.prompts.0.width_px", "128") is None
     assert form.config.sampling.prompts[0].width_px == 128
+
+
+def test_fields_of_another_variant_count_as_edited_only_if_they_are() -> None:
+    form = FormModel()
+    form.choose_variant("training.optimizer", "prodigy")
+    decay = form.record("training.optimizer.weight_decay")
+    assert decay is not None
+    assert form.differs(decay.path)  # AdamW's own default is another
+    assert not form.is_edited(decay)
+    assert not form.was_loaded(decay.path)
+    form.edit(decay.path, 0.5)
+    assert form.is_edited(decay)
+    form.choose_variant("training.optimizer", "adamw")
+    assert form.was_loaded(decay.path)

@@ -17,7 +17,7 @@ from tests.ui.conftest import Window
 from tests.ui.driving import change, expected, fill, flip, inside, shown_by
 from ui.editors.images import ImageViewer
 from ui.forms import items
-from ui.widgets.controls import Switch
+from ui.widgets.controls import Button, Switch
 from ui.widgets.entry import Entry
 from ui.widgets.table import Table
 
@@ -273,6 +273,30 @@ def test_every_field_of_a_sample_is_edited(window: Window, sampling: Any) -> Non
         change(row)
         assert window.app.form.value(path) != before, path
     assert row_values(sampling.list.table, 0)[1] == "○"
+    editor.event_generate("<Escape>")
+
+
+def test_a_sample_of_an_inpainting_model_has_an_image_and_a_mask(window: Window, sampling: Any, tmp_path: Path) -> None:
+    items.add(window.app.form, "sampling.prompts", [SamplePrompt(prompt="a cat")])
+    editor = sampling.edit(0)
+    window.settle()
+    names = ("inpainting", "base_image", "mask_image")
+
+    def shown() -> list[str]:
+        window.settle()
+        paths = [row.record.path.rpartition(".")[2] for row in editor.form_view.rows() if row.is_shown]
+        return [name for name in names if name in paths]
+
+    assert shown() == []
+    window.app.form.edit("model.variant", "inpainting")
+    assert shown() == ["inpainting"]
+    window.app.form.edit("sampling.prompts.0.inpainting", True)
+    assert shown() == list(names)
+    for name in names[1:]:
+        window.asked.answers["ask_file"] = tmp_path / f"{name}.png"
+        browse = inside(editor.form_view.reveal(f"sampling.prompts.0.{name}").control.frame, Button)
+        browse.invoke()
+        assert window.app.form.value(f"sampling.prompts.0.{name}").endswith(f"{name}.png")
     editor.event_generate("<Escape>")
 
 

@@ -27,6 +27,16 @@ def test_the_adapter_and_validation_are_found_on_their_own_pages() -> None:
     assert (places["adapter.rank"], places["validation.every"]) == ("LoRA / Adapter", "Validation")
 
 
+def test_choices_are_found_by_their_names_after_settings() -> None:
+    found = find_fields(Config(), "prodigy")
+    assert (found[0].path, found[0].label) == ("training.optimizer", "Optimizer: Prodigy")
+    assert next(m.label for m in find_fields(Config(), "optimizer muon")) == "Optimizer: Muon"
+    assert find_fields(Config(), "ema")[0].path == "training.ema.mode"
+    for words, path in (("offset noise", "noise.offset_weight"), ("huber", "loss.huber_strength")):
+        assert find_fields(Config(), words)[0].path == f"training.{path}"
+    assert find_fields(Config(), "dora")[0].path == "adapter.decompose"
+
+
 def test_no_words_list_everything() -> None:
     assert len(find_fields(Config(), "")) > 50
 

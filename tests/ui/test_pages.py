@@ -25,7 +25,18 @@ from ui.widgets.entry import Entry
 from ui.widgets.focus import focused_widget
 from ui.widgets.panel import Text
 
-FORM_PAGES = ("general", "model", "data", "training", "adapter", "rewards", "sampling", "validation", "backup")
+FORM_PAGES = (
+    "general",
+    "model",
+    "data",
+    "training",
+    "adapter",
+    "rewards",
+    "sampling",
+    "validation",
+    "backup",
+    "embeddings",
+)
 # One per family and training method, and rare ones; the unit tests load and check all presets.
 PRESETS = [
     p

@@ -6,7 +6,8 @@ from typing import Any
 
 from tests.ui.conftest import Window
 from tests.ui.driving import inside
-from tests.ui.real_input import click, keys
+from tests.ui.real_input import click, keys, xdotool
+from ui.forms.chooser import Chooser
 from ui.widgets.controls import Choice
 from ui.widgets.entry import Entry
 from ui.widgets.focus import focused_widget
@@ -14,12 +15,28 @@ from ui.widgets.focus import focused_widget
 
 def test_a_list_is_opened_by_the_pointer_and_chosen_from_by_keys(window: Window) -> None:
     page: Any = window.open_page("training")
-    row = next(r for r in page.form_view.rows() if r.record.path == "training.optimizer")
+    row = next(r for r in page.form_view.rows() if r.record.path == "training.schedule")
     choice = inside(row.control.frame, Choice)
     click(window, choice)
     window.wait_until(choice.menu.winfo_viewable, "the list")
     names = list(choice.choices)
-    keys(window, *["Down"] * (names.index("adafactor") + 1), "Return")
+    keys(window, *["Down"] * (names.index("cosine") + 1), "Return")
+    window.wait_until(lambda: window.app.form.config.training.schedule.name == "cosine", "the choice")
+
+
+def test_an_optimizer_is_chosen_by_a_click_in_its_window(window: Window) -> None:
+    window.app.root.geometry("1100x740+-320+0")  # the screen may be narrow
+    page: Any = window.open_page("training")
+    row = next(r for r in page.form_view.rows() if r.record.path == "training.optimizer")
+    click(window, inside(row.control.frame, Choice))
+    root = window.app.root
+    window.wait_until(lambda: any(isinstance(w, Chooser) for w in root.winfo_children()), "the window of the list")
+    chooser = next(w for w in root.winfo_children() if isinstance(w, Chooser))
+    tree = chooser.table.tree
+    line = str(chooser.names.index("adafactor"))
+    window.wait_until(lambda: tree.winfo_viewable() and tree.bbox(line), "the list")
+    x, y, *_ = (int(edge) for edge in tree.bbox(line))
+    xdotool("mousemove", str(tree.winfo_rootx() + x + 40), str(tree.winfo_rooty() + y + 8), "click", "1")
     window.wait_until(lambda: window.app.form.config.training.optimizer.name == "adafactor", "the choice")
 
 

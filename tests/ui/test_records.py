@@ -14,8 +14,8 @@ from modules.settings.edit import set_path
 from modules.settings.field import records_of
 from modules.settings.walk import is_relevant
 from tests.ui.made_up import Fast, TeaConfig
-from ui.forms.records import claimed_sections, groups_of, record_at, variant_records
-from ui.forms.visibility import is_shown
+from ui.forms.records import claimed_sections, groups_of, record_at, records_beside, variant_records
+from ui.forms.visibility import is_reachable, is_shown
 from ui.pages.catalogue import PAGES, groups_on, page_named, page_of, sections_of
 
 
@@ -147,3 +147,31 @@ def test_the_fields_of_a_concept_have_records() -> None:
     paths = {r.path for r in records_of(Concept, "concepts.0")}
     assert {f"concepts.0.{name}" for name, info in Concept.model_fields.items() if info.metadata} <= paths
     assert all(path.startswith("concepts.0.") for path in paths)
+
+
+def test_fields_of_a_variant_with_a_heading_of_their_own_are_a_group() -> None:
+    config = edited(Config(), adapter="oft")
+    groups = {g.title: [r.name for r in g.records] for g in groups_of(config, ("adapter",))}
+    assert list(groups) == ["Adapter", "Layers", "Regularization", "Starting point"]
+    assert groups["Adapter"] == ["adapter"]
+    assert groups["Regularization"] == ["dropout", "module_dropout"]
+    beside = records_beside(config, groups_of(config, ("adapter",))[0].records[0])
+    assert beside[0].name == "block_size"
+    assert not {r.name for r in beside} & {"dropout", "layers", "start_from"}
+
+
+def test_a_field_is_out_of_reach_with_the_field_it_depends_on() -> None:
+    """The layer names of a LoRA used to be shown for a fine-tune."""
+    config = edited(Config(), adapter__layers="custom", training__layer_filter="custom")
+    names = [record_at(config, path) for path in ("adapter.custom_layers", "training.layer_filter_names")]
+    for target, seen in (("adapter", [True, False]), ("full", [False, True])):
+        config = edited(config, training__trains=target)
+        assert [r is not None and is_reachable(config, r) for r in names] == seen
+
+
+def test_a_condition_is_a_number_that_is_set_or_another_in_its_place() -> None:
+    delta = record_at(Config(), "training.loss.huber_delta")
+    assert delta is not None
+    assert not is_reachable(Config(), delta)
+    assert is_reachable(edited(Config(), training__loss__huber_strength=0.5), delta)
+    assert is_reachable(edited(Config(), training__loss__smooth_l1_strength=0.5), delta)

@@ -419,6 +419,13 @@ def test_arguments_of_lycoris_are_those_of_the_adapter(args: str, wanted: dict[s
     assert "kohya" not in loaded.config.unknown
 
 
+def test_oft_of_sd_scripts_is_no_lora_and_has_other_blocks() -> None:
+    notes: list[Problem] = []
+    loaded = decode(tree_of_kohya({"network_module": "networks.oft", "network_dim": 4}, notes))
+    assert loaded.config.adapter.model_dump().items() >= {"name": "oft", "block_size": 32}.items()
+    assert [n.path for n in notes if n.severity == "warning"] == ["adapter.block_size"]
+
+
 SCHEDULES_OF_THEIRS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"lr_scheduler": "polynomial", "lr_scheduler_power": 2}, {"name": "polynomial", "power": 2.0}),
     ({"lr_scheduler": "constant_with_warmup", "lr_warmup_steps": 0.1}, {"name": "constant", "warmup_share": 0.1}),
@@ -460,3 +467,75 @@ def test_a_schedule_that_is_unknown_is_named() -> None:
 def test_their_adafactor_chooses_its_rate_unless_told_not_to() -> None:
     optimizer = tree_of_kohya({"optimizer_type": "Adafactor"}, [])["training"]["optimizer"]
     assert optimizer == {"name": "adafactor", "relative_step": True, "scale_parameter": True, "warmup_init": False}
+
+
+def optimizer_of(**given: Any) -> tuple[dict[str, Any], str]:
+    """The optimizer of a kohya config, and the warnings about it."""
+    notes: list[Problem] = []
+    loaded = decode(tree_of_kohya(given, notes))
+    warnings = [p.message for p in (*notes, *loaded.problems) if p.severity == "warning"]
+    return loaded.config.training.optimizer.model_dump(), " ".join(warnings)
+
+
+def test_optimizers_by_name_and_by_the_path_of_their_class() -> None:
+    """An unknown one becomes AdamW, which diverges with the learning rate 1 of an adaptive optimizer."""
+    same = {
+        "PagedAdamW32bit": "adamw",
+        "DAdaptAdamPreprint": "dadapt_adam",
+        "prodigyplus.ProdigyPlusScheduleFree": "prodigy_plus_schedule_free",
+        "bitsandbytes.optim.AdEMAMix": "ademamix",
+        "torch.optim.RMSprop": "rmsprop",
+        "adv_optm.AdamW_adv": "adamw_adv",
+        "SGDScheduleFree": "schedule_free_sgd",
+    }
+    for theirs, ours in same.items():
+        settings, warnings = optimizer_of(optimizer_type=theirs)
+        assert (settings["name"], warnings) == (ours, ""), theirs
+    for theirs, ours in {"PagedLion8bit": "lion_8bit", "DAdaptAdanIP": "dadapt_adan", "Nonsense": "adamw"}.items():
+        settings, warnings = optimizer_of(optimizer_type=theirs)
+        assert settings["name"] == ours
+        assert warnings, theirs
+
+
+def test_all_arguments_that_our_optimizer_has_are_kept() -> None:
+    arguments = "safeguard_warmup=True slice_p=3 betas=0.8,0.9 d_coef=2"
+    prodigy, _ = optimizer_of(optimizer_type="Prodigy", optimizer_args=arguments)
+    wanted = {"safeguard_warmup": True, "slice_p": 3, "beta1": 0.8, "beta2": 0.9, "d_coef": 2}
+    assert prodigy.items() >= wanted.items()
+    came, warnings = optimizer_of(optimizer_type="CAME", optimizer_args=["eps=1e-20,1e-10", "betas=.8,.9,.99"])
+    assert came.items() >= {"eps": 1e-20, "eps2": 1e-10, "beta3": 0.99}.items()
+    assert not warnings
+    assert optimizer_of(optimizer_args=["amsgrad=True"])[0]["amsgrad"] is True
+    sgd, _ = optimizer_of(optimizer_type="SGDNesterov")
+    assert (sgd["momentum"], sgd["nesterov"]) == (0.9, True)
+    fused, _ = optimizer_of(optimizer_type="AdaFactor", fused_backward_pass=True)
+    assert fused["fused_back_pass"] is True
+
+
+@pytest.mark.parametrize("algorithm", ["full", "ia3", "dylora", "glora"])
+def test_a_network_that_does_not_exist_here_is_named(algorithm: str) -> None:
+    notes: list[Problem] = []
+    tree = tree_of_kohya({"network_module": "lycoris.kohya", "network_args": [f"algo={algorithm}"]}, notes)
+    assert tree["adapter"]["name"] == "lora"
+    assert [p.severity for p in notes if algorithm in p.message] == ["warning"]
+
+
+def test_convolutions_and_the_preset_of_lycoris() -> None:
+    def layers(**given: Any) -> tuple[str, int | None]:
+        adapter = decode(tree_of_kohya({"network_dim": 8, **given}, [])).config.adapter
+        return adapter.layers, getattr(adapter, "conv_rank", None)
+
+    assert layers(network_module="networks.lora", network_args=["conv_dim=4"]) == ("all", 4)
+    assert layers(LoRA_type="Standard", conv_dim=4) == ("attention_mlp", None), "kohya_ss does not pass it on"
+    assert layers(network_module="lycoris.kohya", network_args=["algo=lora", "preset=attn-only"])[0] == "attention"
+    assert layers(LoRA_type="LyCORIS/LoCon", LyCORIS_preset="attn-mlp")[0] == "attention_mlp"
+
+
+def test_a_fine_tune_in_the_diffusers_format_is_a_folder() -> None:
+    given = {"pretrained_model_name_or_path": "a", "output_dir": "out", "output_name": "m"}
+    for theirs, ours, destination in (
+        ("diffusers_safetensors", "diffusers", "out/m"),
+        ("safetensors", "single_file", "out/m.safetensors"),
+    ):
+        output = tree_of_kohya({**given, "save_model_as": theirs}, [])["output"]
+        assert (output["model_format"], output["destination"]) == (ours, destination)

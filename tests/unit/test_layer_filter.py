@@ -31,6 +31,7 @@ def test_presets(preset: str, indices: list[int]) -> None:
     [
         ("attn1, ff,, ", False, ("attn1", "ff")),
         (r"^down_blocks\.[0,1], attn\d{1,2}, (a,b)", True, (r"^down_blocks\.[0,1]", r"attn\d{1,2}", "(a,b)")),
+        (r"\(, [(],], a\\, [^)]", True, (r"\(", "[(]", "]", r"a\\", "[^)]")),
         (" , ", True, ()),
     ],
 )
@@ -56,3 +57,18 @@ def test_an_entry_that_takes_nothing_and_an_invalid_one_are_named() -> None:
         "missing ), unterminated subpattern at position 0",
     )
     assert invalid_entry(LayerFilter(("(attn",))) is None
+
+
+@pytest.mark.parametrize("entry", ["(a+)+$", r"(\w+)*x", "(?:.+){2,}x", r"([a-z]+\d*)*$", r"([a-z]{1,9}?)+_"])
+def test_a_repetition_of_a_repetition_is_named(entry: str) -> None:
+    found = invalid_entry(LayerFilter(("attn", entry), is_regex=True))
+    assert found is not None
+    assert found[0] == entry
+    assert "repeats a repetition" in found[1]
+
+
+@pytest.mark.parametrize(
+    "entry", [r"^(\w+\.)+to_[qk]$", r"attn\d+", "(a|b)+", r"(a\+)+", "(a{2})+", r"blocks\.(\d+)\."]
+)
+def test_other_repetitions_are_valid(entry: str) -> None:
+    assert invalid_entry(LayerFilter((entry,), is_regex=True)) is None

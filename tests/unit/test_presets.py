@@ -80,7 +80,7 @@ def test_a_built_in_preset_passes_the_check_with_images(
     if not config.concepts:
         for name in ("training/chosen", "training/rejected", "validation"):
             (tmp_path / name).mkdir(parents=True)
-            draw_folder(tmp_path / name, sizes=[(96, 96)] * 4, captions=["a disc"])
+            draw_folder(tmp_path / name, sizes=[(96, 96)] * 4, captions=["a disc, <embedding>"])
         (tmp_path / "prompts.txt").write_text("a disc\na square\n", encoding="utf-8")
         tree["concepts"] = [
             {

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from modules.adapters.lora import Lora
-from modules.adapters.ranks import at_layer, parse_ranks, ranks_of, settings_by_layer, unused_ranks
+from modules.adapters.ranks import at_layer, layers_with_rank, parse_ranks, ranks_of, settings_by_layer, unused_ranks
 from modules.config.imports.kohya_settings import tree_of_kohya
 from modules.config.rules import problems_of
 from modules.config.schema import Config
@@ -67,11 +67,13 @@ def test_text_encoders_are_named_as_in_the_estimate() -> None:
     [
         ("attn2", "'attn2'"),
         ("attn2 = x", "'attn2 = x'"),
-        ("attn2 = 0", "'attn2 = 0'"),
-        ("attn2 = 5000", "a rank is 1 to 1024"),
+        ("attn2 = -1", "'attn2 = -1'"),
+        ("attn2 = 5000", "a rank is 0 to 1024"),
         ("attn2 = 4:0", "an alpha above 0"),
         ("attn2 = 4:1e", "'1e'"),
         ("re:( = 4", "regular expression"),
+        ("re:a{99999999999} = 4", "regular expression"),
+        (r"re:(\w+)+x = 4", "repeats a repetition"),
     ],
 )
 def test_a_line_that_is_none_is_an_error(text: str, named: str) -> None:
@@ -109,7 +111,8 @@ def test_kohyas_ranks_by_block() -> None:
     dims = [8] * 25
     dims[4], dims[12], dims[24] = 2, 32, 16  # the second block down, the middle, the last one up
     args = [f"block_dims={','.join(map(str, dims))}", f"block_alphas={','.join(['4'] * 25)}"]
-    text = kohya(network_args=args)["layer_ranks"]
+    args += ["algo=locon", "conv_dim=4"]
+    text = kohya(network_module="lycoris.kohya", network_args=args)["layer_ranks"]
     ranks = ranks_of(Lora(rank=3, alpha=1.0, layer_ranks=text))
     expected = {
         "down_blocks.1.attentions.0.proj_in": 2,
@@ -122,6 +125,30 @@ def test_kohyas_ranks_by_block() -> None:
     }
     assert {path: ranks.of("unet", path, is_convolution=False)[0] for path in expected} == expected
     assert ranks.of("unet", "mid_block.attentions.0.proj_in", is_convolution=False)[1] == 4.0
+
+
+def test_kohyas_blocks_of_rank_0_have_no_adapter() -> None:
+    dims = [8] * 21
+    dims[0:4], dims[4] = [0] * 4, 0  # the first block of diffusers has no attention
+    plain = kohya(network_args=[f"block_dims={','.join(map(str, dims))}"])
+    assert "down_blocks.0" not in plain["layer_ranks"], "a line of its own that takes no layer is an error"
+    ranks = ranks_of(Lora(layer_ranks=plain["layer_ranks"]))
+    assert ranks.leaves_out("unet", "down_blocks.1.attentions.0.proj_in")
+    assert not ranks.leaves_out("unet", "down_blocks.1.attentions.1.proj_in")
+    with_resnets = kohya(
+        network_module="lycoris.kohya",
+        network_args=["algo=locon", "conv_dim=4", f"block_dims={','.join(map(str, dims))}"],
+    )
+    ranks = ranks_of(Lora(layer_ranks=with_resnets["layer_ranks"]))
+    assert ranks.leaves_out("unet", "down_blocks.0.resnets.1.time_emb_proj")
+
+
+def test_a_layer_of_rank_0_is_left_out() -> None:
+    layers = layers_with_rank(Lora(layer_ranks="attn2.to_q = 4, attn2 = 0"), "unet")
+    assert layers is not None
+    assert [layers(path) for path in (ATTN2, ATTN2.replace("to_q", "to_k"), RESNET)] == [True, False, True]
+    assert layers_with_rank(Lora(layer_ranks="attn2 = 4"), "unet") is None
+    assert layers_with_rank(Lora(layer_ranks="attn2 = x"), "unet") is None
 
 
 @pytest.mark.parametrize("name", ["prodigy", "adamw"])

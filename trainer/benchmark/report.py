@@ -27,6 +27,7 @@ from trainer.benchmark.full_size import FullSize, all_measured, write_random_mod
 from trainer.benchmark.loop_speed import as_sdxl, demo_config, loop_against_bare, with_large_unet
 from trainer.benchmark.loop_variants import loop_variants
 from trainer.benchmark.measure import Ratio
+from trainer.benchmark.quantized_bases import quantized_bases
 from trainer.benchmark.saving_memory import Saving, of_denoiser, ways_against_none
 from trainer.benchmark.toy_sdxl import write_toy_sdxl
 from trainer.benchmark.waiting import waiting_share
@@ -55,6 +56,7 @@ def measure_all(device_name: str, *, num_threads: int, wanted: frozenset[str]) -
             "large-loop": lambda: _large_loop(folder, device, num_threads),
             "loop-variants": lambda: _loop_variants(folder, device, num_threads),
             "saving": lambda: _saving(folder, device, num_threads),
+            "quantization": lambda: _quantization(folder, device, num_threads),
             "full-size": lambda: _full_size(folder, device, num_threads),
             "waiting": lambda: _waiting(folder, device, num_threads),
             "caching": lambda: _caching(folder, device),
@@ -134,6 +136,19 @@ def _saving_row(trains: str, saving: Saving) -> Row:
     what = {"adapter": "LoRA", "full": "fine-tune"}[trains]
     numbers = asdict(speed) | {"peak_bytes": saving.peak_bytes, "plain_peak_bytes": saving.plain_peak_bytes}
     return Row(f"small SDXL, {what}: {saving.way}", value, numbers=numbers)
+
+
+def _quantization(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
+    """Quantize the demo model's UNet for the error, and a larger one, whose weights are random, for the speed."""
+    trained = _demo(folder / "quantization", device, repeats=1)
+    config = with_large_unet(_demo(folder / "quantization", device, repeats=1, batch_size=6), folder)
+    for found in quantized_bases(trained, config, rounds=3, num_threads=num_threads):
+        value = (
+            f"{found.bytes_per_weight:.3f} bytes per weight, output off by {found.output_error:.2%}, "
+            f"{found.speed.ratio:.2f} of the speed ({found.speed.lowest:.2f} to {found.speed.highest:.2f})"
+        )
+        numbers = {"bytes_per_weight": found.bytes_per_weight, "output_error": found.output_error}
+        yield Row(f"UNet in {found.format.label}", value, numbers=numbers | asdict(found.speed))
 
 
 def _full_size(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:

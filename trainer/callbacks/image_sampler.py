@@ -12,11 +12,15 @@ from PIL import Image
 from modules.config.sections.evaluation import SamplePrompt
 from modules.data.buckets import Size
 from modules.data.conditioning import Conditioning
+from modules.data.depth import latent_depth, load_sample_depth
 from modules.data.size_conditioning import SizeConditioning
 from modules.families.protocol import ModelFamily
 from modules.memory.placement import Placement
 from modules.sampling.denoising_loop import guided, initial_noise, make_scheduler, run_denoising_loop
+from modules.sampling.inpainting import InpaintingImages, blank_images, read_inpainting_images
 from modules.system.devices import CPU, Device, move
+from modules.system.errors import DarkroomError
+from modules.system.paths import from_root
 from trainer import phases
 from trainer.step.precision import Precision
 
@@ -39,10 +43,15 @@ class ImageSampler:
         With the same seed, sampler and weights the images equal those of diffusers' pipelines. `most_steps` ends each
         denoising loop early, for a dry run.
         """
+        starts = [initial_noise(self._shape(p), seed=p.seed, device=self.device) for p in prompts]
+        extras = self._extras(prompts, [generator for _, generator in starts])
         with self.placement.phase(phases.SAMPLE_ENCODE), self.precision.autocast():
             conditionings = [self._encode(p) for p in prompts]
         with self.placement.phase(phases.SAMPLE_DENOISE), self.precision.autocast():
-            latents = [self._denoise(p, c, on_step, most_steps) for p, c in zip(prompts, conditionings, strict=True)]
+            latents = [
+                self._denoise(*inputs, on_step, most_steps)
+                for inputs in zip(prompts, conditionings, starts, extras, strict=True)
+            ]
         with self.placement.phase(phases.SAMPLE_DECODE):
             return [to_image(self.family.decode(z)) for z in latents]
 
@@ -51,21 +60,47 @@ class ImageSampler:
         size_conditioning = SizeConditioning.whole(Size(prompt.width_px, prompt.height_px))
         return self.family.with_size_conditioning(self.family.encode_prompts(texts), [size_conditioning] * len(texts))
 
-    def _denoise(
-        self, prompt: SamplePrompt, conditioning: Conditioning, on_step: Callable[[], None], most_steps: int | None
-    ) -> torch.Tensor:
+    def _shape(self, prompt: SamplePrompt) -> tuple[int, int, int, int]:
+        """Return the shape of the latents of a sample."""
         spec = self.family.spec
-        shape = (
-            1,
-            spec.latent_channels,
-            prompt.height_px // spec.latent_factor,
-            prompt.width_px // spec.latent_factor,
-        )
-        noise_1CHW, generator = initial_noise(shape, seed=prompt.seed, device=self.device)
+        return 1, spec.latent_channels, prompt.height_px // spec.latent_factor, prompt.width_px // spec.latent_factor
+
+    def _extras(
+        self, prompts: Sequence[SamplePrompt], generators: Sequence[torch.Generator]
+    ) -> list[tuple[torch.Tensor, ...]]:
+        """Return the further inputs of a model variant for each prompt; none for other models.
+
+        A sample of an inpainting model without images of its own is inpainted everywhere.
+        """
+        if self.family.variant in self.family.spec.depth_variants:
+            return [(move(_depth_map(p, self.family.spec.latent_factor), self.device),) for p in prompts]
+        if self.family.variant not in self.family.spec.inpainting_variants or not self.family.spec.names_of("vae"):
+            return [() for _ in prompts]
+        factor = self.family.spec.latent_factor
+        extras: list[tuple[torch.Tensor, ...]] = []
+        with self.placement.phase(phases.SAMPLE_IMAGES):
+            for prompt, generator in zip(prompts, generators, strict=True):
+                images = _inpainting_images(prompt)
+                latents_1CHW = self.family.encode_images(move(images.image_13PP, self.device), generator)
+                extras.append((move(images.latent_mask(factor), self.device), latents_1CHW))
+        return extras
+
+    def _denoise(
+        self,
+        prompt: SamplePrompt,
+        conditioning: Conditioning,
+        start: tuple[torch.Tensor, torch.Generator],
+        extra: Sequence[torch.Tensor],
+        on_step: Callable[[], None],
+        most_steps: int | None,
+    ) -> torch.Tensor:
+        noise_1CHW, generator = start
 
         def predict(noisy_BCHW: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:
-            timesteps_B = timestep.to(noisy_BCHW.device).expand(noisy_BCHW.shape[0])
-            return self.family.predict(noisy_BCHW, timesteps_B, conditioning)
+            size = noisy_BCHW.shape[0]
+            timesteps_B = timestep.to(noisy_BCHW.device).expand(size)
+            inputs = [channels.expand(size, -1, -1, -1) for channels in extra]
+            return self.family.predict(noisy_BCHW, timesteps_B, conditioning, inputs)
 
         return run_denoising_loop(
             guided(predict, prompt.guidance) if prompt.guidance > 1 else predict,
@@ -76,6 +111,28 @@ class ImageSampler:
             on_step=on_step,
             most_steps=most_steps,
         )
+
+
+def _inpainting_images(prompt: SamplePrompt) -> InpaintingImages:
+    """Return what a sample inpaints. Raises DarkroomError for a file that cannot be read."""
+    size = Size(prompt.width_px, prompt.height_px)
+    if not prompt.inpainting:
+        return blank_images(size)
+    try:
+        return read_inpainting_images(from_root(prompt.base_image), from_root(prompt.mask_image), size)
+    except OSError as error:
+        raise DarkroomError(f"An image to inpaint cannot be read: {error}.", advice="Choose another one.") from error
+
+
+def _depth_map(prompt: SamplePrompt, latent_factor: int) -> torch.Tensor:
+    """Return the depth map of a sample (1, 1, H, W). Raises DarkroomError for a file that cannot be read."""
+    size = Size(prompt.width_px, prompt.height_px)
+    if not prompt.depth_image.strip():
+        return torch.zeros(1, 1, size.height_px // latent_factor, size.width_px // latent_factor)
+    try:
+        return latent_depth(load_sample_depth(from_root(prompt.depth_image), size)[None], latent_factor)
+    except OSError as error:
+        raise DarkroomError(f"A depth map cannot be read: {error}.", advice="Choose another one.") from error
 
 
 def to_image(images_13PP: torch.Tensor) -> Image.Image:

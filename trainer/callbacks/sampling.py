@@ -13,6 +13,7 @@ from PIL import Image
 from modules.config.sections.evaluation import SamplePrompt, Sampling
 from modules.memory.guard import PlacementError
 from modules.system.atomic import atomic_file
+from modules.system.errors import DarkroomError
 from modules.system.paths import safe_name
 from modules.system.problem import count
 from modules.system.seeds import derive_seed
@@ -85,7 +86,7 @@ class SamplingCallback:
                 self._keep(step, prompts, images, is_without_ema=evaluation is not self._evaluation)
         except PlacementError:
             raise
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, DarkroomError) as error:
             reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
             self._emit(
                 WarningRaised(

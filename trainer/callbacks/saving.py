@@ -19,6 +19,7 @@ from trainer.callbacks.dry_run import discarded_write, end_write
 from trainer.commands import CommandDesk, SaveNow
 from trainer.events import Event, ModelSaved, PhaseChanged
 from trainer.export.adapter import Exporter
+from trainer.export.words import words_folder
 from trainer.step.callback import DryRunCheck, DryRunState, StepView
 from trainer.step.counters import Counters
 
@@ -124,8 +125,10 @@ class SavingCallback:
 def copy_model(source: Path, destination: Path) -> None:
     """Copy a saved model atomically: a folder, or a file with its .yaml. If it raises OSError, an existing one stays.
 
-    The .yaml is what some programs read a checkpoint's prediction type from.
+    The .yaml is what some programs read a checkpoint's prediction type from. Embeddings beside it are copied, too.
     """
+    for file in sorted(words_folder(source).glob("*.safetensors")):
+        _copy_file(file, words_folder(destination) / file.name)
     if source.is_dir():
         with atomic_folder(destination) as temporary:
             shutil.copytree(source, temporary, dirs_exist_ok=True)

@@ -18,6 +18,7 @@ MEASUREMENTS = (
     "large-loop",
     "loop-variants",
     "saving",
+    "quantization",
     "full-size",
     "waiting",
     "caching",

@@ -191,9 +191,8 @@ def _validation_words(event: ValidationFinished) -> str:
     best = "" if event.best_loss is None else f", best {event.best_loss:.5f} at step {event.best_step}"
     rows = [f"{name} {value:.5f}" for name, value in event.by_concept.items()] if len(event.by_concept) > 1 else []
     rows += [f"timestep {name} {value:.5f}" for name, value in event.by_timestep.items()]
-    return f"validation loss {event.loss:.5f}{weighted}{event.metric_words} at step {event.step}{best}; {', '.join(rows)}".removesuffix(
-        "; "
-    )
+    measured = f"validation loss {event.loss:.5f}{weighted}{event.metric_words} at step {event.step}{best}"
+    return f"{measured}; {', '.join(rows)}".removesuffix("; ")
 
 
 def _reward_words(event: RewardMeasured) -> str:

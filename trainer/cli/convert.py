@@ -30,6 +30,7 @@ def _convert(options: argparse.Namespace) -> int:
     if kind.kind == BROKEN.name:  # reported before torch is loaded
         raise DarkroomError(kind.sentence)
     from modules.families.kinds.conversion import conversion_notes, convert, open_source, target_form
+    from modules.families.kinds.inpainting_conversion import as_inpainting
     from modules.system.dtypes import dtype_of
 
     form = target_form(kind, out, options.to)
@@ -42,6 +43,8 @@ def _convert(options: argparse.Namespace) -> int:
 
     try:
         opened = open_source(source, use_ema=options.ema)
+        if options.to_inpainting:
+            opened = as_inpainting(opened)
         written = convert(
             opened,
             out,
@@ -57,6 +60,8 @@ def _convert(options: argparse.Namespace) -> int:
         return 130
     meter.close()
     meter.line(kind.sentence)
+    if options.to_inpainting:
+        meter.line("It is an inpainting model now, which predicts the same as before until it is trained as one.")
     for note in conversion_notes(opened, form):
         meter.line(note)
     sys.stdout.write("".join(f"{path}\n" for path in written))
@@ -88,6 +93,11 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--dtype", choices=_DTYPES, help="the output dtype (default: unchanged)")
     parser.add_argument("--ema", action="store_true", help="use the EMA weights if a checkpoint has both")
+    parser.add_argument(
+        "--to-inpainting",
+        action="store_true",
+        help="turn a base model into an inpainting model that predicts the same, to be trained as one",
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing OUT")
 
 

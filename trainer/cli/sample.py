@@ -33,7 +33,9 @@ def _sample(options: argparse.Namespace) -> int:
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     add_config_argument(parser)
-    parser.add_argument("--lora", metavar="FILE", help="a LoRA or LoKr file of any form to apply to the base model")
+    parser.add_argument(
+        "--lora", metavar="FILE", help="an adapter file (LoRA, LoHa, LoKr or OFT) to apply to the base model"
+    )
     parser.add_argument("--out", metavar="FOLDER", default="samples", help="the output folder (default: samples)")
 
 

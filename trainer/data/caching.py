@@ -43,6 +43,10 @@ class EncoderIdentities:
         """Return the identities of entries that are kept in another dtype than their encoder's."""
         return EncoderIdentities(f"{self.images}|kept in {dtype}", f"{self.captions}|kept in {dtype}")
 
+    def with_words(self, words: str) -> EncoderIdentities:
+        """Return the identities with that of embeddings which are only used; unchanged if it is empty."""
+        return EncoderIdentities(self.images, f"{self.captions}|{words}") if words else self
+
 
 @dataclass(frozen=True, eq=False)
 class Stores:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from modules.config.method_facts import learns_from, steps_per_group, trains_on_pixels
 from modules.config.schema import Config
+from modules.config.variant_facts import inpaints, reads_depth
 from modules.data.buckets import BucketRules, Size
 from modules.data.dataset import WantedCompanions
 from modules.data.datasets import Datasets, DatasetSettings, build_datasets
 from modules.data.scan import Watch, image_index, unwatched
-from modules.families.registry import FAMILIES
 from modules.system.paths import from_root
 from modules.system.problem import count
 from trainer.data.hub_datasets import with_local_folders
@@ -49,11 +49,11 @@ def dataset_settings(config: Config) -> DatasetSettings:
 
 
 def _wanted_companions(config: Config) -> WantedCompanions:
-    inpaints = config.model.variant in FAMILIES[config.model.family].inpainting_variants
     return WantedCompanions(
-        masks=config.masks.enabled or inpaints,
-        conditioning_images=inpaints and config.masks.custom_conditioning_image,
-        inpainting=inpaints,
+        masks=config.masks.enabled or inpaints(config),
+        conditioning_images=reads_depth(config) or (inpaints(config) and config.masks.custom_conditioning_image),
+        inpainting=inpaints(config),
+        depth=reads_depth(config),
     )
 
 

@@ -18,6 +18,7 @@ from modules.data.rejected import RejectedVersions
 from modules.data.versions import ImageVersion, ImageVersions
 from modules.system.devices import Device, move, pinned
 from modules.system.errors import DarkroomError
+from trainer.data.depth import DepthSource
 from trainer.data.inpainting import InpaintingSource, PreparedInpainting
 from trainer.data.masks import MaskSource
 from trainer.data.sources import ConditioningSource, LatentSource, Prepared, PreparedTexts
@@ -49,13 +50,14 @@ class RejectedImages:
 class _Image:
     """A version of an image, and what is read ahead of time.
 
-    That is its latents, its mask, its inpainting inputs, its rejected image and the image itself.
+    That is its latents, its mask, its inpainting inputs, its depth map, its rejected image and the image itself.
     """
 
     version: ImageVersion
     latents: Prepared
     mask: torch.Tensor | None
     inpainting: PreparedInpainting | None
+    depth: torch.Tensor | None
     rejected: Prepared = None
     pixels: Prepared = None
 
@@ -115,6 +117,7 @@ class Loader:
     threads: int
     masks: MaskSource | None = None
     inpainting: InpaintingSource | None = None
+    depth: DepthSource | None = None
     rejected: RejectedImages | None = None
     pixels: LatentSource | None = None
     rank: Rank = ONLY_RANK
@@ -176,11 +179,12 @@ class Loader:
         version = self.versions.of(sample_index)
         mask = self.masks.prepare(version) if self.masks is not None else None
         inpainting = self.inpainting.prepare(version, sample_index) if self.inpainting is not None else None
+        depth = self.depth.prepare(version) if self.depth is not None else None
         rejected = None
         if self.rejected is not None:
             rejected = self.rejected.latents.prepare(self.rejected.versions.of(version))
         pixels = self.pixels.prepare(version) if self.pixels is not None else None
-        return _Image(version, self.latents.prepare(version), mask, inpainting, rejected, pixels)
+        return _Image(version, self.latents.prepare(version), mask, inpainting, depth, rejected, pixels)
 
     def _result(self, future: Future[_Image]) -> _Image:
         try:
@@ -203,6 +207,9 @@ class Loader:
         inpainting = None
         if self.inpainting is not None:
             inpainting = self.inpainting.deliver([i.inpainting for i in images if i.inpainting is not None])
+        depth_B1HW = None
+        if self.depth is not None:
+            depth_B1HW = self.depth.deliver([i.depth for i in images if i.depth is not None], latents_BCHW.dtype)
         rejected_BCHW = None
         if self.rejected is not None:
             of_rejected = [self.rejected.versions.of(v) for v in versions]
@@ -230,6 +237,7 @@ class Loader:
             prior_weights_B1HW=masks.prior_weights_B1HW if masks else None,
             prior_samples=are_prior if any(are_prior) else (),
             inpainting=inpainting,
+            depth_B1HW=depth_B1HW,
             rejected_latents_BCHW=rejected_BCHW,
             same_pairs=tuple(image.is_same for image in images) if self.rejected is not None else (),
             pixels_B3PP=pixels_B3PP,

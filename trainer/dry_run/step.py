@@ -132,9 +132,9 @@ class DryRunStep:
                 raise DarkroomError(f"The gradient of {labels[unit]} is NaN or infinite.", advice=advice)
 
     def _require_gradients(self) -> None:
-        """Raise DarkroomError if a trained part got no gradient in any branch."""
+        """Raise DarkroomError if a trained part got no gradient in any branch; embeddings need not be in the batch."""
         for group in self._groups:
-            if group.name not in self._reached:
+            if group.name not in self._reached and group.is_in_every_batch:
                 raise DarkroomError(
                     f"{group.label or group.name} is set to be trained, but no gradient reaches it.",
                     advice="Switch off its training, or choose other layers.",
@@ -165,7 +165,15 @@ def small_parameter_copies(groups: Sequence[TrainGroup], optimizer: torch.optim.
     """
     kinds = _kinds(groups, optimizer)
     return [
-        TrainGroup(g.name, _copies(g, kinds), g.learning_rate, part=g.part, rate_ratios=g.rate_ratios) for g in groups
+        TrainGroup(
+            g.name,
+            _copies(g, kinds),
+            g.learning_rate,
+            part=g.part,
+            rate_ratios=g.rate_ratios,
+            is_in_every_batch=g.is_in_every_batch,
+        )
+        for g in groups
     ]
 
 

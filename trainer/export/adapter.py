@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
@@ -19,8 +19,10 @@ from modules.config.schema import Config
 from modules.data.dataset import Dataset
 from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.spec import LoraNaming
+from modules.families.words import Word, bundled_words
 from modules.formats.adapter_layers import AdapterLayer
-from modules.formats.float8 import adapter_in_float8
+from modules.formats.float8 import adapter_in_float8, rest_in_float16
+from modules.formats.lazy_tensors import lazy_state
 from modules.formats.lora_files import rank_and_alpha
 from modules.formats.metadata import LoraFacts, lora_metadata
 from modules.formats.safetensors_io import OnWritten, payload_sha256, write_safetensors
@@ -60,7 +62,8 @@ class AdapterExporter:
     """Exports the run's adapters with metadata, and what the run keeps of the file it started from (`start`).
 
     `thumbnail()` returns an image as a data URL, or an empty string; `started` is when the run started, and
-    `total_steps` its length (0: unknown).
+    `total_steps` its length (0: unknown). `bundled` are the embeddings that are written into the file, with the names
+    of the family's `embedding_tensors`.
     """
 
     adapters: Sequence[Adapter]
@@ -72,6 +75,8 @@ class AdapterExporter:
     started: datetime | None = None
     total_steps: int = 0
     start: Start | None = None
+    bundled: Sequence[Word] = ()
+    embedding_tensors: Mapping[str, str] = field(default_factory=dict)
 
     def save(
         self,
@@ -92,10 +97,13 @@ class AdapterExporter:
         layers = [layer for adapter in self.adapters for layer in adapter.stored_layers(values)]
         tensors, form_metadata = written(self._kind, layers, self.start, output.format, self.naming)
         dtype = None
+        words = lazy_state(bundled_words(self.bundled, values, self.embedding_tensors))
         if output.dtype == "float8":
             tensors = adapter_in_float8(tensors, ADAPTERS[self.config.adapter.name].float8_factors)
+            words = rest_in_float16(words)
         else:
             dtype = dtype_of(output.dtype)
+        tensors = {**tensors, **words}
         facts = self._facts(path.stem, layers, now=now, step=step, epoch=epoch)
         metadata = lora_metadata(facts, payload_sha256=payload_sha256(tensors, dtype=dtype))
         if self.naming.own_configs:

@@ -57,7 +57,10 @@ class ModelExporter:
         configs = {name: config_of(part) for name, part in self.family.parts.items()} | {"scheduler": dict(scheduler)}
         naming = self.family.lora_naming
         traits = CheckpointTraits(
-            naming.model, prediction=naming.prediction, zero_snr=bool(scheduler.get("rescale_betas_zero_snr"))
+            naming.model,
+            prediction=naming.prediction,
+            zero_snr=bool(scheduler.get("rescale_betas_zero_snr")),
+            variant=naming.variant,
         )
         dtype = None if output.dtype == "float8" else dtype_of(output.dtype)
         metadata = {

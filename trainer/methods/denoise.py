@@ -48,7 +48,7 @@ class Denoise:
         timesteps_B, noise = self.noising.draw(batch.latents_BCHW, position_of(batch), context)
         noisy_BCHW = process.add_noise(batch.latents_BCHW, noise.input_BCHW, timesteps_B)
         prior = _prior_of(batch, noisy_BCHW, timesteps_B, context) if batch.needs_prior else None
-        output_BCHW = family.predict(noisy_BCHW, timesteps_B, batch.conditioning_for(family))
+        output_BCHW = family.predict(noisy_BCHW, timesteps_B, batch.conditioning_for(family), batch.extra)
         target_BCHW = process.target(batch.latents_BCHW, noise.target_BCHW, timesteps_B)
         errors = self.mix.at(process, timesteps_B)
         errors_BCHW = weighted_errors(output_BCHW, target_BCHW, batch.area_weights_B1HW, prior, errors)
@@ -100,7 +100,8 @@ def _prior_of(batch: Batch, noisy_BCHW: torch.Tensor, timesteps_B: torch.Tensor,
     the whole batch: a smaller one would change the last bits, and a new adapter would not be exactly the original.
     """
     with context.prior():
-        prediction_BCHW = context.family.predict(noisy_BCHW, timesteps_B, batch.conditioning_for(context.family))
+        conditioning = batch.conditioning_for(context.family)
+        prediction_BCHW = context.family.predict(noisy_BCHW, timesteps_B, conditioning, batch.extra)
     return Prior(prediction_BCHW, batch.prior_samples, batch.prior_weights_B1HW)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from modules.adapters.ranks import unused_ranks
 from modules.config.schema import Config
+from modules.config.variant_facts import inpaints
 from modules.data.buckets import Size
 from modules.estimate.architecture import Architecture, architecture_of
 from modules.estimate.disk import (
@@ -37,7 +38,7 @@ from modules.system.problem import Problem
 from trainer.preflight.memory_plan import ITEM_BYTES, run_plan
 from trainer.preflight.savings import peak_with_all, worthwhile_savings
 from trainer.preflight.start_from import StartHeader, notes_on_start, plans_with_start, start_header, trained_layers
-from trainer.preflight.trained_layers import TrainedPart, idle_layer_names, parts_trained
+from trainer.preflight.trained_layers import TrainedPart, idle_layer_names, of_all_ranks, parts_trained
 
 Counts = Mapping[Size, int]
 FreeBytes = Callable[[Path], int | None]
@@ -89,7 +90,7 @@ def start_problems(config: Config, sizes: Counts) -> Iterator[Problem]:
         return
     if config.training.trains == "adapter":
         with contextlib.suppress(DarkroomError):  # a line that cannot be read: a rule reports it
-            plans, passes = budget.run.plans, budget.passes
+            plans, passes = of_all_ranks(budget.run.plans), budget.passes
             layers = [(part, path) for part in plans for path in trained_layers(passes, plans, part)]
             if (problem := unused_ranks(config.adapter, layers)) is not None:
                 yield problem
@@ -242,9 +243,9 @@ def _disk_need(budget: Budget, sizes: Counts, num_captions: int) -> DiskNeed:
         channels=spec.latent_channels,
         item_bytes=min(run.plans[encoders[0]].weight_bytes, kept_bytes),
     )
-    if inpaints := config.model.variant in spec.inpainting_variants:
+    if inpaints(config):
         latents *= 2  # the conditioning images
-    if config.masks.enabled or inpaints:
+    if config.masks.enabled or inpaints(config):
         latents += latents_bytes(counts, factor=spec.latent_factor, channels=1, item_bytes=FLOAT32_BYTES)
     text = text_bytes(num_captions, size=memory_of(config.model.family).text_size(configs), item_bytes=kept_bytes)
     on_disk = config.data.cache_location == "disk"

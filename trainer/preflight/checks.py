@@ -34,10 +34,12 @@ from trainer.preflight.prediction import problems_of_prediction
 from trainer.preflight.report import Preview, Report
 from trainer.preflight.resume import problems_of_resume
 from trainer.preflight.reward_models import problems_of_measuring, problems_of_reward_models
+from trainer.preflight.sample_images import problems_of_sample_images
 from trainer.preflight.speed import problems_of_speed
 from trainer.preflight.start_from import problems_of_start
 from trainer.preflight.step_passes import describe_choices, describe_passes
 from trainer.preflight.validation import problems_of_validation
+from trainer.preflight.words import problems_of_words
 from trainer.run_folder.backup import find_backup
 from trainer.run_folder.start_copy import existing_start_copy
 
@@ -71,10 +73,12 @@ def check(
     problems += problems_of_captions_files(config)
     model = found_model(config)
     problems += problems_of_model(config, model)
+    problems += problems_of_sample_images(config)
     is_new = resume_from is None and run_dir is None
     run_dir = run_dir if resume_from is None else _run_dir(resume_from)
     start_copy = existing_start_copy(run_dir) if run_dir is not None else None
     problems += problems_of_start(config, has_copy=None if is_new else start_copy is not None)
+    problems += problems_of_words(config, is_new=is_new)
     problems += problems_of_prediction(config, model)
     approved = approved_hashes() if approved_code is None else approved_code
     # The rules of the settings have already reported an invalid function name.

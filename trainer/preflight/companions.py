@@ -7,10 +7,11 @@ from pathlib import Path
 
 from modules.config.method_facts import learns_from
 from modules.config.schema import Config
+from modules.config.variant_facts import inpaints, reads_depth, weighs_areas
+from modules.data.captions.placeholders import contains_any
 from modules.data.companions import Companion, is_named_like_mask, mask_beside
 from modules.data.dataset import Dataset
 from modules.data.listing import walk
-from modules.families.registry import FAMILIES
 from modules.system.paths import from_root
 from modules.system.problem import Problem, shown
 
@@ -21,15 +22,22 @@ def problems_of_companions(config: Config, training: Dataset) -> Iterator[Proble
     """Yield missing or stretched masks and conditioning images, and embedding placeholders that no caption has."""
     yield from _masks(config, training)
     yield from _conditioning_images(config, training)
+    yield from _depth_maps(config, training)
     yield from _words(config, training)
 
 
 def _masks(config: Config, training: Dataset) -> Iterator[Problem]:
-    if not config.masks.enabled or not training.examples or learns_from(config) == "prompts":
+    is_used = weighs_areas(config) or inpaints(config)
+    if not is_used or not training.examples or learns_from(config) == "prompts":
         return
     images = [e.image.path for e in training.examples]
     num_without = sum(e.mask is None for e in training.examples)
-    if num_without == len(images):
+    if inpaints(config):
+        if num_without:
+            have = "has no mask and is" if num_without == 1 else "have no mask and are"
+            message = f"{num_without:,} of {len(images):,} images {have} trained with random inpainting masks."
+            yield Problem("model.variant", message, "info")
+    elif num_without == len(images):
         yield Problem(
             "masks.enabled",
             f"Masked training is on, but {_none_of(len(images), 'image')} has a mask.",
@@ -74,8 +82,7 @@ def _none_of(number: int, thing: str) -> str:
 
 def _conditioning_images(config: Config, training: Dataset) -> Iterator[Problem]:
     """Yield how many images of an inpainting model have no conditioning image of their own."""
-    is_used = config.model.variant in FAMILIES[config.model.family].inpainting_variants
-    if not is_used or not config.masks.custom_conditioning_image or not training.examples:
+    if not inpaints(config) or not config.masks.custom_conditioning_image or not training.examples:
         return
     path, images = "masks.custom_conditioning_image", [e.image.path for e in training.examples]
     num_without = sum(e.conditioning_image is None for e in training.examples)
@@ -93,6 +100,23 @@ def _conditioning_images(config: Config, training: Dataset) -> Iterator[Problem]
         message = f"{num_without:,} of {len(images):,} images {several if num_without > 1 else one}."
         yield Problem(path, message, "info")
     yield from _shapes(training, [e.conditioning_image for e in training.examples], "conditioning image", path)
+
+
+def _depth_maps(config: Config, training: Dataset) -> Iterator[Problem]:
+    """Yield how many images of a depth model have no depth map: none is estimated."""
+    if not reads_depth(config) or not training.examples:
+        return
+    images = [e.image.path for e in training.examples]
+    missing = [e.image.path for e in training.examples if e.conditioning_image is None]
+    if missing:
+        have = "has no depth map" if len(missing) == 1 else "have no depth map"
+        yield Problem(
+            "model.variant",
+            f"{len(missing):,} of {len(images):,} images {have}; the first is {missing[0].name}. A depth model needs "
+            "one with each image, and Darkroom does not estimate depth.",
+            advice=f"Add a gray image, brighter where things are nearer, as {missing[0].stem}-condlabel.png.",
+        )
+    yield from _shapes(training, [e.conditioning_image for e in training.examples], "depth map", "model.variant")
 
 
 def _shapes(training: Dataset, files: Sequence[Companion | None], name: str, setting: str) -> Iterator[Problem]:
@@ -114,20 +138,23 @@ def _shapes(training: Dataset, files: Sequence[Companion | None], name: str, set
 
 
 def _words(config: Config, training: Dataset) -> Iterator[Problem]:
+    if config.training.trains == "vae":
+        return
     words = [w.placeholder.strip() for w in config.embeddings.words]
+    keys = [w.lower() for w in words]  # as the tokenizer reads them
     captions = {c for e in training.examples for c in training.texts(e, run_seed=config.general.seed) if c}
     for index, word in enumerate(words):
         path = f"embeddings.words.{index}.placeholder"
         if not word:
             yield Problem(path, "The embedding has no placeholder.", advice="Enter one, such as <my-word>.")
-        elif word in words[:index]:
+        elif keys[index] in keys[:index]:
             yield Problem(
                 path,
-                f"{shown(word)} is already the placeholder of embedding {words.index(word) + 1}. Placeholders must be "
-                "unique.",
+                f"{shown(word)} is already the placeholder of embedding {keys.index(keys[index]) + 1}. Placeholders "
+                "must be unique.",
                 advice="Use a different placeholder for each embedding.",
             )
-        elif captions and config.embeddings.words[index].train and not any(word in c for c in captions):
+        elif captions and config.embeddings.words[index].train and not any(contains_any(c, [word]) for c in captions):
             yield Problem(
                 path,
                 f"{shown(word)} is to be trained, but {_none_of(len(captions), 'caption')} contains it.",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
 from modules.families.registry import FAMILIES
+from modules.quantization.registry import FORMATS
 from modules.system import hardware
 from modules.system.problem import Problem, count, shown
 
@@ -26,6 +28,7 @@ def problems_of_devices(config: Config) -> Iterator[Problem]:
         if path == "general.train_device" and not found:
             kind = hardware.here().kind_of(name)
     yield from _precision(config, kind)
+    yield from _quantized(config, kind)
 
 
 def _device(path: str, name: str) -> Iterator[Problem]:
@@ -44,6 +47,18 @@ def _device(path: str, name: str) -> Iterator[Problem]:
         yield Problem(path, message + (", starting at cuda:0." if num_gpus else "."), advice="Set it to auto.")
     elif match[1] == "mps" and not here.is_mac:
         yield Problem(path, f"{name} is only available on a Mac.", advice="Set it to auto.")
+
+
+def _quantized(config: Config, kind: str) -> Iterator[Problem]:
+    """Yield an error for a part in a quantized format that the training device lacks."""
+    for name, chosen in quantized_parts(config).formats.items():
+        if kind and kind not in chosen.format.devices:
+            others = [f.label for f in FORMATS.values() if kind in f.devices]
+            yield Problem(
+                f"parts.{name}.dtype",
+                f"The training device ({kind}) does not support {chosen.format.label}.",
+                advice=f"Choose {', '.join((*others, 'bfloat16'))} or float16.",
+            )
 
 
 def _precision(config: Config, kind: str) -> Iterator[Problem]:

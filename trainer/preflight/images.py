@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from modules.config.schema import Config
+from modules.config.variant_facts import inpaints
 from modules.data.archives import open_file
 from modules.data.concept import Concept
 from modules.data.dataset import Dataset
@@ -78,7 +79,7 @@ def _not_downloaded(concept: Concept, path: str, *, offline: bool) -> Problem:
 
 def _misses_masks_folder(config: Config, concept: Concept) -> bool:
     image = concept.image
-    if image.mask_source != "folder" or not (config.masks.enabled or image.mask_rotate_crop):
+    if image.mask_source != "folder" or not (config.masks.enabled or inpaints(config) or image.mask_rotate_crop):
         return False
     return not image.masks_folder.strip() or kind_of(from_root(image.masks_folder)) != "folder"
 

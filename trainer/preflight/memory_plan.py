@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from modules.adapters.ranks import settings_by_layer
+from modules.adapters.ranks import layers_with_rank, settings_by_layer
 from modules.adapters.registry import ADAPTERS
 from modules.adapters.settings import AdapterSettings, adapter_layers, decomposed_axis
 from modules.config.method_facts import (
@@ -17,9 +17,13 @@ from modules.config.method_facts import (
     rollout_of,
     scorers_of,
     trains_on_pixels,
+    updates_in_backward,
 )
+from modules.config.quantized_parts import QuantizedParts, quantized_parts
 from modules.config.schema import Config
+from modules.config.sections.quantization import quantized_layers
 from modules.config.sections.training import filtered_layers
+from modules.config.words import trained_encoders, trained_parts, trained_words
 from modules.data.buckets import Size
 from modules.estimate.architecture import Architecture
 from modules.estimate.run import RUNTIME_BYTES, Average, Phase, RunPlan, Sample, Sampled
@@ -27,7 +31,6 @@ from modules.families.registry import FAMILIES, memory_of
 from modules.families.spec import PartSpec
 from modules.memory.tape import FLOAT32_BYTES, AdapterPlan, PartPlan, Trains
 from modules.objectives.spec import RolloutFacts
-from modules.optim.spec import is_fused
 from modules.rewards.registry import REWARDS
 from modules.settings.layer_filter import EVERYTHING, LayerFilter, invalid_entry
 from modules.system import hardware
@@ -42,16 +45,17 @@ _TEXT_LAYERS = LayerFilter(("layers.",))
 def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) -> RunPlan | None:
     """Return the plan that determines a run's memory; None for a config that the estimate does not support."""
     spec = FAMILIES[config.model.family]
-    if config.training.trains not in ("adapter", "full", "vae"):
+    if config.training.trains not in ("adapter", "full", "embedding", "vae"):
         return None
     if config.training.trains == "adapter" and not ADAPTERS[config.adapter.name].is_supported:
         return None
     chosen = adapter_layers(config.adapter) if config.training.trains == "adapter" else filtered_layers(config.training)
-    if invalid_entry(chosen) is not None:
+    if invalid_entry(chosen) is not None or invalid_entry(quantized_layers(config.quantization)) is not None:
         return None
-    if any(config.part(p.name).dtype not in ITEM_BYTES for p in spec.parts):
+    quantized = quantized_parts(config)
+    if any(quantized.plain_dtype(p.name, config.part(p.name).dtype) not in ITEM_BYTES for p in spec.parts):
         return None
-    plans = {p.name: _part_plan(config, p, architecture.configs) for p in spec.parts}
+    plans = {p.name: _part_plan(config, p, architecture.configs, quantized) for p in spec.parts}
     sizes_px = tuple((s.width_px, s.height_px) for s in sizes)
     reconstructs = trains_on_pixels(config)
     samples = () if reconstructs else tuple(_samples(config, sizes_px))
@@ -67,7 +71,7 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
         encodes_in_training=not data_in_use(config).latent_cache and _reads_images(config) and not reconstructs,
         samples=samples,
         scales_loss=config.training.precision == "float16",
-        is_fused=is_fused(config.training.optimizer),
+        is_fused=updates_in_backward(config),
         sampled=_sampled(config, sizes_px),
         images_per_pass=images_per_pass(config),
         reconstructs=reconstructs,
@@ -121,9 +125,11 @@ def _kept_latents_bytes(config: Config, rollout: RolloutFacts, sizes_px: Sequenc
     return num_images * num_states * elements * FLOAT32_BYTES
 
 
-def _part_plan(config: Config, part: PartSpec, configs: Mapping[str, Mapping[str, object]]) -> PartPlan:
+def _part_plan(
+    config: Config, part: PartSpec, configs: Mapping[str, Mapping[str, object]], quantized: QuantizedParts
+) -> PartPlan:
     settings = config.part(part.name)
-    weight_bytes = ITEM_BYTES[settings.dtype]
+    weight_bytes = ITEM_BYTES[quantized.plain_dtype(part.name, settings.dtype)]
     if part.role == "vae":
         # A VAE that overflows in float16 has the fallback dtype; images are encoded without autocast.
         overflows = settings.dtype == "float16" and FAMILIES[config.model.family].vae_overflows
@@ -131,7 +137,7 @@ def _part_plan(config: Config, part: PartSpec, configs: Mapping[str, Mapping[str
         weight_bytes = ITEM_BYTES[config.training.fallback_train_dtype] if stays else weight_bytes
         return _vae_plan(config, part, weight_bytes) if trains_on_pixels(config) else PartPlan(weight_bytes)
     trains: Trains = "nothing"
-    if part.trainable and settings.train and not trains_on_pixels(config):
+    if part in trained_parts(config):
         trains = "full" if config.training.trains == "full" else "adapter"
     return PartPlan(
         weight_bytes=weight_bytes,
@@ -143,6 +149,8 @@ def _part_plan(config: Config, part: PartSpec, configs: Mapping[str, Mapping[str
         checkpointing=settings.checkpointing,
         offloads=settings.offload_activations,
         offload_fraction=0.0 if _never_offloads(config) else settings.offload_fraction,
+        quantized=quantized.formats.get(part.name),
+        has_words=part.name in trained_encoders(config) and bool(trained_words(config)),
     )
 
 
@@ -171,6 +179,7 @@ def _adapter_plan(settings: AdapterSettings, part: PartSpec) -> AdapterPlan | No
         has_dropout=settings.dropout > 0,
         settings_at=settings_by_layer(settings, part.name),
         decomposes=decomposed_axis(settings),
+        has_own=layers_with_rank(settings, part.name),
     )
 
 

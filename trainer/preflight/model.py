@@ -14,7 +14,8 @@ from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify
 from modules.families.kinds.registry import serves_as
 from modules.families.registry import FAMILIES
-from modules.families.spec import FamilySpec
+from modules.families.spec import BASE_VARIANT, VARIANT_LABELS, FamilySpec
+from modules.families.vae_path import vae_weights_at
 from modules.formats.headers import UnreadableFileError, read_header
 from modules.system.paths import from_root
 from modules.system.problem import Problem, cut
@@ -55,8 +56,10 @@ def _base_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
     kind = kind_of(place)
     if kind == "folder" and name:
         yield from _diffusers_folder(place, name, spec)
+        yield from _variant(found, name, config.model.variant, spec)
     elif kind == "file" and found is not None:
         yield from _single_file(found, name, spec)
+        yield from _variant(found, name, config.model.variant, spec)
     elif not _REPOSITORY.fullmatch(name):
         yield Problem(
             "model.base_model",
@@ -65,6 +68,7 @@ def _base_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
         )
     elif (downloaded := _downloaded(config)) is not None:
         yield from _diffusers_folder(downloaded, name, spec, is_whole=config.model.offline)
+        yield from _variant(found, name, config.model.variant, spec)
     elif config.model.offline:
         yield Problem(
             "model.base_model",
@@ -102,9 +106,19 @@ def _single_file(found: FileKind, name: str, spec: FamilySpec) -> Iterator[Probl
         other = FAMILIES[found.family].label if found.family in FAMILIES else "another family"
         message = f"{name} is not a {spec.label} model. {found.sentence}"
         yield Problem("model.base_model", message, advice=f"Set the model family to {other}.")
-    elif found.variant:
-        message = f"{name} is a model variant with additional inputs, which is not supported yet. {found.sentence}"
+
+
+def _variant(found: FileKind | None, name: str, variant: str, spec: FamilySpec) -> Iterator[Problem]:
+    """Yield that a model of the family is of another variant than the config's, or of one that cannot be trained."""
+    if found is None or not found.is_model or found.family != spec.name:
+        return
+    own = found.variant or BASE_VARIANT
+    if own != BASE_VARIANT and own not in spec.variants:
+        message = f"{name} is a model variant with additional inputs that is not supported. {found.sentence}"
         yield Problem("model.base_model", message, advice="Choose the base text-to-image model.")
+    elif own != variant:
+        message = f"The model variant is set to {VARIANT_LABELS[variant]}, but {name} is another one. {found.sentence}"
+        yield Problem("model.variant", message, advice=f"Set the model variant to {VARIANT_LABELS[own]}.")
 
 
 def _diffusers_folder(folder: Path, name: str, spec: FamilySpec, *, is_whole: bool = True) -> Iterator[Problem]:
@@ -166,7 +180,7 @@ def _shards(part: Path) -> list[str]:
 def _vae(config: Config) -> Iterator[Problem]:
     spec = FAMILIES[config.model.family]
     if name := config.model.vae_file.strip():
-        found = identify(from_root(name))
+        found = identify(vae_weights_at(from_root(name)))
         if not spec.names_of("vae"):
             yield Problem(
                 "model.vae_file", f"{spec.label} has no VAE, so the VAE file is not used.", "warning", "Leave it empty."

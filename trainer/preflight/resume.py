@@ -13,6 +13,8 @@ from modules.system.errors import DarkroomError
 from modules.system.problem import Problem, shown
 from trainer.run_folder.backup import find_backup
 
+_NOTHING = "nothing"
+
 
 def problems_of_resume(config: Config, place: Path) -> Iterator[Problem]:
     """Yield what prevents resuming from a backup, a run's folder or a workspace, each setting by its field.
@@ -50,14 +52,16 @@ def problems_of_resume(config: Config, place: Path) -> Iterator[Problem]:
 
 def learning_changes(before: Config, now: Config) -> Iterator[tuple[str, str, str]]:
     """Yield the path, the old and the new value of each changed learning rate, schedule setting and weight decay."""
+    fixed = fixed_on_resume(before, now)
     for path in changed_learning(before, now):
-        if path not in fixed_on_resume(before, now):
-            yield path, _value(before, path), _value(now, path)
+        old, new = _value(before, path), _value(now, path)
+        if path not in fixed and _NOTHING not in (old, new):  # another schedule has other fields, and its name changed
+            yield path, old, new
 
 
 def _value(config: Config, path: str) -> str:
     try:
         value = get_path(config, path)
     except KeyError:  # a field of a variant that this config does not use
-        return "nothing"
+        return _NOTHING
     return f"{len(value)} of them" if isinstance(value, tuple) else shown(value)

@@ -56,7 +56,7 @@ def _peak(passes: Passes, run: RunPlan) -> int:
 
 def _savings(config: Config, run: RunPlan) -> Iterator[Saving]:
     spec = FAMILIES[config.model.family]
-    for part in spec.trainable_parts:
+    for part in (p for p in config.family_parts if p.trainable):
         yield from _of_passes(part, run.plans[part.name])
     encoders = spec.names_of("text_encoder")
     trained = [n for n in encoders if run.plans[n].trains != "nothing"]
@@ -104,7 +104,7 @@ def _of_steps(config: Config, run: RunPlan) -> Iterator[Saving]:
     can_fuse = run.batch_size == 1 and not run.accumulates and not run.scales_loss  # a smaller batch would accumulate
     settings = config.training.optimizer
     if is_tuned and can_fuse and optimizer_spec(settings).can_fuse and not is_fused(settings):
-        words = "the optimizer's fused backward pass, without gradient clipping"
+        words = "the optimizer's fused backward pass"
         yield Saving("training.optimizer.fused_back_pass", words, lambda r: replace(r, is_fused=True))
     if run.has_master_weights and any(
         config.part(n).dtype == "bfloat16" for n, p in run.plans.items() if p.trains == "full"

@@ -65,11 +65,20 @@ def idle_layer_names(config: Config, passes: Passes, plans: Plans) -> Iterator[P
             )
 
 
+def of_all_ranks(plans: Plans) -> Plans:
+    """Return plans whose adapters are also on the layers that are left out by a rank of 0."""
+    return {name: _of_all_ranks(plan) for name, plan in plans.items()}
+
+
+def _of_all_ranks(plan: PartPlan) -> PartPlan:
+    return plan if plan.adapter is None else replace(plan, adapter=replace(plan.adapter, has_own=None))
+
+
 def _candidates(passes: Passes, name: str, plan: PartPlan) -> Sequence[str]:
     """Return the layers that a filter chooses from."""
     if plan.adapter is None:
         return _paths(passes.weights(name, plan).own)
-    everything = replace(plan, adapter=replace(plan.adapter, layers=EVERYTHING))
+    everything = replace(plan, adapter=replace(plan.adapter, layers=EVERYTHING, has_own=None))
     own = trained_layers(passes, {name: everything}, name)
     return [path for path in _paths(passes.weights(name, plan).own) if path in own]
 

@@ -9,7 +9,7 @@ import torch
 
 from modules.adapters.kept_layers import attach_kept
 from modules.adapters.protocol import Adapter, kind_of
-from modules.adapters.ranks import require_used_ranks
+from modules.adapters.ranks import layers_with_rank, require_used_ranks
 from modules.adapters.registry import ADAPTERS
 from modules.adapters.settings import AdapterSettings, adapter_layers
 from modules.adapters.start import Start, divided, read_content, write_content
@@ -77,11 +77,12 @@ def train_whole_parts(family: ModelFamily, part_of: PartOf, layers: LayerFilter)
     parameters = {}
     for name, part in family.parts.items():
         if part.spec.trainable and part_of(name).train:
-            paths = {n: n.rpartition(".")[0] for n, _ in part.module.named_parameters()}
+            own = part.module.state_dict().keys()  # without the rows of embeddings
+            paths = {n: n.rpartition(".")[0] for n, _ in part.module.named_parameters() if n in own}
             trained = dict.fromkeys(path for path in paths.values() if part.reaches(path))
             if part.spec.role == "denoiser":
                 trained = dict.fromkeys(taken_layers(layers, trained, page="Training"))
-            reached = {n: p for n, p in part.module.named_parameters() if paths[n] in trained}
+            reached = {n: p for n, p in part.module.named_parameters() if paths.get(n) in trained}
             for parameter in reached.values():
                 parameter.requires_grad_(True)
             part.module.train()
@@ -123,20 +124,18 @@ def unit_of(
 
 def _targets(family: ModelFamily, settings: AdapterSettings, part_of: PartOf) -> dict[str, list[str]]:
     """Return the layers of each trained part that get an adapter. Raises DarkroomError for a part without any."""
-    found = {}
+    found, candidates = {}, list[tuple[str, str]]()
     for name, part in family.parts.items():
         if not part.spec.trainable or not part_of(name).train:
             continue
-        found[name] = target_layers(
-            part.module,
-            part.spec.role,
-            layers=adapter_layers(settings),
-            reaches=part.reaches,
-        )
+        layers = target_layers(part.module, part.spec.role, layers=adapter_layers(settings), reaches=part.reaches)
+        candidates += [(name, path) for path in layers]
+        keeps = layers_with_rank(settings, name)
+        found[name] = layers if keeps is None else [path for path in layers if keeps(path)]
         if not found[name]:
             raise DarkroomError(
                 f"{part.spec.label} is set to be trained, but none of its layers can be trained with these settings.",
                 advice="Lower clip skip, choose other layers, or switch off the training of this part.",
             )
-    require_used_ranks(settings, ((part, path) for part, paths in found.items() for path in paths))
+    require_used_ranks(settings, candidates)
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -27,6 +27,7 @@ from modules.system.paths import from_root
 from modules.system.problem import count
 from trainer.commands import CommandDesk
 from trainer.data.caching import Caches, Emit, EncoderIdentities, ImageJobs, Stores, overflow_warning
+from trainer.data.depth import DepthSource
 from trainer.data.encoders import Encoders
 from trainer.data.inpainting import InpaintingSource
 from trainer.data.inpainting_cache import conditioning_jobs
@@ -131,7 +132,8 @@ def _loader(
         mask_cache = cached_masks(
             usable, caches, run_seed=settings.run_seed, verify=data.verify_cache, threads=data.loader_threads
         )
-    rules = _mask_rules(masks, is_validation=is_validation)
+    inpaints = settings.wanted.inpainting
+    rules = _mask_rules(masks, inpaints=inpaints, is_validation=is_validation)
     latent_factor = 1 if settings.reads_pixels else caches.encoders.family.spec.latent_factor
     return Loader(
         dataset=usable,
@@ -145,20 +147,23 @@ def _loader(
         run_seed=settings.run_seed,
         threads=data.loader_threads,
         masks=MaskSource(usable, machine.train_device, rules, latent_factor, settings.run_seed, mask_cache)
-        if masks.enabled and reads_images
+        if masks.enabled and reads_images and not inpaints
         else None,
         inpainting=_inpainting_source(data, usable, settings.run_seed, rules, latents, mask_cache, machine, caches)
-        if settings.wanted.inpainting and reads_images
+        if inpaints and reads_images
+        else None,
+        depth=DepthSource(usable, machine.train_device, latent_factor)
+        if settings.wanted.depth and reads_images
         else None,
         rejected=RejectedImages(RejectedVersions(versions), rejected) if rejected is not None else None,
         pixels=Pixels(functools.partial(_image_job, usable), machine.train_device) if settings.reads_pixels else None,
     )
 
 
-def _mask_rules(masks: Masks, *, is_validation: bool) -> MaskRules:
+def _mask_rules(masks: Masks, *, inpaints: bool, is_validation: bool) -> MaskRules:
     """Return how masks are used. Validation ignores no mask and needs no prior."""
     rules = MaskRules(masks.unmasked_weight, masks.normalize_area_loss)
-    if is_validation or not masks.enabled:
+    if is_validation or not (masks.enabled or inpaints):
         return rules
     return replace(
         rules,
@@ -260,16 +265,23 @@ def _without(jobs: ImageJobs, broken: frozenset[int]) -> ImageJobs:
     return {(renumbered[n], r, v): job for (n, r, v), job in jobs.items() if n not in broken}
 
 
-def texts_to_cache(dataset: Dataset, *, text_encoder_trains: bool, run_seed: int) -> set[str]:
-    """Return the texts of a dataset that are encoded ahead of training, and the empty one; none if none can be."""
-    is_cacheable = _is_cacheable(text_encoder_trains)
+def texts_to_cache(
+    dataset: Dataset, *, text_encoder_trains: bool, trained_tokens: Collection[str] = (), run_seed: int
+) -> set[str]:
+    """Return the texts of a dataset that are encoded ahead of training, and the empty one; none if none can be.
+
+    Those that contain one of the trained tokens cannot.
+    """
+    is_cacheable = _is_cacheable(text_encoder_trains, trained_tokens)
     if not dataset.examples or not is_cacheable(""):  # if the empty caption is not cacheable, no caption is
         return set()
     return {"", *(t for e in dataset.examples for t in dataset.texts(e, run_seed=run_seed) if is_cacheable(t))}
 
 
-def _is_cacheable(text_encoder_trains: bool) -> Callable[[str], bool]:
-    return functools.partial(caption_is_cacheable, text_encoder_trains=text_encoder_trains)
+def _is_cacheable(text_encoder_trains: bool, trained_tokens: Collection[str]) -> Callable[[str], bool]:
+    return functools.partial(
+        caption_is_cacheable, text_encoder_trains=text_encoder_trains, trained_tokens=trained_tokens
+    )
 
 
 def _warn_once(emit: Emit) -> Callable[[list[str]], None]:
@@ -289,11 +301,15 @@ def _conditioning_source(
     data: Data, dataset: Dataset, model: LoadedModel, machine: Machine, caches: Caches, *, run_seed: int
 ) -> ConditioningSource:
     device, dtype = machine.train_device, machine.precision.compute_dtype
-    is_cacheable = _is_cacheable(model.trains_text_encoder)
+    trained_tokens = model.trained_placeholders
+    is_cacheable = _is_cacheable(model.trains_text_encoder, trained_tokens)
     if not data.text_cache:
         encoded = EncodedConditioning(model.family, caches.encoders.caption, device, dtype)
         return ConditioningByCaption(is_cacheable, encoded)
-    if texts := texts_to_cache(dataset, text_encoder_trains=model.trains_text_encoder, run_seed=run_seed):
+    texts = texts_to_cache(
+        dataset, text_encoder_trains=model.trains_text_encoder, trained_tokens=trained_tokens, run_seed=run_seed
+    )
+    if texts:
         caches.build_text(texts)
     cached = CachedConditioning(
         caches.stores.text, caches.caption_key, model.family, device, dtype, caches.rebuild_text

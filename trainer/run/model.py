@@ -14,6 +14,7 @@ from modules.adapters.kept_layers import kept_fingerprint
 from modules.adapters.protocol import Adapter
 from modules.adapters.start import Start
 from modules.config.method_facts import copies_originals, rate_factor_of, trains_on_pixels
+from modules.config.quantized_parts import NOTHING_QUANTIZED, QuantizedParts, quantized_parts
 from modules.config.schema import Config
 from modules.config.sections.model import Model
 from modules.config.sections.model import Part as PartSettings
@@ -24,6 +25,7 @@ from modules.families.parts.circular_padding import pad_circularly
 from modules.families.protocol import ModelFamily, Part, PartMemory
 from modules.families.registry import FAMILIES
 from modules.families.spec import PartSpec
+from modules.families.words import Word
 from modules.memory.compiled_blocks import Compilation
 from modules.memory.frozen_copy import FrozenCopy
 from modules.memory.placement import Placement
@@ -37,6 +39,9 @@ from trainer.run.attach import PartOf, attach_adapters, rate_ratios, start_of, t
 from trainer.run.autoencoder import train_autoencoder, unread_parts
 from trainer.run.machine import Machine
 from trainer.run.placement import originals_of, placement_of
+from trainer.run.quantized import quantize_parts
+from trainer.run.variant import require_variant
+from trainer.run.words import attach_words, fixed_words_identity, word_units
 from trainer.step.precision import Precision
 
 
@@ -57,6 +62,13 @@ class LoadedModel:
     originals: Sequence[FrozenCopy] = ()
     compilation: Compilation | None = None
     """The compiled blocks of the denoiser, if they are compiled."""
+    words: Sequence[Word] = ()
+    """The embeddings, trained or only used."""
+
+    @property
+    def trained_placeholders(self) -> frozenset[str]:
+        """The placeholders of the trained embeddings: captions that contain one are encoded in each step."""
+        return frozenset(w.placeholder for w in self.words if w.trained)
 
     @property
     def trained_modules(self) -> list[torch.nn.Module]:
@@ -78,19 +90,20 @@ def load_family(
     *,
     without_weights: Collection[str] = (),
     fallback_dtype: str = "float32",
+    quantized: QuantizedParts = NOTHING_QUANTIZED,
 ) -> ModelFamily:
     """Load a base model through the factory its family names.
 
     `part_of(name)` returns the settings of a part; `on_bytes(done, total)` is called during a download. The weights of
     the parts in `without_weights` are not read; these parts are on the meta device. `fallback_dtype` is that of a VAE
-    that overflows in float16.
+    that overflows in float16; the weights of the `quantized` parts are quantized here.
     """
     spec = FAMILIES[model.family]
     module_name, function = spec.factory.split(":")
     factory: Callable[..., object] = getattr(importlib.import_module(module_name), function)
     family = factory(
         model.base_model,
-        dtypes={p.name: dtype_of(part_of(p.name).dtype) for p in spec.parts},
+        dtypes={p.name: dtype_of(quantized.plain_dtype(p.name, part_of(p.name).dtype)) for p in spec.parts},
         clip_skip=model.clip_skip,
         clip_skip_2=model.clip_skip_2,
         prompt_weighting=model.prompt_weighting,
@@ -105,6 +118,8 @@ def load_family(
         fallback_dtype=dtype_of(fallback_dtype),
     )
     loaded = cast(ModelFamily, family)
+    require_variant(loaded, model.variant, name=model.base_model)
+    quantize_parts(loaded, quantized.formats, without=without_weights)
     if model.circular_padding:
         for part in loaded.parts.values():
             if part.spec.role != "text_encoder":
@@ -141,35 +156,41 @@ def load_model(
     `start_copy` is the run's own copy of the adapter file that it starts from: it is read if it exists, otherwise
     written. A `compilation` compiles the blocks of the denoiser. Raises DarkroomError if nothing would be trained.
     """
+    quantized = quantized_parts(config)
     family = load_family(
         config.model,
         config.part,
         on_bytes,
         without_weights=unread_parts(config),
         fallback_dtype=config.training.fallback_train_dtype,
+        quantized=quantized,
     )
     for part in family.parts.values():
         part.module.eval()  # trained parts enter training mode below, and leave it when their training stops
     facts = phases.phase_facts(config)
     start = start_of(config, family, start_copy) if config.training.trains == "adapter" else None
     # Before adapters are attached and parts move: the identity of the encoders is that of their own weights.
-    identities = _identities(family, facts, machine.precision, start)
+    identities = _identities(family, facts, machine.precision, start, quantized)
     prepare_parts(family, machine.precision)
     if not trains_on_pixels(config):
         choose_attention(family, config.training.attention, machine)
+    copies = None if start_copy is None else start_copy.parent / "embeddings"
+    words = attach_words(config, family, copies=copies)
+    identities = identities.with_words(fixed_words_identity(words))
     adapters: list[Adapter] = []
+    parameters: Mapping[str, dict[str, torch.nn.Parameter]] = {}
     if trains_on_pixels(config):
         parameters = train_autoencoder(family, config)
     elif config.training.trains == "full":
         parameters = train_whole_parts(family, config.part, filtered_layers(config.training))
-    else:
+    elif config.training.trains == "adapter":
         adapters = attach_adapters(family, config.adapter, config.part, start, run_seed=config.general.seed)
         parameters = {adapter.part: adapter.parameters() for adapter in adapters}
     rate, factor = config.training.learning_rate, rate_factor_of(config)
     groups = [
         unit_of(family.parts[name], p, config.part(name), rate, factor, rate_ratios(config, p))
         for name, p in parameters.items()
-    ]
+    ] + word_units(config, words)
     family.set_memory(
         {name: _memory_of(part.spec, config.part(name), adapters, compilation) for name, part in family.parts.items()},
         train_device=machine.train_device,
@@ -178,7 +199,7 @@ def load_model(
     here, offloaded = originals_of(family, groups) if copies_originals(config) else ({}, {})
     placement = placement_of(family, facts, machine, here, offloaded)
     originals = (*here.values(), *offloaded.values())
-    return LoadedModel(family, adapters, groups, placement, identities, start, originals, compilation)
+    return LoadedModel(family, adapters, groups, placement, identities, start, originals, compilation, words)
 
 
 def encoder_identities(config: Config, machine: Machine) -> EncoderIdentities:
@@ -187,11 +208,18 @@ def encoder_identities(config: Config, machine: Machine) -> EncoderIdentities:
     roles = {"vae"} if facts.has_latent_cache else set()
     roles |= {"text_encoder"} if facts.has_text_cache else set()
     others = [p.name for p in FAMILIES[config.model.family].parts if p.role not in roles]
+    quantized = quantized_parts(config)
     family = load_family(
-        config.model, config.part, without_weights=others, fallback_dtype=config.training.fallback_train_dtype
+        config.model,
+        config.part,
+        without_weights=others,
+        fallback_dtype=config.training.fallback_train_dtype,
+        quantized=quantized,
     )
     start = start_of(config, family, None) if config.training.trains == "adapter" else None
-    return _identities(family, facts, machine.precision, start)
+    identities = _identities(family, facts, machine.precision, start, quantized)
+    words = attach_words(config, family, copies=None) if facts.has_text_cache else []
+    return identities.with_words(fixed_words_identity(words))
 
 
 def _memory_of(
@@ -209,7 +237,11 @@ def _memory_of(
 
 
 def _identities(
-    family: ModelFamily, facts: phases.PhaseFacts, precision: Precision, start: Start | None
+    family: ModelFamily,
+    facts: phases.PhaseFacts,
+    precision: Precision,
+    start: Start | None,
+    quantized: QuantizedParts,
 ) -> EncoderIdentities:
     """Return the identities of the encoders for cache keys; empty for encoders whose cache is not used.
 
@@ -219,6 +251,8 @@ def _identities(
     def fingerprint(part: Part) -> str:
         kept = start.kept_in(part.spec.name) if start is not None else []
         own = weights_fingerprint(part.module)
+        if (chosen := quantized.formats.get(part.spec.name)) is not None:
+            own = f"{own} in {chosen.format.name}"  # formats with the same weights round inputs or not
         return f"{own} with {kept_fingerprint(kept)}" if kept else own
 
     fingerprints: Mapping[str, str] = {

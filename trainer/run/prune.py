@@ -9,6 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from modules.config.schema import Config
+from modules.config.words import trained_words
 from modules.data.cache.key import DigestIndex, caption_key
 from modules.data.cache.store import CacheStore, StoredEntry
 from modules.data.dataset import WantedCompanions
@@ -120,7 +121,8 @@ def keys_of(config: Config, datasets: Datasets | None = None) -> tuple[set[str],
             versions = ImageVersions(dataset, run_seed, is_cached=True)
             keys |= _image_keys(config, versions, digests, datasets.settings.wanted, encoder=identities.images)
         if "text" in kinds:
-            texts = texts_to_cache(dataset, text_encoder_trains=False, run_seed=run_seed)
+            trained = [w.placeholder for w in trained_words(config)]
+            texts = texts_to_cache(dataset, text_encoder_trains=False, trained_tokens=trained, run_seed=run_seed)
             keys.update(caption_key(caption=t, encoder=identities.captions) for t in texts)
     return keys, kinds
 
@@ -152,7 +154,7 @@ def _image_keys(
             mask_keys=mask_keys,
             encoder=encoder,
             latent_factor=latent_factor,
-            with_blank=config.masks.enabled and config.masks.unmasked_probability > 0,
+            with_blank=config.masks.unmasked_probability > 0,
             verify=verify,
             check=lambda: None,
         )

@@ -10,6 +10,7 @@ from modules.adapters.kept_layers import attach_kept
 from modules.adapters.protocol import Adapter, kind_of
 from modules.adapters.start import divided
 from modules.adapters.stored import adapter_of_file, read_adapter
+from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
 from modules.families.protocol import ModelFamily
 from trainer import phases
@@ -22,7 +23,12 @@ from trainer.run.placement import placement_of
 def generate_samples(config: Config, lora: Path | None) -> list[Image.Image]:
     """Return one image per enabled prompt of a config. Raises DarkroomError for a LoRA of another model."""
     machine = machine_of(config.general, config.training.precision)
-    family = load_family(config.model, config.part, fallback_dtype=config.training.fallback_train_dtype)
+    family = load_family(
+        config.model,
+        config.part,
+        fallback_dtype=config.training.fallback_train_dtype,
+        quantized=quantized_parts(config),
+    )
     prepare_parts(family, machine.precision)
     if lora is not None:
         put_adapter_on(family, lora)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -11,16 +11,19 @@ from modules.config.sections.training import Ema as EmaSettings
 from modules.config.sections.training import Training
 from modules.optim.build import build_optimizer
 from modules.optim.ema import Ema
+from modules.optim.kept_norms import KeptNorms
 from modules.optim.learning_rate import learning_rate_factor
 from modules.optim.param_groups import TrainGroup, kept_parameters, named_parameters
 from modules.optim.registry import optimizer_spec
-from modules.optim.spec import is_fused
 from modules.optim.updates.max_norm import LoraWeights, NormLimit
 from modules.system.seeds import derive_seed
 from trainer.run.machine import Machine
 from trainer.run.model import LoadedModel
 from trainer.step.evaluation import Evaluation
 from trainer.step.stepper import Stepper
+
+AfterUpdate = Callable[[], Mapping[str, float]]
+"""Changes weights after an update, and returns metrics."""
 
 
 def build_stepper(
@@ -30,17 +33,22 @@ def build_stepper(
     *,
     run_seed: int,
     total_steps: int,
+    is_fused: bool,
     adapters: Sequence[Adapter] = (),
     max_norm: float | None = None,
+    kept_norms: KeptNorms | None = None,
 ) -> Stepper:
     """Return the stepper of parameter groups. The trained parts must already be on the training device.
 
-    `max_norm` limits the norm of each layer of the adapters.
+    With `is_fused` weights are updated in the backward pass. `max_norm` limits the norm of each layer of the adapters;
+    `kept_norms` keeps those of embeddings.
     """
     for group in groups:
         group.master_weight(training.low_precision_updates)
     schedule = training.schedule
     weights = named_parameters(groups)
+    changes = [] if max_norm is None else [NormLimit(lora_weights(adapters, groups), max_norm).apply]
+    changes += [] if kept_norms is None else [kept_norms.apply]
     return Stepper(
         groups,
         build_optimizer(groups, training.optimizer),
@@ -55,10 +63,15 @@ def build_stepper(
         ),
         ema=_ema(training.ema, groups, machine),
         rounding_generators=lambda step, name: _rounding_generators(run_seed, step, name, weights[name].device),
-        is_fused=is_fused(training.optimizer),
-        after_update=None if max_norm is None else NormLimit(lora_weights(adapters, groups), max_norm).apply,
+        is_fused=is_fused,
+        after_update=_in_turn(changes),
         effective_rate=optimizer_spec(training.optimizer).effective_rate,
     )
+
+
+def _in_turn(changes: Sequence[AfterUpdate]) -> AfterUpdate | None:
+    """Return a function that makes changes of the weights after a step one after the other; None without any."""
+    return (lambda: {n: value for change in changes for n, value in change().items()}) if changes else None
 
 
 def lora_weights(adapters: Sequence[Adapter], groups: Sequence[TrainGroup]) -> list[LoraWeights]:

@@ -8,10 +8,11 @@ from contextlib import suppress
 from modules.adapters.max_norm import max_norm_of
 from modules.adapters.protocol import Adapter
 from modules.config.codec import export_file
-from modules.config.method_facts import data_in_use, method_of
+from modules.config.method_facts import data_in_use, method_of, updates_in_backward
 from modules.data.conditioning import complete_conditioning
 from modules.data.plan_table import as_csv, plan_rows
 from modules.memory.placement import free_cached_memory
+from modules.optim.kept_norms import KeptNorms
 from modules.optim.param_groups import TrainGroup, named_parameters
 from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError
@@ -38,6 +39,7 @@ from trainer.run.setup import RunSetup
 from trainer.run.start_note import note_of_start
 from trainer.run.stepper import build_stepper
 from trainer.run.watchers import Watchers, build_watchers
+from trainer.run.words import kept_norms
 from trainer.run_folder.start_copy import start_copy_in
 from trainer.step.callback import Callback
 from trainer.step.counters import Counters
@@ -91,7 +93,8 @@ def prepare(setup: RunSetup) -> Prepared:
     method = build_method(setup.config.training, reward_models.followed if reward_models else None)
     total_steps = loaders.training.plans.total_steps(setup.config.training.epochs)
     limit = max_norm_of(setup.config.adapter) if setup.config.training.trains == "adapter" else None
-    stepper = _stepper(setup, model.groups, total_steps, adapters=model.adapters, max_norm=limit)
+    norms = kept_norms(setup.config, model.words, model.groups)
+    stepper = _stepper(setup, model.groups, total_steps, adapters=model.adapters, max_norm=limit, norms=norms)
     watchers = build_watchers(setup, model, loaders, stepper, total_steps, reward_models)
     backups = Backups(setup, model, stepper, method, plan_fingerprint(loaders.training), watchers)
     training = _training(setup, model, loaders, stepper, method, watchers, backups)
@@ -116,6 +119,7 @@ def _stepper(
     *,
     adapters: Sequence[Adapter] = (),
     max_norm: float | None = None,
+    norms: KeptNorms | None = None,
 ) -> Stepper:
     return build_stepper(
         setup.config.training,
@@ -123,8 +127,10 @@ def _stepper(
         setup.machine,
         run_seed=setup.config.general.seed,
         total_steps=total_steps,
+        is_fused=updates_in_backward(setup.config),
         adapters=adapters,
         max_norm=max_norm,
+        kept_norms=norms,
     )
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from modules.config.method_facts import steps_per_group, trained_parts, trains_on_pixels
+from modules.config.method_facts import steps_per_group, trains_on_pixels
+from modules.config.schema import Config
+from modules.config.words import trained_parts
 from modules.data.dataset import Dataset
+from modules.families.words import Word
 from modules.objectives.denoise import timestep_weights
 from modules.system.paths import from_root
 from trainer.callbacks.dropped import DroppedImages
@@ -23,6 +27,7 @@ from trainer.export.adapter import AdapterExporter, Exporter
 from trainer.export.autoencoder import AutoencoderExporter
 from trainer.export.model import ModelExporter
 from trainer.export.thumbnail import thumbnail_of
+from trainer.export.words import EmbeddingExporter, with_words_beside
 from trainer.methods.measured_prompts import measured_prompts
 from trainer.methods.reward_models import RewardModels
 from trainer.run.data import Loaders, plan_fingerprint
@@ -171,7 +176,7 @@ def _saving(
         destination=destination,
         folder=setup.run_dir / "save",
         name=config.backup.save_prefix or destination.stem,
-        format_name=config.output.format if model.adapters else config.output.model_format,
+        format_name=_format_name(config, model),
         exporter=_exporter(setup, model, loaders.training.dataset, total_steps),
         values=evaluation.values,
         now=setup.clocks.now,
@@ -180,12 +185,39 @@ def _saving(
     )
 
 
+def _format_name(config: Config, model: LoadedModel) -> str:
+    if config.training.trains == "embedding":
+        return "embedding"
+    return config.output.format if model.adapters else config.output.model_format
+
+
 def _exporter(setup: RunSetup, model: LoadedModel, dataset: Dataset, total_steps: int) -> Exporter:
-    """Return the exporter that writes the run's result."""
+    """Return the exporter that writes the run's result, with the files of its trained embeddings."""
     thumbnail = functools.partial(thumbnail_of, setup.run_dir / "samples")
     if trains_on_pixels(setup.config):
         [part] = trained_parts(setup.config)
         return AutoencoderExporter(model.family.parts[part.name], setup.config)
+    words = tuple(w for w in model.words if w.trained)
+    if setup.config.training.trains == "embedding":
+        main = EmbeddingExporter(words[0], model.family, setup.config, thumbnail)
+        return with_words_beside(main, words[1:], model.family, setup.config, thumbnail)
+    return with_words_beside(
+        _main_exporter(setup, model, dataset, total_steps, words, thumbnail),
+        words,
+        model.family,
+        setup.config,
+        thumbnail,
+    )
+
+
+def _main_exporter(
+    setup: RunSetup,
+    model: LoadedModel,
+    dataset: Dataset,
+    total_steps: int,
+    words: Sequence[Word],
+    thumbnail: Callable[[], str],
+) -> Exporter:
     if not model.adapters:
         return ModelExporter(model.family, setup.config, thumbnail)
     return AdapterExporter(
@@ -197,4 +229,6 @@ def _exporter(setup: RunSetup, model: LoadedModel, dataset: Dataset, total_steps
         started=started_at(setup.run_dir),
         total_steps=total_steps,
         start=model.start,
+        bundled=words if getattr(setup.config.adapter, "bundle_embeddings", False) else (),
+        embedding_tensors=model.family.spec.embedding_tensors,
     )

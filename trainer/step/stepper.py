@@ -62,11 +62,12 @@ class Stepper:
 
         `rounding_generators(step, name)` returns the generator for the stochastic rounding of a parameter, or None.
         `after_update()` may change the weights after each update, and returns metrics.
-        With `is_fused` weights are updated in the backward pass; raises ValueError for settings it does not support.
+        With `is_fused` weights are updated in the backward pass, and `clip_grad_norm` applies to each weight's gradient
+        alone; raises ValueError with an enabled scaler.
         `effective_rate(group)` is that of the optimizer's record.
         """
-        if is_fused and (clip_grad_norm is not None or scaler.is_enabled()):
-            raise ValueError("a fused backward pass does not support gradient norm clipping or a gradient scaler")
+        if is_fused and scaler.is_enabled():
+            raise ValueError("a fused backward pass does not support a gradient scaler")
         self.optimizer = optimizer
         self.scaler = scaler
         self.ema = ema
@@ -77,7 +78,7 @@ class Stepper:
         self._watchdog = Watchdog(groups)
         self._sliced_step = SlicedStep(groups, optimizer, self._watchdog)
         self._after_update = after_update
-        self._fused = FusedBackward(groups, self._sliced_step) if is_fused else None
+        self._fused = FusedBackward(groups, self._sliced_step, clip_grad_norm=clip_grad_norm) if is_fused else None
         self._effective_rate = effective_rate
         self._step = 0
         self._losses: list[torch.Tensor] = []

@@ -2,7 +2,8 @@
 
 A parameter is updated if it gets a gradient that is finite and not zero, and its value changes. A step does not count
 if there is a reason for no update: a learning rate of zero, a loss of exactly zero (an empty mask, a weight of zero),
-or a method that declares a zero gradient legal and there is no gradient.
+or a method that declares a zero gradient legal and there is no gradient. For an embedding, neither does a step without
+a gradient: its captions may not be in the batch.
 
 Its strictness depends on which cases can be correct. A parameter that never gets a gradient is disconnected from the
 loss, and one is enough to stop: groups contain only parameters that a gradient can reach (`Part.reaches`). A zero
@@ -114,7 +115,9 @@ class Watchdog:
             had_gradient, watched.has_gradient = watched.has_gradient, False
             if not watched.group.is_training:
                 del self._watched[unit]
-            elif learning_rates.get(unit) and (had_gradient or not may_be_zero):
+            elif learning_rates.get(unit) and (
+                had_gradient or not (may_be_zero or not watched.group.is_in_every_batch)
+            ):
                 watched.num_idle += 1
                 if watched.num_idle >= FIRST_STEPS:
                     _refuse(watched)

@@ -51,9 +51,7 @@ PAGES: tuple[PageSpec, ...] = (
         ("concepts",),
         view="ui.pages.concepts:ConceptsPage",
     ),
-    PageSpec(
-        "training", "Training", "Method, length, learning rate, optimizer, noise and loss.", ("training", "embeddings")
-    ),
+    PageSpec("training", "Training", "Method, length, learning rate, optimizer, noise and loss.", ("training",)),
     PageSpec(
         "adapter",
         "LoRA / Adapter",
@@ -92,6 +90,13 @@ PAGES: tuple[PageSpec, ...] = (
         ("backup_now", "save_now"),
     ),
     PageSpec(
+        "embeddings",
+        "Embeddings",
+        "New words for prompts, trained alone or together with a model.",
+        ("embeddings",),
+        view="ui.pages.embeddings:embeddings_page",
+    ),
+    PageSpec(
         "run",
         "Run",
         "The training run.",
@@ -109,8 +114,8 @@ PAGES: tuple[PageSpec, ...] = (
 
 
 def page_shortcut(page: PageSpec) -> str:
-    """Return the shortcut that opens a page: a digit by its place in the side bar, letters for the last two."""
-    letters = {"run": "R", "choose": "G"}
+    """Return the shortcut that opens a page: a digit by its place in the side bar, letters from the eleventh on."""
+    letters = {"embeddings": "E", "run": "R", "choose": "G"}
     return f"Ctrl+{letters.get(page.key) or (PAGES.index(page) + 1) % 10}"
 
 

@@ -15,13 +15,23 @@ from modules.system.problem import Problem
 
 _PER_BLOCK = 3  # resnets, or resnets and what resamples, in one of diffusers' blocks
 _LINEAR = "(attentions.{n}|resnets.{n}.(time_emb_proj|conv_shortcut))"
+_ATTENTION = "attentions.{n}"  # without convolutions only these have an adapter
 _CONV = "resnets.{n}.conv[12]"
+# diffusers' blocks that have no attention, by the number of kohya's blocks.
+_WITHOUT_ATTENTION = {25: ("down_blocks.3.", "up_blocks.0."), 21: ("down_blocks.0.", "up_blocks.2.")}
 
 
-def ranks_and_more(given: Args, network: Args, result: Tree, notes: Notes, *, name: str) -> None:
-    """Convert what an adapter has beside its rank, alpha and dropout; the settings are popped from both."""
+def ranks_and_more(given: Args, network: Args, result: Tree, notes: Notes, *, name: str, on_resnets: bool) -> None:
+    """Convert what an adapter has beside its rank, alpha and dropout; the settings are popped from both.
+
+    `on_resnets`: it is also on the layers outside of the attention.
+    """
     fields = ADAPTERS[name].settings.model_fields
-    found = {**_ranks(given, network, notes), **_switches(given, network), **_rates(given, network, notes)}
+    found = {
+        **_ranks(given, network, notes, on_resnets=on_resnets),
+        **_switches(given, network),
+        **_rates(given, network, notes),
+    }
     for field, value in found.items():
         if value is not None and field in fields:
             put(result, f"adapter.{field}", value)
@@ -35,13 +45,13 @@ def _taken(given: Args, network: Args, name: str) -> object:
     return pop_first({name: given.pop(name, None), "": network.pop(name, None)}, name, "")
 
 
-def _ranks(given: Args, network: Args, notes: Notes) -> dict[str, object]:
+def _ranks(given: Args, network: Args, notes: Notes, *, on_resnets: bool) -> dict[str, object]:
     conv_rank, conv_alpha = (number_of(_taken(given, network, key)) for key in ("conv_dim", "conv_alpha"))
     lines: list[str] = []
-    for prefix, pattern in (("conv_block", _CONV), ("block", _LINEAR)):
+    for prefix, pattern in (("conv_block", _CONV), ("block", _LINEAR if on_resnets else _ATTENTION)):
         dims, alphas = (_numbers(_taken(given, network, f"{prefix}_{of}")) for of in ("dims", "alphas"))
-        if dims:
-            lines += _lines(dims, alphas, pattern, notes, resamples=prefix == "conv_block")
+        if dims and (on_resnets or pattern != _CONV):
+            lines += _lines(dims, alphas, pattern, notes)
     return {
         "conv_rank": int(conv_rank) if conv_rank else None,
         "conv_alpha": conv_alpha or None,
@@ -76,30 +86,26 @@ def _numbers(value: object) -> list[float]:
     return [number for number in numbers if number is not None] if None not in numbers else []
 
 
-def _lines(dims: Sequence[float], alphas: Sequence[float], pattern: str, notes: Notes, *, resamples: bool) -> list[str]:
+def _lines(dims: Sequence[float], alphas: Sequence[float], pattern: str, notes: Notes) -> list[str]:
     """Return the lines of our ranks by layer, one for all blocks of a rank and an alpha."""
     num_middle = {25: 1, 21: 3}.get(len(dims))
     if num_middle is None:
         message = f"The ranks of {len(dims)} blocks are left out: 25 are known for SD, 21 for SDXL."
         notes.append(Problem("adapter.layer_ranks", message, "warning"))
         return []
-    if 0 in dims:
-        message = "Blocks with a rank of 0 had no adapter; here they have the rank of the other layers."
-        notes.append(Problem("adapter.layer_ranks", message, "warning"))
     alphas = alphas if len(alphas) == len(dims) else [0.0] * len(dims)
     blocks: dict[str, list[str]] = {}
     for number, (dim, alpha) in enumerate(zip(dims, alphas, strict=True)):
-        if dim:
-            value = f"{int(dim)}:{alpha:g}" if alpha else f"{int(dim)}"
-            blocks.setdefault(value, []).extend(_names(number, len(dims), num_middle, pattern, resamples=resamples))
+        value = f"{int(dim)}:{alpha:g}" if alpha and dim else f"{int(dim)}"  # with 0 a block has no adapter
+        blocks.setdefault(value, []).extend(_names(number, len(dims), num_middle, pattern))
     return [f"re:^({'|'.join(dict.fromkeys(names))}) = {value}" for value, names in blocks.items() if names]
 
 
-def _names(number: int, num_blocks: int, num_middle: int, pattern: str, *, resamples: bool) -> Collection[str]:
+def _names(number: int, num_blocks: int, num_middle: int, pattern: str) -> Collection[str]:
     """Return the expressions for the names of the layers of one of kohya's blocks."""
     num_down = (num_blocks - num_middle) // 2
     if num_down <= number < num_down + num_middle:
-        return [_in_middle(number - num_down, num_middle, pattern)]
+        return _in_middle(number - num_down, num_middle, pattern)
     is_down = number < num_down
     index = number - 1 if is_down else number - num_down - num_middle  # the first block down has no LoRA
     if index < 0:
@@ -107,14 +113,18 @@ def _names(number: int, num_blocks: int, num_middle: int, pattern: str, *, resam
     block, n = divmod(index, _PER_BLOCK)
     way, resampling = ("down", "downsamplers") if is_down else ("up", "upsamplers")
     prefix = f"{way}_blocks.{block}."
-    more = [f"{prefix}{resampling}"] if resamples and n == _PER_BLOCK - 1 else []
+    if pattern == _ATTENTION and prefix in _WITHOUT_ATTENTION[num_blocks]:
+        return []
+    more = [f"{prefix}{resampling}"] if pattern == _CONV and n == _PER_BLOCK - 1 else []
     return [prefix + pattern.format(n=n), *more]
 
 
-def _in_middle(number: int, num_middle: int, pattern: str) -> str:
-    """Return the expression for a block in the middle: SD has one, SDXL a resnet, its attention, and a resnet."""
+def _in_middle(number: int, num_middle: int, pattern: str) -> list[str]:
+    """Return the expressions for a block in the middle: SD has one, SDXL a resnet, its attention, and a resnet."""
     if num_middle == 1:
-        return "mid_block." + pattern.format(n="[01]")
+        return ["mid_block." + pattern.format(n="[01]")]
     if number == 1:
-        return "mid_block.attentions" if pattern == _LINEAR else "mid_block.none"
-    return "mid_block." + pattern.format(n=number // 2).replace(f"attentions.{number // 2}|", "")
+        return [] if pattern == _CONV else ["mid_block.attentions"]
+    if pattern == _ATTENTION:
+        return []
+    return ["mid_block." + pattern.format(n=number // 2).replace(f"attentions.{number // 2}|", "")]

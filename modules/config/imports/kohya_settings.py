@@ -7,6 +7,8 @@ the defaults of sd-scripts, with which the run was made.
 
 from __future__ import annotations
 
+import re
+
 from modules.adapters.registry import ADAPTERS
 from modules.config.imports.kohya_dataset import images, lift_of_datasets
 from modules.config.imports.kohya_ranks import ranks_and_more
@@ -17,7 +19,10 @@ from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.system.problem import Problem
 
 _DTYPES = {"fp16": "float16", "bf16": "bfloat16", "float": "float32", "fp32": "float32"}
-_LYCORIS = {"loha": "loha", "lokr": "lokr", "locon": "lora", "lora": "lora", "diag-oft": "oft", "boft": "oft"}
+_LYCORIS = {"loha": "loha", "lokr": "lokr", "locon": "lora", "lora": "lora", "oft": "oft"}
+_NOT_HERE = ("full", "native", "ia3", "dylora", "glora", "lora_fa")
+# LyCORIS' presets of layers.
+_LAYERS = {"full": "all", "full-lin": "all", "attn-mlp": "attention_mlp", "attn-only": "attention"}
 # Paths, logging and hardware: settings that do not change a run here.
 _NOT_SETTINGS_NAMES = """
     logging_dir log_with log_prefix log_tracker_name log_tracker_config wandb_api_key wandb_run_name
@@ -26,8 +31,8 @@ _NOT_SETTINGS_NAMES = """
     persistent_workers persistent_data_loader_workers lowram highvram model_list train_toml train_toml_path
     config_file huggingface_token huggingface_repo_id huggingface_repo_type huggingface_repo_visibility
     huggingface_path_in_repo no_metadata metadata_author metadata_description metadata_license metadata_tags
-    metadata_title additional_parameters LyCORIS_preset console_log_level console_log_file output_config
-    prior_loss_weight save_model_as skip_cache_check max_token_length
+    metadata_title additional_parameters console_log_level console_log_file output_config
+    prior_loss_weight skip_cache_check max_token_length vae_batch_size no_half_vae use_safetensors
 """
 _NOT_SETTINGS = frozenset(_NOT_SETTINGS_NAMES.split())
 
@@ -39,6 +44,7 @@ def tree_of_kohya(args: Args, notes: Notes) -> Tree:
     result: Tree = {"darkroom_version": 2}
     for convert in (_model, _speed, _adapter, learning, images, sampling_and_saving):
         convert(given, result, notes)
+    given.pop("save_model_as", None)
     rest = {key: v for key, v in given.items() if key not in _NOT_SETTINGS and is_set(v) and v not in (False, 0)}
     if rest:
         result["unknown"] = {"kohya": rest}
@@ -114,18 +120,57 @@ def _of_kind(given: Args, network: Args, result: Tree, *, name: str, dim: float 
             put(result, f"adapter.{field}", value)
 
 
+def _layers(given: Args, network: Args, result: Tree, kind: str) -> bool:
+    """Convert whether convolutions have an adapter, and LyCORIS' preset of layers; one not known here is reported.
+
+    Returns whether layers outside of the attention have an adapter.
+    """
+    # kohya_ss has the field for every type, and passes it on for these; an argument of the network always counts.
+    conv_rank = number_of(given.get("conv_dim")) if "c3lier" in kind or "lycoris" in kind else None
+    conv_rank = conv_rank or number_of(network.get("conv_dim"))
+    has_convolutions = "locon" in kind or (conv_rank or 0) > 0
+    put(result, "adapter.layers", "all" if has_convolutions else "attention_mlp")
+    if not has_convolutions:
+        for key in ("conv_dim", "conv_alpha"):
+            given.pop(key, None), network.pop(key, None)
+    for source, key in ((given, "LyCORIS_preset"), (network, "preset")):
+        layers = _LAYERS.get(str(source.get(key)))
+        if layers is not None:
+            del source[key]
+            if layers != "all":
+                put(result, "adapter.layers", layers)
+                has_convolutions = False
+    return has_convolutions
+
+
+def _network_kind(given: Args, network: Args, result: Tree, notes: Notes) -> tuple[str, str]:
+    """Return our type of adapter, and kohya's words for it; a type that does not exist here is reported."""
+    kind = f"{given.pop('LoRA_type', '')} {given.pop('network_module', '')} {network.pop('algo', '')}".lower()
+    name = next((ours for theirs, ours in _LYCORIS.items() if theirs in kind and theirs != "lora"), "lora")
+    put(result, "adapter.name", name)
+    if missing := next((word for word in re.split(r"[\s./]+", kind) if word in _NOT_HERE), ""):
+        message = f"The network {missing} is not supported here; a LoRA is trained instead."
+        notes.append(Problem("adapter.name", message, "warning"))
+    if "boft" in kind:
+        message = "BOFT is not supported: the adapter is an OFT, whose blocks are rotated once."
+        notes.append(Problem("adapter.name", message, "warning"))
+    return name, kind
+
+
 def _adapter(given: Args, result: Tree, notes: Notes) -> None:
     is_adapter = any(is_set(given.get(key)) for key in ("LoRA_type", "network_module", "network_dim"))
     if not is_adapter:
         is_embedding = any(is_set(given.get(key)) for key in ("token_string", "init_word"))
         put(result, "training.trains", "embedding" if is_embedding else "full")
-        put(result, "output.model_format", "single_file")
+        is_folder = str(given.get("save_model_as", "")).startswith("diffusers")  # or diffusers_safetensors
+        put(result, "output.model_format", "diffusers" if is_folder else "single_file")
+        destination = result.get("output", {}).get("destination")
+        if is_folder and destination:
+            put(result, "output.destination", destination.removesuffix(".safetensors"))
         return
     put(result, "training.trains", "adapter")
     network = arguments_of(given.pop("network_args", None))
-    kind = f"{given.pop('LoRA_type', '')} {given.pop('network_module', '')} {network.pop('algo', '')}".lower()
-    name = next((ours for theirs, ours in _LYCORIS.items() if theirs in kind and theirs != "lora"), "lora")
-    put(result, "adapter.name", name)
+    name, kind = _network_kind(given, network, result, notes)
     rank = number_of(given.pop("network_dim", None))
     alpha = number_of(given.pop("network_alpha", None))
     if name != "oft":
@@ -139,15 +184,14 @@ def _adapter(given: Args, result: Tree, notes: Notes) -> None:
     if name == "lora" and (norm := number_of(given.get("scale_weight_norms"))) is not None:
         put(result, "adapter.max_norm", norm or None)
         given.pop("scale_weight_norms")
-    conv_rank = number_of(given.get("conv_dim") or network.get("conv_dim"))
-    has_convolutions = "locon" in kind or ((conv_rank or 0) > 0 and ("c3lier" in kind or "lycoris" in kind))
-    put(result, "adapter.layers", "all" if has_convolutions else "attention_mlp")
-    if not has_convolutions:
-        for key in ("conv_dim", "conv_alpha"):
-            given.pop(key, None), network.pop(key, None)
-    ranks_and_more(given, network, result, notes, name=name)
-    _of_kind(given, network, result, name=name, dim=rank)
-    if "boft" in kind:
-        message = "BOFT is not supported: the adapter is an OFT, whose blocks are rotated once."
-        notes.append(Problem("adapter.name", message, "warning"))
+    has_convolutions = _layers(given, network, result, kind)
+    ranks_and_more(given, network, result, notes, name=name, on_resnets=has_convolutions)
+    is_of_sd_scripts = "networks.oft" in kind
+    _of_kind(given, network, result, name=name, dim=None if is_of_sd_scripts else rank)
+    if is_of_sd_scripts:
+        message = (
+            "OFT of sd-scripts sets the number of blocks of each layer. Here their size is set: it is left at its "
+            "default."
+        )
+        notes.append(Problem("adapter.block_size", message, "warning"))
     given.update({f"network_args.{key}": value for key, value in network.items()})

@@ -2,58 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from modules.config.imports.kohya_noise import noise
+from modules.config.imports.kohya_optimizer import optimizer
 from modules.config.imports.kohya_schedule import schedule
-from modules.config.imports.kohya_values import Args, arguments_of, flag_of, number_of, pop_first
+from modules.config.imports.kohya_values import Args, flag_of, number_of, pop_first
 from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.system.problem import Problem, shown
 
 _PRECISIONS = {"no": "float32", "fp16": "float16", "bf16": "bfloat16"}
-# Their optimizer, without the module path of metadata and in lower case letters and digits, to ours.
-_OPTIMIZERS = {
-    "adamw": "adamw",
-    "adamw8bit": "adamw_8bit",
-    "pagedadamw8bit": "adamw_8bit",
-    "adafactor": "adafactor",
-    "lion": "lion",
-    "lion8bit": "lion_8bit",
-    "sgdnesterov": "sgd",
-    "sgdnesterov8bit": "sgd_8bit",
-    "prodigy": "prodigy",
-    "dadaptation": "dadapt_adam",
-    "dadaptadam": "dadapt_adam",
-    "dadaptadapreprint": "dadapt_adam",
-    "dadaptadagrad": "dadapt_ada_grad",
-    "dadaptadan": "dadapt_adan",
-    "dadaptlion": "dadapt_lion",
-    "dadaptsgd": "dadapt_sgd",
-    "came": "came",
-    "adamwschedulefree": "schedule_free_adamw",
-    "sgdschedulefree": "schedule_free_sgd",
-    "radamschedulefree": "schedule_free_adamw",
-    "ademamix8bit": "ademamix_8bit",
-}
 _LOSSES = {"l2": "mse_strength", "l1": "mae_strength", "huber": "huber_strength", "smooth_l1": "smooth_l1_strength"}
-_OPTIMIZER_KEYS = (
-    "weight_decay",
-    "eps",
-    "momentum",
-    "d0",
-    "d_coef",
-    "decouple",
-    "use_bias_correction",
-    "growth_rate",
-)
 
 
 def learning(given: Args, result: Tree, notes: Notes) -> None:
     """Convert the settings of the training itself."""
     _length(given, result, notes)
     _rates(given, result)
-    _optimizer(given, result, notes)
+    optimizer(given, result, notes)
     schedule(given, result, notes)
     _precision(given, result)
     _loss(given, result, notes)
@@ -113,35 +79,6 @@ def _rates(given: Args, result: Tree) -> None:
     if fraction and fraction > 0 and epochs:  # a fraction of the run, in percent
         for name in encoders:
             put(result, f"parts.{name}.stop_after", {"n": round(epochs * min(fraction, 100) / 100, 2), "unit": "epoch"})
-
-
-def _optimizer(given: Args, result: Tree, notes: Notes) -> None:
-    theirs = pop_first(given, "optimizer_type", "optimizer")
-    arguments = arguments_of(pop_first(given, "optimizer_args"))
-    if theirs is None:
-        theirs = "AdamW8bit" if flag_of(given.pop("use_8bit_adam", False)) else "AdamW"
-    text, _, inside = str(theirs).partition("(")
-    if inside:  # metadata contain the arguments after the class
-        arguments |= arguments_of([p.strip() for p in re.split(r",(?![^(\[]*[)\]])", inside.rstrip(")"))])
-    word = re.sub(r"[^a-z0-9]", "", text.rpartition(".")[2].lower())
-    ours = _OPTIMIZERS.get(word)
-    if ours is None:
-        message = f"The optimizer {shown(theirs)} is not supported here; AdamW is used instead."
-        notes.append(Problem("training.optimizer", message, "warning"))
-        ours = "adamw"
-    settings: dict[str, Any] = {"name": ours}
-    betas = arguments.pop("betas", None)
-    if isinstance(betas, tuple | list) and ours != "adafactor":
-        settings |= {f"beta{i}": value for i, value in enumerate(betas[:3], start=1)}
-    for key in _OPTIMIZER_KEYS:
-        if key in arguments:
-            settings[key] = arguments.pop(key)
-    if ours == "adafactor":  # sd-scripts and transformers switch the first two on
-        for key, default in (("relative_step", True), ("scale_parameter", True), ("warmup_init", False)):
-            settings[key] = flag_of(arguments.pop(key, default))
-        settings["relative_step"] |= settings["warmup_init"]
-    put(result, "training.optimizer", settings)
-    given.update({f"optimizer_args.{key}": value for key, value in arguments.items()})
 
 
 def _precision(given: Args, result: Tree) -> None:

@@ -12,14 +12,17 @@ from modules.config.rules.autoencoder import autoencoder
 from modules.config.rules.captions import caption_changes
 from modules.config.rules.compiling import compiling
 from modules.config.rules.dtypes import mixed_16_bit
+from modules.config.rules.embeddings import embeddings
 from modules.config.rules.fused import fused_backward_pass
-from modules.config.rules.images import augmentations, concepts, conditioning_images, samples, sizes
+from modules.config.rules.images import augmentations, concepts, samples, sizes
 from modules.config.rules.learning import dropped_prompts, prompts_for_images, roles_of_images
 from modules.config.rules.loss import loss_strengths, p2_gamma, unused_loss_settings
+from modules.config.rules.model_variant import masks_of_variant, model_variant, sample_images
 from modules.config.rules.noise import noise_without_effect, noising_strengths, timestep_distribution
 from modules.config.rules.offload import offloaded_layers
 from modules.config.rules.optimizers import one_learning_rate, optimizer_fields, weights_that_stay_zero
 from modules.config.rules.pairs import pairs
+from modules.config.rules.quantization import quantized_layer_names, quantized_weights
 from modules.config.rules.rates import plausible_learning_rate
 from modules.config.rules.rewards import masked_training, method_settings, reward_limits, reward_models
 from modules.config.rules.schedules import falling_schedule, schedule_fields, schedule_of_optimizer, two_averages
@@ -33,7 +36,9 @@ Rule = Callable[[Config], Iterator[Problem]]
 
 RULES: tuple[Rule, ...] = (
     supported,
+    model_variant,
     something_is_trained,
+    embeddings,
     layer_names,
     ranks_by_layer,
     file_format,
@@ -50,8 +55,9 @@ RULES: tuple[Rule, ...] = (
     unused_loss_settings,
     augmentations,
     caption_changes,
-    conditioning_images,
+    masks_of_variant,
     samples,
+    sample_images,
     optimizer_fields,
     schedule_fields,
     schedule_of_optimizer,
@@ -63,6 +69,8 @@ RULES: tuple[Rule, ...] = (
     weights_that_stay_zero,
     low_precision_updates,
     mixed_16_bit,
+    quantized_weights,
+    quantized_layer_names,
     noising_strengths,
     timestep_distribution,
     noise_without_effect,

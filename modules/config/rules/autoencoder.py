@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from modules.config.method_facts import trained_parts, trains_on_pixels
+from modules.config.method_facts import trains_on_pixels
 from modules.config.schema import Config
+from modules.config.words import trained_parts
 from modules.families.registry import FAMILIES
 from modules.system.problem import Problem
 

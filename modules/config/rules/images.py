@@ -57,19 +57,6 @@ def _resolutions(given: tuple[int | str, ...], path: str, step_px: int) -> Itera
             )
 
 
-def conditioning_images(config: Config) -> Iterator[Problem]:
-    """Yield a warning about custom conditioning images of a model that gets none."""
-    variant, spec = config.model.variant, FAMILIES[config.model.family]
-    # That an inpainting model is not supported is reported for its variant.
-    if config.masks.custom_conditioning_image and variant != "inpainting" and variant not in spec.inpainting_variants:
-        yield Problem(
-            "masks.custom_conditioning_image",
-            "Custom conditioning images have no effect: the model is not an inpainting model.",
-            "warning",
-            "Switch the setting off, or choose an inpainting model.",
-        )
-
-
 def concepts(config: Config) -> Iterator[Problem]:
     """Yield problems if there is nothing to train on, or no image to validate on while validation is on."""
     active = [c for c in config.concepts if c.enabled]

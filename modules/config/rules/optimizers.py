@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from modules.config.method_facts import rate_factor_of
 from modules.config.rules.rates import rates_in_use
 from modules.config.schema import Config
+from modules.config.words import word_rates
 from modules.optim.registry import optimizer_spec
 from modules.system.problem import Problem
 
@@ -18,10 +20,16 @@ def optimizer_fields(config: Config) -> Iterator[Problem]:
         yield replace(problem, path=f"training.optimizer.{problem.path}")
 
 
+def _rates_of_words(config: Config) -> dict[str, float]:
+    places = {w.placeholder: f"embeddings.words.{i}.learning_rate" for i, w in enumerate(config.embeddings.words)}
+    factor = rate_factor_of(config)
+    return {places[placeholder]: rate * factor for placeholder, rate in word_rates(config).items()}
+
+
 def one_learning_rate(config: Config) -> Iterator[Problem]:
     """Yield an error if an optimizer that estimates a single learning rate is given different ones."""
     spec = optimizer_spec(config.training.optimizer)
-    rates = rates_in_use(config)
+    rates = rates_in_use(config) | _rates_of_words(config)
     if spec.has_one_rate and len(set(rates.values())) > 1:
         path = next(reversed(rates))
         given = ", ".join(f"{rate:g}" for rate in rates.values())

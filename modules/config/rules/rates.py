@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from modules.config.method_facts import rate_factor_of, trained_parts
+from modules.config.method_facts import rate_factor_of
 from modules.config.schema import Config
+from modules.config.words import trained_parts
 from modules.optim.registry import optimizer_spec
 from modules.system.problem import Problem
 

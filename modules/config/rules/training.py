@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from modules.config.method_facts import trained_parts
 from modules.config.schema import Config
+from modules.config.words import trained_parts, trained_words
 from modules.system.problem import Problem
 
 
@@ -13,7 +13,7 @@ def something_is_trained(config: Config) -> Iterator[Problem]:
     """Yield problems if no part is trained, or a trained part has a learning rate of 0."""
     trainable = [p for p in config.family_parts if p.trainable]
     trained = trained_parts(config)
-    if not trained and trainable:
+    if trainable and not trained and not trained_words(config) and config.training.trains != "embedding":
         yield Problem(
             f"parts.{trainable[0].name}.train",
             "No part of the model is trained.",
@@ -78,7 +78,7 @@ def stops(config: Config) -> Iterator[Problem]:
                 "info",
             )
     spans = {p.name: config.part(p.name).stop_after for p in trained}
-    if spans and all(s.unit == "epoch" and 0 < s.n < epochs for s in spans.values()):
+    if spans and not trained_words(config) and all(s.unit == "epoch" and 0 < s.n < epochs for s in spans.values()):
         last = max(spans, key=lambda name: spans[name].n)
         yield Problem(
             f"parts.{last}.stop_after",

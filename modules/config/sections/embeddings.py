@@ -19,8 +19,23 @@ class EmbeddingWord(Section):
     ] = "<embedding>"
     initial_text: Annotated[
         str,
-        Setting("Initial text", "What the embedding starts from. A rough description works well."),
+        Setting(
+            "Initial text",
+            "What the embedding starts from. A rough description works well.",
+            empty_means="random vectors",
+        ),
     ] = "*"
+    start: Annotated[
+        Literal["tokens", "mean", "random"],
+        Setting(
+            "Initial vectors",
+            "How the vectors start. Token by token: those of the initial text, cut or filled up with * to the token "
+            "count. Mean: each is the mean of them. Random: of the same length as the vocabulary's. A file replaces "
+            "this.",
+            level="advanced",
+            choice_labels={"tokens": "Token by token", "mean": "Mean", "random": "Random"},
+        ),
+    ] = "tokens"
     token_count: Annotated[
         int | None,
         Ge(1),
@@ -36,6 +51,19 @@ class EmbeddingWord(Section):
         Setting("File", "An embedding to continue from.", path_kind="file", empty_means="a new one"),
     ] = ""
     train: Annotated[bool, Setting("Train", "Whether the embedding is trained, or only used.")] = True
+    learning_rate: Annotated[
+        float | None,
+        Ge(0),
+        Le(100),
+        Setting(
+            "Learning rate",
+            "This embedding's own learning rate.",
+            empty_means="that of all embeddings",
+            applies_when=When("train", (True,)),
+            level="advanced",
+            changeable_on_resume=True,
+        ),
+    ] = None
     stop_after: Annotated[
         Every,
         Setting(
@@ -49,7 +77,8 @@ class EmbeddingWord(Section):
         bool,
         Setting(
             "Output embedding",
-            "Trains the vectors at the text encoder's output instead of its input.",
+            "Trains the vectors at the text encoder's output instead of its input. Only this program and OneTrainer "
+            "read such a file.",
             level="advanced",
         ),
     ] = False
@@ -59,7 +88,7 @@ class EmbeddingWord(Section):
             "UUID",
             "Identifies its files in backups. It never changes, so that the placeholder can be renamed.",
             level="advanced",
-            empty_means="created at the start",
+            empty_means="the placeholder",
         ),
     ] = ""
 
@@ -69,9 +98,7 @@ class Embeddings(Section):
 
     words: Annotated[
         tuple[EmbeddingWord, ...],
-        Setting(
-            "Embeddings", "The embeddings to train, or to use during training.", group="Embeddings", not_yet="refused"
-        ),
+        Setting("Embeddings", "The embeddings to train, or to use during training.", group="Embeddings"),
     ] = ()
     learning_rate: Annotated[
         float | None,
@@ -84,6 +111,7 @@ class Embeddings(Section):
             level="advanced",
             applies_when=When("words", is_set=True),
             empty_means="the general one",
+            changeable_on_resume=True,
         ),
     ] = None
     preserve_norm: Annotated[

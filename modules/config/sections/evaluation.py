@@ -109,17 +109,15 @@ class SamplePrompt(Section):
         bool,
         Setting(
             "Inpaint",
-            "Samples an inpainting model with a base image and a mask.",
-            level="advanced",
-            not_yet="ignored",
+            "Inpaints a base image where a mask is white. Otherwise the whole image is generated.",
+            applies_when=When("model.variant", ("inpainting",)),
         ),
     ] = False
     base_image: Annotated[
         str,
         Setting(
             "Base image",
-            "The image to inpaint.",
-            level="advanced",
+            "The image to inpaint. It is resized to the size of the sample.",
             path_kind="file",
             applies_when=When("inpainting", (True,)),
         ),
@@ -128,10 +126,19 @@ class SamplePrompt(Section):
         str,
         Setting(
             "Mask image",
-            "White where the image is inpainted.",
-            level="advanced",
+            "White where the base image is inpainted, black where it is kept.",
             path_kind="file",
             applies_when=When("inpainting", (True,)),
+        ),
+    ] = ""
+    depth_image: Annotated[
+        str,
+        Setting(
+            "Depth map",
+            "For depth models: a gray image, brighter where things are nearer.",
+            path_kind="file",
+            empty_means="flat",
+            applies_when=When("model.variant", ("depth",)),
         ),
     ] = ""
 

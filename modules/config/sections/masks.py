@@ -42,10 +42,10 @@ class Masks(Section):
         Le(1),
         Setting(
             "Unmasked probability",
-            "The probability that a use of an image ignores its mask, drawn anew each time.",
+            "With masked training, the probability that a use of an image ignores its mask, drawn anew each time. An "
+            "inpainting model then inpaints the whole image.",
             group="Masks",
             level="advanced",
-            applies_when=_MASKED,
         ),
     ] = 0.0
     normalize_area_loss: Annotated[

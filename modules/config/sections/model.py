@@ -7,16 +7,14 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 
 from modules.families.registry import families_with, family_labels
+from modules.families.spec import VARIANT_LABELS
+from modules.quantization.registry import FORMATS
 from modules.settings.every import Every
 from modules.settings.field import Section, Setting, When, one_of
 
 _PLAIN = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float16"}
-_QUANTIZED = {
-    "float8": "float8",
-    "int8": "int8",
-    "nfloat4": "nfloat4",
-    "float8_w8a8": "float8, computed in float8",
-    "int8_w8a8": "int8, computed in int8",
+_QUANTIZED = {quantized.name: quantized.label for quantized in FORMATS.values()}
+_NOT_YET = {
     "gguf": "GGUF",
     "gguf_a8_float": "GGUF, computed in float8",
     "gguf_a8_int": "GGUF, computed in int8",
@@ -48,8 +46,7 @@ class Model(Section):
             "What the model is conditioned on besides the prompt: nothing, a masked image, or a depth map.",
             group="Base model",
             level="advanced",
-            choice_labels={"text_to_image": "Base", "inpainting": "Inpainting", "depth": "Depth"},
-            not_yet_choices=frozenset({"inpainting", "depth"}),
+            choice_labels=VARIANT_LABELS,
         ),
     ] = "text_to_image"
     prediction_type: Annotated[
@@ -245,9 +242,11 @@ class Part(Section):
         ],
         Setting(
             "Weight dtype",
-            "The dtype the weights are kept in. float32 is exact; the others take half the memory or less.",
-            choice_labels={**_PLAIN, **_QUANTIZED},
+            "The dtype the weights are kept in. float32 is exact; 16 bits take half the memory. The others quantize "
+            "the linear layers of a part whose own weights are not trained, such as the UNet of a LoRA: a seventh to a "
+            "quarter of the memory, at some cost in speed and precision (docs/quantization.md).",
+            choice_labels={**_PLAIN, **_QUANTIZED, **_NOT_YET},
             level="advanced",
-            not_yet_choices=frozenset(_QUANTIZED),
+            not_yet_choices=frozenset(_NOT_YET),
         ),
     ] = "float32"  # fmt: skip

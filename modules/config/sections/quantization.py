@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 
 from modules.settings.field import Section, Setting, When
+from modules.settings.layer_filter import PRESET_LABELS, LayerFilter, layer_filter
 
 
 class Quantization(Section):
@@ -16,16 +17,12 @@ class Quantization(Section):
         Literal["all", "attention_mlp", "attention", "custom"],
         Setting(
             "Quantized layers",
-            "Which linear layers of the UNet are quantized. The others stay in 16 bits.",
+            "Which linear layers of the UNet are quantized. The others, and all convolutions, norms and "
+            "embeddings, stay in 16 bits, or in float32 if that is the precision. Of text encoders all layers are "
+            "quantized.",
             group="Quantization",
             level="advanced",
-            choice_labels={
-                "all": "All layers",
-                "attention_mlp": "Attention blocks",
-                "attention": "Attention only",
-                "custom": "Named below",
-            },
-            not_yet="refused",
+            choice_labels={name: PRESET_LABELS[name] for name in ("all", "attention_mlp", "attention", "custom")},
         ),
     ] = "all"
     custom_layers: Annotated[
@@ -84,3 +81,8 @@ class Quantization(Section):
             applies_when=When("svd_dtype", ("float32", "bfloat16", "float16")),
         ),
     ] = ""
+
+
+def quantized_layers(settings: Quantization) -> LayerFilter:
+    """Return which linear layers of the denoiser are quantized."""
+    return layer_filter(settings.layers, settings.custom_layers, is_regex=settings.layers_regex)

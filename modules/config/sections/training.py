@@ -100,7 +100,6 @@ class Training(Section):
                 "embedding": "Embedding",
                 "vae": "VAE",
             },
-            not_yet_choices=frozenset({"embedding"}),
         ),
     ] = "adapter"
     layer_filter: Annotated[
@@ -207,7 +206,8 @@ class Training(Section):
         Le(10_000),
         Setting(
             "Clip grad norm",
-            "Scales gradients down to this norm when they are larger.",
+            "Scales gradients down to this norm when they are larger. With a fused backward pass, each weight's "
+            "gradient is scaled alone.",
             group="Optimizer",
             level="advanced",
             empty_means="no clipping",

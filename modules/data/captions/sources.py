@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from modules.data.archives import read_bytes
+from modules.data.captions.placeholders import contains_any
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _MAX_BYTES = 10_000_000  # of a text file; its captions have a few hundred
@@ -81,7 +82,7 @@ def caption_is_cacheable(
 
     Not where a text encoder is trained, nor where the caption contains a trained token (an embedding).
     """
-    return not text_encoder_trains and not any(token in caption for token in trained_tokens)
+    return not text_encoder_trains and not contains_any(caption, trained_tokens)
 
 
 def _utf_16_without_mark(content: bytes) -> str:

@@ -50,7 +50,7 @@ def _problem(weight: float, bias: float) -> str:
     if weight > 0.0 and bias > 0.0:
         return ""
     wrong = f"the weight of {weight:g}" if weight <= 0.0 else f"the bias of {bias:g}"
-    return f"{wrong} is not above 0: they are the alpha and the beta of Beta (1 and 1 are uniform)"
+    return f"{wrong} is not above 0, and Beta has the two as its alpha and beta (1 and 1 are uniform)"
 
 
 SPEC = DistributionSpec(

@@ -16,6 +16,7 @@ from modules.families.parts.single_file.checkpoint import open_checkpoint, part_
 from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.parts.single_file.write import write_checkpoint
 from modules.formats.safetensors_io import CONVERTED, OnWritten
+from modules.system.errors import DarkroomError
 
 
 def open_folder(path: Path, kind: FileKind, *, use_ema: bool = False) -> Source:
@@ -49,6 +50,11 @@ def write_model(
     conversion, not that of the model, so it is not in its metadata.
     """
     traits, metadata = traits_of(source.kind), {**(source.metadata or {})}
+    if traits.variant == "depth" and form == "single":
+        raise DarkroomError(
+            "A single file of a depth model contains its depth estimator, which Darkroom neither reads nor writes.",
+            advice="Use --to folder.",
+        )
     if form == "folder":
         metadata.pop(CONFIGS_KEY, None)  # the folder has its configs
         tokenizers = source.path if source.path.is_dir() else None

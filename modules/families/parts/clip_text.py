@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from modules.families.parts.clip_tokens import ClipTokenizer
+from modules.families.parts.token_rows import ExtendedEmbedding
 
 _SMALLEST_MEAN = 1e-3  # of the standard deviation; a smaller mean is a matter of rounding
 _OPENAI_ACTIVATION = "quick_gelu"
@@ -59,6 +60,9 @@ class TextTower:
             states_NLD = output.hidden_states[-(self.skipped_layers + 1)]
             if self.is_normed:
                 states_NLD = self._text_model.final_layer_norm(states_NLD)
+        embedding = self.encoder.get_input_embeddings()
+        if isinstance(embedding, ExtendedEmbedding):
+            states_NLD = embedding.with_outputs(ids_NL, states_NLD)
         if any(weight != 1 for _, weights in filled for weight in weights):
             states_NLD = weighted_states(states_NLD, torch.tensor([weights for _, weights in filled], device=device))
         pooled_NE = getattr(output, "text_embeds", None)

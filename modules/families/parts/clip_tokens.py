@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
+from modules.data.captions.placeholders import split_at_placeholders
 from modules.families.parts.clip_vocabulary import END_TOKEN, START_TOKEN, build_clip_tokenizer
 from modules.families.parts.prompt_weights import weighted_texts
 from modules.system.errors import DarkroomError
@@ -24,36 +26,51 @@ OPEN_CLIP_PAD = "!"  # id 0: OpenCLIP pads with zeros
 _MAX_TOKEN_CHARS = 100
 
 
+Token = tuple[int, float]
+"""A token's id and its weight."""
+
+
 @dataclass(frozen=True)
 class ClipTokenizer:
-    """A CLIP tokenizer with the ids of its start, end and padding tokens."""
+    """A CLIP tokenizer with the ids of its start, end and padding tokens.
+
+    `words` are the ids of embeddings by placeholder. They are negative: no token of the vocabulary has such an id, and
+    the encoders that take the pooled state from the largest id still find the end token.
+    """
 
     tokenizer: Tokenizer
     start_id: int
     end_id: int
     pad_id: int
+    words: Mapping[str, tuple[int, ...]] = field(default_factory=dict, hash=False)
 
     def chunks(self, prompt: str) -> list[list[int]]:
         """Return the prompt's token ids in chunks of 77: start, up to 75 tokens, end, padding. At least one chunk."""
-        ids = self._ids(prompt)
-        pieces = [ids[i : i + CHUNK_TOKENS] for i in range(0, len(ids), CHUNK_TOKENS)] or [[]]
-        return [self._with_start_and_end(piece) for piece in pieces]
+        pieces = _pieces([(unit, 1.0) for unit in self._units(prompt)])
+        return [self._with_start_and_end([i for i, _ in piece]) for piece in pieces]
 
     def weighted_chunks(self, prompt: str) -> list[tuple[list[int], list[float]]]:
         """Return the chunks of a prompt with weights (see `prompt_weights`), each with the weight of every token."""
-        tokens = [(i, piece.weight) for piece in weighted_texts(prompt) for i in self._ids(piece.text)]
-        pieces = [tokens[i : i + CHUNK_TOKENS] for i in range(0, len(tokens), CHUNK_TOKENS)] or [[]]
+        units = [(unit, piece.weight) for piece in weighted_texts(prompt) for unit in self._units(piece.text)]
         return [
             (
                 self._with_start_and_end([i for i, _ in piece]),
                 [1.0, *(weight for _, weight in piece), *[1.0] * (CHUNK_TOKENS + 1 - len(piece))],
             )
-            for piece in pieces
+            for piece in _pieces(units)
         ]
+
+    def with_words(self, words: Mapping[str, tuple[int, ...]]) -> ClipTokenizer:
+        """Return the tokenizer with these embeddings: their negative ids by placeholder."""
+        return replace(self, words=dict(words))
+
+    def ids(self, text: str) -> list[int]:
+        """Return the ids of a text's tokens, without start, end and padding."""
+        return [i for unit in self._units(text) for i in unit]
 
     def count(self, prompt: str) -> int:
         """Return the number of tokens of a prompt, without start, end and padding."""
-        return len(self._ids(prompt))
+        return len(self.ids(prompt))
 
     def beyond(self, prompt: str, num_tokens: int) -> str:
         """Return the rest of a prompt after its first `num_tokens` tokens, as it is written."""
@@ -64,11 +81,34 @@ class ClipTokenizer:
         """Return a fingerprint of everything that affects the ids of a prompt."""
         return _identity(self)
 
-    def _ids(self, prompt: str) -> list[int]:
-        return list(self.tokenizer.encode(prompt, add_special_tokens=False).ids)
+    def _units(self, text: str) -> list[tuple[int, ...]]:
+        """Return the ids of a text; those of an embedding are together, so that they stay in one chunk."""
+        units: list[tuple[int, ...]] = []
+        for piece, placeholder in split_at_placeholders(text, self.words):
+            if placeholder is None:
+                units += [(i,) for i in self.tokenizer.encode(piece, add_special_tokens=False).ids]
+            else:
+                units.append(self.words[placeholder])
+        return units
 
     def _with_start_and_end(self, piece: list[int]) -> list[int]:
         return [self.start_id, *piece, self.end_id, *[self.pad_id] * (CHUNK_TOKENS - len(piece))]
+
+
+def _pieces(units: Sequence[tuple[tuple[int, ...], float]]) -> list[list[Token]]:
+    """Return units of ids, each with its weight, in pieces of up to 75 tokens, at least one.
+
+    A unit that does not fit in the rest of a piece begins the next one, as in A1111; one of more tokens is divided.
+    """
+    pieces: list[list[Token]] = [[]]
+    for ids, weight in units:
+        if len(pieces[-1]) + len(ids) > CHUNK_TOKENS and len(ids) <= CHUNK_TOKENS:
+            pieces.append([])
+        for i in ids:
+            if len(pieces[-1]) == CHUNK_TOKENS:
+                pieces.append([])
+            pieces[-1].append((i, weight))
+    return pieces
 
 
 def load_clip_tokenizer(folder: Path | None, *, usual_pad: str = END_TOKEN) -> ClipTokenizer:
@@ -121,6 +161,8 @@ def _require_consistent(vocabulary: Any, merges: list[tuple[str, str]]) -> None:
 @lru_cache(maxsize=8)
 def _identity(tokenizer: ClipTokenizer) -> str:
     facts = f"{tokenizer.tokenizer.to_str()}|{tokenizer.start_id}|{tokenizer.end_id}|{tokenizer.pad_id}|{CHUNK_TOKENS}"
+    if tokenizer.words:
+        facts += f"|{sorted(tokenizer.words.items())}"
     return hashlib.blake2b(facts.encode(), digest_size=16).hexdigest()
 
 

@@ -16,7 +16,7 @@ from modules.families.parts.clip_text import TextTower, is_open_clip
 from modules.families.parts.clip_tokens import OPEN_CLIP_PAD, load_clip_tokenizer
 from modules.families.parts.clip_vocabulary import END_TOKEN
 from modules.families.parts.single_file.checkpoint import empty_part
-from modules.families.spec import FamilySpec, tokenizer_of
+from modules.families.spec import FamilySpec, tokenizer_of, variant_of
 from modules.formats.diffusers_folder import read_json, read_part
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
@@ -69,12 +69,13 @@ def read_folder(
     )
 
 
-def require_plain_unet(files: ModelFiles, spec: FamilySpec) -> None:
-    """Raise DarkroomError where the UNet needs more inputs than noisy latents: a mask, an image, a depth map."""
+def require_known_unet(files: ModelFiles, spec: FamilySpec) -> None:
+    """Raise DarkroomError where the UNet has the inputs of no supported variant of the family."""
     channels = int(files.parts["unet"].config.in_channels)
-    if channels != spec.latent_channels:
+    if not variant_of(spec, channels):
+        known = " or ".join(str(spec.latent_channels + extra) for extra in (0, *sorted(spec.variants.values())))
         raise DarkroomError(
-            f"The UNet of {files.name} has {channels} input channels instead of {spec.latent_channels}: it is an "
-            "inpainting, editing or depth model, which is not supported yet.",
+            f"The UNet of {files.name} has {channels} input channels instead of {known}: it is a model variant "
+            "that is not supported.",
             advice="Choose the text-to-image base model.",
         )

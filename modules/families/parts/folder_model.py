@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -162,13 +163,16 @@ def _write_tokenizer(folder: Path, source: Path | None, *, pads_with_bang: bool)
 def _index(
     record: PublishedModel, traits: CheckpointTraits, parts: Sequence[PartSpec], scheduler: Mapping[str, Any]
 ) -> dict[str, Any]:
-    index: dict[str, Any] = {"_class_name": record.pipelines.get(traits.variant, record.pipelines[""])}
+    index: dict[str, Any] = {
+        "_class_name": record.pipelines.get(traits.variant, record.pipelines[""]),
+        "_diffusers_version": version("diffusers"),  # without it, diffusers does not load an inpainting model
+    }
     for part in parts:
         index[part.name] = [part.library, part.class_name]
         if part.role == "text_encoder":
             index[tokenizer_of(part.name)] = ["transformers", "CLIPTokenizer"]
     index["scheduler"] = ["diffusers", scheduler.get("_class_name", "DDIMScheduler")]
-    return {**index, **record.index}
+    return {**index, **record.index, **record.variant_index.get(traits.variant, {})}
 
 
 def _write_json(file: Path, data: Any) -> None:

@@ -6,19 +6,21 @@ prompts are encoded and how the UNet receives the conditioning.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from modules.diffusion.process import DDPMProcess
 from modules.families.parts import vae
 from modules.families.parts.circular_padding import is_circular
 from modules.families.parts.clip_text import TextTower
 from modules.families.parts.forwards import Forwards
+from modules.families.parts.token_rows import add_words, extended
 from modules.families.protocol import Part, PartMemory, Posterior
-from modules.families.spec import FamilySpec, LoraNaming
+from modules.families.spec import FamilySpec, LoraNaming, variant_of
 from modules.system.devices import Device
 
 
@@ -49,12 +51,19 @@ class LatentDiffusion:
         reach |= {name: tower.reaches for name, tower in self.towers.items()}
         return {p.name: Part(p, modules[p.name], reach[p.name]) for p in self.spec.parts}
 
+    @property
+    def variant(self) -> str:
+        """The model variant, by the input channels of the UNet."""
+        return variant_of(self.spec, int(self.unet.config.in_channels))
+
     def set_memory(self, memory: Mapping[str, PartMemory], *, train_device: Device, temp_device: Device) -> None:
         """Set up the checkpointed forward of every part."""
         self._forwards.set_memory(self.parts, memory, train_device=train_device, temp_device=temp_device)
 
-    def encode_images(self, images_B3PP: torch.Tensor) -> torch.Tensor:
-        """Return the scaled mean latents (B, 4, H, W) of images in [-1, 1]."""
+    def encode_images(self, images_B3PP: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
+        """Return the scaled latents (B, 4, H, W) of images in [-1, 1]: the mean, or drawn from a generator."""
+        if generator is not None:
+            return vae.encode_drawn(self.vae, images_B3PP, generator)
         return vae.encode_mean(self.vae, images_B3PP)
 
     def posterior(self, images_B3PP: torch.Tensor) -> Posterior:
@@ -78,6 +87,30 @@ class LatentDiffusion:
         """Return everything but the weights that affects how a prompt is encoded."""
         return "|".join(tower.identity() for tower in self.towers.values())
 
+    def token_ids(self, part: str, text: str) -> list[int]:
+        """Return the ids of a text's tokens for one of the text encoders."""
+        return self.towers[part].tokenizer.ids(text)
+
+    def add_words(self, rows: Mapping[str, Mapping[str, nn.Parameter]]) -> None:
+        """Add embeddings: new rows (N, D) by placeholder and text encoder. All in one call."""
+        ids = add_words({name: tower.encoder for name, tower in self.towers.items()}, rows)
+        self.towers = {
+            name: replace(tower, tokenizer=tower.tokenizer.with_words(ids.get(name, {})))
+            for name, tower in self.towers.items()
+        }
+
+    @torch.no_grad()
+    def word_states(self, part: str, placeholder: str) -> torch.Tensor:
+        """Return a text encoder's states (N, D) at the places of an embedding, in a prompt of it alone, in float32."""
+        tower = self.towers[part]
+        states_1LD = tower.encode(self._forward(part), [placeholder], num_chunks=1).states_BLD
+        return states_1LD[0, 1 : 1 + len(tower.tokenizer.words[placeholder])].float().clone()
+
+    def add_outputs(self, part: str, placeholder: str, rows_ND: nn.Parameter) -> None:
+        """Replace a text encoder's states at the places of an embedding by rows (N, D)."""
+        tower = self.towers[part]
+        extended(tower.encoder).add_outputs(tower.tokenizer.words[placeholder], rows_ND)
+
     def count_tokens(self, prompt: str) -> int:
         """Return the number of tokens of a prompt, without start and end."""
         return next(iter(self.towers.values())).tokenizer.count(prompt)
@@ -93,6 +126,12 @@ class LatentDiffusion:
         if weight.dtype.itemsize == 2 and torch.is_autocast_enabled(weight.device.type):
             return torch.get_autocast_dtype(weight.device.type)
         return weight.dtype
+
+    def _unet_input(self, noisy_BCHW: torch.Tensor, extra: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+        """Return the UNet's input: the noisy latents and the further channels of a variant behind them."""
+        if not extra:
+            return noisy_BCHW.to(dtype)
+        return torch.cat([noisy_BCHW.to(dtype), *(channels.to(dtype) for channels in extra)], dim=1)
 
     def _forward(self, part: str) -> Callable[..., Any]:
         module = self.towers[part].encoder if part in self.towers else getattr(self, part)

@@ -7,7 +7,7 @@ from typing import Any
 
 from modules.families.parts.lora_names import kohya_naming, peft_name
 from modules.families.parts.single_file.sizes import configs_to_bring
-from modules.families.registry import published
+from modules.families.registry import files_of, published
 from modules.families.spec import LoraNaming
 
 
@@ -19,15 +19,17 @@ def naming_of(model: str, parts: Mapping[str, Any], *, prediction: str, version:
     """
     record = published(model)
     configs = {name: _config(module) for name, module in parts.items()}
+    variant = files_of(record.family).variants.get(int(configs["unet"]["in_channels"]), "")
     return LoraNaming(
         kohya_naming(model, configs),
         peft_name,
         version or record.kohya_version,
-        record.architecture,
+        record.architecture_of(variant),
         model,
         record.adapter_targets(configs),
         prediction,
         own_configs=configs_to_bring(model, configs),
+        variant=variant,
         is_v2=record.is_v2,
     )
 

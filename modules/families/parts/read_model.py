@@ -13,6 +13,7 @@ from modules.families.kinds.identify import identify
 from modules.families.parts.files import ModelFiles, read_folder
 from modules.families.parts.single_file.checkpoint import empty_part, load_part, load_vae_file, open_checkpoint
 from modules.families.spec import FamilySpec
+from modules.families.vae_path import vae_weights_at
 from modules.formats.diffusers_folder import OnBytes, locate
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
@@ -34,9 +35,9 @@ def read_model(
 ) -> ModelFiles:
     """Return the parts of a model, each in its dtype from `dtypes` (default float32).
 
-    `vae_file` names a file whose VAE replaces the model's own, where it has one. `hub` has the token for a download,
-    and `on_bytes(done, total)` reports its progress. Of the parts in `without_weights` only the config is read: they
-    are on the meta device. Raises DarkroomError where a file is missing or the model is not of the family.
+    `vae_file` names a file or a folder whose VAE replaces the model's own, where it has one. `hub` has the token for a
+    download, and `on_bytes(done, total)` reports its progress. Of the parts in `without_weights` only the config is
+    read: they are on the meta device. Raises DarkroomError where a file is missing or the model is not of the family.
     """
     path = from_root(base_model)
     if base_model and path.is_file():
@@ -55,7 +56,9 @@ def read_model(
     if not vae_file or autoencoder is None or autoencoder.name in without_weights:
         return files
     own = files.parts[autoencoder.name]
-    vae = load_vae_file(from_root(vae_file), load_factory(autoencoder.model_class), dict(own.config), own.dtype)
+    vae = load_vae_file(
+        vae_weights_at(from_root(vae_file)), load_factory(autoencoder.model_class), dict(own.config), own.dtype
+    )
     return replace(files, parts={**files.parts, autoencoder.name: vae})
 
 

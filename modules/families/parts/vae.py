@@ -28,6 +28,13 @@ def encode_posterior(vae: Any, images_B3PP: torch.Tensor) -> Posterior:
     return Posterior(found.mean.float(), found.logvar.float(), float(vae.config.scaling_factor))
 
 
+def encode_drawn(vae: Any, images_B3PP: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return scaled latents (B, C, H, W) of images in [-1, 1], drawn from the VAE's distribution."""
+    first = next(vae.parameters())
+    latents: torch.Tensor = vae.encode(images_B3PP.to(first.dtype)).latent_dist.sample(generator)
+    return latents * float(vae.config.scaling_factor)
+
+
 def decode_latents(decode: Callable[[torch.Tensor], Any], vae: Any, latents_BCHW: torch.Tensor) -> torch.Tensor:
     """Return the images (B, 3, P, P) of scaled latents, float32 in about [-1, 1]."""
     first = next(vae.parameters())

@@ -23,6 +23,7 @@ _PIPELINES = {
     "instruct": "StableDiffusionInstructPix2PixPipeline",
     "depth": "StableDiffusionDepth2ImgPipeline",
 }
+_VARIANT_INDEX = {"depth": {"depth_estimator": [None, None]}}  # Darkroom neither reads nor writes it
 _INDEX = {"safety_checker": [None, None], "feature_extractor": [None, None]}
 _WIDTHS = {768: False, 1024: True}  # width of the text states: whether it is SD 2
 
@@ -67,6 +68,7 @@ _SD1 = PublishedModel(
     configs=_CONFIGS / "sd1",
     pipelines=_PIPELINES,
     index=_INDEX,
+    variant_index=_VARIANT_INDEX,
     single_file=SingleFile(
         text=(TextPlace("text_encoder", "cond_stage_model.transformer."),),
         markers=("cond_stage_model.transformer.",),
@@ -92,6 +94,7 @@ _SD2 = PublishedModel(
     configs=_CONFIGS / "sd2",
     pipelines=_PIPELINES,
     index=_INDEX,
+    variant_index=_VARIANT_INDEX,
     single_file=SingleFile(
         text=_SECOND,
         markers=("cond_stage_model.model.",),
@@ -116,6 +119,7 @@ _SD2_V = PublishedModel(
     configs=_CONFIGS / "sd2_v",
     pipelines=_PIPELINES,
     index=_INDEX,
+    variant_index=_VARIANT_INDEX,
     single_file=SingleFile(text=_SECOND, markers=(), is_ambiguous=True, sidecar=second_sidecar),
     is_v2=True,
     text_width=1024,

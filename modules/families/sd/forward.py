@@ -44,12 +44,21 @@ class StableDiffusion(LatentDiffusion):
         """Join several conditionings into one, padded to the longest with the empty prompt's states."""
         return TextConditioning.join([_own(c) for c in conditionings], _own(empty))
 
-    def predict(self, noisy_BCHW: torch.Tensor, timesteps_B: torch.Tensor, conditioning: Conditioning) -> torch.Tensor:
-        """Return the UNet's output (B, 4, H, W)."""
+    def predict(
+        self,
+        noisy_BCHW: torch.Tensor,
+        timesteps_B: torch.Tensor,
+        conditioning: Conditioning,
+        extra: Sequence[torch.Tensor] = (),
+    ) -> torch.Tensor:
+        """Return the UNet's output (B, 4, H, W); `extra` are the further inputs of a variant."""
         dtype = self._unet_dtype()
         states_BLD = _own(conditioning).states_BLD
         output = self._forward("unet")(
-            noisy_BCHW.to(dtype), timesteps_B, encoder_hidden_states=states_BLD.to(dtype), return_dict=False
+            self._unet_input(noisy_BCHW, extra, dtype),
+            timesteps_B,
+            encoder_hidden_states=states_BLD.to(dtype),
+            return_dict=False,
         )
         result: torch.Tensor = output[0]
         return result

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from modules.families.parts.clip_text import is_open_clip
-from modules.families.parts.files import ModelFiles, require_plain_unet
+from modules.families.parts.files import ModelFiles, require_known_unet
 from modules.families.parts.lora_keys import naming_of
 from modules.families.parts.noise_process import process_of, scheduler_with
 from modules.families.parts.read_model import read_model
@@ -63,7 +63,7 @@ def load(
 
 def assemble(files: ModelFiles, *, clip_skip: int, prompt_weighting: bool = False) -> StableDiffusion:
     """Build the model from its files, which were read from any form."""
-    require_plain_unet(files, SD)
+    require_known_unet(files, SD)
     process = process_of(files.scheduler, name=files.name)
     return StableDiffusion(
         spec=SD,

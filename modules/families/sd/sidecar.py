@@ -13,6 +13,7 @@ from modules.families.parts.single_file.record import Configs
 from modules.families.parts.single_file.sidecar_trees import unet_sizes, vae_tree
 from modules.families.parts.single_file.yaml_text import Tree, yaml_text
 
+_INPAINTING_CHANNELS = 9
 _UNET = "ldm.modules.diffusionmodules.openaimodel.UNetModel"
 _CLIP: Tree = {"target": "ldm.modules.encoders.modules.FrozenCLIPEmbedder"}
 _OPEN_CLIP: Tree = {
@@ -33,7 +34,7 @@ def second_sidecar(configs: Configs, prediction: str) -> str:
 
 def sidecar_text(configs: Configs, prediction: str, text_encoder: Tree) -> str:
     """Return the sidecar's text; `text_encoder` is LDM's class with its parameters."""
-    scheduler = configs["scheduler"]
+    scheduler, inpaints = configs["scheduler"], configs["unet"]["in_channels"] == _INPAINTING_CHANNELS
     parameters: Tree = {
         "parameterization": "v" if prediction == "v_prediction" else "eps",
         "linear_start": scheduler["beta_start"],
@@ -45,7 +46,7 @@ def sidecar_text(configs: Configs, prediction: str, text_encoder: Tree) -> str:
         "image_size": configs["unet"]["sample_size"],
         "channels": configs["vae"]["latent_channels"],
         "cond_stage_trainable": False,
-        "conditioning_key": "crossattn",
+        "conditioning_key": "hybrid" if inpaints else "crossattn",
         "monitor": "val/loss_simple_ema",
         "scale_factor": configs["vae"]["scaling_factor"],
         "use_ema": False,
@@ -53,8 +54,8 @@ def sidecar_text(configs: Configs, prediction: str, text_encoder: Tree) -> str:
         "first_stage_config": {"target": "ldm.models.autoencoder.AutoencoderKL", "params": vae_tree(configs["vae"])},
         "cond_stage_config": text_encoder,
     }
-    tree = {"model": {"target": "ldm.models.diffusion.ddpm.LatentDiffusion", "params": parameters}}
-    return yaml_text(tree)
+    name = "LatentInpaintDiffusion" if inpaints else "LatentDiffusion"
+    return yaml_text({"model": {"target": f"ldm.models.diffusion.ddpm.{name}", "params": parameters}})
 
 
 def _unet(config: Mapping[str, Any]) -> Tree:

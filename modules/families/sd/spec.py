@@ -21,5 +21,14 @@ SD = FamilySpec(
     chunk_tokens=75,
     files="modules.families.sd.files:FILES",
     memory="modules.families.sd.memory:MEMORY",
-    pipelines=("StableDiffusionPipeline", "StableDiffusionImg2ImgPipeline"),
+    pipelines=(
+        "StableDiffusionPipeline",
+        "StableDiffusionImg2ImgPipeline",
+        "StableDiffusionInpaintPipeline",
+        "StableDiffusionDepth2ImgPipeline",
+    ),
+    variants={"inpainting": 5, "depth": 1},
+    inpainting_variants=frozenset({"inpainting"}),
+    depth_variants=frozenset({"depth"}),
+    embedding_tensors={"text_encoder": "emb_params"},
 )

@@ -53,12 +53,18 @@ class StableDiffusionXL(LatentDiffusion):
         """Join several conditionings into one, padded to the longest with the empty prompt's states."""
         return SdxlConditioning.join([_own(c) for c in conditionings], _own(empty))
 
-    def predict(self, noisy_BCHW: torch.Tensor, timesteps_B: torch.Tensor, conditioning: Conditioning) -> torch.Tensor:
-        """Return the UNet's output (B, 4, H, W)."""
+    def predict(
+        self,
+        noisy_BCHW: torch.Tensor,
+        timesteps_B: torch.Tensor,
+        conditioning: Conditioning,
+        extra: Sequence[torch.Tensor] = (),
+    ) -> torch.Tensor:
+        """Return the UNet's output (B, 4, H, W); `extra` are the further inputs of a variant."""
         own, dtype = _own(conditioning), self._unet_dtype()
         assert own.sizes_B6 is not None, "SDXL needs size conditioning (see `with_size_conditioning`)"
         output = self._forward("unet")(
-            noisy_BCHW.to(dtype),
+            self._unet_input(noisy_BCHW, extra, dtype),
             timesteps_B,
             encoder_hidden_states=own.text.states_BLD.to(dtype),
             added_cond_kwargs={"text_embeds": own.pooled_BE.to(dtype), "time_ids": own.sizes_B6},

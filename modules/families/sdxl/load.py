@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from modules.families.parts.files import ModelFiles, require_plain_unet
+from modules.families.parts.files import ModelFiles, require_known_unet
 from modules.families.parts.lora_keys import naming_of
 from modules.families.parts.noise_process import process_of, scheduler_with
 from modules.families.parts.read_model import read_model
@@ -92,7 +92,7 @@ def assemble(
     those of the second encoder where they differ. The pooled state always comes from the last layer, regardless of clip
     skip. Raises DarkroomError for a variant that is not supported.
     """
-    require_plain_unet(files, SDXL)
+    require_known_unet(files, SDXL)
     process = process_of(files.scheduler, name=files.name)
     return StableDiffusionXL(
         spec=SDXL,

@@ -22,6 +22,13 @@ SDXL = FamilySpec(
     chunk_tokens=75,
     files="modules.families.sdxl.files:FILES",
     memory="modules.families.sdxl.memory:MEMORY",
-    pipelines=("StableDiffusionXLPipeline", "StableDiffusionXLImg2ImgPipeline"),
+    pipelines=(
+        "StableDiffusionXLPipeline",
+        "StableDiffusionXLImg2ImgPipeline",
+        "StableDiffusionXLInpaintPipeline",
+    ),
     vae_overflows=True,
+    variants={"inpainting": 5},
+    inpainting_variants=frozenset({"inpainting"}),
+    embedding_tensors={"text_encoder": "clip_l", "text_encoder_2": "clip_g"},
 )

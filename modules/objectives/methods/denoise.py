@@ -21,4 +21,5 @@ SPEC = MethodSpec(
     Denoise,
     "trainer.methods.denoise:build",
     has_denoising_loss=lambda settings: True,
+    trains_embeddings=True,
 )

@@ -99,8 +99,8 @@ Fused = Annotated[
 FUSED_BACK_PASS = advanced(
     "Fused backward pass",
     "Updates each weight as soon as its gradient is computed and frees the gradient: gradients take almost no memory. "
-    "Does not work with gradient accumulation, gradient clipping or float16. A step with a gradient that is not finite "
-    "is skipped only from that weight on.",
+    "Has no effect with gradient accumulation or float16; gradient clipping applies to each weight alone. A step with "
+    "a gradient that is not finite is skipped only from that weight on.",
 )
 FusedBackPass = Annotated[bool, FUSED_BACK_PASS]
 

@@ -1,7 +1,8 @@
 """Fused backward pass: each weight is updated as soon as its gradient is computed, and the gradient is freed.
 
 So only one gradient exists at a time (the method of Lv et al. 2023, "LOMO", with any optimizer). The limits follow: no
-gradient accumulation, no clipping by the norm of all gradients, no loss scaler, since each needs all gradients at once.
+gradient accumulation and no loss scaler, since each needs all gradients at once, and the norm of each weight's gradient
+is clipped alone, as in OneTrainer and sd-scripts, not that of all of them.
 
 Nor can a step be skipped as a whole. With a loss that is NaN or infinite nothing is updated. Where a gradient is not
 finite, the weights before it on the same device are already updated; the rest of the pass updates nothing there, and
@@ -48,8 +49,12 @@ class FusedBackward:
     Freezing a group removes its hooks (`param_groups.freeze`). The hooks hold weak references to this object.
     """
 
-    def __init__(self, groups: Sequence[TrainGroup], sliced_step: SlicedStep) -> None:
+    def __init__(
+        self, groups: Sequence[TrainGroup], sliced_step: SlicedStep, *, clip_grad_norm: float | None = None
+    ) -> None:
+        """Add the hooks. A weight's gradient with a norm above `clip_grad_norm` is scaled down to it."""
         self._groups = {g.name: g for g in groups}
+        self._clip_norm = clip_grad_norm
         self._sliced_step = sliced_step
         self._pass: _Pass | None = None
         self._last = _Pass(None)
@@ -121,6 +126,8 @@ class FusedBackward:
             if name not in now.kept:
                 parameter.grad = None
             return
+        if self._clip_norm is not None:
+            torch.nn.utils.clip_grads_with_norm_(parameter, self._clip_norm, norm)
         is_skipped = self._is_broken(now, norm)
         # A weight without state gets it in its first update, and no copy could be put back.
         is_first = (unit, name) not in self._updated and not self._sliced_step.has_state(unit, name)

@@ -14,7 +14,7 @@ from modules.families.parts.clip_text import TextTower
 from modules.families.parts.conditioning import TextConditioning, replaced_rows
 from modules.families.parts.forwards import Forwards
 from modules.families.protocol import Conditioning, Part, PartMemory, Posterior
-from modules.families.spec import FamilySpec, LoraNaming
+from modules.families.spec import BASE_VARIANT, FamilySpec, LoraNaming
 from modules.system.devices import Device
 
 
@@ -36,10 +36,14 @@ class ToyPixel:
         reaches = {"unet": lambda name: True, "text_encoder": self.tower.reaches}
         return {p.name: Part(p, modules[p.name], reaches[p.name]) for p in self.spec.parts}
 
+    @property
+    def variant(self) -> str:
+        return BASE_VARIANT
+
     def set_memory(self, memory: Mapping[str, PartMemory], *, train_device: Device, temp_device: Device) -> None:
         self._forwards.set_memory(self.parts, memory, train_device=train_device, temp_device=temp_device)
 
-    def encode_images(self, images_B3PP: torch.Tensor) -> torch.Tensor:
+    def encode_images(self, images_B3PP: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
         return images_B3PP.float()
 
     def posterior(self, images_B3PP: torch.Tensor) -> Posterior:
@@ -70,7 +74,13 @@ class ToyPixel:
     def join(self, conditionings: Sequence[Conditioning], empty: Conditioning) -> TextConditioning:
         return TextConditioning.join([_own(c) for c in conditionings], _own(empty))
 
-    def predict(self, noisy_BCHW: torch.Tensor, timesteps_B: torch.Tensor, conditioning: Conditioning) -> torch.Tensor:
+    def predict(
+        self,
+        noisy_BCHW: torch.Tensor,
+        timesteps_B: torch.Tensor,
+        conditioning: Conditioning,
+        extra: Sequence[torch.Tensor] = (),
+    ) -> torch.Tensor:
         dtype = next(self.unet.parameters()).dtype
         states_BLD = _own(conditioning).states_BLD.to(dtype)
         output = self._forwards.of("unet", self.unet)(

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from modules.families.parts.files import require_plain_unet
+from modules.families.parts.files import require_known_unet
 from modules.families.parts.lora_keys import naming_of
 from modules.families.parts.noise_process import process_of, scheduler_with
 from modules.families.parts.read_model import read_model
@@ -31,7 +31,7 @@ def load(
     files = read_model(
         base_model, TOY, dtypes, offline=offline, hub_cache_dir=hub_cache_dir, without_weights=without_weights
     )
-    require_plain_unet(files, TOY)
+    require_known_unet(files, TOY)
     scheduler = scheduler_with(files.scheduler, prediction=prediction, zero_terminal_snr=zero_terminal_snr)
     process = process_of(scheduler, name=files.name)
     return ToyPixel(

@@ -168,7 +168,7 @@ BROKEN: dict[str, tuple[Break, str]] = {
         "training.ema.update_every_steps"),
     "a fine-tune's folder that is a file": (
         lambda c, tmp: changed(c, training__trains="full", output__model_format="diffusers"), "output.destination"),
-    "embedding": (lambda c, tmp: changed(c, training__trains="embedding"), "training.trains"),
+    "no embedding": (lambda c, tmp: changed(c, training__trains="embedding"), "embeddings.words"),
     "another model of OneTrainer's": (from_onetrainer, "model.family"),
 }  # fmt: skip
 

@@ -52,6 +52,7 @@ def test_learning_rates_and_weight_decay_may_change_and_are_named(config: Config
     assert {"training.learning_rate", "training.optimizer.weight_decay", "training.schedule.name"} <= {
         p.path for p in report.problems
     }
+    assert "nothing" not in " ".join(p.message for p in report.problems), "the old schedule has no such field"
     (rate,) = [p for p in report.problems if p.path == "training.learning_rate"]
     before = f"{config.training.learning_rate!r}"
     assert (rate.severity, rate.message) == ("warning", f"The run was started with {before}, and resumes with 0.0002.")

@@ -10,7 +10,7 @@ import pytest
 
 from modules.config.codec import save_file
 from modules.config.schema import Config
-from modules.config.support import _refused, unsupported
+from modules.config.support import _refused
 from modules.data.buckets import Size
 from modules.settings.field import FieldRecord, Setting
 from modules.system.problem import count
@@ -24,14 +24,6 @@ from trainer.preflight.budget import disk_problems
 def test_a_rate_of_0_for_all_parts_is_one_error(config: Config) -> None:
     [problem] = [p for p in check(changed(config, training__learning_rate=0.0)).problems if p.severity == "error"]
     assert problem.path == "training.learning_rate"
-
-
-def test_an_embedding_is_rejected_once(config: Config) -> None:
-    """The list of its words used to be rejected too, with the advice to empty it."""
-    words = [{"placeholder": "<zog>"}]
-    alone = changed(config, training__trains="embedding", embeddings__words=words)
-    assert [p.path for p in unsupported(alone)] == ["training.trains"]
-    assert [p.path for p in unsupported(changed(config, embeddings__words=words))] == ["embeddings.words"]
 
 
 @pytest.mark.parametrize(("value", "shown"), [(0.5, "0.5"), (1.0, "1")])

@@ -31,6 +31,7 @@ _THEIR_DEFAULTS: Mapping[str, object] = {
     "epochs": 100,
     "learning_rate": 3e-6,
     "train_dtype": "FLOAT_16",
+    "fallback_train_dtype": "BFLOAT_16",
     "ema_update_step_interval": 5,
     "lora_alpha": 1.0,
     "layer_filter_preset": "full",

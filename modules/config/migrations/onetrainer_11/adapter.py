@@ -9,6 +9,8 @@ from modules.config.migrations.onetrainer_11.tables import DTYPES, choose_layers
 from modules.config.migrations.tree_moves import Notes, Tree, choose, put
 from modules.system.problem import Problem
 
+# TF32 is a compute mode, not a dtype of weights.
+_DTYPES = {**DTYPES, "TFLOAT_32": "float32"}
 _KINDS = {"LORA": "lora", "LOHA": "loha", "LOKR": "lokr", "OFT_2": "oft"}
 # Keys of a single adapter type, and its field.
 _OWN: Mapping[str, Mapping[str, str]] = {
@@ -51,10 +53,10 @@ def adapter_of(rest: Tree, result: Tree, notes: Notes) -> None:
     rest.pop("lora_alpha", None)
     settings |= own.pop(name)
     move_all(rest, settings, _OF_ALL)
-    choose(rest, settings, "lora_weight_dtype", "dtype", DTYPES, notes, where="adapter.dtype")
+    choose(rest, settings, "lora_weight_dtype", "dtype", _DTYPES, notes, where="adapter.dtype")
     choose_layers(rest, settings, ("layers", "custom_layers", "layers_regex"), notes, where="adapter.layers")
-    if settings.get("decompose"):
-        settings.setdefault("decompose_output_axis", False)  # OneTrainer's default; ours is the paper's
+    if name in ("lora", "lokr"):
+        settings.setdefault("decompose_output_axis", name == "lokr")  # OneTrainer's defaults; ours is the paper's
     if name == "oft":
         settings["rotates"] = "inputs"
         notes.append(

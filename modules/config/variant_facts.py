@@ -1,0 +1,31 @@
+"""Facts about the model variant of a config: what its denoiser gets besides the prompt. Does not import torch."""
+
+from __future__ import annotations
+
+from modules.config.schema import Config
+from modules.families.registry import FAMILIES
+from modules.families.spec import BASE_VARIANT
+
+
+def is_variant(config: Config) -> bool:
+    """Return whether the model is conditioned on an image besides the prompt."""
+    return config.model.variant != BASE_VARIANT
+
+
+def inpaints(config: Config) -> bool:
+    """Return whether the model gets an inpainting mask and a conditioning image with each image."""
+    return config.model.variant in FAMILIES[config.model.family].inpainting_variants
+
+
+def reads_depth(config: Config) -> bool:
+    """Return whether the model gets a depth map with each image."""
+    return config.model.variant in FAMILIES[config.model.family].depth_variants
+
+
+def weighs_areas(config: Config) -> bool:
+    """Return whether masks weigh the loss.
+
+    Not that of an inpainting model, which learns the whole image from the rest of it: its masks say what it inpaints,
+    as in OneTrainer.
+    """
+    return config.masks.enabled and not inpaints(config)

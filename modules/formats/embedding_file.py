@@ -1,0 +1,61 @@
+"""The files of embeddings (textual inversion): those of A1111, ComfyUI, Forge, diffusers, kohya and OneTrainer.
+
+A1111's .pt has the vectors in `string_to_param`; other files of one text encoder have a single tensor of any name;
+SDXL's have one for each encoder, `clip_l` and `clip_g`. Files with a single tensor of our own have the name that kohya
+gives it, `emb_params`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from modules.formats.lazy_tensors import LazyTensor
+from modules.formats.stored_tensors import read_stored
+from modules.system.errors import DarkroomError
+
+OUTPUT_SUFFIX = "_out"
+"""OneTrainer's suffix of the vectors at the output of an encoder."""
+
+_OF_ONE_ENCODER = ("emb_params", "emp_params", "string_to_param.*")  # OneTrainer's has the slip of the pen
+_ADVICE = "Choose an embedding for the base model, or leave the file empty for a new one."
+
+
+def read_embedding(path: Path, tensors: Mapping[str, str], widths: Mapping[str, int]) -> dict[str, torch.Tensor]:
+    """Return an embedding's vectors (N, D) by text encoder, in float32; at the output by encoder and `OUTPUT_SUFFIX`.
+
+    `tensors` are the names of the family's tensors by text encoder, `widths` the encoders' D. A file with a single
+    tensor is of the encoder with its width; the others have no vectors then. Raises DarkroomError where the file cannot
+    be read or does not fit the encoders.
+    """
+    stored, _ = read_stored(path)
+    found: dict[str, LazyTensor] = {}
+    for part, name in tensors.items():
+        names = _OF_ONE_ENCODER if len(tensors) == 1 else (name,)
+        for suffix in ("", OUTPUT_SUFFIX):
+            own = next((stored[n + suffix] for n in names if n + suffix in stored), None)
+            if own is not None:
+                found[part + suffix] = own
+    vectors = {n: t for n, t in stored.items() if len(t.shape) in (1, 2)}
+    if not found and len(vectors) == 1:
+        (only,) = vectors.values()
+        found = {part: only for part in tensors if widths[part] == only.shape[-1]}
+    if not found:
+        shapes = ", ".join(f"{n} {tuple(t.shape)}" for n, t in list(stored.items())[:3])
+        raise DarkroomError(f"{path.name} has no vectors for this model: it contains {shapes}.", advice=_ADVICE)
+    return {name: _checked(path, tensor, widths[name.removesuffix(OUTPUT_SUFFIX)]) for name, tensor in found.items()}
+
+
+def _checked(path: Path, stored: LazyTensor, width: int) -> torch.Tensor:
+    vectors = torch.atleast_2d(stored.make().float())
+    if vectors.dim() != 2 or not len(vectors) or vectors.shape[1] != width:
+        raise DarkroomError(
+            f"{path.name} has vectors of the shape {tuple(stored.shape)}; the text encoder needs a width of {width}.",
+            advice=_ADVICE,
+        )
+    if not bool(vectors.isfinite().all()):
+        raise DarkroomError(f"{path.name} contains NaN or infinite values.", advice="Choose another file.")
+    copied: torch.Tensor = vectors.clone()
+    return copied

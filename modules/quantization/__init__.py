@@ -1,0 +1,1 @@
+"""Quantized frozen weights: formats, one file each, and the layer that computes with them."""

@@ -1,0 +1,1 @@
+"""One format of quantized weights per file. Torch-free: what computes with a format is in `packing` and `products`."""

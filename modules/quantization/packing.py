@@ -1,0 +1,131 @@
+"""Packing and unpacking the weights of linear layers: rows of 8 bits, and NF4 blocks.
+
+All of it is plain torch, so it computes on any device and packs the same weight to the same bits anywhere. NF4 has the
+layout of bitsandbytes, whose kernels unpack it faster on a GPU.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from typing import NamedTuple, Protocol
+
+import torch
+
+from modules.quantization.formats.nfloat4 import BLOCK_WEIGHTS
+
+_INT8_MAX = 127.0
+_FLOAT8 = torch.float8_e4m3fn
+_FLOAT8_MAX = 448.0
+_TINY = 1e-12  # the scale of a row of zeros
+_HAS_BITSANDBYTES = importlib.util.find_spec("bitsandbytes") is not None
+
+# Dettmers et al. 2023, appendix E.
+_NF4 = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+)  # fmt: skip
+
+
+class Stored(NamedTuple):
+    """A packed weight, its scales in float32, and the constants for unpacking it."""
+
+    packed: torch.Tensor
+    scales: torch.Tensor
+    table: torch.Tensor | None = None
+
+
+class Packing(Protocol):
+    """How the weight of a layer is packed."""
+
+    def pack(self, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return a weight (out, in) as packed values and their scales in float32."""
+        ...
+
+    def table(self) -> torch.Tensor | None:
+        """Return the constants that unpacking needs, if any: they are kept where the weight is."""
+        ...
+
+    def unpack(self, stored: Stored, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
+        """Return the weight (out, in) in a dtype, rounded once from float32."""
+        ...
+
+
+class Rows:
+    """One byte per weight, and a scale for each row: (out, in) and (out, 1)."""
+
+    def __init__(self, *, dtype: torch.dtype, largest: float) -> None:
+        self.dtype, self.largest = dtype, largest
+
+    def pack(self, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the rounded rows and their scales."""
+        return rounded_rows(weight.float(), dtype=self.dtype, largest=self.largest)
+
+    def table(self) -> None:
+        """Return nothing: there are no constants."""
+        return
+
+    def unpack(self, stored: Stored, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
+        """Return the weight in a dtype."""
+        return stored.packed.float().mul_(stored.scales).to(dtype)
+
+
+def rounded_rows(rows: torch.Tensor, *, dtype: torch.dtype, largest: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return rows (..., k) rounded to 8 bits, and the float32 scales (..., 1) that make the largest value `largest`."""
+    scales = (rows.abs().amax(-1, keepdim=True) / largest).clamp_min(_TINY)
+    scaled = (rows / scales).clamp_(-largest, largest)
+    return (scaled if dtype.is_floating_point else scaled.round_()).to(dtype), scales
+
+
+class Nf4Blocks:
+    """Two weights per byte, (n / 2,), and a scale for every 64 weights, (n / 64,)."""
+
+    def pack(self, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the codes of the nearest values, the first of two in the upper half of a byte, and the scales."""
+        flat = weight.float().flatten()
+        blocks = torch.nn.functional.pad(flat, (0, -len(flat) % BLOCK_WEIGHTS)).reshape(-1, BLOCK_WEIGHTS)
+        scales = blocks.abs().amax(-1)
+        values = torch.tensor(_NF4, device=weight.device)
+        middles = (values[1:] + values[:-1]) / 2
+        scaled = (blocks / scales.clamp_min(_TINY)[:, None]).flatten()
+        codes = torch.zeros(scaled.shape, dtype=torch.uint8, device=weight.device)
+        for middle in middles:  # faster than torch.bucketize
+            codes += scaled > middle
+        return (codes[0::2] << 4) | codes[1::2], scales
+
+    def table(self) -> torch.Tensor:
+        """Return the two values of each byte, (256, 2)."""
+        values, codes = torch.tensor(_NF4), torch.arange(256)
+        return torch.stack([values[codes >> 4], values[codes & 15]], dim=1)
+
+    def unpack(self, stored: Stored, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
+        """Return the weight in a dtype."""
+        if stored.packed.is_cuda and _HAS_BITSANDBYTES and math.prod(shape) % BLOCK_WEIGHTS == 0:
+            return unpacked_by_bitsandbytes(stored, shape, dtype)
+        assert stored.table is not None
+        pairs = torch.nn.functional.embedding(stored.packed.int(), stored.table)
+        blocks = pairs.view(-1, BLOCK_WEIGHTS).mul_(stored.scales[:, None])
+        return blocks.flatten()[: math.prod(shape)].view(shape).to(dtype)
+
+
+def unpacked_by_bitsandbytes(stored: Stored, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
+    """Return an NF4 weight, unpacked by a kernel of bitsandbytes: the same values."""
+    assert stored.table is not None
+    import bitsandbytes.functional as kernels
+
+    state = kernels.QuantState(
+        absmax=stored.scales,
+        shape=torch.Size(shape),
+        code=stored.table[:16, 1].contiguous(),
+        blocksize=BLOCK_WEIGHTS,
+        quant_type="nf4",
+        dtype=dtype,
+    )
+    weight: torch.Tensor = kernels.dequantize_4bit(stored.packed[:, None], state)
+    return weight
+
+
+INT8_ROWS = Rows(dtype=torch.int8, largest=_INT8_MAX)
+FLOAT8_ROWS = Rows(dtype=_FLOAT8, largest=_FLOAT8_MAX)
+NF4_BLOCKS = Nf4Blocks()

@@ -1,0 +1,12 @@
+"""All formats of quantized weights, by name. Torch-free."""
+
+from __future__ import annotations
+
+from modules.quantization.formats.float8 import FLOAT8
+from modules.quantization.formats.float8_w8a8 import FLOAT8_W8A8
+from modules.quantization.formats.int8 import INT8
+from modules.quantization.formats.int8_w8a8 import INT8_W8A8
+from modules.quantization.formats.nfloat4 import NFLOAT4
+from modules.quantization.spec import QuantizedFormat
+
+FORMATS: dict[str, QuantizedFormat] = {f.name: f for f in (FLOAT8, INT8, NFLOAT4, FLOAT8_W8A8, INT8_W8A8)}

@@ -1,0 +1,46 @@
+"""Choosing one of many from a list that is searched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from modules.optim.registry import OPTIMIZERS
+from tests.ui.conftest import Window
+from tests.ui.driving import inside
+from ui.forms.chooser import Chooser
+from ui.widgets.controls import Choice
+
+
+def opened(window: Window, path: str) -> Chooser:
+    page: Any = window.open_page("training")
+    row = next(row for row in page.form_view.rows() if row.record.path == path)
+    inside(row.control.frame, Choice)._open_dropdown_menu()
+    window.settle()
+    return next(w for w in window.app.root.winfo_children() if isinstance(w, Chooser))
+
+
+def test_an_optimizer_is_found_by_its_description_and_chosen(window: Window) -> None:
+    chooser = opened(window, "training.optimizer")
+    assert chooser.names == list(OPTIMIZERS)
+    assert chooser.table.selected == [0]
+    chooser.text.set("estimates")
+    assert chooser.names[0] == "prodigy"
+    assert "adamw" not in chooser.names
+    chooser.text.set("muon adv")
+    assert chooser.names == ["muon_adv", "adamuon_adv"]
+    chooser.entry.tk_entry.focus_force()
+    window.settle()
+    chooser.entry.tk_entry.event_generate("<Down>")
+    chooser.entry.tk_entry.event_generate("<Return>")
+    window.settle()
+    assert not chooser.winfo_exists()
+    assert window.app.form.config.training.optimizer.name == "adamuon_adv"
+
+
+def test_nothing_found_chooses_nothing(window: Window) -> None:
+    chooser = opened(window, "training.optimizer")
+    chooser.text.set("no such optimizer")
+    chooser.go()
+    assert chooser.winfo_exists()
+    assert window.app.form.config.training.optimizer.name == "adamw"
+    chooser.close()

@@ -1,0 +1,68 @@
+"""What the rules find, beside the fields while they are edited."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.ui.conftest import Window
+from ui.forms.fields import Row
+
+
+def row_of(page: Any, path: str) -> Row:
+    return next(row for row in page.form_view.rows() if row.record.path == path)
+
+
+def note_of(page: Any, path: str) -> str:
+    note = row_of(page, path)._reason
+    return str(note.cget("text")) if note is not None and note.winfo_ismapped() else ""
+
+
+def test_errors_in_layer_names_and_ranks_are_shown_while_typing(window: Window) -> None:
+    page: Any = window.open_page("adapter")
+    form = window.app.form
+    form.edit("adapter.layers", "custom")
+    form.edit("adapter.layers_regex", True)
+    form.edit_text("adapter.custom_layers", "attn(1")
+    form.edit_text("adapter.layer_ranks", "down_blocks = eight")
+    window.settle()
+    assert "not a valid regular expression" in note_of(page, "adapter.custom_layers")
+    assert "'down_blocks = eight'" in note_of(page, "adapter.layer_ranks")
+    assert row_of(page, "adapter.layer_ranks")._mark.token == "error"
+    form.edit("adapter.layers_regex", False)  # the error of a field may depend on another
+    form.edit_text("adapter.layer_ranks", "down_blocks = 8")
+    window.settle()
+    assert note_of(page, "adapter.custom_layers") == note_of(page, "adapter.layer_ranks") == ""
+
+
+def test_a_rate_that_the_optimizer_cannot_use_is_a_warning_beside_it(window: Window) -> None:
+    page: Any = window.open_page("training")
+    form = window.app.form
+    form.choose_variant("training.optimizer", "prodigy")
+    window.settle()
+    assert "With Prodigy, usual values for a LoRA are 1" in note_of(page, "training.learning_rate")
+    assert not row_of(page, "training.learning_rate").control.binding.model.problems()  # and no invalid entry
+    form.edit("training.learning_rate", 1.0)
+    window.settle()
+    assert note_of(page, "training.learning_rate") == ""
+
+
+def test_a_note_is_as_wide_as_its_card(window: Window) -> None:
+    page: Any = window.open_page("training")
+    window.app.form.choose_variant("training.optimizer", "prodigy")
+    window.settle()
+    note = row_of(page, "training.learning_rate")._reason
+    assert note is not None
+    window.wait_until(lambda: note.winfo_reqheight() > 20, "wrapped lines")
+    card = next(c for c in page.form_view.cards if "training.learning_rate" in c.rows).card
+    assert note.winfo_rootx() + note.winfo_width() <= card.winfo_rootx() + card.winfo_width()
+    assert int(str(note.cget("wraplength"))) <= note.winfo_width()
+
+
+def test_rules_that_fail_are_logged_once(window: Window, monkeypatch: pytest.MonkeyPatch, logged_errors: Any) -> None:
+    monkeypatch.setattr("ui.forms.field_problems._RULES", "modules.config.rules:not_there")
+    window.app.form.edit("training.epochs", 7)
+    window.settle()
+    assert len(logged_errors) == 1
+    logged_errors.clear()

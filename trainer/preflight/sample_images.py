@@ -1,0 +1,46 @@
+"""The files of samples of model variants: that they are images, of the sample's aspect ratio."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from modules.config.schema import Config
+from modules.config.sections.evaluation import SamplePrompt
+from modules.config.variant_facts import inpaints, reads_depth
+from modules.data.images import opened, upright
+from modules.system.paths import from_root
+from modules.system.problem import Problem
+
+_LABELS = {"base_image": "base image", "mask_image": "mask image", "depth_image": "depth map"}
+_ASPECT_TOLERANCE = 0.02  # rounding of small sizes
+
+
+def problems_of_sample_images(config: Config) -> Iterator[Problem]:
+    """Yield the files of enabled samples that cannot be read, and a warning for those that are stretched."""
+    for index, prompt in enumerate(config.sampling.prompts):
+        for name in _used(config, prompt) if prompt.enabled else ():
+            if not (file := getattr(prompt, name).strip()):
+                continue  # reported by the rules of the settings
+            path, label = f"sampling.prompts.{index}.{name}", _LABELS[name]
+            try:
+                with opened(from_root(file)) as raw:
+                    width_px, height_px = upright(raw).size
+            except OSError as error:
+                message = f"The {label} of sample {index + 1} cannot be read: {error}."
+                yield Problem(path, message, advice="Choose another image.")
+                continue
+            if abs(width_px * prompt.height_px / (height_px * prompt.width_px) - 1) > _ASPECT_TOLERANCE:
+                yield Problem(
+                    path,
+                    f"The {label} of sample {index + 1} is stretched from {width_px} × {height_px} to "
+                    f"{prompt.width_px} × {prompt.height_px} px.",
+                    "warning",
+                    "Give the sample the aspect ratio of its image.",
+                )
+
+
+def _used(config: Config, prompt: SamplePrompt) -> tuple[str, ...]:
+    """Return the names of the fields whose images a sample uses."""
+    if reads_depth(config):
+        return ("depth_image",)
+    return ("base_image", "mask_image") if inpaints(config) and prompt.inpainting else ()

@@ -1,0 +1,153 @@
+"""The embeddings of a run: their rows on the text encoders, their training units, and their own copies on resume."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import nn
+
+from modules.config.method_facts import rate_factor_of
+from modules.config.schema import Config
+from modules.config.sections.embeddings import EmbeddingWord
+from modules.config.words import key_of_word, trained_encoders, word_rates, words_in_use
+from modules.families.parts.token_rows import start_rows, typical_norm
+from modules.families.protocol import FamilyWithWords, ModelFamily
+from modules.families.words import Word
+from modules.formats.embedding_file import OUTPUT_SUFFIX, read_embedding
+from modules.formats.safetensors_io import read_safetensors, write_safetensors
+from modules.optim.kept_norms import KeptNorms
+from modules.optim.param_groups import TrainGroup
+from modules.system.dtypes import dtype_of
+from modules.system.paths import from_root
+from modules.system.seeds import derive_seed
+
+
+def attach_words(config: Config, family: ModelFamily, *, copies: Path | None) -> list[Word]:
+    """Add the embeddings of a config to the text encoders of a family and return them; none if it has none.
+
+    `copies` is the folder of the run's own copies of the files that they start from: each is read if it exists,
+    otherwise written. Raises DarkroomError for a file that does not fit.
+    """
+    if not words_in_use(config):
+        return []
+    with_words = cast(FamilyWithWords, family)
+    used = words_in_use(config)
+    stored = [_stored(settings, with_words, copies) for settings in used]
+    words = [_word(config, one, with_words, vectors) for one, vectors in zip(used, stored, strict=True)]
+    with_words.add_words({w.placeholder: w.rows for w in words})
+    return [
+        _with_outputs(word, config, with_words, vectors) if settings.is_output else word
+        for word, settings, vectors in zip(words, used, stored, strict=True)
+    ]
+
+
+def word_units(config: Config, words: Sequence[Word]) -> list[TrainGroup]:
+    """Return a training unit for each embedding that is trained."""
+    rates, factor = word_rates(config), rate_factor_of(config)
+    return [
+        TrainGroup(
+            word.unit,
+            {name: p for name, p in word.parameters.items() if name in word.trained},
+            rates[word.placeholder] * factor,
+            label=f"Embedding {word.placeholder}",
+            stop_after=settings.stop_after,
+            is_in_every_batch=False,
+        )
+        for word, settings in zip(words, words_in_use(config), strict=True)
+        if word.trained
+    ]
+
+
+def kept_norms(config: Config, words: Sequence[Word], groups: Sequence[TrainGroup]) -> KeptNorms | None:
+    """Return what keeps the norms of embeddings after each step; None where they need not be kept."""
+    if not config.embeddings.preserve_norm:
+        return None
+    norms = {f"{w.unit}.{part}": norm for w in words for part, norm in w.norms.items()}
+    units = {w.unit for w in words}
+    return KeptNorms([g for g in groups if g.name in units], norms)
+
+
+def fixed_words_identity(words: Sequence[Word]) -> str:
+    """Return what embeddings that are only used change about how captions are encoded; empty without any."""
+    digest = hashlib.blake2b(digest_size=16)
+    fixed = [w for w in words if not w.trained]
+    for word in fixed:
+        digest.update(word.placeholder.lower().encode())
+        for name, rows_ND in sorted(word.parameters.items()):
+            digest.update(f"{name.rpartition('.')[2]} {tuple(rows_ND.shape)}".encode())
+            digest.update(rows_ND.detach().float().contiguous().numpy().tobytes())
+    return f"words {digest.hexdigest()}" if fixed else ""
+
+
+def _word(config: Config, settings: EmbeddingWord, family: FamilyWithWords, stored: Mapping[str, torch.Tensor]) -> Word:
+    """Return an embedding with its first rows: those of its file, or from its initial text."""
+    encoders = {n: family.parts[n].module for n in family.spec.embedding_tensors}
+    vocabularies = {n: _vocabulary(encoder) for n, encoder in encoders.items()}
+    dtype = dtype_of(config.embeddings.dtype)
+    trained = trained_encoders(config) if settings.train and not settings.is_output else ()
+    key, rows = key_of_word(settings), {}
+    for name, vocabulary_VD in vocabularies.items():
+        first_ND = stored.get(name)
+        if first_ND is None:
+            ids = family.token_ids(name, settings.initial_text)
+            present = next(iter(stored.values()), None)  # of another encoder
+            first_ND = start_rows(
+                vocabulary_VD,
+                ids,
+                count=len(present) if present is not None else settings.token_count or max(1, len(ids)),
+                filler=family.token_ids(name, "*")[0],
+                how=settings.start,
+                seed=derive_seed(config.general.seed, f"embedding {key} {name}"),
+            )
+        rows[name] = nn.Parameter(first_ND.to(dtype), requires_grad=name in trained)
+    norms = {n: typical_norm(v) for n, v in vocabularies.items()}
+    unit = Word(settings.placeholder, key, rows, {}, frozenset(), norms).unit
+    return Word(settings.placeholder, key, rows, {}, frozenset(f"{unit}.{n}" for n in trained), norms)
+
+
+def _with_outputs(word: Word, config: Config, family: FamilyWithWords, stored: Mapping[str, torch.Tensor]) -> Word:
+    """Return an output embedding with its rows at the encoders' output: those of its file, or what they are now."""
+    dtype, settings = (
+        dtype_of(config.embeddings.dtype),
+        next(w for w in words_in_use(config) if key_of_word(w) == word.key),
+    )
+    trained = trained_encoders(config) if settings.train else ()
+    outputs = {}
+    for name, rows in word.rows.items():
+        first_ND = stored.get(f"{name}{OUTPUT_SUFFIX}")
+        if first_ND is None or len(first_ND) != len(rows):
+            first_ND = family.word_states(name, word.placeholder)
+        outputs[name] = nn.Parameter(first_ND.to(dtype), requires_grad=name in trained)
+        family.add_outputs(name, word.placeholder, outputs[name])
+    names = frozenset(f"{word.unit}.{name}.output" for name in trained)
+    return replace(word, outputs=outputs, trained=names)
+
+
+def _vocabulary(encoder: nn.Module) -> torch.Tensor:
+    weight: torch.Tensor = encoder.get_input_embeddings().weight  # type: ignore[operator]  # transformers' models
+    return weight
+
+
+def _stored(settings: EmbeddingWord, family: FamilyWithWords, copies: Path | None) -> dict[str, torch.Tensor]:
+    """Return the vectors of the file that an embedding starts from, as `read_embedding` does; none for a new one."""
+    if not settings.file.strip():
+        return {}
+    copy = None if copies is None else copies / f"{_file_stem(key_of_word(settings))}.safetensors"
+    if copy is not None and copy.exists():
+        return read_safetensors(copy)[0]
+    tensors = family.spec.embedding_tensors
+    widths = {name: _vocabulary(family.parts[name].module).shape[1] for name in tensors}
+    found = read_embedding(from_root(settings.file.strip()), tensors, widths)
+    if copy is not None:
+        write_safetensors(copy, found, {})
+    return found
+
+
+def _file_stem(key: str) -> str:
+    """Return a key as the name of a file; a placeholder may have any characters."""
+    return hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
