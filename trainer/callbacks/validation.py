@@ -78,6 +78,7 @@ class ValidationCallback:
         self._emit = emit
         self._log = log
         self._reconstruction = reconstruction
+        self._metrics: Metrics = defaultdict(list)
         self.search = Search(
             f"{images} at {settings.num_timesteps}" if reconstruction is None else f"{images} reconstructed",
             early_stopping_patience=settings.early_stopping_patience,
@@ -104,12 +105,14 @@ class ValidationCallback:
             return
         self.search.is_owed = counts and counters.step > 0
         self._emit(PhaseChanged("validating", count(num_images, "image")))
-        losses, metrics = self._measured()
+        losses = self._measured()
         if not losses:
             return
         result = summarise(losses, counters.step, self.search.best, counts=counts)
         if self._reconstruction is not None:
-            result = replace(result, by_timestep={}, metrics={name: _mean(metrics[name]) for name in sorted(metrics)})
+            result = replace(
+                result, by_timestep={}, metrics={n: _mean(values) for n, values in sorted(self._metrics.items())}
+            )
         self._report(result)
         if counters.step > 0:
             if result.is_best and self._settings.keep_best:
@@ -117,18 +120,17 @@ class ValidationCallback:
             self.search.best = self.search.best.after(result.loss, counters.step, counts=counts)
         self.search.is_owed = False
 
-    def _measured(self) -> tuple[Losses, Metrics]:
-        """Return the losses of all images, and the metrics of their reconstructions, if those are measured."""
+    def _measured(self) -> Losses:
         losses: Losses = defaultdict(list)
-        metrics: Metrics = defaultdict(list)
+        self._metrics = defaultdict(list)
         with self._evaluation.active(), self._placement.phase(phases.VALIDATE):
             for batch in self._loader.batches(0, first_epoch_step=0, step=0):
                 self._desk.check()
                 if self._reconstruction is None:
                     self._measure(batch, self._timesteps(), losses)
                 else:
-                    self._reconstruct(self._reconstruction, batch, losses, metrics)
-        return losses, metrics
+                    self._reconstruct(self._reconstruction, batch, losses)
+        return losses
 
     def _report(self, result: ValidationFinished) -> None:
         self._emit(result)
@@ -156,20 +158,18 @@ class ValidationCallback:
         with self._evaluation.active(), self._placement.phase(phases.VALIDATE):
             batch = self._loader.heaviest_batch(0, step=0)
             if batch is not None and self._reconstruction is not None:
-                self._reconstruct(self._reconstruction, batch, defaultdict(list), defaultdict(list))
+                self._reconstruct(self._reconstruction, batch, defaultdict(list))
             elif batch is not None:
                 self._measure(batch, self._timesteps()[:1], defaultdict(list))
 
     def _timesteps(self) -> Sequence[int]:
         return fixed_timesteps(self._settings.num_timesteps, num_timesteps=self._family.process.num_timesteps)
 
-    def _reconstruct(
-        self, reconstruction: ReconstructionMeasure, batch: Batch, losses: Losses, metrics: Metrics
-    ) -> None:
+    def _reconstruct(self, reconstruction: ReconstructionMeasure, batch: Batch, losses: Losses) -> None:
         for concept, measured in zip(self._concepts_of(batch), reconstruction.measure(batch), strict=True):
             losses[concept, 0].append((measured.plain, measured.weighted))
             for name, value in measured.metrics.items():
-                metrics[name].append(value)
+                self._metrics[name].append(value)
 
     def _concepts_of(self, batch: Batch) -> list[str]:
         dataset = self._loader.dataset
