@@ -210,13 +210,12 @@ def test_all_errors_are_reported_at_once(config: Config, tmp_path: Path) -> None
         parts__text_encoder__learning_rate=0.0,
         data__bucket_step_px=12,
         validation__every={"n": 1, "unit": "epoch"},
-        training__trains="vae",
     )
     report = check(broken)
     assert sorted(errors(report)) == [
         "concepts", "concepts.0.path", "concepts.1.path", "concepts.2.path",
         "data.bucket_step_px", "general.cache_dir", "general.workspace_dir", "model.base_model", "output.destination",
-        "parts.text_encoder.learning_rate", "training.trains", "validation.every",
+        "parts.text_encoder.learning_rate", "validation.every",
     ]  # fmt: skip
     assert report.preview is None
     assert any("._x.png" in p.message for p in report.problems), "skipped files are reported too"
