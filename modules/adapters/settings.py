@@ -79,7 +79,6 @@ Bundle = Annotated[
         group="Adapter",
         level="advanced",
         applies_when=AN_ADAPTER,
-        not_yet="ignored",
     ),
 ]
 
