@@ -570,11 +570,10 @@ def test_a_fine_tune_keeps_its_output_format(given: str, expected: str) -> None:
     assert not [p for p in problems_of(result.config) if p.severity == "error"]
 
 
-@pytest.mark.parametrize("method", ["FINE_TUNE_VAE"])
-def test_another_method_is_an_error_until_it_is_supported(method: str) -> None:
-    config = loaded(training_method=method, concepts=[{"path": "x"}]).config
-    errors = [p.path for p in problems_of(config) if p.severity == "error"]
-    assert errors == ["training.trains"]
+def test_a_fine_tune_of_the_vae_is_ready_to_start() -> None:
+    config = loaded(training_method="FINE_TUNE_VAE", concepts=[{"path": "x"}]).config
+    assert config.training.trains == "vae"
+    assert [p.path for p in problems_of(config) if p.severity == "error"] == []
 
 
 # -- concepts and samples
