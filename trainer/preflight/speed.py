@@ -14,6 +14,7 @@ from modules.system import hardware
 from modules.system.problem import Problem
 
 _SIXTEEN_BITS = ("bfloat16", "float16")
+_KINDS = {kind for spec in ATTENTIONS.values() for kind in spec.devices}
 _COMPILERS = ("cl",) if sys.platform == "win32" else ("c++", "g++", "clang++")
 
 
@@ -33,7 +34,7 @@ def _attention(config: Config, kind: str) -> Iterator[Problem]:
     missing = [package for package in spec.packages if not package.is_installed]
     if missing:
         why = f"needs the package {missing[0].name}, which is not installed"
-    elif kind and kind not in spec.devices:
+    elif kind in _KINDS and kind not in spec.devices:  # a device that does not exist is reported by its own check
         why = f"does not train on this device ({kind})"
     elif kind == "cuda" and spec.needs_16_bit and not is_16_bit:
         why = f"computes in bfloat16 or float16 only, and the precision is {training.precision}"
