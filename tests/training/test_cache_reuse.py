@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from modules.config.quantized_parts import NOTHING_QUANTIZED
 from modules.config.schema import Config
 from modules.system.devices import Device
 from tests.builders.configs import laid_over, small_config
@@ -142,7 +143,7 @@ def test_on_a_gpu_latents_of_different_tf32_have_different_keys(config: Config, 
 
     def identity(precision: str) -> str:
         gpu = Device("cuda")
-        return _identities(family, phase_facts(config), Precision(precision, gpu), None).images
+        return _identities(family, phase_facts(config), Precision(precision, gpu), None, NOTHING_QUANTIZED).images
 
     assert len({identity(p) for p in ("float32", "tfloat32", "bfloat16")}) == 3
     assert identity("bfloat16") == identity("float16")

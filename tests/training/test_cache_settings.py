@@ -34,6 +34,9 @@ AFFECTING = frozenset({
     "adapter.layers",  # a custom filter is needed beside "custom"
     "masks.enabled",
     "model.zero_terminal_snr",  # only with v-prediction
+    "model.variant",  # that of the model
+    "model.circular_padding",
+    "training.trains",
 })  # fmt: skip
 
 

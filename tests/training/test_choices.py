@@ -241,7 +241,6 @@ BESIDE_OF_METHOD: dict[tuple[str, str], dict[str, Any]] = {
 }
 # Refused alone: leaves nothing to train; wants another base model.
 ALONE = {
-    ("training.trains", "embedding"),  # there is none; see test_embeddings
     ("concepts.0.kind", "validation"),
     ("concepts.0.caption_source", "one_file"),  # no file is chosen
     ("concepts.0.image.mask_source", "folder"),  # there is none; see test_image_versions
@@ -267,6 +266,7 @@ ELSEWHERE: set[str | tuple[str, str]] = {  # fields, and single choices
     *(("parts.text_encoder.dtype", name) for name in FORMATS),
     *(("parts.unet.dtype", name) for name in FORMATS if name != "nfloat4"),
     "training.schedule.between",
+    ("training.trains", "embedding"),  # there is none here; see test_embeddings
     "training.schedule.decay_shape",
     "training.loss.scaler",  # the batch here has one image: see test_losses
     "training.learning_rate_scaler",  # as above

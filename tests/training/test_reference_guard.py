@@ -62,7 +62,8 @@ def nothing_left(model: Model) -> bool:
 def test_left_open_at_the_backward_pass(trains: str) -> None:
     model = Model(trains)
     expected = model.trained()
-    optimizer = torch.optim.SGD(model.parameters.values(), lr=0.1)
+    group = {"params": list(model.parameters.values()), "unit": "unet", "number": 0}
+    optimizer = torch.optim.SGD([group], lr=0.1)
     stepper = Stepper(
         [], optimizer, scaler=torch.amp.GradScaler(enabled=False), clip_grad_norm=None, rate_factor=float, ema=None
     )

@@ -42,10 +42,12 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, list[list[int]]]]
     seen: list[tuple[bool, list[list[int]]]] = []
     plain = StableDiffusionXL.predict
 
-    def predict(self: StableDiffusionXL, noisy: Any, timesteps: Any, conditioning: SdxlConditioning) -> torch.Tensor:
+    def predict(
+        self: StableDiffusionXL, noisy: Any, timesteps: Any, conditioning: SdxlConditioning, *extra: Any, **more: Any
+    ) -> torch.Tensor:
         assert conditioning.sizes_B6 is not None
         seen.append((torch.is_grad_enabled(), conditioning.sizes_B6.int().tolist()))
-        return plain(self, noisy, timesteps, conditioning)
+        return plain(self, noisy, timesteps, conditioning, *extra, **more)
 
     monkeypatch.setattr(StableDiffusionXL, "predict", predict)
     return seen

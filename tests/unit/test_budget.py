@@ -15,7 +15,6 @@ from modules.data.buckets import Size
 from modules.estimate.run import optimizer_bytes
 from modules.optim.optimizers.adafactor import Adafactor
 from modules.optim.optimizers.adamw import AdamW
-from modules.optim.optimizers.came import Came
 from modules.optim.optimizers.sgd import Sgd
 from modules.optim.spec import OptimizerSettings
 from modules.system.gpu_memory import GpuMemory, gpu_memory
@@ -167,7 +166,7 @@ def test_the_largest_size_counts_whatever_the_others_are() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "bytes_per_number"),
-    [(AdamW(), 8), (AdamW(amsgrad=True), 12), (Sgd(), 0), (Sgd(momentum=0.9), 4), (Came(), 8)],
+    [(AdamW(), 8), (AdamW(amsgrad=True), 12), (Sgd(), 0), (Sgd(momentum=0.9), 4)],
 )
 def test_optimizer_states(settings: OptimizerSettings, bytes_per_number: float) -> None:
     assert optimizer_bytes(settings, [(10, 20), (20,)]) == 220 * bytes_per_number
@@ -177,9 +176,8 @@ def test_adafactor_keeps_a_row_and_a_column() -> None:
     assert optimizer_bytes(Adafactor(), [(10, 20), (7,)]) == 4 * (10 + 20 + 7)
 
 
-@pytest.mark.parametrize("what", ["embedding", "vae"])
-def test_an_unsupported_config_has_no_estimate(what: str) -> None:
-    assert memory_estimate(config(training={"trains": what}), SIZES) is None
+def test_an_unsupported_config_has_no_estimate() -> None:
+    assert memory_estimate(config(parts=with_part("unet", dtype="gguf")), SIZES) is None
 
 
 def test_a_model_without_configs_has_no_estimate(tmp_path: Path) -> None:
