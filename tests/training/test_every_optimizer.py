@@ -465,6 +465,7 @@ def other_value(record: FieldRecord) -> Any:
             return 0.5 if record.default != 0.5 else 0.25
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("settings", "record"), FIELDS, ids=lambda v: v.name)
 def test_every_field_changes_the_step(settings: OptimizerSettings, record: FieldRecord) -> None:
     beside = dict(BESIDE.get((settings.name, record.name), {}))

@@ -178,6 +178,7 @@ def diversities(ran: Ran) -> list[float]:
     return [d for d in found if d is not None]
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_collapsing_run_is_stopped_by_its_diversity_and_a_good_one_is_not(tmp_path: Path) -> None:
     config = collapsing(tmp_path / "guarded", min_diversity=0.6)
@@ -292,6 +293,7 @@ def test_a_run_that_moves_away_from_the_reference_is_stopped(toy: None, tiny_sd:
     assert run(slow).finished.outcome == "finished"
 
 
+@pytest.mark.full
 def test_a_run_stopped_by_the_user_keeps_the_state_of_its_guards(toy: None, tiny_sd: Path, tmp_path: Path) -> None:
     changes = {"reward": {"max_kl": 1e6, "measure_every": {"n": 2, "unit": "step"}, "num_images": 2}}
     straight = run(policy_config(tmp_path / "straight", tiny_sd, **changes))

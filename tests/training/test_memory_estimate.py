@@ -240,7 +240,6 @@ DAILY = [
     Case("sd1", 512, 1, "full", F32, False, "off"),
     Case("sd1", 512, 1, "full", F32, True, "block"),
     Case("sd1", 1024, 1, "adapter", F32, True, "off"),
-    Case("sd1", 512, 2, "adapter", BF16, True, "block"),
     Case("sd1", 512, 2, "lokr", BF16, True, "block"),
     Case("sd1", 512, 1, "loha", BF16, True, "off"),
     Case("sd1", 512, 1, "oft", BF16, True, "off"),
@@ -249,7 +248,6 @@ DAILY = [
     Case("sd1", 512, 1, "embedding", F32, False, "off"),
     Case("sd1", 512, 2, "embedding", BF16, True, "block"),
     Case("sdxl", 512, 1, "full", BF16, True, "off"),
-    Case("sdxl", 1024, 1, "full", BF16, True, "block"),
 ]
 REST = [
     Case(model, side_px, batch, trains, dtype, is_mixed, mode)

@@ -73,7 +73,9 @@ def training_phase(config: Config) -> PhaseMemory:
 
 
 @pytest.mark.parametrize("trains", ["adapter", pytest.param("full", marks=pytest.mark.full)])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", [n if n in ("alignprop", "grpo") else pytest.param(n, marks=pytest.mark.full) for n in METHODS]
+)
 def test_a_step_needs_the_estimated_memory(tmp_path: Path, method: str, trains: str) -> None:
     config = config_of(tmp_path, method, trains=trains)
     predicted = training_phase(config)
@@ -109,7 +111,7 @@ def test_without_guidance_half_the_activations_are_needed(tmp_path: Path) -> Non
     assert alone == pytest.approx(plain / 2, rel=0.05)
 
 
-@pytest.mark.parametrize("trains", ["adapter", "full"])
+@pytest.mark.parametrize("trains", [pytest.param("adapter", marks=pytest.mark.full), "full"])
 def test_a_refreshed_reference_needs_the_estimated_memory(tmp_path: Path, trains: str) -> None:
     config = config_of(tmp_path, "online_dpo", trains=trains, training={"method": {"reference": "refreshed"}})
     phase = training_phase(config)

@@ -141,6 +141,7 @@ def rounding_generator(name: str) -> torch.Generator:
     return torch.Generator().manual_seed(derive_seed(0, name))
 
 
+@pytest.mark.full  # every day: test_every_optimizer
 @pytest.mark.parametrize("settings", ALL, ids=named)
 def test_steps_move_all_weights_and_the_state_is_as_large_as_the_record_says(
     settings: OptimizerSettings, capsys: pytest.CaptureFixture[str]
@@ -174,6 +175,7 @@ def test_steps_move_all_weights_and_the_state_is_as_large_as_the_record_says(
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.full  # every day: test_every_optimizer
 @pytest.mark.parametrize("settings", ALL, ids=named)
 def test_state_survives_a_backup_to_the_bit(settings: OptimizerSettings) -> None:
     straight, resumed = [unit(), unit(part="text_encoder")], [unit(), unit(part="text_encoder")]
@@ -209,6 +211,7 @@ def after_slices(
     return {n: p.detach().clone() for n, p in kept_parameters(groups).items()}
 
 
+@pytest.mark.full  # every day: test_every_optimizer
 @pytest.mark.parametrize(
     ("settings", "rounding"),
     [
@@ -293,6 +296,7 @@ OF_NUMBERS = {
 FIELDS = [(s, r.path) for s in PLAIN for r in records_of(type(s)) if r.name != "fused_back_pass"]
 
 
+@pytest.mark.full  # every day: test_every_optimizer
 @pytest.mark.parametrize(("settings", "path"), FIELDS, ids=lambda v: v if isinstance(v, str) else v.name)
 def test_every_field_changes_the_step(settings: OptimizerSettings, path: str) -> None:
     name = path.rpartition(".")[2]

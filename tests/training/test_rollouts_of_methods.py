@@ -87,10 +87,10 @@ def test_sdxl_gets_the_size_of_the_samples_while_sampling_in_the_loss_and_in_the
 @pytest.mark.parametrize(
     ("method", "trains", "precision"),
     [
-        ("ddpo", "full", "float32"),
+        pytest.param("ddpo", "full", "float32", marks=pytest.mark.full),
         ("grpo", "adapter", "bfloat16"),
         ("refreshed", "full", "bfloat16"),
-        ("spo", "full", "float32"),
+        pytest.param("spo", "full", "float32", marks=pytest.mark.full),
     ],
 )
 def test_offloaded_layers_and_activations_change_no_bit(
@@ -114,7 +114,9 @@ def test_offloaded_layers_and_activations_change_no_bit(
     assert_equal_tensors(plain.weights, offloaded.weights)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", [n if n in ("grpo", "refreshed") else pytest.param(n, marks=pytest.mark.full) for n in METHODS]
+)
 def test_a_reward_that_fails_in_mid_run_loses_no_step(
     tiny_sd: Path, two_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:

@@ -354,12 +354,11 @@ def test_changing_the_family_shows_its_parts(window: Window, monkeypatch: pytest
     from dataclasses import replace
 
     from modules.families.registry import FAMILIES
-    from ui.forms import records
 
     view = form_of(window, "model")
     assert "parts/text_encoder" in {card.group.key for card in view.cards}
     other = replace(FAMILIES["sd"], parts=FAMILIES["sd"].parts[:1])
-    monkeypatch.setattr(records, "FAMILIES", {"sd": other})
+    monkeypatch.setattr("modules.config.schema.FAMILIES", {"sd": other})
     window.app.form.edit_text("training.epochs", "3")
     window.settle()
     assert "parts/text_encoder" not in {card.group.key for card in view.cards}
