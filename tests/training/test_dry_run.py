@@ -154,7 +154,7 @@ KINDS: dict[str, dict[str, Any]] = {
         list(KINDS),
         [0.0, 0.3],
         [True, False],
-        most_daily=5,
+        most_daily=4,
     ),
 )
 def test_every_bit_is_as_before_fresh_and_resumed(

@@ -332,7 +332,7 @@ CASES: dict[str, tuple[float, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(
-    ("model", "trains", "case"), matrix(["tiny_sd", "tiny_sdxl"], ["adapter", "full"], list(CASES))
+    ("model", "trains", "case"), matrix(["tiny_sd", "tiny_sdxl"], ["adapter", "full"], list(CASES), most_daily=3)
 )
 def test_a_run_with_offloaded_layers_ends_bit_equal(
     request: pytest.FixtureRequest, images: Path, tmp_path: Path, model: str, trains: str, case: str

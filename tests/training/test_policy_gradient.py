@@ -150,7 +150,12 @@ def test_it_is_on_policy_with_ema_and_a_scaled_adapter(tiny_sd: Path, two_images
 
 
 @pytest.mark.parametrize(
-    "method", [{"name": "ddpo", "samples_per_prompt": 4}, {"name": "grpo", "group_size": 4}], ids=lambda m: m["name"]
+    "method",
+    [
+        pytest.param({"name": "ddpo", "samples_per_prompt": 4}, marks=pytest.mark.full),
+        {"name": "grpo", "group_size": 4},
+    ],
+    ids=lambda m: m["name"],
 )
 def test_the_reward_rises(tiny_sd: Path, tmp_path: Path, method: dict[str, Any]) -> None:
     """Brightness, on a random model: from 0.517 to 0.53, with a spread of 0.005 between images."""
