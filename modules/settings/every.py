@@ -35,12 +35,14 @@ class Every(BaseModel):
         """Whether it never happens: the unit is "never", or the number is zero."""
         return self.unit == "never" or self.n <= 0
 
-    def is_due(self, before: Moment, now: Moment) -> bool:
+    def is_due(self, before: Moment, now: Moment, *, skip_first: Every | None = None) -> bool:
         """Return whether a multiple of the period lies in (before, now]; depends on these two moments only.
 
+        It is never due before `skip_first`, a span from the start of the run, has passed.
         Nothing is remembered between calls, so a resumed run does at step 40 the same as an uninterrupted one.
         """
-        return self.times(now) > self.times(before)
+        has_begun = skip_first is None or skip_first.is_never or skip_first.is_over(now)
+        return has_begun and self.times(now) > self.times(before)
 
     def times(self, moment: Moment) -> int:
         """Return how many multiples of the period have passed by a moment, the start not counted; 0 for never."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from pathlib import Path
 
 import torch
 from PIL import Image
@@ -19,16 +18,13 @@ from modules.memory.placement import Placement
 from modules.objectives.denoise import sample_losses, weighted_by_area
 from modules.objectives.methods.reconstruction import Reconstruction
 from modules.objectives.reconstruction import peak_signal_to_noise, pixel_errors, structural_similarity
-from modules.system.atomic import atomic_file
-from modules.system.paths import safe_name
 from modules.system.problem import count
 from trainer import phases
-from trainer.callbacks.dry_run import DryRunComplete, discarded_write
 from trainer.callbacks.image_sampler import to_image
-from trainer.callbacks.tensorboard_log import TensorBoardLog
+from trainer.callbacks.sample_files import SampleFiles
 from trainer.commands import CommandDesk, SampleNow
 from trainer.data.loader import Loader
-from trainer.events import Event, PhaseChanged, SampleReady, WarningRaised
+from trainer.events import Event, PhaseChanged, WarningRaised
 from trainer.step.callback import DryRunCheck, DryRunState, StepView
 from trainer.step.counters import Counters
 from trainer.step.evaluation import Evaluation
@@ -85,10 +81,9 @@ class ReconstructionSamples:
         family: ModelFamily,
         placement: Placement,
         evaluation: Evaluation,
-        folder: Path,
+        files: SampleFiles,
         desk: CommandDesk,
         emit: Callable[[Event], None],
-        log: TensorBoardLog | None,
     ) -> None:
         """The first images of `loader` are shown, each at its first resolution."""
         self._settings = settings
@@ -97,10 +92,9 @@ class ReconstructionSamples:
         self._family = family
         self._placement = placement
         self._evaluation = evaluation
-        self._folder = folder
+        self._files = files
         self._desk = desk
         self._emit = emit
-        self._log = log
 
     def at_start(self, counters: Counters) -> None:
         """Show the untrained VAE, if set."""
@@ -109,25 +103,26 @@ class ReconstructionSamples:
 
     def after_step(self, view: StepView) -> None:
         """Show the images if it is due or requested."""
-        skipped = self._settings.skip_first
-        has_begun = skipped.is_never or skipped.is_over(view.now.moment)
-        is_due = has_begun and self._settings.every.is_due(view.before.moment, view.now.moment)
+        settings = self._settings
+        is_due = settings.every.is_due(view.before.moment, view.now.moment, skip_first=settings.skip_first)
         if self._desk.take(SampleNow) or is_due:
             self.sample_all(view.now.step)
 
     def at_end(self, counters: Counters) -> None:
         """Show the trained VAE, if set, unless the last step already did."""
-        if self._settings.at_end and self._versions and not self._path(counters.step, 0).exists():
+        has_images = self._settings.at_end and self._versions
+        if has_images and not self._files.path(counters.step, 0, self._name(0)).exists():
             self.sample_all(counters.step)
 
     def sample_all(self, step: int) -> None:
         """Write each image beside its reconstruction. A failure is a warning, except for a placement bug."""
         self._emit(PhaseChanged("sampling", count(len(self._versions), "image")))
         try:
-            for evaluation in self._evaluations():
+            for evaluation in self._evaluation.shown(also_without_ema=self._settings.also_without_ema):
                 for index in range(len(self._versions)):
                     self._desk.check()
-                    self._keep(step, index, self._pair(index, evaluation), evaluation)
+                    image, is_without_ema = self._pair(index, evaluation), evaluation is not self._evaluation
+                    self._files.keep(image, step, index, self._name(index), is_without_ema=is_without_ema)
         except PlacementError:
             raise
         except (RuntimeError, ValueError, OSError, SyntaxError) as error:
@@ -144,16 +139,7 @@ class ReconstructionSamples:
         return [DryRunCheck("sampling", "Use a smaller resolution, or switch samples off.", check)]
 
     def _try_out(self, index: int, step: int) -> None:
-        image, path = self._pair(index, self._evaluation), self._path(step, index)
-        with discarded_write(path.parent), atomic_file(path) as temporary:
-            image.save(temporary, format="PNG")
-            raise DryRunComplete
-
-    def _evaluations(self) -> list[Evaluation]:
-        """Return the run's evaluation and, if set, that of the plain weights beside the EMA weights."""
-        if self._evaluation.ema is None or not self._settings.also_without_ema:
-            return [self._evaluation]
-        return [self._evaluation, replace(self._evaluation, ema=None)]
+        self._files.try_out(self._pair(index, self._evaluation), step, index, self._name(index))
 
     def _pair(self, index: int, evaluation: Evaluation) -> Image.Image:
         """Return an image with its reconstruction to the right."""
@@ -164,20 +150,5 @@ class ReconstructionSamples:
             both_13PP = torch.cat([images_13PP, reconstructed(self._family, images_13PP)], dim=3)
         return to_image(both_13PP)
 
-    def _keep(self, step: int, index: int, image: Image.Image, evaluation: Evaluation) -> None:
-        """Write an image and report it."""
-        path, is_without_ema = self._path(step, index), evaluation is not self._evaluation
-        if is_without_ema:
-            path = path.with_stem(f"{path.stem}-no-ema")
-        with atomic_file(path) as temporary:
-            image.save(temporary, format="PNG")
-        if self._log is not None and self._settings.to_tensorboard:
-            self._log.image(f"samples{' without EMA' * is_without_ema}/{path.parent.name}", image, step)
-        self._emit(SampleReady(step, index, self._name(index), str(path), is_without_ema))
-
     def _name(self, index: int) -> str:
         return self._loader.dataset.examples[self._versions[index].example].image.path.stem
-
-    def _path(self, step: int, index: int) -> Path:
-        folder = self._folder / f"{index + 1:02d} {safe_name(self._name(index), max_chars=40)}"
-        return folder / f"step-{step:08d}.png"

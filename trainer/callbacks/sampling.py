@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-
-from PIL import Image
 
 from modules.config.sections.evaluation import SamplePrompt, Sampling
 from modules.memory.guard import PlacementError
-from modules.system.atomic import atomic_file
 from modules.system.errors import DarkroomError
-from modules.system.paths import safe_name
 from modules.system.problem import count
 from modules.system.seeds import derive_seed
-from trainer.callbacks.dry_run import DryRunComplete, discarded_write
 from trainer.callbacks.image_sampler import ImageSampler
-from trainer.callbacks.tensorboard_log import TensorBoardLog
+from trainer.callbacks.sample_files import SampleFiles
 from trainer.commands import CommandDesk, SampleNow
-from trainer.events import Event, PhaseChanged, SampleProgress, SampleReady, WarningRaised
+from trainer.events import Event, PhaseChanged, SampleProgress, WarningRaised
 from trainer.step.callback import DryRunCheck, DryRunState, StepView
 from trainer.step.counters import Counters
 from trainer.step.evaluation import Evaluation
@@ -39,18 +32,16 @@ class SamplingCallback:
         *,
         image_sampler: ImageSampler,
         evaluation: Evaluation,
-        folder: Path,
+        files: SampleFiles,
         desk: CommandDesk,
         emit: Callable[[Event], None],
-        log: TensorBoardLog | None,
     ) -> None:
         self._settings = settings
         self._image_sampler = image_sampler
         self._evaluation = evaluation
-        self._folder = folder
+        self._files = files
         self._desk = desk
         self._emit = emit
-        self._log = log
 
     def at_start(self, counters: Counters) -> None:
         """Sample the model before training, if set."""
@@ -59,15 +50,15 @@ class SamplingCallback:
 
     def after_step(self, view: StepView) -> None:
         """Sample if it is due or requested."""
-        skipped = self._settings.skip_first
-        has_begun = skipped.is_never or skipped.is_over(view.now.moment)
-        is_due = has_begun and self._settings.every.is_due(view.before.moment, view.now.moment)
+        settings = self._settings
+        is_due = settings.every.is_due(view.before.moment, view.now.moment, skip_first=settings.skip_first)
         if self._desk.take(SampleNow) or is_due:
             self.sample_all(view.now.step)
 
     def at_end(self, counters: Counters) -> None:
         """Sample the finished model, if set, unless the last step already did."""
-        if self._settings.at_end and not self._path(counters.step, 0, self._prompts()[:1]).exists():
+        prompts = self._prompts()[:1]
+        if self._settings.at_end and not any(self._files.path(counters.step, i, p.prompt).exists() for i, p in prompts):
             self.sample_all(counters.step)
 
     def sample_all(self, step: int) -> None:
@@ -77,13 +68,15 @@ class SamplingCallback:
             return
         self._emit(PhaseChanged("sampling", count(len(prompts), "sample")))
         prompts = [(index, self._seeded(index, p, step)) for index, p in prompts]
-        evaluations = self._evaluations()
+        evaluations = self._evaluation.shown(also_without_ema=self._settings.also_without_ema)
         progress = SamplingProgress(len(evaluations) * sum(p.steps for _, p in prompts), self._desk, self._emit)
         try:
             for evaluation in evaluations:
                 with evaluation.active():
                     images = self._image_sampler.sample([p for _, p in prompts], on_step=progress.next)
-                self._keep(step, prompts, images, is_without_ema=evaluation is not self._evaluation)
+                is_without_ema = evaluation is not self._evaluation
+                for (index, prompt), image in zip(prompts, images, strict=True):
+                    self._files.keep(image, step, index, prompt.prompt, is_without_ema=is_without_ema)
         except PlacementError:
             raise
         except (RuntimeError, ValueError, DarkroomError) as error:
@@ -95,30 +88,11 @@ class SamplingCallback:
                 )
             )
 
-    def _evaluations(self) -> list[Evaluation]:
-        """Return the run's evaluation and, if set, that of the plain weights beside the EMA weights."""
-        if self._evaluation.ema is None or not self._settings.also_without_ema:
-            return [self._evaluation]
-        return [self._evaluation, replace(self._evaluation, ema=None)]
-
     def _seeded(self, index: int, prompt: SamplePrompt, step: int) -> SamplePrompt:
         """Return a prompt with the seed it has at this step: its own, or another one for each step."""
         if not prompt.random_seed:
             return prompt
         return prompt.model_copy(update={"seed": derive_seed(prompt.seed, "random sample", step, index)})
-
-    def _keep(self, step: int, prompts: Prompts, images: Sequence[Image.Image], *, is_without_ema: bool) -> None:
-        """Write images and report them."""
-        for (index, prompt), image in zip(prompts, images, strict=True):
-            path = self._path(step, index, [(index, prompt)])
-            if is_without_ema:
-                path = path.with_stem(f"{path.stem}-no-ema")
-            with atomic_file(path) as temporary:
-                _write(image, temporary, path.suffix)
-            if self._log is not None and self._settings.to_tensorboard:
-                tag = f"samples without EMA/{path.parent.name}" if is_without_ema else f"samples/{path.parent.name}"
-                self._log.image(tag, image, step)
-            self._emit(SampleReady(step, index, prompt.prompt, str(path), is_without_ema))
 
     def dry_run_checks(self, state: DryRunState) -> list[DryRunCheck]:
         """Return the check of the largest sample, if the settings make samples without a request."""
@@ -133,22 +107,10 @@ class SamplingCallback:
         """Generate a sample with a single denoising step, and start to write it."""
         with self._evaluation.active():
             [image] = self._image_sampler.sample([prompt[1]], on_step=self._desk.check, most_steps=1)
-        path = self._path(step, prompt[0], [prompt])
-        with discarded_write(path.parent), atomic_file(path) as temporary:
-            _write(image, temporary, path.suffix)
-            raise DryRunComplete
+        self._files.try_out(image, step, prompt[0], prompt[1].prompt)
 
     def _prompts(self) -> Prompts:
         return [(i, p) for i, p in enumerate(self._settings.prompts) if p.enabled]
-
-    def _path(self, step: int, index: int, prompts: Prompts) -> Path:
-        text = prompts[0][1].prompt if prompts else ""
-        folder = self._folder / f"{index + 1:02d} {safe_name(text, max_chars=40)}"
-        return folder / f"step-{step:08d}.{self._settings.image_format}"
-
-
-def _write(image: Image.Image, path: Path, suffix: str) -> None:
-    image.save(path, format="PNG" if suffix == ".png" else "JPEG", quality=95)
 
 
 class SamplingProgress:

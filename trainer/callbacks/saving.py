@@ -65,8 +65,7 @@ class SavingCallback:
 
     def after_step(self, view: StepView) -> None:
         """Save if it is due or requested."""
-        has_begun = self._skip_first.is_never or self._skip_first.is_over(view.now.moment)
-        is_due = has_begun and self._every.is_due(view.before.moment, view.now.moment)
+        is_due = self._every.is_due(view.before.moment, view.now.moment, skip_first=self._skip_first)
         if self._desk.take(SaveNow) or is_due:
             self.save_step(view.now)
 

@@ -19,6 +19,7 @@ from trainer.callbacks.image_sampler import ImageSampler
 from trainer.callbacks.metrics import Metrics
 from trainer.callbacks.reconstruction import ReconstructionMeasure, ReconstructionSamples
 from trainer.callbacks.rewards import RewardCallback
+from trainer.callbacks.sample_files import SampleFiles
 from trainer.callbacks.sampling import SamplingCallback
 from trainer.callbacks.saving import SavingCallback
 from trainer.callbacks.tensorboard_log import TensorBoardLog
@@ -140,7 +141,8 @@ def _sampling(
     setup: RunSetup, model: LoadedModel, loaders: Loaders, evaluation: Evaluation, log: TensorBoardLog | None
 ) -> SamplingCallback | ReconstructionSamples:
     """Return what samples prompts, or what shows reconstructions: of the validation images, if there are any."""
-    config, folder = setup.config, setup.run_dir / "samples"
+    config = setup.config
+    files = SampleFiles(setup.run_dir / "samples", config.sampling, setup.log.emit, log)
     if trains_on_pixels(config):
         return ReconstructionSamples(
             config.sampling,
@@ -148,20 +150,18 @@ def _sampling(
             family=model.family,
             placement=model.placement,
             evaluation=evaluation,
-            folder=folder,
+            files=files,
             desk=setup.desk,
             emit=setup.log.emit,
-            log=log,
         )
     device, precision = setup.machine.train_device, setup.machine.precision
     return SamplingCallback(
         config.sampling,
         image_sampler=ImageSampler(model.family, model.placement, device, precision),
         evaluation=evaluation,
-        folder=folder,
+        files=files,
         desk=setup.desk,
         emit=setup.log.emit,
-        log=log,
     )
 
 

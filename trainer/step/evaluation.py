@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -28,6 +28,10 @@ class Evaluation:
         weights = self.ema.swapped_in() if self.ema else optimizer_in_evaluation(self.optimizer, self.groups)
         with weights, torch.no_grad(), evaluation_mode(self.trained_modules):
             yield
+
+    def shown(self, *, also_without_ema: bool) -> list[Evaluation]:
+        """Return the evaluations to show samples of: this one and, if asked for and different, the plain weights."""
+        return [self, replace(self, ema=None)] if also_without_ema and self.ema is not None else [self]
 
     @contextlib.contextmanager
     def values(self) -> Iterator[Mapping[str, torch.Tensor]]:
