@@ -18,10 +18,9 @@ from modules.data.dataset import Dataset
 from modules.data.scan import SourceImage
 from modules.families.parts.clip_tokens import CHUNK_TOKENS, ClipTokenizer
 from modules.families.parts.prompt_weights import without_weights
-from modules.families.registry import FAMILIES, load_tokenizer
-from modules.families.spec import tokenizer_of
-from modules.system.paths import from_root
+from modules.system.errors import DarkroomError
 from modules.system.problem import Problem, count, cut
+from trainer.preflight.tokenizer import read_tokenizer
 
 _USUAL_LIMIT_TOKENS = 3 * CHUNK_TOKENS  # the limit of other trainers and of many programs
 _MAX_CHARS = 200
@@ -60,15 +59,12 @@ def report_on_captions(config: Config, training: Dataset, validation: Dataset) -
     findings = [*_faults(images), *((str(f), f"{_SINGLE_BRACE}: {_shortened(t)}") for f, t in with_braces.items())]
     texts = _texts_of(config, training)
     if texts:
-        folder = tokenizer_folder(config)
         try:
-            tokenizer = load_tokenizer(config.model.family)(folder)
-            lengths = {text: tokenizer.count(text) for text in sorted(texts)}
-        except Exception as error:  # noqa: BLE001 - the library raises a plain Exception for a damaged vocabulary
-            reason = str(error) or type(error).__name__
-            message = f"The tokenizer of the base model in {folder} cannot be read: {reason}."
-            problems.append(Problem("model.base_model", message, advice="Download or copy the model again."))
+            tokenizer = read_tokenizer(config)
+        except DarkroomError as error:
+            problems.append(Problem("model.base_model", error.message, advice=error.advice))
         else:
+            lengths = {text: tokenizer.count(text) for text in sorted(texts)}
             problems += _long_ones(list(lengths.values()), tokenizer, list(lengths))
             findings += _cut_texts(texts, lengths, tokenizer)
     return CaptionsReport(tuple(problems), tuple(findings))
@@ -160,15 +156,3 @@ def _long_ones(lengths: Sequence[int], tokenizer: ClipTokenizer, captions: Seque
         message += f" {num_too_long:,} {have} more than {_USUAL_LIMIT_TOKENS} tokens, the limit of many programs."
     advice = "Put the important words first, or shorten the captions."
     yield Problem("concepts", message, "warning" if num_too_long else "info", advice)
-
-
-def tokenizer_folder(config: Config) -> Path | None:
-    """Return the tokenizer folder of a local base model; None to use the vocabulary shipped with the program."""
-    encoders = FAMILIES[config.model.family].names_of("text_encoder")
-    if not encoders or not config.model.base_model.strip():
-        return None
-    folder = from_root(config.model.base_model) / tokenizer_of(encoders[0])
-    try:
-        return folder if folder.is_dir() else None
-    except (OSError, ValueError):
-        return None

@@ -30,14 +30,14 @@ from modules.data.listing import SUFFIXES, Skipped
 from modules.data.order import sizes_of_epoch
 from modules.families.parts.clip_tokens import CHUNK_TOKENS
 from modules.families.parts.prompt_weights import without_weights
-from modules.families.registry import load_tokenizer
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from trainer.data.datasets import dataset_settings
 from trainer.data.hub_datasets import with_local_folders
-from trainer.preflight.captions import problems_of_caption_settings, tokenizer_folder
+from trainer.preflight.captions import problems_of_caption_settings
 from trainer.preflight.images import problems_of_concept_folders
 from trainer.preflight.missing_captions import problems_of_captions_files
+from trainer.preflight.tokenizer import read_tokenizer
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and all of it; may raise to stop."""
@@ -220,14 +220,8 @@ def _long_captions(config: Config, datasets: Sequence[Dataset]) -> Iterator[Long
                     files[text].append(example.image.path)
     if not files:
         return
-    folder = tokenizer_folder(config)
-    try:
-        tokenizer = load_tokenizer(config.model.family)(folder)
-        lengths = {text: tokenizer.count(text) for text in files}
-    except Exception as error:  # the library raises a plain Exception for a damaged vocabulary
-        reason = str(error) or type(error).__name__
-        message = f"The tokenizer of the base model in {folder} cannot be read: {reason}."
-        raise DarkroomError(message, advice="Download or copy the model again.") from error
+    tokenizer = read_tokenizer(config)
+    lengths = {text: tokenizer.count(text) for text in files}
     for text, paths in files.items():
         if lengths[text] > CHUNK_TOKENS:
             unique = tuple(dict.fromkeys(paths))

@@ -11,10 +11,10 @@ from pathlib import Path
 from modules.config.schema import Config
 from modules.config.words import words_in_use
 from modules.families.kinds.identify import identify
-from modules.families.registry import load_tokenizer
+from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from modules.system.problem import Problem, count, cut, shown
-from trainer.preflight.captions import tokenizer_folder
+from trainer.preflight.tokenizer import read_tokenizer
 
 _MAX_CHARS = 200
 
@@ -32,8 +32,8 @@ def problems_of_words(config: Config, *, is_new: bool) -> Iterator[Problem]:
 def _known(config: Config) -> Iterator[Problem]:
     """Yield a warning for each placeholder that is a single token of the vocabulary."""
     try:
-        tokenizer = load_tokenizer(config.model.family)(tokenizer_folder(config))
-    except Exception:  # noqa: BLE001 - the check of the captions reports it
+        tokenizer = read_tokenizer(config)
+    except DarkroomError:  # the check of the captions reports it
         return
     for index, word in enumerate(config.embeddings.words):
         if word.placeholder.strip() and tokenizer.count(word.placeholder) == 1:

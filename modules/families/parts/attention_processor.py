@@ -68,7 +68,7 @@ def _try_out(kernel: Kernel, name: str, channels: int, *, device: Device, dtype:
         with warnings.catch_warnings(), torch.enable_grad():
             warnings.simplefilter("ignore")  # torch explains there which kernel lacks what
             kernel(made, made, made).sum().backward()
-    except (RuntimeError, ImportError, NotImplementedError, ValueError) as error:
+    except (RuntimeError, ImportError, ValueError) as error:
         others = usable_attentions(device.type, is_16_bit=dtype.itemsize == 2)
         labels = ", ".join(ATTENTIONS[other].label for other in others if other != name)
         raise DarkroomError(

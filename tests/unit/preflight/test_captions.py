@@ -12,7 +12,8 @@ from modules.config.schema import Config
 from tests.builders.images import draw_folder
 from tests.unit.preflight.setups import changed, errors
 from trainer.__main__ import main
-from trainer.preflight import captions, check
+from trainer.preflight import check
+from trainer.preflight.tokenizer import tokenizer_folder
 
 
 def with_captions(config: Config, folder: Path, *texts: str) -> Config:
@@ -48,14 +49,14 @@ def test_the_lines_of_a_caption_file_count_one_by_one(config: Config, tmp_path: 
 
 def test_the_vocabulary_of_a_local_model_is_used(config: Config, tmp_path: Path) -> None:
     """With its vocabulary of single letters, eight words of ten letters are eighty tokens."""
-    assert captions.tokenizer_folder(config) is None
+    assert tokenizer_folder(config) is None
     folder = tmp_path / "model" / "tokenizer"
     folder.mkdir()
     letters = [c + end for c in "abcdefghijklmnopqrstuvwxyz" for end in ("", "</w>")]
     words = {t: i for i, t in enumerate([*letters, "ab", "<|startoftext|>", "<|endoftext|>"])}
     (folder / "vocab.json").write_text(json.dumps(words))
     (folder / "merges.txt").write_text("#version: 0.2\na b\n")
-    assert captions.tokenizer_folder(config) == folder
+    assert tokenizer_folder(config) == folder
     eighty = with_captions(config, tmp_path / "eighty", " ".join(["acegikmoqs"] * 8), "x")
     [problem] = check(eighty).problems
     assert "80 tokens" in problem.message
