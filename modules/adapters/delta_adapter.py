@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, cast
@@ -16,9 +16,15 @@ from modules.adapters.changes import does_not_fit
 from modules.adapters.decomposition import NAME as DORA
 from modules.adapters.decomposition import Decomposition, attach_decomposition, magnitudes_in
 from modules.adapters.layer_dropout import ModuleDropout
+from modules.adapters.spec import FileForm
+from modules.families.spec import LoraNaming
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import DORA_SCALE
+from modules.formats.lora_files import to_kohya
+from modules.formats.safetensors_io import Writable
+from modules.system.devices import CPU
 from modules.system.errors import DarkroomError
+from modules.system.global_rng import seeded_global_rng
 
 AdaptedLayer = nn.Linear | nn.Conv2d
 
@@ -109,6 +115,54 @@ class DeltaAdapter:
         return f"{self.part}.{path}.{DORA}.magnitudes"
 
 
+@dataclass(frozen=True, eq=False)
+class DeltaKind:
+    """A kind of such adapters, as the program handles any adapter (`AdapterKind`); its files have the kohya form only.
+
+    `begin(layer, part, path, settings, stored)` returns what it adds to a layer, before it is on it: fresh, drawn from
+    the global generator, or in the shapes that the layer has in a file. `read(layer, stored)` returns that of a file.
+    """
+
+    label: str
+    name: str
+    begin: Callable[[AdaptedLayer, str, str, Any, AdapterLayer | None], LayerDelta]
+    read: Callable[[AdaptedLayer, AdapterLayer], LayerDelta]
+
+    def attach(
+        self,
+        part: str,
+        module: nn.Module,
+        targets: Sequence[str],
+        settings: Any,
+        *,
+        seed: int,
+        start: Sequence[AdapterLayer] = (),
+        where: str = "",
+    ) -> DeltaAdapter:
+        """Put the adapter on the target layers of a part; those of `start` have the factors they have there."""
+        module.requires_grad_(False)
+        found, deltas = {layer.path: layer for layer in start}, dict[str, LayerDelta]()
+        with seeded_global_rng(seed, CPU):
+            for path in targets:
+                deltas[path] = self.begin(layer_at(module, path, self.label), part, path, settings, found.get(path))
+        adapter = attach_deltas(part, module, self.name, deltas, start, where)
+        return decomposed(adapter, settings, start, where) if getattr(settings, "decompose", False) else adapter
+
+    def attach_stored(
+        self, part: str, module: nn.Module, layers: Sequence[AdapterLayer], *, where: str
+    ) -> DeltaAdapter:
+        """Put the adapter of a file on the layers that the file has, with the factors that it has."""
+        module.requires_grad_(False)
+        deltas = {stored.path: self.read(layer_at(module, stored.path, self.label), stored) for stored in layers}
+        return attach_deltas(part, module, self.name, deltas, layers, where)
+
+    def write(
+        self, layers: Iterable[AdapterLayer], form: FileForm, naming: LoraNaming
+    ) -> tuple[Mapping[str, Writable], dict[str, str]]:
+        """Return the tensors of the kohya form, the only one there is."""
+        return to_kohya(layers, naming.kohya_name), {}
+
+
 def attach_deltas(
     part: str, module: nn.Module, name: str, deltas: Mapping[str, LayerDelta], start: Sequence[AdapterLayer], where: str
 ) -> DeltaAdapter:
@@ -132,11 +186,9 @@ def attach_deltas(
 
 
 def decomposed(adapter: DeltaAdapter, settings: Any, start: Sequence[AdapterLayer], where: str) -> DeltaAdapter:
-    """Return an adapter with DoRA's magnitudes on its layers if its settings ask for them: those of `start`, layers of
-    the file named `where`, where they have them.
+    """Return an adapter with DoRA's magnitudes on its layers: those of `start`, layers of the file named `where`, where
+    they have them.
     """
-    if not settings.decompose:
-        return adapter
     stored, found = magnitudes_in(adapter.module, start, where), {}
     for path, delta in adapter.deltas.items():
         layer = layer_at(adapter.module, path, adapter.name)

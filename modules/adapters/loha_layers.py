@@ -6,7 +6,7 @@ computed again. The factors, their shapes and how they begin are those of LyCORI
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -14,28 +14,16 @@ from torch import nn
 
 from modules.adapters.delta_adapter import (
     AdaptedLayer,
-    DeltaAdapter,
-    LayerDelta,
+    DeltaKind,
     applied,
-    attach_deltas,
-    decomposed,
-    layer_at,
     strength_ratio,
 )
 from modules.adapters.layer_dropout import ModuleDropout, attach_module_dropout, dropped_channels
 from modules.adapters.loha import LOHA, Loha, factor_shapes
 from modules.adapters.ranks import at_layer, is_convolution, ranks_of
-from modules.adapters.spec import FileForm
-from modules.families.spec import LoraNaming
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import DORA_SCALE
-from modules.formats.lora_files import to_kohya
-from modules.formats.safetensors_io import Writable
-from modules.system.devices import CPU
 from modules.system.dtypes import dtype_of
-from modules.system.global_rng import seeded_global_rng
-
-_NAME = "loha"
 
 
 class HadamardProduct(torch.autograd.Function):
@@ -138,51 +126,6 @@ class HadamardDelta(nn.Module):
         return (a, b) if core is None else (a.T, torch.einsum("ijkl,jr->irkl", core, b).flatten(1))
 
 
-class LohaKind:
-    """LoHa, as the program handles any adapter (`AdapterKind`)."""
-
-    def attach(
-        self,
-        part: str,
-        module: nn.Module,
-        targets: Sequence[str],
-        settings: Loha,
-        *,
-        seed: int,
-        start: Sequence[AdapterLayer] = (),
-        where: str = "",
-    ) -> DeltaAdapter:
-        """Put a LoHa on the target layers of a part; those of `start` have the factors they have there."""
-        module.requires_grad_(False)
-        found, deltas = {layer.path: layer for layer in start}, dict[str, LayerDelta]()
-        with seeded_global_rng(seed, CPU):
-            for path in targets:
-                deltas[path] = _delta(layer_at(module, path, LOHA.label), part, path, settings, found.get(path))
-        return decomposed(attach_deltas(part, module, _NAME, deltas, start, where), settings, start, where)
-
-    def attach_stored(
-        self, part: str, module: nn.Module, layers: Sequence[AdapterLayer], *, where: str
-    ) -> DeltaAdapter:
-        """Put the LoHa of a file on the layers that the file has, with the factors that it has."""
-        module.requires_grad_(False)
-        deltas: dict[str, LayerDelta] = {}
-        for stored in layers:
-            weight = layer_at(module, stored.path, LOHA.label).weight
-            factors = {name: factor.float().to(weight.device) for name, factor in stored.factors.items()}
-            alpha = float(factors["hada_w1_b"].shape[0]) if stored.alpha is None else stored.alpha
-            deltas[stored.path] = HadamardDelta(weight.shape, factors, alpha=alpha)
-        return attach_deltas(part, module, _NAME, deltas, layers, where)
-
-    def write(
-        self, layers: Iterable[AdapterLayer], form: FileForm, naming: LoraNaming
-    ) -> tuple[Mapping[str, Writable], dict[str, str]]:
-        """Return the tensors of the kohya form, the only one there is."""
-        return to_kohya(layers, naming.kohya_name), {}
-
-
-LOHA_KIND = LohaKind()
-
-
 def _delta(layer: AdaptedLayer, part: str, path: str, settings: Loha, stored: AdapterLayer | None) -> HadamardDelta:
     """Return what LoHa adds to a layer, before it is on it: fresh, or in the shapes that a file has."""
     weight = tuple(layer.weight.shape)
@@ -207,3 +150,13 @@ def _begun(name: str, factor: torch.Tensor) -> torch.Tensor:
     if name == "hada_w2_a":
         return nn.init.zeros_(factor)
     return nn.init.normal_(factor, std=1.0 if name.endswith("_b") else 0.1)
+
+
+def _stored(layer: AdaptedLayer, stored: AdapterLayer) -> HadamardDelta:
+    """Return what the LoHa of a file adds to a layer."""
+    factors = {name: factor.float().to(layer.weight.device) for name, factor in stored.factors.items()}
+    alpha = float(factors["hada_w1_b"].shape[0]) if stored.alpha is None else stored.alpha
+    return HadamardDelta(layer.weight.shape, factors, alpha=alpha)
+
+
+LOHA_KIND = DeltaKind(LOHA.label, "loha", _delta, _stored)

@@ -8,33 +8,25 @@ their weights.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
 
 from modules.adapters.delta_adapter import (
     AdaptedLayer,
-    DeltaAdapter,
-    LayerDelta,
+    DeltaKind,
     applied,
-    attach_deltas,
     attribute_of,
-    layer_at,
 )
 from modules.adapters.kept_layers import kept_bias
 from modules.adapters.layer_dropout import ModuleDropout, attach_module_dropout
 from modules.adapters.oft import OFT, Oft, factor_shapes
 from modules.adapters.rotations import cayley, cayley_series, generators, oft_change, rotated, spread, within
-from modules.adapters.spec import FileForm
-from modules.families.spec import LoraNaming
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import OFT_BLOCKS, OFT_VECTORS, RESCALE
-from modules.formats.lora_files import to_kohya
-from modules.formats.safetensors_io import Writable
 from modules.system.dtypes import dtype_of
 
-_NAME = "oft"
 # Programs differ in how they read alpha as a limit of the norm; this one is never reached (see `RotationDelta.stored`).
 _NO_LIMIT = 1024.0
 
@@ -165,60 +157,27 @@ class RotationDelta(nn.Module):
         return applied(layer, x.to(change.dtype), change)
 
 
-class OftKind:
-    """OFT, as the program handles any adapter (`AdapterKind`)."""
-
-    def attach(
-        self,
-        part: str,
-        module: nn.Module,
-        targets: Sequence[str],
-        settings: Oft,
-        *,
-        seed: int,
-        start: Sequence[AdapterLayer] = (),
-        where: str = "",
-    ) -> DeltaAdapter:
-        """Put an OFT on the target layers of a part; those of `start` have the factors they have there.
-
-        It begins as the identity: nothing is drawn from `seed`.
-        """
-        module.requires_grad_(False)
-        dtype = dtype_of(settings.dtype)
-        deltas: dict[str, LayerDelta] = {}
-        found = {layer.path: layer for layer in start}
-        for path in targets:
-            layer = layer_at(module, path, OFT.label)
-            weight = layer.weight
-            shapes = found[path].shapes if path in found else factor_shapes(settings, tuple(weight.shape))
-            factors = {name: torch.empty(shape, dtype=dtype, device=weight.device) for name, shape in shapes.items()}
-            deltas[path] = RotationDelta(
-                weight.shape,
-                {name: factor.fill_(1.0 if name == RESCALE else 0.0) for name, factor in factors.items()},
-                constraint=settings.constraint,
-                is_scaled=settings.scaled,
-                dropout=settings.dropout,
-                module_dropout=attach_module_dropout(layer, settings.module_dropout),
-            )
-        return attach_deltas(part, module, _NAME, deltas, start, where)
-
-    def attach_stored(
-        self, part: str, module: nn.Module, layers: Sequence[AdapterLayer], *, where: str
-    ) -> DeltaAdapter:
-        """Put the OFT of a file on the layers that the file has, with the factors that it has."""
-        module.requires_grad_(False)
-        deltas: dict[str, LayerDelta] = {}
-        for stored in layers:
-            weight = layer_at(module, stored.path, OFT.label).weight
-            factors = {name: torch.empty(f.shape, device=weight.device) for name, f in stored.factors.items()}
-            deltas[stored.path] = RotationDelta(weight.shape, factors)
-        return attach_deltas(part, module, _NAME, deltas, layers, where)
-
-    def write(
-        self, layers: Iterable[AdapterLayer], form: FileForm, naming: LoraNaming
-    ) -> tuple[Mapping[str, Writable], dict[str, str]]:
-        """Return the tensors of the kohya form, the only one there is."""
-        return to_kohya(layers, naming.kohya_name), {}
+def _delta(layer: AdaptedLayer, part: str, path: str, settings: Oft, stored: AdapterLayer | None) -> RotationDelta:
+    """Return what OFT adds to a layer, before it is on it: the identity, in a file's shapes if there is one."""
+    weight, dtype = layer.weight, dtype_of(settings.dtype)
+    shapes = factor_shapes(settings, tuple(weight.shape)) if stored is None else stored.shapes
+    factors = {name: torch.empty(shape, dtype=dtype, device=weight.device) for name, shape in shapes.items()}
+    return RotationDelta(
+        weight.shape,
+        {name: factor.fill_(1.0 if name == RESCALE else 0.0) for name, factor in factors.items()},
+        constraint=settings.constraint,
+        is_scaled=settings.scaled,
+        dropout=settings.dropout,
+        module_dropout=attach_module_dropout(layer, settings.module_dropout),
+    )
 
 
-OFT_KIND = OftKind()
+def _stored(layer: AdaptedLayer, stored: AdapterLayer) -> RotationDelta:
+    """Return what the OFT of a file adds to a layer."""
+    device = layer.weight.device
+    return RotationDelta(
+        layer.weight.shape, {n: torch.empty(f.shape, device=device) for n, f in stored.factors.items()}
+    )
+
+
+OFT_KIND = DeltaKind(OFT.label, "oft", _delta, _stored)
