@@ -18,6 +18,7 @@ from ui.forms.layout import FormView
 from ui.forms.records import item_groups
 from ui.scanning import Scans
 from ui.theme import PAD
+from ui.thumbnails import ThumbnailCache
 from ui.widgets.card import Card
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Window
@@ -44,7 +45,7 @@ def _named_caption(tile: Tile) -> str:
 class ConceptEditor(Window):
     """Edits the concept at a path of the config. Edits apply at once and can be undone."""
 
-    def __init__(self, context: Context, scans: Scans, path: str) -> None:
+    def __init__(self, context: Context, scans: Scans, thumbnails: ThumbnailCache, path: str) -> None:
         super().__init__(context.root, context.theme, "Concept")
         self.path = path
         self._context = context

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from ui.run.pump import Pump
 from ui.theme import Theme
 from ui.widgets.auto_bar import AutoBar
 from ui.widgets.panel import Panel
-from ui.widgets.photos import Photos
+from ui.widgets.photos import Load, Photos, fitted_into_square
 
 _GAP_PX = 10
 _CAPTION_PX = 34
@@ -56,6 +56,7 @@ class ImageGrid(Panel):
         on: str = "card",
         empty_text: str = "",
         on_open: Callable[[int], object] | None = None,
+        load: Load = fitted_into_square,
     ) -> None:
         super().__init__(master, theme, on)
         self.tiles: Sequence[Tile] = ()
@@ -66,7 +67,8 @@ class ImageGrid(Panel):
         self._empty_text = empty_text
         self._on_open = on_open
         self._top = 0
-        self._photos = Photos(self.canvas, pump, lambda: pump.redraw_soon(self, self.draw), most=_MAX_KEPT)
+        redraw = partial(pump.redraw_soon, self, self.draw)
+        self._photos = Photos(self.canvas, pump, redraw, most=_MAX_KEPT, load=load)
         self._bar = AutoBar(self, theme, self._scroll_by_bar, on=on)
         self.columnconfigure(0, weight=1)
         self.rowconfigure(0, weight=1)
@@ -88,7 +90,7 @@ class ImageGrid(Panel):
 
     def show(self, tiles: Sequence[Tile]) -> None:
         """Show other tiles; images that are already loaded are reused."""
-        self.tiles = tuple(tiles)
+        self.tiles = tiles if isinstance(tiles, tuple) else tuple(tiles)
         self._photos.keep_only({tile.path for tile in self.tiles})
         self.draw()
 
@@ -110,7 +112,9 @@ class ImageGrid(Panel):
         self._tile_px = self._fitting_tile_px()
         self._top = max(0, min(self._top, self._height() - canvas.winfo_height()))
         self._show_bar()
-        for index in self._indices_in_sight():
+        in_sight = self._indices_in_sight()
+        self._photos.load_only({(self.tiles[index].path, self._tile_px) for index in in_sight})
+        for index in in_sight:
             self._draw_tile(index)
 
     def _draw_empty(self) -> None:
