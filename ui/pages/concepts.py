@@ -19,7 +19,7 @@ from ui.concepts.cards import CardFilter, ConceptCard, card_of, summary_of
 from ui.concepts.clones import clone
 from ui.context import Context
 from ui.documents import as_config_path
-from ui.editors.concept import ConceptEditor
+from ui.editors.concept.window import ConceptEditor
 from ui.forms import items
 from ui.pages.catalogue import PageSpec
 from ui.pages.concepts_bars import FilterBar, ScanBar, UndoBar
@@ -112,7 +112,7 @@ class ConceptsPage:
     def edit(self, index: int) -> ConceptEditor:
         """Open the editor of a concept."""
         self._close_editor()
-        self.editor = ConceptEditor(self._context, self.scans, self.thumbnails, f"{PATH}.{index}")
+        self.editor = ConceptEditor(self._context, self.scans, self.thumbnails, f"{PATH}.{index}", self.edit)
         return self.editor
 
     def edit_selected(self) -> None:

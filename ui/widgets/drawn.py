@@ -1,4 +1,4 @@
-"""Small shapes drawn with smooth edges, as Tk photos: rounded plates and switches for canvases, which draw jagged ones."""
+"""Rounded plates and switches with smooth edges, as Tk photos: a canvas itself draws jagged ones."""
 
 from __future__ import annotations
 
@@ -25,25 +25,24 @@ class Shapes:
         """Return a rounded rectangle in the colour of a token, with a frame if `line_px` is not 0."""
         colour = self._theme.colour
         shape = (radius_px, colour(fill), colour(line or fill), line_px)
-        return self._drawn(("plate", width_px, height_px, *shape, colour(on)), partial(_plate, *shape))
+        return self._drawn(width_px, height_px, colour(on), partial(_plate, *shape))
 
     def switch(self, width_px: int, height_px: int, *, is_on: bool, on: str) -> ImageTk.PhotoImage:
         """Return a switch."""
         colour = self._theme.colour
         shape = (colour("accent" if is_on else "track"), colour("knob"), is_on)
-        return self._drawn(("switch", width_px, height_px, *shape, colour(on)), partial(_switch, *shape))
+        return self._drawn(width_px, height_px, colour(on), partial(_switch, *shape))
 
     def forget(self) -> None:
         """Forget all shapes, on the Tk thread and not on the garbage collector's."""
         self._photos.clear()
 
-    def _drawn(self, key: tuple[object, ...], draw: object) -> ImageTk.PhotoImage:
+    def _drawn(self, width_px: int, height_px: int, on: str, draw: partial[None]) -> ImageTk.PhotoImage:
+        key = (width_px, height_px, on, draw.func, draw.args)
         if key not in self._photos:
-            _, width, height, *_others, background = key
-            assert isinstance(width, int) and isinstance(height, int) and callable(draw)
-            fine = Image.new("RGB", (width * _FINER, height * _FINER), str(background))
-            draw(ImageDraw.Draw(fine), width * _FINER - 1, height * _FINER - 1)
-            image = fine.resize((width, height), Image.Resampling.BOX)
+            fine = Image.new("RGB", (width_px * _FINER, height_px * _FINER), on)
+            draw(ImageDraw.Draw(fine), fine.width - 1, fine.height - 1)
+            image = fine.resize((width_px, height_px), Image.Resampling.BOX)
             self._photos[key] = ImageTk.PhotoImage(image, master=self._owner)
         return self._photos[key]
 
