@@ -50,7 +50,7 @@ class PreviewModel:
     def follow(self, config: Config, number: int) -> None:
         """Show the concept at a number of a config: everything is computed again if its settings have changed."""
         based_on = (config.concepts, config.data, config.masks, config.general.seed, config.training, config.model)
-        if len(based_on) == len(self._based_on) and all(a is b for a, b in zip(based_on, self._based_on, strict=True)):
+        if based_on == self._based_on:
             return
         self._based_on = based_on
         scans = self._known_scans(config)

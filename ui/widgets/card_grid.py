@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from ui.run.pump import Pump
 from ui.theme import RADIUS, Theme
 from ui.widgets.auto_bar import AutoBar
+from ui.widgets.canvas_batch import CanvasBatch
 from ui.widgets.drawn import Shapes
 from ui.widgets.grid_places import GridPlaces
 from ui.widgets.panel import Panel
@@ -174,7 +175,9 @@ class CardGrid(Panel):
 
     def switch_of(self, number: int) -> tuple[int, int]:
         """Return the middle of a card's switch on the canvas."""
-        places = self.places()
+        return self._switch_place(number, self.places())
+
+    def _switch_place(self, number: int, places: GridPlaces) -> tuple[int, int]:
         x, y = places.corner(number)
         width, height = map(self.theme.px, _SWITCH_PX)
         inset = self.theme.px(_INSET_PX)
@@ -190,20 +193,22 @@ class CardGrid(Panel):
     def draw(self) -> None:
         """Draw the visible cards."""
         canvas = self.canvas
-        canvas.delete("all")
-        if canvas.winfo_width() <= 1:
+        height, places = canvas.winfo_height(), self.places()
+        if height <= 1:
             return  # not on the screen yet
-        places = self.places()
-        self._top = max(0, min(self._top, places.height - canvas.winfo_height()))
+        self._top = max(0, min(self._top, places.height - height))
         needed = max(1, places.height)
-        self._bar.set(self._top / needed, min(1.0, (self._top + canvas.winfo_height()) / needed))
-        in_sight = self.in_sight
+        self._bar.set(self._top / needed, min(1.0, (self._top + height) / needed))
+        in_sight = places.in_sight(self._top, height)
         size = self._image_key(places)
         self._photos.load_only({(self.cards[n].image, size) for n in in_sight})
+        has_focus = canvas.focus_get() is canvas
+        batch = CanvasBatch(canvas)
         for number in in_sight:
-            self._draw_card(number, places)
+            self._draw_card(batch, number, places, is_current=has_focus and number == self.current)
         if self._press is not None and self._press.is_dragging:
-            self._draw_target(places)
+            self._draw_target(batch, places)
+        batch.draw()
 
     def destroy(self) -> None:
         """Also cancel the images that are still being loaded."""
@@ -218,71 +223,69 @@ class CardGrid(Panel):
         """Return the size of an image as one number, for the key of its photo."""
         return (places.card_width - 2 * self.theme.px(_INSET_PX)) << 16 | places.image_height
 
-    def _draw_card(self, number: int, places: GridPlaces) -> None:
-        card, px, canvas = self.cards[number], self.theme.px, self.canvas
+    def _draw_card(self, batch: CanvasBatch, number: int, places: GridPlaces, *, is_current: bool) -> None:
+        card, px = self.cards[number], self.theme.px
         x, y = places.corner(number)
         y -= self._top
         inset = px(_INSET_PX)
-        is_selected = number in self.selection
-        is_current = number == self.current and canvas.focus_get() is canvas
-        fill = "selection" if is_selected else "field_hover" if number == self._hovered else "card"
+        fill = "selection" if number in self.selection else "field_hover" if number == self._hovered else "card"
         line, line_px = ("accent", px(2)) if is_current else ("", 0)
         plate = self._shapes.plate(
             places.card_width, places.card_height, px(RADIUS), fill=fill, on=self.token, line=line, line_px=line_px
         )
-        canvas.create_image(x, y, image=plate, anchor="nw", tags="card")
-        self._draw_image(card, x + inset, y + inset, places)
+        batch.add("image", x, y, image=plate, anchor="nw", tags="card")
+        self._draw_image(batch, card, x + inset, y + inset, places)
         width, height = map(px, _SWITCH_PX)
-        middle_x, middle_y = self.switch_of(number)
-        canvas.create_image(middle_x, middle_y, image=self._shapes.switch(width, height, is_on=card.is_on, on=fill))
+        switch = self._shapes.switch(width, height, is_on=card.is_on, on=fill)
+        batch.add("image", *self._switch_place(number, places), image=switch)
         left, top = x + inset + px(2), y + inset + places.image_height + px(6)
         room = places.card_width - 2 * inset - px(4)
-        self._write(card.title, left, top, room - width - px(8), "strong", "text" if card.is_on else "faint")
+        self._write(batch, card.title, left, top, room - width - px(8), "strong", "text" if card.is_on else "faint")
         top += px(23)
         for index, text in enumerate(card.lines):
-            self._write(text.text, left, top, room, "small", text.colour if card.is_on else "faint")
+            self._write(batch, text.text, left, top, room, "small", text.colour if card.is_on else "faint")
             top += px(18)
             if index == 0 and card.share is not None:
-                self._draw_share(card, left, top, room)
+                self._draw_share(batch, card, left, top, room)
                 top += px(10)
 
-    def _draw_image(self, card: GridCard, x: int, y: int, places: GridPlaces) -> None:
+    def _draw_image(self, batch: CanvasBatch, card: GridCard, x: int, y: int, places: GridPlaces) -> None:
         width, height = places.card_width - 2 * self.theme.px(_INSET_PX), places.image_height
         key = (card.image, self._image_key(places))
         photo = self._photos.get(key) if card.image else None
         if photo is not None:
-            self.canvas.create_image(x, y, image=photo, anchor="nw")
+            batch.add("image", x, y, image=photo, anchor="nw", tags="photo")
             return
-        self.canvas.create_rectangle(x, y, x + width, y + height, fill=self.theme.colour("field"), width=0)
+        batch.add("rectangle", x, y, x + width, y + height, fill=self.theme.colour("field"), width=0)
         if card.image and key not in self._photos:
             self._photos.load(key)
             return
-        self.canvas.create_text(
-            x + width // 2, y + height // 2, text=card.note, width=width - self.theme.px(16), justify="center",
+        batch.add(
+            "text", x + width // 2, y + height // 2, text=card.note, width=width - self.theme.px(16), justify="center",
             fill=self.theme.colour("faint"), font=self.theme.font("small"),
         )  # fmt: skip
 
-    def _draw_share(self, card: GridCard, left: int, top: int, width: int) -> None:
+    def _draw_share(self, batch: CanvasBatch, card: GridCard, left: int, top: int, width: int) -> None:
         colour, height = self.theme.colour, self.theme.px(_BAR_PX)
         share = card.share or 0.0
         token = "track" if not card.is_on else "good" if share >= 1 else "warning"
-        self.canvas.create_rectangle(left, top, left + width, top + height, fill=colour("track"), width=0)
+        batch.add("rectangle", left, top, left + width, top + height, fill=colour("track"), width=0)
         if share > 0:
             filled = max(height, round(width * share))
-            self.canvas.create_rectangle(left, top, left + filled, top + height, fill=colour(token), width=0)
+            batch.add("rectangle", left, top, left + filled, top + height, fill=colour(token), width=0)
 
-    def _draw_target(self, places: GridPlaces) -> None:
+    def _draw_target(self, batch: CanvasBatch, places: GridPlaces) -> None:
         """Draw where the dragged cards would be dropped."""
         assert self._press is not None
         x, y = places.edge_before(self._press.target)
-        self.canvas.create_line(
-            x, y - self._top, x, y - self._top + places.card_height,
+        batch.add(
+            "line", x, y - self._top, x, y - self._top + places.card_height,
             fill=self.theme.colour("accent"), width=self.theme.px(4), capstyle="round", tags="target",
         )  # fmt: skip
 
-    def _write(self, text: str, x: int, y: int, room: int, role: str, token: str) -> None:
-        self.canvas.create_text(
-            x, y, text=self._fitted(text, role, room), anchor="nw",
+    def _write(self, batch: CanvasBatch, text: str, x: int, y: int, room: int, role: str, token: str) -> None:
+        batch.add(
+            "text", x, y, text=self._fitted(text, role, room), anchor="nw",
             fill=self.theme.colour(token), font=self.theme.font(role), tags="text",
         )  # fmt: skip
 

@@ -14,11 +14,12 @@ from modules.data.captions.operations import ORDER, CaptionRules
 from modules.data.captions.rules import caption_rules
 from modules.data.scan import Scan, SourceImage
 from modules.system.problem import count
+from ui.concepts.tiles import LazyTiles
 from ui.editors.concept.editing import Editing
 from ui.editors.images import ImageViewer
 from ui.theme import PAD
 from ui.widgets.card import Card
-from ui.widgets.image_grid import ImageGrid, Tile
+from ui.widgets.image_grid import ImageGrid
 from ui.widgets.panel import Panel, Text, WrappedText
 
 _MAX_SKIPPED_LINES = 6
@@ -65,22 +66,27 @@ class GeneralTab:
 
     def open_image(self, index: int) -> None:
         """Show an image large."""
-        tiles = [Tile(t.path, partial(_named_caption, t)) for t in self.grid_view.tiles]
-        ImageViewer(self._editing.context, tiles, index)
+        scan = self._editing.scan
+        if isinstance(scan, Scan):
+            ImageViewer(self._editing.context, LazyTiles(scan.images, self._named_caption), index)
+
+    def _named_caption(self, image: SourceImage) -> str:
+        form, concept = self._editing.context.form, self._editing.concept
+        rules = caption_rules(concept.text, seed=concept.seed)
+        return f"{image.path.name}\n{_caption_text(image, rules, run_seed=form.value('general.seed'))}"
 
     def _show(self, scan: Scan) -> None:
         concept, form = self._editing.concept, self._editing.context.form
         run_seed = form.value("general.seed")
         shown = (scan, concept.text, concept.seed, concept.kind, run_seed)
-        if len(shown) == len(self._shown) and all(a is b or a == b for a, b in zip(shown, self._shown, strict=True)):
+        if self._shown and shown[0] is self._shown[0] and shown[1:] == self._shown[1:]:
             return
         self._shown = shown
         rules = caption_rules(concept.text, seed=concept.seed)  # with one variation of each caption
         self.summary.set_text(self._summary(scan, rules))
         if concept.has_images:
             show_caption = partial(_caption_text, rules=rules, run_seed=run_seed)
-            tiles = tuple(Tile(p.path, partial(show_caption, p)) for p in scan.images)
-            self.grid_view.show(tiles)
+            self.grid_view.show(LazyTiles(scan.images, show_caption))
             self._swap(self.prompts, self.grid_view)
         else:
             self._show_prompts(scan.images, rules, run_seed=run_seed)
@@ -119,7 +125,3 @@ def _caption_text(image: SourceImage, rules: CaptionRules, *, run_seed: int) -> 
     """Return the captions of an image as they are trained, in their first variation."""
     texts = cached_texts(image.captions, rules, name=image.path.name, run_seed=run_seed)
     return " | ".join(filter(None, texts)) or "(no caption)"
-
-
-def _named_caption(tile: Tile) -> str:
-    return f"{tile.path.name}\n{tile.caption}"

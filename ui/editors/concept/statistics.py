@@ -43,7 +43,7 @@ class StatisticsTab:
         self.frame = frame
         self.task: Task[Statistics] = Task(editing.context.pump.background)
         self._editing = editing
-        self._based_on: tuple[Any, ...] = ()
+        self._based_on: tuple[Any, ...] = (None,)
         theme, px = editing.context.theme, editing.context.theme.px
         frame.rowconfigure(0, weight=0)
         frame.rowconfigure((1, 2), weight=1, uniform="charts")
@@ -76,7 +76,7 @@ class StatisticsTab:
     def close(self) -> None:
         """Cancel the work."""
         self._editing.context.pump.forget(self)
-        self._editing.context.pump.forget(self.search)
+        self._editing.context.pump.forget((self, "search"))
         self.task.stop()
 
     def _card(self, title: str, row: int, column: int, *, rowspan: int = 1) -> Panel:
@@ -108,16 +108,13 @@ class StatisticsTab:
         pump = self._editing.context.pump
         self.search.trace_add(
             "write",
-            lambda *_: pump.redraw_soon(self.search, self._show_tags, at_most_every_seconds=_SEARCH_SECONDS),
+            lambda *_: pump.redraw_soon((self, "search"), self._show_tags, at_most_every_seconds=_SEARCH_SECONDS),
         )
 
     def _follow(self) -> None:
         concept, config = self._editing.concept, self._editing.context.form.config
         based_on = (self._editing.scan, concept.text, concept.image, concept.kind, config.data, config.model)
-        is_same = len(based_on) == len(self._based_on) and all(
-            a is b for a, b in zip(based_on, self._based_on, strict=True)
-        )
-        if not is_same:
+        if based_on[0] is not self._based_on[0] or based_on[1:] != self._based_on[1:]:
             self._based_on = based_on
             self._start()
 

@@ -85,6 +85,10 @@ class ConceptEditor(Window):
         if title not in self.tabs:
             self._build(title)
         self._frames[title].grid(row=1, column=0, sticky="nsew")
+        if title == "General":  # the other forms show all fields
+            self.advanced_switch.pack(side="left")
+        else:
+            self.advanced_switch.pack_forget()
         for name, tab in self._titles.items():
             tab.mark(is_open=name == title, is_alone=False)
         self._follow()
@@ -150,7 +154,6 @@ class ConceptEditor(Window):
         Button(footer, self.theme, "Close", self.close).pack(side="right")
         for label, by in (("Next concept ›", 1), ("‹ Previous", -1)):
             Button(footer, self.theme, label, partial(self._go, by), style="ghost").pack(side="right", padx=(0, GAP))
-        self.advanced_switch.pack(side="left")
 
     def _go(self, by: int) -> None:
         """Open the editor of another concept, at the same tab."""
