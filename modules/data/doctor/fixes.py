@@ -97,7 +97,11 @@ def _do(step: Step) -> None:
         return
     with atomic_file(step.target) as temporary:
         shutil.copy2(step.source, temporary)
-    write_text(step.source, step.text)
+    try:
+        write_text(step.source, step.text)
+    except OSError:
+        step.target.unlink()
+        raise
 
 
 def _remove_if_empty(folder: Path) -> None:

@@ -206,7 +206,8 @@ class DoctorTab:
 
 def _examine(config: Config, number: int, images: Sequence[SourceImage], report: Report) -> Diagnosis:
     concept = config.concepts[number].model_copy(update={"enabled": True})
-    findings = examine(config.model_copy(update={"concepts": (concept,)}), report).findings
+    found = examine(config.model_copy(update={"concepts": (concept,)}), report).findings
+    findings = tuple(f for f in found if not CHECKS[f.check].compares_concepts)
     names_files = concept.caption_source == "metadata"  # then a file must keep its name
     steps = {
         name: tuple(spec.steps(findings, images))
