@@ -16,7 +16,16 @@ from modules.data.concept import Concept
 from modules.data.statistics import FileCounts, Statistics
 from ui.concepts.cards import CardFilter, CardProblem, card_of, summary_of
 from ui.concepts.clones import clone
-from ui.concepts.figures import bucket_bars, found_tags, rows_of, size_words, tag_words, token_bars, token_words
+from ui.concepts.figures import (
+    bucket_bars,
+    found_tags,
+    rows_of,
+    size_points,
+    size_words,
+    tag_words,
+    token_bars,
+    token_words,
+)
 from ui.concepts.preview import PreviewModel, change_words, place_words
 from ui.concepts.task import Task
 from ui.forms import items
@@ -302,6 +311,7 @@ def test_statistics_in_words_and_bars() -> None:
     found = statistics()
     assert ("Masks", "2, 1 without an image") in rows_of(found)
     assert [(b.label, b.is_marked) for b in bucket_bars(found)] == [("64x64", False), ("96x48", True)]
+    assert [p.words for p in size_points(found)] == ["64x32: 1 image", "64x64: 2 images"]
     bars = token_bars(found)
     assert sum(b.value for b in bars) == 2
     assert [b.is_marked for b in bars if b.value] == [False, True]

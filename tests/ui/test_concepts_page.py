@@ -17,6 +17,7 @@ from tests.ui.driving import change, drop, expected, fill, flip, inside, shown_b
 from ui.actions import Action
 from ui.editors.images import ImageViewer
 from ui.forms import items
+from ui.run.background import Background
 from ui.widgets.controls import Switch
 from ui.widgets.entry import Entry
 
@@ -166,15 +167,16 @@ def test_scanning_is_stopped_and_begun_again(
     window: Window, concepts: Any, folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scans, bar = concepts.scans, concepts.scan_bar
+    held = Background()
+    monkeypatch.setattr(held, "_submit", lambda job: job)  # which then never ends
     with monkeypatch.context() as patch:
-        patch.setattr(window.app.context.pump.background, "_submit", lambda job: job)  # which then never ends
+        patch.setattr(scans, "_background", held)
         concepts.add_folders([folders[0].parent])
         scans._progressed(window.app.form.config.concepts[2], "scanning", 300, 20_000)
-        window.app.context.pump.tick()
-        assert "300 of 20,000 images" in bar.text.cget("text")
+        window.wait_until(lambda: "300 of 20,000 images" in bar.text.cget("text"), "the progress")
         bar.button.invoke()
-        window.app.context.pump.tick()
-        assert "stopped" in bar.text.cget("text")
+        window.wait_until(lambda: "stopped" in bar.text.cget("text"), "the stop")
+        window.wait_until(lambda: concepts.cards[2].figures != "scanning…", "the card")
         assert concepts.cards[2].figures == "not scanned"
     bar.button.invoke()
     scanned(window, concepts)
@@ -238,6 +240,7 @@ def test_the_tabs_of_the_editor(window: Window, concepts: Any, folders: tuple[Pa
     window.settle()
     assert statistics.figures.tree.item("0", "values") == ("3",)
     assert statistics.buckets.find_withtag("bar")
+    assert len(statistics.sizes.find_withtag("point")) == 1
     statistics.search.set("cat")
     window.wait_until(lambda: statistics.tag_text.cget("text").startswith("1 tag"), "tags")
     doctor = editor.show("Doctor")

@@ -9,6 +9,7 @@ from modules.data.statistics import Spread, Statistics
 from modules.system.problem import count
 
 _NUM_BINS = 24
+_MAX_POINTS = 2000
 _MAX_TAGS = 500  # shown at once
 
 
@@ -20,6 +21,16 @@ class Bar:
     value: float
     words: str
     is_marked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A size as a point, with the number of its images, and both in words."""
+
+    x: float
+    y: float
+    number: int
+    words: str
 
 
 def rows_of(found: Statistics) -> tuple[tuple[str, str], ...]:
@@ -39,16 +50,19 @@ def rows_of(found: Statistics) -> tuple[tuple[str, str], ...]:
     if found.pixels is not None:
         rows += _spread_rows("Pixels", found.pixels, lambda n: f"{n / 1e6:.2f} MP")
     if found.characters is not None:
-        rows += _spread_rows("Caption characters", found.characters, lambda n: f"{n:,.0f}")
+        rows += _spread_rows("Characters", found.characters, lambda n: f"{n:,.0f}")
     if found.tokens is not None:
-        rows += _spread_rows("Caption tokens", found.tokens, lambda n: f"{n:,.0f}")
+        rows += _spread_rows("Tokens", found.tokens, lambda n: f"{n:,.0f}")
         rows.append((f"Longer than {found.chunk_tokens} tokens", count(found.num_long, "caption")))
     return tuple(rows)
 
 
-def size_bars(found: Statistics) -> tuple[Bar, ...]:
-    """Return the sizes of the images, the most frequent first."""
-    return tuple(Bar(str(size), number, f"{number:,}") for size, number in found.sizes.items())
+def size_points(found: Statistics) -> tuple[Point, ...]:
+    """Return the sizes of the images as points, the most frequent last, so that they are drawn above the others."""
+    return tuple(
+        Point(size.width_px, size.height_px, number, f"{size}: {count(number, 'image')}")
+        for size, number in reversed(list(found.sizes.items())[:_MAX_POINTS])
+    )
 
 
 def bucket_bars(found: Statistics) -> tuple[Bar, ...]:

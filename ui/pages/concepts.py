@@ -17,28 +17,27 @@ from modules.system.paths import PROGRAM_ROOT, from_root, thumbnails_dir
 from modules.system.problem import count
 from ui.concepts.cards import CardFilter, ConceptCard, card_of, summary_of
 from ui.concepts.clones import clone
+from ui.concepts.grid_cards import grid_card_of
 from ui.context import Context
 from ui.documents import as_config_path
 from ui.editors.concept.window import ConceptEditor
 from ui.forms import items
 from ui.pages.catalogue import PageSpec
 from ui.pages.concepts_bars import FilterBar, ScanBar, UndoBar
+from ui.pages.concepts_menu import concepts_menu
 from ui.pages.page import PageFrame
 from ui.scanning import Scans
 from ui.theme import GAP, PAD
 from ui.thumbnails import ThumbnailCache, collage
-from ui.widgets.card_grid import CardGrid, GridCard, Line
+from ui.widgets.card_grid import CardGrid
 from ui.widgets.controls import Button
 from ui.widgets.dropping import accept_paths
-from ui.widgets.menu import make_menu
 from ui.widgets.panel import Panel, Text
 
 PATH = "concepts"
-EDIT_CAPTIONS = "edit_captions"  # an action that edits the captions of a folder, where the window has it
 _NOTHING_YET = "Add the folders that contain your images.\nYou can choose several at once, or drop them here."
 _NONE_FOUND = "No concept matches the search and the filters."
 _REFRESH_SECONDS = 0.2  # while many folders are scanned
-_SEVERITY_COLOURS = {"error": "error", "warning": "warning", "info": "muted"}
 
 
 class ConceptsPage:
@@ -59,7 +58,7 @@ class ConceptsPage:
         self._add_body()
         accept_paths(context.root, self.frame, self._dropped)
         context.form.watch(PATH, self._follow)
-        self.scans.progressed.subscribe(lambda: context.pump.redraw_soon(self.scan_bar, self._show_progress))
+        self.scans.progressed.subscribe(lambda: context.pump.redraw_soon(self.scan_bar, self.scan_bar.show_progress))
         self._follow()
 
     def shown(self) -> None:
@@ -184,19 +183,19 @@ class ConceptsPage:
 
     def menu(self) -> tk.Menu:
         """Return the menu of the selected cards."""
-        menu = make_menu(self.frame, self._context.theme)
         chosen = self.selected
-        menu.add_command(label="Edit…", command=self.edit_selected)
-        if any(action.name == EDIT_CAPTIONS for action in self._context.actions):
-            menu.add_command(label="Edit captions…", command=partial(self._context.actions.run, EDIT_CAPTIONS))
-        menu.add_command(label="Open folder", command=self._open_folder)
-        menu.add_separator()
-        menu.add_command(label="Clone", command=self.clone_selected)
-        menu.add_command(label="Enable", command=partial(self.toggle_indices, chosen, to=True))
-        menu.add_command(label="Disable", command=partial(self.toggle_indices, chosen, to=False))
-        menu.add_separator()
-        menu.add_command(label="Remove", command=partial(self.remove_indices, chosen))
-        return menu
+        return concepts_menu(
+            self.frame,
+            self._context,
+            {
+                "Edit…": self.edit_selected,
+                "Open folder": self._open_folder,
+                "Clone": self.clone_selected,
+                "Enable": partial(self.toggle_indices, chosen, to=True),
+                "Disable": partial(self.toggle_indices, chosen, to=False),
+                "Remove": partial(self.remove_indices, chosen),
+            },
+        )
 
     # -- building
 
@@ -271,7 +270,7 @@ class ConceptsPage:
         self.cards = [self._card(index, concept) for index, concept in enumerate(self._concepts())]
         wanted: CardFilter = self.filter_bar.filter
         self.shown_cards = [card for card in self.cards if wanted.shows(card)]
-        self.grid.show([_grid_card(card) for card in self.shown_cards])
+        self.grid.show([grid_card_of(card) for card in self.shown_cards])
         self.filter_bar.show_count(len(self.shown_cards), len(self.cards), sum(not c.is_enabled for c in self.cards))
         self._summary.set_text(summary_of(self.cards, [self.scans.facts_of(c) for c in self._concepts()]))
         self._empty.set_text(_NONE_FOUND if self.cards else _NOTHING_YET)
@@ -288,9 +287,6 @@ class ConceptsPage:
             label = self.filter_bar.kinds.get(concept.kind, concept.kind)
             self._built[index] = known = (concept, result, card_of(index, concept, result, facts, kind_label=label))
         return known[2]
-
-    def _show_progress(self) -> None:
-        self.scan_bar.show_progress()
 
     def _scan_again(self) -> None:
         self.scans.forget()
@@ -330,20 +326,3 @@ class _Handler:
     def __init__(self, page: ConceptsPage) -> None:
         self.open_card, self.toggle, self.remove, self.move = page.open_card, page.toggle, page.remove, page.move
         self.pointed_at, self.open_menu, self.selected = page.pointed_at, page.open_menu, page.selected_changed
-
-
-def _grid_card(card: ConceptCard) -> GridCard:
-    problem = card.problems[0] if card.problems else None
-    more = f" and {len(card.problems) - 1} more" if len(card.problems) > 1 else ""
-    lines = [Line(f"{card.kind_label} · {card.figures}")]
-    if problem is not None:
-        lines.append(Line(f"{problem.text}{more}", _SEVERITY_COLOURS[problem.severity]))
-    elif card.captions:
-        lines.append(Line(card.captions, "muted"))
-    return GridCard(
-        card.name, card.is_enabled, tuple(lines), card.share_captioned, card.images or None, note=_note(card)
-    )
-
-
-def _note(card: ConceptCard) -> str:
-    return "prompts without images" if card.kind == "prompts" else card.figures

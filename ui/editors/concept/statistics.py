@@ -15,7 +15,7 @@ from ui.concepts.figures import (
     bucket_bars,
     found_tags,
     rows_of,
-    size_bars,
+    size_points,
     tag_words,
     token_bars,
     token_words,
@@ -28,6 +28,7 @@ from ui.widgets.bars import Bars
 from ui.widgets.card import Card
 from ui.widgets.entry import Entry
 from ui.widgets.panel import Panel, WrappedText
+from ui.widgets.scatter import Scatter
 from ui.widgets.table import Column, Table
 from ui.widgets.task_bar import TaskBar
 from ui.widgets.variables import TextVar
@@ -58,8 +59,10 @@ class StatisticsTab:
         )
         self.figures.tree.configure(show="tree")
         self.figures.pack(fill="both", expand=True, padx=(px(GAP), 0))
-        self.sizes = self._chart("Image sizes", 1, 1)
-        self.buckets = self._chart("Buckets", 1, 2)
+        self.sizes = Scatter(self._card("Image sizes", 1, 1), theme)
+        self.buckets = Bars(self._card("Buckets", 1, 2), theme)
+        for chart in (self.sizes, self.buckets):
+            chart.pack(fill="both", expand=True, padx=(px(GAP), 0))
         tokens = self._card("Caption tokens", 2, 1)
         self.token_text = WrappedText(tokens, theme, role="small", colour="muted", on="card")
         self.token_text.pack(side="bottom", fill="x", padx=(px(GAP), 0))
@@ -88,12 +91,6 @@ class StatisticsTab:
             pady=(0, px(PAD) if row + rowspan == 2 else 0),
         )  # fmt: skip
         return card.body
-
-    def _chart(self, title: str, row: int, column: int) -> Bars:
-        theme = self._editing.context.theme
-        chart = Bars(self._card(title, row, column), theme)
-        chart.pack(fill="both", expand=True, padx=(theme.px(GAP), 0))
-        return chart
 
     def _add_tags(self, body: Panel) -> None:
         theme, px = self._editing.context.theme, self._editing.context.theme.px
@@ -140,7 +137,7 @@ class StatisticsTab:
 
     def _show_found(self, found: Statistics) -> None:
         self.figures.set_rows([(label, (value,), "") for label, value in rows_of(found)])
-        self.sizes.show(size_bars(found))
+        self.sizes.show(size_points(found))
         self.buckets.show(bucket_bars(found))
         self.tokens.show(token_bars(found))
         self.token_text.set_text(token_words(found))
