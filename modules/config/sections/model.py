@@ -198,9 +198,9 @@ class Part(Section):
         Setting(
             "Gradient checkpointing",
             "Saves memory by recomputing activations in the backward pass. Per block saves most of what there is "
-            "to save. Transformer blocks only saves less and is faster. Cheap operations only keeps the results of what "
-            "takes long to compute and saves least; every operation costs some overhead, so it pays only for large "
-            "images on a GPU. The result is the same bit for bit.",
+            "to save. Transformer blocks only saves less and is faster. Cheap operations only keeps the results of "
+            "what takes long to compute and saves least; every operation costs some overhead, so it pays only for "
+            "large images on a GPU. The result is the same bit for bit.",
             choice_labels={
                 "off": "Off",
                 "selective": "Cheap operations only",
