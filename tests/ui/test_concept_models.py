@@ -49,7 +49,7 @@ def card(**changes: Any) -> Any:
     return card_of(0, Concept(path="/sets/cats", **changes), "", FACTS, kind_label="Training")
 
 
-def test_a_card_tells_images_captions_and_problems() -> None:
+def test_a_card_shows_images_captions_and_problems() -> None:
     found = card()
     assert (found.name, found.figures, found.captions) == ("cats", "4 images", "3 of 4 captioned")
     assert found.share_captioned == 0.75
@@ -161,7 +161,7 @@ def sets(tmp_path: Path) -> list[Concept]:
 
 
 class ByHand(Background):
-    """Runs nothing until told."""
+    """Runs each job only when it is called by hand."""
 
     def _submit(self, job: Any) -> Any:
         jobs.append(job)

@@ -67,7 +67,7 @@ class ConceptsPage:
         self._follow()
 
     def hidden(self) -> None:
-        """Do nothing: scans go on, for the cards and the editor."""
+        """Do nothing: scans continue, for the cards and the editor."""
 
     def show_field(self, path: str) -> bool:
         """Select the concept at a path; for a field of it, open its editor at the field."""

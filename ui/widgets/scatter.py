@@ -1,4 +1,4 @@
-"""Points on a canvas, larger where there are more of them; the one under the pointer is told in words."""
+"""Points on a canvas, larger where there are more of them; the one under the pointer is described."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Scatter(tk.Canvas):
         self._places: list[tuple[float, float, PointLike]] = []
         self.bind("<Configure>", lambda _e: self.draw())
         self.bind("<Motion>", self._moved)
-        self.bind("<Leave>", lambda _e: self._tell(""))
+        self.bind("<Leave>", lambda _e: self._describe(""))
         self.apply_theme()
 
     def apply_theme(self) -> None:
@@ -91,7 +91,7 @@ class Scatter(tk.Canvas):
     def _moved(self, event: tk.Event[Any]) -> None:
         near = [(math.hypot(x - event.x, y - event.y), p.words) for x, y, p in self._places]
         distance, words = min(near, default=(math.inf, ""))
-        self._tell(words if distance <= self.theme.px(_REACH_PX) else "")
+        self._describe(words if distance <= self.theme.px(_REACH_PX) else "")
 
-    def _tell(self, words: str) -> None:
+    def _describe(self, words: str) -> None:
         self.itemconfigure("words", text=words)

@@ -181,7 +181,7 @@ LOW_VARIANCE = CheckSpec(
     "low_variance", "Images of nearly one colour", "Images that show next to nothing.", _low_variance
 )
 WRONG_SUFFIX = CheckSpec(
-    "wrong_suffix", "Wrong file suffixes", "Images that are not of the format their name says.", _wrong_suffixes
+    "wrong_suffix", "Wrong file suffixes", "Images whose suffix belongs to another format.", _wrong_suffixes
 )
 LETTERBOX = CheckSpec("letterbox", "Letterbox bars", "Images with bars of one colour at opposite edges.", _letterbox)
 SURPRISING_FORMAT = CheckSpec(
