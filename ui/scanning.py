@@ -23,6 +23,7 @@ Key = tuple[str, bool, CaptionOrigin, str]
 Result = Scan | str  # a scan, or the reason for its failure
 STOPPED = "not scanned"
 SHOWN_IMAGES = 4
+_MAX_KEYS = 10_000
 _REPORTED_AFTER_SECONDS = 0.3  # many small folders
 _ENCODING_FAULTS = ("utf-16", "cp1252", "latin-1")
 
@@ -68,20 +69,21 @@ class Scans:
         self._waiting: dict[Key, tuple[Concept, list[Callable[[], None]]]] = {}
         self._running: tuple[Key, Job] | None = None
         self._busy_since = 0.0
+        self._keys: dict[int, tuple[Concept, Key]] = {}
 
     def of(self, concept: Concept) -> Result | None:
         """Return the scan of a concept, or None while it is unknown."""
-        known = self._known.get(_key(concept))
+        known = self._known.get(self._key(concept))
         return known.result if known else None
 
     def facts_of(self, concept: Concept) -> ScanFacts | None:
         """Return the facts of a concept's scan; None while it is unknown, or failed."""
-        known = self._known.get(_key(concept))
+        known = self._known.get(self._key(concept))
         return known.facts if known else None
 
     def want(self, concept: Concept, done: Callable[[], None]) -> None:
         """Scan a concept's folder unless already done; `done` is called with the result."""
-        key = _key(concept)
+        key = self._key(concept)
         if key in self._known and key not in self._outdated:
             return
         self._waiting.setdefault(key, (concept, []))[1].append(done)
@@ -89,13 +91,13 @@ class Scans:
 
     def prefer(self, concepts: Iterable[Concept]) -> None:
         """Scan these before the others that are waiting."""
-        first = {key: self._waiting[key] for c in concepts if (key := _key(c)) in self._waiting}
+        first = {key: self._waiting[key] for c in concepts if (key := self._key(c)) in self._waiting}
         if first:
             self._waiting = first | {k: w for k, w in self._waiting.items() if k not in first}
 
     def keep_only(self, concepts: Iterable[Concept]) -> None:
         """Cancel the scans of all other concepts, such as those of a path that was being typed."""
-        keys = {_key(c) for c in concepts}
+        keys = {self._key(c) for c in concepts}
         self._waiting = {key: waiting for key, waiting in self._waiting.items() if key in keys}
         if self._running is not None and self._running[0] not in keys:
             self._running[1].cancel()
@@ -126,6 +128,16 @@ class Scans:
     def is_stopped(self) -> bool:
         """Whether a folder was left out because scanning was stopped."""
         return any(known.result == STOPPED for known in self._known.values())
+
+    def _key(self, concept: Concept) -> Key:
+        """Return the key of a concept; concepts do not change, so it is made once for each."""
+        known = self._keys.get(id(concept))
+        if known is None or known[0] is not concept:
+            if len(self._keys) > _MAX_KEYS:
+                self._keys.clear()
+            key = (concept.path.strip(), concept.include_subfolders, concept.caption_origin, concept.kind)
+            self._keys[id(concept)] = known = (concept, key)
+        return known[1]
 
     def _start_next(self) -> None:
         if self._running is not None or not self._waiting:
@@ -165,10 +177,6 @@ class Scans:
         for done in callbacks:
             notify(done)
         self._start_next()
-
-
-def _key(concept: Concept) -> Key:
-    return concept.path.strip(), concept.include_subfolders, concept.caption_origin, concept.kind
 
 
 def _scan(concept: Concept, index: StatIndex, known: _Scanned | None, report: Report) -> _Scanned:

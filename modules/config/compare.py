@@ -20,15 +20,16 @@ def differing_paths(one: Config, other: Config) -> list[str]:
     """
     names = {*one.parts, *other.parts}
     one, other = (c.model_copy(update={"parts": {n: c.part(n) for n in names}}) for c in (one, other))
-    # Sections that are equal are not compared field by field, which takes long with a thousand concepts.
+    # Neither equal sections nor lists are compared field by field: that takes long with a thousand concepts.
     fields, other_fields = dict(one), dict(other)
-    others = {n for n in fields.keys() | other_fields.keys() if fields.get(n) != other_fields.get(n)}
+    differing = {n for n in fields.keys() | other_fields.keys() if fields.get(n) != other_fields.get(n)}
+    lists = {n for n in differing if isinstance(fields.get(n), tuple) and isinstance(other_fields.get(n), tuple)}
     left, right = (
-        {path: leaf for name, value in encode(config, others).items() for path, leaf in _leaves(value, name)}
+        {path: leaf for name, value in encode(config, differing - lists).items() for path, leaf in _leaves(value, name)}
         for config in (one, other)
     )
     both = left.keys() & right.keys()
-    return sorted((left.keys() ^ right.keys()) | {path for path in both if left[path] != right[path]})
+    return sorted(lists | (left.keys() ^ right.keys()) | {path for path in both if left[path] != right[path]})
 
 
 def fixed_on_resume(one: Config, other: Config) -> list[str]:

@@ -14,7 +14,6 @@ from modules.data.concept import Concept
 from tests.builders.shards import draw_shard
 from tests.ui.conftest import Window
 from tests.ui.driving import change, drop, expected, fill, flip, inside, shown_by
-from ui.actions import Action
 from ui.editors.images import ImageViewer
 from ui.forms import items
 from ui.run.background import Background
@@ -94,7 +93,7 @@ def test_cards_show_images_captions_and_problems(window: Window, concepts: Any, 
     assert concepts.filter_bar.count.cget("text") == "1 disabled"
 
 
-def test_cards_by_pointer_and_keys(window: Window, concepts: Any, folders: tuple[Path, Path]) -> None:
+def test_cards_by_pointer_and_keys(window: Window, concepts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     form, grid, canvas = window.app.form, concepts.grid, concepts.grid.canvas
     press(concepts, window, *grid.centre_of(1))
     assert concepts.selected == [1]
@@ -138,9 +137,11 @@ def test_cards_by_pointer_and_keys(window: Window, concepts: Any, folders: tuple
     canvas.event_generate("<Control-a>")
     canvas.event_generate("<space>")
     assert [c.enabled for c in form.config.concepts] == [False, False, False]
-    assert [concepts.menu().entrycget(0, "label"), concepts.menu().entrycget(1, "label")] == ["Edit…", "Open folder"]
-    window.app.context.actions.add(Action("edit_captions", "Edit captions", lambda: None))
-    assert concepts.menu().entrycget(1, "label") == "Edit captions…"
+    monkeypatch.setattr("ui.pages.concepts.has_caption_editor", lambda: True)
+    edited: list[int] = []
+    monkeypatch.setattr("ui.pages.concepts.edit_captions", lambda _context, number, **_: edited.append(number))
+    concepts.menu().invoke("Captions and masks…")
+    assert edited == [0]
     concepts.menu().invoke("Open folder")
     assert window.asked.asked("open_path")
     for _ in range(2):

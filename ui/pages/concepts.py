@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
@@ -15,12 +15,12 @@ from modules.data.concept import Concept
 from modules.settings.field import records_of
 from modules.system.paths import PROGRAM_ROOT, from_root, thumbnails_dir
 from modules.system.problem import count
+from ui.concepts.captions import LABEL, edit_captions, has_caption_editor
 from ui.concepts.cards import CardFilter, ConceptCard, card_of, summary_of
 from ui.concepts.clones import clone
 from ui.concepts.grid_cards import grid_card_of
 from ui.context import Context
 from ui.documents import as_config_path
-from ui.editors.concept.window import ConceptEditor
 from ui.forms import items
 from ui.pages.catalogue import PageSpec
 from ui.pages.concepts_bars import FilterBar, ScanBar, UndoBar
@@ -33,6 +33,9 @@ from ui.widgets.card_grid import CardGrid
 from ui.widgets.controls import Button
 from ui.widgets.dropping import accept_paths
 from ui.widgets.panel import Panel, Text
+
+if TYPE_CHECKING:
+    from ui.editors.concept.window import ConceptEditor
 
 PATH = "concepts"
 _NOTHING_YET = "Add the folders that contain your images.\nYou can choose several at once, or drop them here."
@@ -110,6 +113,8 @@ class ConceptsPage:
 
     def edit(self, index: int) -> ConceptEditor:
         """Open the editor of a concept."""
+        from ui.editors.concept.window import ConceptEditor  # it needs NumPy, which the page is drawn without
+
         self._close_editor()
         self.editor = ConceptEditor(self._context, self.scans, self.thumbnails, f"{PATH}.{index}", self.edit)
         return self.editor
@@ -184,18 +189,17 @@ class ConceptsPage:
     def menu(self) -> tk.Menu:
         """Return the menu of the selected cards."""
         chosen = self.selected
-        return concepts_menu(
-            self.frame,
-            self._context,
-            {
-                "Edit…": self.edit_selected,
-                "Open folder": self._open_folder,
-                "Clone": self.clone_selected,
-                "Enable": partial(self.toggle_indices, chosen, to=True),
-                "Disable": partial(self.toggle_indices, chosen, to=False),
-                "Remove": partial(self.remove_indices, chosen),
-            },
-        )
+        commands: dict[str, Callable[[], object]] = {"Edit…": self.edit_selected}
+        if has_caption_editor() and chosen:
+            commands[LABEL] = partial(edit_captions, self._context, chosen[0], closed=self._scan_again)
+        commands |= {
+            "Open folder": self._open_folder,
+            "Clone": self.clone_selected,
+            "Enable": partial(self.toggle_indices, chosen, to=True),
+            "Disable": partial(self.toggle_indices, chosen, to=False),
+            "Remove": partial(self.remove_indices, chosen),
+        }
+        return concepts_menu(self.frame, self._context.theme, commands)
 
     # -- building
 

@@ -14,11 +14,13 @@ from modules.data.captions.operations import ORDER, CaptionRules
 from modules.data.captions.rules import caption_rules
 from modules.data.scan import Scan, SourceImage
 from modules.system.problem import count
+from ui.concepts.captions import LABEL, edit_captions, has_caption_editor
 from ui.concepts.tiles import LazyTiles
 from ui.editors.concept.editing import Editing
 from ui.editors.images import ImageViewer
 from ui.theme import PAD
 from ui.widgets.card import Card
+from ui.widgets.controls import Button
 from ui.widgets.image_grid import ImageGrid
 from ui.widgets.panel import Panel, Text, WrappedText
 
@@ -40,6 +42,9 @@ class GeneralTab:
         self.summary.pack(fill="x", padx=(pad - 4, 0))
         self.skipped = WrappedText(card.body, context.theme, role="small", colour="warning", on="card")
         self.skipped.pack(side="bottom", fill="x", padx=(pad - 4, 0))
+        if has_caption_editor():
+            button = Button(card.body, context.theme, LABEL, self._edit_captions, on="card")
+            button.pack(side="bottom", anchor="e", pady=(0, pad // 4))
         self.grid_view = ImageGrid(
             card.body, context.theme, context.pump, empty_text="No images.", on_open=self.open_image, load=self._load
         )
@@ -74,6 +79,10 @@ class GeneralTab:
         form, concept = self._editing.context.form, self._editing.concept
         rules = caption_rules(concept.text, seed=concept.seed)
         return f"{image.path.name}\n{_caption_text(image, rules, run_seed=form.value('general.seed'))}"
+
+    def _edit_captions(self) -> None:
+        editing = self._editing
+        edit_captions(editing.context, editing.number, closed=editing.scan_again)
 
     def _show(self, scan: Scan) -> None:
         concept, form = self._editing.concept, self._editing.context.form

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -9,12 +10,7 @@ from modules.data.captions.settings import CAPTION_AUGMENTATION
 from modules.data.concept import Concept
 from modules.data.image_settings import IMAGE_AUGMENTATION
 from ui.context import Context
-from ui.editors.concept.augmentation import AugmentationTab
-from ui.editors.concept.doctor import DoctorTab
 from ui.editors.concept.editing import Editing, EditorTab, add_form
-from ui.editors.concept.general import GeneralTab
-from ui.editors.concept.statistics import StatisticsTab
-from ui.editors.concept.text import TextTab
 from ui.forms.layout import FormView
 from ui.forms.records import Group, item_groups
 from ui.scanning import Scans
@@ -28,12 +24,12 @@ from ui.widgets.variables import FlagVar
 
 _SIZE = (1120, 720)
 _WITH_OWN_TAB = {IMAGE_AUGMENTATION: "Augmentation", CAPTION_AUGMENTATION: "Text"}
-_TABS: Mapping[str, Callable[[Panel, Editing], EditorTab]] = {
-    "General": GeneralTab,
-    "Augmentation": AugmentationTab,
-    "Text": TextTab,
-    "Statistics": StatisticsTab,
-    "Doctor": DoctorTab,
+_TABS: Mapping[str, str] = {  # imported by name, so that the window opens without what other tabs need
+    "General": "ui.editors.concept.general:GeneralTab",
+    "Augmentation": "ui.editors.concept.augmentation:AugmentationTab",
+    "Text": "ui.editors.concept.text:TextTab",
+    "Statistics": "ui.editors.concept.statistics:StatisticsTab",
+    "Doctor": "ui.editors.concept.doctor:DoctorTab",
 }
 
 
@@ -120,7 +116,8 @@ class ConceptEditor(Window):
         groups = self._groups().get(title, ())
         if groups:
             self.forms[title] = add_form(frame, self._context, groups, has_all_levels=title != "General")
-        self.tabs[title] = _TABS[title](frame, self._editing)
+        module, _, name = _TABS[title].partition(":")
+        self.tabs[title] = getattr(importlib.import_module(module), name)(frame, self._editing)
 
     def _groups(self) -> dict[str, tuple[Group, ...]]:
         """Return the groups of fields of each tab that has a form."""
@@ -166,8 +163,10 @@ class ConceptEditor(Window):
         self.advanced.set(self._context.preferences.now.show_advanced)
 
     def _scan_again(self) -> None:
-        self._scans.forget()
-        self._follow()
+        """Look at the folder again, after its files were changed."""
+        if self.winfo_exists():
+            self._scans.forget()
+            self._follow()
 
     def _follow(self) -> None:
         if len(self._context.form.value(self._list_path)) != self._num_items:
