@@ -6,10 +6,10 @@ import tkinter as tk
 from functools import partial
 from typing import Any
 
+from modules.config.schema import Config
 from modules.data.scan import Scan
 from modules.data.statistics import Statistics
 from modules.system.problem import count
-from trainer.preflight.statistics import concept_statistics
 from ui.concepts.figures import (
     aspect_bars,
     bucket_bars,
@@ -151,7 +151,9 @@ class StatisticsTab:
             self.tag_text.set_text(tag_words(found, shown))
 
 
-def _compute(config: Any, number: int, scan: Scan, report: Report) -> Statistics:
+def _compute(config: Config, number: int, scan: Scan, report: Report) -> Statistics:
+    from trainer.preflight.statistics import concept_statistics  # on this thread: it loads the tokenizers
+
     return concept_statistics(config, number, scan=scan, progress=report)
 
 
