@@ -13,7 +13,8 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from modules.memory.tape import FLOAT32_BYTES, LEAST_KEPT_LENGTH, Array, PartPlan, Shape, Storage, Tape
+from modules.memory.checkpoint_modes import LEAST_KEPT_LENGTH
+from modules.memory.tape import FLOAT32_BYTES, Array, PartPlan, Shape, Storage, Tape
 from modules.quantization.spec import QuantizedFormat
 
 
