@@ -119,7 +119,8 @@ class Walk:
         float32.
         """
         shape = (width, x.shape[-1])
-        self.quantized[f"{path}.weight"] = form.stored_bytes(shape)
+        assert self.plan.quantized is not None
+        self.quantized[f"{path}.weight"] = self.plan.quantized.stored_bytes(path, shape)
         taken = self._computed(x)
         num_weights, item = math.prod(shape), taken.item_bytes
         result_shape = (*x.shape[:-1], width)

@@ -11,14 +11,14 @@ from modules.quantization.chosen import ChosenFormat
 from modules.quantization.layers import quantize_layers
 from modules.quantization.linear import QuantizedLinear
 from modules.quantization.packing import NF4_BLOCKS, Stored, unpacked_by_bitsandbytes
-from modules.quantization.registry import FORMATS
+from modules.quantization.registry import COMPUTED
 from modules.settings.layer_filter import EVERYTHING, LayerFilter
 
 # The error of a weight of normal numbers, relative to its norm: int8 rounds to 1/254 of a row's largest value, e4m3 has
 # 3 bits of mantissa, NF4's error is that of Dettmers et al. 2023, table 2.
 ERRORS = {"int8": 0.012, "float8": 0.04, "nfloat4": 0.11, "int8_w8a8": 0.012, "float8_w8a8": 0.04}
-WEIGHT_ONLY = [name for name, form in FORMATS.items() if not form.rounds_inputs]
-W8A8 = [name for name, form in FORMATS.items() if form.rounds_inputs]
+WEIGHT_ONLY = [name for name, form in COMPUTED.items() if not form.rounds_inputs]
+W8A8 = [name for name, form in COMPUTED.items() if form.rounds_inputs]
 
 
 def random_layer(out: int = 48, inner: int = 80, *, bias: bool = True) -> nn.Linear:
@@ -38,36 +38,36 @@ def relative(found: torch.Tensor, exact: torch.Tensor) -> float:
     return float((found - exact).norm() / exact.norm())
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", COMPUTED)
 def test_a_weight_is_stored_in_the_bytes_of_its_record(name: str) -> None:
     for out, inner in ((48, 80), (7, 9), (64, 64)):
-        layer = QuantizedLinear(random_layer(out, inner), FORMATS[name])
-        assert layer.packed.nbytes + layer.scales.nbytes == FORMATS[name].stored_bytes((out, inner))
+        layer = QuantizedLinear(random_layer(out, inner), COMPUTED[name])
+        assert layer.packed.nbytes + layer.scales.nbytes == COMPUTED[name].stored_bytes((out, inner))
         assert layer.weight.shape == (out, inner)
         assert set(layer.state_dict()) == {"packed", "scales", "bias"}
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", COMPUTED)
 def test_the_weight_is_close_to_what_it_was(name: str) -> None:
     layer = random_layer()
-    found = QuantizedLinear(layer, FORMATS[name]).weight
+    found = QuantizedLinear(layer, COMPUTED[name]).weight
     assert 0.2 * ERRORS[name] < relative(found, layer.weight) < ERRORS[name]
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", COMPUTED)
 def test_a_row_of_zeros_and_a_row_of_large_values_survive(name: str) -> None:
     layer = random_layer(2, 128)
     with torch.no_grad():
         layer.weight[0] = 0
         layer.weight[1] *= 1e4
-    found = QuantizedLinear(layer, FORMATS[name]).weight
+    found = QuantizedLinear(layer, COMPUTED[name]).weight
     assert torch.equal(found[0], torch.zeros(128))
     assert relative(found[1], layer.weight[1]) < 0.12
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", COMPUTED)
 def test_the_same_weight_is_packed_to_the_same_bytes(name: str) -> None:
-    one, other = (QuantizedLinear(random_layer(), FORMATS[name]) for _ in range(2))
+    one, other = (QuantizedLinear(random_layer(), COMPUTED[name]) for _ in range(2))
     assert all(torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in zip(
         (one.packed, one.scales), (other.packed, other.scales), strict=True
     ))  # fmt: skip
@@ -76,7 +76,7 @@ def test_the_same_weight_is_packed_to_the_same_bytes(name: str) -> None:
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("name", WEIGHT_ONLY)
 def test_a_layer_computes_with_its_unpacked_weight(name: str, bias: bool) -> None:
-    layer = QuantizedLinear(random_layer(bias=bias), FORMATS[name])
+    layer = QuantizedLinear(random_layer(bias=bias), COMPUTED[name])
     x = random_input(2, 3, 80).requires_grad_()
     exact = random_input(2, 3, 80).requires_grad_()
     found, expected = layer(x), functional.linear(exact, layer.weight, layer.bias)
@@ -90,7 +90,7 @@ def test_a_layer_computes_with_its_unpacked_weight(name: str, bias: bool) -> Non
 
 @pytest.mark.parametrize("name", W8A8)
 def test_rounded_inputs_are_close_and_the_gradient_is_that_of_the_unpacked_weight(name: str) -> None:
-    layer = QuantizedLinear(random_layer(), FORMATS[name])
+    layer = QuantizedLinear(random_layer(), COMPUTED[name])
     x = random_input(2, 3, 80).requires_grad_()
     found, exact = layer(x), functional.linear(x.detach(), layer.weight, layer.bias)
     assert 0 < relative(found, exact) < ERRORS[name]
@@ -103,7 +103,7 @@ def test_rounded_inputs_are_close_and_the_gradient_is_that_of_the_unpacked_weigh
 @pytest.mark.parametrize("name", W8A8)
 def test_computing_in_8_bits_and_with_unpacked_weights_is_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The way of a GPU, whose two products a CPU has, too, against the way of all other devices."""
-    layer, x = QuantizedLinear(random_layer(), FORMATS[name]), random_input(5, 80)
+    layer, x = QuantizedLinear(random_layer(), COMPUTED[name]), random_input(5, 80)
     results = []
     for in_8_bits in (True, False):
         monkeypatch.setattr("modules.quantization.products._computes_in_8_bits", lambda *_, way=in_8_bits: way)
@@ -114,15 +114,15 @@ def test_computing_in_8_bits_and_with_unpacked_weights_is_the_same(name: str, mo
 
 @pytest.mark.parametrize("name", W8A8)
 def test_a_token_does_not_depend_on_its_batch(name: str) -> None:
-    layer, x = QuantizedLinear(random_layer(), FORMATS[name]), random_input(5, 80)
+    layer, x = QuantizedLinear(random_layer(), COMPUTED[name]), random_input(5, 80)
     x[1] *= 1e3
     assert torch.allclose(layer(x)[0], layer(x[:1])[0], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", COMPUTED)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_autocast_decides_the_dtype(name: str, dtype: torch.dtype) -> None:
-    layer = QuantizedLinear(random_layer(), FORMATS[name])
+    layer = QuantizedLinear(random_layer(), COMPUTED[name])
     x = random_input(3, 80).requires_grad_()
     with torch.autocast("cpu", dtype=dtype):
         found = layer(x)
@@ -133,9 +133,9 @@ def test_autocast_decides_the_dtype(name: str, dtype: torch.dtype) -> None:
     assert x.grad.dtype == torch.float32
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", COMPUTED)
 def test_nothing_unpacked_is_kept_for_the_backward_pass(name: str) -> None:
-    layer, kept = QuantizedLinear(random_layer(), FORMATS[name]), []
+    layer, kept = QuantizedLinear(random_layer(), COMPUTED[name]), []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
         layer(random_input(3, 80).requires_grad_())
     own = {t.data_ptr() for t in (*layer.parameters(), *layer.buffers())}
@@ -167,7 +167,7 @@ def test_only_linear_layers_of_the_filter_are_quantized() -> None:
 
     def quantized(layers: LayerFilter) -> list[str]:
         module = part()
-        names = quantize_layers(module, ChosenFormat(FORMATS["int8"], layers))
+        names = quantize_layers(module, ChosenFormat(COMPUTED["int8"], layers))
         assert names == [n for n, layer in module.named_modules() if isinstance(layer, QuantizedLinear)]
         return names
 
