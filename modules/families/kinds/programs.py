@@ -16,7 +16,6 @@ from modules.families.kinds.registry import FILE_KINDS
 from modules.families.published import ALL_PROGRAMS
 from modules.formats.checkpoint_header import CheckpointHeader
 
-
 _NOT_MEASURED = "not measured"
 _OF_GGUF = {
     "A1111": "does not read GGUF",

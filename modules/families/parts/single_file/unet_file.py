@@ -19,6 +19,12 @@ from modules.formats.gguf_header import GgufTensor
 from modules.system.errors import DarkroomError
 
 _DIFFUSERS_PREFIX = "unet."
+_MARKS = (".input_blocks.0.0.", ".mid_block.resnets.0.time_emb_proj.")  # a VAE has no embeddings of timesteps
+
+
+def has_unet(names: Iterable[str]) -> bool:
+    """Return whether a file with tensors of these names contains a UNet in either layout."""
+    return any(part in f".{name}" for name in names for part in _MARKS)
 
 
 def unet_names(names: Iterable[str], config: Mapping[str, Any], *, where: str) -> dict[str, str]:
@@ -38,7 +44,7 @@ def unet_names(names: Iterable[str], config: Mapping[str, Any], *, where: str) -
         missing, extra = missing_names(layout, own), left_over_names(layout, own)
         found = {s.key: own.get(f"{UNET_PREFIX}{s.original}", "") for s in slots}
     if missing or extra:
-        what = f"lacks {len(missing)} of its weights" if missing else f"has {len(extra)} weights that it lacks"
+        what = f"lacks {len(missing)} of its weights" if missing else f"has {len(extra)} other weights"
         raise DarkroomError(
             f"The UNet in {where} does not fit the base model's: it {what}; the first is {(missing or extra)[0]}.",
             advice="Choose a UNet of the base model's family and variant.",
