@@ -35,8 +35,8 @@ class QuantizedFormat:
     bytes of a weight of a shape (out, in), with its scales. `rounds_inputs`: the inputs of a layer are rounded, too,
     and the product is computed in that format where the device can. `working_bytes` is the number of bytes per element
     that unpacking a weight to float32 needs at its peak. `is_stored`: the weights are packed in the file of the model,
-    so `packing` is empty, and their bytes are in the file's header. `devices` are the kinds of devices it runs on, and `backends`
-    describes how, for the documents.
+    so `packing` is empty, and their bytes are in the file's header. `devices` are the kinds of devices it runs on, and
+    `backends` describes how, for the documents.
     """
 
     name: str

@@ -126,9 +126,10 @@ def test_damaged_headers_are_refused_at_once(tmp_path: Path) -> None:
 # -- the UNet of a model
 
 
-def with_unet(folder: Path, model: Path, file: Path, dtype: str = "gguf", **changes: Any) -> Any:
+def with_unet(folder: Path, model: Path, file: Path | None, dtype: str = "gguf", **changes: Any) -> Any:
     config = small_config(folder, model=model, images=folder)
-    return laid_over(config, {"model": {"unet_file": str(file)}, "parts": {"unet": {"dtype": dtype}}, **changes})
+    unet_file = "" if file is None else str(file)
+    return laid_over(config, {"model": {"unet_file": unet_file}, "parts": {"unet": {"dtype": dtype}}, **changes})
 
 
 def loaded(config: Any) -> ModelFamily:
@@ -172,13 +173,8 @@ def test_a_unet_is_read_packed_and_unpacked(
 def test_layers_outside_of_the_filter_are_unpacked(tiny_sd: Path, tmp_path: Path) -> None:
     file = tmp_path / "unet.gguf"
     write_unet(file, tiny_sd)
-    config = with_unet(
-        tmp_path,
-        tiny_sd,
-        file,
-        quantization={"layers": "custom", "custom_layers": "ff"},
-        training={"precision": "bfloat16"},
-    )
+    layers = {"layers": "custom", "custom_layers": "ff"}
+    config = with_unet(tmp_path, tiny_sd, file, quantization=layers, training={"precision": "bfloat16"})
     family = loaded(config)
     assert quantized_names(family)
     assert all(".ff." in name for name in quantized_names(family))
@@ -200,7 +196,7 @@ def test_a_whole_model_in_a_gguf_file_is_a_base_model(tmp_path: Path) -> None:
     metadata = dict(read_header(tmp_path / "model.safetensors").metadata)
     tensors = load_file(tmp_path / "model.safetensors")
     write_gguf(tmp_path / "model.gguf", tensors, metadata=metadata)
-    config = with_unet(tmp_path, tmp_path / "model.gguf", Path(), "gguf", model={"unet_file": ""})
+    config = with_unet(tmp_path, tmp_path / "model.gguf", None)
     assert errors(config) == {}
     found = loaded(config)
     assert quantized_names(found)
@@ -265,11 +261,8 @@ def test_files_that_do_not_fit_are_refused(tiny_sd: Path, tiny_sdxl: Path, tmp_p
     fits = with_unet(tmp_path, tiny_sd, file)
     assert errors(fits) == {}
     assert "no GGUF file is set" in errors(laid_over(fits, {"model": {"unet_file": ""}}))["parts.unet.dtype"]
-    [note] = [
-        p
-        for p in check(laid_over(fits, {"parts": {"unet": {"dtype": "bfloat16"}}})).problems
-        if "unpacked" in p.message
-    ]
+    unpacked = check(laid_over(fits, {"parts": {"unet": {"dtype": "bfloat16"}}}))
+    [note] = [p for p in unpacked.problems if "unpacked" in p.message]
     assert (note.path, note.severity) == ("parts.unet.dtype", "info")
     other = tmp_path / "other.gguf"
     write_unet(other, tiny_sdxl)

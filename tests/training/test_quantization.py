@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
+from modules.data.cache.store import CacheStore
 from modules.quantization.chosen import ChosenFormat
 from modules.quantization.layers import quantize_layers
 from modules.quantization.linear import QuantizedLinear
+from modules.quantization.low_rank import low_rank_product
+from modules.quantization.packed_weight import packed_weight
 from modules.quantization.packing import NF4_BLOCKS, Stored, unpacked_by_bitsandbytes
 from modules.quantization.registry import COMPUTED
+from modules.quantization.spec import Residual
 from modules.settings.layer_filter import EVERYTHING, LayerFilter
 
 # The error of a weight of normal numbers, relative to its norm: int8 rounds to 1/254 of a row's largest value, e4m3 has
@@ -174,3 +180,96 @@ def test_only_linear_layers_of_the_filter_are_quantized() -> None:
     assert quantized(EVERYTHING) == ["mid_block.to_q", "mid_block.ff", "up_blocks.to_q", "up_blocks.ff"]
     assert quantized(LayerFilter(("to_q",))) == ["mid_block.to_q", "up_blocks.to_q"]
     assert quantized(LayerFilter((r"^up.*ff$",), is_regex=True)) == ["up_blocks.ff"]
+
+
+# -- the low-rank product beside a weight
+
+RANK4 = Residual(4, "float32")
+
+
+def outlying_layer(out: int = 48, inner: int = 80) -> nn.Linear:
+    """A layer with a few large singular values, as trained ones have."""
+    layer = random_layer(out, inner)
+    generator = torch.Generator().manual_seed(3)
+    thin = torch.randn(out, 3, generator=generator) @ torch.randn(3, inner, generator=generator)
+    layer.weight.data += 3 * thin
+    return layer
+
+
+def with_residual(layer: nn.Linear, name: str, residual: Residual, cache: CacheStore | None = None) -> QuantizedLinear:
+    return QuantizedLinear(layer, COMPUTED[name], packed_weight(layer.weight.detach(), COMPUTED[name], residual, cache))
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_a_residual_makes_the_weight_and_the_output_more_exact(name: str) -> None:
+    layer, x = outlying_layer(), random_input(5, 80)
+    plain, found = QuantizedLinear(layer, COMPUTED[name]), with_residual(layer, name, RANK4)
+    assert relative(found.weight, layer.weight) < 0.5 * relative(plain.weight, layer.weight)
+    assert relative(found(x), layer(x)) < (0.9 if name in W8A8 else 0.5) * relative(plain(x), layer(x))
+    num_bytes = sum(p.nbytes for n, p in found.named_parameters() if n != "bias")
+    assert num_bytes == ChosenFormat(COMPUTED[name], EVERYTHING, RANK4).stored_bytes("x", (48, 80))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_layer_with_a_residual_computes_with_its_whole_weight(dtype: str) -> None:
+    layer = with_residual(outlying_layer(), "nfloat4", Residual(4, dtype))
+    x = random_input(2, 3, 80).requires_grad_()
+    kept: list[torch.Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        found = layer(x)
+    assert relative(found, functional.linear(x, layer.weight, layer.bias)) < 1e-5
+    gradient = random_input(*found.shape)
+    found.backward(gradient)
+    assert x.grad is not None
+    assert relative(x.grad, gradient @ layer.weight) < 1e-5
+    assert {t.data_ptr() for t in kept} <= {t.data_ptr() for t in (*layer.parameters(), *layer.buffers())}
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert relative(layer(x), found) < 0.02
+
+
+def test_the_product_of_a_large_weight_is_nearly_that_of_its_singular_values() -> None:
+    weight = outlying_layer(300, 280).weight.detach()
+    down, up = low_rank_product(weight, Residual(8, "float32"))
+    rest = torch.linalg.svdvals(weight)[8:].norm()
+    assert float((weight - up @ down).norm() / rest) < 1.01
+    again = low_rank_product(weight, Residual(8, "float32"))
+    assert torch.equal(down, again[0])
+    assert torch.equal(up, again[1])
+
+
+def test_a_rank_above_that_of_the_weight_is_that_of_the_weight() -> None:
+    residual = Residual(64, "float16")
+    layer = with_residual(random_layer(7, 9), "int8", residual)
+    assert layer.down is not None
+    assert layer.down.shape == (7, 9)
+    assert residual.stored_bytes((7, 9)) == 7 * 16 * 2
+
+
+def test_weights_with_a_residual_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, layer, computed = CacheStore(tmp_path), outlying_layer(), []
+    monkeypatch.setattr(
+        "modules.quantization.packed_weight.low_rank_product",
+        lambda *given: computed.append(given) or low_rank_product(*given),
+    )
+    first = with_residual(layer, "float8", RANK4, cache)
+    second = with_residual(layer, "float8_w8a8", RANK4, cache)  # has the same weights
+    assert len(computed) == 1
+    assert torch.equal(first.weight, second.weight)
+    for name, residual in (("int8", RANK4), ("float8", Residual(5, "float32")), ("float8", Residual(4, "float16"))):
+        with_residual(layer, name, residual, cache)
+    layer.weight.data[0, 0] += 1
+    with_residual(layer, "float8", RANK4, cache)
+    assert len(computed) == 5
+    assert len(list(cache.entries())) == 5
+
+
+def test_a_damaged_entry_is_computed_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cache, layer = CacheStore(tmp_path), outlying_layer()
+    expected = with_residual(layer, "nfloat4", RANK4, cache).weight
+    [entry] = cache.entries()
+    content = bytearray(entry.path.read_bytes())
+    content[-1] ^= 1
+    entry.path.write_bytes(content)
+    assert torch.equal(with_residual(layer, "nfloat4", RANK4, cache).weight, expected)
+    assert "computed again" in caplog.text
+    cache.read(entry.key)

@@ -50,8 +50,8 @@ class Quantization(Section):
         Literal["none", "float32", "bfloat16", "float16"],
         Setting(
             "SVD residual",
-            "Keeps the largest singular values of each quantized weight in a low-rank product beside it, in this dtype, "
-            "and quantizes only the rest (SVDQuant, Li et al. 2024): more precise for a little memory.",
+            "Keeps the largest singular values of each quantized weight in a low-rank product beside it, in this "
+            "dtype, and quantizes only the rest (SVDQuant, Li et al. 2024): more precise for a little memory.",
             group="Quantization",
             level="advanced",
             choice_labels={"none": "Off", "float32": "float32", "bfloat16": "bfloat16", "float16": "float16"},
