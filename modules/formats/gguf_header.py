@@ -163,10 +163,10 @@ class _Reader:
             elif not isinstance(value, tuple):
                 metadata[key] = str(value)
         entries = [self._entry() for _ in range(num_tensors)]
-        if len({name for name, *_ in entries}) < len(entries):
-            raise self._damaged("it has two tensors of the same name")
         start = self._aligned(metadata.get("general.alignment", "32"))
-        found = {name: self._tensor(start, *rest, shapes.get(name)) for name, *rest in entries}
+        found = {name: self._tensor(start + o, s, kind, shapes.get(name)) for name, s, kind, o in entries}
+        if len(found) < len(entries):
+            raise self._damaged("it has two tensors of the same name")
         return GgufHeader(found, metadata)
 
     def _entry(self) -> tuple[str, tuple[int, ...], BlockType, int]:
@@ -183,12 +183,11 @@ class _Reader:
         return name, shape, _TYPES[number], offset
 
     def _tensor(
-        self, start: int, stored: tuple[int, ...], kind: BlockType, offset: int, own: tuple[int, ...] | None
+        self, begins: int, stored: tuple[int, ...], kind: BlockType, own: tuple[int, ...] | None
     ) -> GgufTensor:
         num_weights = math.prod(stored)
         if num_weights % kind.block or (own is not None and math.prod(own) != num_weights):
             raise self._damaged("the shape of a tensor does not fit its data")
-        begins = start + offset
         ends = begins + num_weights // kind.block * kind.num_bytes
         if ends > self._size:
             raise UnreadableFileError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 from modules.data.cache.store import CacheStore, EntryStore
 from modules.families.parts.single_file.unet_file import packed_layers
@@ -45,7 +46,8 @@ def quantize_parts(
 
 
 def _from_file(part: Part, chosen: ChosenFormat, path: Path) -> list[str]:
-    packed = packed_layers(path, dict(part.module.config))
+    config: Any = part.module.config
+    packed = packed_layers(path, dict(config))
     if not packed:
         raise DarkroomError(
             f"{part.spec.label} is set to {chosen.format.label}, but {path.name} has no quantized weights.",

@@ -46,7 +46,8 @@ def load(
     `prompt_weights`). `prediction` and `zero_terminal_snr` override the model's scheduler config (see
     `scheduler_with`). `vae_file` names a VAE that replaces the model's own, and `unet_file` a UNet
     (see `read_model`); `hub` has the token for a download, and `on_bytes(done, total)` reports its progress. The parts
-    in `without_weights` are on the meta device. Raises DarkroomError where a file is missing or the model is not Stable Diffusion 1.x or 2.x.
+    in `without_weights` are on the meta device. Raises DarkroomError where a file is missing or the model is not Stable
+    Diffusion 1.x or 2.x.
     """
     files = read_model(
         base_model,
