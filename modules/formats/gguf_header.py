@@ -182,9 +182,7 @@ class _Reader:
             )
         return name, shape, _TYPES[number], offset
 
-    def _tensor(
-        self, begins: int, stored: tuple[int, ...], kind: BlockType, own: tuple[int, ...] | None
-    ) -> GgufTensor:
+    def _tensor(self, begins: int, stored: tuple[int, ...], kind: BlockType, own: tuple[int, ...] | None) -> GgufTensor:
         num_weights = math.prod(stored)
         if num_weights % kind.block or (own is not None and math.prod(own) != num_weights):
             raise self._damaged("the shape of a tensor does not fit its data")

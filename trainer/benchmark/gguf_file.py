@@ -1,4 +1,4 @@
-"""Writing a UNet as a GGUF file, in the way of ComfyUI-GGUF, to measure and test reading one."""
+"""Writing a UNet as a GGUF file, as ComfyUI-GGUF and stable-diffusion.cpp do, to measure and test reading one."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ import torch
 
 
 def write_gguf(
-    path: Path, tensors: Mapping[str, torch.Tensor], *, kind: str = "Q8_0", metadata: Mapping[str, str] | None = None
+    path: Path,
+    tensors: Mapping[str, torch.Tensor],
+    *,
+    kind: str = "Q8_0",
+    flattens: bool = True,
+    metadata: Mapping[str, str] | None = None,
 ) -> None:
     """Write tensors to a GGUF file: those of two and more axes in blocks of a type, the others in float32.
 
-    `kind` is a type that the package gguf packs: Q8_0, Q5_1, Q5_0, Q4_1, Q4_0, F16 or BF16. A weight whose rows are no
-    whole number of blocks is flattened, and its shape is kept in the metadata; the rest of a block makes it float32.
+    `kind` is a type that the package gguf packs: Q8_0, Q5_1, Q5_0, Q4_1, Q4_0, F16 or BF16. With `flattens`, weights
+    whose rows are no whole number of blocks, such as those of convolutions, are flattened, and their shapes kept in the
+    metadata; without it, or where blocks remain incomplete, they are float32 (as in stable-diffusion.cpp).
     """
     import gguf
 
@@ -25,10 +31,11 @@ def write_gguf(
         writer.add_string(key, text)
     for name, tensor in tensors.items():
         values = tensor.detach().float().contiguous().numpy()
-        if values.ndim < 2 or values.size % block:
+        is_whole = values.ndim > 1 and values.shape[-1] % block == 0
+        if not is_whole and (values.ndim < 2 or values.size % block or not flattens):
             writer.add_tensor(name, values)
             continue
-        if values.shape[-1] % block:
+        if not is_whole:
             writer.add_array(f"comfy.gguf.orig_shape.{name}", [int(n) for n in values.shape])
             values = values.reshape(-1, block)
         writer.add_tensor(name, gguf.quants.quantize(values, packed), raw_dtype=packed)
