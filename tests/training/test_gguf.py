@@ -13,6 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from modules.config.quantized_parts import quantized_parts
+from modules.config.schema import Config
+from modules.data.buckets import Size
 from modules.estimate.architecture import architecture_of
 from modules.estimate.passes import Passes
 from modules.families.kinds.identify import identify
@@ -28,16 +30,18 @@ from modules.quantization.linear import QuantizedLinear
 from modules.quantization.registry import FORMATS
 from modules.system.errors import DarkroomError
 from tests.builders.configs import laid_over, small_config
-from tests.builders.gguf_files import write_unet
+from tests.builders.gguf_files import write_hollow_unet, write_unet
 from tests.builders.images import draw_folder
 from tests.builders.pipelines import load_tiny
 from tests.builders.runs import run
 from tests.builders.single_files import write_tiny
 from trainer.benchmark.gguf_file import write_gguf
 from trainer.preflight import check
-from trainer.preflight.unet_file import with_stored_bytes
+from trainer.preflight.budget import memory_estimate
+from trainer.preflight.unet_file import problems_of_unet_file, with_stored_bytes
 from trainer.run.model import load_family
 
+BF16 = {"precision": "bfloat16"}
 PLAIN = {"parts": {"unet": {"dtype": "float32"}}}
 STORED = [name for name, form in FORMATS.items() if form.is_stored]
 KINDS = sorted(kind.name for kind in _TYPES.values() if kind.is_packed and kind.name in READABLE)
@@ -249,6 +253,30 @@ def test_a_gguf_unet_is_recognised(tiny_sdxl: Path, tmp_path: Path) -> None:
     kind, loads = who_loads_file(tmp_path / "unet.gguf")
     assert (kind.kind, kind.facts["container"], kind.facts["dtype"]) == ("part", "gguf", "GGUF Q4_0")
     assert {x.program: x.complete for x in loads}["A1111"] is False
+
+
+@pytest.mark.parametrize(("model", "label"), [("sd1", "Stable Diffusion 1.x"), ("sdxl", "Stable Diffusion XL")])
+def test_a_published_unet_is_recognised_and_estimated(model: str, label: str, tmp_path: Path) -> None:
+    file = tmp_path / "unet-Q4_K.gguf"
+    write_hollow_unet(file, model)
+    found = identify(file)
+    assert (found.kind, found.model) == ("part", model)
+    assert found.sentence == f"A {label} UNet alone with epsilon prediction, GGUF Q4_K."
+    base = {"family": found.family, "base_model": "stabilityai/stable-diffusion-xl-base-1.0", "unet_file": str(file)}
+    base |= {"base_model": "stable-diffusion-v1-5/stable-diffusion-v1-5"} if model == "sd1" else {}
+    config = Config.model_validate({"model": base, "parts": {"unet": {"dtype": "gguf"}}, "training": BF16})
+    assert list(problems_of_unet_file(config)) == []
+    weights = []
+    for own in (config, laid_over(config, {"parts": {"unet": {"dtype": "bfloat16"}}})):
+        estimated = memory_estimate(own, {Size(512, 512): 4})
+        assert estimated is not None
+        weights.append(estimated.phases[-1].bytes_of("weights"))
+    # Linear layers have 9 instead of 32 bits for two weights; convolutions stay in 16 bits.
+    assert 0.35 < weights[0] / weights[1] < 0.85
+    write_hollow_unet(file, model, in_channels=9)
+    [problem] = problems_of_unet_file(config)
+    assert "9" in problem.message
+    assert "conv_in" in problem.message
 
 
 def errors(config: Any) -> dict[str, str]:
