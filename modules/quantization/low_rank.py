@@ -33,11 +33,8 @@ def _principal(matrix: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Ten
     if min(matrix.shape) <= max(_EXACT_UP_TO, rank + _OVERSAMPLING):
         left, sizes, right = torch.linalg.svd(matrix, full_matrices=False)
         return left[:, :rank], sizes[:rank], right[:rank]
-    generator = torch.Generator(matrix.device).manual_seed(_SEED)
-    draws = torch.randn(
-        matrix.shape[1], rank + _OVERSAMPLING, generator=generator, device=matrix.device, dtype=matrix.dtype
-    )
-    basis = torch.linalg.qr(matrix @ draws)[0]
+    draws = torch.randn(matrix.shape[1], rank + _OVERSAMPLING, generator=torch.Generator().manual_seed(_SEED))
+    basis = torch.linalg.qr(matrix @ draws.to(matrix.device))[0]
     for _ in range(_ITERATIONS):
         basis = torch.linalg.qr(matrix @ torch.linalg.qr(matrix.T @ basis)[0])[0]
     left, sizes, right = torch.linalg.svd(basis.T @ matrix, full_matrices=False)
