@@ -38,6 +38,7 @@ from trainer.preflight.sample_images import problems_of_sample_images
 from trainer.preflight.speed import problems_of_speed
 from trainer.preflight.start_from import problems_of_start
 from trainer.preflight.step_passes import describe_choices, describe_passes
+from trainer.preflight.unet_file import problems_of_unet_file
 from trainer.preflight.validation import problems_of_validation
 from trainer.preflight.words import problems_of_words
 from trainer.run_folder.backup import find_backup
@@ -73,6 +74,7 @@ def check(
     problems += problems_of_captions_files(config)
     model = found_model(config)
     problems += problems_of_model(config, model)
+    problems += problems_of_unet_file(config)
     problems += problems_of_sample_images(config)
     is_new = resume_from is None and run_dir is None
     run_dir = run_dir if resume_from is None else _run_dir(resume_from)
