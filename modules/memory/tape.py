@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from modules.memory.checkpoint_modes import CheckpointMode
 from modules.quantization.chosen import ChosenFormat
 from modules.quantization.spec import QuantizedFormat
+from modules.settings.checkpoint_modes import CheckpointMode
 from modules.settings.layer_filter import EVERYTHING, LayerFilter
 
 Trains = Literal["nothing", "full", "adapter"]

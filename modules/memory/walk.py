@@ -13,9 +13,9 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from modules.memory.checkpoint_modes import LEAST_KEPT_LENGTH
 from modules.memory.tape import FLOAT32_BYTES, Array, PartPlan, Shape, Storage, Tape
 from modules.quantization.spec import QuantizedFormat
+from modules.settings.checkpoint_modes import LEAST_KEPT_LENGTH
 
 
 class Walk:

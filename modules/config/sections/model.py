@@ -8,8 +8,8 @@ from annotated_types import Ge, Le
 
 from modules.families.registry import families_with, family_labels
 from modules.families.spec import VARIANT_LABELS
-from modules.memory.checkpoint_modes import CheckpointMode
 from modules.quantization.registry import FORMATS
+from modules.settings.checkpoint_modes import CheckpointMode
 from modules.settings.every import Every
 from modules.settings.field import Section, Setting, When, one_of
 
