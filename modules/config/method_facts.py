@@ -31,6 +31,11 @@ def trains_on_pixels(config: Config) -> bool:
     return method_of(config).trains_on == "pixels"
 
 
+def uses_perceptual_distance(config: Config) -> bool:
+    """Return whether the loss contains the perceptual distance of a VAE's reconstructions."""
+    return trains_on_pixels(config) and config.training.vae.perceptual_strength > 0
+
+
 def data_in_use(config: Config) -> Data:
     """Return the data settings with the caches that the run uses: none for a method that trains on pixels."""
     if not trains_on_pixels(config):

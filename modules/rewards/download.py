@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from modules.formats.published_files import Downloads, local_file
+from modules.formats.hub_files import Downloads, local_file
 from modules.rewards.files import wanted_files
 from modules.rewards.protocol import RewardContext
 from modules.rewards.settings import Scorer
