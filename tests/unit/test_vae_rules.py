@@ -44,7 +44,6 @@ def test_a_plain_config_has_no_errors() -> None:
         ({"parts": {"vae": {"train": False}}}, "parts.vae.train"),
         ({"parts": {"vae": {"learning_rate": 0.0}}}, "parts.vae.learning_rate"),
         ({"masks": {"enabled": True, "prior_preservation_weight": 0.5}}, "masks.prior_preservation_weight"),
-        ({"model": {"variant": "inpainting"}}, "model.variant"),
         ({"concepts": [{"path": "x"}, {"path": "y", "kind": "prior_prediction"}]}, "concepts.1.kind"),
         ({"concepts": [{"path": "x"}, {"path": "y", "kind": "prompts"}]}, "concepts.1.kind"),
         ({"output": {"dtype": "float8"}}, "output.dtype"),
