@@ -9,6 +9,7 @@ from annotated_types import Ge, Le
 from modules.families.registry import families_with, family_labels
 from modules.families.spec import VARIANT_LABELS
 from modules.quantization.registry import FORMATS
+from modules.settings.conditions import USES_DENOISER
 from modules.settings.every import Every
 from modules.settings.field import Section, Setting, When, one_of
 
@@ -58,6 +59,7 @@ class Model(Section):
             group="Base model",
             level="advanced",
             choice_labels={"auto": "Automatic", "epsilon": "epsilon", "v_prediction": "v-prediction"},
+            applies_when=USES_DENOISER,
         ),
     ] = "auto"
     zero_terminal_snr: Annotated[
@@ -69,6 +71,7 @@ class Model(Section):
             group="Base model",
             level="advanced",
             choice_labels={"auto": "Automatic", "on": "On", "off": "Off"},
+            applies_when=USES_DENOISER,
         ),
     ] = "auto"
     vae_file: Annotated[
@@ -94,6 +97,7 @@ class Model(Section):
             group="Base model",
             unit="layers",
             level="advanced",
+            applies_when=USES_DENOISER,
         ),
     ] = 0
     clip_skip_2: Annotated[
@@ -118,6 +122,7 @@ class Model(Section):
             "brackets are ordinary characters.",
             group="Base model",
             level="advanced",
+            applies_when=USES_DENOISER,
         ),
     ] = False
     compile: Annotated[
