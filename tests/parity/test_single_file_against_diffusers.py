@@ -64,8 +64,14 @@ def config_folder(folder: Path, model: str, kind: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("variant", ["", "inpainting"])
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    ("model", "variant"),
+    [
+        *((model, "") for model in MODELS),
+        ("sd1", "inpainting"),
+        *(pytest.param(model, "inpainting", marks=pytest.mark.full) for model in ("sd2", "sdxl")),
+    ],
+)
 def test_diffusers_loads_our_file_to_the_same_weights(model: str, variant: str, tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     parts = write_tiny(path, model, variant=variant)

@@ -36,15 +36,15 @@ SDXL = {"base_model_name": "tiny_sdxl", "model_type": XL}
 
 # The changes of a config, and the kind and the variant of its result.
 CASES: dict[str, tuple[list[dict[str, Any]], str, str]] = {
-    "VAE": ([VAE, {"latent_caching": True, "dropout_probability": 0.1}], "vae", ""),
     "VAE of an inpainting model": ([VAE, SD_INPAINTING], "vae", ""),
     "embeddings with a LoRA": ([SDXL, {"additional_embeddings": [WORD, OTHER]}], "lora", ""),
-    "inpainting LoRA": ([XL_INPAINTING, {"masked_training": True, "unmasked_probability": 0.1}], "lora", ""),
     "depth LoRA": ([DEPTH], "lora", ""),
 }
 MORE: dict[str, tuple[list[dict[str, Any]], str, str]] = {
     "embedding": ([EMBEDDING], "embedding", ""),
     "inpainting fine-tune": ([SD_INPAINTING, FULL], "checkpoint", "inpainting"),
+    "VAE": ([VAE, {"latent_caching": True, "dropout_probability": 0.1}], "vae", ""),
+    "inpainting LoRA": ([XL_INPAINTING, {"masked_training": True, "unmasked_probability": 0.1}], "lora", ""),
     "VAE of SDXL with masks": ([VAE, SDXL, {"masked_training": True}], "vae", ""),
     "VAE as a folder": ([VAE, {"output_model_format": "DIFFUSERS"}], "vae", ""),
     "VAE of a depth model": ([VAE, DEPTH], "vae", ""),
