@@ -29,6 +29,7 @@ from trainer.preflight.length import problems_of_length
 from trainer.preflight.missing_captions import problems_of_captions_files, problems_of_missing_captions
 from trainer.preflight.model import found_model, problems_of_model
 from trainer.preflight.packages import problems_of_packages
+from trainer.preflight.perceptual import problems_of_perceptual
 from trainer.preflight.places import problems_of_places
 from trainer.preflight.prediction import problems_of_prediction
 from trainer.preflight.report import Preview, Report
@@ -86,6 +87,7 @@ def check(
     # The rules of the settings have already reported an invalid function name.
     of_reward_models = [p for p in problems_of_reward_models(config, approved) if p not in problems]
     problems += of_reward_models
+    problems += problems_of_perceptual(config)
     if resume_from is not None:
         problems += problems_of_resume(config, resume_from)
     config = with_local_folders(config)

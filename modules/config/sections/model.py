@@ -10,6 +10,7 @@ from modules.families.registry import families_with, family_labels
 from modules.families.spec import VARIANT_LABELS
 from modules.quantization.registry import FORMATS
 from modules.settings.checkpoint_modes import CheckpointMode
+from modules.settings.conditions import USES_DENOISER
 from modules.settings.every import Every
 from modules.settings.field import Section, Setting, When, one_of
 
@@ -54,6 +55,7 @@ class Model(Section):
             group="Base model",
             level="advanced",
             choice_labels={"auto": "Automatic", "epsilon": "epsilon", "v_prediction": "v-prediction"},
+            applies_when=USES_DENOISER,
         ),
     ] = "auto"
     zero_terminal_snr: Annotated[
@@ -65,6 +67,7 @@ class Model(Section):
             group="Base model",
             level="advanced",
             choice_labels={"auto": "Automatic", "on": "On", "off": "Off"},
+            applies_when=USES_DENOISER,
         ),
     ] = "auto"
     vae_file: Annotated[
@@ -103,6 +106,7 @@ class Model(Section):
             group="Base model",
             unit="layers",
             level="advanced",
+            applies_when=USES_DENOISER,
         ),
     ] = 0
     clip_skip_2: Annotated[
@@ -127,6 +131,7 @@ class Model(Section):
             "brackets are ordinary characters.",
             group="Base model",
             level="advanced",
+            applies_when=USES_DENOISER,
         ),
     ] = False
     compile: Annotated[
