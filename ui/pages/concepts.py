@@ -222,7 +222,7 @@ class ConceptsPage:
         self.grid.grid(row=2, column=0, sticky="nsew")
         self._empty = Text(self.grid.canvas, context.theme, colour="faint", justify="center", anchor="center")
         self.undo_bar = UndoBar(body, context, PATH)
-        self.undo_bar.grid(row=3, column=0, sticky="ew", pady=(px(GAP), 0), padx=(0, px(PAD)))
+        self.undo_bar.grid(row=3, column=0, sticky="ew", pady=(px(GAP), px(GAP)), padx=(0, px(PAD)))
         self.undo_bar.grid_remove()
         self.scan_bar = ScanBar(body, context, self.scans, self._scan_again)
         self.scan_bar.grid(row=4, column=0, sticky="ew", pady=(px(GAP), px(GAP)), padx=(0, px(PAD)))
