@@ -61,7 +61,7 @@ def test_a_note_is_as_wide_as_its_card(window: Window) -> None:
 
 
 def test_rules_that_fail_are_logged_once(window: Window, monkeypatch: pytest.MonkeyPatch, logged_errors: Any) -> None:
-    monkeypatch.setattr("ui.forms.field_problems._RULES", "modules.config.rules:not_there")
+    monkeypatch.setattr(window.app.context.field_problems._rules, "_function", "modules.config.rules:not_there")
     window.app.form.edit("training.epochs", 7)
     window.settle()
     assert len(logged_errors) == 1
