@@ -18,6 +18,7 @@ from ui.documents import Documents, as_config_path, first_form
 from ui.findings import Findings, entry_name, locate
 from ui.forms import items
 from ui.forms.model import FormModel, Source
+from ui.notices import Notices
 from ui.preferences import Preferences
 from ui.settings import UiSettings
 
@@ -29,7 +30,10 @@ class Desk:
         self.form, self.asked, self.findings = FormModel(), Recorder(), Findings()
         self.preferences = Preferences(UiSettings())
         self.messages: list[str] = []
-        self.documents = Documents(self.form, self.asked, self.findings, self.preferences, self.messages.append)
+        self.notices = Notices(self.form)
+        self.documents = Documents(
+            self.form, self.asked, self.findings, self.preferences, self.notices, self.messages.append
+        )
 
 
 @pytest.fixture
