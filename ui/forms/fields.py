@@ -16,6 +16,7 @@ from ui.context import Context
 from ui.documents import as_config_path
 from ui.forms.binding import Binding, ChoiceBinding, EveryBinding, FlagBinding, TextBinding
 from ui.forms.chooser import LONG_MENU, open_chooser
+from ui.forms.conditions import needs_words
 from ui.forms.values import display
 from ui.forms.visibility import not_yet_words
 from ui.widgets.controls import Button, Choice, Switch
@@ -232,6 +233,8 @@ class Row:
         self.control.mark_invalid(is_error)
         if waiting := not_yet_words(form.config, self.record):
             self._show_note(waiting, "muted")
+        elif needs := needs_words(form.config, self.record) if self.is_shown else "":
+            self._show_note(f"No effect now: {needs}.", "muted")  # opened by a link
         elif found is not None:
             self._show_note(found.message if draft else f"{found.message} {found.advice}".strip(), found.severity)
         else:

@@ -59,6 +59,8 @@ class GroupCard:
                 self._renew_variant(index, record)
         for row in self.rows.values():
             row.set_shown(self._is_shown(row.record))
+            if row.record.path in self._forced:
+                row.refresh()  # whether it applies may have changed
         self._follow_preview()
 
     def num_rows_shown(self) -> int:
