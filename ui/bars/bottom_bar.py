@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tkinter as tk
+import tkinter.font as tkfont
+
 from modules.system.problem import count
 from ui.context import Context
 from ui.run.run_state import RunState
@@ -15,7 +18,9 @@ FIGURES = ("Loss", "Smoothed", "Images/s", "Time left")
 _FIGURE_WIDTHS = {"Time left": 96}
 _FIGURE_WIDTH = 72
 _BAR_WIDTH = 132
-_MAX_DETAIL_CHARS = 60
+_NARROW_BAR_WIDTH = 96
+_NARROW_WIDTH = 1180  # of the window
+_RARE_FIGURES = ("Smoothed", "Images/s")
 _START_WORDS = {"idle": "Start", "checking": "Checking…", "running": "Stop", "paused": "Stop", "stopping": "Stopping…"}
 
 
@@ -36,6 +41,8 @@ class BottomBar(Panel):
         self.step_label, self.step_bar = self._add_progress(inner, 2)
         self.figures = {name: self._add_figure(inner, name, 3 + i) for i, name in enumerate(FIGURES)}
         self._add_buttons(inner)
+        context.tips.attach(self.detail, self._whole_detail)
+        self.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "width"), self._make_room))
         context.session.changed.subscribe(self._soon)
         context.starter.changed.subscribe(self._soon)
         context.navigation.page_wanted.subscribe(lambda _page: self._soon())
@@ -58,6 +65,24 @@ class BottomBar(Panel):
         self._show_counts(state if is_active else RunState())
         self._show_figures(state if is_active else RunState())
         self._show_buttons()
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """Give the status the room of what is not shown: figures before a run, and the rarer ones in a narrow window."""
+        session = self._context.session
+        has_figures = session.is_active or session.state.step is not None
+        is_narrow = self.winfo_width() < self._context.theme.px(_NARROW_WIDTH)
+        for name, value in self.figures.items():
+            _show(value.master, is_shown=has_figures and not (is_narrow and name in _RARE_FIGURES))
+        for label, bar in ((self.epoch_label, self.epoch_bar), (self.step_label, self.step_bar)):
+            _show(label.master, is_shown=has_figures)
+            bar.set_width(_NARROW_BAR_WIDTH if is_narrow else _BAR_WIDTH)
+
+    def _whole_detail(self) -> str:
+        """Return the status where it does not fit."""
+        font = tkfont.Font(self, font=self.detail.cget("font"))
+        text = str(self.detail.cget("text"))
+        return text if font.measure(text) > self.detail.winfo_width() else ""
 
     def _soon(self) -> None:
         self._context.pump.redraw_soon("bottom bar", self.refresh, at_most_every_seconds=0.1)
@@ -179,6 +204,13 @@ class BottomBar(Panel):
         if self.second_name == "resume" and backup is not None:
             return f"{tip}\nStep {backup.step:,}, from {backup.created.replace('T', ' ')}\n{backup.run_dir}"
         return tip
+
+
+def _show(widget: tk.Misc, *, is_shown: bool) -> None:
+    if is_shown:
+        tk.Grid.grid_configure(widget)
+    else:
+        tk.Grid.grid_remove(widget)
 
 
 def _phase_words(stage: str, state: RunState) -> tuple[str, str, str]:

@@ -89,8 +89,8 @@ class Model(Section):
         Le(11),
         Setting(
             "Clip skip",
-            "How many of the text encoder's last layers are skipped, counted from 0 as in OneTrainer: 0 for most models, "
-            "1 for many anime models. kohya and A1111 count from 1: their clip skip 1 is 0 here, their 2 is 1.",
+            "How many of the text encoder's last layers are skipped, counted from 0 as in OneTrainer: 0 for most "
+            "models, 1 for many anime models. kohya and A1111 count from 1: their clip skip 1 is 0 here, their 2 is 1.",
             group="Base model",
             unit="layers",
             level="advanced",
