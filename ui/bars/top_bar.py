@@ -11,6 +11,7 @@ from itertools import groupby
 from pathlib import Path
 
 from modules.config.schema import Config
+from modules.config.unused import why_unused
 from modules.families.registry import family_labels
 from modules.system.problem import count
 from ui.changes import changes
@@ -71,6 +72,7 @@ class TopBar(Panel):
             self.preset_button.configure(text=text)
         for path, caption in self._captions.items():
             caption.recolour(self._colour_of(path))
+            self._show_choice(path)
         self._fit()
 
     def show_choice(self, path: str) -> None:
@@ -167,10 +169,16 @@ class TopBar(Panel):
         return ChoiceBinding(context.form, record, variable, partial(self._offer, path))
 
     def _offer(self, path: str, choices: Mapping[str, str]) -> None:
-        """Update the choices; a choice with a single option is hidden."""
+        """Update the choices."""
         self.choices[path].set_choices(choices)
+        self._show_choice(path)
+
+    def _show_choice(self, path: str) -> None:
+        """Show a choice that the training target uses and that has several options, or a problem."""
+        form = self._context.form
+        is_used = len(self.choices[path].choices) > 1 and not why_unused(form.config, path)
         for widget in (self._captions[path], self.choices[path]):
-            if len(choices) > 1:
+            if is_used or self._context.field_problems.at(path) is not None:
                 tk.Grid.grid_configure(widget)
             else:
                 tk.Grid.grid_remove(widget)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from modules.config.schema import Config
+from modules.config.unused import why_unused
 from modules.settings.field import FieldRecord, When
 from modules.settings.walk import condition_path, is_relevant
 from ui.forms.records import record_at
@@ -13,7 +14,9 @@ _MAX_NAMED = 3
 
 
 def needs_words(config: Config, record: FieldRecord) -> str:
-    """Return what a field needs in order to apply; empty if it applies."""
+    """Return what a field needs in order to apply, or why it is not used; empty if it applies."""
+    if why := why_unused(config, record.path):
+        return f"not used: {why}"
     needs = _needs(config, record)
     return f"needs {', and '.join(dict.fromkeys(needs))}" if needs else ""
 
