@@ -28,6 +28,7 @@ from ui.widgets.variables import FlagVar, TextVar
 NUMBER_WIDTH = 110
 _INDENT = 14
 _FLASH_MS = 1600
+_SHORT_HELP = 90  # characters
 _A_STEP = "A step is one optimizer update; with gradient accumulation it takes several batches."
 _UNIT_LABELS = {unit: unit if unit == "never" else f"{unit}s" for unit in get_args(Unit)}
 
@@ -73,6 +74,13 @@ def tip_of(context: Context, record: FieldRecord) -> str:
     if draft is not None:
         lines.append(f"Invalid: {draft.problem.message}")
     return "\n".join(line for line in lines if line)
+
+
+def explanation(record: FieldRecord) -> str:
+    """Return the first sentence of a field's help; all of it if it is short."""
+    text = record.setting.help
+    end = text.find(". ")
+    return text if end < 0 or len(text) <= _SHORT_HELP else text[: end + 1]
 
 
 def _nothing(_is_invalid: bool) -> None:
@@ -197,6 +205,7 @@ class Row:
         theme = context.theme
         self.record = record
         self.is_shown = False
+        self.is_explained = False  # whether the first sentence of the help stands below the value
         self._context = context
         self._line = line * 2
         self._indent = theme.px(_INDENT) if is_inner else 0  # the fields of a variant are below its choice
@@ -238,7 +247,13 @@ class Row:
         elif found is not None:
             self._show_note(found.message if draft else f"{found.message} {found.advice}".strip(), found.severity)
         else:
-            self._show_note("", "muted")
+            self._show_note(explanation(self.record) if self.is_explained else "", "muted")
+
+    def explain(self, is_explained: bool) -> None:
+        """Show or hide the explanation; a note about the value takes its place."""
+        if is_explained != self.is_explained:
+            self.is_explained = is_explained
+            self.refresh()
 
     def refresh_problem(self) -> None:
         """Show the problem that the rules find now."""
