@@ -223,3 +223,35 @@ def test_a_preset_is_saved_as_one_file_and_an_export_too(desk: Desk, tmp_path: P
     desk.documents.save_as_file()
     assert (tmp_path / "lists" / "concepts.json").is_file()
     assert [c.path for c in load_file(tmp_path / "apart.json").config.concepts] == ["cats"]
+
+
+def test_a_load_over_unsaved_changes_offers_to_undo_it(desk: Desk, tmp_path: Path) -> None:
+    save_file(Config(), tmp_path / "one.json")
+    desk.documents.open_file(tmp_path / "one.json")
+    assert desk.notices.now is None  # nothing was lost
+    desk.form.edit("training.epochs", 7)
+    desk.form.edit("training.batch_size", 3)
+    save_file(Config(), tmp_path / "two.json")
+    desk.documents.open_file(tmp_path / "two.json")
+    assert desk.notices.now is not None
+    assert desk.notices.now.text == "Loaded two. It replaced one with 2 unsaved changes."
+    desk.notices.act()
+    assert desk.form.config.training.epochs == 7
+    assert desk.form.source.name == "one"
+    assert desk.messages[-1] == "one is back, with its unsaved changes."
+
+
+def test_a_copy_of_a_built_in_preset_is_proposed_among_the_users_presets(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "config" / "presets"
+    monkeypatch.setattr("ui.documents.user_presets_dir", lambda: folder)
+    desk.documents.open_preset(built_in(tmp_path))
+    desk.asked.answers["ask_save_file"] = folder / "one.json"
+    desk.documents.save()
+    assert desk.asked.asked("ask_save_file")[0][1] == folder / "one.json"
+    assert folder.is_dir()
+    assert desk.form.source == Source("one", folder / "one.json", "preset")
+    desk.form.edit("training.epochs", 7)
+    desk.documents.save()
+    assert load_file(folder / "one.json").config.training.epochs == 7

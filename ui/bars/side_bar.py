@@ -37,7 +37,8 @@ class SideBar(Panel):
         self.scroll = ScrollFrame(self, context.theme, "sidebar", gutter_px=12)
         self.scroll.pack(fill="both", expand=True, padx=(px(8), px(2)))
         self._add_entries()
-        self.scroll.canvas.bind("<Configure>", lambda _e: context.pump.redraw_soon(self, self._fit), add="+")
+        for part in (self.scroll.canvas, self.scroll.body):
+            part.bind("<Configure>", lambda _e: context.pump.redraw_soon(self, self._fit), add="+")
         context.navigation.page_wanted.subscribe(self._mark_open)
         context.preferences.changed.subscribe(self._follow_preferences)
         context.session.changed.subscribe(lambda: context.pump.redraw_soon("side bar", self._mark_entries))
@@ -152,7 +153,6 @@ class SideBar(Panel):
         """Add the entry of a page that is shown on demand; it stays."""
         if not self.entries[page].winfo_manager():
             self.entries[page].pack(fill="x", after=self.entries["run"])
-            self._context.pump.redraw_soon(self, self._fit)
 
 
 class NavEntry(Panel):

@@ -127,7 +127,7 @@ class Switch(ctk.CTkSwitch):  # type: ignore[misc]
         """Draw the knob inside the track; customtkinter draws it as high as the track, so that it looks like a dot."""
         super()._draw(no_color_updates)
         height, width = (self._apply_widget_scaling(n) for n in (self._switch_height, self._switch_width))
-        middle, radius = height / 2, height / 2 - self._apply_widget_scaling(_KNOB_INSET)
+        middle, radius = height / 2, round(height / 2 - self._apply_widget_scaling(_KNOB_INSET))
         for tag in _KNOB_PARTS:
             if "ctk_aa_circle_font_element" in self._canvas.gettags(tag):
                 self._canvas.coords(tag, width - middle if self._check_state else middle, middle, radius)

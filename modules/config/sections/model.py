@@ -159,7 +159,7 @@ class Model(Section):
             group="Base model",
             level="advanced",
             path_kind="folder",
-            empty_means="the usual Hugging Face cache",
+            empty_means="the usual folder",
             changeable_on_resume=True,
         ),
     ] = ""
