@@ -1,6 +1,6 @@
 """The settings that a run does not use because of its training target and method, so that forms hide them. Torch-free.
 
-Conditions on single settings are declared with the settings (`applies_when`); here are the facts of the method's record.
+Conditions on single settings are declared with the settings (`applies_when`); here are facts of the method's record.
 """
 
 from __future__ import annotations

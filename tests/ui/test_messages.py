@@ -33,9 +33,9 @@ def sentences(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Yield the texts with spaces, docstrings left out, with their lines."""
     docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
-            if " " in node.value.strip():
-                yield node.lineno, node.value
+        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs
+        if is_text and " " in node.value.strip():
+            yield node.lineno, node.value
 
 
 def keys_in(text: str, known: set[str]) -> list[str]:

@@ -102,8 +102,6 @@ def test_entries_show_their_shortcut_instead_of_a_tip_and_top_bar_links_focus(wi
     assert choices["model.family"].winfo_ismapped()
 
 
-
-
 def test_a_switch_has_its_knob_inside_the_track(window: Window) -> None:
     switch = window.app.shell.side_bar.advanced_switch
     canvas: tk.Canvas = switch._canvas
@@ -141,5 +139,3 @@ def test_missing_files_are_said_while_typing_at_the_field_and_in_the_list(window
     window.app.form.load(Config(), Source())
     window.settle()
     assert not bar.winfo_ismapped()  # mended
-
-

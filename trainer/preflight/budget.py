@@ -315,8 +315,7 @@ def _tight(config: Config, need: DiskNeed, total_steps: int, free: FreeBytes) ->
                 largest[0],
                 f"The run may write about {in_gb(total)} ({parts}), and {in_gb(available)} are free there.",
                 "warning",
-                "Free some space, keep fewer rolling backups, save less often, or choose "
-                "another folder.",
+                "Free some space, keep fewer rolling backups, save less often, or choose another folder.",
             )
 
 

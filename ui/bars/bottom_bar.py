@@ -68,7 +68,7 @@ class BottomBar(Panel):
         self._make_room()
 
     def _make_room(self) -> None:
-        """Give the status the room of what is not shown: figures before a run, and the rarer ones in a narrow window."""
+        """Give the status the room of the figures before a run, and of the rarer ones in a narrow window."""
         session = self._context.session
         has_figures = session.is_active or session.state.step is not None
         is_narrow = self.winfo_width() < self._context.theme.px(_NARROW_WIDTH)

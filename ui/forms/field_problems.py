@@ -53,7 +53,9 @@ class FieldProblems:
         self._files_soon()
 
     def _check_rules(self) -> None:
-        self._rules.run(self._form.config)
+        """Apply the rules. What a built-in preset lacks as it is shipped is no mistake: the start says it."""
+        form = self._form
+        self._rules.run(form.config, form.baseline if form.source.kind == "built_in" else None)
 
     def _check_files(self) -> None:
         self._files.run(self._form.config)
@@ -94,6 +96,7 @@ class _Check:
         self._pump = pump
         self._done = done
         self._wanted: Config | None = None
+        self._shipped: Config | None = None
         self._job: Job | None = None
 
     @property
@@ -105,19 +108,26 @@ class _Check:
         """Return whether a config has not been checked, and is not being checked."""
         return config is not self._wanted
 
-    def run(self, config: Config) -> None:
-        """Check a config in the background; while another is being checked, after that."""
+    def run(self, config: Config, shipped: Config | None = None) -> None:
+        """Check a config in the background; while another is being checked, after that.
+
+        What is found in `shipped` as well is left out.
+        """
         if not self.is_new(config):
             return
-        self._wanted = config
+        self._wanted, self._shipped = config, shipped
         if self._job is None:
             self._begin(config)
 
     def _begin(self, config: Config) -> None:
-        function = self._function
-        self._job = self._pump.background.run(
-            lambda: load_factory(function)(config), lambda found: self._over(config, found), self._fail
-        )
+        function, shipped = self._function, self._shipped
+
+        def check() -> list[Problem]:
+            find = load_factory(function)
+            known = find(shipped) if shipped is not None else ()
+            return [problem for problem in find(config) if problem not in known]
+
+        self._job = self._pump.background.run(check, lambda found: self._over(config, found), self._fail)
 
     def _over(self, config: Config, found: list[Problem]) -> None:
         self._job = None

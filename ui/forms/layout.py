@@ -155,7 +155,9 @@ class FormView(Panel):
         column_width = (width / scale - PAD * (num_columns - 1)) / num_columns
 
         def places(*, is_explained: bool) -> tuple[list[int], float]:
-            return distributed((self._height(c, column_width, is_explained=is_explained) for c in self.cards), num_columns)
+            return distributed(
+                (self._height(c, column_width, is_explained=is_explained) for c in self.cards), num_columns
+            )
 
         found, height = places(is_explained=True)
         is_explained = self.is_complete and height * scale <= room

@@ -11,7 +11,6 @@ from ui.theme import GAP, PAD
 from ui.widgets.panel import Panel, Text
 from ui.widgets.scroll import ScrollFrame
 
-
 _AROUND_FORM = 66 + 62 + 66  # the top bar, the page's title, the bottom bar
 
 
