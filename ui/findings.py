@@ -37,7 +37,7 @@ class Finding:
 class Findings:
     """The list that was shown last, with its title, and below it what the checks find while the user edits.
 
-    What is mended leaves the list. Empty without findings.
+    What is fixed leaves the list. Empty without findings.
     """
 
     def __init__(self) -> None:

@@ -138,4 +138,4 @@ def test_missing_files_are_said_while_typing_at_the_field_and_in_the_list(window
     assert {f.place for f in findings.items} == {"Model › Base model", "Training › Learning rate"}
     window.app.form.load(Config(), Source())
     window.settle()
-    assert not bar.winfo_ismapped()  # mended
+    assert not bar.winfo_ismapped()  # fixed

@@ -206,11 +206,11 @@ class BottomBar(Panel):
         return tip
 
 
-def _show(widget: tk.Misc, *, is_shown: bool) -> None:
+def _show(box: tk.Misc, *, is_shown: bool) -> None:
     if is_shown:
-        tk.Grid.grid_configure(widget)
+        tk.Grid.grid_configure(box)  # type: ignore[arg-type]
     else:
-        tk.Grid.grid_remove(widget)
+        tk.Grid.grid_remove(box)  # type: ignore[arg-type]
 
 
 def _phase_words(stage: str, state: RunState) -> tuple[str, str, str]:

@@ -53,7 +53,7 @@ class FieldProblems:
         self._files_soon()
 
     def _check_rules(self) -> None:
-        """Apply the rules. What a built-in preset lacks as it is shipped is no mistake: the start says it."""
+        """Apply the rules. What a built-in preset lacks as it is shipped is no mistake: the start reports it."""
         form = self._form
         self._rules.run(form.config, form.baseline if form.source.kind == "built_in" else None)
 
@@ -82,7 +82,7 @@ class FieldProblems:
             self.changed()
 
     def _is_still_empty(self, path: str) -> bool:
-        """Return whether a path is that of a list without entries: it is yet to be filled, which the start says."""
+        """Return whether a path is that of a list without entries: it is yet to be filled, which the start reports."""
         record = self._form.record(path)
         return record is not None and record.kind == "list" and not self._form.value(path)
 

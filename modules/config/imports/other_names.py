@@ -1,6 +1,6 @@
 """The names that OneTrainer and kohya have for our settings, found by converting each of their keys by itself.
 
-There is no table: what the migration and the import do with a key says which setting it is.
+There is no table: what the migration and the import do with a key shows which setting it is.
 """
 
 from __future__ import annotations
@@ -108,10 +108,12 @@ class _Asked(dict[str, Any]):
         self.keys_asked: dict[str, None] = {}
 
     def pop(self, key: str, *default: Any) -> Any:
+        """Note the key, and pop it."""
         self.keys_asked[key] = None
         return super().pop(key, *default)
 
     def get(self, key: str, default: Any = None) -> Any:
+        """Note the key, and return its value."""
         self.keys_asked[key] = None
         return super().get(key, default)
 
