@@ -13,7 +13,7 @@ from ui.context import Context
 from ui.editors.item import ItemEditor
 from ui.forms.layout import FormView
 from ui.pages.catalogue import PageSpec, groups_on
-from ui.pages.list_card import ListCard
+from ui.pages.list_card import ENABLED_COLUMN, ListCard
 from ui.pages.page import PageFrame
 from ui.theme import PAD
 from ui.widgets.table import Column
@@ -75,6 +75,7 @@ class FormWithList:
             row_of=lambda _index, entry: entries.row_of(entry, form.config),
             edit=self.edit,
             before_change=self._close_editor,
+            has_switches=ENABLED_COLUMN in entries.item_type.model_fields,
         )
         tk.Grid.grid_configure(self.list.card, row=2, column=0, sticky="nsew", pady=gap)
         self.list.add_button("add", entries.add_label, self.add, entries.add_tip)
