@@ -70,6 +70,7 @@ class BottomBar(Panel):
     def _make_room(self) -> None:
         """Give the status the room of the figures before a run, and of the rarer ones in a narrow window."""
         session = self._context.session
+        _show(self.phase_bar, is_shown=session.is_active)
         has_figures = session.is_active or session.state.step is not None
         is_narrow = self.winfo_width() < self._context.theme.px(_NARROW_WIDTH)
         for name, value in self.figures.items():

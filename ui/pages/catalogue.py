@@ -74,6 +74,8 @@ PAGES: tuple[PageSpec, ...] = (
         "What the training method needs, and learning from rewards or preferences.",
         ("training.method", "reward"),
         view="ui.pages.rewards:rewards_page",
+        empty_note="This method has no settings of its own.\n"
+        "To learn from rewards or preferences, choose another method in the top bar.",
     ),
     PageSpec(
         "sampling",
