@@ -32,6 +32,7 @@ class FirstStepsBar(Panel):
             context.field_problems.changed,
         ):
             signal.subscribe(lambda: context.pump.redraw_soon(self, self.refresh))
+        context.navigation.page_wanted.subscribe(lambda _page: context.pump.redraw_soon(self, self.refresh))
 
     def refresh(self) -> None:
         """Show the ways, or the steps of the chosen one; draw only what has changed."""
@@ -42,7 +43,7 @@ class FirstStepsBar(Panel):
             self.grid_remove()
             return
         current = current_step(way, self._progress()) if way is not None else 0
-        wanted = (state, current, self._context.starter.resumable is not None)
+        wanted = (state, current, self._context.starter.resumable is not None, self._context.navigation.page)
         if wanted != self._drawn:
             self._drawn = wanted
             self._draw(way, current)
@@ -105,7 +106,7 @@ class FirstStepsBar(Panel):
         words.grid(row=1, column=0, sticky="ew", pady=(px(4), 0))
         buttons = Panel(body, theme, "card")
         buttons.grid(row=0, column=1, rowspan=2, sticky="e", padx=(px(PAD), 0))
-        if step_now is not None:
+        if step_now is not None and step_now.page != self._context.navigation.page:
             go = self._add_button(buttons, "go", step_now.button, partial(self._go, step_now), is_primary=True)
             go.pack(side="left")
         self._add_button(buttons, "back", "Other ways", self._back).pack(side="left", padx=(GAP, 0))
