@@ -19,7 +19,7 @@ from ui.findings import Findings
 from ui.forms.field_problems import FieldProblems
 from ui.interaction import Answer, Interaction
 from ui.navigation import Navigation
-from ui.notices import Notice, Notices
+from ui.notices import Notice, Notices, Reply
 from ui.preferences import Preferences
 from ui.run.pump import Pump
 from ui.run.session import Launch, RunSession
@@ -39,6 +39,7 @@ from ui.widgets.window import bind_clicks, create_root, forget_window, switch_mo
 
 DEFAULT_SIZE = (1180, 780)
 MIN_SIZE = (1024, 600)
+_SCALE = "scale"  # the key of the notice that another scale was chosen
 
 
 class App:
@@ -151,7 +152,7 @@ class App:
         session = RunSession(pump.background, launch_run=launch_run)
         pump.add_source(session.drain)
         findings = Findings()
-        notices = Notices(self.form)
+        notices = Notices()
         navigation = Navigation(self.form, self.preferences.now.page)
         tips = Tooltips(self.root, self.theme)
         actions = ActionTable()
@@ -253,9 +254,10 @@ class App:
         """Say that the scale changes with the next window, and offer to open it now."""
         text = "The new scale applies when the window is opened again."
         if self.context.session.is_active:
-            self.context.notices.show(Notice(f"{text} Close it when the run has ended."))
+            self.context.notices.show(Notice(_SCALE, f"{text} Close it when the run has ended."))
         else:
-            self.context.notices.show(Notice(f"{text} Settings and changes stay.", "Reopen now", self.reopen))
+            reply = Reply("Reopen now", self.reopen)
+            self.context.notices.show(Notice(_SCALE, f"{text} Settings and changes stay.", (reply,)))
 
     def reopen(self) -> None:
         """Close the window and open it again with the same settings and changes, unless a run is active."""

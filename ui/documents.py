@@ -14,9 +14,9 @@ from modules.system.paths import PROGRAM_ROOT, safe_name, user_presets_dir
 from modules.system.problem import Problem, count
 from ui.changes import changes
 from ui.findings import Findings
-from ui.forms.model import FormModel, Source
+from ui.forms.model import Document, FormModel, Source
 from ui.interaction import Answer, Failure, FileKind, Interaction
-from ui.notices import Notice, Notices
+from ui.notices import Notice, Notices, Reply
 from ui.preferences import Preferences
 
 CONFIG_KINDS: tuple[FileKind, ...] = (("Config", "*.json"),)
@@ -25,6 +25,7 @@ LOADED_KINDS: tuple[FileKind, ...] = (
     *CONFIG_KINDS,
 )
 FIRST_PRESET = "#demo"
+_REPLACED = "replaced"  # the key of the notice of a load over unsaved changes
 Notify = Callable[[str], None]
 
 
@@ -46,6 +47,8 @@ class Documents:
         self._preferences = preferences
         self._notices = notices
         self._notify = notify
+        self._taken: Document | None = None  # as it was loaded over unsaved changes
+        form.changed.subscribe(self._forget_what_was_replaced)
 
     def presets(self) -> list[Preset]:
         """Return the current presets."""
@@ -226,7 +229,15 @@ class Documents:
         self._form.load(loaded.config, source)
         self._findings.show(f"Loaded {source.name}", loaded.problems, self._form.config)
         if replaced:
-            self._notices.show(Notice(f"Loaded {source.name}. It replaced {replaced}.", "Undo", self._undo_load))
+            self._taken = self._form.document
+            text = f"Loaded {source.name}. It replaced {replaced}."
+            self._notices.show(Notice(_REPLACED, text, (Reply("Undo", self._undo_load),)))
+
+    def _forget_what_was_replaced(self) -> None:
+        """Withdraw the offer to undo a load after an edit, which an undo would take back instead."""
+        if self._taken is not None and self._form.document is not self._taken:
+            self._taken = None
+            self._notices.remove(_REPLACED)
 
     def _undo_load(self) -> None:
         self._form.undo()

@@ -1,51 +1,60 @@
-"""A message with one action, such as what a load replaced, with Undo. No Tk."""
+"""Notices: sentences with buttons that stay until they are answered, and never block the window. No Tk."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ui.forms.model import FormModel
 from ui.signal import Signal
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
-    """A sentence, and the label of a button with what it does; without a label there is no button."""
+class Reply:
+    """A button of a notice. With `stays` the notice is not dismissed by it."""
 
+    label: str
+    press: Callable[[], object]
+    stays: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A sentence and its buttons, the main one first. A notice of the same key replaces it."""
+
+    key: str
     text: str
-    label: str = ""
-    act: Callable[[], object] = lambda: None
+    replies: tuple[Reply, ...] = ()
+    on_dismiss: Callable[[], object] | None = None
+    dismiss_label: str = "Dismiss"
 
 
 class Notices:
-    """The current message. It is about the config as it is now, so it disappears with the next edit."""
+    """The notices of the window, the newest first."""
 
-    def __init__(self, form: FormModel) -> None:
-        self.now: Notice | None = None
+    def __init__(self) -> None:
+        self.items: tuple[Notice, ...] = ()
         self.changed: Signal[[]] = Signal()
-        self._form = form
-        self._document = form.document
-        form.changed.subscribe(self._edited)
 
     def show(self, notice: Notice) -> None:
-        """Show a message in place of the last one."""
-        self.now, self._document = notice, self._form.document
+        """Show a notice."""
+        self.items = (notice, *(n for n in self.items if n.key != notice.key))
         self.changed()
 
-    def dismiss(self) -> None:
-        """Remove the message."""
-        if self.now is not None:
-            self.now = None
+    def reply(self, notice: Notice, reply: Reply) -> None:
+        """Press a button of a notice."""
+        if not reply.stays:
+            self.remove(notice.key)
+        reply.press()
+
+    def dismiss(self, notice: Notice) -> None:
+        """Dismiss a notice, as the user does."""
+        self.remove(notice.key)
+        if notice.on_dismiss is not None:
+            notice.on_dismiss()
+
+    def remove(self, key: str) -> None:
+        """Remove a notice that is no longer true."""
+        kept = tuple(n for n in self.items if n.key != key)
+        if kept != self.items:
+            self.items = kept
             self.changed()
-
-    def act(self) -> None:
-        """Do what the message offers; it then disappears."""
-        notice = self.now
-        self.dismiss()
-        if notice is not None:
-            notice.act()
-
-    def _edited(self) -> None:
-        if self._form.document is not self._document:
-            self.dismiss()

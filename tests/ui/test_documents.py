@@ -13,6 +13,7 @@ from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
 from modules.data.concept import Concept
 from modules.system.paths import PROGRAM_ROOT
+from modules.system.problem import Problem
 from tests.ui.recorder import Recorder
 from ui.documents import Documents, as_config_path, first_form
 from ui.findings import Findings, entry_name, locate
@@ -30,7 +31,7 @@ class Desk:
         self.form, self.asked, self.findings = FormModel(), Recorder(), Findings()
         self.preferences = Preferences(UiSettings())
         self.messages: list[str] = []
-        self.notices = Notices(self.form)
+        self.notices = Notices()
         self.documents = Documents(
             self.form, self.asked, self.findings, self.preferences, self.notices, self.messages.append
         )
@@ -228,17 +229,22 @@ def test_a_preset_is_saved_as_one_file_and_an_export_too(desk: Desk, tmp_path: P
 def test_a_load_over_unsaved_changes_offers_to_undo_it(desk: Desk, tmp_path: Path) -> None:
     save_file(Config(), tmp_path / "one.json")
     desk.documents.open_file(tmp_path / "one.json")
-    assert desk.notices.now is None  # nothing was lost
+    assert desk.notices.items == ()  # nothing was lost
     desk.form.edit("training.epochs", 7)
     desk.form.edit("training.batch_size", 3)
     save_file(Config(), tmp_path / "two.json")
     desk.documents.open_file(tmp_path / "two.json")
-    assert desk.notices.now is not None
-    assert desk.notices.now.text == "Loaded two. It replaced one with 2 unsaved changes."
-    desk.notices.act()
+    [notice] = desk.notices.items
+    assert notice.text == "Loaded two. It replaced one with 2 unsaved changes."
+    desk.form.reject("training.epochs", "many", Problem("training.epochs", "No number."))  # the config is the same
+    desk.notices.reply(notice, notice.replies[0])
     assert desk.form.config.training.epochs == 7
     assert desk.form.source.name == "one"
     assert desk.messages[-1] == "one is back, with its unsaved changes."
+    desk.documents.open_file(tmp_path / "two.json")
+    assert len(desk.notices.items) == 1
+    desk.form.edit("training.epochs", 9)  # an undo would take back this edit
+    assert desk.notices.items == ()
 
 
 def test_a_copy_of_a_built_in_preset_is_proposed_among_the_users_presets(

@@ -40,7 +40,7 @@ def test_the_window_follows_copies_loads_and_is_undone(window: Window) -> None:
     assert app.form.config.training.epochs == 5
     assert app.form.source.name == "Pasted config"
     assert "what" in app.shell.findings_bar.list.get("1.0", "end")
-    app.shell.notice_bar.button.invoke()
+    app.shell.notice_bar.lines[0].buttons["Undo"].invoke()
     window.settle()
     assert app.form.config.training.epochs == 8
     view.show(as_text(app.form.config))

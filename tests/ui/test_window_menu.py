@@ -7,31 +7,14 @@ import tkinter as tk
 import pytest
 
 from modules.config.schema import Config
-from modules.system.problem import Problem
 from tests.ui.conftest import Window
 from tests.ui.driving import fill, flip, inside, pick
 from ui import __main__ as program
 from ui.bars.side_bar import SCALES
-from ui.forms.model import FormModel, Source
-from ui.notices import Notice, Notices
+from ui.forms.model import Source
 from ui.pages.catalogue import PAGES
 from ui.widgets.entry import Entry
 from ui.widgets.focus import focused_widget
-
-
-def test_a_notice_disappears_with_the_next_edit() -> None:
-    form = FormModel()
-    notices, done = Notices(form), list[str]()
-    notices.show(Notice("Loaded.", "Undo", lambda: done.append("undone")))
-    form.reject("training.epochs", "many", Problem("training.epochs", "No number."))  # the config is the same
-    assert notices.now is not None
-    notices.act()
-    assert (done, notices.now) == (["undone"], None)
-    notices.show(Notice("Loaded."))
-    form.edit("training.epochs", 7)
-    assert notices.now is None
-    notices.act()
-    assert done == ["undone"]
 
 
 def test_a_load_says_what_it_replaced_and_undo_brings_it_back(window: Window) -> None:
@@ -40,8 +23,9 @@ def test_a_load_says_what_it_replaced_and_undo_brings_it_back(window: Window) ->
     app.context.actions.run("demo")
     window.settle()
     assert bar.winfo_ismapped()
-    assert bar.text.cget("text") == "Loaded #demo. It replaced Untitled with 1 unsaved change."
-    bar.button.invoke()
+    [line] = bar.lines
+    assert line.text.cget("text") == "Loaded #demo. It replaced Untitled with 1 unsaved change."
+    line.buttons["Undo"].invoke()
     window.settle()
     assert app.form.config.training.epochs == 7
     assert app.form.is_changed
@@ -57,9 +41,9 @@ def test_the_scale_is_chosen_in_the_menu_and_applies_to_the_window_that_reopens(
     menu.invoke(next(i for i in range(menu.index("end")) if "150" in str(menu.entryconfigure(i).get("label", ""))))
     window.settle()
     assert window.app.preferences.now.scale_percent == 150
-    assert "when the window is opened again" in bar.text.cget("text")
-    assert bar.button.winfo_ismapped()
-    bar.button.invoke()
+    [line] = bar.lines
+    assert "when the window is opened again" in line.text.cget("text")
+    line.buttons["Reopen now"].invoke()
     assert window.app._is_closed
     assert window.app.wants_reopen
 
