@@ -35,7 +35,7 @@ from ui.widgets.scroll import bind_wheel
 from ui.widgets.tk_interaction import TkInteraction
 from ui.widgets.tooltip import Tooltips
 from ui.widgets.ttk_style import style_ttk
-from ui.widgets.window import bind_clicks, create_root, forget_window, switch_mode
+from ui.widgets.window import bind_clicks, cancel_pending, create_root, forget_window, switch_mode
 
 DEFAULT_SIZE = (1180, 780)
 MIN_SIZE = (1024, 600)
@@ -140,6 +140,7 @@ class App:
         self.context.tips.close()
         self.diagnostics.close()
         if self._owns_root:
+            cancel_pending(self.root)
             self.root.destroy()
             forget_window(self.root)
         else:

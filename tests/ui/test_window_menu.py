@@ -15,6 +15,7 @@ from ui.forms.model import Source
 from ui.pages.catalogue import PAGES
 from ui.widgets.entry import Entry
 from ui.widgets.focus import focused_widget
+from ui.widgets.window import cancel_pending
 
 
 def test_a_load_says_what_it_replaced_and_undo_brings_it_back(window: Window) -> None:
@@ -46,6 +47,13 @@ def test_the_scale_is_chosen_in_the_menu_and_applies_to_the_window_that_reopens(
     line.buttons["Reopen now"].invoke()
     assert window.app._is_closed
     assert window.app.wants_reopen
+
+
+def test_nothing_that_was_scheduled_runs_in_the_next_window(root: tk.Tk) -> None:
+    root.after(10**6, root.update)
+    root.after_idle(root.update)
+    cancel_pending(root)
+    assert root.tk.call("after", "info") in ("", ())
 
 
 def test_the_program_opens_the_window_again_where_it_is_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
