@@ -17,7 +17,7 @@ from modules.system.problem import count
 from ui.changes import changes
 from ui.context import Context
 from ui.forms.binding import ChoiceBinding
-from ui.forms.fields import tip_of
+from ui.forms.tips import tip_of
 from ui.pages.catalogue import TOP_BAR
 from ui.theme import GAP, PAD
 from ui.widgets.controls import Button, Choice

@@ -17,7 +17,7 @@ from ui.documents import as_config_path
 from ui.forms.binding import Binding, ChoiceBinding, EveryBinding, FlagBinding, TextBinding
 from ui.forms.chooser import LONG_MENU, open_chooser
 from ui.forms.conditions import needs_words
-from ui.forms.values import display
+from ui.forms.tips import explanation, tip_of
 from ui.forms.visibility import not_yet_words
 from ui.widgets.controls import Button, Choice, Switch
 from ui.widgets.entry import Entry, hint_width
@@ -28,8 +28,6 @@ from ui.widgets.variables import FlagVar, TextVar
 NUMBER_WIDTH = 110
 _INDENT = 14
 _FLASH_MS = 1600
-_SHORT_HELP = 90  # characters
-_A_STEP = "A step is one optimizer update; with gradient accumulation it takes several batches."
 _UNIT_LABELS = {unit: unit if unit == "never" else f"{unit}s" for unit in get_args(Unit)}
 
 
@@ -54,33 +52,6 @@ def make_control(master: tk.Misc, context: Context, record: FieldRecord) -> Cont
     if record.kind == "text" and record.setting.path_kind:
         return _path(master, context, record)
     return _MAKERS[record.kind](master, context, record)
-
-
-def tip_of(context: Context, record: FieldRecord) -> str:
-    """Return a field's tooltip: help, range, default, loaded value, and the reason for an invalid entry."""
-    setting = record.setting
-    draft = context.form.draft(record.path)
-    lines = [record.label, setting.help]
-    if record.allowed and not record.choices:
-        lines.append(f"Range: {record.allowed}{f' {setting.unit}' if setting.unit else ''}")
-    lines.append(f"Default: {display(record, record.default)}")
-    if context.form.was_loaded(record.path) and context.form.differs(record.path):
-        lines.append(f"As loaded: {display(record, context.form.loaded_value(record.path))}")
-    if record.kind == "every" or setting.unit == "steps":
-        lines.append(_A_STEP)
-    if setting.changeable_on_resume:
-        lines.append("Can be changed when a run is resumed.")
-    lines.append(not_yet_words(context.form.config, record))
-    if draft is not None:
-        lines.append(f"Invalid: {draft.problem.message}")
-    return "\n".join(line for line in lines if line)
-
-
-def explanation(record: FieldRecord) -> str:
-    """Return the first sentence of a field's help; all of it if it is short."""
-    text = record.setting.help
-    end = text.find(". ")
-    return text if end < 0 or len(text) <= _SHORT_HELP else text[: end + 1]
 
 
 def _nothing(_is_invalid: bool) -> None:
