@@ -1,4 +1,4 @@
-"""What is told about a field: its tooltip, and the explanation below it where a page has room."""
+"""The texts about a field: its tooltip, and the explanation below it where a page has room."""
 
 from __future__ import annotations
 
