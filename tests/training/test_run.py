@@ -185,6 +185,7 @@ def test_commands_are_carried_out_after_the_step(config: Config, images: Path) -
     [save, result] = ran.of(ModelSaved)
     assert (save.step, save.is_final, result.is_final) == (2, False, True)
     assert result.loaded_by == ("diffusers",)  # of the others none is known to take models of this size
+    assert "not tested in ComfyUI, A1111 and Forge: made for a model of a different size" in result.loading_words
     assert result.loading == {"ComfyUI": "?", "A1111": "?", "Forge": "?", "diffusers": "yes"}
     assert Path(save.path).parent.name == "save"
 

@@ -33,6 +33,7 @@ from trainer.run.compilation import compilation_of
 from trainer.run.data import Loaders, build_loaders, caches_of, plan_fingerprint
 from trainer.run.downloads import DownloadMeter
 from trainer.run.endings import Backups, Prepared, end, end_stopped, rescue, split_state_of_rewards
+from trainer.run.freed_memory import freed_memory
 from trainer.run.model import LoadedModel, load_model
 from trainer.run.placement import placed_copy
 from trainer.run.setup import RunSetup
@@ -234,6 +235,9 @@ def _training(
             watchers.guards.load_state_dict(of_guards)
         counters = _fitted(setup, counters, loaders.training, setup.saved.plan)
     method.prepare(context)
+    setup.desk.freed_memory = lambda: freed_memory(
+        model.placement, model.groups, stepper, emit=setup.log.emit, phase=lambda: setup.log.work_phase
+    )
     compiling = CompileReport(model.compilation, setup.log.emit) if model.compilation is not None else None
     backup_callback = BackupCallback(config.backup.every, write=backups.write, try_out=backups.try_out, desk=setup.desk)
     return Training(
