@@ -24,14 +24,14 @@ def copy_model(source: Path, destination: Path) -> None:
         _copy_file(source.with_suffix(".yaml"), destination.with_suffix(".yaml"))
 
 
-def use_as_result(source: Path, destination: Path, *, keep_in: Path) -> Path | None:
+def use_as_result(source: Path, destination: Path, *, keep_in: Path | None) -> Path | None:
     """Copy a saved model to the place of the result; return where the model that was there is kept, None without one.
 
-    It is kept first, in the folder `keep_in` as "<name>-last", and under a further number if that name is taken.
-    Raises OSError; the result is then unchanged.
+    It is kept first, in the folder `keep_in` as "<name>-last", and under a further number if that name is taken; not
+    at all without a folder. Raises OSError; the result is then unchanged.
     """
     kept = None
-    if destination.exists():
+    if destination.exists() and keep_in is not None:
         kept = _free_name(keep_in, f"{destination.stem}-last", destination.suffix)
         copy_model(destination, kept)
     copy_model(source, destination)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import tkinter as tk
+from functools import partial
+from typing import Literal
+
 from modules.system.problem import count
 from ui.context import Context
 from ui.run.run_state import RunState
 from ui.run.words import OUTCOME_WORDS, PHASE_WORDS, download, duration, loss
 from ui.theme import GAP, PAD
 from ui.widgets.controls import Button
+from ui.widgets.menu import make_menu
 from ui.widgets.panel import Panel, Text
 from ui.widgets.progress import ThinBar
 
@@ -51,12 +56,12 @@ class BottomBar(Panel):
         """Update everything from the session."""
         session, state = self._context.session, self._context.session.state
         self._show_phase(session.stage, state)
-        is_active = session.is_active
-        self.phase_bar.set((state.phase_share or 0.0) if is_active else 0.0)
-        self.epoch_bar.set(state.run_share if is_active else 0.0)
-        self.step_bar.set(state.epoch_share if is_active else 0.0)
-        self._show_counts(state if is_active else RunState())
-        self._show_figures(state if is_active else RunState())
+        # The figures of a run stay until the next one starts; only what goes on has a bar.
+        self.phase_bar.set((state.phase_share or 0.0) if session.is_active else 0.0)
+        self.epoch_bar.set(state.run_share if session.is_active else 0.0)
+        self.step_bar.set(state.epoch_share if session.is_active else 0.0)
+        self._show_counts(state)
+        self._show_figures(state)
         self._show_buttons()
 
     def _soon(self) -> None:
@@ -106,6 +111,9 @@ class BottomBar(Panel):
         self.start.pack(side="right", padx=(GAP, 0))
         context.tips.attach(self.start, lambda: context.actions[self._start_name()].tip)
         context.tips.attach(self.second, self._second_tip)
+        self.more = Button(box, context.theme, "▾", self._open_pauses, on="bar", width=28, height=36)
+        context.tips.attach(self.more, lambda: "Other ways to pause")
+        self._menu: tk.Menu | None = None
 
     def _show_phase(self, stage: str, state: RunState) -> None:
         words, detail, tone = _phase_words(stage, state)
@@ -150,6 +158,9 @@ class BottomBar(Panel):
             return
         self.second_name = name
         self.second.pack_forget()
+        self.more.pack_forget()
+        if name in ("pause", "unpause"):
+            self.more.pack(side="right", padx=(2, 0))
         if name:
             self.second.configure(text=self._context.actions[name].label)
             self.second.restyle("primary" if name == "page_choose" else "plain")
@@ -168,6 +179,22 @@ class BottomBar(Panel):
     def _press_second(self) -> None:
         if self.second_name:
             self._context.actions.run(self.second_name)
+
+    def make_pause_menu(self) -> tk.Menu:
+        """Return the menu of the ways to pause, or to continue."""
+        if self._menu is not None:
+            self._menu.destroy()
+        self._menu = make_menu(self, self._context.theme)
+        for name in ("pause", "pause_free", "unpause"):
+            action = self._context.actions[name]
+            state: Literal["normal", "disabled"] = "normal" if action.is_enabled() else "disabled"
+            run = partial(self._context.actions.run, name)
+            self._menu.add_command(label=action.label, accelerator=action.shortcut, command=run, state=state)
+        return self._menu
+
+    def _open_pauses(self) -> None:
+        menu, button = self.make_pause_menu(), self.second
+        menu.tk_popup(button.winfo_rootx(), button.winfo_rooty() - menu.winfo_reqheight())
 
     def _second_tip(self) -> str:
         if not self.second_name:
