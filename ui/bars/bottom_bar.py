@@ -19,6 +19,7 @@ from ui.widgets.progress import ThinBar
 FIGURES = ("Loss", "Smoothed", "Images/s", "Time left")
 _FIGURE_WIDTHS = {"Time left": 96}
 _FIGURE_WIDTH = 72
+_NEEDS_WIDTH = {"Smoothed": 1080, "Images/s": 1010}  # of the bar, to be shown
 _BAR_WIDTH = 132
 _MAX_DETAIL_CHARS = 60
 _START_WORDS = {"idle": "Start", "checking": "Checking…", "running": "Stop", "paused": "Stop", "stopping": "Stopping…"}
@@ -41,6 +42,7 @@ class BottomBar(Panel):
         self.step_label, self.step_bar = self._add_progress(inner, 2)
         self.figures = {name: self._add_figure(inner, name, 3 + i) for i, name in enumerate(FIGURES)}
         self._add_buttons(inner)
+        inner.bind("<Configure>", lambda event: self._fit(event.width))
         context.session.changed.subscribe(self._soon)
         context.starter.changed.subscribe(self._soon)
         context.navigation.page_wanted.subscribe(lambda _page: self._soon())
@@ -78,6 +80,16 @@ class BottomBar(Panel):
         self.detail.grid(row=1, column=0, sticky="ew", pady=(self._context.theme.px(2), 0))
         self.phase_bar = ThinBar(box, self._context.theme, width_px=_BAR_WIDTH)
         self.phase_bar.grid(row=2, column=0, sticky="w", pady=(self._context.theme.px(6), 0))
+
+    def _fit(self, width: int) -> None:
+        """Hide figures that the Run page also shows, where the phase would be cut off."""
+        for name, least_px in _NEEDS_WIDTH.items():
+            box = self.figures[name].master
+            assert isinstance(box, Panel)
+            if width < self._context.theme.px(least_px):
+                box.grid_remove()
+            else:
+                box.grid()
 
     def _add_progress(self, inner: Panel, column: int) -> tuple[Text, ThinBar]:
         px = self._context.theme.px
@@ -194,6 +206,7 @@ class BottomBar(Panel):
 
     def _open_pauses(self) -> None:
         menu, button = self.make_pause_menu(), self.second
+        menu.update_idletasks()  # its height is not known before
         menu.tk_popup(button.winfo_rootx(), button.winfo_rooty() - menu.winfo_reqheight())
 
     def _second_tip(self) -> str:

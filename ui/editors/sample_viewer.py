@@ -60,7 +60,7 @@ class SampleViewer(Window):
         self.canvas = tk.Canvas(self, highlightthickness=0, borderwidth=0, background=context.theme.colour("window"))
         self._add_footer()
         self.canvas.pack(fill="both", expand=True, padx=context.theme.px(PAD), pady=(context.theme.px(PAD), 0))
-        self._bind()
+        self._bind_events()
         self.appear(*_SIZE)
         self.focus_set()
         self.show(place)
@@ -167,7 +167,7 @@ class SampleViewer(Window):
         self.save_button = Button(row, self.theme, "Save this step's model…", self.save_model)
         self.save_button.pack(side="right")
 
-    def _bind(self) -> None:
+    def _bind_events(self) -> None:
         for key, rows, columns in (("<Left>", 0, -1), ("<Right>", 0, 1), ("<Up>", -1, 0), ("<Down>", 1, 0)):
             self.bind(key, lambda _e, rows=rows, columns=columns: self.move(rows, columns))  # type: ignore[misc]
         for key, act in (("1", self.toggle_original), ("f", self.toggle_full), ("c", self.toggle_compare),

@@ -27,11 +27,13 @@ from ui.widgets.log import LogPanel
 from ui.widgets.metric_grid import MetricGrid
 from ui.widgets.panel import Panel, Text
 from ui.widgets.reward_chart import RewardChart
+from ui.widgets.scroll import ScrollFrame
 from ui.widgets.tabs import TabbedCard
 
 _CHART_SECONDS = 0.25
 _LOSS, _METRICS, _SAMPLES, _ROLLOUT = "Curves", "Metrics", "Samples", "Rollout"
 _ROLLOUT_PX = 84
+_FACTS_SHARE, _MIN_FACTS_PX = 0.36, 54
 _REWARD_HEIGHT = 150  # of its card; lower, its scales are unreadable
 _RINGS: Mapping[Mark, str] = {"": "", "best": "good", "worst": "error"}
 
@@ -121,9 +123,12 @@ class RunPage:
         self.images_card = TabbedCard(right, context.theme)
         tk.Grid.grid_configure(self.facts_card, row=0, column=0, sticky="nsew", pady=(0, px(PAD)))
         tk.Grid.grid_configure(self.images_card, row=1, column=0, sticky="nsew")
-        self.facts = Text(self.facts_card.body, context.theme, colour="label", on="card", wrap_px=300)
-        self.facts.pack(anchor="w", padx=(px(12), 0))
-        self.facts.bind("<Configure>", lambda _e: self._fit_facts())
+        self._facts_view = ScrollFrame(self.facts_card.body, context.theme, "card")
+        self._facts_view.pack(fill="both", expand=True, padx=(px(12), 0))
+        self.facts = Text(self._facts_view.body, context.theme, colour="label", on="card", wrap_px=300)
+        self.facts.pack(anchor="w")
+        self.facts.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "facts"), self._fit_facts))
+        right.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "facts"), self._fit_facts), add="+")
         samples, rollout = self.images_card.add(_SAMPLES, is_offered=True), self.images_card.add(_ROLLOUT)
         self.samples = RunSamples(samples, context)
         self.samples.pack(fill="both", expand=True, padx=(px(12), 0))
@@ -133,9 +138,17 @@ class RunPage:
         self.rollout.pack(fill="both", expand=True, padx=(px(12), 0))
 
     def _fit_facts(self) -> None:
-        width = self.facts_card.body.winfo_width() - self._context.theme.px(2 * PAD)
+        """Wrap the facts at their width, and leave the samples more than half of the height."""
+        canvas = self._facts_view.canvas
+        width = canvas.winfo_width()
         if width > 1 and int(self.facts.cget("wraplength")) != width:
             self.facts.configure(wraplength=width)
+        room = int(self.facts_card.master.winfo_height() * _FACTS_SHARE)
+        height = min(self.facts.winfo_reqheight(), max(room, self._context.theme.px(_MIN_FACTS_PX)))
+        line_px = int(canvas.tk.call("font", "metrics", self._context.theme.font("body"), "-linespace"))
+        height = max(1, height // line_px) * line_px  # no line is hidden in part
+        if height != int(canvas.cget("height")):
+            canvas.configure(height=height)
 
     def _soon(self) -> None:
         if self._is_shown:

@@ -78,7 +78,7 @@ class RunCurves(Panel):
     def _add_tools(self) -> None:
         theme, tips = self.theme, self._context.tips
         row = Panel(self, theme, "card")
-        row.pack(fill="x", padx=(theme.px(12), 0), pady=(0, theme.px(2)))
+        row.pack(fill="x", padx=(theme.px(8), 0), pady=(theme.px(2), theme.px(2)))
         self.curves_button = Button(row, theme, "Curves ▾", self._open_curves, on="card", height=26)
         self.runs_button = Button(row, theme, "Earlier runs ▾", self._open_runs, on="card", height=26)
         self.zoom_button = Button(row, theme, "Whole run", self._reset_zoom, on="card", height=26)

@@ -32,7 +32,8 @@ CURVES: Mapping[str, str] = {
     "gradient_norm": "Gradient norm",
 }
 SHOWN_AT_FIRST = frozenset({"loss", "smoothed", "validation"})
-_COLOURS = ("chart_a", "chart_b", "chart_c", "chart_d")
+_COLOURS = ("chart_a", "chart_b", "chart_c", "chart_d")  # of earlier runs
+_UNITS = ("chart_smooth", "chart_validation", "chart_c", "chart_d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,9 @@ def lines_of(
         Line("validation", "weighted", "loss", Series(weighted_course(finite)), "chart_validation", "dashed"),
         *_rate_lines(series, unit_labels or {}),
         *_reward_lines(series, rewards),
-        Line("gradient_norm", "gradient norm", "gradient_norm", series.get("gradient_norm", EMPTY), "chart_c", "thin"),
+        Line(
+            "gradient_norm", "gradient norm", "gradient_norm", series.get("gradient_norm", EMPTY), "chart_raw", "thin"
+        ),
     ]
     lines += [
         Line("smoothed", run.name, "loss", run.series.get("smoothed", EMPTY), _COLOURS[number % len(_COLOURS)],
@@ -89,7 +92,7 @@ def lines_of(
 def _rate_lines(series: Mapping[str, Series], labels: Mapping[str, str]) -> list[Line]:
     names = [name for name in series if name.partition("/")[0] == "rate"]
     return [
-        Line("rate", f"rate {labels.get(unit, unit)}" if unit else "rate", "rate", series[name], _COLOURS[number % 4])
+        Line("rate", f"rate {labels.get(unit, unit)}".strip(), "rate", series[name], _UNITS[number % len(_UNITS)])
         for number, (name, unit) in enumerate((n, n.partition("/")[2]) for n in names)
     ]
 

@@ -9,7 +9,6 @@ from modules.data.amount import data_words
 from modules.families.registry import FAMILIES
 from modules.system.problem import count
 from trainer.events import MemoryMeasured
-from ui.documents import as_config_path
 from ui.run.run_state import RunState
 from ui.run.words import PHASE_WORDS, duration, rate, reward_line, validation_line
 
@@ -33,7 +32,7 @@ def run_lines(state: RunState, *, is_active: bool) -> list[str]:
     if state.memory is not None and is_active:
         lines += memory_lines(state.memory)
     words = data_words(started.num_images, started.num_prompts, started.num_pairs)
-    return [*lines, f"{words} on {started.device}", f"Folder: {as_config_path(Path(started.run_dir))}"]
+    return [*lines, f"{words} on {started.device}, run {Path(started.run_dir).name}"]
 
 
 def _step_lines(state: RunState, labels: Mapping[str, str]) -> list[str]:
@@ -64,8 +63,8 @@ def memory_lines(memory: MemoryMeasured) -> list[str]:
     if memory.card_total:
         most = f", {memory.card_peak / _GB:,.1f} GB at most" if memory.card_peak > memory.card else ""
         lines.append(f"Card memory: {memory.card / _GB:,.1f} of {memory.card_total / _GB:,.1f} GB{most}")
-    machine = f"{memory.machine_used / _GB:,.1f} of {memory.machine_total / _GB:,.1f} GB in use on the machine"
-    return [*lines, f"Memory: {memory.process / _GB:,.1f} GB; {machine}"]
+    machine = f"{memory.machine_used / _GB:,.1f} of {memory.machine_total / _GB:,.1f} GB"
+    return [*lines, f"Memory: {memory.process / _GB:,.1f} GB, of all programs {machine}"]
 
 
 def _rates(by_unit: Mapping[str, str]) -> str:

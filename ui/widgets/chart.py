@@ -14,7 +14,8 @@ from ui.run.words import concept_rows, timestep_rows
 from ui.theme import Theme
 from ui.widgets.chart_box import BoxColumn, draw_box
 
-_LEFT, _RIGHT, _TOP, _BOTTOM, _BETWEEN = 52, 12, 28, 26, 14
+_LEFT, _RIGHT, _BOTTOM, _BETWEEN = 52, 12, 26, 14
+_LEGEND_ROW, _BELOW_LEGEND = 16, 16
 _TICK_SPACING_PX = 70
 _NEAR_PX = 8
 _DRAG_PX = 5
@@ -32,6 +33,16 @@ class _Pane:
 
     def y(self, value: float) -> float:
         return self.bottom - self.axis.share(value) * (self.bottom - self.top)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """An entry of the legend; without a line it is the ring around the best validation."""
+
+    x: int
+    y: int
+    text: str
+    line: Line | None
 
 
 class RunChart(tk.Canvas):
@@ -53,6 +64,7 @@ class RunChart(tk.Canvas):
         self._on = on
         self._on_zoom = on_zoom
         self._panes: tuple[_Pane, ...] = ()
+        self._legend: tuple[_Entry, ...] = ()
         self._steps = (0.0, 1.0)
         self._grabbed: tuple[int, Zoom] | None = None
         self.bind("<Configure>", lambda _e: self.draw())
@@ -98,6 +110,7 @@ class RunChart(tk.Canvas):
         if self.winfo_width() <= 1:
             return
         self._steps = self.zoom.over(self.extent)
+        self._legend = self._legend_entries()
         self._panes = self._laid_out()
         self._draw_steps()
         for pane in self._panes:
@@ -134,8 +147,9 @@ class RunChart(tk.Canvas):
         """Return the panes from top to bottom: the first is twice as high as each other."""
         px = self.theme.px
         groups = [found for name in PANES if (found := tuple(line for line in self.lines if line.pane == name))]
-        room = self.winfo_height() - px(_TOP) - px(_BOTTOM) - px(_BETWEEN) * (len(groups) - 1)
-        unit, top, panes = room / (len(groups) + 1), float(px(_TOP)), []
+        top = float(self._legend[-1].y + px(_BELOW_LEGEND))
+        room = self.winfo_height() - top - px(_BOTTOM) - px(_BETWEEN) * (len(groups) - 1)
+        unit, panes = room / (len(groups) + 1), []
         for number, lines in enumerate(groups):
             height = max(1.0, unit * (1 if number else 2) if len(groups) > 1 else room)
             axis = axis_of(lines, self._steps, is_log=self.is_log)
@@ -191,24 +205,35 @@ class RunChart(tk.Canvas):
         self.create_oval(x - radius, y - radius, x + radius, y + radius, fill=colour, width=0, tags=tags)
 
     def _draw_legend(self) -> None:
-        px = self.theme.px
-        x, y, right = px(_LEFT), px(12), self.winfo_width() - px(_RIGHT)
-        for line in self.lines:
-            colour, dash = self.theme.colour(line.token), _DASHES if line.style == "dashed" else ()
-            items = [self.create_line(x, y, x + px(14), y, fill=colour, width=px(2), dash=dash)]
-            items.append(self._write(x + px(20), y, line.label, "muted", anchor="w"))
-            end = self.bbox(items[1])[2]
-            if end > right - px(16):
-                for item in items:
-                    self.delete(item)
-                self._write(x, y, "…", "muted", anchor="w")
-                return
-            if line.style == "dots":
-                self._draw_dot(x + px(7), y, colour)
-            x = end + px(16)
-        if self.find_withtag("best") and x + px(60) < right:
-            self._draw_ring(x + px(6), y)
-            self._write(x + px(18), y, "best", "muted", anchor="w")
+        for entry in self._legend:
+            if entry.line is None:
+                self._draw_ring(entry.x + self.theme.px(6), entry.y)
+            else:
+                self._draw_sample(entry.x, entry.y, entry.line)
+            self._write(entry.x + self.theme.px(20), entry.y, entry.text, "muted", anchor="w")
+
+    def _draw_sample(self, x: float, y: float, line: Line) -> None:
+        colour, dash = self.theme.colour(line.token), _DASHES if line.style == "dashed" else ()
+        self.create_line(x, y, x + self.theme.px(14), y, fill=colour, width=self.theme.px(2), dash=dash)
+        if line.style == "dots":
+            self._draw_dot(x + self.theme.px(7), y, colour)
+
+    def _legend_entries(self) -> tuple[_Entry, ...]:
+        """Return the entries of the legend, in as many rows as they need."""
+        px, (left, right) = self.theme.px, self._sides()
+        has_best = any(v.step == self.validations[-1].best_step for v in self.validations) and any(
+            line.label == "validation" for line in self.lines
+        )
+        texts: list[tuple[str, Line | None]] = [(line.label, line) for line in self.lines]
+        texts += [("best", None)] if has_best else []
+        entries, x, y = [], left, px(12)
+        for text, line in texts:
+            width = px(20 + 16) + int(self.tk.call("font", "measure", self.theme.font("caption"), text))
+            if x > left and x + width > right + px(16):
+                x, y = left, y + px(_LEGEND_ROW)
+            entries.append(_Entry(x, y, text, line))
+            x += width
+        return tuple(entries)
 
     # -- pointing
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tkinter as tk
-import tkinter.font as tkfont
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -46,7 +45,8 @@ class LogView(Panel):
             spacing2=2 * space,
             spacing3=space,
         )
-        self._line_px = tkfont.Font(self, font=theme.font("small")).metrics("linespace") + 2 * space
+        # Of the font as given: a Font object rounds its size, and can be a pixel higher.
+        self._line_px = int(self.tk.call("font", "metrics", theme.font("small"), "-linespace")) + 2 * space
         self._room = Panel(self, theme, on, width=theme.px(200), height=4 * self._line_px)
         self._bar = AutoBar(self, theme, self._scroll, on=on)
         self.text.configure(yscrollcommand=self._bar.set)

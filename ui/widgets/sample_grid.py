@@ -15,7 +15,7 @@ from ui.widgets.panel import Panel
 from ui.widgets.photos import Photos
 
 _GAP_PX, _TITLE_PX, _LABEL_PX = 8, 20, 18
-_MIN_TILE_PX, _MAX_TILE_PX, _TILE_STEP_PX = 104, 240, 8
+_MIN_TILE_PX, _MAX_TILE_PX = 104, 240
 _MAX_KEPT = 300
 _WHEEL_PX = 60
 _DRAG_PX = 5
@@ -58,10 +58,10 @@ class SampleGrid(Panel):
         self.rowconfigure(0, weight=1)
         self.canvas.grid(row=0, column=0, sticky="nsew")
         self._bar.grid(row=0, column=1, sticky="ns")
-        self._bind()
+        self._bind_events()
         self.apply_theme()
 
-    def _bind(self) -> None:
+    def _bind_events(self) -> None:
         canvas = self.canvas
         canvas.bind("<Configure>", lambda _e: self._redraw_soon())
         canvas.bind("<Button-1>", self._press)
@@ -106,7 +106,7 @@ class SampleGrid(Panel):
         px, width, num_columns = self.theme.px, self.canvas.winfo_width(), len(self.table.steps)
         gap, least = px(_GAP_PX), px(_MIN_TILE_PX)
         fitting = max(1, min((width + gap) // (least + gap), num_columns or 1))
-        side = (width - gap * (fitting - 1)) // fitting // _TILE_STEP_PX * _TILE_STEP_PX
+        side = (width - gap * (fitting - 1)) // fitting
         side = max(least, min(side, px(_MAX_TILE_PX)))
         return GridGeometry(len(self.table.rows), num_columns, side, gap, px(_TITLE_PX), px(_LABEL_PX))
 
