@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from modules.config.schema import Config
 from modules.system.paths import session_file
 from tests.ui.conftest import Window
 from tests.ui.fake_engine import FakeRun, started, step
@@ -29,29 +28,6 @@ from trainer.events import (
     ValidationFinished,
     WarningRaised,
 )
-from ui.forms.model import Source
-
-
-@pytest.fixture
-def ready(window: Window, tmp_path: Path) -> Window:
-    """A window with a config that passes preflight."""
-    images = tmp_path / "images"
-    images.mkdir()
-    for n in range(4):
-        Image.new("RGB", (64, 64), (60 * n, 0, 0)).save(images / f"{n}.png")
-        (images / f"{n}.txt").write_text(f"number {n}", encoding="utf-8")
-    config = Config.model_validate(
-        {
-            "general": {"workspace_dir": str(tmp_path / "workspace"), "cache_dir": str(tmp_path / "cache")},
-            "concepts": [{"path": str(images)}],
-            "data": {"resolution_px": [64]},
-            "output": {"destination": str(tmp_path / "lora.safetensors")},
-            "sampling": {"prompts": [{"prompt": "a number"}]},
-        }
-    )
-    window.app.form.load(config, Source("ready"))
-    window.settle()
-    return window
 
 
 def press_start(window: Window) -> FakeRun:

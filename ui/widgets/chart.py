@@ -174,13 +174,17 @@ class RunChart(tk.Canvas):
 
     def _draw_line(self, pane: _Pane, line: Line) -> None:
         (left, right), colour = self._sides(), self.theme.colour(line.token)
-        points = line.series.drawn(*self._steps, right - left)
         low, high = self._steps
+        width = self.theme.px(2 if line.style == "line" else 1)
+        points = line.series.drawn(low, high, (right - left) // width)  # a thick line shows no more than its width
         if len(points) > 1:
-            coordinates = [c for s, v in _clipped(points, low, high) for c in (self.x(s), pane.y(v))]
-            width = self.theme.px(2 if line.style == "line" else 1)
+            scale, y = (right - left) / (high - low), pane.y
+            coordinates = [c for s, v in _clipped(points, low, high) for c in (left + (s - low) * scale, y(v))]
             dash = _DASHES if line.style == "dashed" else ()
-            self.create_line(coordinates, fill=colour, width=width, dash=dash, tags=("course", line.curve))
+            # Without a join: a mitred one of a steep line would stand out, a round one takes the screen long to draw.
+            self.create_line(
+                coordinates, fill=colour, width=width, dash=dash, joinstyle="bevel", tags=("course", line.curve)
+            )
         if len(points) == 1 or line.style == "dots":
             for step, value in points:
                 if low <= step <= high:
