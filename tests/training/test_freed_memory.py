@@ -5,18 +5,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from modules.system.devices import CPU
+from modules.memory.guard import DeviceGuard
+from modules.memory.placement import Placement
+from modules.rewards.protocol import RewardContext
+from modules.system.devices import CPU, Device
 from tests.builders.configs import small_config
 from tests.builders.runs import assert_equal_tensors, run
 from trainer.commands import Command, Pause, Resume
 from trainer.events import Event, MemoryMeasured, PhaseChanged, StepFinished
 from trainer.run import training_run
-from trainer.run.freed_memory import WORDS
+from trainer.run.freed_memory import WORDS, freed_memory
 
 # EMA and exact master weights on the training device, and accumulated gradients while the run waits.
 SETTINGS: dict[str, Any] = {
@@ -67,3 +71,23 @@ def test_a_freed_pause_changes_no_bit(
     assert {phases[n + 1] for n, phase in enumerate(phases) if phase == "paused"} <= {"paused", "training"}
     assert all(m.process > 0 and 0 < m.machine_used <= m.machine_total for m in paused.of(MemoryMeasured))
     assert paused.of(MemoryMeasured)
+
+
+def test_reward_models_are_offloaded_too_and_the_phase_comes_back() -> None:
+    card, events, guard = Device("cpu:1"), [], DeviceGuard()
+    context = RewardContext(card)
+    stepper: Any = SimpleNamespace(optimizer=SimpleNamespace(state={}), ema=None)
+    with guard:
+        context.place(torch.nn.Linear(2, 2))
+        [model] = context.placed
+        placement = Placement({}, train_device=card, temp_device=CPU, needed_in=lambda phase: frozenset())
+        before = model.weight.clone()
+        sampling = PhaseChanged("sampling", "5 images")
+        freed = freed_memory(
+            placement, [], stepper, reward_modules=context.placed, emit=events.append, phase=lambda: sampling
+        )
+        with freed:
+            assert guard.tag_of(model.weight) == "cpu"
+        assert guard.tag_of(model.weight) == "cpu:1"
+        assert torch.equal(model.weight, before)
+    assert events == [PhaseChanged("paused", WORDS), sampling]

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
 
 from modules.memory.placement import Placement, free_cached_memory
 from modules.optim.param_groups import TrainGroup
@@ -27,10 +28,11 @@ def freed_memory(
     groups: Sequence[TrainGroup],
     stepper: Stepper,
     *,
+    reward_modules: Sequence[nn.Module] = (),
     emit: Callable[[Event], None],
     phase: Callable[[], PhaseChanged | None],
 ) -> Iterator[None]:
-    """Offload the parts, optimizer state, master weights, gradients and EMA weights within this context.
+    """Offload parts, reward models, optimizer state, master weights, gradients and EMA weights within this context.
 
     `phase()` is the newest phase, which is reported again at the end.
     """
@@ -39,12 +41,14 @@ def freed_memory(
     with placement.parked():
         waiting = [t for t in _state(groups, stepper, placement) if t.device == train_device.torch]
         _move_all(waiting, temp_device)
+        _move_modules(reward_modules, temp_device)
         free_cached_memory(train_device)
         emit(PhaseChanged("paused", WORDS))
         try:
             yield
         finally:
             _move_all(waiting, train_device)
+            _move_modules(reward_modules, train_device)
     if before is not None:
         emit(before)
 
@@ -74,6 +78,11 @@ def _tensors_in(state: Mapping[Any, Any]) -> Iterator[torch.Tensor]:
                 yield from _tensors_in(dict(enumerate(value)))
             case _:
                 pass
+
+
+def _move_modules(modules: Sequence[nn.Module], device: Device) -> None:
+    for module in modules:
+        module._apply(lambda tensor: move(tensor, device))
 
 
 def _move_all(tensors: Sequence[torch.Tensor], device: Device) -> None:

@@ -99,6 +99,14 @@ def prepare(setup: RunSetup) -> Prepared:
     watchers = build_watchers(setup, model, loaders, stepper, total_steps, reward_models)
     backups = Backups(setup, model, stepper, method, plan_fingerprint(loaders.training), watchers)
     training = _training(setup, model, loaders, stepper, method, watchers, backups)
+    setup.desk.freed_memory = lambda: freed_memory(
+        model.placement,
+        model.groups,
+        stepper,
+        reward_modules=() if reward_models is None else reward_models.modules,
+        emit=setup.log.emit,
+        phase=lambda: setup.log.work_phase,
+    )
     _announce(setup, training, model, loaders, total_steps)
     return Prepared(setup, model, training, watchers, backups)
 
@@ -235,9 +243,6 @@ def _training(
             watchers.guards.load_state_dict(of_guards)
         counters = _fitted(setup, counters, loaders.training, setup.saved.plan)
     method.prepare(context)
-    setup.desk.freed_memory = lambda: freed_memory(
-        model.placement, model.groups, stepper, emit=setup.log.emit, phase=lambda: setup.log.work_phase
-    )
     compiling = CompileReport(model.compilation, setup.log.emit) if model.compilation is not None else None
     backup_callback = BackupCallback(config.backup.every, write=backups.write, try_out=backups.try_out, desk=setup.desk)
     return Training(
