@@ -117,7 +117,7 @@ class CommandDesk:
             raise StopRequested
 
     def _wait(self) -> None:
-        """Wait while paused, with the memory freed as long as the newest pause asks for it."""
+        """Wait while paused, with the memory freed as long as the newest pause frees it."""
         while self.is_paused:
             is_freed = self._frees_memory
             with self.freed_memory() if is_freed else nullcontext(), self._changed:

@@ -1,4 +1,4 @@
-"""The notices, facts, times and log of a run: what is said, without a window."""
+"""The notices, facts, times and log of a run, without a window."""
 
 from __future__ import annotations
 

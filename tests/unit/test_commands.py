@@ -193,7 +193,7 @@ def test_no_command_of_many_threads_is_lost() -> None:
     assert desk.take(SaveNow)
 
 
-def test_memory_is_free_for_as_long_as_the_newest_pause_asks_for_it() -> None:
+def test_memory_is_free_for_as_long_as_the_newest_pause_frees_it() -> None:
     desk, course = CommandDesk(), []
 
     @contextmanager

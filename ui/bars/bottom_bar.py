@@ -58,7 +58,7 @@ class BottomBar(Panel):
         """Update everything from the session."""
         session, state = self._context.session, self._context.session.state
         self._show_phase(session.stage, state)
-        # The figures of a run stay until the next one starts; only what goes on has a bar.
+        # The figures of a run stay until the next one starts; only an active run has bars.
         self.phase_bar.set((state.phase_share or 0.0) if session.is_active else 0.0)
         self.epoch_bar.set(state.run_share if session.is_active else 0.0)
         self.step_bar.set(state.epoch_share if session.is_active else 0.0)
