@@ -19,7 +19,7 @@ from ui.widgets.progress import ThinBar
 FIGURES = ("Loss", "Smoothed", "Images/s", "Time left")
 _FIGURE_WIDTHS = {"Time left": 96}
 _FIGURE_WIDTH = 72
-_NEEDS_WIDTH = {"Smoothed": 1080, "Images/s": 1010}  # of the bar, to be shown
+_NEEDS_WIDTH = {"Smoothed": 1040, "Images/s": 980}  # of the bar, to be shown
 _BAR_WIDTH = 132
 _MAX_DETAIL_CHARS = 60
 _START_WORDS = {"idle": "Start", "checking": "Checking…", "running": "Stop", "paused": "Stop", "stopping": "Stopping…"}
