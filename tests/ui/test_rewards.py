@@ -203,7 +203,7 @@ def test_metrics_and_the_newest_rollout_share_the_places_of_loss_and_samples(rea
     run, page = ready.engine.run, ready.open_page("run")
     assert run is not None
     view: Any = page
-    assert (view.curves_card.shown, view.images_card.shown) == ("Loss", "Samples")
+    assert (view.curves_card.shown, view.images_card.shown) == ("Curves", "Samples")
     files = sorted((tmp_path / "images").glob("*.png"))
     images = tuple(
         SampledImage(str(file), "a disc", 0.5 + n, {"brightness": 0.5 + n}, "best" if n else "worst")
@@ -230,10 +230,10 @@ def test_metrics_and_the_newest_rollout_share_the_places_of_loss_and_samples(rea
     viewer = next(w for w in ready.app.root.winfo_children() if isinstance(w, ImageViewer))
     assert viewer.caption.cget("text") == "a disc\nReward 0.5000, worst of its prompt\nBrightness 0.5000"
     viewer.close()
-    view.curves_card.tabs["Loss"].event_generate("<Button-1>")
+    view.curves_card.tabs["Curves"].event_generate("<Button-1>")
     run.emit(step(61, metrics={"reward": 1.0, "diversity": 0.5}))
     ready.wait_until(lambda: "diversity" in view.metrics.cells, "a new metric")
-    assert view.curves_card.shown == "Loss"  # as the user chose
+    assert view.curves_card.shown == "Curves"  # as the user chose
     run.end(RunFinished("finished", 61, "Done."))
     ready.wait_until(lambda: ready.app.context.session.stage == "idle", "the end")
 

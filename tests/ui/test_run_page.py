@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ from trainer.events import (
     ValidationFinished,
     WarningRaised,
 )
+from trainer.run_folder.backup import write_backup
 from ui.editors.differences import RUN, Differences
+from ui.pages import step_model
 from ui.run.stars import STARS_FILE, read_stars
 
 NUM_STEPS = 60
@@ -211,11 +214,26 @@ def test_the_run_page_live(ready: Window, run_dir: Path) -> None:
     assert not page.notices.best.winfo_manager()
 
 
-def test_stars_of_a_run_are_there_again(ready: Window, run_dir: Path) -> None:
-    first = sample(run_dir, 20, 0)
+def test_stars_and_backups_of_a_run_are_there_again(
+    ready: Window, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported: list[tuple[Path, Path]] = []
+    monkeypatch.setattr(step_model, "export_backup", lambda *arguments: exported.append(arguments))
+    backup = write_backup(run_dir, step=20, epoch=1, now=datetime(2026, 1, 2), write=lambda f: (f / "x").touch())
+    samples = [sample(run_dir, n, 0) for n in (20, 40)]
     (run_dir / STARS_FILE).write_text('["samples/0/step-20.png"]', encoding="utf-8")
     run = press_start(ready)
-    run.emit(started(str(run_dir)), PhaseChanged("training"), first)
+    run.emit(started(str(run_dir)), PhaseChanged("training"), *samples)
     page: Any = ready.app.shell.pages["run"]
-    ready.wait_until(lambda: page.samples.starred == {Path(first.path)}, "the star")
+    ready.wait_until(lambda: page.samples.starred == {Path(samples[0].path)}, "the star")
     end(ready, run)
+    ready.asked.answers["ask_save_file"] = run_dir / "chosen.safetensors"
+    step_model.save_step_model(ready.app.context, 20)
+    ready.wait_until(lambda: exported, "the export")
+    assert exported == [(backup.path, run_dir / "chosen.safetensors")]
+    ((title, start, _),) = ready.asked.asked("ask_save_file")
+    assert title == "Save the model of step 20, from its backup"
+    assert start.name == "lora-step-20.safetensors"
+    step_model.save_step_model(ready.app.context, 40)  # nothing is left of it, and the run is over
+    ready.wait_until(lambda: ready.asked.asked("choose"), "the answer")
+    assert ready.asked.asked("choose")[0][0] == "No model of this step"

@@ -11,6 +11,7 @@ from ui.run.pump import Pump
 from ui.run.sample_table import GridGeometry, Place, SampleTable
 from ui.theme import Theme
 from ui.widgets.auto_bar import AutoBar
+from ui.widgets.focus import focused_widget
 from ui.widgets.panel import Panel
 from ui.widgets.photos import Photos
 
@@ -159,7 +160,7 @@ class SampleGrid(Panel):
         else:
             self.canvas.create_rectangle(x, y, x + side, y + side, fill=colour("field"), width=0)
             self._photos.load((path, side))
-        if place == self.chosen and self.canvas.focus_get() is self.canvas:
+        if place == self.chosen and focused_widget(self.canvas) is self.canvas:
             self.canvas.create_rectangle(x, y, x + side, y + side, outline=colour("accent"), width=self.theme.px(2))
         self.canvas.create_text(
             x, y + side + self.theme.px(2), text=f"step {sample.step:,}", anchor="nw",
