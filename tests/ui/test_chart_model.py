@@ -48,8 +48,8 @@ def test_a_run_has_lines_by_curve_and_those_chosen_are_shown() -> None:
         unit_labels={"unet": "UNet"},
     )
     assert [x.label for x in lines] == [
-        "loss", "smoothed", "validation", "weighted", "rate UNet", "rate text_encoder", "reward", "measured",
-        "held out", "gradient norm", "older",
+        "loss", "smoothed", "validation", "weighted", "rate UNet", "rate text_encoder", "rollout reward", "training reward",
+        "held-out reward", "gradient norm", "older",
     ]  # fmt: skip
     assert offered(lines) == ["loss", "smoothed", "validation", "rate", "reward", "gradient_norm"]
     assert [x.label for x in shown(lines, SHOWN_AT_FIRST)] == ["loss", "smoothed", "validation", "weighted", "older"]

@@ -172,7 +172,7 @@ MEASURED = [
 ]
 
 
-def test_the_reward_chart(ready: Window) -> None:
+def test_the_reward_chart(ready: Window, monkeypatch: pytest.MonkeyPatch) -> None:
     ready.asked.answers.update(choose="approve", confirm_start=True)
     ready.app.shell.bottom_bar.start.invoke()
     ready.wait_until(lambda: ready.engine.requests, "a run")
@@ -192,6 +192,11 @@ def test_the_reward_chart(ready: Window) -> None:
     shown = [chart.itemcget(i, "text") for i in chart.find_withtag("pointer") if chart.type(i) == "text"]
     assert "Reward 0.6000, held-out reward 0.3200 (Contrast) at step 20, best so far" in shown
     assert {"Brightness", "Contrast", "0.6000", "0.3200"} <= set(shown)
+    monkeypatch.setattr("ui.pages.run._REWARD_ROOM_PX", 10_000)  # a low window
+    view._fit_rewards()
+    ready.settle()
+    assert not view.reward_card.winfo_ismapped()
+    assert [line.label for line in view.chart.lines][-2:] == ["training reward", "held-out reward"]
     run.end(RunFinished("finished", 40, "Done."))
     ready.wait_until(lambda: ready.app.context.session.stage == "idle", "the end")
 

@@ -35,6 +35,7 @@ _LOSS, _METRICS, _SAMPLES, _ROLLOUT = "Curves", "Metrics", "Samples", "Rollout"
 _ROLLOUT_PX = 84
 _FACTS_SHARE, _MIN_FACTS_PX = 0.36, 54
 _REWARD_HEIGHT = 150  # of its card; lower, its scales are unreadable
+_REWARD_ROOM_PX = 460  # of the column, so that curves and log stay readable beside the card
 _RINGS: Mapping[Mark, str] = {"": "", "best": "good", "worst": "error"}
 
 
@@ -96,7 +97,8 @@ class RunPage:
         tk.Grid.grid_configure(log_card, row=2, column=0, sticky="nsew")
         self.reward_chart = RewardChart(self.reward_card.body, context.theme)
         self.reward_chart.pack(fill="both", expand=True, padx=(px(4), 0))
-        self._show_rewards(RunState())
+        self._has_reward_curve = False
+        left.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "rewards"), self._fit_rewards), add="+")
         self.curves = RunCurves(self.curves_card.add(_LOSS, is_offered=True), context)
         self.curves.pack(fill="both", expand=True, padx=(px(4), 0))
         self.chart = self.curves.chart
@@ -106,15 +108,27 @@ class RunPage:
             log_card.body, context.theme, on_copied=lambda number: context.notify(f"Copied {count(number, 'line')}.")
         )
         self.log.pack(fill="both", expand=True, padx=(px(12), 0))
+        self._show_rewards(RunState())
+
+    def _fit_rewards(self) -> None:
+        self._show_rewards(self._drawn)
 
     def _show_rewards(self, state: RunState) -> None:
-        """Show the reward curve; hide its card if no reward is measured."""
+        """Show the reward curve; hide its card if no reward is measured.
+
+        In a low window it has no card, but a place among the curves.
+        """
         self.reward_chart.show(state.rewards)
-        if state.rewards:
+        has_room = self.reward_card.master.winfo_height() >= self._context.theme.px(_REWARD_ROOM_PX)
+        if state.rewards and not has_room and not self._has_reward_curve:
+            self._has_reward_curve = True
+            self.curves.toggle_on("reward")
+        is_shown = bool(state.rewards) and has_room
+        if is_shown:
             self.reward_card.grid()
         else:
             self.reward_card.grid_remove()
-        weight, least_px = (2, self._context.theme.px(_REWARD_HEIGHT)) if state.rewards else (0, 0)
+        weight, least_px = (2, self._context.theme.px(_REWARD_HEIGHT)) if is_shown else (0, 0)
         tk.Grid.rowconfigure(self.reward_card.master, 1, weight=weight, minsize=least_px)
 
     def _fill_right(self, right: Panel) -> None:

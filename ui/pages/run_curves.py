@@ -57,6 +57,11 @@ class RunCurves(Panel):
         self.chosen ^= {curve}
         self.show(self._state)
 
+    def toggle_on(self, curve: str) -> None:
+        """Show a curve, if it is not shown yet."""
+        if curve not in self.chosen:
+            self.toggle(curve)
+
     def compare(self, run_dir: Path) -> None:
         """Draw an earlier run, too, or no longer; the oldest choice makes room for a fifth."""
         if self.past.pop(run_dir, None) is not None:

@@ -98,12 +98,13 @@ def _rate_lines(series: Mapping[str, Series], labels: Mapping[str, str]) -> list
 
 
 def _reward_lines(series: Mapping[str, Series], rewards: Sequence[RewardMeasured]) -> list[Line]:
+    followed = Series((r.step, r.followed) for r in rewards)
+    held_out = Series((r.step, r.held_out) for r in rewards if r.held_out is not None)
     return [
-        Line("reward", "reward", "reward", series.get("reward", EMPTY), "chart_raw", "thin"),
-        Line("reward", "measured", "reward", Series((r.step, r.followed) for r in rewards), "chart_smooth", "dots"),
-        Line("reward", "held out", "reward", Series((r.step, r.held_out) for r in rewards if r.held_out is not None),
-             "chart_validation", "dots"),
-    ]  # fmt: skip
+        Line("reward", "rollout reward", "reward", series.get("reward", EMPTY), "chart_raw", "thin"),
+        Line("reward", "training reward", "reward", followed, "chart_smooth", "dots"),
+        Line("reward", "held-out reward", "reward", held_out, "chart_validation", "dots"),
+    ]
 
 
 def offered(lines: Iterable[Line]) -> list[str]:
