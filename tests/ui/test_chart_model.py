@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.ui.fake_engine import started, step
 from trainer.event_lines import to_line
 from trainer.events import RewardMeasured, ValidationFinished
+from ui.run.chart_layout import in_rows, panes_of
 from ui.run.chart_model import (
     SHOWN_AT_FIRST,
     Axis,
@@ -48,8 +49,8 @@ def test_a_run_has_lines_by_curve_and_those_chosen_are_shown() -> None:
         unit_labels={"unet": "UNet"},
     )
     assert [x.label for x in lines] == [
-        "loss", "smoothed", "validation", "weighted", "rate UNet", "rate text_encoder", "rollout reward", "training reward",
-        "held-out reward", "gradient norm", "older",
+        "loss", "smoothed", "validation", "weighted", "rate UNet", "rate text_encoder", "rollout reward",
+        "training reward", "held-out reward", "gradient norm", "older",
     ]  # fmt: skip
     assert offered(lines) == ["loss", "smoothed", "validation", "rate", "reward", "gradient_norm"]
     assert [x.label for x in shown(lines, SHOWN_AT_FIRST)] == ["loss", "smoothed", "validation", "weighted", "older"]
@@ -97,6 +98,21 @@ def test_a_logarithmic_axis_needs_positive_values() -> None:
     assert not axis_of([line((1, 0.0), (2, 1.0))], (1, 2), is_log=True).is_log
     same = axis_of([line((1, 0.5), (2, 0.5))], (1, 2), is_log=True)
     assert same.low < 0.5 < same.high
+
+
+def test_panes_share_the_height_and_the_first_is_the_highest() -> None:
+    lines = [line((1, 0.5), (2, 0.25)), line((1, 1e-4), pane="rate"), line((1, 3.0), pane="gradient_norm")]
+    panes = panes_of(lines, (1, 2), is_log=False, top=20, bottom=240, between=10)
+    assert [(pane.top, pane.bottom) for pane in panes] == [(20, 120), (130, 180), (190, 240)]
+    assert [pane.lines[0].pane for pane in panes] == ["loss", "rate", "gradient_norm"]
+    [alone] = panes_of(lines[:1], (1, 2), is_log=False, top=20, bottom=240, between=10)
+    assert (alone.top, alone.bottom) == (20, 240)
+    assert 20 < alone.y(0.5) < alone.y(0.25) < 240
+
+
+def test_the_legend_has_as_many_rows_as_it_needs() -> None:
+    assert in_rows([50, 50, 50, 200, 10], 10, 120) == [(10, 0), (60, 0), (10, 1), (10, 2), (10, 3)]
+    assert in_rows([], 10, 120) == []
 
 
 def test_values_under_the_pointer() -> None:

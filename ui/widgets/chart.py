@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.events import ValidationFinished
-from ui.run.chart_model import PANES, Axis, Line, Zoom, axis_of, extent_of, values_at
+from ui.run.chart_layout import Pane, in_rows, panes_of
+from ui.run.chart_model import Line, Zoom, extent_of, values_at
 from ui.run.plotting import nearest, tick_label, ticks
 from ui.run.words import concept_rows, timestep_rows
 from ui.theme import Theme
@@ -22,17 +23,6 @@ _DRAG_PX = 5
 _DASHES = (4, 3)
 _ZOOM = 0.8
 _NOTHING_YET = "The loss appears here once training has started."
-
-
-@dataclass(frozen=True, slots=True)
-class _Pane:
-    lines: tuple[Line, ...]
-    axis: Axis
-    top: int
-    bottom: int
-
-    def y(self, value: float) -> float:
-        return self.bottom - self.axis.share(value) * (self.bottom - self.top)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +53,7 @@ class RunChart(tk.Canvas):
         self.validations: Sequence[ValidationFinished] = ()
         self._on = on
         self._on_zoom = on_zoom
-        self._panes: tuple[_Pane, ...] = ()
+        self._panes: tuple[Pane, ...] = ()
         self._legend: tuple[_Entry, ...] = ()
         self._steps = (0.0, 1.0)
         self._grabbed: tuple[int, Zoom] | None = None
@@ -143,19 +133,10 @@ class RunChart(tk.Canvas):
     def _sides(self) -> tuple[int, int]:
         return self.theme.px(_LEFT), max(self.theme.px(_LEFT) + 1, self.winfo_width() - self.theme.px(_RIGHT))
 
-    def _laid_out(self) -> tuple[_Pane, ...]:
-        """Return the panes from top to bottom: the first is twice as high as each other."""
+    def _laid_out(self) -> tuple[Pane, ...]:
         px = self.theme.px
-        groups = [found for name in PANES if (found := tuple(line for line in self.lines if line.pane == name))]
-        top = float(self._legend[-1].y + px(_BELOW_LEGEND))
-        room = self.winfo_height() - top - px(_BOTTOM) - px(_BETWEEN) * (len(groups) - 1)
-        unit, panes = room / (len(groups) + 1), []
-        for number, lines in enumerate(groups):
-            height = max(1.0, unit * (1 if number else 2) if len(groups) > 1 else room)
-            axis = axis_of(lines, self._steps, is_log=self.is_log)
-            panes.append(_Pane(lines, axis, round(top), round(top + height)))
-            top += height + px(_BETWEEN)
-        return tuple(panes)
+        top, bottom = self._legend[-1].y + px(_BELOW_LEGEND), self.winfo_height() - px(_BOTTOM)
+        return panes_of(self.lines, self._steps, is_log=self.is_log, top=top, bottom=bottom, between=px(_BETWEEN))
 
     def _draw_steps(self) -> None:
         (left, right), bottom = self._sides(), self._panes[-1].bottom
@@ -163,7 +144,7 @@ class RunChart(tk.Canvas):
             if value == int(value):
                 self._write(self.x(value), bottom + self.theme.px(6), tick_label(value), "muted", anchor="n")
 
-    def _draw_pane(self, pane: _Pane) -> None:
+    def _draw_pane(self, pane: Pane) -> None:
         px, (left, right) = self.theme.px, self._sides()
         for value in pane.axis.ticks(max(2, (pane.bottom - pane.top) // px(_TICK_SPACING_PX // 2))):
             y = pane.y(value)
@@ -172,7 +153,7 @@ class RunChart(tk.Canvas):
         for line in pane.lines:
             self._draw_line(pane, line)
 
-    def _draw_line(self, pane: _Pane, line: Line) -> None:
+    def _draw_line(self, pane: Pane, line: Line) -> None:
         (left, right), colour = self._sides(), self.theme.colour(line.token)
         low, high = self._steps
         width = self.theme.px(2 if line.style == "line" else 1)
@@ -192,7 +173,7 @@ class RunChart(tk.Canvas):
         if line.label == "validation":
             self._draw_best(pane)
 
-    def _draw_best(self, pane: _Pane) -> None:
+    def _draw_best(self, pane: Pane) -> None:
         best_step = self.validations[-1].best_step if self.validations else None
         best = next((v for v in self.validations if v.step == best_step), None)
         if best is not None and self._steps[0] <= best.step <= self._steps[1]:
@@ -230,14 +211,12 @@ class RunChart(tk.Canvas):
         )
         texts: list[tuple[str, Line | None]] = [(line.label, line) for line in self.lines]
         texts += [("best", None)] if has_best else []
-        entries, x, y = [], left, px(12)
-        for text, line in texts:
-            width = px(20 + 16) + int(self.tk.call("font", "measure", self.theme.font("caption"), text))
-            if x > left and x + width > right + px(16):
-                x, y = left, y + px(_LEGEND_ROW)
-            entries.append(_Entry(x, y, text, line))
-            x += width
-        return tuple(entries)
+        font = self.theme.font("caption")
+        widths = [px(20 + 16) + int(self.tk.call("font", "measure", font, text)) for text, _ in texts]
+        places = in_rows(widths, left, right + px(16))
+        return tuple(
+            _Entry(x, px(12) + row * px(_LEGEND_ROW), *entry) for (x, row), entry in zip(places, texts, strict=True)
+        )
 
     # -- pointing
 
