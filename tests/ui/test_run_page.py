@@ -185,13 +185,14 @@ def test_the_run_page_live(ready: Window, run_dir: Path) -> None:
     ready.app.form.edit_text("training.epochs", "33")
     ready.wait_until(page.notices.edited.winfo_ismapped, "the edited setting")
     assert page.notices.edited.text.cget("text").startswith("Changed since Start: 1 setting (Epochs).")
+    bar = ready.app.shell.bottom_bar
+    ready.wait_until(lambda: bar.detail.cget("text") == "1 setting changed for the next run", "the bar")
     page.notices.edited.buttons["Show"].invoke()
     window = next(w for w in ready.app.root.winfo_children() if isinstance(w, Differences))
     assert window.reference.get() == RUN
     assert [change.path for change in window.found] == ["training.epochs"]
     window.close()
 
-    bar = ready.app.shell.bottom_bar
     bar.make_pause_menu().invoke(1)
     ready.settle()
     assert run.desk._frees_memory
@@ -212,6 +213,14 @@ def test_the_run_page_live(ready: Window, run_dir: Path) -> None:
     page.notices.best.buttons["Keep step 60"].invoke()
     ready.settle()
     assert not page.notices.best.winfo_manager()
+
+    run = press_start(ready)  # with the edited setting, which is now part of the run
+    run.emit(started(str(run_dir)), PhaseChanged("training"))
+    ready.wait_until(lambda: bar.phase.cget("text") == "Training", "the second run")
+    ready.settle()
+    assert bar.detail.cget("text") == ""
+    assert not page.notices.edited.winfo_manager()
+    end(ready, run)
 
 
 def test_stars_and_backups_of_a_run_are_there_again(

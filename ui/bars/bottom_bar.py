@@ -6,7 +6,9 @@ import tkinter as tk
 from functools import partial
 from typing import Literal
 
+from modules.config.schema import Config
 from modules.system.problem import count
+from ui.changes import changes
 from ui.context import Context
 from ui.run.run_state import RunState
 from ui.run.words import OUTCOME_WORDS, PHASE_WORDS, download, duration, loss
@@ -33,6 +35,8 @@ class BottomBar(Panel):
         self._context = context
         self._message = ""
         self._message_state: object = None
+        self._num_edits = 0
+        self._counted_for: Config | None = None
         px = context.theme.px
         inner = Panel(self, context.theme, "bar")
         inner.pack(fill="x", padx=px(PAD + 4), pady=px(12))
@@ -45,6 +49,7 @@ class BottomBar(Panel):
         inner.bind("<Configure>", lambda event: self._fit(event.width))
         context.session.changed.subscribe(self._soon)
         context.starter.changed.subscribe(self._soon)
+        context.form.changed.subscribe(self._count_edits_soon)
         context.navigation.page_wanted.subscribe(lambda _page: self._soon())
         self.refresh()
 
@@ -57,6 +62,9 @@ class BottomBar(Panel):
     def refresh(self) -> None:
         """Update everything from the session."""
         session, state = self._context.session, self._context.session.state
+        if session.config is not self._counted_for:  # another run
+            self._counted_for, self._num_edits = session.config, 0
+            self._count_edits_soon()
         self._show_phase(session.stage, state)
         # The figures of a run stay until the next one starts; only an active run has bars.
         self.phase_bar.set((state.phase_share or 0.0) if session.is_active else 0.0)
@@ -68,6 +76,16 @@ class BottomBar(Panel):
 
     def _soon(self) -> None:
         self._context.pump.redraw_soon("bottom bar", self.refresh, at_most_every_seconds=0.1)
+
+    def _count_edits_soon(self) -> None:
+        self._context.pump.redraw_soon("edits", self._count_edits, at_most_every_seconds=0.3)
+
+    def _count_edits(self) -> None:
+        """Count the settings that the current run does not have; on every page they are shown beside its phase."""
+        session = self._context.session
+        of_run = session.config if session.is_active else None
+        self._num_edits = 0 if of_run is None else len(changes(self._context.form.config, of_run))
+        self._soon()
 
     def _add_phase(self, inner: Panel) -> None:
         box = Panel(inner, self._context.theme, "bar")
@@ -129,6 +147,8 @@ class BottomBar(Panel):
 
     def _show_phase(self, stage: str, state: RunState) -> None:
         words, detail, tone = _phase_words(stage, state)
+        if self._num_edits and not detail and self._context.session.is_active:
+            detail = f"{count(self._num_edits, 'setting')} changed for the next run"
         if self._message and self._message_state is state and stage == "idle":
             detail, tone = self._message, tone if state.failed is None else "text"
             words = "Ready"
