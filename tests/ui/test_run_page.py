@@ -186,7 +186,7 @@ def test_the_run_page_live(ready: Window, run_dir: Path) -> None:
     ready.wait_until(page.notices.edited.winfo_ismapped, "the edited setting")
     assert page.notices.edited.text.cget("text").startswith("Changed since Start: 1 setting (Epochs).")
     bar = ready.app.shell.bottom_bar
-    ready.wait_until(lambda: bar.detail.cget("text") == "1 setting changed for the next run", "the bar")
+    ready.wait_until(lambda: bar.detail.cget("text") == "1 change for the next run", "the bar")
     page.notices.edited.buttons["Show"].invoke()
     window = next(w for w in ready.app.root.winfo_children() if isinstance(w, Differences))
     assert window.reference.get() == RUN

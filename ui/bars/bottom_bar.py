@@ -148,7 +148,7 @@ class BottomBar(Panel):
     def _show_phase(self, stage: str, state: RunState) -> None:
         words, detail, tone = _phase_words(stage, state)
         if self._num_edits and not detail and self._context.session.is_active:
-            detail = f"{count(self._num_edits, 'setting')} changed for the next run"
+            detail = f"{count(self._num_edits, 'change')} for the next run"
         if self._message and self._message_state is state and stage == "idle":
             detail, tone = self._message, tone if state.failed is None else "text"
             words = "Ready"
