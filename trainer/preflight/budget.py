@@ -288,11 +288,17 @@ def _cannot_be_written(config: Config, need: DiskNeed, free: FreeBytes) -> Itera
             )
 
 
+def _keeps_best(config: Config) -> bool:
+    """Return whether the run validates and keeps the best model."""
+    has_images = any(c.enabled and c.dataset_kind == "validation" for c in config.concepts)
+    return config.validation.keep_best and not config.validation.every.is_never and has_images
+
+
 def _tight(config: Config, need: DiskNeed, total_steps: int, free: FreeBytes) -> Iterator[Problem]:
     """Yield a warning for each file system that the whole run may fill."""
     epochs = config.training.epochs
     backups = num_backups(config.backup.keep, _times(config.backup.every, total_steps, epochs) + config.backup.at_end)
-    saves = int(_times(config.backup.save_every, total_steps, epochs)) + config.validation.keep_best
+    saves = int(_times(config.backup.save_every, total_steps, epochs)) + _keeps_best(config)
     items = [
         ("general.cache_dir", config.general.cache_dir, "caches", need.cache_bytes),
         (

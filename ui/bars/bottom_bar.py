@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import tkinter as tk
 import tkinter.font as tkfont
+from functools import partial
+from typing import Literal
 
+from modules.config.schema import Config
 from modules.system.problem import count
+from ui.changes import changes
 from ui.context import Context
 from ui.run.run_state import RunState
 from ui.run.words import OUTCOME_WORDS, PHASE_WORDS, download, duration, loss
 from ui.theme import GAP, PAD
 from ui.widgets.controls import Button
+from ui.widgets.menu import make_menu
 from ui.widgets.panel import Panel, Text
 from ui.widgets.progress import ThinBar
 
@@ -20,7 +25,7 @@ _FIGURE_WIDTH = 72
 _BAR_WIDTH = 132
 _NARROW_BAR_WIDTH = 96
 _NARROW_WIDTH = 1180  # of the window
-_RARE_FIGURES = ("Smoothed", "Images/s")
+_RARE_FIGURES = ("Smoothed", "Images/s")  # the Run page has them, too
 _START_WORDS = {"idle": "Start", "checking": "Checking…", "running": "Stop", "paused": "Stop", "stopping": "Stopping…"}
 
 
@@ -32,6 +37,8 @@ class BottomBar(Panel):
         self._context = context
         self._message = ""
         self._message_state: object = None
+        self._num_edits = 0
+        self._counted_for: Config | None = None
         px = context.theme.px
         inner = Panel(self, context.theme, "bar")
         inner.pack(fill="x", padx=px(PAD + 4), pady=px(12))
@@ -45,6 +52,7 @@ class BottomBar(Panel):
         self.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "width"), self._make_room))
         context.session.changed.subscribe(self._soon)
         context.starter.changed.subscribe(self._soon)
+        context.form.changed.subscribe(self._count_edits_soon)
         context.navigation.page_wanted.subscribe(lambda _page: self._soon())
         self.refresh()
 
@@ -57,13 +65,16 @@ class BottomBar(Panel):
     def refresh(self) -> None:
         """Update everything from the session."""
         session, state = self._context.session, self._context.session.state
+        if session.config is not self._counted_for:  # another run
+            self._counted_for, self._num_edits = session.config, 0
+            self._count_edits_soon()
         self._show_phase(session.stage, state)
-        is_active = session.is_active
-        self.phase_bar.set((state.phase_share or 0.0) if is_active else 0.0)
-        self.epoch_bar.set(state.run_share if is_active else 0.0)
-        self.step_bar.set(state.epoch_share if is_active else 0.0)
-        self._show_counts(state if is_active else RunState())
-        self._show_figures(state if is_active else RunState())
+        # The figures of a run stay until the next one starts; only an active run has bars.
+        self.phase_bar.set((state.phase_share or 0.0) if session.is_active else 0.0)
+        self.epoch_bar.set(state.run_share if session.is_active else 0.0)
+        self.step_bar.set(state.epoch_share if session.is_active else 0.0)
+        self._show_counts(state)
+        self._show_figures(state)
         self._show_buttons()
         self._make_room()
 
@@ -87,6 +98,16 @@ class BottomBar(Panel):
 
     def _soon(self) -> None:
         self._context.pump.redraw_soon("bottom bar", self.refresh, at_most_every_seconds=0.1)
+
+    def _count_edits_soon(self) -> None:
+        self._context.pump.redraw_soon("edits", self._count_edits, at_most_every_seconds=0.3)
+
+    def _count_edits(self) -> None:
+        """Count the settings that the current run does not have; on every page they are shown beside its phase."""
+        session = self._context.session
+        of_run = session.config if session.is_active else None
+        self._num_edits = 0 if of_run is None else len(changes(self._context.form.config, of_run))
+        self._soon()
 
     def _add_phase(self, inner: Panel) -> None:
         box = Panel(inner, self._context.theme, "bar")
@@ -132,9 +153,14 @@ class BottomBar(Panel):
         self.start.pack(side="right", padx=(GAP, 0))
         context.tips.attach(self.start, lambda: context.actions[self._start_name()].tip)
         context.tips.attach(self.second, self._second_tip)
+        self.more = Button(box, context.theme, "▾", self._open_pauses, on="bar", width=28, height=36)
+        context.tips.attach(self.more, lambda: "Other ways to pause")
+        self._menu: tk.Menu | None = None
 
     def _show_phase(self, stage: str, state: RunState) -> None:
         words, detail, tone = _phase_words(stage, state)
+        if self._num_edits and not detail and self._context.session.is_active:
+            detail = f"{count(self._num_edits, 'change')} for the next run"
         if self._message and self._message_state is state and stage == "idle":
             detail, tone = self._message, tone if state.failed is None else "text"
             words = "Ready"
@@ -176,6 +202,9 @@ class BottomBar(Panel):
             return
         self.second_name = name
         self.second.pack_forget()
+        self.more.pack_forget()
+        if name in ("pause", "unpause"):
+            self.more.pack(side="right", padx=(2, 0))
         if name:
             self.second.configure(text=self._context.actions[name].label)
             self.second.restyle("primary" if name == "page_choose" else "plain")
@@ -194,6 +223,23 @@ class BottomBar(Panel):
     def _press_second(self) -> None:
         if self.second_name:
             self._context.actions.run(self.second_name)
+
+    def make_pause_menu(self) -> tk.Menu:
+        """Return the menu of the ways to pause, or to continue."""
+        if self._menu is not None:
+            self._menu.destroy()
+        self._menu = make_menu(self, self._context.theme)
+        for name in ("pause", "pause_free", "unpause"):
+            action = self._context.actions[name]
+            state: Literal["normal", "disabled"] = "normal" if action.is_enabled() else "disabled"
+            run = partial(self._context.actions.run, name)
+            self._menu.add_command(label=action.label, accelerator=action.shortcut, command=run, state=state)
+        return self._menu
+
+    def _open_pauses(self) -> None:
+        menu, button = self.make_pause_menu(), self.second
+        menu.update_idletasks()  # its height is not known before
+        menu.tk_popup(button.winfo_rootx(), button.winfo_rooty() - menu.winfo_reqheight())
 
     def _second_tip(self) -> str:
         if not self.second_name:
