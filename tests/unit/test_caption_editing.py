@@ -113,10 +113,10 @@ def test_a_tag_is_added_in_the_way_of_the_line(line: str, tag: str, after: str) 
 
 
 def test_suggestions_come_from_the_data_set() -> None:
-    counts = tag_counts(["blue_eyes, cat", "blue sky, cat", "a long sentence about an old cat that sleeps on a mat for ever",
-                         "navy blue, cat, blue sky"])  # fmt: skip
+    sentence = "a long sentence about an old cat that sleeps on a mat for ever"
+    counts = tag_counts(["blue_eyes, cat", "blue sky, cat", sentence, "navy blue, cat, blue sky"])
     assert counts["cat"] == 3
-    assert "a long sentence about an old cat that sleeps on a mat for ever" not in counts
+    assert sentence not in counts
     assert suggestions("blue", counts) == ("blue sky", "blue_eyes", "navy blue")
     assert suggestions("blue e", counts) == ("blue_eyes",)
     assert suggestions("cat", counts, present=["cat"]) == ()

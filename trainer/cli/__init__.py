@@ -20,12 +20,14 @@ def verbs() -> Mapping[str, Verb]:
     """Return all verbs by name."""
     from trainer.cli import (
         benchmark,
+        caption,
         check,
         convert,
         demo,
         diff,
         doctor,
         inspect,
+        mask,
         preview,
         runs,
         sample,
@@ -45,6 +47,8 @@ def verbs() -> Mapping[str, Verb]:
         "convert": convert.CONVERT,
         "diff": diff.DIFF,
         "schema": schema.SCHEMA,
+        "caption": caption.CAPTION,
+        "mask": mask.MASK,
         "secrets": secrets.SECRETS,
         "make-demo-model": demo.MAKE_DEMO_MODEL,
         "benchmark": benchmark.BENCHMARK,

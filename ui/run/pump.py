@@ -48,6 +48,10 @@ class Pump:
         """Drain another source on every turn; `drain(deadline)` returns whether it had anything."""
         self._drains.append(drain)
 
+    def remove_source(self, drain: Drain) -> None:
+        """Stop draining a source."""
+        self._drains.remove(drain)
+
     def redraw_soon(self, key: Hashable, draw: Callable[[], None], *, at_most_every_seconds: float = 0.0) -> None:
         """Call `draw` once on a coming turn, however often it is requested until then."""
         earliest = self._last_drawn.get(key, float("-inf")) + at_most_every_seconds
