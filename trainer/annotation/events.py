@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
+from modules.system.problem import count
 from modules.system.redaction import redacted
 
 Outcome = Literal["finished", "stopped"]
@@ -46,6 +47,17 @@ class Finished:
     num_left: int
     num_failed: int
     kept_in: str = ""
+
+    def words(self, what: str) -> str:
+        """Return how it ended, as sentences; `what` is "captions" or "masks"."""
+        parts = [f"{count(self.num_written, what.removesuffix('s'))} written"]
+        if self.num_left:
+            parts.append(f"{count(self.num_left, 'image')} left as they are")
+        if self.num_failed:
+            parts.append(f"{count(self.num_failed, 'image')} could not be done")
+        stopped = "Stopped. " if self.outcome == "stopped" else ""
+        kept = f" The files before are kept in {self.kept_in}." if self.kept_in else ""
+        return f"{stopped}{', '.join(parts)}.{kept}"
 
 
 @dataclass(frozen=True, slots=True)

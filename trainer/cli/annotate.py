@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 
 from modules.system.errors import DarkroomError
-from modules.system.problem import count
 from trainer.annotation.child import stop_signal
 from trainer.annotation.events import AnnotationEvent, Failed, Finished, ImageDone, Loading, to_line
 from trainer.cli.console import Meter
@@ -50,7 +49,7 @@ def _on_a_terminal(run: RunWork, what: str) -> int:
                 left = event.seconds_left
                 meter.progress(what, event.done, event.total, f"about {left:.0f} s left" if left else "")
             case Finished():
-                meter.line(summary(event, what))
+                meter.line(event.words(what))
 
     try:
         return _code(run(emit, asked.is_set))
@@ -59,18 +58,6 @@ def _on_a_terminal(run: RunWork, what: str) -> int:
         return _STOPPED
     finally:
         meter.close()
-
-
-def summary(event: Finished, what: str) -> str:
-    """Return how it ended, as sentences."""
-    parts = [f"{count(event.num_written, what.removesuffix('s'))} written"]
-    if event.num_left:
-        parts.append(f"{count(event.num_left, 'image')} left as they are")
-    if event.num_failed:
-        parts.append(f"{count(event.num_failed, 'image')} could not be done")
-    stopped = "Stopped. " if event.outcome == "stopped" else ""
-    kept = f" Copies of the replaced files: {event.kept_in}" if event.kept_in else ""
-    return f"{stopped}{', '.join(parts)}.{kept}"
 
 
 def _code(finished: Finished) -> int:

@@ -49,6 +49,7 @@ PAGES: tuple[PageSpec, ...] = (
         "Concepts",
         "The folders of training images.",
         ("concepts",),
+        ("captions",),
         view="ui.pages.concepts:ConceptsPage",
     ),
     PageSpec("training", "Training", "Method, length, learning rate, optimizer, noise and loss.", ("training",)),
