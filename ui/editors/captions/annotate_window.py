@@ -94,7 +94,7 @@ class AnnotateWindow(Window):
         self.progress: AnnotationState | None = None
         self._context, self._done, self._command = context, done, command
         self._specs: Mapping[str, CaptionerSpec | MaskerSpec] = MASKERS if is_for_masks else CAPTIONERS
-        self._options = _MASK_OPTIONS if is_for_masks else _CAPTION_OPTIONS
+        self._option_rows = _MASK_OPTIONS if is_for_masks else _CAPTION_OPTIONS
         self.process: AnnotationProcess | None = None
         self.variables: dict[str, Any] = {}
         self._rows: dict[str, list[tk.Widget]] = {}
@@ -136,7 +136,7 @@ class AnnotateWindow(Window):
         self.help = WrappedText(self.form, theme, role="small", colour="muted")
         self.help.grid(row=self.form.grid_size()[1], column=1, sticky="ew", pady=(0, px(8)))
         self._add_row(Option("mode", "Existing files", "", "skip", dict(modes)))
-        for option in self._options:
+        for option in self._option_rows:
             self._add_row(option)
         self._add_row(Option("include_subfolders", "Include subfolders", "", self.source.include_subfolders))
         self._add_row(Option("device", "Device", "", "auto", _DEVICES))
@@ -177,7 +177,7 @@ class AnnotateWindow(Window):
             lines.append(f"Files: {spec.files.words}.{f' Licence: {spec.licence}.' if spec.licence else ''}")
         self.help.set_text("\n".join(lines))
         self.help.recolour("warning" if missing else "muted")
-        for option in self._options:
+        for option in self._option_rows:
             for widget in self._rows[option.name]:
                 if option.setting and option.setting not in spec.settings:
                     widget.grid_remove()

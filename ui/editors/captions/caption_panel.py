@@ -10,6 +10,7 @@ from typing import Any
 from ui.editors.captions.tags import (
     DELIMITER,
     line_at,
+    line_of_tags,
     moved_tag,
     suggestions,
     tags_of,
@@ -95,6 +96,8 @@ class CaptionPanel(Panel):
             self.text.insert("1.0", text)
         if not keeps_undo:
             self.text.edit_reset()
+            self.text.mark_set("insert", f"{line_of_tags(text) + 1}.end")
+            self.text.see("insert")
         self._shown = self._content()  # as Tk returns it: only what the user changes then is an edit
         self.text.edit_modified(False)
         self.text.configure(state="normal" if is_editable else "disabled")
@@ -161,7 +164,7 @@ class CaptionPanel(Panel):
         self._offered = suggestions(self.variable.get(), counts, present=tags_of(line))
         self.list.delete(0, "end")
         for tag in self._offered:
-            self.list.insert("end", f"{tag}   {counts[tag]:,}")
+            self.list.insert("end", f"  {tag}   {counts[tag]:,}")
         if not self._offered:
             self.list.place_forget()
             return

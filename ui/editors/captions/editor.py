@@ -27,7 +27,7 @@ from ui.widgets.dialog import Window
 from ui.widgets.panel import Panel, Text, WrappedText
 
 _SIZE = (1280, 820)
-_LIST_PX, _CAPTION_PX = 232, 300
+_LIST_PX, _CAPTION_PX = 216, 286
 _RULE = "Saved when you open another image or close the window (Ctrl+S: now)."
 
 
@@ -136,26 +136,26 @@ class CaptionEditor(Window):
             "<Control-d>": lambda: self.tool_bar.choose("brush"),
         }
         for sequence, command in always.items():
-            self._bind(sequence, command, is_for_text=True)
+            self._bind_key(sequence, command, is_for_text=True)
             for widget in (self.caption_panel.text, self.caption_panel.entry.tk_entry):  # before Tk's own
                 widget.bind(sequence, partial(_run, command))
         tools: dict[str, Tool] = {"v": "move", "b": "brush", "e": "eraser", "f": "fill"}
         for key, tool in tools.items():
-            self._bind(f"<{key}>", partial(self.tool_bar.choose, tool))
+            self._bind_key(f"<{key}>", partial(self.tool_bar.choose, tool))
         for sequence, factor in (("bracketleft", 1 / 1.15), ("bracketright", 1.15)):
-            self._bind(f"<{sequence}>", lambda factor=factor: self.canvas.set_brush(self.canvas.brush_px * factor))  # type: ignore[misc]
+            self._bind_key(f"<{sequence}>", lambda factor=factor: self.canvas.set_brush(self.canvas.brush_px * factor))  # type: ignore[misc]
         for sequence, by in (("<Up>", -1), ("<Down>", 1)):
-            self._bind(sequence, partial(self.step, by))
-        self._bind("<plus>", lambda: self.canvas.zoom(1.25))
-        self._bind("<minus>", lambda: self.canvas.zoom(0.8))
-        self._bind("<Key-0>", self.canvas.fit)
+            self._bind_key(sequence, partial(self.step, by))
+        self._bind_key("<plus>", lambda: self.canvas.zoom(1.25))
+        self._bind_key("<minus>", lambda: self.canvas.zoom(0.8))
+        self._bind_key("<Key-0>", self.canvas.fit)
         for sequence, command in (
             ("<Control-z>", self.undo_mask), ("<Control-Z>", self.redo_mask), ("<Control-y>", self.redo_mask),
         ):  # fmt: skip
-            self._bind(sequence, command)
+            self._bind_key(sequence, command)
         self.bind("<FocusIn>", self._came_back, add="+")
 
-    def _bind(self, sequence: str, command: Callable[[], object], *, is_for_text: bool = False) -> None:
+    def _bind_key(self, sequence: str, command: Callable[[], object], *, is_for_text: bool = False) -> None:
         """Bind a key of the window; keys of texts stay theirs. None of them reaches the main window."""
 
         def pressed(event: tk.Event[Any]) -> str:

@@ -52,7 +52,7 @@ class MaskCanvas(tk.Canvas):
         self._bases: dict[_Key, Image.Image] = {}
         self._dirty: dict[_Key, None] = {}
         self._drag: tuple[int, int] | None = None
-        self._is_drawing = False
+        self.is_drawing = False
         self._message = ""
         self.configure(takefocus=True)
         self.bind("<Configure>", lambda event: self._resized(event.width, event.height))
@@ -219,7 +219,7 @@ class MaskCanvas(tk.Canvas):
             return
         had_mask = self.mask.exists
         brush = Brush(self._value(button), self.brush_px / 2, self.opacity)
-        self._is_drawing = True
+        self.is_drawing = True
         changed = self.mask.begin_stroke(brush, at)
         self.refresh(changed if had_mask else self.mask.box)
 
@@ -228,14 +228,14 @@ class MaskCanvas(tk.Canvas):
             self.viewport.pan(event.x - self._drag[0], event.y - self._drag[1])
             self._drag = (event.x, event.y)
             self.redraw()
-        elif self._is_drawing and self.mask is not None:
+        elif self.is_drawing and self.mask is not None:
             self.refresh(self.mask.stroke_to(self.viewport.to_image(event.x, event.y)))
         self._show_brush(event)
 
     def _released(self, _event: object) -> None:
         self._drag = None
-        if self._is_drawing and self.mask is not None:
-            self._is_drawing = False
+        if self.is_drawing and self.mask is not None:
+            self.is_drawing = False
             self.mask.end_stroke()
             self._on_change()
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 DELIMITER = ","
-_MAX_TAG_CHARS = 60
+_MAX_WORDS = 5
 _MAX_SUGGESTIONS = 8
 
 
@@ -57,21 +57,17 @@ def line_at(text: str, line: int) -> str:
     return lines[line] if 0 <= line < len(lines) else ""
 
 
-def with_line(text: str, line: int, new: str) -> str:
-    """Return a text with another line at a number."""
+def line_of_tags(text: str) -> int:
+    """Return the number of the line with the most tags; of equal ones the first."""
     lines = text.split("\n")
-    lines[line] = new
-    return "\n".join(lines)
+    return max(range(len(lines)), key=lambda number: (len(tags_of(lines[number])), -number))
 
 
 def tag_counts(texts: Iterable[str]) -> Counter[str]:
     """Return how often each tag occurs in the captions of a data set; sentences do not count."""
-    counts: Counter[str] = Counter()
-    for text in texts:
-        for line in text.split("\n"):
-            if DELIMITER in line or len(line) <= _MAX_TAG_CHARS:
-                counts.update(tag for tag in tags_of(line) if len(tag) <= _MAX_TAG_CHARS)
-    return counts
+    return Counter(
+        tag for text in texts for line in text.split("\n") for tag in tags_of(line) if tag.count(" ") < _MAX_WORDS
+    )
 
 
 def suggestions(typed: str, counts: Counter[str], *, present: Iterable[str] = ()) -> tuple[str, ...]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import tkinter as tk
 from collections.abc import Callable
+from functools import partial
 
 from ui.context import Context
 from ui.editors.captions.mask_canvas import MaskCanvas, MaskView, Tool
 from ui.editors.captions.mask_document import BLACK, WHITE
-from ui.theme import GAP
 from ui.widgets.controls import Button, Choice
+from ui.widgets.flow import Flow
 from ui.widgets.panel import Panel, Text
 from ui.widgets.slider import Slider
 from ui.widgets.variables import TextVar
@@ -23,10 +24,12 @@ _TOOLS: dict[Tool, tuple[str, str]] = {
 }
 _VIEWS: dict[str, str] = {"over": "Mask over the image", "mask": "Mask alone", "image": "Image alone"}
 _MAX_SIZE_STEPS = 100
+_SIZE_TIP = "Diameter of the brush in pixels of the image ([ and ], Shift+wheel)"
+_OPACITY_TIP = "How much one stroke changes the mask: gray is trained in part"
 
 
 class ToolBar(Panel):
-    """Two rows of tools for a canvas; `undo` and `redo` are those of the editor."""
+    """The tools of a canvas; `undo` and `redo` are those of the editor."""
 
     def __init__(
         self,
@@ -41,44 +44,27 @@ class ToolBar(Panel):
         self._context, self._canvas = context, canvas
         self.tools: dict[Tool, Button] = {}
         self.buttons: dict[str, Button] = {}
-        first, second = Panel(self, context.theme, "card"), Panel(self, context.theme, "card")
-        first.pack(fill="x")
-        second.pack(fill="x", pady=(context.theme.px(6), 0))
+        self._row = Flow(self, context.theme)
+        self._row.pack(fill="x")
         for tool, (label, tip) in _TOOLS.items():
-            button = self._add(first, tool, label, lambda tool=tool: self.choose(tool), tip)  # type: ignore[misc]
-            self.tools[tool] = button
-        self.size_text = Text(first, context.theme, role="small", colour="label", on="card", width=13)
-        self.size_text.pack(side="left", padx=(GAP, 0))
-        self.size_slider = Slider(first, context.theme, _MAX_SIZE_STEPS, self._set_size, on="card")
-        self.size_slider.configure(width=90)
-        self.size_slider.pack(side="left")
-        context.tips.attach(
-            self.size_slider, lambda: "Diameter of the brush in pixels of the image ([ and ], Shift+wheel)"
-        )
-        self.opacity_text = Text(first, context.theme, role="small", colour="label", on="card", width=12)
-        self.opacity_text.pack(side="left", padx=(GAP, 0))
-        self.opacity = Slider(first, context.theme, 20, self._set_opacity, on="card")
-        self.opacity.configure(width=70)
+            self.tools[tool] = self._add(tool, label, partial(self.choose, tool), tip)
+        self.size_text, self.size_slider = self._add_slider("Size 1000 px", _MAX_SIZE_STEPS, self._set_size, _SIZE_TIP)
+        self.opacity_text, self.opacity = self._add_slider("Opacity 100 %", 20, self._set_opacity, _OPACITY_TIP)
         self.opacity.set(20)
-        self.opacity.pack(side="left")
-        context.tips.attach(self.opacity, lambda: "How much one stroke changes the mask: gray is trained in part")
-        self._add(second, "undo", "Undo", undo, "Undo (Ctrl+Z)")
-        self._add(second, "redo", "Redo", redo, "Redo (Ctrl+Shift+Z)")
-        self._add(second, "black", "Clear", lambda: self._whole(BLACK), "Make the whole mask black")
-        self._add(second, "white", "All white", lambda: self._whole(WHITE), "Make the whole mask white: all is trained")
-        self._add(second, "invert", "Invert", self._invert, "Exchange white and black")
-        for name, label, command, tip in (
-            ("in", "+", lambda: canvas.zoom(1.25), "Zoom in (+)"),
-            ("fit", "Fit", canvas.fit, "Show the whole image (0)"),
-            ("out", "−", lambda: canvas.zoom(0.8), "Zoom out (-)"),
-        ):
-            self._add(second, name, label, command, tip, side="right")
-        self.zoom_text = Text(second, context.theme, role="small", colour="muted", on="card", width=6, anchor="e")
-        self.zoom_text.pack(side="right", padx=(0, GAP))
+        self._add("undo", "Undo", undo, "Undo (Ctrl+Z)")
+        self._add("redo", "Redo", redo, "Redo (Ctrl+Shift+Z)", joined=True)
+        self._add("black", "Clear", partial(self._whole, BLACK), "Make the whole mask black")
+        self._add("white", "All white", partial(self._whole, WHITE), "Make the whole mask white: all is trained")
+        self._add("invert", "Invert", self._invert, "Exchange white and black")
         self.view = TextVar(master=self, value="over")
-        self.view_choice = Choice(second, context.theme, self.view, _VIEWS, width=150, command=self._show_view)
-        self.view_choice.pack(side="right", padx=(GAP, GAP))
+        self.view_choice = Choice(self._row, context.theme, self.view, _VIEWS, width=168, command=self._show_view)
+        self._row.add(self.view_choice)
         context.tips.attach(self.view_choice, lambda: "What is shown (Ctrl+M changes it)")
+        self._add("out", "−", lambda: canvas.zoom(0.8), "Zoom out (-)")
+        self._add("fit", "Fit", canvas.fit, "Show the whole image (0)", joined=True)
+        self._add("in", "+", lambda: canvas.zoom(1.25), "Zoom in (+)", joined=True)
+        self.zoom_text = Text(self._row, context.theme, role="small", colour="muted", on="card", width=6)
+        self._row.add(self.zoom_text, joined=True)
         self.choose("move")
         self.refresh()
 
@@ -109,14 +95,22 @@ class ToolBar(Panel):
         for name in ("black", "white", "invert"):
             self.buttons[name].set_enabled(mask is not None)
 
-    def _add(
-        self, row: Panel, name: str, label: str, command: Callable[[], object], tip: str, side: str = "left"
-    ) -> Button:
-        button = Button(row, self._context.theme, label, command, on="card", width=34)
-        button.pack(side=side, padx=(0, 5) if side == "left" else (5, 0))
+    def _add(self, name: str, label: str, command: Callable[[], object], tip: str, *, joined: bool = False) -> Button:
+        button = Button(self._row, self._context.theme, label, command, on="card", width=34)
+        self._row.add(button, joined=joined)
         self._context.tips.attach(button, lambda: tip)
         self.buttons[name] = button
         return button
+
+    def _add_slider(self, longest: str, last: int, moved: Callable[[int], object], tip: str) -> tuple[Text, Slider]:
+        theme = self._context.theme
+        text = Text(self._row, theme, role="small", colour="label", on="card", width=len(longest))
+        slider = Slider(self._row, theme, last, moved, on="card")
+        slider.configure(width=84)
+        self._row.add(text)
+        self._row.add(slider, joined=True)
+        self._context.tips.attach(slider, lambda: tip)
+        return text, slider
 
     def _set_size(self, step: int) -> None:
         self._canvas.set_brush(_size_of(step))
