@@ -189,7 +189,7 @@ def test_the_images_of_a_folder_with_captions_and_masks(tmp_path: Path) -> None:
     assert [i.stem for i in found.shown("mask", "")] == ["a"]
     assert [i.stem for i in found.shown("all", "cat RED")] == ["a"]
     assert [i.stem for i in read_images(Source(tmp_path, "x", include_subfolders=False)).images] == ["a", "b"]
-    changed = found.with_text(tmp_path / "b.png", "cat, sitting").with_mask(tmp_path / "b.png")
+    changed = found.with_texts({tmp_path / "b.png": "cat, sitting"}).with_mask(tmp_path / "b.png")
     assert changed.counts == Counter({"sitting": 2, "cat": 1, "red cat": 1})
     assert [i.stem for i in changed.shown("mask", "")] == ["a", "b"]
 

@@ -19,7 +19,7 @@ from modules.annotators.protocol import Captioner, CaptionSettings
 from modules.system.errors import DarkroomError
 
 _SIDE_PX = 448
-_GENERAL, _CHARACTER = "0", "4"  # the other category, 9, is the rating
+_GENERAL, _CHARACTER = "0", "4"  # the other category, 9, is how explicit it is
 _MIN_FACE_CHARS = 3
 
 

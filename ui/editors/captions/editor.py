@@ -28,6 +28,7 @@ from ui.widgets.panel import Panel, Text, WrappedText
 
 _SIZE = (1280, 820)
 _LIST_PX, _CAPTION_PX = 216, 286
+_MAX_AT_ONCE = 2000  # images that are searched without a background job
 _RULE = "Saved when you open another image or close the window (Ctrl+S: now)."
 
 
@@ -51,6 +52,7 @@ class CaptionEditor(Window):
         self._chosen = chosen
         self._job: Job | None = None
         self._reading: Job | None = None
+        self._selecting: Job | None = None
         self._is_asking = False
         self._build()
         self._bind_keys()
@@ -213,12 +215,12 @@ class CaptionEditor(Window):
         self._reading = None
         current = self.session.current
         self.session.list_images(images)
-        self.session.select(*self.list_panel.selection)
+        self._select(*self.list_panel.selection)
         archived = images.num_in_archives
         if archived:
             self.note.set_text(f"{archived:,} images in archives are not listed: nothing can be written beside them.")
-        if current is None and self.session.images:
-            self._open(self.session.images[0])
+        if current is None and images.images:
+            self._open(images.images[0])
         elif not images.images:
             self.canvas.show_message("This folder contains no image files.")
         self.list_panel.refresh()
@@ -230,7 +232,19 @@ class CaptionEditor(Window):
         self.list_panel.refresh()
 
     def _select(self, shown: Shown, words: str) -> None:
-        self.session.select(shown, words)
+        """List the images of a choice and a search; those of a large folder are found in the background."""
+        if self._selecting is not None:
+            self._selecting.cancel()
+        images = self.session.set
+        if len(images.images) <= _MAX_AT_ONCE:
+            self._selected(images.shown(shown, words))
+        else:
+            work = partial(images.shown, shown, words)
+            self._selecting = self._context.pump.background.run(work, self._selected)
+
+    def _selected(self, images: tuple[Path, ...]) -> None:
+        self._selecting = None
+        self.session.show_images(images)
         self.list_panel.refresh()
 
     def _source_chosen(self, name: str) -> None:
@@ -464,7 +478,7 @@ class CaptionEditor(Window):
         for unsaved in self.session.save():
             self.session.rescue(unsaved, session_file().parent / "unsaved_captions")
         self.session.close()
-        for job in (self._job, self._reading):
+        for job in (self._job, self._reading, self._selecting):
             if job is not None:
                 job.cancel()
         super().destroy()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from modules.data.archives import archive_of
+from modules.data.archives import ARCHIVE_SUFFIXES, archive_of
 from modules.data.captions.caption_file import read_caption_file
 from modules.data.companions import mask_beside
 from modules.data.concept import Concept
@@ -58,8 +58,9 @@ def source_of(concept: Concept) -> Source:
         notes.append("This concept does not take its captions from the text files that are edited here.")
     if concept.image.mask_source == "alpha":
         notes.append("This concept uses the alpha channel of its images as masks, not the files that are edited here.")
+    is_image = folder.is_file() and folder.suffix.lower() not in ARCHIVE_SUFFIXES
     return Source(
-        folder if not folder.is_file() else folder.parent,
+        folder.parent if is_image else folder,
         concept.name or folder.name,
         concept.include_subfolders,
         concept.caption_extension if concept.caption_source == "text_file" else ".txt",
@@ -74,6 +75,8 @@ class ImageSet:
 
     source: Source
     images: tuple[Path, ...] = ()
+    captions: Mapping[Path, Path] = field(default_factory=dict)
+    """The caption file of each image, whether it exists or not."""
     texts: Mapping[Path, str] = field(default_factory=dict)
     """By caption file; one that is missing has none."""
     masked: frozenset[Path] = frozenset()
@@ -83,21 +86,22 @@ class ImageSet:
 
     def text_of(self, image: Path) -> str:
         """Return the caption text of an image as it is in its file; empty without one."""
-        return self.texts.get(self.source.caption_of(image), "")
+        return self.texts.get(self.captions[image], "") if image in self.captions else ""
 
     def shown(self, which: Shown, words: str) -> tuple[Path, ...]:
         """Return the images of a choice whose name or caption contains all the words of a search."""
         wanted = words.lower().split()
+        if which == "all" and not wanted:
+            return self.images
         return tuple(image for image in self.images if self._is_of(image, which) and self._has(image, wanted))
 
-    def with_text(self, image: Path, text: str | None) -> ImageSet:
-        """Return the set after the caption of an image was written; None where it has no file."""
+    def with_texts(self, changed: Mapping[Path, str | None]) -> ImageSet:
+        """Return the set after the captions of some images were written; None for one without a file."""
         texts = dict(self.texts)
-        old = texts.pop(self.source.caption_of(image), "")
-        if text is not None:
-            texts[self.source.caption_of(image)] = text
-        counts = self.counts + tag_counts([text or ""])  # a new one
-        counts.subtract(tag_counts([old]))
+        old = [texts.pop(self.captions[image], "") for image in changed]
+        texts |= {self.captions[image]: text for image, text in changed.items() if text is not None}
+        counts = self.counts + tag_counts(text or "" for text in changed.values())  # a new one
+        counts.subtract(tag_counts(old))
         return replace(self, texts=texts, counts=+counts)
 
     def with_mask(self, image: Path) -> ImageSet:
@@ -128,9 +132,9 @@ def read_images(source: Source) -> ImageSet:
     """
     listed = list_images(source.folder, include_subfolders=source.include_subfolders).images
     images = tuple(image for image in listed if archive_of(image) is None)
+    captions = {image: source.caption_of(image) for image in images}
     texts = {}
-    for image in images:
-        path = source.caption_of(image)
+    for path in captions.values():
         try:
             file = read_caption_file(path)
         except (OSError, ValueError):
@@ -138,4 +142,4 @@ def read_images(source: Source) -> ImageSet:
         if file.content is not None:
             texts[path] = file.text
     masked = frozenset(image for image in images if source.mask_of(image).is_file())
-    return ImageSet(source, images, texts, masked, tag_counts(texts.values()), len(listed) - len(images))
+    return ImageSet(source, images, captions, texts, masked, tag_counts(texts.values()), len(listed) - len(images))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from modules.data.concept import Concept
+from modules.data.hub import HubDataset
 from ui.context import Context
 from ui.editors.captions.editor import CaptionEditor
 from ui.editors.captions.image_set import Source, source_of
@@ -19,7 +20,11 @@ def open_caption_editor(
     An open editor is shown again. `closed()` is called when it closes. Return it, or None if no folder was chosen.
     """
     concepts: list[Concept] = list(items.items_of(context.form, "concepts"))  # type: ignore[arg-type]
-    sources = {f"concept {i}": source_of(c) for i, c in enumerate(concepts) if c.has_images and c.path}
+    sources = {
+        f"concept {i}": source_of(c)
+        for i, c in enumerate(concepts)
+        if c.has_images and c.path and HubDataset.of(c.path) is None
+    }
     chosen = f"concept {concept_index}" if concept_index is not None else next(iter(sources), "")
     present = [w for w in context.root.winfo_children() if isinstance(w, CaptionEditor)]
     if present:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from modules.data.captions.caption_file import read_caption_file
+from modules.data.captions.caption_file import parse_caption_file
 from modules.system.errors import DarkroomError
 from modules.system.problem import count
 from ui.context import Context
@@ -23,7 +23,7 @@ from ui.widgets.table import Column, Table
 from ui.widgets.variables import FlagVar, TextVar
 
 _SIZE = (860, 600)
-_MAX_ROWS = 500
+_MAX_ROWS = 200
 _AROUND_CHARS = 40
 _COLUMNS = (
     Column("#0", "File", 170),
@@ -66,7 +66,9 @@ class ReplaceWindow(Window):
         entries.pack(fill="x", padx=px(PAD), pady=(px(PAD), 0))
         entries.columnconfigure(1, weight=1)
         for row, (label, variable) in enumerate((("Find", self.find), ("Replace with", self.replacement))):
-            Text(entries, theme, label, colour="label").grid(row=row, column=0, sticky="w", padx=(0, px(10)))
+            Text(entries, theme, label, colour="label").grid(
+                row=row, column=0, sticky="w", padx=(0, px(10)), pady=(0, GAP)
+            )
             entry = Entry(entries, theme, variable, on="window")
             entry.grid(row=row, column=1, sticky="ew", pady=(0, GAP))
             variable.trace_add("write", lambda *_: self._search_soon())
@@ -119,10 +121,7 @@ class ReplaceWindow(Window):
         self._context.pump.background.run(work, partial(self._ran, is_undo=is_undo))
 
     def _ran(self, outcome: Outcome, *, is_undo: bool) -> None:
-        texts = {}
-        for item in outcome.written:
-            texts[item.path] = read_caption_file(item.path).text
-        self._written(texts)
+        self._written({item.path: parse_caption_file(item.after).text for item in outcome.written})
         if not self.winfo_exists():
             return
         self.last = () if is_undo else outcome.written
@@ -138,7 +137,7 @@ class ReplaceWindow(Window):
         if self._job is not None:
             self._job.cancel()
         session = self._session
-        files = [session.set.source.caption_of(image) for image in session.images]
+        files = [session.set.captions[image] for image in session.images]
         texts = {file: session.set.texts[file] for file in files if file in session.set.texts}
         work = partial(changes, self.search, texts)
         self._job = self._context.pump.background.run(work, partial(self._show, before, len(texts)), self._failed)

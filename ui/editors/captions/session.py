@@ -17,7 +17,7 @@ from modules.data.decode import flattened
 from modules.data.images import opened, upright
 from modules.system.atomic import write_bytes
 from ui.editors.captions.document import CaptionDocument, ConflictError, DiskState
-from ui.editors.captions.image_set import ImageSet, Shown, Source
+from ui.editors.captions.image_set import ImageSet, Source
 from ui.editors.captions.mask_document import MaskDocument
 from ui.editors.captions.viewport import ScaledImage
 
@@ -64,13 +64,14 @@ class EditorSession:
         self.caption: CaptionDocument | None = None
         self.caption_problem = ""
         self.mask: MaskDocument | None = None
+        self._places: dict[Path, int] = {}  # of the listed images
         self._captions: dict[Path, CaptionDocument] = {}
         self._masks: dict[Path, MaskDocument] = {}
 
     @property
     def index(self) -> int:
         """The place of the open image in the list; -1 if it is not listed."""
-        return self.images.index(self.current) if self.current in self.images else -1
+        return self._places.get(self.current, -1) if self.current is not None else -1
 
     @property
     def is_edited(self) -> bool:
@@ -81,11 +82,12 @@ class EditorSession:
     def list_images(self, images: ImageSet) -> None:
         """Show the images that were read."""
         self.set = images
-        self.images = images.images
+        self.show_images(images.images)
 
-    def select(self, shown: Shown, words: str) -> None:
+    def show_images(self, images: tuple[Path, ...]) -> None:
         """List a part of the images; the open one stays open."""
-        self.images = self.set.shown(shown, words)
+        self.images = images
+        self._places = {image: place for place, image in enumerate(images)}
 
     def save(self) -> tuple[Unsaved, ...]:
         """Save what was edited; return what could not be saved."""
@@ -183,10 +185,8 @@ class EditorSession:
 
     def note_texts(self, texts: dict[Path, str]) -> None:
         """Take over the texts of caption files that find and replace wrote."""
-        by_file = {self.set.source.caption_of(image): image for image in self.set.images}
-        for file, text in texts.items():
-            if file in by_file:
-                self.set = self.set.with_text(by_file[file], text)
+        by_file = {file: image for image, file in self.set.captions.items() if file in texts}
+        self.set = self.set.with_texts({by_file[file]: text for file, text in texts.items() if file in by_file})
         self.look_at_disk()
 
     def _note_files(self) -> None:
@@ -196,7 +196,7 @@ class EditorSession:
         if self.caption is not None:
             file: CaptionFile = self.caption.file
             if file.text != self.set.text_of(self.current):
-                self.set = self.set.with_text(self.current, None if file.content is None else file.text)
+                self.set = self.set.with_texts({self.current: None if file.content is None else file.text})
         if self.mask is not None and self.mask.path.is_file() and self.current not in self.set.masked:
             self.set = self.set.with_mask(self.current)
 
