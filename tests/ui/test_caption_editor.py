@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from PIL import Image
 
 from modules.data.concept import Concept
 from tests.ui.conftest import Window
+from tests.ui.driving import walk
 from tests.ui.real_input import click, keys, xdotool
 from trainer.annotation.events import Failed, Finished, ImageDone, Loading
 from ui.editors.captions.annotation_state import AnnotationState, after
@@ -21,6 +23,7 @@ from ui.editors.captions.opening import open_caption_editor
 from ui.editors.captions.session import EditorSession, load_image
 from ui.editors.captions.strokes import Brush
 from ui.forms import items
+from ui.widgets.controls import Button
 
 _CHILD = """
 import sys
@@ -48,15 +51,22 @@ def folder(tmp_path: Path) -> Path:
 
 
 def opened_editor(window: Window, folder: Path) -> CaptionEditor:
+    """Open the editor by its button on the Concepts page."""
     context = window.app.context
     items.add(context.form, "concepts", [Concept(path=str(folder))])
-    editor = open_caption_editor(context)
-    assert editor is not None
+    page: Any = window.open_page("concepts")
+    click(window, next(w for w in walk(page.frame) if isinstance(w, Button) and w.cget("text").startswith("Captions")))
+    window.wait_until(lambda: editors(window), "the editor")
+    editor = editors(window)[0]
     editor.geometry("800x600+0+0")  # the whole screen of the tests
     editor.focus_force()  # as a window manager does
     window.wait_until(lambda: editor.session.mask is not None and editor.canvas.image is not None, "the first image")
     window.settle()
     return editor
+
+
+def editors(window: Window) -> list[CaptionEditor]:
+    return [w for w in window.app.root.winfo_children() if isinstance(w, CaptionEditor)]
 
 
 def at(editor: CaptionEditor, x: float, y: float) -> tuple[str, str]:
@@ -120,9 +130,29 @@ def test_captions_and_masks_are_edited_and_saved_on_leaving(window: Window, fold
     _conflicts(window, editor, folder)
     _replaces(window, editor, folder)
     _annotates(window, editor, folder)
+    assert open_caption_editor(window.app.context, 0) is editor  # it is shown again
     editor.close()
-    assert not editor.winfo_exists()
-    window.settle()
+    assert not editors(window)
+    _leaves_nothing(window)
+
+
+def _leaves_nothing(window: Window) -> None:
+    """Opening and closing all windows of the editor leaves no variable and no command behind."""
+    tcl, kept = window.app.root.tk, []
+    for _ in range(2):
+        editor = open_caption_editor(window.app.context)
+        assert editor is not None
+        session = editor.session
+        window.wait_until(lambda session=session: session.caption is not None, "the first image")
+        editor.open_masks()
+        editor.open_replace()
+        window.settle()
+        editor.close()
+        del editor, session
+        window.settle()
+        gc.collect()
+        kept.append([len(tcl.splitlist(tcl.call("info", what))) for what in ("commands", "vars")])
+    assert kept[0] == kept[1]
 
 
 def mask_of(folder: Path) -> Any:

@@ -65,7 +65,7 @@ class CaptionPanel(Panel):
         )  # fmt: skip
         self.list.bind("<ButtonRelease-1>", lambda _e: self._take())
         self._offered: tuple[str, ...] = ()
-        self.variable.trace_add("write", lambda *_: self._offer())
+        self._trace = self.variable.trace_add("write", lambda *_: self._offer())
         inner = self.entry.tk_entry
         for key, by in (("<Down>", 1), ("<Up>", -1)):
             inner.bind(key, lambda _e, by=by: self._choose(by))  # type: ignore[misc]
@@ -109,6 +109,11 @@ class CaptionPanel(Panel):
         """Add a tag to the line at the cursor."""
         line = self._line_number()
         self._replace_line(with_tag(line_at(self._content(), line), tag))
+
+    def destroy(self) -> None:
+        """Also unsubscribe from the variable."""
+        self.variable.trace_remove("write", self._trace)
+        super().destroy()
 
     # -- text
 

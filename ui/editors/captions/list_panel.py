@@ -46,7 +46,9 @@ class ListPanel(Panel):
         self.words = TextVar(master=self)
         self.search = Entry(self, context.theme, self.words, placeholder="Search names and captions")
         self.search.pack(fill="x", pady=(GAP, 0))
-        self.words.trace_add("write", lambda *_: self._pump.redraw_soon(self, self._select, at_most_every_seconds=0.1))
+        self._trace = self.words.trace_add(
+            "write", lambda *_: self._pump.redraw_soon(self, self._select, at_most_every_seconds=0.1)
+        )
         self.shown = TextVar(master=self, value="all")
         self.shown_choice = Choice(
             self, context.theme, self.shown, dict(SHOWN.items()), command=lambda _name: self._select()
@@ -77,9 +79,13 @@ class ListPanel(Panel):
         )
 
     def destroy(self) -> None:
-        """Also drop a search that is due."""
+        """Also drop a search that is due, and unsubscribe from the variable."""
+        self.words.trace_remove("write", self._trace)
         self._pump.forget(self)
         super().destroy()
+
+    def _select_soon(self) -> None:
+        self._pump.redraw_soon(self, self._select, at_most_every_seconds=0.1)
 
     def _select(self) -> None:
         self._on_select(*self.selection)

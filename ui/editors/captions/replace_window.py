@@ -62,6 +62,7 @@ class ReplaceWindow(Window):
     def _build(self) -> None:
         theme, px = self.theme, self.theme.px
         self.find, self.replacement = TextVar(master=self), TextVar(master=self)
+        self._traces: list[tuple[TextVar, str]] = []
         entries = Panel(self, theme)
         entries.pack(fill="x", padx=px(PAD), pady=(px(PAD), 0))
         entries.columnconfigure(1, weight=1)
@@ -71,7 +72,7 @@ class ReplaceWindow(Window):
             )
             entry = Entry(entries, theme, variable, on="window")
             entry.grid(row=row, column=1, sticky="ew", pady=(0, GAP))
-            variable.trace_add("write", lambda *_: self._search_soon())
+            self._traces.append((variable, variable.trace_add("write", lambda *_: self._search_soon())))
             if row == 0:
                 self.find_entry = entry
         options = Panel(self, theme)
@@ -100,7 +101,9 @@ class ReplaceWindow(Window):
         self.table.pack(fill="both", expand=True, padx=px(PAD))
 
     def destroy(self) -> None:
-        """Also cancel a search."""
+        """Also cancel a search, and unsubscribe from the variables."""
+        for variable, trace in self._traces:
+            variable.trace_remove("write", trace)
         self._context.pump.forget(self)
         if self._job is not None:
             self._job.cancel()
