@@ -38,6 +38,7 @@ class AnnotationProcess:
             text=True,
             encoding="utf-8",
             errors="replace",
+            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),  # Windows would open a console
         )
         reader = threading.Thread(target=self._read, name="darkroom-annotation", daemon=True)
         reader.start()

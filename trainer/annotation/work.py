@@ -80,7 +80,6 @@ def carry_out(
             break
         done, problem = Done(has_written=False), work.is_left(image)
         if problem is None:
-            began = clock() if began is None else began
             try:
                 done, problem = work.do(image), ""
             except StoppedError:
@@ -89,10 +88,15 @@ def carry_out(
             except OSError as error:
                 problem = error.reason if isinstance(error, BrokenImageError) else error.strerror or str(error)
             num_worked += 1
+            began = clock() if began is None else began  # after the first image, which waits for the model
         num_written += done.has_written
         num_failed += bool(problem)
         num_left += not done.has_written and not problem
-        left = None if began is None else (clock() - began) / num_worked * (len(images) - number)
+        left = (
+            (clock() - began) / (num_worked - 1) * (len(images) - number)
+            if began is not None and num_worked > 1
+            else None
+        )
         emit(ImageDone(number, len(images), str(image), done.has_written, done.text, problem, left))
     finished = Finished(outcome, num_written, num_left, num_failed, str(originals.place or ""))
     emit(finished)

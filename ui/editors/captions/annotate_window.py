@@ -220,6 +220,7 @@ class AnnotateWindow(Window):
     def destroy(self) -> None:
         """Also end the process; files that are written stay."""
         self._context.pump.remove_source(self._drain)
+        self._context.pump.forget(self)
         if self.process is not None:
             self.process.close()
         super().destroy()

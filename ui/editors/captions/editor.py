@@ -450,6 +450,8 @@ class CaptionEditor(Window):
             self.read_quietly()
 
     def _texts_written(self, texts: dict[Path, str]) -> None:
+        if not self.winfo_exists():
+            return
         self.session.note_texts(texts)
         self._show_caption()
         self.list_panel.refresh()
