@@ -227,6 +227,11 @@ def test_a_child_stops_when_asked_and_reports_its_end() -> None:
     assert isinstance(child.events.get(timeout=60), ImageDone)
     child.stop()
     assert child.events.get(timeout=60) == Finished("stopped", 1, 0, 0)
+    orphan = AnnotationProcess([sys.executable, "-c", script])
+    assert isinstance(orphan.events.get(timeout=60), ImageDone)
+    assert orphan._process.stdin is not None
+    orphan._process.stdin.close()  # as when the window is killed
+    assert orphan.events.get(timeout=60) == Finished("stopped", 1, 0, 0)
     broken = events_of(AnnotationProcess([sys.executable, "-c", "raise SystemExit('no luck')"]))
     assert isinstance(broken[-1], Failed)
     assert "no luck" in broken[-1].message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
+import tkinter.font as tkfont
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from ui.widgets.photos import Photos
 _ROW_PX, _IMAGE_PX, _GAP_PX = 58, 46, 6
 _WHEEL_ROWS = 2
 _MAX_KEPT = 200
-_PX_PER_CHAR = 6.4
+_MAX_CHARS = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +139,10 @@ class ThumbnailList(Panel):
             (line.name, "text", "small", 0.32),
             (line.text, line.token, "caption", 0.68),
         ):
-            room = width - left - gap - (theme.px(26) if line.mark and at < 0.5 else 0)
+            shape = tkfont.Font(canvas, font=theme.font(font))
+            taken = shape.measure(f"  {line.mark}") if line.mark and at < 0.5 else 0
             canvas.create_text(
-                left, y + row_px * at, text=_cut(text, int(room / theme.px(_PX_PER_CHAR))), anchor="w",
+                left, y + row_px * at, text=_cut(text, shape, width - left - gap - taken), anchor="w",
                 fill=theme.colour(token), font=theme.font(font),
             )  # fmt: skip
         if line.mark:
@@ -172,6 +174,16 @@ class ThumbnailList(Panel):
             self._on_choose(index)
 
 
-def _cut(text: str, max_chars: int) -> str:
-    plain = " ".join(text[:400].split())
-    return plain if len(plain) <= max_chars else f"{plain[: max(1, max_chars - 1)]}…"
+def _cut(text: str, font: tkfont.Font, room: int) -> str:
+    """Return a text on one line, shortened to a width."""
+    plain = " ".join(text[: 2 * _MAX_CHARS].split())[:_MAX_CHARS]
+    if font.measure(plain) <= room:
+        return plain
+    least, most = 0, len(plain)
+    while least < most:
+        middle = (least + most + 1) // 2
+        if font.measure(f"{plain[:middle]}…") <= room:
+            least = middle
+        else:
+            most = middle - 1
+    return f"{plain[:least]}…"

@@ -27,7 +27,7 @@ from ui.widgets.dialog import Window
 from ui.widgets.panel import Panel, Text, WrappedText
 
 _SIZE = (1280, 820)
-_LIST_PX, _CAPTION_PX = 216, 286
+_SIDES = ((216, 0.17, 320), (286, 0.23, 430))  # of the list and the caption: least px, share of the width, most px
 _MAX_AT_ONCE = 2000  # images that are searched without a background job
 _RULE = "Saved when you open another image or close the window (Ctrl+S: now)."
 
@@ -68,13 +68,14 @@ class CaptionEditor(Window):
         self.columnconfigure(1, weight=1)
         self.rowconfigure(0, weight=1)
         cards = [Panel(self, theme, "card") for _ in range(3)]
-        for column, (card, width) in enumerate(zip(cards, (_LIST_PX, 0, _CAPTION_PX), strict=True)):
-            card.grid(
-                row=0, column=column, sticky="nsew", padx=(0 if column else pad, pad if column == 2 else GAP), pady=pad
-            )
-            if width:
-                card.configure(width=px(width))
-                card.pack_propagate(False)
+        for column, card in enumerate(cards):
+            sides = (0 if column else pad, pad if column == 2 else GAP)
+            card.grid(row=0, column=column, sticky="nsew", padx=sides, pady=pad)
+        self._sides = (cards[0], cards[2])
+        for card in self._sides:
+            card.pack_propagate(False)
+        self._share_width(px(_SIZE[0]))
+        self.bind("<Configure>", self._resized)
         left, middle, right = (Panel(card, theme, "card") for card in cards)
         for inner in (left, middle, right):
             inner.pack(fill="both", expand=True, padx=px(10), pady=px(10))
@@ -92,6 +93,17 @@ class CaptionEditor(Window):
         self.tool_bar.pack(fill="x", pady=(0, px(8)))
         self.canvas.pack(fill="both", expand=True)
         self._build_caption(right)
+
+    def _resized(self, event: tk.Event[Any]) -> None:
+        if event.widget is self:
+            self._share_width(event.width)
+
+    def _share_width(self, width: int) -> None:
+        """Give the lists at the sides a part of the width."""
+        for card, (least, share, most) in zip(self._sides, _SIDES, strict=True):
+            wanted = round(min(self.theme.px(most), max(self.theme.px(least), share * width)))
+            if int(card.cget("width")) != wanted:
+                card.configure(width=wanted)
 
     def _build_caption(self, master: Panel) -> None:
         theme, px = self.theme, self.theme.px
