@@ -140,19 +140,23 @@ def _leaves_nothing(window: Window) -> None:
     """Opening and closing all windows of the editor leaves no variable and no command behind."""
     tcl, kept = window.app.root.tk, []
     for _ in range(2):
-        editor = open_caption_editor(window.app.context)
-        assert editor is not None
-        session = editor.session
-        window.wait_until(lambda session=session: session.caption is not None, "the first image")
-        editor.open_masks()
-        editor.open_replace()
-        window.settle()
-        editor.close()
-        del editor, session
+        _open_and_close_all(window)
         window.settle()
         gc.collect()
         kept.append([len(tcl.splitlist(tcl.call("info", what))) for what in ("commands", "vars")])
-    assert kept[0] == kept[1]
+    assert [now <= before for before, now in zip(*kept, strict=True)] == [True, True], kept
+
+
+def _open_and_close_all(window: Window) -> None:
+    editor = open_caption_editor(window.app.context)
+    assert editor is not None
+    window.wait_until(lambda: editor.session.mask is not None and editor._reading is None, "the first image")
+    editor.open_masks()
+    editor.open_replace()
+    replacing = editor.replace_window
+    assert replacing is not None
+    window.wait_until(lambda: replacing._job is None, "the search")
+    editor.close()
 
 
 def mask_of(folder: Path) -> Any:
