@@ -75,6 +75,7 @@ def add_actions(
             is_enabled=lambda: context.findings.can_come_back,
         ),
         Action("find", "Find a setting…", lambda: _find(context), "Ctrl+F", help="Find a setting by its name"),
+        Action("captions", "Captions and masks…", lambda: _edit_captions(context), "Ctrl+T", help=_CAPTIONS_HELP),
         Action("tokens", "Tokens…", lambda: open_secrets(context), help=_TOKENS_HELP),
         Action("quit", "Quit", close, "Ctrl+Q"),
         Action(
@@ -93,6 +94,7 @@ _LOAD_HELP = "Load a config (Darkroom, OneTrainer or kohya), or the settings in 
 _IMPORT_HELP = "Import a folder of presets, such as OneTrainer's training_presets"
 _DIFFERS_HELP = "List the settings that differ from the loaded file, a preset or the defaults"
 _JSON_HELP = "Show the config as JSON, copy it, or load one from the clipboard"
+_CAPTIONS_HELP = "Edit captions and masks of a concept or a folder, or write them with a model"
 _TOKENS_HELP = "Manage tokens and passwords, for example for Hugging Face"
 _FREE_HELP = "Pause training and free the card's memory for other programs; Continue brings it back, bit for bit"
 _STOP_HELP = "Stop the run; its backup can be resumed"
@@ -128,6 +130,13 @@ def open_finder(context: Context) -> Finder:
 
 def _find(context: Context) -> None:
     open_finder(context)
+
+
+def _edit_captions(context: Context) -> None:
+    # Imported here: the editor needs NumPy, which the window is drawn without.
+    from ui.editors.captions.opening import open_caption_editor
+
+    open_caption_editor(context)
 
 
 def _differences(context: Context) -> None:

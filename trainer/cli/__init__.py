@@ -20,6 +20,7 @@ def verbs() -> Mapping[str, Verb]:
     """Return all verbs by name."""
     from trainer.cli import (
         benchmark,
+        caption,
         check,
         convert,
         demo,
@@ -27,6 +28,7 @@ def verbs() -> Mapping[str, Verb]:
         doctor,
         export,
         inspect,
+        mask,
         preview,
         runs,
         sample,
@@ -47,6 +49,8 @@ def verbs() -> Mapping[str, Verb]:
         "export": export.EXPORT,
         "diff": diff.DIFF,
         "schema": schema.SCHEMA,
+        "caption": caption.CAPTION,
+        "mask": mask.MASK,
         "secrets": secrets.SECRETS,
         "make-demo-model": demo.MAKE_DEMO_MODEL,
         "benchmark": benchmark.BENCHMARK,

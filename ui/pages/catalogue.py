@@ -57,6 +57,7 @@ PAGES: tuple[PageSpec, ...] = (
         "Concepts",
         "The folders of training images.",
         ("concepts",),
+        ("captions",),
         view="ui.pages.concepts:ConceptsPage",
     ),
     PageSpec("training", "Training", "Length, learning rate, optimizer, noise and loss.", ("training",)),

@@ -48,6 +48,10 @@ class Pump:
         """Drain another source on every turn; `drain(deadline)` returns whether it had anything."""
         self._drains.append(drain)
 
+    def remove_source(self, drain: Drain) -> None:
+        """Stop draining a source."""
+        self._drains.remove(drain)
+
     def redraw_soon(
         self,
         key: Hashable,
