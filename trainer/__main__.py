@@ -8,6 +8,9 @@
     python -m trainer cache CONFIG          fill the caches and stop
     python -m trainer inspect FILE          describe a model file or folder and list the programs that load it
     python -m trainer convert IN OUT        convert a model or a LoRA to another format or dtype
+    python -m trainer caption FOLDER        write captions for its images with a model
+    python -m trainer mask FOLDER           write masks for its images with a model
+    python -m trainer export RUN --out FILE write a backup as a model that other programs load
     python -m trainer secrets list          list which tokens and passwords are set; also set, remove, import
     python -m trainer diff CONFIG [OTHER]   list the settings that differ from another config or the defaults
     python -m trainer schema                print the config's JSON Schema, for editors; --markdown: every setting

@@ -13,6 +13,7 @@ from ui.forms.field_problems import FieldProblems
 from ui.forms.model import FormModel
 from ui.interaction import Interaction
 from ui.navigation import Navigation
+from ui.notices import Notices
 from ui.preferences import Preferences
 from ui.run.pump import Pump
 from ui.run.session import RunSession
@@ -36,6 +37,7 @@ class Context:
     documents: Documents
     findings: Findings
     navigation: Navigation
+    notices: Notices
     actions: ActionTable
     interaction: Interaction
     preferences: Preferences

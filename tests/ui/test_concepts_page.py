@@ -137,7 +137,6 @@ def test_cards_by_pointer_and_keys(window: Window, concepts: Any, monkeypatch: p
     canvas.event_generate("<Control-a>")
     canvas.event_generate("<space>")
     assert [c.enabled for c in form.config.concepts] == [False, False, False]
-    monkeypatch.setattr("ui.pages.concepts.has_caption_editor", lambda: True)
     edited: list[int] = []
     monkeypatch.setattr("ui.pages.concepts.edit_captions", lambda _context, number, **_: edited.append(number))
     concepts.menu().invoke("Captions and masks…")

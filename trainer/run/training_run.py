@@ -35,6 +35,7 @@ from trainer.run.compilation import compilation_of
 from trainer.run.data import Loaders, build_loaders, caches_of, plan_fingerprint
 from trainer.run.downloads import DownloadMeter
 from trainer.run.endings import Backups, Prepared, end, end_stopped, rescue, split_state_of_rewards
+from trainer.run.freed_memory import freed_memory
 from trainer.run.model import LoadedModel, load_model
 from trainer.run.placement import placed_copy
 from trainer.run.setup import RunSetup
@@ -101,6 +102,14 @@ def prepare(setup: RunSetup) -> Prepared:
     watchers = build_watchers(setup, model, loaders, stepper, total_steps, reward_models, perceptual)
     backups = Backups(setup, model, stepper, method, plan_fingerprint(loaders.training), watchers)
     training = _training(setup, model, loaders, stepper, method, watchers, backups)
+    setup.desk.freed_memory = lambda: freed_memory(
+        model.placement,
+        model.groups,
+        stepper,
+        reward_modules=() if reward_models is None else reward_models.modules,
+        emit=setup.log.emit,
+        phase=lambda: setup.log.work_phase,
+    )
     _announce(setup, training, model, loaders, total_steps)
     return Prepared(setup, model, training, watchers, backups)
 

@@ -15,7 +15,7 @@ from modules.data.concept import Concept
 from modules.settings.field import records_of
 from modules.system.paths import PROGRAM_ROOT, from_root, thumbnails_dir
 from modules.system.problem import count
-from ui.concepts.captions import LABEL, edit_captions, has_caption_editor
+from ui.concepts.captions import LABEL, edit_captions
 from ui.concepts.cards import CardFilter, ConceptCard, card_of, summary_of
 from ui.concepts.clones import clone
 from ui.concepts.grid_cards import grid_card_of
@@ -190,7 +190,7 @@ class ConceptsPage:
         """Return the menu of the selected cards."""
         chosen = self.selected
         commands: dict[str, Callable[[], object]] = {"Edit…": self.edit_selected}
-        if has_caption_editor() and chosen:
+        if chosen:
             commands[LABEL] = partial(edit_captions, self._context, chosen[0], closed=self._scan_again)
         commands |= {
             "Open folder": self._open_folder,

@@ -65,6 +65,8 @@ class RunSession:
         self._stage: Stage = "idle"
         self._state = RunState()
         self._history_job: Job | None = None
+        self.config: Config | None = None
+        """The settings of the current run, or of the last one; None before the first."""
         self.changed: Signal[[]] = Signal()  # stage or state, at most once for each drain
 
     @property
@@ -110,6 +112,7 @@ class RunSession:
         """Start a run; the state of the last one is dropped."""
         assert self._stage == "idle", self._stage
         self._state = RunState(phase="starting")
+        self.config = request.config
         self._handle = self._launch(request)
         if self._history_job is not None:
             self._history_job.cancel()
@@ -123,9 +126,9 @@ class RunSession:
         if self._send(Stop()):
             self._enter("stopping")
 
-    def pause(self) -> None:
-        """Pause the run."""
-        if self._stage == "running" and self._send(Pause()):
+    def pause(self, *, free_memory: bool = False) -> None:
+        """Pause the run; a paused one keeps or frees the card's memory from now on."""
+        if self._stage in ("running", "paused") and self._send(Pause(free_memory)):
             self._enter("paused")
 
     def unpause(self) -> None:

@@ -42,11 +42,12 @@ class Validation(Section):
         Setting(
             "Keep best checkpoint",
             "Whenever the validation loss reaches a new low, the model is saved in the run's save folder "
-            'as "...-best", replacing the previous one. The validation before the first step does not count.',
+            'as "...-best", replacing the previous one. The validation before the first step does not count. Without '
+            "validation it has no effect.",
             group="Validation",
             changeable_on_resume=True,
         ),
-    ] = False
+    ] = True
     result: Annotated[
         Literal["last", "best"],
         Setting(
