@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -267,11 +267,12 @@ def test_other_kinds_of_adapters_are_exact_or_refused_by_name(
     assert torch.allclose(both[place], changes(one)[place] + 2 * change, atol=1e-5)
     half = scaled_by_block(source, "0.5").layers[0].factors
     assert torch.equal(half["hada_w1_a"], source.adapter.layers[0].factors["hada_w1_a"] * 0.5)
-    for tool in (
+    tools: tuple[Callable[[], object], ...] = (
         lambda: resized(open_adapter(dora), RankChoice(1), nothing),
         lambda: combined([open_adapter(dora)], weighted((dora, 1.0)), None, nothing),
         lambda: scaled_by_block(open_adapter(dora), "0.5"),
-    ):
+    )
+    for tool in tools:
         with pytest.raises(DarkroomError, match=r"DoRA \(LoRA\), whose change depends on the weights") as refused:
             tool()
         assert "Merge the file into the model" in refused.value.advice
@@ -287,7 +288,7 @@ def test_differences_of_weights_and_biases_are_merged_and_summed(tiny_sd: Path, 
     total = combined([source, source], weighted((path, 1.0), (path, 0.5)), FULL, nothing)
     assert source.adapter is not None
     assert torch.allclose(total.layers[0].factors["diff_b"], 1.5 * source.adapter.layers[0].factors["diff_b"])
-    with pytest.raises(DarkroomError, match="changes the bias of unet.*to_q, which this model does not have"):
+    with pytest.raises(DarkroomError, match=r"changes the bias of unet.*to_q, which this model does not have"):
         merged(open_source(tiny_sd), weighted((path, 1.0)), dtype=None)
 
 

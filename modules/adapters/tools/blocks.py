@@ -95,7 +95,7 @@ def parse_strengths(text: str, targets: Sequence[AdapterTarget]) -> BlockStrengt
         return _listed([_number(word, text, targets) for word in words], targets)
     given: list[tuple[str, float]] = []
     for word in words:
-        name, equals, value = word.partition("=") if "=" in word else ("*", "=", word)
+        name, _, value = word.partition("=") if "=" in word else ("*", "=", word)
         name = name.strip()
         if not any(_fits(name, target) for target in targets):
             raise DarkroomError(f"No layer of this model belongs to {name!r}.", advice=_how_to_write(targets))
