@@ -1,0 +1,109 @@
+"""The Tools page: inspect and convert files, and the LoRA tools. Files can be dropped anywhere on it."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from ui.context import Context
+from ui.jobs.job import JobRunner
+from ui.jobs.tools import TOOLS
+from ui.pages.catalogue import PageSpec
+from ui.pages.page import PageFrame
+from ui.pages.tool_card import ToolForm
+from ui.pages.tool_inspect import InspectView
+from ui.pages.tool_job import JobPanel
+from ui.theme import GAP, PAD
+from ui.widgets.card import Card
+from ui.widgets.dropping import accept_paths
+from ui.widgets.panel import Panel
+from ui.widgets.scroll import ScrollFrame
+from ui.widgets.tabs import TabbedCard
+
+_INSPECT = "Inspect"
+
+
+class ToolsPage:
+    """A tab for each tool; below it the job that runs, and its result."""
+
+    def __init__(self, master: tk.Misc, context: Context, spec: PageSpec) -> None:
+        self.frame = PageFrame(master, context, spec)
+        self.runner = JobRunner()
+        self.forms: dict[str, ToolForm] = {}
+        self._context = context
+        px = context.theme.px
+        self.scroll: ScrollFrame = self.frame.add_scroll(context)
+        self.tabs = TabbedCard(self.scroll.body, context.theme)
+        tk.Grid.grid_configure(self.tabs, row=0, column=0, sticky="new", pady=(0, px(PAD)))
+        self.inspect = InspectView(self._add_tab(_INSPECT), context, self._open_in)
+        self.inspect.pack(fill="both", expand=True)
+        for tool in TOOLS:
+            form = ToolForm(self._add_tab(tool.title), context, tool, self.runner)
+            form.pack(fill="both", expand=True)
+            self.forms[tool.verb] = form
+        self.tabs.choose(_INSPECT)
+        self.job_card = Card(self.scroll.body, context.theme, "Result")
+        tk.Grid.grid_configure(self.job_card, row=1, column=0, sticky="new", pady=(0, px(PAD)))
+        self.job = JobPanel(self.job_card.body, context, self.runner, self.inspect_file)
+        self.job.pack(fill="x", padx=(px(GAP), 0))
+        self.runner.changed.subscribe(self._follow)
+        context.pump.add_source(self.runner.drain)
+        self.frame.bind("<Destroy>", self._destroyed, add="+")
+        accept_paths(context.root, self.frame, self.drop)
+        self._follow()
+
+    def shown(self) -> None:
+        """Do nothing: the page is drawn while hidden, too."""
+
+    def hidden(self) -> None:
+        """Do nothing: a job goes on while the page is hidden."""
+
+    def show_field(self, path: str) -> bool:
+        """Return False: the page has no settings of the config."""
+        return False
+
+    def choose(self, title: str) -> None:
+        """Show a tool by the title of its tab."""
+        self.tabs.choose(title)
+
+    def drop(self, paths: Sequence[Path]) -> None:
+        """Take dropped files: into the shown tool, or inspect the first one."""
+        form = next((f for f in self.forms.values() if f.tool.title == self.tabs.shown), None)
+        if form is None:
+            self.inspect_file(paths[0])
+        else:
+            form.add_files(paths)
+
+    def inspect_file(self, path: Path) -> None:
+        """Inspect a file or folder."""
+        self.tabs.choose(_INSPECT)
+        self.inspect.open(path)
+
+    def _add_tab(self, title: str) -> Panel:
+        return self.tabs.add(title, is_offered=True)
+
+    def _open_in(self, verb: str, path: Path) -> None:
+        """Use an inspected file in a tool."""
+        form = self.forms[verb]
+        self.tabs.choose(form.tool.title)
+        form.add_files([path])
+
+    def _follow(self) -> None:
+        self._context.pump.redraw_soon((self, "job"), partial(self._draw))
+
+    def _draw(self) -> None:
+        state = self.runner.state
+        if state.stage == "idle":
+            self.job_card.grid_remove()
+        else:
+            tk.Grid.grid_configure(self.job_card, row=1, column=0, sticky="new")
+            self.job.draw(state)
+        for form in self.forms.values():
+            form.follow(state)
+
+    def _destroyed(self, event: tk.Event[tk.Misc]) -> None:
+        if event.widget is self.frame:
+            self.runner.close()
+            self._context.pump.forget((self, "job"))
