@@ -37,6 +37,7 @@ class _Draws:
     missing: list[str] = field(default_factory=list)
 
     def one_of(self, choices: list[str]) -> str:
+        """Return the next draw. Raises DarkroomError after too many."""
         self.count += 1
         if self.count > _MOST:
             raise DarkroomError(

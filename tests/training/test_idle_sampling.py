@@ -26,7 +26,7 @@ from trainer.__main__ import main
 from trainer.events import RunStarted
 from trainer.idle_sampling.base import with_model
 from trainer.idle_sampling.engine import SamplingEngine
-from trainer.idle_sampling.pictures import compose_grid, read_settings
+from trainer.idle_sampling.image_files import compose_grid, read_settings
 from trainer.idle_sampling.plan import plan_of
 from trainer.idle_sampling.request import AdapterChoice, AxisChoice, SampleRequest, request_in, request_line
 from trainer.idle_sampling.worker import Inbox, serve

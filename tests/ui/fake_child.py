@@ -26,7 +26,7 @@ class _Input(io.StringIO):
 
 
 class FakeChild:
-    """Call `tell` with events and `end` with an exit code."""
+    """Call `report` with events and `end` with an exit code."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self.arguments = list(arguments)
@@ -38,7 +38,7 @@ class FakeChild:
         self.stdout = self._lines()
         self.stderr: Sequence[str] = ()
 
-    def tell(self, *events: JobEvent) -> None:
+    def report(self, *events: JobEvent) -> None:
         for event in events:
             self.lines.put(job_line(event) + "\n")
 

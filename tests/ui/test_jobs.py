@@ -17,8 +17,8 @@ from tests.ui.fake_child import Spawner
 from trainer.__main__ import _parser
 from trainer.idle_sampling.request import AdapterChoice, AxisChoice, request_in
 from trainer.job_events import ImageSampled, JobFailed, JobFinished, JobProgress, JobStopped
+from trainer.job_process import Ended
 from ui.jobs.job import JobRunner, JobState, reduced
-from ui.jobs.process import Ended
 from ui.jobs.sampler import SampleSession
 from ui.jobs.tools import BLOCKS, COMBINE, EXTRACT, MERGE, RESIZE, TOOLS, MissingValueError, ToolSpec, joined_files
 from ui.run.background import Background
@@ -101,11 +101,11 @@ def test_a_job_runs_in_a_process_and_is_stopped() -> None:
     assert spawn.last.arguments == ["lora-resize", "a", "b", "--json-lines"]
     runner.start("Another", [])
     assert len(spawn.children) == 1  # one at a time
-    spawn.last.tell(JobProgress("layers", 1, 2))
+    spawn.last.report(JobProgress("layers", 1, 2))
     wait_for(runner.drain, lambda: runner.state.share == 0.5)
     runner.stop()
     assert json.loads(spawn.last.sent[-1]) == {"command": "Stop"}
-    spawn.last.tell(JobStopped())
+    spawn.last.report(JobStopped())
     spawn.last.end(130)
     wait_for(runner.drain, lambda: runner.state.stage == "stopped")
     runner.start("Next", ["x"])
@@ -140,7 +140,7 @@ def test_the_worker_is_kept_between_presses(session: Any, tmp_path: Path) -> Non
     request = request_in(spawn.last.sent[0])
     assert request is not None
     assert (request.prompt.prompt, request.num_images, request.x) == ("a house", 2, AxisChoice("steps", "1-3"))
-    spawn.last.tell(
+    spawn.last.report(
         JobProgress("sampling", 1, 6),
         ImageSampled(str(tmp_path / "1.png"), 0, 6, "a house", 42, "Steps 1", request=1),
         JobFinished("Sampled 6 images.", request=1),
@@ -152,7 +152,7 @@ def test_the_worker_is_kept_between_presses(session: Any, tmp_path: Path) -> Non
     assert len(spawn.children) == 1
     own.stop()
     assert json.loads(spawn.last.sent[-1]) == {"command": "Stop"}
-    spawn.last.tell(JobStopped(request=2))
+    spawn.last.report(JobStopped(request=2))
     wait(lambda: own.state.stage == "stopped")
     own.unload()
     wait(lambda: not own.has_worker)
@@ -165,10 +165,10 @@ def test_what_cannot_be_sampled_is_said_before_anything_starts(session: Any) -> 
     own, spawn, wait, _config = session
     own.choose(num_images="many")
     assert "Images is 'many'" in own.start()
-    own.choose(num_images="1", x=AxisChoice("sampler", "nobody"))
+    own.choose(num_images="1", x=AxisChoice("sampler", "no_such"))
     assert own.start() == ""
     wait(lambda: own.state.stage == "failed")
-    assert own.state.message == "There is no sampler 'nobody'."
+    assert own.state.message == "There is no sampler 'no_such'."
     assert ", ".join(SAMPLERS) in own.state.failure.advice
     own.form.edit_text("sampling.prompts.0.steps", "many")
     assert own.start()
@@ -179,7 +179,7 @@ def test_the_settings_of_an_image_are_used_again(session: Any, tmp_path: Path) -
     from PIL import Image
 
     from modules.config.sections.evaluation import SamplePrompt
-    from trainer.idle_sampling.pictures import settings_of, write_image
+    from trainer.idle_sampling.image_files import settings_of, write_image
     from trainer.idle_sampling.request import Cell, Weights
 
     own, *_ = session

@@ -35,7 +35,7 @@ def test_tools_from_a_dropped_file_to_its_result(window: Window, lora: Path, tmp
     window.wait_until(lambda: page.inspect.found, "the inspection")
     assert page.inspect.sentence.cget("text").startswith("A LoRA of rank 4 for Stable Diffusion 1.x")
     page._open_in("lora-resize", lora)
-    form = page.forms["lora-resize"]
+    form = page.form("lora-resize")
     window.wait_until(lambda: form.variables["source"].get(), "the file in the tool")
     window.settle()
     assert form.variables["out"].get() == str(lora.with_name("style-resized.safetensors"))
@@ -50,19 +50,19 @@ def test_tools_from_a_dropped_file_to_its_result(window: Window, lora: Path, tmp
     form.variables["out"].set(str(tmp_path / "new.safetensors"))
     form.button.invoke()
     assert spawn.last.arguments[:3] == ["lora-resize", str(lora), str(tmp_path / "new.safetensors")]
-    spawn.last.tell(JobProgress("layers", 1, 2))
+    spawn.last.report(JobProgress("layers", 1, 2))
     window.wait_until(lambda: page.runner.state.share == 0.5, "progress")
     window.settle()
     assert page.job.stop.winfo_ismapped()
     assert form.button.cget("state") == "disabled"
-    spawn.last.tell(JobFinished("Resized.", (str(tmp_path / "new.safetensors"),), ("Error of the weights: 1.00%.",)))
+    spawn.last.report(JobFinished("Resized.", (str(tmp_path / "new.safetensors"),), ("Error of the weights: 1.00%.",)))
     spawn.last.end()
     window.wait_until(lambda: page.runner.state.stage == "finished", "the end")
     window.settle()
     assert "Error of the weights: 1.00%." in page.job.notes.cget("text")
     page.job.open_folder.invoke()
     assert window.asked.asked("open_path") == [(tmp_path,)]
-    merge = page.forms["lora-merge"]
+    merge = page.form("lora-merge")
     merge.add_files([lora, lora])
     window.wait_until(lambda: len(merge.lists["files"].rows) == 2, "two LoRAs")
     merge.lists["files"].remove(0)
@@ -90,9 +90,9 @@ def test_samples_from_the_page_to_the_enlarged_image(window: Window, lora: Path,
     assert page.generate_button.cget("state") == "disabled"
     path = tmp_path / "1.png"
     Image.new("RGB", (16, 16), (200, 10, 10)).save(path)
-    spawn.last.tell(ImageSampled(str(path), 0, 2, "a red house", 42, "Strength 0", request=1))
+    spawn.last.report(ImageSampled(str(path), 0, 2, "a red house", 42, "Strength 0", request=1))
     window.wait_until(lambda: page.grid.tiles, "an image while the request is sampled")
-    spawn.last.tell(JobFinished("Sampled 2 images.", request=1))
+    spawn.last.report(JobFinished("Sampled 2 images.", request=1))
     window.wait_until(lambda: page.generate_button.cget("state") == "normal", "the end")
     assert page.status.cget("text") == "Sampled 2 images."
     page.enlarge(0)

@@ -25,7 +25,7 @@ from modules.system.problem import count
 from trainer import phases
 from trainer.callbacks.image_sampler import ImageSampler
 from trainer.idle_sampling.base import with_model
-from trainer.idle_sampling.pictures import compose_grid, image_name, settings_of, write_image
+from trainer.idle_sampling.image_files import compose_grid, image_name, settings_of, write_image
 from trainer.idle_sampling.plan import SamplePlan, plan_of
 from trainer.idle_sampling.request import Cell, SampleRequest, Weights
 from trainer.job_events import ImageSampled, JobFinished

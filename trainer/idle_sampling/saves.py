@@ -19,7 +19,7 @@ _STEP = re.compile(r"-step-(\d+)(?:\.safetensors)?$")
 class Save:
     """A saved model of a run: its label (the step, "best", or "last"), and its file or folder.
 
-    `is_adapter` tells an adapter from a whole model.
+    `is_adapter` is False for a whole model.
     """
 
     label: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from trainer.idle_sampling.pictures import parameters_text, read_settings
+from trainer.idle_sampling.image_files import parameters_text, read_settings
 from ui.context import Context
 from ui.editors.images import ImageViewer
 from ui.theme import GAP

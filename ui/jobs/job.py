@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 from trainer.job_events import JobEvent, JobFailed, JobFinished, JobProgress, JobStopped
+from trainer.job_process import Ended, JobProcess, Spawn, spawn_trainer
 from ui.interaction import Failure
-from ui.jobs.process import Ended, JobProcess, Spawn, spawn_trainer
 from ui.signal import Signal
 
 Stage = Literal["idle", "running", "stopping", "finished", "stopped", "failed"]

@@ -14,12 +14,12 @@ from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from trainer.idle_sampling.base import with_model
-from trainer.idle_sampling.pictures import read_settings
+from trainer.idle_sampling.image_files import read_settings
 from trainer.idle_sampling.request import AdapterChoice, AxisChoice, SampleRequest, request_in, request_line
 from trainer.job_events import ImageSampled, JobEvent, JobFailed, JobFinished, JobStopped
+from trainer.job_process import Ended, JobProcess, Spawn, spawn_trainer
 from ui.forms.model import FormModel
 from ui.jobs.job import JobState, reduced
-from ui.jobs.process import Ended, JobProcess, Spawn, spawn_trainer
 from ui.run.background import Background
 from ui.signal import Signal
 

@@ -15,7 +15,7 @@ SAVES = ("save_lora", "save_model", "save_any")
 
 
 class MissingValueError(ValueError):
-    """A field is empty or wrong: the sentence says which and what to do."""
+    """A field is empty or wrong: its message is a sentence about what to do."""
 
 
 @dataclass(frozen=True, slots=True)

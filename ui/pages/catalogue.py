@@ -127,7 +127,7 @@ PAGES: tuple[PageSpec, ...] = (
 
 def page_shortcut(page: PageSpec) -> str:
     """Return the shortcut that opens a page: a digit by its place in the side bar, letters from the eleventh on."""
-    letters = {"embeddings": "E", "run": "R", "choose": "G", "sample": "M", "tools": "T"}
+    letters = {"embeddings": "E", "run": "R", "choose": "G", "sample": "M", "tools": "L"}
     return f"Ctrl+{letters.get(page.key) or (PAGES.index(page) + 1) % 10}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,9 +49,10 @@ class SamplePage:
         self.session = SampleSession(context.form.config, context.pump.background, state_file=state_file)
         form = self.session.form
         self.own_context = replace(context, form=form, field_problems=FieldProblems(form, context.pump))
-        self._add_left()
+        self._add_body()
         self._add_right()
         self._add_buttons()
+        context.pump.work_through((self, "cards"), self._cards())
         self.session.changed.subscribe(lambda: context.pump.redraw_soon((self, "state"), self._draw))
         context.session.changed.subscribe(self._make_room)
         context.pump.add_source(self.session.drain)
@@ -66,7 +67,7 @@ class SamplePage:
         self._is_shown = True
 
     def hidden(self) -> None:
-        """Take no shortcuts; sampling goes on."""
+        """Take no shortcuts; sampling continues."""
         self._is_shown = False
 
     def show_field(self, path: str) -> bool:
@@ -95,7 +96,7 @@ class SamplePage:
 
     # -- building
 
-    def _add_left(self) -> None:
+    def _add_body(self) -> None:
         context, px = self._context, self._context.theme.px
         self.body = Panel(self.frame, context.theme)
         self.body.grid(row=1, column=0, sticky="nsew", padx=(px(PAD + 4), px(PAD)))
@@ -104,19 +105,25 @@ class SamplePage:
         self.body.rowconfigure(0, weight=1)
         self.scroll = ScrollFrame(self.body, context.theme)
         self.scroll.grid(row=0, column=0, sticky="nsew", padx=(0, px(4)))
-        body = self.scroll.body
-        body.columnconfigure(0, weight=1)
+        self.scroll.body.columnconfigure(0, weight=1)
+
+    def _cards(self) -> Iterator[None]:
+        """Build the cards on the left, one per `next`: together they would stall the window."""
+        context, px, body = self._context, self._context.theme.px, self.scroll.body
         prompt = Group("sampling.prompts.0", "Prompt", _prompt_records())
         self.prompt_view = FormView(body, self.own_context, lambda: (prompt,), max_columns=1)
         self.prompt_view.grid(row=0, column=0, sticky="new")
         self.prompt_view.build()
+        yield
         self.model_card = ModelCard(body, context, self.session, self.use_run, self.use_config)
         tk.Grid.grid_configure(self.model_card.card, row=1, column=0, sticky="new", pady=(0, px(PAD)))
+        yield
         records = top_records(type(self.session.form.config))
         model = Group("model", "Base model", tuple(records[path] for path in _MODEL_FIELDS))
         self.model_view = FormView(body, self.own_context, lambda: (model,), max_columns=1)
         self.model_view.grid(row=2, column=0, sticky="new")
         self.model_view.build()
+        yield
         self.grid_card = GridCard(body, context, self.session)
         tk.Grid.grid_configure(self.grid_card.card, row=3, column=0, sticky="new", pady=(0, px(PAD)))
 
@@ -184,6 +191,7 @@ class SamplePage:
         self._context.notify(str(getattr(error, "message", error)))
 
     def _place(self, found: Sequence[tuple[Path, str]]) -> None:
+        self._context.pump.finish((self, "cards"))
         for path, kind in found:
             if kind == "lora":
                 self.model_card.loras.add([path])
@@ -204,6 +212,7 @@ class SamplePage:
 
     def _collect(self) -> None:
         """Take what the cards hold into the session."""
+        self._context.pump.finish((self, "cards"))
         adapters = []
         for line in self.model_card.loras.value.splitlines():
             path, strength = split_file(line)
@@ -243,6 +252,7 @@ class SamplePage:
         if event.widget is self.frame:
             self.session.close()
             self._context.pump.forget((self, "state"))
+            self._context.pump.forget((self, "cards"))
 
 
 def _prompt_records() -> tuple[FieldRecord, ...]:

@@ -39,10 +39,9 @@ class ToolsPage:
         tk.Grid.grid_configure(self.tabs, row=0, column=0, sticky="new", pady=(0, px(PAD)))
         self.inspect = InspectView(self._add_tab(_INSPECT), context, self._open_in)
         self.inspect.pack(fill="both", expand=True)
-        for tool in TOOLS:
-            form = ToolForm(self._add_tab(tool.title), context, tool, self.runner)
-            form.pack(fill="both", expand=True)
-            self.forms[tool.verb] = form
+        self._views = {tool.verb: self._add_tab(tool.title) for tool in TOOLS}
+        for verb, view in self._views.items():
+            view.bind("<Map>", partial(self._view_shown, verb), add="+")
         self.tabs.choose(_INSPECT)
         self.job_card = Card(self.scroll.body, context.theme, "Result")
         tk.Grid.grid_configure(self.job_card, row=1, column=0, sticky="new", pady=(0, px(PAD)))
@@ -58,7 +57,7 @@ class ToolsPage:
         """Do nothing: the page is drawn while hidden, too."""
 
     def hidden(self) -> None:
-        """Do nothing: a job goes on while the page is hidden."""
+        """Do nothing: a job continues while the page is hidden."""
 
     def show_field(self, path: str) -> bool:
         """Return False: the page has no settings of the config."""
@@ -70,23 +69,40 @@ class ToolsPage:
 
     def drop(self, paths: Sequence[Path]) -> None:
         """Take dropped files: into the shown tool, or inspect the first one."""
-        form = next((f for f in self.forms.values() if f.tool.title == self.tabs.shown), None)
-        if form is None:
+        tool = next((tool for tool in TOOLS if tool.title == self.tabs.shown), None)
+        if tool is None:
             self.inspect_file(paths[0])
         else:
-            form.add_files(paths)
+            self.form(tool.verb).add_files(paths)
 
     def inspect_file(self, path: Path) -> None:
         """Inspect a file or folder."""
         self.tabs.choose(_INSPECT)
         self.inspect.open(path)
 
+    def form(self, verb: str) -> ToolForm:
+        """Return the form of a tool; it is built when it is first needed."""
+        if verb not in self.forms:
+            tool = next(tool for tool in TOOLS if tool.verb == verb)
+            form = ToolForm(self._views[verb], self._context, tool, self.runner)
+            form.pack(fill="both", expand=True)
+            form.follow(self.runner.state)
+            self.forms[verb] = form
+        return self.forms[verb]
+
+    def _view_shown(self, verb: str, _event: object) -> None:
+        # Not at once: Tk calls this while it places children.
+        self._context.pump.redraw_soon((self, verb), partial(self._build, verb))
+
+    def _build(self, verb: str) -> None:
+        self.form(verb)
+
     def _add_tab(self, title: str) -> Panel:
         return self.tabs.add(title, is_offered=True)
 
     def _open_in(self, verb: str, path: Path) -> None:
         """Use an inspected file in a tool."""
-        form = self.forms[verb]
+        form = self.form(verb)
         self.tabs.choose(form.tool.title)
         form.add_files([path])
 
@@ -106,4 +122,5 @@ class ToolsPage:
     def _destroyed(self, event: tk.Event[tk.Misc]) -> None:
         if event.widget is self.frame:
             self.runner.close()
-            self._context.pump.forget((self, "job"))
+            for key in ("job", *self._views):
+                self._context.pump.forget((self, key))
