@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import IO, Protocol
 
 from modules.system.paths import PROGRAM_ROOT
@@ -25,9 +25,20 @@ _KEPT_LINES = 40
 class Child(Protocol):
     """A running child process, as `subprocess.Popen` has it."""
 
-    stdin: IO[str] | None
-    stdout: IO[str] | None
-    stderr: IO[str] | None
+    @property
+    def stdin(self) -> IO[str] | None:
+        """Its standard input."""
+        ...
+
+    @property
+    def stdout(self) -> Iterable[str] | None:
+        """The lines of its standard output."""
+        ...
+
+    @property
+    def stderr(self) -> Iterable[str] | None:
+        """The lines of its standard error."""
+        ...
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end and return its exit code."""

@@ -71,10 +71,10 @@ def expand(text: str, *, seed: int, folder: Path | None = None) -> Expanded:
         return draws.one_of(lines)
 
     while True:
-        before = text
+        before = draws.count
         text = _replaced(_CHOICE, text, choice)
         text = _replaced(_FILE, text, line)
-        if text == before:
+        if draws.count == before:
             break
     return Expanded(re.sub("\0([^\0]*)\0", r"__\1__", text), tuple(dict.fromkeys(draws.missing)))
 

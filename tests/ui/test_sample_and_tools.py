@@ -16,6 +16,7 @@ from tests.ui.fake_engine import started
 from trainer.idle_sampling.request import AxisChoice, request_in
 from trainer.job_events import ImageSampled, JobFinished, JobProgress
 from trainer.launch import RunRequest
+from ui.editors.sample_viewer import SampleViewer
 
 
 @pytest.fixture
@@ -96,10 +97,10 @@ def test_samples_from_the_page_to_the_enlarged_image(window: Window, lora: Path,
     window.wait_until(lambda: page.generate_button.cget("state") == "normal", "the end")
     assert page.status.cget("text") == "Sampled 2 images."
     page.enlarge(0)
-    viewer = next(child for child in window.app.root.winfo_children() if type(child).__name__ == "SampleViewer")
-    viewer.copy_settings()  # type: ignore[attr-defined]
+    [viewer] = [child for child in window.app.root.winfo_children() if isinstance(child, SampleViewer)]
+    viewer.copy_settings()
     assert "a red house" in window.app.root.clipboard_get()
-    viewer.close()  # type: ignore[attr-defined]
+    viewer.close()
     assert page.session.has_worker
     window.app.context.session.begin(RunRequest(window.app.form.config))  # a run needs the memory of the card
     assert window.engine.run is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,11 +21,12 @@ from trainer.job_events import ImageSampled, JobEvent, JobFailed, JobFinished, J
 from trainer.job_process import Ended, JobProcess, Spawn, spawn_trainer
 from ui.forms.model import FormModel
 from ui.jobs.job import JobState, reduced
-from ui.run.background import Background
+from ui.run.background import Background, Job
 from ui.signal import Signal
 
 _WORKER = ("sample", "--serve")
 _MOST_SHOWN = 500
+_MOST_SEEDS = 2**32
 NO_AXIS = AxisChoice("", "")
 
 
@@ -68,7 +70,9 @@ class SampleSession:
         self._spawn = spawn
         self._process: JobProcess | None = None
         self._num_requests = 0
+        self._job: Job | None = None
         self._restore()
+        self.form.watch("model.base_model", self._identify)
 
     @property
     def has_worker(self) -> bool:
@@ -147,6 +151,8 @@ class SampleSession:
             num_images = 0
         if not 1 <= num_images <= 1000:
             raise DarkroomError(f"Images is {chosen.num_images!r}.", advice="Write a number from 1 to 1000.")
+        if self.form.value("sampling.prompts.0.random_seed"):
+            self.form.edit("sampling.prompts.0.seed", secrets.randbelow(_MOST_SEEDS))
         config = self.form.config
         self._num_requests += 1
         axes = [axis if axis.name else None for axis in (chosen.x, chosen.y)]
@@ -163,6 +169,20 @@ class SampleSession:
             chosen.run,
             self._num_requests,
         )
+
+    def _identify(self) -> None:
+        """Find the family and the variant of the base model in the background: they decide which fields there are."""
+        name = self.form.value("model.base_model")
+        if self._job is not None:
+            self._job.cancel()
+        config = self.form.config
+        self._job = self._background.run(lambda: with_model(config, name), self._identified, lambda _error: None)
+
+    def _identified(self, found: Config) -> None:
+        config = self.form.config
+        if found.model.base_model == config.model.base_model and found.model != config.model:
+            updates = {"family": found.model.family, "variant": found.model.variant}
+            self.form.replace(config.model_copy(update={"model": config.model.model_copy(update=updates)}))
 
     def _send(self, request: SampleRequest) -> None:
         if self.state.stage != "running":

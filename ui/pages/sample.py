@@ -257,4 +257,9 @@ class SamplePage:
 
 def _prompt_records() -> tuple[FieldRecord, ...]:
     records = inner_records(SamplePrompt, "sampling.prompts.0")
-    return tuple(r for r in records if not r.path.endswith((".enabled", ".random_seed")))
+    return tuple(_always(record) for record in records if not record.path.endswith(".enabled"))
+
+
+def _always(record: FieldRecord) -> FieldRecord:
+    """Return a record that is shown at every level: this page is for trying out."""
+    return replace(record, setting=replace(record.setting, level="basic"))

@@ -13,7 +13,8 @@ from ui.widgets.controls import Button
 from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.progress import ThinBar
 
-_COLOURS = {"finished": "good", "failed": "error", "stopped": "muted"}
+_COLOURS = {"idle": "muted", "finished": "good", "failed": "error", "stopped": "muted"}
+_NOTHING_YET = "What a tool writes, and how exact it is, is shown here."
 
 
 class JobPanel(Panel):
@@ -46,7 +47,7 @@ class JobPanel(Panel):
         """Show a state of a job."""
         self._paths = state.paths
         self.title.set_text(state.title)
-        self.status.set_text(state.status)
+        self.status.set_text(state.status or _NOTHING_YET)
         self.status.recolour(_COLOURS.get(state.stage, "text"))
         lines = [*(str(path) for path in state.paths), *state.notes]
         if state.failure is not None and state.failure.advice:

@@ -23,6 +23,7 @@ from ui.widgets.scroll import ScrollFrame
 from ui.widgets.tabs import TabbedCard
 
 _INSPECT = "Inspect"
+_WIDE = 1150
 
 
 class ToolsPage:
@@ -47,6 +48,7 @@ class ToolsPage:
         tk.Grid.grid_configure(self.job_card, row=1, column=0, sticky="new", pady=(0, px(PAD)))
         self.job = JobPanel(self.job_card.body, context, self.runner, self.inspect_file)
         self.job.pack(fill="x", padx=(px(GAP), 0))
+        self.scroll.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "width"), self._arrange), add="+")
         self.runner.changed.subscribe(self._follow)
         context.pump.add_source(self.runner.drain)
         self.frame.bind("<Destroy>", self._destroyed, add="+")
@@ -111,16 +113,25 @@ class ToolsPage:
 
     def _draw(self) -> None:
         state = self.runner.state
-        if state.stage == "idle":
-            self.job_card.grid_remove()
-        else:
-            tk.Grid.grid_configure(self.job_card, row=1, column=0, sticky="new")
-            self.job.draw(state)
+        self.job.draw(state)
+        self._arrange()
         for form in self.forms.values():
             form.follow(state)
+
+    def _arrange(self) -> None:
+        """Place the result beside the tool where there is room, else below it."""
+        px, body = self._context.theme.px, self.scroll.body
+        is_wide = self.scroll.winfo_width() >= px(_WIDE)
+        body.columnconfigure(0, weight=3 if is_wide else 1, uniform="columns" if is_wide else "")
+        body.columnconfigure(1, weight=2 if is_wide else 0, uniform="columns" if is_wide else "")
+        if self.runner.state.stage == "idle" and not is_wide:
+            self.job_card.grid_remove()
+            return
+        place = {"row": 0, "column": 1, "padx": (px(PAD), 0)} if is_wide else {"row": 1, "column": 0, "padx": 0}
+        tk.Grid.grid_configure(self.job_card, sticky="new", **place)  # type: ignore[arg-type]
 
     def _destroyed(self, event: tk.Event[tk.Misc]) -> None:
         if event.widget is self.frame:
             self.runner.close()
-            for key in ("job", *self._views):
+            for key in ("job", "width", *self._views):
                 self._context.pump.forget((self, key))

@@ -206,6 +206,19 @@ class Sampling(Section):
             changeable_on_resume=True,
         ),
     ] = "png"
+    wildcards_dir: Annotated[
+        str,
+        Setting(
+            "Wildcards folder",
+            "In sample prompts, {red|blue} stands for one of its choices, and __colour__ for a line of colour.txt in "
+            "this folder. The choice follows from the seed of the sample.",
+            group="Samples",
+            level="advanced",
+            path_kind="folder",
+            empty_means="none",
+            changeable_on_resume=True,
+        ),
+    ] = "wildcards"
     prompts_file: Annotated[
         str,
         Setting(
