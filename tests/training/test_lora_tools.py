@@ -130,6 +130,11 @@ def test_a_sum_of_loras_is_exact_and_one_minus_itself_is_zero(loras: tuple[Path,
     assert {layer.rank for layer in found.adapter.layers} == {7}
     assert {layer.alpha for layer in found.adapter.layers} == {7.0}  # diffusers ignores alphas that differ
 
+    convert(open_source(loras[1]), tmp_path / "peft.safetensors", "peft", dtype=None, created=NOW)
+    other_form = [sources[0], open_adapter(tmp_path / "peft.safetensors")]
+    mixed = combined(other_form, files, None, nothing)
+    assert_same(changes(written(mixed, sources[0], tmp_path / "mixed.safetensors")), changes(found))
+
     twice = weighted((loras[0], 1.0), (loras[0], -1.0))
     for choice in (None, RankChoice(4)):
         result = combined([sources[0]] * 2, twice, choice, nothing)

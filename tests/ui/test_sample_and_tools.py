@@ -17,6 +17,7 @@ from trainer.idle_sampling.request import AxisChoice, request_in
 from trainer.job_events import ImageSampled, JobFinished, JobProgress
 from trainer.launch import RunRequest
 from ui.editors.sample_viewer import SampleViewer
+from ui.pages.sample import _texts_in
 
 
 @pytest.fixture
@@ -82,7 +83,10 @@ def test_samples_from_the_page_to_the_enlarged_image(window: Window, lora: Path,
     kind, values = page.grid_card.axes["x"]
     kind.set("strength")
     values.set("0, 1")
-    page.generate_button.invoke()
+    text = next(_texts_in(page.prompt_view))
+    text.focus_force()
+    window.app.root.update()
+    text.event_generate("<Control-Return>")
     window.wait_until(lambda: spawn.children and spawn.last.sent, "the request")
     request = request_in(spawn.last.sent[0])
     assert request is not None

@@ -115,6 +115,10 @@ class SamplePage:
         self.prompt_view.grid(row=0, column=0, sticky="new")
         self.prompt_view.build()
         yield
+        self.prompt_view.finish()
+        for text in _texts_in(self.prompt_view):  # whose own Return would add a line
+            text.bind("<Control-Return>", self._by_key)
+        yield
         self.model_card = ModelCard(body, context, self.session, self.use_run, self.use_config)
         tk.Grid.grid_configure(self.model_card.card, row=1, column=0, sticky="new", pady=(0, px(PAD)))
         yield
@@ -230,9 +234,11 @@ class SamplePage:
         else:
             self._context.notify("There are no samples yet.")
 
-    def _by_key(self, _event: object) -> None:
-        if self._is_shown:
-            self.generate()
+    def _by_key(self, _event: object) -> str | None:
+        if not self._is_shown:
+            return None
+        self.generate()
+        return "break"
 
     def _draw(self) -> None:
         state: JobState = self.session.state
@@ -253,6 +259,13 @@ class SamplePage:
             self.session.close()
             self._context.pump.forget((self, "state"))
             self._context.pump.forget((self, "cards"))
+
+
+def _texts_in(widget: tk.Misc) -> Iterator[tk.Text]:
+    for child in widget.winfo_children():
+        if isinstance(child, tk.Text):
+            yield child
+        yield from _texts_in(child)
 
 
 def _prompt_records() -> tuple[FieldRecord, ...]:
