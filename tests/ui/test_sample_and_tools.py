@@ -74,6 +74,11 @@ def test_tools_from_a_dropped_file_to_its_result(window: Window, lora: Path, tmp
 def test_samples_from_the_page_to_the_enlarged_image(window: Window, lora: Path, tmp_path: Path) -> None:
     window.app.form.edit("model.base_model", "owner/name")
     page: Any = window.open_page("sample")
+    page.model_card.demo_button.invoke()
+    assert page.session.form.value("model.base_model") == "demo/model"
+    assert page.session.form.value("sampling.prompts.0.width_px") == 64
+    page.use_config()
+    assert page.session.form.value("model.base_model") == "owner/name"
     spawn = Spawner()
     page.session._spawn = spawn
     page.drop([lora])

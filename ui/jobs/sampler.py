@@ -83,10 +83,10 @@ class SampleSession:
         """Change some of the choices."""
         self.choices = replace(self.choices, **updates)
 
-    def use_config(self, config: Config) -> None:
-        """Take the model and the devices of a config; the prompt stays."""
+    def use_config(self, config: Config, *, with_prompt: bool = False) -> None:
+        """Take the model and the devices of a config; the prompt stays, unless `with_prompt` takes its first one."""
         prompts = self.form.config.sampling.prompts
-        self.form.replace(_with_prompt(config, prompts[0]))
+        self.form.replace(_with_prompt(config, None if with_prompt else prompts[0]))
         self.choose(run="", backup="")
 
     def start(self) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from modules.config.presets import list_presets
 from modules.config.sections.evaluation import SamplePrompt
 from modules.families.kinds.identify import identify
 from modules.settings.field import FieldRecord
@@ -34,6 +35,7 @@ from ui.widgets.progress import ThinBar
 from ui.widgets.scroll import ScrollFrame
 
 _LEFT_WIDTH = 430
+_DEMO = "#demo"
 _EMPTY = "Press Generate. Images appear here as they are sampled.\nThe model stays loaded, so the next ones are fast."
 _MODEL_FIELDS = ("model.base_model", "model.vae_file", "model.clip_skip", "model.prediction_type")
 
@@ -119,7 +121,7 @@ class SamplePage:
         for text in _texts_in(self.prompt_view):  # whose own Return would add a line
             text.bind("<Control-Return>", self._by_key)
         yield
-        self.model_card = ModelCard(body, context, self.session, self.use_run, self.use_config)
+        self.model_card = ModelCard(body, context, self.session, self.use_run, self.use_config, self.use_demo)
         tk.Grid.grid_configure(self.model_card.card, row=1, column=0, sticky="new", pady=(0, px(PAD)))
         yield
         records = top_records(type(self.session.form.config))
@@ -164,6 +166,14 @@ class SamplePage:
     def use_config(self) -> None:
         """Take the model of the config that is being edited."""
         self.session.use_config(self._context.form.config)
+        self.model_card.refresh()
+
+    def use_demo(self) -> None:
+        """Take the demo model, which needs no download, with one of its prompts."""
+        demo = next(preset for preset in list_presets() if preset.name == _DEMO)
+        own = self.session.form.config.general
+        config = demo.load().config
+        self.session.use_config(config.model_copy(update={"general": own}), with_prompt=True)
         self.model_card.refresh()
 
     def use_run(self, folder: Path) -> None:

@@ -35,6 +35,7 @@ class ModelCard:
         session: SampleSession,
         use_run: Callable[[Path], None],
         use_config: Callable[[], None],
+        use_demo: Callable[[], None],
     ) -> None:
         theme, px = context.theme, context.theme.px
         self.card = Card(master, theme, "LoRAs and embeddings")
@@ -53,7 +54,9 @@ class ModelCard:
         row.pack(fill="x", pady=(px(10), 0))
         Button(row, theme, "Model of the config", use_config, on="card").pack(side="left", padx=(0, GAP))
         self.run_button = Button(row, theme, "From a run…", self._browse, on="card")
-        self.run_button.pack(side="left")
+        self.run_button.pack(side="left", padx=(0, GAP))
+        self.demo_button = Button(row, theme, "Demo model", use_demo, on="card")
+        self.demo_button.pack(side="left")
         self.run_text = WrappedText(body, theme, on="card", colour="muted", role="small")
         self.run_text.pack(fill="x", pady=(px(6), 0))
         self.refresh()

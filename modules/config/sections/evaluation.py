@@ -210,8 +210,8 @@ class Sampling(Section):
         str,
         Setting(
             "Wildcards folder",
-            "The text files of wildcards: in sample prompts, __colour__ stands for a line of colour.txt in this folder, "
-            "and {red|blue} for one of its choices. The seed of the sample decides.",
+            "The text files of wildcards: in sample prompts, __colour__ stands for a line of colour.txt there, and "
+            "{red|blue} for one of its choices. The seed of the sample decides.",
             group="Samples",
             level="advanced",
             path_kind="folder",
