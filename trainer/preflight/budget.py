@@ -215,7 +215,8 @@ def _too_much(budget: Budget, found: MemoryEstimate, gpu: GpuMemory) -> Iterator
     available = f"The GPU has {in_gb(gpu.total_bytes)}"
     if used > _TIGHT * 0.1 * gpu.total_bytes:
         available += f", of which other programs use {in_gb(used)}"
-    savings = worthwhile_savings(budget.config, budget.passes, budget.run)
+    limit_bytes = round(_TIGHT * gpu.free_bytes)
+    savings = worthwhile_savings(budget.config, budget.passes, budget.run, limit_bytes=limit_bytes)
     ways = [f"{w.saving.words} ({w.saving.path}) saves about {in_gb(w.saved_bytes)}" for w in savings]
     advice = _sentence("; ".join(ways)) if ways else "Use smaller images or train less of the model."
     if len(ways) > 1:

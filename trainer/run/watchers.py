@@ -12,6 +12,7 @@ from modules.config.words import trained_parts
 from modules.data.dataset import Dataset
 from modules.families.words import Word
 from modules.objectives.denoise import timestep_weights
+from modules.objectives.perceptual import PerceptualDistance
 from modules.system.paths import from_root
 from trainer.callbacks.dropped import DroppedImages
 from trainer.callbacks.guards import Guards
@@ -67,8 +68,12 @@ def build_watchers(
     stepper: Stepper,
     total_steps: int,
     reward_models: RewardModels | None,
+    perceptual: PerceptualDistance | None = None,
 ) -> Watchers:
-    """Return the callbacks of a run of `total_steps` steps; `reward_models` only if its method needs them."""
+    """Return the callbacks of a run of `total_steps` steps; `reward_models` only if its method needs them.
+
+    `perceptual` is the perceptual distance in the loss of a VAE.
+    """
     config, machine, log, desk = setup.config, setup.machine, setup.log, setup.desk
     device, evaluation = machine.train_device, evaluation_of(model, stepper)
     first_step = setup.saved.counters.step if setup.saved else 0
@@ -111,7 +116,7 @@ def build_watchers(
             desk=desk,
             emit=log.emit,
             log=tensorboard,
-            reconstruction=ReconstructionMeasure(model.family, config.training.vae)
+            reconstruction=ReconstructionMeasure(model.family, config.training.vae, perceptual)
             if trains_on_pixels(config)
             else None,
         ),
