@@ -132,6 +132,9 @@ def test_saves_and_backups_of_a_run(base: Config, tmp_path: Path) -> None:
     assert np.abs(pixels(of_backup) - last).max() <= 1
     both = replace(request, y=AxisChoice("strength", "0, 1"))
     assert plan_of(both).cells[0].weights.adapters[0].strength == 0.0  # that of the save
+    one = AdapterChoice(plan.cells[0].weights.adapters[0].path, 0.5)  # as the window takes the last save of a run
+    alone = plan_of(replace(request, adapters=(one,)))
+    assert [[a.strength for a in cell.weights.adapters] for cell in alone.cells] == [[0.5]] * len(plan.columns)
     with pytest.raises(DarkroomError, match="has no save '77'"):
         plan_of(replace(request, x=AxisChoice("save", "77")))
 

@@ -28,10 +28,12 @@ class Save:
     is_adapter: bool
 
     def put_on(self, cell: Cell) -> Cell:
-        """Return an image sampled with this save; an adapter comes before the others."""
+        """Return an image sampled with this save; an adapter comes before the others, in place of other saves."""
         if not self.is_adapter:
             return replace(cell, weights=replace(cell.weights, model=str(self.path), backup=""))
-        adapters = (AdapterChoice(str(self.path)), *cell.weights.adapters)
+        others = [a for a in cell.weights.adapters if Path(a.path).parent != self.path.parent]
+        strength = next((a.strength for a in cell.weights.adapters if a not in others), 1.0)
+        adapters = (AdapterChoice(str(self.path), strength), *others)
         return replace(cell, weights=replace(cell.weights, adapters=adapters))
 
 
