@@ -115,6 +115,18 @@ PAGES: tuple[PageSpec, ...] = (
         view="ui.pages.run:RunPage",
     ),
     PageSpec(
+        "sample",
+        "Sample",
+        "Images of any model, with any LoRAs, without training.",
+        view="ui.pages.sample:SamplePage",
+    ),
+    PageSpec(
+        "tools",
+        "Tools",
+        "Inspect and convert files; merge, combine, resize, extract and scale LoRAs.",
+        view="ui.pages.tools:ToolsPage",
+    ),
+    PageSpec(
         "choose",
         "Choose",
         "Your choices are the reward.",
@@ -126,7 +138,7 @@ PAGES: tuple[PageSpec, ...] = (
 
 def page_shortcut(page: PageSpec) -> str:
     """Return the shortcut that opens a page: a digit by its place in the side bar, letters from the eleventh on."""
-    letters = {"embeddings": "E", "run": "R", "choose": "G"}
+    letters = {"embeddings": "E", "run": "R", "choose": "G", "sample": "M", "tools": "L"}
     return f"Ctrl+{letters.get(page.key) or (PAGES.index(page) + 1) % 10}"
 
 
