@@ -46,6 +46,11 @@ def session_file() -> Path:
     return platformdirs.user_state_path(_APP, appauthor=False) / "session.json"
 
 
+def queue_file() -> Path:
+    """Return the file of the queue of runs, which all windows and command lines of the user share."""
+    return platformdirs.user_state_path(_APP, appauthor=False) / "queue.json"
+
+
 def log_dir() -> Path:
     """Return the folder of the window's own logs."""
     return platformdirs.user_log_path(_APP, appauthor=False)

@@ -36,6 +36,7 @@ def verbs() -> Mapping[str, Verb]:
     return {
         "train": runs.TRAIN,
         "resume": runs.RESUME,
+        "fork": runs.FORK,
         "check": check.CHECK,
         "doctor": doctor.DOCTOR,
         "sample": sample.SAMPLE,
