@@ -7,6 +7,7 @@
     python -m trainer doctor CONFIG         find images and captions that are probably wrong
     python -m trainer sample CONFIG         generate its samples, with a LoRA if one is given
     python -m trainer cache CONFIG          fill the caches and stop
+    python -m trainer queue add CONFIG      queue configs, to train one after another; also run, list, remove, move
     python -m trainer inspect FILE          describe a model file or folder and list the programs that load it
     python -m trainer convert IN OUT        convert a model or a LoRA to another format or dtype
     python -m trainer secrets list          list which tokens and passwords are set; also set, remove, import
