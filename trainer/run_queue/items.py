@@ -141,7 +141,7 @@ class RunQueue:
 
     def to_json(self) -> dict[str, Any]:
         """Return the queue as JSON-safe data."""
-        return {"darkroom_queue": _FORMAT, **asdict(self)}
+        return {"darkroom_queue": _FORMAT, **asdict(self), "items": [asdict(item) for item in self.items]}
 
     def _with(self, changed: Item) -> RunQueue:
         return replace(self, items=tuple(changed if item.number == changed.number else item for item in self.items))
