@@ -103,6 +103,8 @@ PAGES: tuple[PageSpec, ...] = (
         actions=("sample_now", "validate_now", "backup_now", "save_now", "open_run_folder"),
         view="ui.pages.run:RunPage",
     ),
+    PageSpec("runs", "Runs", "All runs so far.", view="ui.pages.runs:RunsPage"),
+    PageSpec("queue", "Queue", "Configs to train one after another.", view="ui.pages.queue:QueuePage"),
     PageSpec(
         "choose",
         "Choose",
@@ -115,7 +117,7 @@ PAGES: tuple[PageSpec, ...] = (
 
 def page_shortcut(page: PageSpec) -> str:
     """Return the shortcut that opens a page: a digit by its place in the side bar, letters from the eleventh on."""
-    letters = {"embeddings": "E", "run": "R", "choose": "G"}
+    letters = {"embeddings": "E", "run": "R", "runs": "Shift+R", "queue": "Shift+Q", "choose": "G"}
     return f"Ctrl+{letters.get(page.key) or (PAGES.index(page) + 1) % 10}"
 
 

@@ -1,0 +1,75 @@
+"""Comparing runs: their figures, the settings in which they differ, and their curves. No Tk."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from modules.config.schema import Config
+from trainer.run_folder.records import RunRecord, config_of
+from ui.changes import changes, value_words
+from ui.run.past import past_state
+from ui.run.run_state import RunState
+from ui.run_list import row_of, when
+
+MAX_RUNS = 5
+_FIGURES = ("Result", "Ended", "Steps", "Length", "Best validation", "Size")
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedRun:
+    """A run to compare: its record, its settings if they can be read, and its state."""
+
+    record: RunRecord
+    config: Config | None
+    state: RunState
+
+    @property
+    def name(self) -> str:
+        """Its name in the comparison."""
+        return when(self.record)
+
+    @property
+    def line(self) -> tuple[tuple[int, float], ...]:
+        """Its smoothed losses by step."""
+        points = ((p.step, p.smoothed_loss if p.smoothed_loss is not None else p.loss) for p in self.state.curve.points)
+        return tuple((step, value) for step, value in points if value is not None)
+
+    @property
+    def validation(self) -> tuple[tuple[int, float], ...]:
+        """Its validation losses by step."""
+        return tuple((v.step, v.loss) for v in self.state.validations if math.isfinite(v.loss))
+
+
+def compared(records: Sequence[RunRecord]) -> list[ComparedRun]:
+    """Read the settings and curves of runs: for a background thread."""
+    return [ComparedRun(r, config_of(r.run_dir), past_state(r.run_dir)) for r in records[:MAX_RUNS]]
+
+
+def figure_rows(runs: Sequence[ComparedRun]) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the figures of the runs, a row for each figure and a cell for each run."""
+    cells = [row_of(run.record)[1:] for run in runs]
+    return [(name, tuple(row[number] for row in cells)) for number, name in enumerate(_FIGURES)]
+
+
+def setting_rows(runs: Sequence[ComparedRun]) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the settings in which the runs differ, a row for each with a cell for each run."""
+    configs = [run.config for run in runs]
+    first = next((config for config in configs if config is not None), None)
+    if first is None:
+        return []
+    places: dict[str, str] = {}
+    cells: dict[str, dict[int, str]] = {}
+    for number, config in enumerate(configs):
+        for change in changes(config, first) if config is not None else ():
+            places.setdefault(change.path, change.place)
+            cells.setdefault(change.path, {})[number] = change.now
+    rows = []
+    for path, place in places.items():
+        same = value_words(first, path)
+        values = tuple(
+            "–" if config is None else cells[path].get(number, same) for number, config in enumerate(configs)
+        )
+        rows.append((place, values))
+    return rows
