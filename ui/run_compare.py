@@ -11,10 +11,10 @@ from trainer.run_folder.records import RunRecord, config_of
 from ui.changes import changes, value_words
 from ui.run.past import past_state
 from ui.run.run_state import RunState
-from ui.run_list import row_of, when
+from ui.run_list import model_name, row_of, when
 
 MAX_RUNS = 5
-_FIGURES = ("Result", "Ended", "Steps", "Length", "Best validation", "Size")
+_FIGURES = ("Result", "Ended", "Steps", "Best validation", "Length", "Size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,11 @@ class ComparedRun:
     def name(self) -> str:
         """Its name in the comparison."""
         return when(self.record)
+
+    @property
+    def label(self) -> str:
+        """Its name in the legend of the chart."""
+        return f"{model_name(self.record)} ({when(self.record)})"
 
     @property
     def line(self) -> tuple[tuple[int, float], ...]:

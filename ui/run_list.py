@@ -13,6 +13,7 @@ from modules.objectives.registry import METHODS
 from modules.system.problem import count
 from trainer.run_folder.records import RunRecord, read_record, run_dirs, stamp_of
 from trainer.run_folder.trash import Contents
+from ui.documents import as_config_path
 from ui.run.background import Background, Job
 from ui.run.words import duration, loss
 from ui.signal import Signal
@@ -144,14 +145,14 @@ def _matches(record: RunRecord, words: Sequence[str]) -> bool:
 
 
 def row_of(record: RunRecord) -> tuple[str, ...]:
-    """Return the cells of a run: start, model and method, ending, steps, length, best validation, size."""
+    """Return the cells of a run: start, result, ending, steps, best validation, length, size."""
     return (
         when(record),
         model_name(record),
         ENDINGS[record.ending],
         f"{record.step:,} of {record.total_steps:,}" if record.total_steps else "–",
-        duration(record.seconds) if record.seconds else "–",
         loss(record.best_loss),
+        duration(record.seconds) if record.seconds else "–",
         size_words(record.size_bytes),
     )
 
@@ -187,7 +188,7 @@ def fact_lines(record: RunRecord) -> list[str]:
     samples = f", {count(record.num_samples, 'sample')}" if record.num_samples else ""
     lines.append(f"{size_words(record.size_bytes)}{samples}, {count(len(record.backups), 'backup')}")
     lines += [f"Output: {path}" for path in record.outputs[-3:]]
-    lines.append(f"Folder: {record.run_dir}")
+    lines.append(f"Workspace: {as_config_path(record.workspace)}")
     return lines
 
 

@@ -205,7 +205,7 @@ class _Log:
             case RunFailed():
                 return "failed", f"{self._end.message} {self._end.advice}".strip()
             case _:
-                return "crashed", "It ended unexpectedly: the program or the computer stopped."
+                return "crashed", "The program or the computer stopped before the run ended."
 
     def add(self, line: bytes) -> None:
         """Add a line."""

@@ -50,7 +50,7 @@ class RunComparison(Window):
 
     def _show(self, runs: list[ComparedRun]) -> None:
         self.runs = runs
-        self.chart.show([Series(run.name, run.line, run.validation) for run in runs])
+        self.chart.show([Series(run.label, run.line, run.validation) for run in runs])
         for number, run in enumerate(runs):
             self.table.tree.heading(f"run{number}", text=run.name)
         figures, settings = figure_rows(runs), setting_rows(runs)

@@ -32,7 +32,7 @@ _COLUMNS = (
     Column("name", "Name", 210),
     Column("what", "Training", 230),
     Column("state", "State", 110),
-    Column("message", "", 260, is_stretched=True),
+    Column("message", "Result", 260, is_stretched=True),
 )
 _TAGS = {"failed": "error", "interrupted": "warning", "running": "good", "finished": "muted", "stopped": "muted"}
 _NOTHING = (
@@ -183,8 +183,12 @@ class QueuePage:
             bar, context.theme, self.continues, on="card", text="Continue after a failed run", command=self._choose
         )
         switch.pack(side="right")
-        self.status = WrappedText(bar, context.theme, colour="label", on="card")
-        self.status.pack(side="left", fill="x", expand=True)
+        texts = Panel(bar, context.theme, "card")
+        texts.pack(side="left", fill="x", expand=True)
+        self.message = WrappedText(texts, context.theme, colour="muted", on="card")
+        self.message.pack(fill="x")
+        self.status = WrappedText(texts, context.theme, colour="label", on="card")
+        self.status.pack(fill="x")
 
     def _add_run_buttons(self) -> None:
         queue = self._context.queue
@@ -265,6 +269,7 @@ class QueuePage:
     def _enable(self) -> None:
         control, items = self._context.queue, self.selected
         one = items[0] if len(items) == 1 else None
+        self.message.set_text(one.message if one else "")
         ended = [item for item in items if not item.is_open and item.state != "running"]
         enabled = {
             "edit": one is not None and one.state == "waiting",

@@ -44,7 +44,7 @@ class RunDetails:
         run = self.card.add(_RUN, is_offered=True)
         self.facts = WrappedText(run, context.theme, _NONE, colour="label", on="card")
         self.facts.pack(fill="x", padx=(px(12), 0))
-        self.backups = Table(run, context.theme, _BACKUPS, num_rows=3)
+        self.backups = Table(run, context.theme, _BACKUPS, num_rows=2)
         self.chart = LossChart(self.card.add(_CURVES), context.theme)
         self.chart.pack(fill="both", expand=True)
         self.samples = ImageGrid(
@@ -84,7 +84,9 @@ class RunDetails:
             self.backups.select([])
         if backups:
             px = self._context.theme.px
-            self.backups.pack(fill="both", expand=True, padx=(px(PAD // 2), 0), pady=(px(10), 0))
+            self.backups.pack(  # before the facts: where the space is short, they are cut off instead
+                side="bottom", fill="both", expand=True, padx=(px(PAD // 2), 0), pady=(px(10), 0), before=self.facts
+            )
         else:
             self.backups.pack_forget()
 
@@ -98,16 +100,19 @@ class RunDetails:
     def _show_state(self, state: RunState) -> None:
         self.state = state
         self.chart.show(state.curve.points, [v for v in state.validations if math.isfinite(v.loss)])
-        self.samples.show([Tile(Path(s.path), _words(s)) for s in reversed(state.samples)])
+        self.samples.show([Tile(Path(s.path), _words(s)) for s in self._newest_first()])
         self.card.offer(_CURVES, is_offered=bool(state.curve.points), is_shown=False)
         self.card.offer(_SAMPLES, is_offered=bool(state.samples), is_shown=False)
 
     def _open_sample(self, index: int) -> None:
         """Show a sample large, with those of the same prompt on the slider."""
-        newest_first = self.state.samples[::-1]
-        chosen = newest_first[index]
+        chosen = self._newest_first()[index]
         same = [s for s in self.state.samples if (s.index, s.is_without_ema) == (chosen.index, chosen.is_without_ema)]
         ImageViewer(self._context, [Tile(Path(s.path), _words(s)) for s in same], same.index(chosen), "Sample")
+
+    def _newest_first(self) -> list[SampleReady]:
+        """Return the samples, the newest step first, and those of a step in the order of the prompts."""
+        return sorted(self.state.samples, key=lambda s: (-s.step, s.index, s.is_without_ema))
 
 
 def _words(sample: SampleReady) -> str:

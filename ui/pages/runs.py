@@ -34,19 +34,19 @@ from ui.widgets.table import Column, Table
 from ui.widgets.variables import TextVar
 
 _COLUMNS = (
-    Column("#0", "Started", 138),
-    Column("model", "Result", 150, is_stretched=True),
-    Column("ending", "Ended", 82),
-    Column("steps", "Steps", 110),
-    Column("length", "Length", 92),
-    Column("best", "Best validation", 104),
+    Column("#0", "Started", 130),
+    Column("model", "Result", 140, is_stretched=True),
+    Column("ending", "Ended", 78),
+    Column("steps", "Steps", 104),
+    Column("best", "Best validation", 112),
+    Column("length", "Length", 96),
     Column("size", "Size", 74, "e"),
 )
 _SORTED_BY = {"#0": "started"}
 _TAGS = {"failed": "error", "crashed": "warning", "running": "good"}
 _NOTHING = "No runs yet.\nEvery run that is started here or on the command line is listed on this page."
 _NOT_FOUND = "No run matches the search."
-_UNDO, _LOOK_SECONDS = "deleted runs", 2.0
+_UNDO, _LOOK_SECONDS = "deleted runs", 5.0
 
 
 class RunsPage:

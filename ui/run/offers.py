@@ -82,13 +82,14 @@ class Offers:
         if backup is None:
             self._notices.remove(FORK)
         elif self._starter.can_start:
-            text = (
-                f"Start begins a new run from step {backup.step:,} of {backup.run_dir.name}. Edit the settings first."
-            )
+            text = f"Start begins a run from step {backup.step:,} of {backup.run_dir.name}. Edit its settings first."
             cancel = self._starter.cancel_fork
             self._notices.show(
                 Notice(FORK, text, (Reply("Start", self._starter.start, stays=True),), cancel, "Cancel the fork")
             )
+
+    def _discard_edits(self) -> None:
+        self._queue.edit(None)
 
     def _follow_queue(self) -> None:
         if self._queue.is_running:
@@ -104,7 +105,7 @@ class Offers:
                 EDITED,
                 text,
                 (Reply("Save to the queue", self._save_edited),),
-                on_dismiss=partial(self._queue.edit, None),
+                on_dismiss=self._discard_edits,
                 dismiss_label="Discard",
             )
         )
@@ -115,5 +116,5 @@ def crash_words(record: RunRecord) -> str:
     backup = record.newest_backup
     at = f" at step {record.step:,} of {record.total_steps:,}" if record.total_steps else ""
     begun = f"The run of {record.started:%d %B, %H:%M}" if record.started else f"The run {record.name}"
-    kept = f" Its newest backup is of step {backup.step:,}, {backup.created[11:16]}." if backup else ""
+    kept = f" Its newest backup is step {backup.step:,} ({backup.created[11:16]})." if backup else ""
     return f"{begun} ended unexpectedly{at}.{kept}"

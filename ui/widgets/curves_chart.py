@@ -13,7 +13,7 @@ from ui.theme import Theme
 SERIES_COLOURS = ("accent", "info", "good", "error", "warning", "muted")
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 30, 26
 _TICK_SPACING_PX = 70
-_MAX_NAME_CHARS = 28
+_MAX_NAME_CHARS = 40
 _NOTHING = "These runs have no steps to compare."
 
 
