@@ -23,7 +23,7 @@ from ui.interaction import Answer, Interaction
 from ui.navigation import Navigation
 from ui.notices import Notices
 from ui.preferences import Preferences
-from ui.run.offers import Offers
+from ui.run.offers import CRASHED, Offers
 from ui.run.pump import Pump
 from ui.run.queue_control import QueueControl
 from ui.run.session import Launch, RunSession
@@ -109,11 +109,13 @@ class App:
     def _prepare_start(self) -> None:
         """Finish pending window work before the training thread competes for the interpreter."""
         self.preferences.note_workspace(from_root(self.form.config.general.workspace_dir))
+        self.context.notices.remove(CRASHED)  # it is on the Runs page, for when this run has ended
         self.save_session_soon()
         self.context.navigation.open("run")
 
     def _note_workspace(self, request: RunRequest) -> None:
         """Remember the workspace of a run of the queue; the open page stays."""
+        self.context.notices.remove(CRASHED)
         self.preferences.note_workspace(from_root(request.config.general.workspace_dir))
 
     def _session_writer(self) -> Callable[[], None]:

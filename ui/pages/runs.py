@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import tkinter as tk
 from collections.abc import Sequence
 from functools import partial
@@ -59,6 +60,8 @@ class RunsPage:
         self.buttons: dict[str, Button] = {}
         self._context = context
         self._is_shown = False
+        self._was_active = False
+        self._next_look = 0.0
         self._wanted: Path | None = None
         px = context.theme.px
         body = Panel(self.frame, context.theme)
@@ -74,6 +77,7 @@ class RunsPage:
         self.summary.pack(side="right")
         self.runs.changed.subscribe(self._soon)
         context.session.changed.subscribe(self._session_changed)
+        context.pump.add_source(self._look)
         self._follow()
 
     def shown(self) -> None:
@@ -97,6 +101,7 @@ class RunsPage:
 
     def refresh(self) -> None:
         """Find the runs of the form's workspace and of all that were used before."""
+        self._next_look = time.monotonic() + _LOOK_SECONDS
         self.runs.refresh(self._context.workspaces())
 
     # -- actions
@@ -262,9 +267,18 @@ class RunsPage:
             self._context.pump.redraw_soon(self, self._follow, at_most_every_seconds=0.2)
 
     def _session_changed(self) -> None:
-        """A run that began or ended here changes the list."""
-        if self._is_shown:
-            self._context.pump.redraw_soon((self, "read"), self.refresh, at_most_every_seconds=_LOOK_SECONDS)
+        """Read again when a run of this window began or ended."""
+        is_active = self._context.session.is_active
+        if is_active != self._was_active:
+            self._was_active = is_active
+            self._next_look = 0.0
+
+    def _look(self, _deadline: float) -> bool:
+        """Read again from time to time while the page is shown: runs go on, here and in other programs."""
+        now = time.monotonic()
+        if self._is_shown and now >= self._next_look:
+            self.refresh()
+        return False
 
     def _searched(self) -> None:
         self.runs.search = self.search.get()

@@ -96,19 +96,23 @@ class QueueControl:
 
     def refresh(self, done: Callable[[], None] | None = None) -> None:
         """Read the file."""
-        self._stamp = self._file.stamp()
 
-        def read() -> tuple[RunQueue, Holder | None]:
-            return self._file.read(), self._file.runner
+        def read() -> tuple[object, RunQueue, Holder | None]:
+            return self._file.stamp(), self._file.read(), self._file.runner
 
-        def keep(found: tuple[RunQueue, Holder | None]) -> None:
-            self.queue, self.runner = found
+        def keep(found: tuple[object, RunQueue, Holder | None]) -> None:
+            self._stamp, self.queue, self.runner = found
             self.problem = ""
+            self._next_look = 0.0  # it may have changed since
             self.changed()
             if done is not None:
                 done()
 
-        self._background.run(read, keep, self._refuse)
+        def failed(error: Exception) -> None:
+            self._stamp = self._file.stamp()  # read again once it has changed
+            self._refuse(error)
+
+        self._background.run(read, keep, failed)
 
     # -- changing
 
@@ -259,7 +263,7 @@ class QueueControl:
 
     def _keep(self, words: str, queue: RunQueue) -> None:
         self.queue, self.problem = queue, ""
-        self._stamp = self._file.stamp()
+        self._next_look = 0.0  # results can arrive in another order than the changes were made: the file counts
         if words:
             self._notify(words)
         self.changed()
