@@ -279,7 +279,7 @@ class App:
         is_active = self.context.session.is_active
         if self._was_active and not is_active:
             self.context.starter.look_for_backup()
-            is_unwatched = self._is_closing or self.context.queue.owns_run  # the queue goes on; its page tells
+            is_unwatched = self._is_closing or self.context.queue.owns_run  # the queue continues, and its page shows it
             if self.context.session.state.failed is not None and not is_unwatched:
                 self.root.after_idle(self._show_run_failure)
         self._was_active = is_active

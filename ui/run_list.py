@@ -158,7 +158,7 @@ def row_of(record: RunRecord) -> tuple[str, ...]:
 
 
 def when(record: RunRecord) -> str:
-    """Return when a run was started; the name of its folder if that says nothing."""
+    """Return when a run was started; the name of its folder if that is not a date."""
     return f"{record.started:%Y-%m-%d %H:%M}" if record.started else record.name
 
 

@@ -48,7 +48,7 @@ class Holder:
 class LockTaken(Exception):  # noqa: N818 - the state of a file; callers turn it into a message
     """Another holder has the lock; `holder` is None if the file names none.
 
-    `is_certain` is false on a file system without locks, where only the entry in the file says so.
+    `is_certain` is false on a file system without locks, where only the entry in the file is known.
     """
 
     def __init__(self, holder: Holder | None, *, is_certain: bool) -> None:

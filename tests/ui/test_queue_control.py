@@ -110,17 +110,17 @@ def test_two_runs_one_after_the_other_followed_like_any_run(bench: Bench) -> Non
     assert bench.file.runner is None
 
 
-@pytest.mark.parametrize("goes_on", [True, False])
-def test_after_a_failure_it_continues_or_stops_as_chosen(bench: Bench, goes_on: bool) -> None:
-    bench.control.choose_after_failure("continue" if goes_on else "stop")
-    bench.wait_until(lambda: bench.control.queue.after_failure == ("continue" if goes_on else "stop"))
+@pytest.mark.parametrize("continues_after", [True, False])
+def test_after_a_failure_it_continues_or_stops_as_chosen(bench: Bench, continues_after: bool) -> None:
+    bench.control.choose_after_failure("continue" if continues_after else "stop")
+    bench.wait_until(lambda: bench.control.queue.after_failure == ("continue" if continues_after else "stop"))
     ends(bench.run(), FAILED)
-    if goes_on:
+    if continues_after:
         ends(bench.next_run(2), FINISHED)
     bench.at_rest()
-    assert bench.states == ["failed", "finished" if goes_on else "waiting"]
+    assert bench.states == ["failed", "finished" if continues_after else "waiting"]
     assert bench.file.read().item(1).message == "No memory. Use less."
-    assert any("which failed" in words for words in bench.said) is not goes_on
+    assert any("which failed" in words for words in bench.said) is not continues_after
 
 
 def test_a_child_that_ends_without_a_word_is_a_failure(bench: Bench) -> None:

@@ -209,7 +209,7 @@ def test_a_queue_of_two_runs_with_a_failure_an_edit_and_an_undo(opened: Window) 
     first.end(RunFailed("The GPU ran out of memory.", "Lower the batch size."))
     opened.wait_until(lambda: len(opened.engine.children) == 2 and opened.engine.run is not first, "the second child")
     assert opened.engine.children[1].config.training.epochs == 99
-    assert not opened.asked.asked("show_failure"), "the queue goes on without a dialog"
+    assert not opened.asked.asked("show_failure"), "the queue continues without a dialog"
     page = opened.open_page("queue")
     press(opened, page.buttons["last"])
     second = opened.engine.run

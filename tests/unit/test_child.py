@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from modules.config.codec import load_file
 from modules.config.schema import Config
+from modules.system.paths import PROGRAM_ROOT
 from trainer.child import ChildRun, command_of, launch_child
 from trainer.cli.console import JsonLines
 from trainer.cli.queue import run_queue
@@ -165,3 +167,33 @@ def test_the_queue_continues_after_a_failure_or_stops(tmp_path: Path, after_fail
     assert run_queue(file, JsonLines(), launch=launch) == 1
     assert [item.state for item in file.read().items] == states
     assert "killed (SIGKILL)" in file.read().items[0].message
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows reports closed pipes otherwise")
+def test_a_child_outlives_the_reader_of_its_events() -> None:
+    """It died from the closed pipe of a killed parent, before it could stop with a backup."""
+    script = """
+import sys
+from trainer.cli.console import JsonLines
+from trainer.events import RunFinished
+lines = JsonLines()
+sys.stdin.read()
+for _ in range(3):
+    lines.show(RunFinished("stopped", 1, "Stopped."))
+sys.stderr.write("the backup is written")
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        cwd=PROGRAM_ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        process.stdin.close()
+        assert process.stderr.read() == "the backup is written"
+        assert process.wait(20) == 0

@@ -28,7 +28,7 @@ from trainer.commands import Stop
 from trainer.events import Event, RunFailed, RunFinished
 from trainer.run_queue.file import QueueFile
 from trainer.run_queue.items import Item, State
-from trainer.run_queue.running import QueueRun, ending_of, goes_on, request_of
+from trainer.run_queue.running import QueueRun, continues_after, ending_of, request_of
 
 _WAIT_SECONDS = 0.2
 
@@ -88,7 +88,7 @@ def run_queue(file: QueueFile, listener: Listener, *, launch: Callable[[Item], C
         while (item := running.take_next()) is not None:
             sys.stderr.write(f"Queue item {item.number}: {item.name}\n")
             states.append(_follow(running, item, listener, launch))
-            if not goes_on(file.read(), states[-1]):
+            if not continues_after(file.read(), states[-1]):
                 break
     finally:
         running.close()

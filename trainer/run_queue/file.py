@@ -1,7 +1,7 @@
 """The file of the queue: one for all windows and command lines of the user. Torch-free.
 
 Every change reads the file, changes it and replaces it atomically under a lock, so that two programs never undo each
-other's changes. Another lock says which program runs the queue.
+other's changes. Another lock marks the program that runs the queue.
 """
 
 from __future__ import annotations

@@ -78,6 +78,6 @@ def ending_of(event: RunFinished | RunFailed) -> tuple[State, str]:
             return "finished", event.message
 
 
-def goes_on(queue: RunQueue, state: State) -> bool:
+def continues_after(queue: RunQueue, state: State) -> bool:
     """Return whether the next item is trained after one that ended in a state: not after a stop by the user."""
     return state == "finished" or (state == "failed" and queue.after_failure == "continue")

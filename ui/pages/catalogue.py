@@ -117,7 +117,7 @@ PAGES: tuple[PageSpec, ...] = (
 
 def page_shortcut(page: PageSpec) -> str:
     """Return the shortcut that opens a page: a digit by its place in the side bar, letters from the eleventh on."""
-    letters = {"embeddings": "E", "run": "R", "runs": "Shift+R", "queue": "Shift+Q", "choose": "G"}
+    letters = {"embeddings": "E", "run": "R", "runs": "L", "queue": "U", "choose": "G"}
     return f"Ctrl+{letters.get(page.key) or (PAGES.index(page) + 1) % 10}"
 
 

@@ -274,7 +274,7 @@ class RunsPage:
             self._next_look = 0.0
 
     def _look(self, _deadline: float) -> bool:
-        """Read again from time to time while the page is shown: runs go on, here and in other programs."""
+        """Read again from time to time while the page is shown: runs proceed, here and in other programs."""
         now = time.monotonic()
         if self._is_shown and now >= self._next_look:
             self.refresh()

@@ -17,7 +17,7 @@ from trainer.events import RunFailed, RunFinished
 from trainer.launch import RunRequest
 from trainer.run_queue.file import QueueFile
 from trainer.run_queue.items import AfterFailure, Change, Item, RunQueue
-from trainer.run_queue.running import QueueRun, ending_of, goes_on, request_of
+from trainer.run_queue.running import QueueRun, continues_after, ending_of, request_of
 from ui.run.background import Background
 from ui.run.session import Launch, RunSession, outcome
 from ui.signal import Signal
@@ -149,14 +149,14 @@ class QueueControl:
             self._background.run(lambda: QueueRun(self._file), self._held, self._could_not_hold)
 
     def stop_after_current(self) -> None:
-        """Let the current run end, and stop the queue then; again: go on."""
+        """Let the current run end, and stop the queue then; a second call takes that back."""
         self.is_last = not self.is_last
         if self.is_last and self.current is None and not self._is_busy:
             self._release("The queue has stopped.")
         self.changed()
 
     def skip(self) -> None:
-        """Stop the current run and go on with the next item."""
+        """Stop the current run and continue with the next item."""
         if self.current is not None:
             self._skips = True
             self._session.stop()
@@ -228,7 +228,7 @@ class QueueControl:
             self._is_busy = False
             if self._run is None:
                 return
-            if self.is_last or not (self._skips or goes_on(queue or self.queue, state)):
+            if self.is_last or not (self._skips or continues_after(queue or self.queue, state)):
                 self._release(f"The queue has stopped after {item.name}, which {_ENDED[state]}.")
             else:
                 self._follow()
