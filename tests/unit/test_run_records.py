@@ -29,6 +29,7 @@ from trainer.events import (
     StepFinished,
     ValidationFinished,
 )
+from trainer.preflight import check
 from trainer.preflight.resume import problems_of_other_runs
 from trainer.run_folder.backup import newest_resumable, write_backup
 from trainer.run_folder.fork import Origin, write_origin
@@ -151,6 +152,8 @@ def test_a_run_that_trains_is_found_by_its_lock_and_said_before_another_starts(t
     [problem] = problems_of_other_runs(config, first)
     assert problem.severity == "error"
     assert "cannot be resumed" in problem.message
+    message = "Another run is training at the moment"
+    assert any(message in p.message for p in check(config).problems), "the window and the command line report it"
 
 
 def test_a_run_that_ended_unexpectedly_is_offered_while_it_is_the_newest(tmp_path: Path) -> None:
