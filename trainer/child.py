@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ _VERBS: Mapping[str, str] = {
     "fork_weights": "fork",
 }
 _MAX_TAIL_BYTES, _MAX_TAIL_CHARS = 4096, 400
+_KEPT_SECONDS = 7 * 24 * 3600
 _OUT_OF_MEMORY = "The system may have stopped it because the memory was full."
 
 
@@ -99,6 +101,7 @@ def launch_child(request: RunRequest) -> ChildRun:
     """Start a run in a child process and return at once. Raises OSError."""
     folder = log_dir()
     folder.mkdir(parents=True, exist_ok=True)
+    _remove_old(folder)
     stem = f"child-{uuid4().hex[:8]}"
     config_file = folder / f"{stem}.json"
     export_file(request.config, config_file)
@@ -121,6 +124,14 @@ def command_of(request: RunRequest, config_file: Path) -> list[str]:
     if request.allowed_code:
         start.append("--allow-code")
     return [*start, "--json-lines"]
+
+
+def _remove_old(folder: Path) -> None:
+    """Remove what children left behind whose parents were killed, and logs of failures, after a week."""
+    for file in folder.glob("child-*"):
+        with contextlib.suppress(OSError):
+            if time.time() - file.stat().st_mtime > _KEPT_SECONDS:
+                file.unlink()
 
 
 def _own_group() -> dict[str, Any]:

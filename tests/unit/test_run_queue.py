@@ -26,7 +26,7 @@ from trainer.events import RunFailed, RunFinished, RunStarted
 from trainer.run_folder.backup import write_backup
 from trainer.run_queue.file import QueueFile
 from trainer.run_queue.items import Item, RunQueue, from_json, summary
-from trainer.run_queue.running import QueueRun, goes_on, request_of
+from trainer.run_queue.running import QueueRun, continues_after, request_of
 
 CONFIG = Config()
 HOLD = "import sys; from pathlib import Path; from trainer.run_queue.file import QueueFile; "
@@ -195,9 +195,11 @@ def test_one_program_runs_the_queue_and_a_killed_one_leaves_interrupted_items(tm
         assert file.runner is not None
         file.change(lambda queue: queue.began(1))
         process.kill()
+    assert [item.state for item in file.read().items] == ["interrupted", "waiting"]
     run = QueueRun(file)
     assert [item.state for item in file.read().items] == ["interrupted", "waiting"]
     run.close()
+    assert numbers(file.change(lambda queue: queue.removed([1]))) == [2], "it is not running any more"
     assert file.runner is None
 
 
@@ -223,9 +225,9 @@ def test_what_happens_to_a_run_is_recorded(tmp_path: Path) -> None:
 
 def test_a_failure_stops_the_queue_only_where_that_is_chosen_and_a_stop_always_does() -> None:
     queue = filled(1)
-    assert goes_on(queue, "failed")
-    assert not goes_on(queue.with_after_failure("stop"), "failed")
-    assert not goes_on(queue, "stopped")
+    assert continues_after(queue, "failed")
+    assert not continues_after(queue.with_after_failure("stop"), "failed")
+    assert not continues_after(queue, "stopped")
 
 
 def test_an_interrupted_run_resumes_and_without_a_backup_starts_again(tmp_path: Path) -> None:

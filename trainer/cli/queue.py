@@ -53,9 +53,8 @@ def _list(options: argparse.Namespace) -> int:
     if not now.items:
         sys.stdout.write("The queue is empty. Add configs with: queue add CONFIG\n")
     for item in now.items:
-        state = "interrupted" if item.state == "running" and runner is None else item.state
         words = f"  {item.message}" if item.message else ""
-        sys.stdout.write(f"{item.number:>4}  {state:<12} {item.name}{words}\n")
+        sys.stdout.write(f"{item.number:>4}  {item.state:<12} {item.name}{words}\n")
     if runner is not None:
         sys.stdout.write(f"Process {runner.pid} is running the queue.\n")
     return 0

@@ -24,9 +24,13 @@ class QueueFile:
         self.path = path
 
     def read(self) -> RunQueue:
-        """Return the queue. Raises DarkroomError for a file that cannot be read; it is never overwritten."""
+        """Return the queue; an item whose program has ended is interrupted.
+
+        Raises DarkroomError for a file that cannot be read; it is never overwritten.
+        """
         try:
-            return from_json(json.loads(self.path.read_text(encoding="utf-8")))
+            queue = from_json(json.loads(self.path.read_text(encoding="utf-8")))
+            return queue if self.runner is not None else queue.recovered()
         except FileNotFoundError:
             return RunQueue()
         except (OSError, ValueError, RecursionError) as error:

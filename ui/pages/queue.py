@@ -256,15 +256,12 @@ class QueuePage:
         self._enable()
 
     def _row(self, place: int, item: Item) -> tuple[str, Sequence[str], str]:
-        control, state = self._context.queue, item.state
-        words = item.message
+        control, words = self._context.queue, item.message
         if control.current is not None and control.current.number == item.number:
             step = self._context.session.state.step
             words = f"step {step.step:,} of {step.total_steps:,}" if step else "starting"
-        elif state == "running" and control.runner is None and not control.is_running:
-            state, words = "interrupted", "the program that ran it ended; the run resumes from its backup"
-        cells = (item.name, training_words(item), state.capitalize(), words)
-        return f" {place + 1}", cells, _TAGS.get(state, "")
+        cells = (item.name, training_words(item), item.state.capitalize(), words)
+        return f" {place + 1}", cells, _TAGS.get(item.state, "")
 
     def _enable(self) -> None:
         control, items = self._context.queue, self.selected
@@ -282,8 +279,6 @@ class QueuePage:
             "last": control.is_running,
             "skip": control.current is not None and self._context.session.stage in ("running", "paused"),
         }
-        if control.interrupted is not None:
-            enabled["run"] = True
         for name, is_enabled in enabled.items():
             self.buttons[name].set_enabled(is_enabled)
         label = "Run on after this" if control.is_last else "Stop after this run"

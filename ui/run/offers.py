@@ -49,7 +49,7 @@ class Offers:
     def _look_for_run(self, workspaces: tuple[Path, ...]) -> None:
         interrupted = self._queue.interrupted
         if interrupted is not None:
-            self._offer_queue(interrupted.name, num_open=sum(i.is_open for i in self._queue.queue.items))
+            self._offer_queue(interrupted.name, num_open=sum(i.state == "waiting" for i in self._queue.queue.items))
         of_queue = interrupted.run_dir if interrupted else ""
         self._background.run(lambda: newest_unfinished(workspaces), partial(self._offer_run, of_queue))
 

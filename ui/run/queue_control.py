@@ -83,7 +83,7 @@ class QueueControl:
         """The item that was trained when the program that ran the queue ended."""
         if self.is_running or self.runner is not None:
             return None
-        return next((i for i in self.queue.items if i.state in ("running", "interrupted")), None)
+        return next((item for item in self.queue.items if item.state == "interrupted"), None)
 
     def look(self, _deadline: float) -> bool:
         """Read the file again if another program changed it: a source of the pump, once a second."""
