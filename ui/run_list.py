@@ -170,7 +170,8 @@ def model_name(record: RunRecord) -> str:
 
 def fact_lines(record: RunRecord) -> list[str]:
     """Return what is known about a run, one fact per line."""
-    lines = [f"{ENDINGS[record.ending]}. {record.message}".strip()]
+    ending = ENDINGS[record.ending]
+    lines = [record.message if record.message.startswith(ending) else f"{ending}. {record.message}".strip()]
     if record.total_steps:
         took = f" in {duration(record.seconds)}" if record.seconds else ""
         lines.append(f"Step {record.step:,} of {record.total_steps:,}{took}")
@@ -187,9 +188,15 @@ def fact_lines(record: RunRecord) -> list[str]:
         lines.append(f"Fork of {how}{record.origin.run_dir.name}, step {record.origin.step:,}")
     samples = f", {count(record.num_samples, 'sample')}" if record.num_samples else ""
     lines.append(f"{size_words(record.size_bytes)}{samples}, {count(len(record.backups), 'backup')}")
-    lines += [f"Output: {path}" for path in record.outputs[-3:]]
+    lines += [f"Output: {_place_of(path, record)}" for path in record.outputs[-3:]]
     lines.append(f"Workspace: {as_config_path(record.workspace)}")
     return lines
+
+
+def _place_of(path: Path, record: RunRecord) -> str:
+    """Return the path of an output: inside the run's folder relative to it."""
+    is_inside = path.is_relative_to(record.run_dir)
+    return path.relative_to(record.run_dir).as_posix() if is_inside else as_config_path(path)
 
 
 def size_words(size_bytes: int) -> str:

@@ -11,6 +11,7 @@ import pytest
 from modules.config.codec import save_file
 from modules.config.schema import Config
 from modules.settings.edit import set_path
+from modules.system.paths import from_root
 from tests.unit.test_run_records import is_training, started, step, validated, write_run
 from trainer.events import Event, ModelSaved, RunFailed, RunFinished, SampleReady, WarningRaised
 from trainer.run_folder.fork import Origin, write_origin
@@ -105,7 +106,7 @@ def test_the_words_of_a_run(tmp_path: Path) -> None:
             (0, started(tmp_path)),
             (1, validated(10, 0.25, 0.25, 10)),
             (2, step(40)),
-            (2, ModelSaved(40, "models/zog.safetensors", "kohya", True)),
+            (2, ModelSaved(40, str(from_root("models/zog.safetensors")), "kohya", True)),
             (2, FINISHED),
         ],
         has_backup=True,
@@ -115,7 +116,7 @@ def test_the_words_of_a_run(tmp_path: Path) -> None:
     assert row_of(record)[:6] == ("2026-03-01 12:00", "lora", "Finished", "40 of 40", "0.2500", "2 min")
     facts = "\n".join(fact_lines(record))
     for words in (
-        "Finished. Finished after 40 steps.",
+        "Finished after 40 steps.",
         "Step 40 of 40 in 2 min",
         "Best validation: 0.2500 at step 10",
         "Fork of the weights of before, step 7",

@@ -281,7 +281,8 @@ class QueuePage:
         }
         for name, is_enabled in enabled.items():
             self.buttons[name].set_enabled(is_enabled)
-        label = "Run on after this" if control.is_last else "Stop after this run"
+        self.buttons["run"].restyle("primary" if enabled["run"] else "plain")
+        label = "Do not stop after this" if control.is_last else "Stop after this run"
         if self.buttons["last"].cget("text") != label:
             self.buttons["last"].configure(text=label)
 

@@ -287,7 +287,7 @@ def status_line(control: QueueControl) -> str:
     if control.problem:
         return control.problem
     if control.current is not None:
-        after = ", then the queue stops" if control.is_last else f", {left}"
+        after = ", then the queue stops" if control.is_last else f", {left}" if num_open else ", the last one"
         return f"Training {control.current.name}{after}."
     if control.is_running:
         return f"The queue starts when the current run has ended: {left}."
