@@ -35,7 +35,7 @@ class HadamardProduct(torch.autograd.Function):
     def forward(ctx: Any, a1: torch.Tensor, b1: torch.Tensor, a2: torch.Tensor, b2: torch.Tensor) -> torch.Tensor:
         """Return the product, of shape (rows of a, columns of b)."""
         ctx.save_for_backward(a1, b1, a2, b2)
-        return (a1 @ b1).mul_(a2 @ b2)
+        return (a1 @ b1) * (a2 @ b2)  # not in place: selective checkpointing may have kept the first
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -19,8 +19,8 @@ from modules.data.conditioning import Conditioning
 from modules.data.size_conditioning import SizeConditioning
 from modules.diffusion.process import NoiseProcess
 from modules.families.spec import FamilySpec, LoraNaming, PartSpec
-from modules.memory.checkpointing import CheckpointMode
 from modules.memory.compiled_blocks import Compilation
+from modules.memory.tape import CheckpointMode
 from modules.system.devices import Device
 
 

@@ -10,20 +10,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
-from typing import Any, Literal
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from modules.memory.activations import offloaded_activations
 from modules.memory.compiled_blocks import Compilation, CompiledForward
 from modules.memory.offload import OffloadedForward, offload_layers
+from modules.memory.tape import LEAST_KEPT_LENGTH, CheckpointMode
 from modules.memory.transfers import Transfers
 from modules.system.devices import Device
 
-CheckpointMode = Literal["off", "block", "whole"]
 Forward = Callable[..., Any]
+
+_ATEN = torch.ops.aten
+# Which argument of a product has the weight, of shape (out, in, ...) or, in front of the last axis, (in, out).
+_PRODUCTS: dict[object, int] = {
+    _ATEN.mm.default: 1,
+    _ATEN.addmm.default: 2,
+    _ATEN.bmm.default: 1,
+    _ATEN.baddbmm.default: 2,
+    _ATEN.convolution.default: 1,
+}
+_ATTENTION = frozenset(
+    {
+        _ATEN._scaled_dot_product_flash_attention.default,
+        _ATEN._scaled_dot_product_flash_attention_for_cpu.default,
+        _ATEN._scaled_dot_product_efficient_attention.default,
+        _ATEN._scaled_dot_product_cudnn_attention.default,
+    }
+)
 
 
 def create_checkpointed_forward(
@@ -33,6 +52,7 @@ def create_checkpointed_forward(
     temp_device: Device,
     mode: CheckpointMode = "whole",
     block_types: Sequence[type[nn.Module]] = (),
+    transformer_types: Sequence[type[nn.Module]] = (),
     offload_activations: bool = False,
     offload_fraction: float = 0.0,
     resident: Collection[nn.Parameter] = (),
@@ -41,15 +61,17 @@ def create_checkpointed_forward(
 ) -> Forward:
     """Make a module's forward pass use checkpointing, and return the callable that runs it.
 
-    `mode` is "off", "whole" (only the inputs of the module are saved), or "block" (the inputs of every sub-module of
-    one of `block_types`). With `offload_activations` the tensors saved between forward and backward are on
-    `temp_device` and are fetched to `train_device` when the backward pass needs them. `offload_fraction` of the weights
-    of the blocks, except the `resident` ones, stay on `temp_device` and are copied to `train_device` while their
-    block is computed (`modules/memory/offload.py`). With a `compilation` the blocks are compiled, inside of all this
-    (`modules/memory/compiled_blocks.py`). `entry` is the method that runs the module, if that is not its
-    forward pass, such as the `decode` of a VAE. Calling this again on the same module replaces the previous
-    setup; a `Placement` made afterwards moves the weights to their devices. Without gradients (`no_grad`) nothing is
-    computed twice.
+    `mode` is "off"; "whole": only the inputs of the module are saved; "block": the inputs of every sub-module of one of
+    `block_types`; "transformer": of one of `transformer_types`; "selective": as "block", but the results of matrix
+    products, convolutions and attention are saved, too, so that only what is fast is computed again (torch's selective
+    activation checkpointing; not together with offloaded layers). With `offload_activations` the tensors saved between
+    forward and backward are on `temp_device` and are fetched to `train_device` when the backward pass needs them.
+    `offload_fraction` of the weights of the blocks, except the `resident` ones, stay on `temp_device` and are copied to
+    `train_device` while their block is computed (`modules/memory/offload.py`). With a `compilation` the blocks are
+    compiled, inside of all this (`modules/memory/compiled_blocks.py`). `entry` is the method that runs the module, if
+    that is not its forward pass, such as the `decode` of a VAE. Calling this again on the same module replaces the
+    previous setup; a `Placement` made afterwards moves the weights to their devices. Without gradients (`no_grad`)
+    nothing is computed twice.
 
     The gradients are bit-identical to the plain forward's; offloaded ones too, as copying is lossless. Compiled blocks
     are bit-identical to themselves.
@@ -61,9 +83,8 @@ def create_checkpointed_forward(
         compilation.compile_in_place(blocks)
     transfers = Transfers(train_device, temp_device)
     layers = offload_layers(blocks, fraction=offload_fraction, resident=resident, transfers=transfers)
-    targets = {"off": [], "whole": [(module, entry)], "block": [(block, "forward") for block in blocks]}[mode]
-    for target, name in targets:
-        setattr(target, name, _CheckpointedForward(getattr(target, name)))
+    for target, name in _targets(module, entry, blocks, tuple(transformer_types), mode):
+        setattr(target, name, _CheckpointedForward(getattr(target, name), keeps_products=mode == "selective"))
     enter: Forward = module.__call__ if entry == "forward" else getattr(module, entry)
     if layers is None and not offload_activations:
         return enter
@@ -87,20 +108,53 @@ def offloaded_weights(module: nn.Module) -> list[nn.Parameter]:
 class _CheckpointedForward:
     """A forward pass that is recomputed in the backward pass instead of being saved."""
 
-    def __init__(self, plain: Forward) -> None:
+    def __init__(self, plain: Forward, *, keeps_products: bool = False) -> None:
         self.plain = plain
+        self._options: dict[str, Any] = {"use_reentrant": False}
+        if keeps_products:
+            self._options["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return self.plain(*args, **kwargs)
         if any(isinstance(value, torch.Tensor) for value in args):
-            return checkpoint(self.plain, *args, use_reentrant=False, **kwargs)
+            return checkpoint(self.plain, *args, **self._options, **kwargs)
         # Torch finds the devices whose random state it must restore from the positional arguments only: an encoder
         # called with keyword arguments alone would get a different dropout mask on a GPU.
-        return checkpoint(self._named, kwargs, *args, use_reentrant=False)
+        return checkpoint(self._named, kwargs, *args, **self._options)
 
     def _named(self, kwargs: dict[str, Any], *args: Any) -> Any:
         return self.plain(*args, **kwargs)
+
+
+def _targets(
+    module: nn.Module,
+    entry: str,
+    blocks: Sequence[nn.Module],
+    transformer_types: tuple[type[nn.Module], ...],
+    mode: CheckpointMode,
+) -> list[tuple[nn.Module, str]]:
+    """Return the modules that are checkpointed, and the method that runs each."""
+    if mode == "off":
+        return []
+    if mode == "whole":
+        return [(module, entry)]
+    chosen = blocks if mode != "transformer" else [m for m in module.modules() if isinstance(m, transformer_types)]
+    return [(block, "forward") for block in chosen]
+
+
+def _policy(_context: object, operation: object, *args: Any, **_kwargs: object) -> CheckpointPolicy:
+    """Return whether the result of an operation is kept until the backward pass, or computed again.
+
+    What is kept takes long to compute beside the memory of its result: attention, and products of long vectors. The
+    products of an adapter's low rank are not.
+    """
+    keeps = operation in _ATTENTION
+    if (place := _PRODUCTS.get(operation)) is not None:
+        weight: torch.Tensor = args[place]
+        length = weight[0].numel() if operation is _ATEN.convolution.default else weight.shape[-2]
+        keeps = length >= LEAST_KEPT_LENGTH
+    return CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 def _wrapped_in(module: nn.Module, entry: str) -> list[tuple[nn.Module, str]]:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from modules.memory.tape import FLOAT32_BYTES, Array, PartPlan, Shape, Storage, Tape
+from modules.memory.tape import FLOAT32_BYTES, LEAST_KEPT_LENGTH, Array, PartPlan, Shape, Storage, Tape
 from modules.quantization.spec import QuantizedFormat
 
 
@@ -29,6 +29,8 @@ class Walk:
         self.quantized: dict[str, int] = {}  # bytes by the name of the weight
         self._records = records
         self._is_inside = False
+        self._selected: list[Array] | None = None  # results that selective checkpointing keeps of the current block
+        self._is_again = False  # that block is being computed again, and takes them from the list
 
     # -- arrays
 
@@ -103,7 +105,8 @@ class Walk:
         is_trained = self.plan.is_trained(path)  # also without gradients, when `trained` is False
         weight = self._cast_weight(path, num_weights, self.plan.weight_bytes, trained=is_trained)
         needs_grad = self._records and (x.needs_grad or trained)
-        out = self.new(shape, item_bytes=taken.item_bytes, needs_grad=needs_grad)
+        length = num_weights // (shape[1] if len(shape) == 4 else shape[-1])
+        out = self._result(shape, length, item_bytes=taken.item_bytes, needs_grad=needs_grad)
         if needs_grad:
             if keeps_input:
                 self._keep(taken)
@@ -131,7 +134,7 @@ class Walk:
         for num_bytes in working:
             self.new((num_bytes,), item_bytes=1)
         unpacked = self.new((0 if form.rounds_inputs else num_weights,), item_bytes=item)
-        out = self.new(result_shape, item_bytes=item, needs_grad=self._records and x.needs_grad)
+        out = self._result(result_shape, x.shape[-1], item_bytes=item, needs_grad=self._records and x.needs_grad)
         del unpacked
         if out.needs_grad:
             in_product = num_weights * item + taken.num_bytes
@@ -204,7 +207,8 @@ class Walk:
         taken = self._computed(x)
         copy = self._cast_weight(path, math.prod(weight), self.plan.adapter.item_bytes, trained=False)
         shape = (out.shape[0], channels, *out.shape[2:]) if len(out.shape) == 4 else (*out.shape[:-1], channels)
-        result = self.new(shape, item_bytes=taken.item_bytes, needs_grad=self._records and x.needs_grad)
+        length = taken.shape[1] if len(taken.shape) == 4 else taken.shape[-1]
+        result = self._result(shape, length, item_bytes=taken.item_bytes, needs_grad=self._records and x.needs_grad)
         if self._records and copy is not None:
             self._keep(copy)
         return result
@@ -228,7 +232,8 @@ class Walk:
         else:
             weight = self._cast_weight(path, num_trained, item_bytes, trained=True)
         shape = (out.shape[0], channels, *out.shape[2:]) if len(out.shape) == 4 else (*out.shape[:-1], channels)
-        result = self.new(shape, item_bytes=taken.item_bytes, needs_grad=self._records)
+        length = taken.shape[1] if len(taken.shape) == 4 else taken.shape[-1]
+        result = self._result(shape, length, item_bytes=taken.item_bytes, needs_grad=self._records)
         if self._records:
             self._keep(taken, *([weight] if weight is not None else []))
             self.tape.mark(result.num_bytes + taken.num_bytes)
@@ -284,7 +289,7 @@ class Walk:
         """Scaled dot-product attention by a fused kernel: the tokens-by-tokens matrix is never materialized."""
         query, key, value = self._computed(query), self._computed(key), self._computed(value)
         needs_grad = self._records and (query.needs_grad or key.needs_grad or value.needs_grad)
-        out = self.new(query.shape, item_bytes=query.item_bytes, needs_grad=needs_grad)
+        out = self._result(query.shape, LEAST_KEPT_LENGTH, item_bytes=query.item_bytes, needs_grad=needs_grad)
         if needs_grad:
             batch, tokens = query.shape[:2]
             self._keep(query, key, value, out, self.new((batch, heads, tokens), item_bytes=FLOAT32_BYTES))
@@ -293,9 +298,21 @@ class Walk:
 
     # -- checkpointing
 
-    def block(self, run: Callable[..., Array], *inputs: Array) -> Array:
-        """Run one of the blocks that "block" checkpointing applies to."""
-        return self._checkpointed(run, *inputs) if self.plan.checkpointing == "block" else run(*inputs)
+    def _result(self, shape: Shape, length: int, *, item_bytes: int, needs_grad: bool) -> Array:
+        """Return the result of a product of vectors of this length, which selective checkpointing may keep."""
+        if self._selected is None or length < LEAST_KEPT_LENGTH:
+            return self.new(shape, item_bytes=item_bytes, needs_grad=needs_grad)
+        if self._is_again:
+            return replace(self._selected.pop(0), needs_grad=needs_grad)
+        result = self.new(shape, item_bytes=item_bytes)
+        self._selected.append(result)
+        self.tape.keep(result)  # never offloaded
+        return result
+
+    def block(self, run: Callable[..., Array], *inputs: Array, is_transformer: bool = False) -> Array:
+        """Run one of the blocks that checkpointing per block applies to."""
+        modes = ("block", "selective", "transformer") if is_transformer else ("block", "selective")
+        return self._checkpointed(run, *inputs) if self.plan.checkpointing in modes else run(*inputs)
 
     def whole(self, run: Callable[..., Array], *inputs: Array) -> Array:
         """Run the whole part."""
@@ -307,12 +324,13 @@ class Walk:
             return run(*inputs)
         self._keep(*inputs)
         self._records = False
+        self._selected = [] if self.plan.checkpointing == "selective" else None
         result = run(*inputs)
         self._records = True
         # The recomputation in the backward pass: on a tape of its own, beside everything saved so far.
         outer, was_inside = self.tape, self._is_inside
-        self.tape, self._is_inside = Tape(), True
+        self.tape, self._is_inside, self._is_again = Tape(), True, True
         again = run(*inputs)
         outer.take_over(self.tape, gradient_bytes=again.num_bytes)
-        self.tape, self._is_inside = outer, was_inside
+        self.tape, self._is_inside, self._is_again, self._selected = outer, was_inside, False, None
         return replace(result, needs_grad=True)

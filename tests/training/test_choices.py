@@ -166,7 +166,11 @@ EXACT = {
     ("data.cache_location", "memory"),  # see test_cache_faults
     ("training.precision", "tfloat32"),  # a GPU's; see test_tf32_is_switched_on
     ("training.ema.mode", "temp_device"),  # see test_the_average_lies_where_it_is_asked_to
-    *((f"parts.{part}.checkpointing", mode) for part in ("unet", "text_encoder", "vae") for mode in ("block", "whole")),
+    *(
+        (f"parts.{part}.checkpointing", mode)
+        for part in ("unet", "text_encoder", "vae")
+        for mode in ("selective", "transformer", "block", "whole")
+    ),
     ("training.fallback_train_dtype", "bfloat16"),  # SD's VAE does not overflow; see test_loading
     ("training.attention", "sdpa_flash"),  # what PyTorch chooses on a CPU
     ("training.schedule", "constant"),

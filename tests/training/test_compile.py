@@ -102,6 +102,8 @@ FULL = {
     "LoRA in bfloat16": ("lora", in_bfloat16, PartMemory("off", offload_activations=True)),
     "LoRA, a loop": ("lora-dropout", chained, PartMemory("block")),
     "LoKr": ("lokr", predicted, PartMemory("block")),
+    "LoRA, selective": ("lora-dropout", predicted, PartMemory("selective")),
+    "full, transformer blocks": ("full", predicted, PartMemory("transformer")),
 }
 
 

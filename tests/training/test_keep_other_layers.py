@@ -40,6 +40,7 @@ def config(any_model: Path, images: Path, tmp_path: Path) -> Config:
     return config_of_start(any_model, images, tmp_path)
 
 
+@pytest.mark.one_family
 def test_a_run_of_the_unet_keeps_the_text_layers(config: Config, any_model: Path, tmp_path: Path) -> None:
     file = whole_lora(any_model, tmp_path / "whole.safetensors")
     ran = run(starting(config, file, **UNET_ONLY))
@@ -76,6 +77,7 @@ def test_the_last_text_layer_and_the_projection_are_kept(config: Config, any_mod
     assert ran.of(ValidationFinished)[0].loss == pytest.approx(begun, rel=1e-5)
 
 
+@pytest.mark.one_family
 def test_they_can_be_left_out(config: Config, any_model: Path, tmp_path: Path) -> None:
     file = whole_lora(any_model, tmp_path / "whole.safetensors")
     unet = tmp_path / "unet.safetensors"
@@ -88,6 +90,7 @@ def test_they_can_be_left_out(config: Config, any_model: Path, tmp_path: Path) -
     assert "left out" in note
 
 
+@pytest.mark.one_family
 def test_norms_and_embeddings_are_kept(config: Config, any_model: Path, tmp_path: Path) -> None:
     file = whole_lora(any_model, tmp_path / "whole.safetensors", extra=norms_and_more)
     tensors = load_file(file)
@@ -110,6 +113,7 @@ def test_norms_and_embeddings_are_kept(config: Config, any_model: Path, tmp_path
     assert "1 tensor of no layer (bundle_emb.disc" in note
 
 
+@pytest.mark.one_family
 def test_several_ranks_in_one_file(config: Config, any_model: Path, tmp_path: Path) -> None:
     file = whole_lora(
         any_model,
@@ -132,6 +136,7 @@ def test_several_ranks_in_one_file(config: Config, any_model: Path, tmp_path: Pa
     assert (facts["ss_network_dim"], facts["ss_network_alpha"]) == ("5", f"{alpha:g}")
 
 
+@pytest.mark.one_family
 def test_a_tucker_lora_becomes_a_plain_one(config: Config, any_model: Path, tmp_path: Path) -> None:
     file = whole_lora(any_model, tmp_path / "whole.safetensors", tucker=True)
     ran = run(starting(config, file, adapter={"layers": "all"}))
@@ -144,6 +149,7 @@ def test_a_tucker_lora_becomes_a_plain_one(config: Config, any_model: Path, tmp_
 
 
 @pytest.mark.parametrize("choice", ["keep", "leave_out"])
+@pytest.mark.one_family
 def test_a_layer_of_another_kind_is_kept_instead_of_trained(
     config: Config, any_model: Path, tmp_path: Path, choice: str
 ) -> None:
@@ -198,6 +204,7 @@ def text_entries(config: Config) -> set[str]:
     return {p.stem for p in (Path(config.general.cache_dir) / "text").rglob("*.safetensors")}
 
 
+@pytest.mark.one_family
 def test_another_start_file_has_other_cached_text_states(config: Config, any_model: Path, tmp_path: Path) -> None:
     one = whole_lora(any_model, tmp_path / "one.safetensors")
     other = whole_lora(any_model, tmp_path / "other.safetensors", rank_of=lambda place: 2)

@@ -32,6 +32,7 @@ def config(any_model: Path, images: Path, tmp_path: Path) -> Config:
 
 
 @pytest.mark.parametrize("change", ["deleted", "another"])
+@pytest.mark.one_family
 def test_a_resumed_run_needs_the_file_no_more(config: Config, any_model: Path, tmp_path: Path, change: str) -> None:
     file = whole_lora(any_model, tmp_path / "whole.safetensors", rank_of=lambda place: 3)
     two = starting(config, file, **UNET_ONLY, backup={"every": {"n": 1, "unit": "step"}, "keep": 0})
@@ -52,6 +53,7 @@ def test_a_resumed_run_needs_the_file_no_more(config: Config, any_model: Path, t
 
 
 @pytest.mark.parametrize("change", ["deleted", "another"])
+@pytest.mark.one_family
 def test_the_estimates_of_a_resumed_run_are_of_its_own_copy(
     config: Config, any_model: Path, tmp_path: Path, change: str
 ) -> None:

@@ -21,6 +21,7 @@ from ui.run.words import LogLine
 from ui.theme import Theme
 from ui.thumbnails import load_fitted, load_square
 from ui.widgets.auto_bar import AutoBar
+from ui.widgets.card import Card
 from ui.widgets.chart import LossChart
 from ui.widgets.chart_box import BoxColumn, draw_box
 from ui.widgets.controls import Button, Choice, Switch
@@ -235,6 +236,18 @@ def test_destroyed_controls_unsubscribe_from_their_variables(screen: tk.Tk, them
         widget.destroy()
     assert (flag.trace_info(), name.trace_info()) == ([], [])
     name.set("b")
+
+
+def test_a_frame_changes_its_colour_after_its_controls_are_destroyed(screen: tk.Tk, theme: Theme) -> None:
+    name, frame = tk.StringVar(master=screen, value="a"), tk.Frame(screen)
+    controls = (
+        Button(frame, theme, "Press", lambda: None), Switch(frame, theme, tk.BooleanVar(master=screen)),
+        Choice(frame, theme, name, {"a": "First"}), Entry(frame, theme, name), Card(frame, theme, "Card"),
+    )  # fmt: skip
+    for control in controls:
+        control.destroy()
+    frame.configure(background="#123456")
+    assert frame.cget("background") == "#123456"
 
 
 def test_the_chart_draws_any_points(screen: tk.Tk, theme: Theme) -> None:

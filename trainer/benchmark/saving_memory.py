@@ -24,6 +24,8 @@ from trainer.step.loop import train_epoch
 from trainer.step.precision import process_settings
 
 WAYS: dict[str, dict[str, Any]] = {
+    "checkpointing cheap operations only": {"checkpointing": "selective"},
+    "checkpointing transformer blocks only": {"checkpointing": "transformer"},
     "checkpointing per block": {"checkpointing": "block"},
     "checkpointing the whole part": {"checkpointing": "whole"},
     "per block, activations offloaded": {"checkpointing": "block", "offload_activations": True},

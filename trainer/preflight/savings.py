@@ -88,7 +88,7 @@ def _savings(config: Config, run: RunPlan) -> Iterator[Saving]:
 
 def _of_passes(part: PartSpec, plan: PartPlan) -> Iterator[Saving]:
     name = part.name
-    if plan.trains != "nothing" and plan.checkpointing == "off":
+    if plan.trains != "nothing" and plan.checkpointing in ("off", "selective", "transformer"):
         words = f"gradient checkpointing per block for the {part.label}"
         yield Saving(f"parts.{name}.checkpointing", words, _of_part(name, checkpointing="block"))
     elif plan.trains != "nothing" and not plan.offloads:

@@ -7,6 +7,7 @@ import tkinter as tk
 import customtkinter as ctk
 
 from ui.theme import GAP, PAD, RADIUS, Theme
+from ui.widgets.ctk_hooks import release_master
 from ui.widgets.panel import Panel, Text
 
 
@@ -17,6 +18,7 @@ class Card(ctk.CTkFrame):  # type: ignore[misc]
         super().__init__(
             master, corner_radius=RADIUS, border_width=0, bg_color=theme.pair(on), fg_color=theme.pair("card")
         )
+        release_master(master)
         self.heading = Text(self, theme, title, role="heading", on="card")
         if title:
             self.heading.pack(anchor="w", padx=theme.px(PAD), pady=(theme.px(12), theme.px(4)))

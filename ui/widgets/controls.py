@@ -10,6 +10,7 @@ from typing import Any, Literal
 import customtkinter as ctk
 
 from ui.theme import CONTROL_HEIGHT, Theme
+from ui.widgets.ctk_hooks import release_master
 
 ButtonStyle = Literal["primary", "plain", "ghost", "danger"]
 
@@ -57,6 +58,7 @@ class Button(ctk.CTkButton):  # type: ignore[misc]
             font=theme.unscaled_font("strong" if style == "primary" else "body"),
             **options,
         )
+        release_master(master)
         self._border = theme.pair(fill)
         _make_focusable(self, self._canvas, theme, press=self.invoke, show_ring=self._show_ring)
 
@@ -113,6 +115,7 @@ class Switch(ctk.CTkSwitch):  # type: ignore[misc]
             text_color_disabled=theme.pair("faint"),
             font=theme.unscaled_font("body"),
         )
+        release_master(master)
         _make_focusable(self, self._canvas, theme, press=self.toggle, show_ring=self._show_ring)
 
     def focus_ring(self) -> None:
@@ -165,6 +168,7 @@ class Choice(ctk.CTkOptionMenu):  # type: ignore[misc]
             dropdown_font=theme.unscaled_font("body"),
             dynamic_resizing=False,
         )
+        release_master(master)
         self._ring = theme.pair("field")
         self._name_trace = variable.trace_add("write", lambda *_: self._show_name())
         self._show_name()

@@ -9,6 +9,7 @@ from typing import Any
 import customtkinter as ctk
 
 from ui.theme import CONTROL_HEIGHT, Theme
+from ui.widgets.ctk_hooks import release_master
 from ui.widgets.panel import Text
 
 
@@ -40,6 +41,7 @@ class Entry(ctk.CTkEntry):  # type: ignore[misc]
             font=theme.unscaled_font("body"),
             **options,
         )
+        release_master(master)
         self._theme_tokens = theme
         self._is_invalid = False
         self._has_focus = False

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import customtkinter as ctk
 
 from ui.theme import Theme
+from ui.widgets.ctk_hooks import release_master
 
 
 class Slider(ctk.CTkSlider):  # type: ignore[misc]
@@ -28,4 +29,5 @@ class Slider(ctk.CTkSlider):  # type: ignore[misc]
             button_color=theme.pair("knob"),
             button_hover_color=theme.pair("knob_hover"),
         )
+        release_master(master)
         self.set(0)

@@ -8,6 +8,7 @@ from annotated_types import Ge, Le
 
 from modules.families.registry import families_with, family_labels
 from modules.families.spec import VARIANT_LABELS
+from modules.memory.tape import CheckpointMode
 from modules.quantization.registry import FORMATS
 from modules.settings.every import Every
 from modules.settings.field import Section, Setting, When, one_of
@@ -193,12 +194,20 @@ class Part(Section):
         ),
     ] = Every()
     checkpointing: Annotated[
-        Literal["off", "block", "whole"],
+        CheckpointMode,
         Setting(
             "Gradient checkpointing",
             "Saves memory by recomputing activations in the backward pass. Per block saves most of what there is "
-            "to save; the result is the same bit for bit.",
-            choice_labels={"off": "Off", "block": "Per block", "whole": "Whole part at once"},
+            "to save. Transformer blocks only saves less and is faster. Cheap operations only keeps the results of "
+            "what takes long to compute and saves least; every operation costs some overhead, so it pays only for "
+            "large images on a GPU. The result is the same bit for bit.",
+            choice_labels={
+                "off": "Off",
+                "selective": "Cheap operations only",
+                "transformer": "Transformer blocks only",
+                "block": "Per block",
+                "whole": "Whole part at once",
+            },
             level="advanced",
             only_if_trainable=True,
         ),
@@ -210,7 +219,7 @@ class Part(Section):
             "Keeps the checkpointed activations on the offload device until the backward pass. Saves memory on "
             "a GPU at some cost in speed.",
             level="advanced",
-            applies_when=When("checkpointing", ("block", "whole")),
+            applies_when=When("checkpointing", ("transformer", "block", "whole")),
         ),
     ] = False
     offload_fraction: Annotated[

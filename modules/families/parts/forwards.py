@@ -23,6 +23,11 @@ BLOCK_TYPES: BlockTypes = {
     "text_encoder": (CLIPEncoderLayer,),
     "vae": (ResnetBlock2D, Attention),
 }
+TRANSFORMER_TYPES: BlockTypes = {
+    "denoiser": (BasicTransformerBlock,),
+    "text_encoder": (CLIPEncoderLayer,),
+    "vae": (Attention,),
+}
 # A VAE's encoder and decoder never run as one pass. Encoding needs no gradient.
 _ENTRIES: Mapping[Role, str] = {"denoiser": "forward", "text_encoder": "forward", "vae": "decode"}
 
@@ -47,6 +52,7 @@ class Forwards:
                 temp_device=temp_device,
                 mode=wanted.mode,
                 block_types=self._block_types[part.spec.role],
+                transformer_types=TRANSFORMER_TYPES[part.spec.role],
                 offload_activations=wanted.offload_activations,
                 offload_fraction=wanted.offload_fraction,
                 entry=_ENTRIES[part.spec.role],

@@ -100,7 +100,11 @@ class _Unet:
         heads = per_level(self.config, "attention_head_dim", level)
         for index in range(per_level(self.config, "transformer_layers_per_block", level)):
             name = f"{path}.transformer_blocks.{index}"
-            x = walk.block(lambda a, states, name=name: self._transformer(name, a, states, heads), x, self.states)
+
+            def run(x: Array, states: Array, name: str = name) -> Array:
+                return self._transformer(name, x, states, heads)
+
+            x = walk.block(run, x, self.states, is_transformer=True)
         if is_linear:
             x = walk.linear(f"{path}.proj_out", x, channels)
         x = x.view(batch, channels, height, width)

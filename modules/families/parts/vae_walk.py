@@ -70,7 +70,7 @@ def _resnet(walk: Walk, path: str, x: Array, width: int) -> Array:
 def _middle(walk: Walk, half: str, x: Array, width: int) -> Array:
     path = f"{half}.mid_block"
     x = _resnet(walk, f"{path}.resnets.0", x, width)
-    x = walk.block(lambda a: _attention(walk, f"{path}.attentions.0", a), x)
+    x = walk.block(lambda a: _attention(walk, f"{path}.attentions.0", a), x, is_transformer=True)
     return _resnet(walk, f"{path}.resnets.1", x, width)
 
 
