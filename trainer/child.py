@@ -145,9 +145,8 @@ def _ended_without_words(code: int, log: Path) -> RunFailed:
     last = _tail(log)
     if code < 0:
         name = _signal_name(-code)
-        advice = (
-            f"{_OUT_OF_MEMORY if name == 'SIGKILL' else ''} Resume it from its newest backup, or start again.".strip()
-        )
+        reason = _OUT_OF_MEMORY if name == "SIGKILL" else ""
+        advice = f"{reason} Resume it from its newest backup, or start again.".strip()
         return RunFailed(f"The training process was killed ({name}).", advice, str(log))
     if code == 2 and last:  # a command or config that it refused, with its sentence
         return RunFailed(last, details_path=str(log))

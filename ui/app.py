@@ -137,6 +137,7 @@ class App:
         message = "Stop writes a backup from which the run can resume. The window closes when the run has ended."
         if self.context.interaction.choose("Training is running", message, answers, "warning") == "stop":
             self._is_closing = True
+            self.context.queue.leave()
             session.changed.subscribe(self._close_when_over)
             session.stop()
             self._close_when_over()

@@ -194,6 +194,17 @@ def test_a_window_that_closes_at_the_end_of_a_run_records_it(bench: Bench) -> No
     assert bench.file.runner is None
 
 
+def test_a_run_that_is_stopped_to_close_the_window_is_resumed_by_the_next(bench: Bench) -> None:
+    run = bench.run()
+    bench.control.leave()
+    bench.session.stop()
+    ends(run, STOPPED)
+    bench.at_rest()
+    bench.control.close()
+    assert bench.states == ["interrupted", "waiting"]
+    assert bench.file.read().next == bench.file.read().item(1)
+
+
 def test_a_killed_program_leaves_an_item_that_this_window_resumes(tmp_path: Path) -> None:
     bench = Bench(tmp_path, "one", "two")
     bench.file.change(lambda queue: queue.began(1))

@@ -173,13 +173,24 @@ def test_a_run_is_reopened_compared_deleted_brought_back_forked_and_resumed(
     opened.wait_until(lambda: opened.app.context.session.stage == "idle", "the end")
 
 
-def test_a_queue_of_two_runs_with_a_failure_an_edit_and_an_undo(opened: Window) -> None:
+def test_a_queue_of_two_runs_with_a_failure_an_edit_and_an_undo(opened: Window, workspace: Path) -> None:
     page: Any = opened.open_page("queue")
     queue = opened.app.context.queue
     for number in (1, 2, 3):
-        press(opened, page.buttons["add"])
+        press(opened, page.buttons["add"]) if number == 1 else page.buttons["add"].invoke()
         opened.wait_until(lambda number=number: len(queue.queue.items) == number, "the item")  # type: ignore[misc]
         opened.app.form.edit("training.epochs", 10 + number)
+    file = workspace.parent / "file.json"
+    save_file(config_in(workspace, 7), file)
+    opened.asked.answers["ask_file"] = file
+    page.buttons["file"].invoke()
+    opened.wait_until(lambda: queue.queue.items[-1].name == "file", "the config of a file")
+    page.preset_menu(opened.app.context.documents.presets()).invoke(0)
+    opened.wait_until(lambda: len(queue.queue.items) == 5, "a preset")
+    opened.settle()
+    page.table.select([3, 4])
+    page.remove()
+    opened.wait_until(lambda: len(queue.queue.items) == 3, "the removal of both")
     click_row(opened, page.table.tree, 2)
     keys(opened, "Delete")
     opened.wait_until(lambda: len(queue.queue.items) == 2, "the removal")

@@ -18,15 +18,16 @@ from ui.run.background import Job
 from ui.run.past import past_state
 from ui.run.run_state import RunState
 from ui.run_list import fact_lines, size_words
-from ui.theme import PAD
 from ui.widgets.chart import LossChart
 from ui.widgets.image_grid import ImageGrid, Tile
 from ui.widgets.panel import WrappedText
+from ui.widgets.scroll import ScrollFrame
 from ui.widgets.table import Column, Table
 from ui.widgets.tabs import TabbedCard
 
 _RUN, _CURVES, _SAMPLES = "Run", "Curves", "Samples"
 _BACKUPS = (Column("#0", "Backup", 110), Column("created", "Written", 150, is_stretched=True))
+_MAX_ROWS = 8
 _NONE = "Select a run to see what became of it."
 _NO_SAMPLES = "This run has no samples."
 
@@ -41,10 +42,11 @@ class RunDetails:
         self._record: RunRecord | None = None
         self._job: Job | None = None
         px = context.theme.px
-        run = self.card.add(_RUN, is_offered=True)
-        self.facts = WrappedText(run, context.theme, _NONE, colour="label", on="card")
-        self.facts.pack(fill="x", padx=(px(12), 0))
-        self.backups = Table(run, context.theme, _BACKUPS, num_rows=2)
+        scroll = ScrollFrame(self.card.add(_RUN, is_offered=True), context.theme, "card")
+        scroll.pack(fill="both", expand=True, padx=(px(12), 0))
+        self.facts = WrappedText(scroll.body, context.theme, _NONE, colour="label", on="card")
+        self.facts.pack(fill="x")
+        self.backups = Table(scroll.body, context.theme, _BACKUPS, num_rows=1)
         self.chart = LossChart(self.card.add(_CURVES), context.theme)
         self.chart.pack(fill="both", expand=True)
         self.samples = ImageGrid(
@@ -83,10 +85,8 @@ class RunDetails:
         if not keeps_selection:
             self.backups.select([])
         if backups:
-            px = self._context.theme.px
-            self.backups.pack(  # before the facts: where the space is short, they are cut off instead
-                side="bottom", fill="both", expand=True, padx=(px(PAD // 2), 0), pady=(px(10), 0), before=self.facts
-            )
+            self.backups.tree.configure(height=min(len(backups), _MAX_ROWS))
+            self.backups.pack(fill="x", pady=(self._context.theme.px(10), 0))
         else:
             self.backups.pack_forget()
 

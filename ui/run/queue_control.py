@@ -55,6 +55,7 @@ class QueueControl:
         self._request: RunRequest | None = None
         self._is_busy = False  # taking an item, or recording an end
         self._skips = False
+        self._leaves = False
         self._noted_run_dir = ""
         self._unwritten: list[Callable[[], RunQueue | None]] = []
         self._stamp: object = ()
@@ -161,6 +162,10 @@ class QueueControl:
             self._skips = True
             self._session.stop()
 
+    def leave(self) -> None:
+        """Prepare for the end of the window: the current run, which is stopped now, is resumed by the next one."""
+        self._leaves = True
+
     def close(self) -> None:
         """Write what is not written yet, and let another program run the queue."""
         for write in self._unwritten:
@@ -233,7 +238,10 @@ class QueueControl:
             else:
                 self._follow()
 
-        self._write(partial(self._run.note, item, ended), recorded)
+        if self._leaves and state == "stopped":
+            self._write(partial(self._file.change, partial(_interrupted, item)), recorded)
+        else:
+            self._write(partial(self._run.note, item, ended), recorded)
 
     def _write(self, write: Callable[[], RunQueue | None], done: Callable[[RunQueue | None], None]) -> None:
         """Write in the background; a window that closes meanwhile writes at once (twice does no harm)."""
@@ -275,6 +283,10 @@ class QueueControl:
         self.problem = words
         self._notify(words)
         self.changed()
+
+
+def _interrupted(item: Item, queue: RunQueue) -> RunQueue:
+    return queue.ended(item.number, "interrupted", "The window was closed during this run.")
 
 
 _ENDED = {"failed": "failed", "stopped": "was stopped", "finished": "finished"}
