@@ -144,14 +144,14 @@ def test_a_run_that_trains_is_found_by_its_lock_and_said_before_another_starts(t
     is_training(first)
     assert stamp_of(first) != before
     assert read_record(first).ending == "running"
-    assert list(running_in(tmp_path)) == [(first, os.getpid())]
+    assert [(path, holder.pid) for path, holder in running_in(tmp_path)] == [(first, os.getpid())]
     for run_dir in (None, second):
         [problem] = problems_of_other_runs(config, run_dir)
         assert (problem.severity, first.name in problem.message) == ("warning", True)
         assert f"process {os.getpid()}" in problem.message
     [problem] = problems_of_other_runs(config, first)
     assert problem.severity == "error"
-    assert "cannot be resumed" in problem.message
+    assert "in use by another run of this program" in problem.message
     message = "Another run is training at the moment"
     assert any(message in p.message for p in check(config).problems), "the window and the command line report it"
 

@@ -14,6 +14,7 @@ from modules.system.paths import from_root
 from modules.system.problem import Problem, shown
 from trainer.run_folder.backup import find_backup
 from trainer.run_folder.records import running_in
+from trainer.run_folder.run_lock import in_use
 
 _NOTHING = "nothing"
 
@@ -59,18 +60,15 @@ def problems_of_other_runs(config: Config, run_dir: Path | None) -> Iterator[Pro
     """
     if not config.general.workspace_dir.strip():
         return
-    for other, pid in running_in(from_root(config.general.workspace_dir)):
+    for other, holder in running_in(from_root(config.general.workspace_dir)):
         if run_dir is not None and other.resolve() == run_dir.resolve():
-            yield Problem(
-                "",
-                f"The run {other.name} is training at the moment, in process {pid}. It cannot be resumed.",
-                advice="Wait until it has ended, or stop it.",
-            )
+            error = in_use(run_dir, holder)
+            yield Problem("", error.message, advice=error.advice)
         else:
             yield Problem(
                 "general.workspace_dir",
-                f"Another run is training at the moment: {other.name}, in process {pid}. Both share the memory and the "
-                "speed of this machine.",
+                f"Another run is training at the moment: {other.name}, in process {holder.pid}. Both share the memory "
+                "and the speed of this machine.",
                 "warning",
                 "Wait until it has ended, stop it, or add this config to the queue.",
             )

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from modules.config.codec import load_file
 from modules.config.schema import Config
+from modules.system.file_lock import Holder
 from trainer.event_lines import from_line
 from trainer.events import (
     Event,
@@ -152,12 +153,12 @@ def newest_unfinished(workspaces: Iterable[Path]) -> RunRecord | None:
     return max((r for r in newest if r.is_unfinished), key=lambda r: r.name, default=None)
 
 
-def running_in(workspace: Path) -> Iterator[tuple[Path, int]]:
-    """Yield the folder and the process id of each run of a workspace that trains at the moment."""
+def running_in(workspace: Path) -> Iterator[tuple[Path, Holder]]:
+    """Yield the folder and the process of each run of a workspace that trains at the moment."""
     for run_dir in run_dirs(workspace):
         holder = holder_of(run_dir)
         if holder is not None:
-            yield run_dir, holder.pid
+            yield run_dir, holder
 
 
 def size_of(folder: Path) -> int:

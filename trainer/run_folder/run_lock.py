@@ -19,7 +19,7 @@ class RunLock:
         try:
             self._lock = FileLock(path)
         except LockTaken as taken:
-            raise _in_use(path, taken) from None
+            raise in_use(run_dir, taken.holder, is_certain=taken.is_certain) from None
 
     def release(self) -> None:
         """Unlock the folder and remove the lock file."""
@@ -31,15 +31,17 @@ def holder_of(run_dir: Path) -> Holder | None:
     return living_holder(run_dir / LOCK_FILE)
 
 
-def _in_use(path: Path, taken: LockTaken) -> DarkroomError:
-    match taken.holder:
+def in_use(run_dir: Path, holder: Holder | None, *, is_certain: bool = True) -> DarkroomError:
+    """Return the error that a run's folder is in use by a process, without raising it."""
+    path = run_dir / LOCK_FILE
+    match holder:
         case None:
             name = "another process"
-        case holder if holder.is_this_process:
+        case Holder() if holder.is_this_process:
             name = f"another run of this program (process {holder.pid})"
         case Holder(pid=pid, host=host):
             name = f"another process (process {pid} on {host})"
-    if_gone = "" if taken.is_certain else f"If that process no longer runs, delete {path}."
+    if_gone = "" if is_certain else f"If that process no longer runs, delete {path}."
     return DarkroomError(
         f"The run's folder {path.parent} is in use by {name}.",
         advice=f"Wait until that run has ended, or stop it. Then resume. {if_gone}".strip(),
