@@ -10,6 +10,7 @@
     python -m trainer queue add CONFIG      queue configs, to train one after another; also run, list, remove, move
     python -m trainer inspect FILE          describe a model file or folder and list the programs that load it
     python -m trainer convert IN OUT        convert a model or a LoRA to another format or dtype
+    python -m trainer export RUN --out FILE write a backup as a model that other programs load
     python -m trainer secrets list          list which tokens and passwords are set; also set, remove, import
     python -m trainer diff CONFIG [OTHER]   list the settings that differ from another config or the defaults
     python -m trainer schema                print the config's JSON Schema, for editors; --markdown: every setting

@@ -47,6 +47,14 @@ def add_actions(context: Context, *, open_save_menu: Callable[[], None], close: 
             lambda: session.stage == "running",
             "Pause training; everything stays in memory",
         ),
+        Action(
+            "pause_free",
+            "Pause and free the memory",
+            lambda: session.pause(free_memory=True),
+            "Shift+F7",
+            lambda: session.stage in ("running", "paused"),
+            _FREE_HELP,
+        ),
         Action("unpause", "Continue", session.unpause, "F8", lambda: session.stage == "paused", "Continue training"),
         Action(
             "bring_back",
@@ -73,6 +81,7 @@ _LOAD_HELP = "Load a config (Darkroom, OneTrainer or kohya), or the settings in 
 _IMPORT_HELP = "Import a folder of presets, such as OneTrainer's training_presets"
 _DIFFERS_HELP = "List the settings that differ from the loaded file, a preset or the defaults"
 _TOKENS_HELP = "Manage tokens and passwords, for example for Hugging Face"
+_FREE_HELP = "Pause training and free the card's memory for other programs; Continue brings it back, bit for bit"
 _STOP_HELP = "Stop the run; its backup can be resumed"
 _NOW: tuple[tuple[str, str, Command, str], ...] = (
     ("sample_now", "Sample now", SampleNow(), "Generate samples after the current step"),

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from modules.config.schema import Config
 from trainer.run_folder.records import RunRecord, config_of
 from ui.changes import changes, value_words
+from ui.run.chart_model import Line
 from ui.run.past import past_state
 from ui.run.run_state import RunState
+from ui.run.series import Series
 from ui.run_list import model_name, row_of, when
 
 MAX_RUNS = 5
+_COLOURS = ("chart_smooth", "chart_validation", "chart_a", "chart_b", "chart_c")
 _FIGURES = ("Result", "Ended", "Steps", "Best validation", "Length", "Size")
 
 
@@ -35,16 +38,20 @@ class ComparedRun:
         """Its name in the legend of the chart."""
         return f"{model_name(self.record)} ({when(self.record)})"
 
-    @property
-    def line(self) -> tuple[tuple[int, float], ...]:
-        """Its smoothed losses by step."""
-        points = ((p.step, p.smoothed_loss if p.smoothed_loss is not None else p.loss) for p in self.state.curve.points)
-        return tuple((step, value) for step, value in points if value is not None)
+    def lines(self, token: str) -> tuple[Line, ...]:
+        """Its smoothed loss, and its validation loss if it was measured, in a colour."""
+        loss = self.state.curve("smoothed")
+        measured = Series((v.step, v.loss) for v in self.state.validations if math.isfinite(v.loss))
+        lines = (
+            Line("smoothed", self.label, "loss", loss, token, is_of_run=False),
+            Line("validation", "validation", "loss", measured, token, "dots", is_of_run=False),
+        )
+        return tuple(line for line in lines if len(line.series))
 
-    @property
-    def validation(self) -> tuple[tuple[int, float], ...]:
-        """Its validation losses by step."""
-        return tuple((v.step, v.loss) for v in self.state.validations if math.isfinite(v.loss))
+
+def comparison_lines(runs: Sequence[ComparedRun]) -> tuple[Line, ...]:
+    """Return the lines of all runs for one chart, each run in a colour of its own."""
+    return tuple(line for run, token in zip(runs, _COLOURS, strict=False) for line in run.lines(token))
 
 
 def compared(records: Sequence[RunRecord]) -> list[ComparedRun]:

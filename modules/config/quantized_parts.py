@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from modules.config.schema import Config
-from modules.config.sections.quantization import quantized_layers
+from modules.config.sections.quantization import quantized_layers, residual_of
 from modules.families.registry import FAMILIES
 from modules.quantization.chosen import ChosenFormat
 from modules.quantization.registry import FORMATS
@@ -17,10 +18,16 @@ _SIXTEEN_BITS = ("bfloat16", "float16")
 
 @dataclass(frozen=True, slots=True)
 class QuantizedParts:
-    """The formats of the quantized parts by name, and the dtype of their other weights."""
+    """The formats of the quantized parts by name, and the dtype of their other weights.
+
+    `cache_dir` keeps weights with a low-rank product beside them; `unet_file` is the file of a UNet that is packed
+    in it.
+    """
 
     formats: Mapping[str, ChosenFormat] = field(default_factory=dict)
     other_dtype: str = "float32"
+    cache_dir: str = ""
+    unet_file: str = ""
 
     def plain_dtype(self, part: str, dtype: str) -> str:
         """Return the dtype of a part's weights that are not quantized; `dtype` is the one in its settings."""
@@ -33,10 +40,23 @@ NOTHING_QUANTIZED = QuantizedParts()
 def quantized_parts(config: Config) -> QuantizedParts:
     """Return the quantized parts of a config: their other weights are in the precision's dtype."""
     filters = {"denoiser": quantized_layers(config.quantization)}
+    residual = residual_of(config.quantization)
     formats = {
-        part.name: ChosenFormat(FORMATS[dtype], filters.get(part.role, EVERYTHING))
+        part.name: ChosenFormat(
+            FORMATS[dtype], filters.get(part.role, EVERYTHING), None if FORMATS[dtype].is_stored else residual
+        )
         for part in FAMILIES[config.model.family].parts
         if (dtype := config.part(part.name).dtype) in FORMATS
     }
     precision = config.training.precision
-    return QuantizedParts(formats, precision if precision in _SIXTEEN_BITS else "float32")
+    return QuantizedParts(
+        formats,
+        precision if precision in _SIXTEEN_BITS else "float32",
+        config.quantization.cache_dir.strip() or str(Path(config.general.cache_dir) / "quantization"),
+        unet_source(config),
+    )
+
+
+def unet_source(config: Config) -> str:
+    """Return the file that the UNet is read from: one of its own, or the base model."""
+    return config.model.unet_file.strip() or config.model.base_model.strip()

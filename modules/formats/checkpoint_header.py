@@ -15,13 +15,14 @@ from typing import BinaryIO, Literal
 
 import numpy as np
 
+from modules.formats.gguf_header import GgufTensor, read_gguf_header
 from modules.formats.headers import ITEM_BYTES, TensorEntry, UnreadableFileError, read_header
 from modules.formats.pickle_header import limited_zip, read_pickle_header, unsafe_names_of
 from modules.formats.pickle_machine import PickleLimitError
 from modules.formats.pickle_values import PickledTensor
 from modules.system.regular_files import open_regular
 
-Container = Literal["safetensors", "pickle"]
+Container = Literal["safetensors", "pickle", "gguf"]
 _DTYPE_LABELS = {
     "F16": "float16",
     "BF16": "bfloat16",
@@ -48,7 +49,7 @@ class CheckpointHeader:
     """Plain numbers and strings that a pickle contains beside its tensors, such as `global_step`."""
     code: tuple[str, ...] = ()
     """Names in a pickle that could run code; such a file is never loaded."""
-    entries: Mapping[str, TensorEntry | PickledTensor] = field(default_factory=dict, repr=False)
+    entries: Mapping[str, TensorEntry | PickledTensor | GgufTensor] = field(default_factory=dict, repr=False)
     """Where the tensors are in the file, for `read_values`."""
 
     def has(self, *prefixes: str) -> bool:
@@ -57,9 +58,21 @@ class CheckpointHeader:
 
     @property
     def main_dtype(self) -> str:
-        """The most common dtype of the tensors, by its plain name; empty where none is known."""
+        """The most common dtype of the tensors, by its plain name; empty where none is known.
+
+        Of a GGUF file, the type of most of its weights.
+        """
+        if self.container == "gguf":
+            return self._main_type
         counts = Counter(d for d in self.dtypes.values() if d in _DTYPE_LABELS)
         return _DTYPE_LABELS[counts.most_common(1)[0][0]] if counts else ""
+
+    @property
+    def _main_type(self) -> str:
+        sizes: Counter[str] = Counter()
+        for name, dtype in self.dtypes.items():
+            sizes[dtype] += math.prod(self.shapes[name])
+        return f"GGUF {sizes.most_common(1)[0][0]}" if sizes else ""
 
     def second_axis(self, ending: str, *, prefix: str = "") -> int:
         """Return the size of the second axis of the first tensor with this ending, or 0."""
@@ -74,6 +87,8 @@ def read_checkpoint_header(path: Path) -> CheckpointHeader:
     except UnreadableFileError as error:
         if error.defect == "pickled":
             return _pickled(path)
+        if error.defect == "gguf":
+            return _gguf(path)
         if error.defect == "damaged" and path.suffix.lower() in _PICKLED_SUFFIXES:
             _refuse_code(path)
         raise
@@ -90,7 +105,7 @@ def read_checkpoint_header(path: Path) -> CheckpointHeader:
 def read_values(header: CheckpointHeader, name: str) -> np.ndarray | None:
     """Return one small tensor's values as float32, or None where they cannot be read without torch."""
     entry = header.entries.get(name)
-    if entry is None or math.prod(entry.shape) > _MAX_VALUES:
+    if entry is None or isinstance(entry, GgufTensor) or math.prod(entry.shape) > _MAX_VALUES:
         return None
     try:
         with open_regular(header.path) as file:
@@ -127,6 +142,18 @@ def read_scalars(header: CheckpointHeader, names: Iterable[str]) -> dict[str, fl
     except (OSError, ValueError):
         pass
     return found
+
+
+def _gguf(path: Path) -> CheckpointHeader:
+    found = read_gguf_header(path)
+    return CheckpointHeader(
+        path,
+        "gguf",
+        {name: t.shape for name, t in found.tensors.items()},
+        {name: t.type.name for name, t in found.tensors.items()},
+        found.metadata,
+        entries=found.tensors,
+    )
 
 
 def _pickled(path: Path) -> CheckpointHeader:

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Literal
 from modules.system.errors import DarkroomError
 from modules.system.regular_files import open_regular
 
-Defect = Literal["missing", "empty", "html", "lfs", "pickled", "truncated", "damaged", "limit", "unsafe"]
+Defect = Literal["missing", "empty", "html", "lfs", "pickled", "truncated", "damaged", "limit", "unsafe", "gguf"]
 
 ITEM_BYTES = {
     **{"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1},
@@ -203,6 +203,8 @@ def _refuse_strangers(path: Path, beginning: bytes, size: int) -> None:
             f"{path.name} is a git-lfs pointer, not the model itself.",
             advice="Run `git lfs pull` in its repository, or download the file itself.",
         )
+    if beginning.startswith(b"GGUF"):  # as the length of a header it would be over a gigabyte
+        raise UnreadableFileError("gguf", f"{path.name} is a GGUF file, not a safetensors file.")
     # A safetensors length can coincide with the first bytes of a pickle; then the header still starts with a brace.
     if beginning[8:9] != b"{" and beginning.startswith(_PICKLES):
         raise UnreadableFileError("pickled", f"{path.name} is a pickled checkpoint with a .safetensors suffix.")

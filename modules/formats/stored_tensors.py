@@ -1,7 +1,8 @@
 """The tensors of files on disk as lazy tensors: read one by one, so that memory holds one at a time.
 
 safetensors files are read with plain reads, not memory-mapped, so that a converted tensor is freed once it is written.
-Pickled checkpoints are memory-mapped by torch with `weights_only`, which runs no code.
+Pickled checkpoints are memory-mapped by torch with `weights_only`, which runs no code. The weights of GGUF files are
+unpacked (`gguf_tensors`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 
+from modules.formats.gguf_tensors import gguf_tensors
 from modules.formats.headers import TensorEntry, UnreadableFileError, read_header
 from modules.formats.lazy_tensors import LazyTensor, lazy
 from modules.formats.pickle_header import is_zip, read_pickle_header, unsafe_names_of, unsafe_sentence
@@ -40,13 +42,15 @@ _MAX_DEPTH = 4
 
 
 def read_stored(path: Path) -> tuple[dict[str, LazyTensor], dict[str, str]]:
-    """Return the tensors of a model file, pickled or not regardless of its suffix, and its metadata.
+    """Return the tensors of a model file, of any format regardless of its suffix, and its metadata.
 
-    Raises DarkroomError where it is not a complete file of either format.
+    Raises DarkroomError where it is not a complete file of a known format.
     """
     try:
         return stored_tensors(path)
     except UnreadableFileError as error:
+        if error.defect == "gguf":
+            return gguf_tensors(path)
         if error.defect != "pickled":
             raise
         return pickled_tensors(path), {}

@@ -20,8 +20,8 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from modules.memory.activations import offloaded_activations
 from modules.memory.compiled_blocks import Compilation, CompiledForward
 from modules.memory.offload import OffloadedForward, offload_layers
-from modules.memory.tape import LEAST_KEPT_LENGTH, CheckpointMode
 from modules.memory.transfers import Transfers
+from modules.settings.checkpoint_modes import LEAST_KEPT_LENGTH, CheckpointMode
 from modules.system.devices import Device
 
 Forward = Callable[..., Any]

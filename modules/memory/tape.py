@@ -14,12 +14,9 @@ from typing import Any, Literal
 
 from modules.quantization.chosen import ChosenFormat
 from modules.quantization.spec import QuantizedFormat
+from modules.settings.checkpoint_modes import CheckpointMode
 from modules.settings.layer_filter import EVERYTHING, LayerFilter
 
-# What the backward pass computes again. "transformer": the transformer blocks; "selective": of every block all but its
-# matrix products, convolutions and attention, whose results are kept; "block": every block; "whole": the whole part.
-CheckpointMode = Literal["off", "selective", "transformer", "block", "whole"]
-LEAST_KEPT_LENGTH = 64  # of the vectors of a product whose result "selective" keeps
 Trains = Literal["nothing", "full", "adapter"]
 # Weight gradients in the backward pass. "new": allocated one by one and kept; "accumulated": already allocated by an
 # earlier micro-batch; "fused": freed as soon as they are used, as in a fused backward pass.

@@ -13,8 +13,9 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from modules.memory.tape import FLOAT32_BYTES, LEAST_KEPT_LENGTH, Array, PartPlan, Shape, Storage, Tape
+from modules.memory.tape import FLOAT32_BYTES, Array, PartPlan, Shape, Storage, Tape
 from modules.quantization.spec import QuantizedFormat
+from modules.settings.checkpoint_modes import LEAST_KEPT_LENGTH
 
 
 class Walk:
@@ -119,16 +120,19 @@ class Walk:
         """Return the product with a quantized weight (`modules/quantization/linear.py`), which saves nothing.
 
         The weight is unpacked in both passes. Rounded inputs are there in float32 and in 8 bits, and the product in
-        float32.
+        float32; a weight that a file has packed is rounded, too.
         """
         shape = (width, x.shape[-1])
-        self.quantized[f"{path}.weight"] = form.stored_bytes(shape)
+        assert self.plan.quantized is not None
+        self.quantized[f"{path}.weight"] = self.plan.quantized.stored_bytes(path, shape)
         taken = self._computed(x)
         num_weights, item = math.prod(shape), taken.item_bytes
         result_shape = (*x.shape[:-1], width)
         if form.rounds_inputs:
             num_out = math.prod(result_shape)
             working = [3 * FLOAT32_BYTES * math.prod(x.shape), math.prod(x.shape) + 3 * FLOAT32_BYTES * num_out]
+            if form.is_stored:
+                working = [num_weights * form.working_bytes, *(num_weights + size for size in working)]
         else:
             working = [num_weights * form.unpacking_bytes(item)]
         for num_bytes in working:

@@ -17,10 +17,10 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from modules.quantization.packed_weight import PackedWeight, packed_weight
 from modules.quantization.packing import Packing, Stored
 from modules.quantization.products import rounded_product
 from modules.quantization.spec import QuantizedFormat, Rounding
-from modules.system.factories import load_factory
 
 _without_values: ContextVar[bool] = ContextVar("without_values", default=False)
 
@@ -39,24 +39,28 @@ def weights_without_values() -> Iterator[None]:
 
 
 class QuantizedLinear(nn.Linear):
-    """A frozen linear layer whose weight is packed in a format."""
+    """A frozen linear layer whose weight is packed in a format, with a low-rank product beside it if it has one."""
 
     table: torch.Tensor | None
 
-    def __init__(self, layer: nn.Linear, form: QuantizedFormat) -> None:
-        """Pack the weight of a layer, on its device; its dtype is that of the property `weight`. The bias is kept."""
+    def __init__(self, layer: nn.Linear, form: QuantizedFormat, weight: PackedWeight | None = None) -> None:
+        """Take the place of a layer. Without `weight`, that of the layer is packed, on its device.
+
+        The dtype of the layer's weight is that of the property `weight`. The bias is kept.
+        """
         nn.Module.__init__(self)  # not that of Linear, which would allocate a weight
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.form = form
         self.dtype = layer.weight.dtype
-        self._packing: Packing = load_factory(form.packing)
-        with torch.no_grad():
-            packed, scales = self._packing.pack(layer.weight.detach())
-        self.packed = nn.Parameter(packed, requires_grad=False)
-        self.scales = nn.Parameter(scales, requires_grad=False)
+        own = packed_weight(layer.weight.detach(), form) if weight is None else weight
+        self._packing: Packing = own.packing
+        self.packed = nn.Parameter(own.packed, requires_grad=False)
+        self.scales = nn.Parameter(own.scales, requires_grad=False)
+        self.down = None if own.down is None else nn.Parameter(own.down, requires_grad=False)
+        self.up = None if own.up is None else nn.Parameter(own.up, requires_grad=False)
         self.register_buffer("table", self._packing.table(), persistent=False)
         if self.table is not None:
-            self.table = self.table.to(packed.device)
+            self.table = self.table.to(own.packed.device)
         self.bias = None if layer.bias is None else nn.Parameter(layer.bias.detach(), requires_grad=False)
         self.train(layer.training)
 
@@ -68,14 +72,18 @@ class QuantizedLinear(nn.Linear):
             return torch.empty((), dtype=self.dtype, device=self.packed.device).expand(
                 self.out_features, self.in_features
             )
-        return self._packing.unpack(self._stored(), (self.out_features, self.in_features), self.dtype)
+        shape = (self.out_features, self.in_features)
+        if self.down is None or self.up is None:
+            return self._packing.unpack(self._stored(), shape, self.dtype)
+        exact = self._packing.unpack(self._stored(), shape, torch.float32)
+        return exact.addmm_(self.up.float(), self.down.float()).to(self.dtype)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the layer's output for inputs (..., in), in the dtype of autocast or of the inputs."""
         x = x.to(_compute_dtype(x))
         shape = (self.out_features, self.in_features)
         product: torch.Tensor = _Product.apply(  # type: ignore[no-untyped-call]
-            x, *self._stored(), self.bias, self._packing, shape, self.form.rounds_inputs
+            x, *self._stored(), self.down, self.up, self.bias, self._packing, shape, self.form.rounds_inputs
         )
         return product
 
@@ -107,22 +115,38 @@ class _Product(torch.autograd.Function):
         packed: torch.Tensor,
         scales: torch.Tensor,
         table: torch.Tensor | None,
+        down: torch.Tensor | None,
+        up: torch.Tensor | None,
         bias: torch.Tensor | None,
         packing: Packing,
         shape: tuple[int, int],
         rounds_inputs: Rounding,
     ) -> torch.Tensor:
         """Return the output (..., out) in the dtype of x (..., in)."""
-        ctx.save_for_backward(packed, scales, table)
+        ctx.save_for_backward(packed, scales, table, down, up)
         ctx.packing, ctx.shape = packing, shape
         own_bias = None if bias is None else bias.to(x.dtype)
+        stored = Stored(packed, scales, table)
         if rounds_inputs:
-            return rounded_product(x, packed, scales, own_bias)
-        return functional.linear(x, packing.unpack(Stored(packed, scales, table), shape, x.dtype), own_bias)
+            out = rounded_product(x, *packing.rows(stored, shape, rounds_inputs), own_bias)
+        else:
+            out = functional.linear(x, packing.unpack(stored, shape, x.dtype), own_bias)
+        if down is not None and up is not None:
+            _add_product(out, x, down.to(x.dtype), up.to(x.dtype))
+        return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Return the gradient of x."""
-        weight = ctx.packing.unpack(Stored(*ctx.saved_tensors), ctx.shape, gradient.dtype)
-        return (gradient @ weight, None, None, None, None, None, None, None)
+        packed, scales, table, down, up = ctx.saved_tensors
+        weight = ctx.packing.unpack(Stored(packed, scales, table), ctx.shape, gradient.dtype)
+        of_x = gradient @ weight
+        if down is not None and up is not None:
+            _add_product(of_x, gradient, up.to(gradient.dtype).T, down.to(gradient.dtype).T)
+        return (of_x, *(None for _ in range(9)))
+
+
+def _add_product(to: torch.Tensor, x: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> None:
+    """Add x (..., k) times first (rank, k) and second (n, rank) to a tensor (..., n), in place."""
+    to.view(-1, to.shape[-1]).addmm_(x.reshape(-1, x.shape[-1]) @ first.T, second.T)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import importlib.util
 import math
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 import torch
 
 from modules.quantization.formats.nfloat4 import BLOCK_WEIGHTS
+from modules.quantization.spec import Rounding
 
 _INT8_MAX = 127.0
 _FLOAT8 = torch.float8_e4m3fn
@@ -51,6 +53,10 @@ class Packing(Protocol):
         """Return the weight (out, in) in a dtype, rounded once from float32."""
         ...
 
+    def rows(self, stored: Stored, shape: tuple[int, int], rounding: Rounding) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the weight as 8-bit rows (out, in) and their scales (out, 1), for inputs rounded to the same."""
+        ...
+
 
 class Rows:
     """One byte per weight, and a scale for each row: (out, in) and (out, 1)."""
@@ -69,6 +75,10 @@ class Rows:
     def unpack(self, stored: Stored, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
         """Return the weight in a dtype."""
         return stored.packed.float().mul_(stored.scales).to(dtype)
+
+    def rows(self, stored: Stored, shape: tuple[int, int], rounding: Rounding) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the packed rows themselves."""
+        return stored.packed, stored.scales
 
 
 def rounded_rows(rows: torch.Tensor, *, dtype: torch.dtype, largest: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -108,6 +118,10 @@ class Nf4Blocks:
         blocks = pairs.view(-1, BLOCK_WEIGHTS).mul_(stored.scales[:, None])
         return blocks.flatten()[: math.prod(shape)].view(shape).to(dtype)
 
+    def rows(self, stored: Stored, shape: tuple[int, int], rounding: Rounding) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the weight rounded again, at each use."""
+        return ROWS[rounding].pack(self.unpack(stored, shape, torch.float32))
+
 
 def unpacked_by_bitsandbytes(stored: Stored, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
     """Return an NF4 weight, unpacked by a kernel of bitsandbytes: the same values."""
@@ -128,4 +142,5 @@ def unpacked_by_bitsandbytes(stored: Stored, shape: tuple[int, int], dtype: torc
 
 INT8_ROWS = Rows(dtype=torch.int8, largest=_INT8_MAX)
 FLOAT8_ROWS = Rows(dtype=_FLOAT8, largest=_FLOAT8_MAX)
+ROWS: Mapping[Rounding, Rows] = {"int8": INT8_ROWS, "float8": FLOAT8_ROWS}
 NF4_BLOCKS = Nf4Blocks()

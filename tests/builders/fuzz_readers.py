@@ -108,6 +108,25 @@ def _read_safetensors(content: bytes, folder: Path) -> None:
     _load(path)
 
 
+def _gguf_files(folder: Path) -> list[bytes]:
+    import torch
+
+    from trainer.benchmark.gguf_file import write_gguf
+
+    unet = {"input_blocks.0.0.weight": (8, 4, 2, 2), "output_blocks.0.0.x": (3,), "a.attn2.to_k.weight": (8, 768)}
+    found = []
+    for kind in ("Q8_0", "Q4_0", "F16"):
+        write_gguf(folder / "m.gguf", {n: torch.ones(s) for n, s in unet.items()}, kind=kind, metadata={"x": "y"})
+        found.append((folder / "m.gguf").read_bytes())
+    return found
+
+
+def _read_gguf(content: bytes, folder: Path) -> None:
+    path = _write(folder, "m.gguf", content)
+    _inspect(path)
+    _load(path)
+
+
 _TOKENS = (
     *(b"c", b"R", b"o", b"i", b"b", b"Q", b"(", b"t", b"\x81", b"\x92", b"\x93", b"\x82\x01", b"h\x00", b"q\x00", b"."),
     *(b"0", b"2", b"1", b"}", b"]", b")", b"u", b"e", b"s", b"a", b"\x85", b"\x86", b"\x87", b"\x8b\x08\x00\x00\x00"),
@@ -562,6 +581,7 @@ def _read_session(content: bytes, folder: Path) -> None:
 
 READERS = (
     Reader("safetensors", _safetensors, of_safetensors, _read_safetensors),
+    Reader("GGUF", _gguf_files, of_bytes([b"GGUF", b"\x09\x00\x00\x00", b"\xff" * 8, b"\x00" * 8]), _read_gguf),
     Reader("pickle", _pickles, _mutate_pickle, _read_pickle),
     Reader("diffusers folder", _configs, of_json([[None, None], 9, 1024, [1, 2]]), _read_folder),
     Reader("sidecar", _sidecars, of_bytes([b"\n", b":", b" ", b"ztsnr: true"]), _read_sidecar),

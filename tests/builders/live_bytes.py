@@ -85,7 +85,7 @@ def cuda_autocast(dtype: torch.dtype) -> Iterator[Callable[[], None]]:
             setattr(functional, name, function)
 
 
-_PACKED = ("packed", "scales")  # of a quantized layer
+_PACKED = ("packed", "scales", "down", "up")  # of a quantized layer
 
 
 def is_adapter(name: str) -> bool:

@@ -270,6 +270,7 @@ ELSEWHERE: set[str | tuple[str, str]] = {  # fields, and single choices
     # Each is computed, and has caches of its own, in test_quantized_parts.
     *(("parts.text_encoder.dtype", name) for name in FORMATS),
     *(("parts.unet.dtype", name) for name in FORMATS if name != "nfloat4"),
+    "quantization.svd_dtype",  # each is computed in test_quantization, one in a run of test_quantized_parts
     "training.schedule.between",
     ("training.trains", "embedding"),  # there is none here; see test_embeddings
     "training.schedule.decay_shape",

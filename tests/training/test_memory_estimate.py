@@ -13,6 +13,7 @@ import torch
 from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 from safetensors.torch import load_file
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
@@ -35,14 +36,22 @@ from modules.families.parts.single_file.models import shipped_configs
 from modules.families.parts.unet_walk import unet_pass
 from modules.families.registry import FAMILIES
 from modules.families.spec import Role
+from modules.formats.gguf_header import BlockType
 from modules.memory.checkpointing import create_checkpointed_forward
 from modules.memory.tape import AdapterPlan, PartPlan, Tape
 from modules.memory.walk import Walk
+from modules.objectives.perceptual import PerceptualDistance, image_scaling
+from modules.objectives.perceptual_files import STAGES, WIDTHS
+from modules.objectives.perceptual_memory import perceptual_bytes
 from modules.optim.optimizers.adafactor import Adafactor
 from modules.quantization import linear
 from modules.quantization.chosen import ChosenFormat
+from modules.quantization.gguf_blocks import GgufBlocks
 from modules.quantization.layers import quantize_layers
+from modules.quantization.linear import QuantizedLinear
+from modules.quantization.packed_weight import PackedWeight
 from modules.quantization.registry import FORMATS
+from modules.quantization.spec import Residual
 from modules.settings.layer_filter import EVERYTHING, layer_filter
 from modules.system.devices import CPU
 from tests.builders.adapter_plans import dora_plan, lora_plan
@@ -206,7 +215,11 @@ class Case:
 
     @property
     def chosen(self) -> ChosenFormat | None:
-        return ChosenFormat(FORMATS[self.quantized], EVERYTHING) if self.quantized else None
+        if not self.quantized:
+            return None
+        name, _, has_residual = self.quantized.partition("+")
+        residual = Residual(RANK, "bfloat16") if has_residual else None
+        return ChosenFormat(FORMATS[name], EVERYTHING, residual, STORED if FORMATS[name].is_stored else None)
 
     @property
     def plan(self) -> PartPlan:
@@ -265,7 +278,7 @@ REST = [
     for model, side_px in (("sd1", 512), ("sdxl", 1024))
     for dtype, is_mixed in ((F32, False), (BF16, True))
     for mode in ("off", "block")
-    for form in FORMATS
+    for form in (*FORMATS, "nfloat4+residual")
 ]
 OF_ADAPTERS = [
     Case("sd1", 512, 1, "lokr", F32, False, "off"),
@@ -298,6 +311,33 @@ def test_a_training_pass_needs_the_estimated_memory(case: Case, monkeypatch: pyt
     assert estimated == pytest.approx(peak, rel=FACTOR)
 
 
+class AllInQ4K(dict[str, int]):
+    """The bytes of the layers of a file of which every layer is in Q4_K; the shapes of a walk decide them."""
+
+    def __contains__(self, path: object) -> bool:
+        return True
+
+    def __missing__(self, path: str) -> int:
+        return 0  # weights are not measured here
+
+
+Q4_K = BlockType("Q4_K", 256, 144)
+STORED = AllInQ4K()
+
+
+def quantize(unet: nn.Module, chosen: ChosenFormat) -> None:
+    """Quantize a UNet without values; the layers of a GGUF file are in Q4_K."""
+    if not chosen.format.is_stored:
+        quantize_layers(unet, chosen)
+        return
+    for name, layer in list(unet.named_modules()):
+        if type(layer) is nn.Linear and chosen.takes(name):
+            packed = torch.empty(layer.weight.numel() // 256 * 144, dtype=torch.uint8, device="meta")
+            weight = PackedWeight(GgufBlocks(Q4_K), packed, torch.empty(0, device="meta"))
+            parent, _, attribute = name.rpartition(".")
+            setattr(unet.get_submodule(parent), attribute, QuantizedLinear(layer, chosen.format, weight))
+
+
 def latents(case: Case) -> tuple[int, int]:
     return case.side_px // 8, case.side_px // 8
 
@@ -310,7 +350,7 @@ def measured(case: Case, *, num_passes: int = 1) -> tuple[int, int]:
     unet = meta_part(case.model, "unet").train()
     config = shipped_configs(case.model)["unet"]
     if case.chosen is not None:
-        quantize_layers(unet, case.chosen)
+        quantize(unet, case.chosen)
     if case.trains in ADAPTER_PLANS:
         names = target_layers(unet, "denoiser", layers=layer_filter("attention_mlp"), reaches=lambda name: True)
         settings = ADAPTER_PLANS[case.trains].settings
@@ -460,6 +500,33 @@ def test_training_the_vae_needs_the_estimated_memory(decoder_only: bool, mode: s
     )
     passes = Passes(FAMILIES["sd"], shipped_configs("sd1"))
     found = passes.reconstructing(plan, batch=2, width_px=256, height_px=256, gradients="new")
+    assert sum(found) == pytest.approx(peak, rel=FACTOR)
+
+
+@pytest.mark.parametrize("is_mixed", [False, True], ids=["float32", "bfloat16"])
+def test_the_perceptual_loss_needs_the_estimated_memory(is_mixed: bool) -> None:
+    """Beside the whole decoder; its weights are those of the published VGG16."""
+    vae = meta_part("sd1", "vae").train()
+    with FakeTensorMode():
+        give_weights(vae, dtype=F32, adapter_dtype=F32, learns=lambda name: name.startswith("decoder."))
+        forwards = create_checkpointed_forward(
+            vae, train_device=CPU, temp_device=CPU, mode="off", block_types=BLOCK_TYPES["vae"], entry="decode"
+        )
+        images, latents = torch.empty(2, 3, 256, 256), torch.empty(2, 4, 32, 32)
+        stages, width_in = [], 3
+        for stage, width in zip(STAGES, WIDTHS, strict=True):
+            widths = [width_in, *[width] * (len(stage) - 1)]
+            stages.append([(torch.empty(width, n, 3, 3), torch.empty(width)) for n in widths])
+            width_in = width
+        distance = PerceptualDistance(stages, [torch.empty(1, n, 1, 1) for n in WIDTHS], image_scaling(CPU))
+        tensors = [*(t for stage in stages for layer in stage for t in layer), *distance.weights]
+        assert perceptual_bytes() == sum(t.numel() * 4 for t in tensors)
+        _, peak = passed(vae, lambda: distance(forwards(latents).sample, images), is_mixed=is_mixed)
+    plan = PartPlan(compute_bytes=2 if is_mixed else 0, trains="full", unreached=("encoder.", "quant_conv"))
+    passes = Passes(FAMILIES["sd"], shipped_configs("sd1"))
+    sides = {"batch": 2, "width_px": 256, "height_px": 256, "gradients": "new"}
+    found = passes.reconstructing(plan, **sides, is_perceptual=True)
+    assert sum(found) > 1.05 * sum(passes.reconstructing(plan, **sides))
     assert sum(found) == pytest.approx(peak, rel=FACTOR)
 
 

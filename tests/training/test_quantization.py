@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
+from modules.data.cache.store import CacheStore
 from modules.quantization.chosen import ChosenFormat
 from modules.quantization.layers import quantize_layers
 from modules.quantization.linear import QuantizedLinear
+from modules.quantization.low_rank import low_rank_product
+from modules.quantization.packed_weight import packed_weight
 from modules.quantization.packing import NF4_BLOCKS, Stored, unpacked_by_bitsandbytes
-from modules.quantization.registry import FORMATS
+from modules.quantization.registry import COMPUTED
+from modules.quantization.spec import Residual
 from modules.settings.layer_filter import EVERYTHING, LayerFilter
 
 # The error of a weight of normal numbers, relative to its norm: int8 rounds to 1/254 of a row's largest value, e4m3 has
 # 3 bits of mantissa, NF4's error is that of Dettmers et al. 2023, table 2.
 ERRORS = {"int8": 0.012, "float8": 0.04, "nfloat4": 0.11, "int8_w8a8": 0.012, "float8_w8a8": 0.04}
-WEIGHT_ONLY = [name for name, form in FORMATS.items() if not form.rounds_inputs]
-W8A8 = [name for name, form in FORMATS.items() if form.rounds_inputs]
+WEIGHT_ONLY = [name for name, form in COMPUTED.items() if not form.rounds_inputs]
+W8A8 = [name for name, form in COMPUTED.items() if form.rounds_inputs]
 
 
 def random_layer(out: int = 48, inner: int = 80, *, bias: bool = True) -> nn.Linear:
@@ -38,36 +44,36 @@ def relative(found: torch.Tensor, exact: torch.Tensor) -> float:
     return float((found - exact).norm() / exact.norm())
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", COMPUTED)
 def test_a_weight_is_stored_in_the_bytes_of_its_record(name: str) -> None:
     for out, inner in ((48, 80), (7, 9), (64, 64)):
-        layer = QuantizedLinear(random_layer(out, inner), FORMATS[name])
-        assert layer.packed.nbytes + layer.scales.nbytes == FORMATS[name].stored_bytes((out, inner))
+        layer = QuantizedLinear(random_layer(out, inner), COMPUTED[name])
+        assert layer.packed.nbytes + layer.scales.nbytes == COMPUTED[name].stored_bytes((out, inner))
         assert layer.weight.shape == (out, inner)
         assert set(layer.state_dict()) == {"packed", "scales", "bias"}
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", COMPUTED)
 def test_the_weight_is_close_to_what_it_was(name: str) -> None:
     layer = random_layer()
-    found = QuantizedLinear(layer, FORMATS[name]).weight
+    found = QuantizedLinear(layer, COMPUTED[name]).weight
     assert 0.2 * ERRORS[name] < relative(found, layer.weight) < ERRORS[name]
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", COMPUTED)
 def test_a_row_of_zeros_and_a_row_of_large_values_survive(name: str) -> None:
     layer = random_layer(2, 128)
     with torch.no_grad():
         layer.weight[0] = 0
         layer.weight[1] *= 1e4
-    found = QuantizedLinear(layer, FORMATS[name]).weight
+    found = QuantizedLinear(layer, COMPUTED[name]).weight
     assert torch.equal(found[0], torch.zeros(128))
     assert relative(found[1], layer.weight[1]) < 0.12
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", COMPUTED)
 def test_the_same_weight_is_packed_to_the_same_bytes(name: str) -> None:
-    one, other = (QuantizedLinear(random_layer(), FORMATS[name]) for _ in range(2))
+    one, other = (QuantizedLinear(random_layer(), COMPUTED[name]) for _ in range(2))
     assert all(torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in zip(
         (one.packed, one.scales), (other.packed, other.scales), strict=True
     ))  # fmt: skip
@@ -76,7 +82,7 @@ def test_the_same_weight_is_packed_to_the_same_bytes(name: str) -> None:
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("name", WEIGHT_ONLY)
 def test_a_layer_computes_with_its_unpacked_weight(name: str, bias: bool) -> None:
-    layer = QuantizedLinear(random_layer(bias=bias), FORMATS[name])
+    layer = QuantizedLinear(random_layer(bias=bias), COMPUTED[name])
     x = random_input(2, 3, 80).requires_grad_()
     exact = random_input(2, 3, 80).requires_grad_()
     found, expected = layer(x), functional.linear(exact, layer.weight, layer.bias)
@@ -90,7 +96,7 @@ def test_a_layer_computes_with_its_unpacked_weight(name: str, bias: bool) -> Non
 
 @pytest.mark.parametrize("name", W8A8)
 def test_rounded_inputs_are_close_and_the_gradient_is_that_of_the_unpacked_weight(name: str) -> None:
-    layer = QuantizedLinear(random_layer(), FORMATS[name])
+    layer = QuantizedLinear(random_layer(), COMPUTED[name])
     x = random_input(2, 3, 80).requires_grad_()
     found, exact = layer(x), functional.linear(x.detach(), layer.weight, layer.bias)
     assert 0 < relative(found, exact) < ERRORS[name]
@@ -103,7 +109,7 @@ def test_rounded_inputs_are_close_and_the_gradient_is_that_of_the_unpacked_weigh
 @pytest.mark.parametrize("name", W8A8)
 def test_computing_in_8_bits_and_with_unpacked_weights_is_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The way of a GPU, whose two products a CPU has, too, against the way of all other devices."""
-    layer, x = QuantizedLinear(random_layer(), FORMATS[name]), random_input(5, 80)
+    layer, x = QuantizedLinear(random_layer(), COMPUTED[name]), random_input(5, 80)
     results = []
     for in_8_bits in (True, False):
         monkeypatch.setattr("modules.quantization.products._computes_in_8_bits", lambda *_, way=in_8_bits: way)
@@ -114,15 +120,15 @@ def test_computing_in_8_bits_and_with_unpacked_weights_is_the_same(name: str, mo
 
 @pytest.mark.parametrize("name", W8A8)
 def test_a_token_does_not_depend_on_its_batch(name: str) -> None:
-    layer, x = QuantizedLinear(random_layer(), FORMATS[name]), random_input(5, 80)
+    layer, x = QuantizedLinear(random_layer(), COMPUTED[name]), random_input(5, 80)
     x[1] *= 1e3
     assert torch.allclose(layer(x)[0], layer(x[:1])[0], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", COMPUTED)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_autocast_decides_the_dtype(name: str, dtype: torch.dtype) -> None:
-    layer = QuantizedLinear(random_layer(), FORMATS[name])
+    layer = QuantizedLinear(random_layer(), COMPUTED[name])
     x = random_input(3, 80).requires_grad_()
     with torch.autocast("cpu", dtype=dtype):
         found = layer(x)
@@ -133,9 +139,9 @@ def test_autocast_decides_the_dtype(name: str, dtype: torch.dtype) -> None:
     assert x.grad.dtype == torch.float32
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", COMPUTED)
 def test_nothing_unpacked_is_kept_for_the_backward_pass(name: str) -> None:
-    layer, kept = QuantizedLinear(random_layer(), FORMATS[name]), []
+    layer, kept = QuantizedLinear(random_layer(), COMPUTED[name]), []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
         layer(random_input(3, 80).requires_grad_())
     own = {t.data_ptr() for t in (*layer.parameters(), *layer.buffers())}
@@ -167,10 +173,103 @@ def test_only_linear_layers_of_the_filter_are_quantized() -> None:
 
     def quantized(layers: LayerFilter) -> list[str]:
         module = part()
-        names = quantize_layers(module, ChosenFormat(FORMATS["int8"], layers))
+        names = quantize_layers(module, ChosenFormat(COMPUTED["int8"], layers))
         assert names == [n for n, layer in module.named_modules() if isinstance(layer, QuantizedLinear)]
         return names
 
     assert quantized(EVERYTHING) == ["mid_block.to_q", "mid_block.ff", "up_blocks.to_q", "up_blocks.ff"]
     assert quantized(LayerFilter(("to_q",))) == ["mid_block.to_q", "up_blocks.to_q"]
     assert quantized(LayerFilter((r"^up.*ff$",), is_regex=True)) == ["up_blocks.ff"]
+
+
+# -- the low-rank product beside a weight
+
+RANK4 = Residual(4, "float32")
+
+
+def outlying_layer(out: int = 48, inner: int = 80) -> nn.Linear:
+    """A layer with a few large singular values, as trained ones have."""
+    layer = random_layer(out, inner)
+    generator = torch.Generator().manual_seed(3)
+    thin = torch.randn(out, 3, generator=generator) @ torch.randn(3, inner, generator=generator)
+    layer.weight.data += 3 * thin
+    return layer
+
+
+def with_residual(layer: nn.Linear, name: str, residual: Residual, cache: CacheStore | None = None) -> QuantizedLinear:
+    return QuantizedLinear(layer, COMPUTED[name], packed_weight(layer.weight.detach(), COMPUTED[name], residual, cache))
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_a_residual_makes_the_weight_and_the_output_more_exact(name: str) -> None:
+    layer, x = outlying_layer(), random_input(5, 80)
+    plain, found = QuantizedLinear(layer, COMPUTED[name]), with_residual(layer, name, RANK4)
+    assert relative(found.weight, layer.weight) < 0.5 * relative(plain.weight, layer.weight)
+    assert relative(found(x), layer(x)) < (0.9 if name in W8A8 else 0.5) * relative(plain(x), layer(x))
+    num_bytes = sum(p.nbytes for n, p in found.named_parameters() if n != "bias")
+    assert num_bytes == ChosenFormat(COMPUTED[name], EVERYTHING, RANK4).stored_bytes("x", (48, 80))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_layer_with_a_residual_computes_with_its_whole_weight(dtype: str) -> None:
+    layer = with_residual(outlying_layer(), "nfloat4", Residual(4, dtype))
+    x = random_input(2, 3, 80).requires_grad_()
+    kept: list[torch.Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        found = layer(x)
+    assert relative(found, functional.linear(x, layer.weight, layer.bias)) < 1e-5
+    gradient = random_input(*found.shape)
+    found.backward(gradient)
+    assert x.grad is not None
+    assert relative(x.grad, gradient @ layer.weight) < 1e-5
+    assert {t.data_ptr() for t in kept} <= {t.data_ptr() for t in (*layer.parameters(), *layer.buffers())}
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert relative(layer(x), found) < 0.02
+
+
+def test_the_product_of_a_large_weight_is_nearly_that_of_its_singular_values() -> None:
+    weight = outlying_layer(300, 280).weight.detach()
+    down, up = low_rank_product(weight, Residual(8, "float32"))
+    rest = torch.linalg.svdvals(weight)[8:].norm()
+    assert float((weight - up @ down).norm() / rest) < 1.01
+    again = low_rank_product(weight, Residual(8, "float32"))
+    assert torch.equal(down, again[0])
+    assert torch.equal(up, again[1])
+
+
+def test_a_rank_above_that_of_the_weight_is_that_of_the_weight() -> None:
+    residual = Residual(64, "float16")
+    layer = with_residual(random_layer(7, 9), "int8", residual)
+    assert layer.down is not None
+    assert layer.down.shape == (7, 9)
+    assert residual.stored_bytes((7, 9)) == 7 * 16 * 2
+
+
+def test_weights_with_a_residual_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, layer, computed = CacheStore(tmp_path), outlying_layer(), []
+    monkeypatch.setattr(
+        "modules.quantization.packed_weight.low_rank_product",
+        lambda *given: computed.append(given) or low_rank_product(*given),
+    )
+    first = with_residual(layer, "float8", RANK4, cache)
+    second = with_residual(layer, "float8_w8a8", RANK4, cache)  # has the same weights
+    assert len(computed) == 1
+    assert torch.equal(first.weight, second.weight)
+    for name, residual in (("int8", RANK4), ("float8", Residual(5, "float32")), ("float8", Residual(4, "float16"))):
+        with_residual(layer, name, residual, cache)
+    layer.weight.data[0, 0] += 1
+    with_residual(layer, "float8", RANK4, cache)
+    assert len(computed) == 5
+    assert len(list(cache.entries())) == 5
+
+
+def test_a_damaged_entry_is_computed_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cache, layer = CacheStore(tmp_path), outlying_layer()
+    expected = with_residual(layer, "nfloat4", RANK4, cache).weight
+    [entry] = cache.entries()
+    content = bytearray(entry.path.read_bytes())
+    content[-1] ^= 1
+    entry.path.write_bytes(content)
+    assert torch.equal(with_residual(layer, "nfloat4", RANK4, cache).weight, expected)
+    assert "computed again" in caplog.text
+    cache.read(entry.key)

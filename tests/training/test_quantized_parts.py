@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from modules.adapters.oft import Oft
 from modules.adapters.protocol import Adapter, kind_of
 from modules.adapters.registry import ADAPTERS
 from modules.adapters.targets import target_layers
+from modules.config.quantized_parts import quantized_parts
 from modules.config.rules import problems_of
 from modules.config.sections.model import Part
 from modules.estimate.architecture import architecture_of
@@ -30,13 +32,15 @@ from modules.memory.tape import PartPlan
 from modules.quantization.chosen import ChosenFormat
 from modules.quantization.linear import QuantizedLinear
 from modules.quantization.packing import NF4_BLOCKS
-from modules.quantization.registry import FORMATS
+from modules.quantization.registry import COMPUTED, FORMATS
+from modules.quantization.spec import Residual
 from modules.settings.layer_filter import EVERYTHING, LayerFilter
 from modules.settings.walk import records_of
 from modules.system import hardware
 from modules.system.devices import CPU, Device
 from modules.system.errors import DarkroomError
 from tests.builders.configs import laid_over, small_config
+from tests.builders.gguf_files import write_unet
 from tests.builders.images import draw_folder
 from tests.builders.pipelines import load_tiny
 from tests.builders.runs import assert_equal_tensors, run
@@ -46,7 +50,7 @@ from tests.training.test_layer_offload import placed
 from trainer.events import BackupSaved
 from trainer.preflight.devices import problems_of_devices
 from trainer.run.machine import machine_of
-from trainer.run.model import encoder_identities
+from trainer.run.model import encoder_identities, load_family
 from trainer.run.quantized import quantize_parts
 
 TEMP = Device("cpu:1")
@@ -60,8 +64,13 @@ SETTINGS = {
     "oft": Oft(block_size=4, rescale=True),
     "oft of inputs": Oft(block_size=4, rotates="inputs"),
 }
-DAILY = ("nfloat4", "int8_w8a8")
-FORMAT_NAMES = [name if name in DAILY else pytest.param(name, marks=pytest.mark.full) for name in FORMATS]
+RESIDUAL = " with a residual"
+NAMES = [*FORMATS, *(f"{name}{RESIDUAL}" for name in COMPUTED)]
+
+
+def daily(*names: str) -> list[Any]:
+    """Return all formats, with and without a residual, of which only `names` are tested daily."""
+    return [name if name in names else pytest.param(name, marks=pytest.mark.full) for name in NAMES]
 
 
 @pytest.fixture(autouse=True)
@@ -71,9 +80,28 @@ def nothing_left_compiled() -> Iterator[None]:
 
 
 def quantized(model: Path, name: str) -> ModelFamily:
+    """Return a model with quantized parts; of those of a GGUF file only the UNet is in one."""
+    form = FORMATS[name.removesuffix(RESIDUAL)]
+    residual = Residual(4, "bfloat16") if name.endswith(RESIDUAL) else None
+    if form.is_stored:
+        return with_gguf(model, form.name)
     family: ModelFamily = load_tiny(model)
-    quantize_parts(family, {part: ChosenFormat(FORMATS[name], EVERYTHING) for part in trained_parts(family)})
+    chosen = ChosenFormat(form, EVERYTHING, residual)
+    quantize_parts(family, {part: chosen for part in trained_parts(family)})
     return family
+
+
+def with_gguf(model: Path, dtype: str) -> ModelFamily:
+    """Return a model with the UNet of a GGUF file and text encoders in int8."""
+    family = load_tiny(model)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "unet.gguf"
+        write_unet(file, model, kind="Q4_1")
+        config = small_config(Path(folder), model=model, images=model)
+        parts = {name: {"dtype": "int8"} for name in family.spec.names_of("text_encoder")}
+        own = {"family": family.spec.name, "unet_file": str(file)}
+        config = laid_over(config, {"model": own, "parts": {**parts, "unet": {"dtype": dtype}}})
+        return load_family(config.model, config.part, quantized=quantized_parts(config))
 
 
 def unquantized(family: ModelFamily) -> ModelFamily:
@@ -132,7 +160,7 @@ def test_every_adapter_trains_as_beside_plain_layers_with_the_same_weights(tiny_
             assert torch.allclose(predicted(family), predicted(plain), rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", FORMAT_NAMES)
+@pytest.mark.parametrize("name", daily("nfloat4", "gguf_a8_int"))
 @pytest.mark.parametrize("mode", ["block", "whole"])
 def test_checkpointed_gradients_are_the_same_bits(tiny_sdxl: Path, name: str, mode: Any) -> None:
     family, adapters, plain = with_lora(tiny_sdxl, name)
@@ -143,7 +171,7 @@ def test_checkpointed_gradients_are_the_same_bits(tiny_sdxl: Path, name: str, mo
     family.set_memory({}, train_device=CPU, temp_device=TEMP)
 
 
-@pytest.mark.parametrize("name", FORMAT_NAMES)
+@pytest.mark.parametrize("name", daily("gguf", f"int8_w8a8{RESIDUAL}"))
 def test_packed_weights_are_offloaded_and_fetched(tiny_sd: Path, name: str) -> None:
     family = quantized(tiny_sd, name)
     adapters = adapted(family, SETTINGS["lora"])
@@ -161,9 +189,7 @@ def test_packed_weights_are_offloaded_and_fetched(tiny_sd: Path, name: str) -> N
     assert any(id(layer.packed) in offloaded and id(layer.scales) in offloaded for layer in layers)
 
 
-@pytest.mark.parametrize(
-    "name", [n if n == "nfloat4" else pytest.param(n, marks=pytest.mark.full) for n in FORMAT_NAMES]
-)
+@pytest.mark.parametrize("name", daily(f"nfloat4{RESIDUAL}"))
 def test_compiled_blocks_compute_the_same(tiny_sd: Path, name: str) -> None:
     family = quantized(tiny_sd, name)
     adapters = adapted(family, SETTINGS["lora"])
@@ -197,6 +223,7 @@ WHOLE: dict[str, Any] = {
         "unet": {"dtype": "nfloat4", "checkpointing": "block"},
         "text_encoder": {"dtype": "int8_w8a8", "train": False},
     },
+    "quantization": {"svd_dtype": "bfloat16", "svd_rank": 4},
     "backup": {"every": {"n": 2, "unit": "step"}, "keep": 0},
 }
 
@@ -207,6 +234,7 @@ def test_a_resumed_run_on_quantized_parts_ends_bit_for_bit_the_same(tiny_sd: Pat
     whole = run(config)
     found = load_file(Path(whole.finished.model_path))
     first = next(e.path for e in whole.of(BackupSaved))
+    assert list((tmp_path / "cache" / "quantization").rglob("*.safetensors"))
     resumed = run(config, resume_from=Path(first))
     assert_equal_tensors(resumed.weights, whole.weights)
     plain = run(laid_over(config, {"parts": {"unet": {"dtype": "bfloat16"}, "text_encoder": {"dtype": "bfloat16"}}}))
@@ -219,25 +247,89 @@ def test_the_caches_of_another_format_are_not_used(tiny_sd: Path, tmp_path: Path
     """int8 with and without rounded inputs has the same weights."""
     config = small_config(tmp_path, model=tiny_sd, images=tmp_path, **WHOLE)
     machine = machine_of(config.general, config.training.precision)
-    dtypes = ("bfloat16", *FORMATS)
+    dtypes = ("bfloat16", *COMPUTED)
     found = [
         encoder_identities(laid_over(config, {"parts": {"text_encoder": {"dtype": dtype}}}), machine)
         for dtype in dtypes
     ]
     assert len({identity.captions for identity in found}) == len(dtypes)
     assert len({identity.images for identity in found}) == 1
+    residuals = [{"svd_dtype": "none"}, {"svd_dtype": "float32"}, {"svd_dtype": "float32", "svd_rank": 2}]
+    others = [encoder_identities(laid_over(config, {"quantization": q}), machine).captions for q in residuals]
+    assert len({identity.captions for identity in found} | set(others)) == len(dtypes) + 3
 
 
 def test_the_estimate_counts_the_bytes_of_a_quantized_part(tiny_sd: Path) -> None:
     architecture = architecture_of(str(tiny_sd), "sd")
     assert architecture is not None
-    for name in FORMATS:
+    for name in (*COMPUTED, f"nfloat4{RESIDUAL}"):
         family = quantized(tiny_sd, name)
         passes = Passes(family.spec, architecture.configs)
         for part in trained_parts(family):
-            plan = PartPlan(quantized=ChosenFormat(FORMATS[name], EVERYTHING))
+            residual = Residual(4, "bfloat16") if name.endswith(RESIDUAL) else None
+            chosen = ChosenFormat(FORMATS[name.removesuffix(RESIDUAL)], EVERYTHING, residual)
+            plan = PartPlan(quantized=chosen)
             own = sum(p.nbytes for p in family.parts[part].module.parameters())
             assert passes.weights(part, plan).num_bytes(plan) == own, (name, part)
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in ("nfloat4", "int8") else pytest.param(n, marks=pytest.mark.full) for n in COMPUTED]
+)
+def test_a_residual_halves_the_error_of_the_output(tiny_sd: Path, name: str) -> None:
+    exact = output(with_large_singular_values(load_tiny(tiny_sd)))
+    errors = []
+    for residual in (None, Residual(4, "bfloat16")):
+        family = with_large_singular_values(load_tiny(tiny_sd))
+        quantize_parts(family, {"unet": ChosenFormat(FORMATS[name], EVERYTHING, residual)})
+        errors.append(float((output(family) - exact).norm()))
+    assert errors[1] < 0.5 * errors[0]
+
+
+@torch.no_grad()
+def with_large_singular_values(family: ModelFamily) -> ModelFamily:
+    """Give the layers of a UNet the spectrum of trained ones: the weights of a new one are merely random."""
+    for layer in family.parts["unet"].module.modules():
+        if type(layer) is nn.Linear:
+            left, sizes, right = torch.linalg.svd(layer.weight, full_matrices=False)
+            layer.weight.copy_((left * sizes / torch.arange(1, len(sizes) + 1) ** 1.5) @ right)
+    return family
+
+
+@torch.no_grad()
+def output(family: ModelFamily) -> torch.Tensor:
+    """What a model predicts for a fixed input at several timesteps."""
+    noisy = torch.randn(4, 4, 16, 16, generator=torch.Generator().manual_seed(0))
+    return family.predict(noisy, torch.tensor([50, 300, 600, 900]), family.encode_prompts(["a red disc"] * 4))
+
+
+def test_an_embedding_trains_through_a_quantized_model(tiny_sd: Path, tmp_path: Path) -> None:
+    images = draw_folder(tmp_path / "images", sizes=[(64, 64)] * 2, captions=["a <zog>"])
+    changes = {**WHOLE, "training": {**WHOLE["training"], "trains": "embedding", "epochs": 1}, "backup": {}}
+    words = {"words": [{"placeholder": "<zog>", "initial_text": "disc"}], "learning_rate": 0.01}
+    config = small_config(tmp_path, model=tiny_sd, images=images, **changes, embeddings=words)
+    assert [p for p in problems_of(config) if p.severity == "error"] == []
+    found = run(config)
+    assert found.finished.outcome == "finished", found.ending
+    [(name, row)] = found.weights.items()
+    family: ModelFamily = load_tiny(tiny_sd)
+    start = family.token_ids("text_encoder", "disc")[0]  # type: ignore[attr-defined]
+    own = family.parts["text_encoder"].module.get_input_embeddings().weight[start]  # type: ignore[operator]
+    assert name == "embedding:<zog>.text_encoder"
+    assert not torch.equal(row[0].float(), own.detach())
+    assert torch.isfinite(row).all()
+
+
+def test_a_vae_trains_beside_quantized_parts_that_are_not_read(tiny_sd: Path, tmp_path: Path) -> None:
+    images = draw_folder(tmp_path / "images", sizes=[(64, 64)] * 2)
+    changes = {**WHOLE, "training": {**WHOLE["training"], "trains": "vae", "epochs": 1}, "backup": {}}
+    config = small_config(tmp_path, model=tiny_sd, images=images, **changes)
+    assert [p for p in problems_of(config) if p.severity == "error"] == []
+    found = run(config)
+    assert found.finished.outcome == "finished", found.ending
+    assert found.weights
+    assert all(name.startswith("vae.") for name in found.weights)
+    assert not (tmp_path / "cache" / "quantization").exists()
 
 
 # -- what is refused
@@ -286,6 +378,7 @@ def test_a_device_without_a_format_is_refused(tmp_path: Path, monkeypatch: pytes
 
 def test_every_format_is_a_weight_dtype_and_none_is_missing() -> None:
     [record] = [r for r in records_of(Part) if r.path.endswith("dtype")]
-    choices = {n: label for n, label in record.choices.items() if n not in record.setting.not_yet_choices}
+    choices = record.choices
+    assert not record.setting.not_yet_choices
     assert {n: choices[n] for n in FORMATS} == {f.name: f.label for f in FORMATS.values()}
     assert choices.keys() - FORMATS.keys() == {"float32", "bfloat16", "float16"}

@@ -12,11 +12,13 @@ from pathlib import Path
 from types import TracebackType
 
 import pytest
+from PIL import Image
 
+from modules.config.schema import Config
 from tests.ui.fake_engine import FakeEngine
 from tests.ui.recorder import Recorder
 from ui.app import App
-from ui.forms.model import FormModel
+from ui.forms.model import FormModel, Source
 from ui.theme import Theme
 from ui.widgets.window import create_root
 
@@ -150,3 +152,25 @@ def open_window(root: tk.Tk, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
 def window(open_window: Callable[..., Window]) -> Window:
     """The window of a first start with the default config."""
     return open_window()
+
+
+@pytest.fixture
+def ready(window: Window, tmp_path: Path) -> Window:
+    """A window with a config that passes preflight."""
+    images = tmp_path / "images"
+    images.mkdir()
+    for n in range(4):
+        Image.new("RGB", (64, 64), (60 * n, 0, 0)).save(images / f"{n}.png")
+        (images / f"{n}.txt").write_text(f"number {n}", encoding="utf-8")
+    config = Config.model_validate(
+        {
+            "general": {"workspace_dir": str(tmp_path / "workspace"), "cache_dir": str(tmp_path / "cache")},
+            "concepts": [{"path": str(images)}],
+            "data": {"resolution_px": [64]},
+            "output": {"destination": str(tmp_path / "lora.safetensors")},
+            "sampling": {"prompts": [{"prompt": "a number"}]},
+        }
+    )
+    window.app.form.load(config, Source("ready"))
+    window.settle()
+    return window

@@ -20,7 +20,7 @@ from trainer.run_folder.trash import contents_of
 from ui.run.background import Background
 from ui.run.past import past_state
 from ui.run.run_state import RunState
-from ui.run_compare import ComparedRun, compared, figure_rows, setting_rows
+from ui.run_compare import ComparedRun, compared, comparison_lines, figure_rows, setting_rows
 from ui.run_list import RunList, deletion_words, fact_lines, row_of, size_words
 
 FINISHED = RunFinished("finished", 40, "Finished after 40 steps.")
@@ -156,7 +156,7 @@ def test_the_past_of_a_run_has_each_step_once_and_its_last_ending(tmp_path: Path
     ]
     run_dir = write_run(tmp_path, day(1), [*first, *second])
     state = past_state(run_dir)
-    assert [p.step for p in state.curve.points] == [1, 2]
+    assert list(state.curve("smoothed")) == [(1, 0.3), (2, 0.3)]
     assert (state.failed, state.finished, state.phase) == (None, None, "")
     assert state.step is not None
     assert state.started is not None
@@ -174,8 +174,13 @@ def test_runs_are_compared_by_figures_settings_and_curves(tmp_path: Path) -> Non
     save_file(config, other / "config.json")
     (third / "config.json").unlink()
     runs = compared([read_record(path) for path in (one, other, third)])
-    assert [run.line for run in runs] == [((1, 0.3),), ((1, 0.3), (2, 0.3)), ()]
-    assert runs[0].validation == ((1, 0.5),)
+    lines = [(line.curve, line.token, list(line.series)) for line in comparison_lines(runs)]
+    assert [(curve, series) for curve, _, series in lines] == [
+        ("smoothed", [(1, 0.3)]),
+        ("validation", [(1, 0.5)]),
+        ("smoothed", [(1, 0.3), (2, 0.3)]),
+    ]
+    assert lines[0][1] == lines[1][1] != lines[2][1]
     assert ("Ended", ("Crashed", "Finished", "Crashed")) in figure_rows(runs)
     rows = dict(setting_rows(runs))
     assert rows["Training › Epochs"] == (str(Config().training.epochs), "7", "–")

@@ -114,7 +114,7 @@ def test_a_run_is_reopened_compared_deleted_brought_back_forked_and_resumed(
 
     page.table.select([1])
     opened.settle()
-    opened.wait_until(lambda: page.details.state.curve.points, "the curve")
+    opened.wait_until(lambda: page.details.state.series, "the curve")
     opened.settle()
     assert "Step 33 of 40" in page.details.facts.cget("text")
     assert page.details.backup.step == 20
@@ -122,7 +122,7 @@ def test_a_run_is_reopened_compared_deleted_brought_back_forked_and_resumed(
     opened.wait_until(lambda: opened.app.form.config.training.epochs == 55, "the settings of the run")
     assert opened.app.context.navigation.page == "run"
     run_page: Any = opened.app.shell.pages["run"]
-    opened.wait_until(lambda: len(run_page.chart._points) == 33, "the curve on the Run page")
+    opened.wait_until(lambda: run_page.curves.chart.lines, "the curve on the Run page")
 
     opened.open_page("runs")
     page.table.select([0, 1])
@@ -132,7 +132,7 @@ def test_a_run_is_reopened_compared_deleted_brought_back_forked_and_resumed(
     opened.wait_until(lambda: any(isinstance(w, RunComparison) for w in root.winfo_children()), "the comparison")
     comparison = next(w for w in root.winfo_children() if isinstance(w, RunComparison))
     opened.wait_until(lambda: comparison.runs, "the runs")
-    assert [len(series.line) for series in comparison.chart.series] == [33, 33]
+    assert [len(line.series) for line in comparison.chart.lines] == [33, 1, 33, 1]
     texts = [comparison.table.tree.item(row, "text").strip() for row in comparison.table.tree.get_children()]
     assert "Training › Epochs" in texts
     comparison.close()

@@ -234,6 +234,23 @@ def test_a_gpu_that_is_much_too_small_gets_no_promises() -> None:
     assert "still too much" in found.advice
 
 
+@pytest.mark.parametrize(("free_gb", "format_name"), [(5, "int8"), (2, "nfloat4")])
+def test_a_frozen_base_is_advised_to_be_quantized_as_far_as_needed(free_gb: int, format_name: str) -> None:
+    parts = {name: {**part, "train": name == "unet"} for name, part in with_part("unet", checkpointing="block").items()}
+    small = {"precision": "bfloat16", "batch_size": 1}
+    wanted = config(training=small, parts=parts)
+    (found,) = memory_problems(wanted, SIZES, memory_of=card(free=free_gb * GB))
+    parts["unet"]["dtype"] = format_name
+    saved = total(wanted) - total(config(training=small, parts=parts))
+    words = f"{format_name} as the weight dtype of the UNet (parts.unet.dtype) saves about {saved / 1e9:.1f} GB"
+    assert words.lower() in found.advice.lower()
+    assert saved > 2 * GB
+    (found,) = memory_problems(config(training=small, parts=parts), SIZES, memory_of=card(free=GB))
+    assert "parts.unet.dtype" not in found.advice
+    (found,) = memory_problems(config(training={**small, "trains": "full"}), SIZES, memory_of=card(free=GB))
+    assert "parts.unet.dtype" not in found.advice
+
+
 def test_a_fine_tune_is_advised_on_its_optimizer() -> None:
     full = config(training={"trains": "full", "precision": "bfloat16", "batch_size": 1})
     (found,) = memory_problems(full, SIZES, memory_of=card(free=24 * GB))

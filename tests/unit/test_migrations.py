@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from modules.config.codec import Loaded, decode, encode, load_file
 from modules.config.migrations.onetrainer_10 import to_11
 from modules.config.migrations.onetrainer_11 import to_darkroom_1
+from modules.config.quantized_parts import quantized_parts
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.objectives.methods.alignprop import AlignProp
+from modules.quantization.spec import Residual
 from modules.settings.edit import choose_variant, get_path
 from modules.settings.every import Every
 from tests.unit.strategies import garbage, steady
@@ -377,17 +379,20 @@ def test_stochastic_rounding_is_a_setting_of_the_weights(dtype: str, asked: bool
     assert [r.config.training.low_precision_updates for r in (full, lora)] == [expected, expected]
 
 
-@pytest.mark.parametrize(
-    ("path", "keys"),
-    [
-        ("multi_gpu.enabled", {"multi_gpu": True}),
-        ("quantization.svd_dtype", {"quantization": {"svd_dtype": "BFLOAT_16"}}),
-    ],
-)
-def test_unsupported_settings_that_would_change_the_training_are_refused(path: str, keys: dict[str, Any]) -> None:
-    result = loaded(concepts=[{"path": "x"}], **keys)
+def test_unsupported_settings_that_would_change_the_training_are_refused() -> None:
+    result = loaded(concepts=[{"path": "x"}], multi_gpu=True)
     assert warnings_of(result) == []
-    assert [p.path for p in problems_of(result.config) if p.severity == "error"] == [path]
+    assert [p.path for p in problems_of(result.config) if p.severity == "error"] == ["multi_gpu.enabled"]
+
+
+def test_a_quantized_base_with_a_residual_is_read() -> None:
+    own = {"svd_dtype": "BFLOAT_16", "svd_rank": 32, "cache_dir": "q", "layer_filter_preset": "attn-mlp"}
+    result = loaded(concepts=[{"path": "x"}], quantization=own, unet={"weight_dtype": "NFLOAT_4"})
+    assert warnings_of(result) == []
+    assert [p.path for p in problems_of(result.config) if p.severity == "error"] == []
+    found = result.config.quantization
+    assert (found.svd_dtype, found.svd_rank, found.cache_dir, found.layers) == ("bfloat16", 32, "q", "attention_mlp")
+    assert quantized_parts(result.config).formats["unet"].residual == Residual(32, "bfloat16")
 
 
 def test_conditioning_images_had_an_effect_on_inpainting_models_only() -> None:

@@ -12,6 +12,7 @@ from modules.config import presets
 from modules.config.codec import decode, encode
 from modules.config.method_facts import learns_from
 from modules.config.presets import BUILT_IN_DIR, Preset, import_presets, list_presets, save_preset
+from modules.config.quantized_parts import quantized_parts
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.data.buckets import Size
@@ -115,6 +116,12 @@ def test_a_preset_fits_the_card_it_names(file: Path) -> None:
     assert estimate.peak.total_bytes < 0.9 * card_gb * 1e9
     if (named := re.search(r"(\d+) GB$", file.stem)) is not None:
         assert int(named[1]) == card_gb
+
+
+@pytest.mark.parametrize("name", ["#sdxl 1.0 LoRA 6 GB", "#sdxl 1.0 LoRA 8 GB"])
+def test_the_presets_of_the_smallest_cards_have_a_quantized_base(name: str) -> None:
+    config = Preset(name, "sdxl", BUILT_IN_DIR / "sdxl" / f"{name}.json").load().config
+    assert set(quantized_parts(config).formats) == {"unet"}
 
 
 def _states(raw: dict[str, object], path: str) -> bool:

@@ -102,8 +102,6 @@ def everything(records: tuple[FieldRecord, ...]) -> list[FieldRecord]:
 
 def test_every_mark_names_choices_that_exist_and_leaves_the_default() -> None:
     records = everything(records_of(Config))
-    marked = [r for r in records if r.setting.not_yet_choices]
-    assert "dtype" in {r.name for r in marked}
-    for record in marked:
+    for record in (r for r in records if r.setting.not_yet_choices):
         assert record.setting.not_yet_choices < set(record.choices), record.path
         assert str(getattr(record.default, "name", record.default)) not in record.setting.not_yet_choices, record.path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,8 +15,8 @@ from modules.config.schema import Config
 from modules.families.protocol import ModelFamily
 from modules.families.registry import FAMILIES
 from modules.quantization.linear import QuantizedLinear
-from modules.quantization.registry import FORMATS
-from modules.quantization.spec import QuantizedFormat
+from modules.quantization.registry import COMPUTED, FORMATS
+from trainer.benchmark.gguf_file import write_gguf
 from trainer.benchmark.loop_speed import run_setup
 from trainer.benchmark.measure import Ratio, paired
 from trainer.benchmark.saving_memory import of_denoiser
@@ -25,6 +26,33 @@ from trainer.step.loop import train_epoch
 from trainer.step.precision import process_settings
 
 _PROMPT = "a red disc"
+_RESIDUAL = {"svd_dtype": "bfloat16", "svd_rank": 16}
+_BLOCKS = ("Q8_0", "Q4_0")  # of GGUF files: the package gguf packs no K-quants
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A weight dtype of the UNet, with or without an SVD residual; `blocks` is the type of a GGUF file."""
+
+    dtype: str
+    has_residual: bool = False
+    blocks: str = ""
+
+    @property
+    def label(self) -> str:
+        """The format in words."""
+        label = FORMATS[self.dtype].label
+        if self.blocks:
+            label = label.replace("GGUF", f"GGUF {self.blocks}")
+        return f"{label}, SVD residual of rank {_RESIDUAL['svd_rank']}" if self.has_residual else label
+
+
+CASES = (
+    *(Case(name) for name in COMPUTED),
+    *(Case("gguf", blocks=blocks) for blocks in _BLOCKS),
+    *(Case(name, blocks=_BLOCKS[0]) for name in ("gguf_a8_float", "gguf_a8_int")),
+    *(Case(name, has_residual=True) for name in COMPUTED),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,28 +61,42 @@ class QuantizedBase:
     output on a fixed input, and the speed of training steps relative to those on float32 weights.
     """
 
-    format: QuantizedFormat
+    case: Case
     bytes_per_weight: float
     output_error: float
     speed: Ratio
 
 
-def quantized_bases(trained: Config, config: Config, *, rounds: int, num_threads: int) -> Iterator[QuantizedBase]:
-    """Yield the measurements of each format: the error on the model of `trained`, the speed of steps of `config`."""
+def quantized_bases(
+    trained: Config, config: Config, folder: Path, *, rounds: int, num_threads: int
+) -> Iterator[QuantizedBase]:
+    """Yield the measurements of each format: the error on the model of `trained`, the speed of steps of `config`.
+
+    GGUF files of both models are written to the folder.
+    """
     trained, config = (of_denoiser(c, trains="adapter") for c in (trained, config))
     with process_settings(num_threads=num_threads, precision=config.training.precision, deterministic=False):
         exact = _output(_family(trained))
-        for form in FORMATS.values():
-            family = _family(_with_dtype(trained, form.name))
+        for case in CASES:
+            family = _family(_with(case, trained, folder / "trained"))
             error = float((_output(family) - exact).norm() / exact.norm())
-            yield QuantizedBase(form, _bytes_per_weight(family), error, _speed(config, form.name, rounds))
+            yield QuantizedBase(
+                case, _bytes_per_weight(family), error, _speed(config, _with(case, config, folder / "large"), rounds)
+            )
 
 
-def _with_dtype(config: Config, dtype: str) -> Config:
+def _with(case: Case, config: Config, folder: Path) -> Config:
+    """Return a config with the denoiser in a format."""
+    denoiser = FAMILIES[config.model.family].names_of("denoiser")[0]
     tree: dict[str, Any] = encode(config)
-    for part in FAMILIES[config.model.family].parts:
-        if part.role == "denoiser":
-            tree["parts"][part.name] = tree["parts"].get(part.name, {}) | {"dtype": dtype}
+    tree["parts"][denoiser] = tree["parts"].get(denoiser, {}) | {"dtype": case.dtype}
+    tree["quantization"] = tree.get("quantization", {}) | (_RESIDUAL if case.has_residual else {})
+    if case.blocks:
+        file = folder / f"{case.blocks}.gguf"
+        if not file.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            write_gguf(file, _family(config).parts[denoiser].module.state_dict(), kind=case.blocks, flattens=False)
+        tree["model"]["unet_file"] = str(file)
     return decode(tree).config
 
 
@@ -74,12 +116,12 @@ def _output(family: ModelFamily) -> torch.Tensor:
 
 def _bytes_per_weight(family: ModelFamily) -> float:
     layers = [m for p in family.parts.values() for m in p.module.modules() if isinstance(m, QuantizedLinear)]
-    stored = sum(layer.packed.nbytes + layer.scales.nbytes for layer in layers)
+    stored = sum(p.nbytes for layer in layers for p in layer.parameters(recurse=False) if p is not layer.bias)
     return stored / sum(layer.in_features * layer.out_features for layer in layers)
 
 
-def _speed(config: Config, dtype: str, rounds: int) -> Ratio:
-    runs = [prepare(run_setup(c)) for c in (_with_dtype(config, dtype), _with_dtype(config, "float32"))]
+def _speed(config: Config, quantized: Config, rounds: int) -> Ratio:
+    runs = [prepare(run_setup(c)) for c in (quantized, config)]
     try:
         ours, plain = (run.training for run in runs)
         device = runs[0].setup.machine.train_device

@@ -142,13 +142,13 @@ def _quantization(folder: Path, device: Device, num_threads: int) -> Iterator[Ro
     """Quantize the demo model's UNet for the error, and a larger one, whose weights are random, for the speed."""
     trained = _demo(folder / "quantization", device, repeats=1)
     config = with_large_unet(_demo(folder / "quantization", device, repeats=1, batch_size=6), folder)
-    for found in quantized_bases(trained, config, rounds=3, num_threads=num_threads):
+    for found in quantized_bases(trained, config, folder, rounds=3, num_threads=num_threads):
         value = (
             f"{found.bytes_per_weight:.3f} bytes per weight, output off by {found.output_error:.2%}, "
             f"{found.speed.ratio:.2f} of the speed ({found.speed.lowest:.2f} to {found.speed.highest:.2f})"
         )
         numbers = {"bytes_per_weight": found.bytes_per_weight, "output_error": found.output_error}
-        yield Row(f"UNet in {found.format.label}", value, numbers=numbers | asdict(found.speed))
+        yield Row(f"UNet in {found.case.label}", value, numbers=numbers | asdict(found.speed))
 
 
 def _full_size(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:

@@ -215,7 +215,8 @@ def _too_much(budget: Budget, found: MemoryEstimate, gpu: GpuMemory) -> Iterator
     available = f"The GPU has {in_gb(gpu.total_bytes)}"
     if used > _TIGHT * 0.1 * gpu.total_bytes:
         available += f", of which other programs use {in_gb(used)}"
-    savings = worthwhile_savings(budget.config, budget.passes, budget.run)
+    limit_bytes = round(_TIGHT * gpu.free_bytes)
+    savings = worthwhile_savings(budget.config, budget.passes, budget.run, limit_bytes=limit_bytes)
     ways = [f"{w.saving.words} ({w.saving.path}) saves about {in_gb(w.saved_bytes)}" for w in savings]
     advice = _sentence("; ".join(ways)) if ways else "Use smaller images or train less of the model."
     if len(ways) > 1:
@@ -287,11 +288,17 @@ def _cannot_be_written(config: Config, need: DiskNeed, free: FreeBytes) -> Itera
             )
 
 
+def _keeps_best(config: Config) -> bool:
+    """Return whether the run validates and keeps the best model."""
+    has_images = any(c.enabled and c.dataset_kind == "validation" for c in config.concepts)
+    return config.validation.keep_best and not config.validation.every.is_never and has_images
+
+
 def _tight(config: Config, need: DiskNeed, total_steps: int, free: FreeBytes) -> Iterator[Problem]:
     """Yield a warning for each file system that the whole run may fill."""
     epochs = config.training.epochs
     backups = num_backups(config.backup.keep, _times(config.backup.every, total_steps, epochs) + config.backup.at_end)
-    saves = int(_times(config.backup.save_every, total_steps, epochs)) + config.validation.keep_best
+    saves = int(_times(config.backup.save_every, total_steps, epochs)) + _keeps_best(config)
     items = [
         ("general.cache_dir", config.general.cache_dir, "caches", need.cache_bytes),
         (

@@ -29,6 +29,7 @@ from trainer.preflight.length import problems_of_length
 from trainer.preflight.missing_captions import problems_of_captions_files, problems_of_missing_captions
 from trainer.preflight.model import found_model, problems_of_model
 from trainer.preflight.packages import problems_of_packages
+from trainer.preflight.perceptual import problems_of_perceptual
 from trainer.preflight.places import problems_of_places
 from trainer.preflight.prediction import problems_of_prediction
 from trainer.preflight.report import Preview, Report
@@ -38,6 +39,7 @@ from trainer.preflight.sample_images import problems_of_sample_images
 from trainer.preflight.speed import problems_of_speed
 from trainer.preflight.start_from import problems_of_start
 from trainer.preflight.step_passes import describe_choices, describe_passes
+from trainer.preflight.unet_file import problems_of_unet_file
 from trainer.preflight.validation import problems_of_validation
 from trainer.preflight.words import problems_of_words
 from trainer.run_folder.backup import find_backup
@@ -73,6 +75,7 @@ def check(
     problems += problems_of_captions_files(config)
     model = found_model(config)
     problems += problems_of_model(config, model)
+    problems += problems_of_unet_file(config)
     problems += problems_of_sample_images(config)
     is_new = resume_from is None and run_dir is None
     run_dir = run_dir if resume_from is None else _run_dir(resume_from)
@@ -84,6 +87,7 @@ def check(
     # The rules of the settings have already reported an invalid function name.
     of_reward_models = [p for p in problems_of_reward_models(config, approved) if p not in problems]
     problems += of_reward_models
+    problems += problems_of_perceptual(config)
     if resume_from is not None:
         problems += problems_of_resume(config, resume_from)
     problems += problems_of_other_runs(config, run_dir)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from modules.adapters.ranks import layers_with_rank, settings_by_layer
 from modules.adapters.registry import ADAPTERS
@@ -18,6 +19,7 @@ from modules.config.method_facts import (
     scorers_of,
     trains_on_pixels,
     updates_in_backward,
+    uses_perceptual_distance,
 )
 from modules.config.quantized_parts import QuantizedParts, quantized_parts
 from modules.config.schema import Config
@@ -35,6 +37,7 @@ from modules.rewards.registry import REWARDS
 from modules.settings.layer_filter import EVERYTHING, LayerFilter, invalid_entry
 from modules.system import hardware
 from trainer import phases
+from trainer.preflight.unet_file import with_stored_bytes
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _COMPUTE_BYTES = {"bfloat16": 2, "float16": 2}
@@ -55,6 +58,10 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
     quantized = quantized_parts(config)
     if any(quantized.plain_dtype(p.name, config.part(p.name).dtype) not in ITEM_BYTES for p in spec.parts):
         return None
+    formats = {n: with_stored_bytes(config, f, architecture.configs[n]) for n, f in quantized.formats.items()}
+    if any(f is None for f in formats.values()):
+        return None
+    quantized = replace(quantized, formats={n: f for n, f in formats.items() if f is not None})
     plans = {p.name: _part_plan(config, p, architecture.configs, quantized) for p in spec.parts}
     sizes_px = tuple((s.width_px, s.height_px) for s in sizes)
     reconstructs = trains_on_pixels(config)
@@ -75,6 +82,7 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
         sampled=_sampled(config, sizes_px),
         images_per_pass=images_per_pass(config),
         reconstructs=reconstructs,
+        is_perceptual=uses_perceptual_distance(config),
         has_originals=copies_originals(config),
         runtime_bytes=0 if hardware.here().kind_of(config.general.train_device) == "cpu" else RUNTIME_BYTES,
     )

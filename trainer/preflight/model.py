@@ -55,7 +55,7 @@ def _base_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
     spec = FAMILIES[config.model.family]
     kind = kind_of(place)
     if kind == "folder" and name:
-        yield from _diffusers_folder(place, name, spec)
+        yield from _diffusers_folder(place, name, spec, needs_unet=not config.model.unet_file.strip())
         yield from _variant(found, name, config.model.variant, spec)
     elif kind == "file" and found is not None:
         yield from _single_file(found, name, spec)
@@ -67,7 +67,8 @@ def _base_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
             advice="Choose a file or a folder, or enter a repository as owner/model.",
         )
     elif (downloaded := _downloaded(config)) is not None:
-        yield from _diffusers_folder(downloaded, name, spec, is_whole=config.model.offline)
+        needs_unet = not config.model.unet_file.strip()
+        yield from _diffusers_folder(downloaded, name, spec, is_whole=config.model.offline, needs_unet=needs_unet)
         yield from _variant(found, name, config.model.variant, spec)
     elif config.model.offline:
         yield Problem(
@@ -99,7 +100,10 @@ def _single_file(found: FileKind, name: str, spec: FamilySpec) -> Iterator[Probl
     """Yield why a single file cannot be used, if so."""
     if not found.is_model:
         message = f"{name} is not a complete model. {found.sentence}"
-        yield Problem("model.base_model", message, advice="Choose a checkpoint, a diffusers folder or a repository.")
+        advice = "Choose a checkpoint, a diffusers folder or a repository."
+        if found.family == spec.name and serves_as(found, "UNet"):
+            advice += " To use this UNet, set it as the UNet file (model.unet_file), beside a complete base model."
+        yield Problem("model.base_model", message, advice=advice)
     elif "code" in found.facts:
         yield Problem("model.base_model", found.sentence, advice="Get it as .safetensors, or from another place.")
     elif found.family != spec.name:
@@ -121,8 +125,13 @@ def _variant(found: FileKind | None, name: str, variant: str, spec: FamilySpec) 
         yield Problem("model.variant", message, advice=f"Set the model variant to {VARIANT_LABELS[own]}.")
 
 
-def _diffusers_folder(folder: Path, name: str, spec: FamilySpec, *, is_whole: bool = True) -> Iterator[Problem]:
-    """Yield why a folder cannot be used, if so; `is_whole` means that no more files will be downloaded."""
+def _diffusers_folder(
+    folder: Path, name: str, spec: FamilySpec, *, is_whole: bool = True, needs_unet: bool = True
+) -> Iterator[Problem]:
+    """Yield why a folder cannot be used, if so; `is_whole` means that no more files will be downloaded.
+
+    Without `needs_unet` the UNet is read from a file of its own.
+    """
     try:
         index = json.loads((folder / "model_index.json").read_text(encoding="utf-8"))
         kind = str(index.get("_class_name", "")) if isinstance(index, dict) else ""
@@ -142,7 +151,7 @@ def _diffusers_folder(folder: Path, name: str, spec: FamilySpec, *, is_whole: bo
         )
         return
     for part in spec.parts if is_whole else ():
-        if reason := _why_incomplete(folder / part.name):
+        if reason := _why_incomplete(folder / part.name, has_weights=needs_unet or part.role != "denoiser"):
             yield Problem(
                 "model.base_model",
                 f"{name} is incomplete: {reason}",
@@ -150,10 +159,15 @@ def _diffusers_folder(folder: Path, name: str, spec: FamilySpec, *, is_whole: bo
             )
 
 
-def _why_incomplete(part: Path) -> str:
-    """Return which file of a part is missing or broken, by the headers; empty if the part is complete."""
+def _why_incomplete(part: Path, *, has_weights: bool = True) -> str:
+    """Return which file of a part is missing or broken, by the headers; empty if the part is complete.
+
+    Without `has_weights` only its config is needed.
+    """
     if not (part / "config.json").is_file():
         return f"{part.name}/config.json is missing."
+    if not has_weights:
+        return ""
     files = [n for n in _WEIGHTS if kind_of(part / n) == "file"][:1]
     try:
         files = files or _shards(part)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
 from modules.estimate.passes import Passes
 from modules.estimate.run import RunPlan, estimate
@@ -14,6 +15,9 @@ from modules.families.spec import PartSpec
 from modules.memory.tape import PartPlan
 from modules.optim.registry import MEMORY_SAVER, optimizer_spec
 from modules.optim.spec import is_fused
+from modules.quantization.formats.int8 import INT8
+from modules.quantization.formats.nfloat4 import NFLOAT4
+from trainer.preflight.memory_plan import ITEM_BYTES
 
 _WORTH_IT = 0.03  # of the peak; less is not worth mentioning
 _MAX_REPORTED = 4
@@ -21,11 +25,15 @@ _MAX_REPORTED = 4
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """A change of settings: the field, the change in words, and a function that returns the changed plan."""
+    """A change of settings: the field, the change in words, and a function that returns the changed plan.
+
+    `quantizes`: it is the format of a frozen base.
+    """
 
     path: str
     words: str
     apply: Callable[[RunPlan], RunPlan]
+    quantizes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +44,22 @@ class Worth:
     saved_bytes: int
 
 
-def worthwhile_savings(config: Config, passes: Passes, run: RunPlan) -> list[Worth]:
-    """Return the savings that lower the peak, the largest first. Raises the errors of `estimate`."""
+def worthwhile_savings(config: Config, passes: Passes, run: RunPlan, *, limit_bytes: int) -> list[Worth]:
+    """Return the savings that lower the peak, the largest first. Raises the errors of `estimate`.
+
+    A frozen base is quantized to int8, or to the smaller nfloat4 where that does not bring the peak to `limit_bytes`.
+    """
+    found = _worthwhile(config, passes, run, INT8.name)
+    is_quantized = any(w.saving.quantizes for w in found)
+    if is_quantized and peak_with_all(passes, run, found) > limit_bytes:
+        found = _worthwhile(config, passes, run, NFLOAT4.name)
+    return found
+
+
+def _worthwhile(config: Config, passes: Passes, run: RunPlan, base_format: str) -> list[Worth]:
     peak = estimate(passes, run).peak.total_bytes
-    found = [Worth(s, peak - _peak(passes, s.apply(run))) for s in _savings(config, run)]
+    savings = (*_savings(config, run), *_of_base(config, run, base_format))
+    found = [Worth(s, peak - _peak(passes, s.apply(run))) for s in savings]
     return sorted((w for w in found if w.saved_bytes > _WORTH_IT * peak), key=lambda w: -w.saved_bytes)[:_MAX_REPORTED]
 
 
@@ -84,6 +104,20 @@ def _savings(config: Config, run: RunPlan) -> Iterator[Saving]:
         words = "EMA on the offload device"
         yield Saving("training.ema.mode", words, lambda r: replace(r, average="elsewhere"))
     yield from _of_caches(config, run)
+
+
+def _of_base(config: Config, run: RunPlan, base_format: str) -> Iterator[Saving]:
+    """Yield the quantization of a denoiser whose own weights are not trained."""
+    for part in FAMILIES[config.model.family].parts:
+        plan = run.plans[part.name]
+        if part.role != "denoiser" or plan.trains == "full" or plan.quantized or run.reconstructs:
+            continue
+        parts = {**config.parts, part.name: config.part(part.name).model_copy(update={"dtype": base_format})}
+        quantized = quantized_parts(config.model_copy(update={"parts": parts}))
+        chosen, own = quantized.formats[part.name], ITEM_BYTES[quantized.other_dtype]
+        words = f"{chosen.format.label} as the weight dtype of the {part.label}"
+        change = _of_part(part.name, quantized=chosen, weight_bytes=own)
+        yield Saving(f"parts.{part.name}.dtype", words, change, quantizes=True)
 
 
 def _of_passes(part: PartSpec, plan: PartPlan) -> Iterator[Saving]:

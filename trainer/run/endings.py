@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,6 +129,7 @@ class Prepared:
 
     def close(self) -> None:
         """Remove hooks from the parts and close open logs."""
+        self.setup.desk.freed_memory = nullcontext
         self.model.placement.close()
         if self.model.compilation is not None:
             self.model.compilation.close()

@@ -21,6 +21,7 @@ from modules.data.datasets import Datasets
 from modules.data.hub_download import download
 from modules.system.approvals import approved_hashes
 from modules.system.atomic import write_text
+from modules.system.devices import Device
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from modules.system.problem import count
@@ -39,6 +40,7 @@ from trainer.run.checkpoint import SavedState, read_state
 from trainer.run.data import build_loaders, caches_of
 from trainer.run.downloads import DownloadMeter
 from trainer.run.machine import Machine, machine_of
+from trainer.run.memory_meter import MemoryMeter
 from trainer.run.model import load_model
 from trainer.run.prune import kinds_in_use, unused_entries
 from trainer.run.setup import Clocks, RunSetup
@@ -66,10 +68,11 @@ def execute_guarded(
 ) -> None:
     """Carry out a request. It always ends with RunFinished or RunFailed; it raises nothing and frees its memory."""
     clocks = clocks or Clocks()
-    log = EventLog(emit, clocks.now)
+    meter = MemoryMeter(emit, clocks.seconds)
+    log = EventLog(meter.emit, clocks.now)
     try:
         _load_secrets_first(log)
-        execute(request, log=log, desk=desk, clocks=clocks)
+        execute(request, log=log, desk=desk, clocks=clocks, on_device=meter.watch)
     except StopRequested:
         log.emit(RunFinished("stopped", 0, "Stopped before the first step."))
     except BaseException as error:  # noqa: BLE001 - the outer edge of the training thread
@@ -81,14 +84,25 @@ def execute_guarded(
             torch.cuda.empty_cache()
 
 
-def execute(request: RunRequest, *, log: EventLog, desk: CommandDesk, clocks: Clocks) -> None:
-    """Carry out a request. Raises DarkroomError for errors the user can fix, StopRequested before the first step."""
+def execute(
+    request: RunRequest,
+    *,
+    log: EventLog,
+    desk: CommandDesk,
+    clocks: Clocks,
+    on_device: Callable[[Device], None] = lambda device: None,
+) -> None:
+    """Carry out a request. Raises DarkroomError for errors the user can fix, StopRequested before the first step.
+
+    `on_device` gets the training device as soon as it is known.
+    """
     approved_code = request.allowed_code | approved_hashes()
     backup = find_backup(request.resume_from) if request.resume_from is not None else None
     _fetch_datasets(request, log, desk, clocks)
     datasets = _checked(request, approved_code, log, desk, run_dir=backup.run_dir if backup else None)
     training = request.config.training
     machine = machine_of(request.config.general, training.precision, autocast_cache=training.autocast_cache)
+    on_device(machine.train_device)
     start_weights = backup if request.kind == "fork_weights" else None
     if start_weights is not None:
         _check_weights(request.config, start_weights)

@@ -110,6 +110,8 @@ def load_family(
         prediction=model.prediction_type,
         zero_terminal_snr=model.zero_terminal_snr,
         vae_file=model.vae_file,
+        unet_file=model.unet_file.strip(),
+        stays_packed=_stays_packed(quantized),
         offline=model.offline,
         hub_cache_dir=model.hub_cache_dir,
         hub=hub_access(load_secrets().secrets),
@@ -119,12 +121,24 @@ def load_family(
     )
     loaded = cast(ModelFamily, family)
     require_variant(loaded, model.variant, name=model.base_model)
-    quantize_parts(loaded, quantized.formats, without=without_weights)
+    quantize_parts(
+        loaded,
+        quantized.formats,
+        without=without_weights,
+        cache_dir=quantized.cache_dir,
+        unet_file=quantized.unet_file,
+    )
     if model.circular_padding:
         for part in loaded.parts.values():
             if part.spec.role != "text_encoder":
                 pad_circularly(part.module)
     return loaded
+
+
+def _stays_packed(quantized: QuantizedParts) -> Callable[[str], bool]:
+    """Return which layers of the UNet keep the weights of its GGUF file as they are stored."""
+    chosen = [c for c in quantized.formats.values() if c.format.is_stored]
+    return lambda layer: any(c.takes(layer) for c in chosen)
 
 
 def prepare_parts(family: ModelFamily, precision: Precision) -> None:

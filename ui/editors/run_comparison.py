@@ -9,10 +9,10 @@ from modules.system.problem import count
 from trainer.run_folder.records import RunRecord
 from ui.context import Context
 from ui.run.background import Job
-from ui.run_compare import MAX_RUNS, ComparedRun, compared, figure_rows, setting_rows
+from ui.run_compare import MAX_RUNS, ComparedRun, compared, comparison_lines, figure_rows, setting_rows
 from ui.theme import PAD
+from ui.widgets.chart import RunChart
 from ui.widgets.controls import Button
-from ui.widgets.curves_chart import CurvesChart, Series
 from ui.widgets.dialog import Window
 from ui.widgets.panel import Panel, Text
 from ui.widgets.table import Column, Table
@@ -34,7 +34,7 @@ class RunComparison(Window):
         Button(footer, context.theme, "Close", self.close, width=92).pack(side="right")
         self.summary = Text(footer, context.theme, "Reading the runs…", colour="muted")
         self.summary.pack(side="left")
-        self.chart = CurvesChart(self, context.theme, on="window")
+        self.chart = RunChart(self, context.theme, on="window")
         self.chart.pack(fill="both", expand=True, padx=px(PAD), pady=(px(PAD), px(8)))
         columns = [Column(f"run{n}", "", 150) for n in range(len(self._records))]
         self.table = Table(self, context.theme, (Column("#0", "Setting", 260, is_stretched=True), *columns), num_rows=9)
@@ -50,7 +50,7 @@ class RunComparison(Window):
 
     def _show(self, runs: list[ComparedRun]) -> None:
         self.runs = runs
-        self.chart.show([Series(run.label, run.line, run.validation) for run in runs])
+        self.chart.show(comparison_lines(runs))
         for number, run in enumerate(runs):
             self.table.tree.heading(f"run{number}", text=run.name)
         figures, settings = figure_rows(runs), setting_rows(runs)

@@ -15,10 +15,11 @@ from trainer.run_folder.records import RunRecord
 from ui.context import Context
 from ui.editors.images import ImageViewer
 from ui.run.background import Job
+from ui.run.chart_model import SHOWN_AT_FIRST, lines_of, shown
 from ui.run.past import past_state
 from ui.run.run_state import RunState
 from ui.run_list import fact_lines, size_words
-from ui.widgets.chart import LossChart
+from ui.widgets.chart import RunChart
 from ui.widgets.image_grid import ImageGrid, Tile
 from ui.widgets.panel import WrappedText
 from ui.widgets.scroll import ScrollFrame
@@ -47,7 +48,7 @@ class RunDetails:
         self.facts = WrappedText(scroll.body, context.theme, _NONE, colour="label", on="card")
         self.facts.pack(fill="x")
         self.backups = Table(scroll.body, context.theme, _BACKUPS, num_rows=1)
-        self.chart = LossChart(self.card.add(_CURVES), context.theme)
+        self.chart = RunChart(self.card.add(_CURVES), context.theme)
         self.chart.pack(fill="both", expand=True)
         self.samples = ImageGrid(
             self.card.add(_SAMPLES), context.theme, context.pump, empty_text=_NO_SAMPLES, on_open=self._open_sample
@@ -99,9 +100,10 @@ class RunDetails:
 
     def _show_state(self, state: RunState) -> None:
         self.state = state
-        self.chart.show(state.curve.points, [v for v in state.validations if math.isfinite(v.loss)])
+        lines = shown(lines_of(state.series, state.validations, state.rewards), SHOWN_AT_FIRST)
+        self.chart.show(lines, [v for v in state.validations if math.isfinite(v.loss)])
         self.samples.show([Tile(Path(s.path), _words(s)) for s in self._newest_first()])
-        self.card.offer(_CURVES, is_offered=bool(state.curve.points), is_shown=False)
+        self.card.offer(_CURVES, is_offered=bool(lines), is_shown=False)
         self.card.offer(_SAMPLES, is_offered=bool(state.samples), is_shown=False)
 
     def _open_sample(self, index: int) -> None:

@@ -117,7 +117,7 @@ class RunsPage:
             if config is not None:
                 self._context.form.load(config, Source(record.name))
             if not self._context.session.is_active:
-                self._context.session.show_past(state)
+                self._context.session.show_past(state, config)
                 self._context.navigation.open("run")
             loaded = "Loaded the settings of {}. Ctrl+Z brings back your own."
             words = loaded if config is not None else "The settings of {} cannot be read."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Sequence
 
+from modules.config.method_facts import uses_denoiser
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
 from modules.settings.resolution import side_of
@@ -52,4 +53,6 @@ _PROMPTS = ListSpec(
     item_type=SamplePrompt,
     row_of=_row_of,
     new=_new,
+    depends_on="training.trains",
+    applies=uses_denoiser,  # a VAE's samples are images of the data
 )

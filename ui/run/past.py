@@ -29,7 +29,7 @@ def past_state(run_dir: Path) -> RunState:
         phase="",
         detail="",
         step=history.step,
-        curve=history.curve,
+        series=history.series,
         metrics=history.metrics,
         validations=history.validations,
         rewards=history.rewards,

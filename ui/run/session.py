@@ -67,6 +67,8 @@ class RunSession:
         self._stage: Stage = "idle"
         self._state = RunState()
         self._history_job: Job | None = None
+        self.config: Config | None = None
+        """The settings of the current run, or of the last one; None before the first."""
         self.changed: Signal[[]] = Signal()  # stage or state, at most once for each drain
 
     @property
@@ -121,6 +123,7 @@ class RunSession:
         self._handle = (launch_run or self._launch)(request)
         self.request = request
         self._state = RunState(phase="starting")
+        self.config = request.config
         if self._history_job is not None:
             self._history_job.cancel()
         if request.resume_from is not None and request.kind != "fork_weights":
@@ -128,11 +131,12 @@ class RunSession:
             self._history_job = self._background.run(work, self._prepend_history)
         self._enter("running")
 
-    def show_past(self, state: RunState) -> None:
-        """Show the state of an earlier run, while none is active."""
+    def show_past(self, state: RunState, config: Config | None = None) -> None:
+        """Show the state of an earlier run and its config, while none is active."""
         assert self._handle is None
         if self._history_job is not None:
             self._history_job.cancel()
+        self.config = config
         self._state = state
         self.changed()
 
@@ -141,9 +145,9 @@ class RunSession:
         if self._send(Stop()):
             self._enter("stopping")
 
-    def pause(self) -> None:
-        """Pause the run."""
-        if self._stage == "running" and self._send(Pause()):
+    def pause(self, *, free_memory: bool = False) -> None:
+        """Pause the run; a paused one keeps or frees the card's memory from now on."""
+        if self._stage in ("running", "paused") and self._send(Pause(free_memory)):
             self._enter("paused")
 
     def unpause(self) -> None:

@@ -8,18 +8,14 @@ from annotated_types import Ge, Le
 
 from modules.families.registry import families_with, family_labels
 from modules.families.spec import VARIANT_LABELS
-from modules.memory.tape import CheckpointMode
 from modules.quantization.registry import FORMATS
+from modules.settings.checkpoint_modes import CheckpointMode
+from modules.settings.conditions import USES_DENOISER
 from modules.settings.every import Every
 from modules.settings.field import Section, Setting, When, one_of
 
 _PLAIN = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float16"}
 _QUANTIZED = {quantized.name: quantized.label for quantized in FORMATS.values()}
-_NOT_YET = {
-    "gguf": "GGUF",
-    "gguf_a8_float": "GGUF, computed in float8",
-    "gguf_a8_int": "GGUF, computed in int8",
-}
 
 
 class Model(Section):
@@ -59,6 +55,7 @@ class Model(Section):
             group="Base model",
             level="advanced",
             choice_labels={"auto": "Automatic", "epsilon": "epsilon", "v_prediction": "v-prediction"},
+            applies_when=USES_DENOISER,
         ),
     ] = "auto"
     zero_terminal_snr: Annotated[
@@ -70,6 +67,7 @@ class Model(Section):
             group="Base model",
             level="advanced",
             choice_labels={"auto": "Automatic", "on": "On", "off": "Off"},
+            applies_when=USES_DENOISER,
         ),
     ] = "auto"
     vae_file: Annotated[
@@ -84,6 +82,19 @@ class Model(Section):
             applies_when=When("family", families_with("vae")),
         ),
     ] = ""
+    unet_file: Annotated[
+        str,
+        Setting(
+            "UNet file",
+            "A UNet to use in place of the model's own: a GGUF file, such as ComfyUI-GGUF loads, or a .safetensors "
+            "file. With a GGUF weight dtype its weights stay packed as they are in the file; with another one they are "
+            "unpacked.",
+            group="Base model",
+            level="advanced",
+            path_kind="model",
+            empty_means="the model's own",
+        ),
+    ] = ""
     clip_skip: Annotated[
         int,
         Ge(0),
@@ -95,6 +106,7 @@ class Model(Section):
             group="Base model",
             unit="layers",
             level="advanced",
+            applies_when=USES_DENOISER,
         ),
     ] = 0
     clip_skip_2: Annotated[
@@ -119,6 +131,7 @@ class Model(Section):
             "brackets are ordinary characters.",
             group="Base model",
             level="advanced",
+            applies_when=USES_DENOISER,
         ),
     ] = False
     compile: Annotated[
@@ -253,9 +266,9 @@ class Part(Section):
             "Weight dtype",
             "The dtype the weights are kept in. float32 is exact; 16 bits take half the memory. The others quantize "
             "the linear layers of a part whose own weights are not trained, such as the UNet of a LoRA: a seventh to a "
-            "quarter of the memory, at some cost in speed and precision (docs/quantization.md).",
-            choice_labels={**_PLAIN, **_QUANTIZED, **_NOT_YET},
+            "quarter of the memory, at some cost in speed and precision. GGUF keeps the weights of a UNet's GGUF file "
+            "as they are stored (docs/quantization.md).",
+            choice_labels={**_PLAIN, **_QUANTIZED},
             level="advanced",
-            not_yet_choices=frozenset(_NOT_YET),
         ),
     ] = "float32"  # fmt: skip

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
+from modules.quantization.spec import Residual
+from modules.settings.conditions import USES_DENOISER
 from modules.settings.field import Section, Setting, When
 from modules.settings.layer_filter import PRESET_LABELS, LayerFilter, layer_filter
 
 
 class Quantization(Section):
     """Settings for all parts whose weight dtype is a quantized one."""
+
+    applies_when: ClassVar[When | None] = USES_DENOISER
 
     layers: Annotated[
         Literal["all", "attention_mlp", "attention", "custom"],
@@ -49,12 +53,11 @@ class Quantization(Section):
         Literal["none", "float32", "bfloat16", "float16"],
         Setting(
             "SVD residual",
-            "Keeps most of the quantization error in a low-rank product beside each layer "
-            "(SVDQuant, Li et al. 2024), in this dtype.",
+            "Keeps the largest singular values of each quantized weight in a low-rank product beside it, in this "
+            "dtype, and quantizes only the rest (SVDQuant, Li et al. 2024): more precise for a little memory.",
             group="Quantization",
             level="advanced",
             choice_labels={"none": "Off", "float32": "float32", "bfloat16": "bfloat16", "float16": "float16"},
-            not_yet="refused",
         ),
     ] = "none"
     svd_rank: Annotated[
@@ -73,7 +76,7 @@ class Quantization(Section):
         str,
         Setting(
             "Quantization cache folder",
-            "Where quantized weights are kept, so that they are computed only once.",
+            "Where quantized weights with an SVD residual are kept, so that they are computed only once.",
             group="Quantization",
             level="advanced",
             path_kind="folder",
@@ -81,6 +84,11 @@ class Quantization(Section):
             applies_when=When("svd_dtype", ("float32", "bfloat16", "float16")),
         ),
     ] = ""
+
+
+def residual_of(settings: Quantization) -> Residual | None:
+    """Return the low-rank product beside each quantized weight; None without one."""
+    return None if settings.svd_dtype == "none" else Residual(settings.svd_rank, settings.svd_dtype)
 
 
 def quantized_layers(settings: Quantization) -> LayerFilter:

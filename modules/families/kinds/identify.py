@@ -16,7 +16,6 @@ from modules.formats.checkpoint_header import CheckpointHeader, read_checkpoint_
 from modules.formats.headers import UnreadableFileError
 from modules.formats.pickle_header import unsafe_sentence
 from modules.system.problem import count
-from modules.system.regular_files import open_regular
 
 
 def identify(path: Path) -> FileKind:
@@ -32,7 +31,7 @@ def identify_with_header(path: Path) -> tuple[FileKind, CheckpointHeader | None]
         header = read_checkpoint_header(path)
         return identify_header(header), header
     except UnreadableFileError as error:
-        return _unreadable(path, error), None
+        return _unreadable(error), None
     except OSError as error:
         return FileKind("broken", f"{path} cannot be read: {error}.", facts={"defect": "missing"}), None
 
@@ -63,12 +62,5 @@ def _unknown(header: CheckpointHeader) -> FileKind:
     )
 
 
-def _unreadable(path: Path, error: UnreadableFileError) -> FileKind:
-    try:
-        with open_regular(path) as file:
-            beginning = file.read(4)
-    except (OSError, ValueError):
-        beginning = b""
-    if beginning == b"GGUF":
-        return FileKind("other_model", f"{path.name} is a quantised GGUF file, which is not supported.")
+def _unreadable(error: UnreadableFileError) -> FileKind:
     return FileKind("broken", str(error), facts={"defect": error.defect})

@@ -24,7 +24,7 @@ def part_kind(header: CheckpointHeader) -> FileKind | None:
     if header.has("down_blocks.") and header.has("up_blocks.") and header.has("conv_in."):
         model = model_of_text_width(header.second_axis("attn2.to_k.weight"))
         label = f" of {label_of(model)}" if model else ""
-        facts = {"layout": "diffusers", "dtype": dtype}
+        facts = {"container": header.container, "layout": "diffusers", "dtype": dtype}
         sentence = f"A UNet alone{label}, in diffusers' layout, {dtype}."
         return FileKind("part", sentence, family_of(model), model, facts=facts)
     return None
@@ -35,4 +35,5 @@ PART = FileKindSpec(
     label="Part of a model",
     help="Only a denoiser, a text encoder or a ControlNet.",
     detect=part_kind,
+    uses=frozenset({"UNet"}),
 )

@@ -13,7 +13,15 @@ from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify_with_header
 from modules.families.kinds.record import Loads
 from modules.families.kinds.registry import FILE_KINDS
+from modules.families.published import ALL_PROGRAMS
 from modules.formats.checkpoint_header import CheckpointHeader
+
+_NOT_MEASURED = "not measured"
+_OF_GGUF = {
+    "A1111": "does not read GGUF",
+    "ComfyUI": "with the nodes of ComfyUI-GGUF; not measured",
+    "diffusers": "by from_single_file, with a GGUFQuantizationConfig; not measured",
+}
 
 
 def who_loads_file(path: Path) -> tuple[FileKind, tuple[Loads, ...]]:
@@ -27,6 +35,8 @@ def who_loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, .
 
     `header` is None for a folder.
     """
+    if header is not None and header.container == "gguf" and kind.family:
+        return tuple(Loads(p, False if p == "A1111" else None, _OF_GGUF.get(p, _NOT_MEASURED)) for p in ALL_PROGRAMS)
     loads = FILE_KINDS[kind.kind].loads(header, kind)
     if header is not None and header.code:
         return tuple(replace(x, complete=False, loaded=0, unknown=0, note="not safe to load") for x in loads)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from modules.families.kinds.file_kind import FileKind
 from modules.formats.checkpoint_header import CheckpointHeader
 
-Use = Literal["base model", "VAE", "start of an adapter"]
+Use = Literal["base model", "UNet", "VAE", "start of an adapter"]
 Form = Literal["single", "folder", "kohya", "peft"]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +30,8 @@ def load(
     prediction: str = "auto",
     zero_terminal_snr: str = "auto",
     vae_file: str = "",
+    unet_file: str = "",
+    stays_packed: Callable[[str], bool] = lambda layer: False,
     offline: bool = False,
     hub_cache_dir: str = "",
     hub: HubAccess | None = None,
@@ -42,15 +44,18 @@ def load(
     `clip_skip_2` is ignored: there is no second text encoder; `fallback_dtype` too: this VAE does not overflow.
     With `prompt_weighting`, prompts may contain weights (see
     `prompt_weights`). `prediction` and `zero_terminal_snr` override the model's scheduler config (see
-    `scheduler_with`). `vae_file` names a VAE that replaces the model's own; `hub` has the token for a download, and
-    `on_bytes(done, total)` reports its progress. The parts in `without_weights` are on the meta device. Raises
-    DarkroomError where a file is missing or the model is not Stable Diffusion 1.x or 2.x.
+    `scheduler_with`). `vae_file` names a VAE that replaces the model's own, and `unet_file` a UNet
+    (see `read_model`); `hub` has the token for a download, and `on_bytes(done, total)` reports its progress. The parts
+    in `without_weights` are on the meta device. Raises DarkroomError where a file is missing or the model is not Stable
+    Diffusion 1.x or 2.x.
     """
     files = read_model(
         base_model,
         SD,
         dtypes,
         vae_file=vae_file,
+        unet_file=unet_file,
+        stays_packed=stays_packed,
         offline=offline,
         hub_cache_dir=hub_cache_dir,
         hub=hub,

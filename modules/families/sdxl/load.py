@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +31,8 @@ def load(
     prediction: str = "auto",
     zero_terminal_snr: str = "auto",
     vae_file: str = "",
+    unet_file: str = "",
+    stays_packed: Callable[[str], bool] = lambda layer: False,
     offline: bool = False,
     hub_cache_dir: str = "",
     hub: HubAccess | None = None,
@@ -41,10 +43,10 @@ def load(
     """Load the model with every part on the CPU, frozen, in its dtype from `dtypes` (default float32).
 
     With `prompt_weighting`, prompts may contain weights (see `prompt_weights`). `prediction` and `zero_terminal_snr`
-    override the model's scheduler config (see `scheduler_with`). `vae_file` names a VAE that replaces the model's own;
-    `hub` has the token for a download, and `on_bytes(done, total)` reports its progress. The parts in `without_weights`
-    are on the meta device. `fallback_dtype` is that of a VAE that overflows in float16. Raises DarkroomError where a
-    file is missing or the model is not SDXL.
+    override the model's scheduler config (see `scheduler_with`). `vae_file` names a VAE that replaces the model's own,
+    and `unet_file` a UNet (see `read_model`); `hub` has the token for a download, and `on_bytes(done, total)` reports
+    its progress. The parts in `without_weights` are on the meta device. `fallback_dtype` is that of a VAE that
+    overflows in float16. Raises DarkroomError where a file is missing or the model is not SDXL.
     """
     wanted = dtypes.get("vae", torch.float32)
     careful = {**dtypes, "vae": torch.float32} if wanted == torch.float16 else dtypes
@@ -53,6 +55,8 @@ def load(
         SDXL,
         careful,
         vae_file=vae_file,
+        unet_file=unet_file,
+        stays_packed=stays_packed,
         offline=offline,
         hub_cache_dir=hub_cache_dir,
         hub=hub,

@@ -8,7 +8,7 @@ Only headers are read until a part is loaded, then tensor by tensor.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,9 @@ from modules.families.parts.single_file.models import VAE_PREFIX, configs_of_fil
 from modules.families.parts.single_file.moves import from_original
 from modules.families.parts.single_file.names import averaged_names, left_over_names, missing_names, original_names
 from modules.families.parts.single_file.record import Configs, PartLayout
+from modules.families.parts.single_file.unet_file import packed_layers, unet_names
 from modules.families.parts.single_file.vae_layout import modern_key, vae_slots
+from modules.families.registry import published
 from modules.formats.lazy_tensors import LazyTensor
 from modules.formats.stored_tensors import read_stored
 from modules.system.errors import DarkroomError
@@ -48,6 +50,13 @@ class Checkpoint:
     def left_over(self) -> tuple[str, ...]:
         """Tensors under a part's prefix that belong to no layer of it."""
         return tuple(name for part in self.layouts.values() for name in left_over_names(part, self.tensors))
+
+    @property
+    def beside(self) -> dict[str, LazyTensor]:
+        """The tensors of networks beside the model that its variant's files have, by their full names."""
+        record = published(self.kind.model).single_file
+        prefix = record.beside.get(self.kind.variant, "") if record is not None else ""
+        return {n: t for n, t in self.tensors.items() if n.startswith(prefix)} if prefix else {}
 
     def scheduler_config(self) -> dict[str, Any]:
         """Return the noise schedule's config, with the prediction type of the file."""
@@ -138,6 +147,25 @@ def load_vae_file(path: Path, kind: Any, config: Mapping[str, Any], dtype: torch
     return build_part(kind, config, state, dtype, where=f"the VAE in {path.name}")
 
 
+def load_unet_file(
+    path: Path,
+    kind: Any,
+    config: Mapping[str, Any],
+    dtype: torch.dtype,
+    *,
+    stays_packed: Callable[[str], bool] = lambda layer: False,
+) -> Any:
+    """Return the UNet of a file, in the original or in diffusers' layout, built from the base model's `config`.
+
+    The linear layers of a GGUF file that `stays_packed` takes by name have weights on the meta device: they are read
+    as they are stored. Raises DarkroomError where the file has no such UNet.
+    """
+    stored, _ = read_stored(path)
+    packed = {f"{layer}.weight" for layer in packed_layers(path, config) if stays_packed(layer)}
+    state = {ours: stored[name] for ours, name in unet_names(stored, config, where=path.name).items()}
+    return build_part(kind, config, state, dtype, where=f"the UNet in {path.name}", left_out=packed)
+
+
 def _weights_in(folder: Path) -> Path:
     """Return the file of the weights in a VAE's folder. Raises DarkroomError where there is none."""
     files = sorted(folder.glob("diffusion_pytorch_model*.safetensors"), key=lambda file: len(file.name))
@@ -150,9 +178,18 @@ def _weights_in(folder: Path) -> Path:
 
 
 def build_part(
-    kind: Any, config: Mapping[str, Any], state: Mapping[str, LazyTensor], dtype: torch.dtype, *, where: str
+    kind: Any,
+    config: Mapping[str, Any],
+    state: Mapping[str, LazyTensor],
+    dtype: torch.dtype,
+    *,
+    where: str,
+    left_out: Collection[str] = (),
 ) -> Any:
-    """Return a module built from a config and a state's tensors, each read and cast to `dtype` on its own."""
+    """Return a module built from a config and a state's tensors, each read and cast to `dtype` on its own.
+
+    Those in `left_out` are not read: they are on the meta device, in `dtype`.
+    """
     module = empty_part(kind, config)
     state = fitted(state, module.state_dict())
     expected = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
@@ -164,7 +201,12 @@ def build_part(
             f"{expected.get(wrong[0], 'none')} is expected.",
             advice="The model has a different size than the detected one. Choose another model.",
         )
-    weights = {name: tensor.make().to(dtype, copy=True) for name, tensor in state.items()}
+    weights = {
+        name: torch.empty(tensor.shape, dtype=dtype, device="meta")
+        if name in left_out
+        else tensor.make().to(dtype, copy=True)
+        for name, tensor in state.items()
+    }
     module.load_state_dict(weights, strict=True, assign=True)
     _fill_buffers(module)
     return module.eval().requires_grad_(False)
