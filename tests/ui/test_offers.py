@@ -16,6 +16,7 @@ from tests.ui.test_starting import Bench
 from tests.unit.test_run_records import started, step, write_run
 from trainer.events import RunFinished
 from trainer.run_folder.backup import BackupInfo, write_backup
+from trainer.run_folder.records import RunRecord
 from trainer.run_queue.file import QueueFile
 from ui.notices import Notices
 from ui.preferences import Preferences
@@ -60,12 +61,16 @@ class Desk(Bench):
 
     def look(self) -> None:
         """Look as at the start of the window, and wait for the result."""
+        offer_run, looked = self.offers._offer_run, list[bool]()
+
+        def offered(of_queue: str, record: RunRecord | None) -> None:
+            offer_run(of_queue, record)
+            looked.append(True)
+
+        self.offers._offer_run = offered  # type: ignore[method-assign]
         self.offers.look((self.workspace,))
-        waiting = [True]
-        for _ in range(3):  # behind the jobs of the two threads
-            waiting[0] = True
-            self.pump.background.run(lambda: None, lambda _none: waiting.clear() or waiting.append(False))
-            self.wait_until(lambda: not waiting[0])
+        self.wait_until(lambda: looked)
+        self.offers._offer_run = offer_run  # type: ignore[method-assign]
 
     def crashed_run(self, name: str = "2026-03-01_12-00-00", *, epochs: int = 3) -> BackupInfo:
         run_dir = write_run(self.workspace, name, [(0, started(self.workspace)), (5, step(33))])
