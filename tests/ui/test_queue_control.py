@@ -50,6 +50,7 @@ class Bench:
             before_run=lambda _request: None,
             notify=self.said.append,
         )
+        self.pump.add_source(self.control.look)
         self.control.refresh()
         self.wait_until(lambda: len(self.control.queue.items) == len(names))
 
@@ -97,7 +98,7 @@ def test_two_runs_one_after_the_other_followed_like_any_run(bench: Bench) -> Non
     bench.wait_until(lambda: bench.session.state.step is not None)
     bench.wait_until(lambda: bench.file.read().item(1).run_dir == "/tmp/runs/one")
     assert bench.states == ["running", "waiting"]
-    assert status_line(bench.control) == "Training one, 1 run left."
+    bench.wait_until(lambda: status_line(bench.control) == "Training one, 1 run left.")
     assert bench.control.owns_run
     ends(run, FINISHED)
     second = bench.next_run(2)

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import time
 import tkinter as tk
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from modules.config.schema import Config
-from modules.system.errors import DarkroomError
 from modules.system.problem import count
 from trainer.run_folder.backup import BackupInfo
 from trainer.run_folder.records import RunRecord, config_of
-from trainer.run_folder.trash import Contents, Deleted, contents_of, delete_run, empty_trash, restore_run, trash_bytes
 from ui.context import Context
 from ui.editors.run_comparison import RunComparison
 from ui.forms.model import Source
-from ui.interaction import Answer, Failure
-from ui.notices import Notice, Reply
 from ui.pages.catalogue import PageSpec
 from ui.pages.page import PageFrame
+from ui.pages.run_deletion import RunDeletion
 from ui.pages.run_details import RunDetails
 from ui.run.past import past_state
 from ui.run.run_state import RunState
 from ui.run_compare import MAX_RUNS
-from ui.run_list import RunList, deletion_words, row_of, size_words
+from ui.run_list import RunList, row_of
 from ui.theme import GAP, PAD
 from ui.widgets.card import Card
 from ui.widgets.controls import Button
@@ -47,7 +43,7 @@ _SORTED_BY = {"#0": "started"}
 _TAGS = {"failed": "error", "crashed": "warning", "running": "good"}
 _NOTHING = "No runs yet.\nEvery run that is started here or on the command line is listed on this page."
 _NOT_FOUND = "No run matches the search."
-_UNDO, _LOOK_SECONDS = "deleted runs", 5.0
+_LOOK_SECONDS = 5.0
 
 
 class RunsPage:
@@ -56,6 +52,7 @@ class RunsPage:
     def __init__(self, master: tk.Misc, context: Context, spec: PageSpec) -> None:
         self.frame = PageFrame(master, context, spec)
         self.runs = RunList(context.pump.background)
+        self.deletion = RunDeletion(context, self.refresh)
         self.shown_records: list[RunRecord] = []
         self.buttons: dict[str, Button] = {}
         self._context = context
@@ -151,67 +148,12 @@ class RunsPage:
 
     def delete(self) -> None:
         """Show what a deletion of the selected runs removes, and move them to the trash if that is confirmed."""
-        records = [r for r in self.selected if r.ending != "running"]
-        if records:
-            work = partial(_contents, [r.run_dir for r in records])
-            self._context.pump.background.run(work, partial(self._confirm_deletion, records))
-
-    def empty_trash(self) -> None:
-        """Remove the deleted runs for good, after a question with their size."""
-        places = self._context.workspaces()
-        self._context.pump.background.run(lambda: trash_bytes(places), partial(self._confirm_emptying, places))
+        self.deletion.ask([r for r in self.selected if r.ending != "running"])
 
     @property
     def selected(self) -> list[RunRecord]:
         """The selected runs, in the order of the list."""
         return [self.shown_records[n] for n in self.table.selected if n < len(self.shown_records)]
-
-    # -- deleting
-
-    def _confirm_deletion(self, records: Sequence[RunRecord], contents: list[Contents]) -> None:
-        title = f"Delete {records[0].name}?" if len(records) == 1 else f"Delete {count(len(records), 'run')}?"
-        outputs = [path for record in records for path in record.outputs]
-        answers = (Answer("cancel", "Cancel"), Answer("delete", "Delete", is_default=True))
-        message = deletion_words(contents, outputs)
-        if self._context.interaction.choose(title, message, answers, "warning") == "delete":
-            size_bytes = sum(c.size_bytes for c in contents)
-            work = partial(_delete, [r.run_dir for r in records])
-            self._context.pump.background.run(work, partial(self._deleted, size_bytes), self._failed)
-
-    def _deleted(self, size_bytes: int, deleted: list[Deleted]) -> None:
-        self.refresh()
-        self._context.starter.look_for_backup()
-        text = f"Moved {count(len(deleted), 'run')} ({size_words(size_bytes)}) to the trash."
-        replies = (Reply("Undo", partial(self._restore, deleted)), Reply("Empty trash…", self.empty_trash))
-        self._context.notices.show(Notice(_UNDO, text, replies))
-
-    def _restore(self, deleted: Sequence[Deleted]) -> None:
-        def restored(places: list[Path]) -> None:
-            self._context.notify(f"Brought back {count(len(places), 'run')}.")
-            self._context.starter.look_for_backup()
-            self.refresh()
-
-        self._context.pump.background.run(lambda: [restore_run(d) for d in deleted], restored, self._failed)
-
-    def _confirm_emptying(self, places: Sequence[Path], size_bytes: int) -> None:
-        if not size_bytes:
-            self._context.notify("The trash is empty.")
-            return
-        answers = (Answer("cancel", "Cancel", is_default=True), Answer("empty", "Empty trash"))
-        message = f"The deleted runs take {size_words(size_bytes)}. Afterwards they cannot be brought back."
-        if self._context.interaction.choose("Empty the trash?", message, answers, "warning") == "empty":
-            self._context.notices.remove(_UNDO)
-            self._context.pump.background.run(
-                lambda: empty_trash(places),
-                lambda _done: self._context.notify(f"Freed {size_words(size_bytes)}."),
-                self._failed,
-            )
-
-    def _failed(self, error: Exception) -> None:
-        self.refresh()
-        advice = error.advice if isinstance(error, DarkroomError) else "Check that the folder is writable."
-        message = error.message if isinstance(error, DarkroomError) else str(error)
-        self._context.interaction.show_failure(Failure("The runs could not be deleted", message, advice))
 
     # -- building
 
@@ -235,7 +177,7 @@ class RunsPage:
             button.pack(side="left", padx=(0, GAP))
             context.tips.attach(button, lambda tip=tip: tip)  # type: ignore[misc]
             self.buttons[name] = button
-        trash = Button(bar, context.theme, "Empty trash…", self.empty_trash, style="ghost")
+        trash = Button(bar, context.theme, "Empty trash…", self.deletion.empty_trash, style="ghost")
         trash.pack(side="right")
         self.buttons["trash"] = trash
 
@@ -360,11 +302,3 @@ class RunsPage:
 def _row(record: RunRecord) -> tuple[str, tuple[str, ...], str]:
     started, *cells = row_of(record)
     return f" {started}", tuple(cells), _TAGS.get(record.ending, "")
-
-
-def _contents(run_dirs: Sequence[Path]) -> list[Contents]:
-    return [contents_of(run_dir) for run_dir in run_dirs]
-
-
-def _delete(run_dirs: Sequence[Path]) -> list[Deleted]:
-    return [delete_run(run_dir) for run_dir in run_dirs]
