@@ -21,7 +21,7 @@ from ui.findings import Findings
 from ui.forms.field_problems import FieldProblems
 from ui.interaction import Answer, Interaction
 from ui.navigation import Navigation
-from ui.notices import Notices
+from ui.notices import Notice, Notices, Reply
 from ui.preferences import Preferences
 from ui.run.offers import CRASHED, Offers
 from ui.run.pump import Pump
@@ -39,10 +39,11 @@ from ui.widgets.scroll import bind_wheel
 from ui.widgets.tk_interaction import TkInteraction
 from ui.widgets.tooltip import Tooltips
 from ui.widgets.ttk_style import style_ttk
-from ui.widgets.window import bind_clicks, create_root, forget_window, switch_mode
+from ui.widgets.window import bind_clicks, cancel_pending, create_root, forget_window, switch_mode
 
 DEFAULT_SIZE = (1180, 780)
-MIN_SIZE = (1060, 640)
+MIN_SIZE = (1024, 600)
+_SCALE = "scale"  # the key of the notice that another scale was chosen
 
 
 class App:
@@ -62,10 +63,12 @@ class App:
         self._session_file = session_file()
         self._last = load_session(self._session_file)
         self.preferences = Preferences(self._last.settings)
+        self._scale_percent = self.preferences.now.scale_percent
         self.theme = Theme(self.preferences.now.appearance)
         self._owns_root = root is None
         self._is_closing = False  # as soon as the run has ended
         self._is_closed = False
+        self.wants_reopen = False  # the program opens another window when this one has closed
         self.root = root or create_root(self.theme, scale_percent=self.preferences.now.scale_percent)
         self.root.report_callback_exception = self.diagnostics.on_exception
         self.form = self._last.form or first_form()
@@ -153,6 +156,7 @@ class App:
         self.context.tips.close()
         self.diagnostics.close()
         if self._owns_root:
+            cancel_pending(self.root)
             self.root.destroy()
             forget_window(self.root)
         else:
@@ -174,6 +178,7 @@ class App:
         )
         pump.add_source(queue.look)
         findings = Findings()
+        notices = Notices()
         navigation = Navigation(self.form, self.preferences.now.page)
         tips = Tooltips(self.root, self.theme)
         actions = ActionTable()
@@ -192,16 +197,16 @@ class App:
                 findings,
                 before_start=self._prepare_start,
             ),
-            documents=Documents(self.form, interaction, findings, self.preferences, self._notify),
+            documents=Documents(self.form, interaction, findings, self.preferences, notices, self._notify),
             findings=findings,
             navigation=navigation,
+            notices=notices,
             actions=actions,
             interaction=interaction,
             preferences=self.preferences,
             tips=tips,
             buttons=ActionButtons(actions, self.theme, tips),
             notify=self._notify,
-            notices=Notices(),
             queue=queue,
             show_run=self._show_run,
         )
@@ -209,7 +214,12 @@ class App:
     def _make_shell(self) -> Shell:
         self.root.title("Darkroom")
         style_ttk(self.root, self.theme)
-        add_actions(self.context, open_save_menu=lambda: self.shell.top_bar.open_save_menu(), close=self.ask_to_close)
+        add_actions(
+            self.context,
+            open_save_menu=lambda: self.shell.top_bar.open_save_menu(),
+            open_preset_menu=lambda: self.shell.top_bar.open_menu(),
+            close=self.ask_to_close,
+        )
         shell = Shell(self.context)
         shell.pack(fill="both", expand=True)
         return shell
@@ -227,6 +237,7 @@ class App:
         context.session.changed.subscribe(self._refresh_soon)
         context.starter.changed.subscribe(self._refresh_soon)
         context.form.watch("general.workspace_dir", context.starter.look_for_backup)
+        context.field_problems.changed.subscribe(self._show_current_problems)
         context.session.changed.subscribe(self._run_may_be_over)
         self._was_active = False
         self.offers = Offers(
@@ -271,10 +282,31 @@ class App:
     def _refresh_soon(self) -> None:
         self.context.pump.redraw_soon("buttons", self.context.buttons.refresh)
 
+    def _show_current_problems(self) -> None:
+        self.context.findings.show_current(self.context.field_problems.found, self.form.config)
+
     def _apply_appearance(self) -> None:
         mode = self.preferences.now.appearance
         if mode != self.theme.mode:
             switch_mode(self.root, self.theme, mode)
+        if self.preferences.now.scale_percent != self._scale_percent:
+            self._scale_percent = self.preferences.now.scale_percent
+            self._offer_to_reopen()
+
+    def _offer_to_reopen(self) -> None:
+        """Say that the scale changes with the next window, and offer to open it now."""
+        text = "The new scale applies when the window is opened again."
+        if self.context.session.is_active:
+            self.context.notices.show(Notice(_SCALE, f"{text} Close it when the run has ended."))
+        else:
+            reply = Reply("Reopen now", self.reopen)
+            self.context.notices.show(Notice(_SCALE, f"{text} Settings and changes stay.", (reply,)))
+
+    def reopen(self) -> None:
+        """Close the window and open it again with the same settings and changes, unless a run is active."""
+        if not self.context.session.is_active:
+            self.wants_reopen = True
+            self.close()
 
     def _run_may_be_over(self) -> None:
         is_active = self.context.session.is_active

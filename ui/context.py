@@ -40,13 +40,13 @@ class Context:
     documents: Documents
     findings: Findings
     navigation: Navigation
+    notices: Notices
     actions: ActionTable
     interaction: Interaction
     preferences: Preferences
     tips: Tooltips
     buttons: ActionButtons
     notify: Callable[[str], None]
-    notices: Notices
     queue: QueueControl
     show_run: Callable[[Path], None]  # on the Runs page
 

@@ -32,6 +32,7 @@ class UiSettings(BaseModel):
     page: str = "general"
     show_advanced: bool = False
     appearance: Literal["dark", "light"] = "dark"
+    first_steps: str = "choose"  # what the card of a first start shows; empty once it is closed
     scale_percent: Annotated[int, Ge(0), Le(400)] = 0  # 0: as measured on the screen
     recent: tuple[str, ...] = ()
     last_folder: str = ""

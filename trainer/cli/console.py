@@ -124,7 +124,7 @@ class Console:
             case DownloadProgress(done_mb=done_mb, total_mb=total_mb):
                 self._meter.progress("downloading the model (MB)", round(done_mb), round(total_mb), "")
             case CacheProgress(what=what, done=done, total=total):
-                self._meter.progress(f"caching {what}", done, total, _time_left(event.seconds_left))
+                self._meter.progress(f"caching {what}", done, total, time_left(event.seconds_left))
             case SampleProgress(done=done, total=total):
                 self._meter.progress("sampling", done, total, "")
             case StepFinished():
@@ -181,7 +181,8 @@ def _started_words(event: RunStarted) -> str:
     )
 
 
-def _time_left(seconds: float | None) -> str:
+def time_left(seconds: float | None) -> str:
+    """Return a time left as words; empty where it is not known."""
     return f"{timedelta(seconds=round(seconds))} left" if seconds else ""
 
 

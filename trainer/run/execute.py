@@ -282,7 +282,7 @@ def _only_cache(
     if config.data.cache_location == "memory":
         raise DarkroomError(
             "The caches are set to be in memory, so there is nothing to fill before a run.",
-            advice="Set data.cache_location to disk.",
+            advice="Set the cache location to disk.",
         )
     log.emit(PhaseChanged("loading", config.model.base_model))
     model = load_model(config, machine, DownloadMeter(emit=log.emit, desk=desk, clock=clocks.seconds))

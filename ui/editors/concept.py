@@ -17,7 +17,7 @@ from ui.editors.images import ImageViewer
 from ui.forms.layout import FormView
 from ui.forms.records import item_groups
 from ui.scanning import Scans
-from ui.theme import PAD
+from ui.theme import GAP, PAD
 from ui.widgets.card import Card
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Window
@@ -88,9 +88,23 @@ class ConceptEditor(Window):
         self.skipped = Text(footer, context.theme, role="small", colour="warning", on="card", wrap_px=440)
         self.skipped.pack(side="left", anchor="w", padx=(pad - 4, 0))
         Button(footer, context.theme, "Close", self.close, on="card").pack(side="right", anchor="s")
+        Button(footer, context.theme, "Captions and masks…", self._edit_captions, on="card").pack(
+            side="right", anchor="s", padx=GAP
+        )
         self.grid_view = ImageGrid(card.body, context.theme, context.pump, empty_text="No images.", on_open=self._open)
         self.grid_view.pack(fill="both", expand=True, padx=(pad - 4, 0), pady=pad // 2)
         self.prompts = Text(card.body, context.theme, on="card", wrap_px=440)  # in place of the images
+
+    def _edit_captions(self) -> None:
+        from ui.editors.captions.opening import open_caption_editor  # needs NumPy, which the window starts without
+
+        open_caption_editor(self._context, int(self.path.rpartition(".")[2]), closed=self._scan_again)
+
+    def _scan_again(self) -> None:
+        """Scan the folder again after its captions were edited."""
+        if self.winfo_exists():
+            self._scans.forget()
+            self._follow()
 
     def _follow(self) -> None:
         """Show the images of the current folder."""
