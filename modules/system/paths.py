@@ -46,6 +46,11 @@ def session_file() -> Path:
     return platformdirs.user_state_path(_APP, appauthor=False) / "session.json"
 
 
+def queue_file() -> Path:
+    """Return the file of the queue of runs, which all windows and command lines of the user share."""
+    return platformdirs.user_state_path(_APP, appauthor=False) / "queue.json"
+
+
 def models_dir() -> Path:
     """Return the folder of downloaded models that are not in the cache of Hugging Face."""
     return platformdirs.user_data_path(_APP, appauthor=False) / "models"

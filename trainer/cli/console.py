@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from datetime import timedelta
@@ -48,11 +49,24 @@ class Listener(Protocol):
 
 
 class JsonLines:
-    """Prints every event as a line of JSON on standard output."""
+    """Prints every event as a line of JSON on standard output.
+
+    A reader that has ended, such as the killed parent of this process, does not end the run: it stops cleanly, with a
+    backup, because its standard input is closed, too.
+    """
+
+    def __init__(self) -> None:
+        self._has_reader = True
 
     def show(self, event: Event) -> None:
         """Write the event."""
-        print(to_line(event), flush=True)
+        if not self._has_reader:
+            return
+        try:
+            print(to_line(event), flush=True)
+        except OSError:  # a closed pipe; what is in the buffer would fail again at exit
+            self._has_reader = False
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def close(self) -> None:
         """Nothing to close."""
