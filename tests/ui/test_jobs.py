@@ -15,9 +15,9 @@ from modules.sampling.registry import SAMPLERS
 from modules.settings.edit import set_path
 from tests.ui.fake_child import Spawner
 from trainer.__main__ import _parser
+from trainer.child.job import Ended
 from trainer.idle_sampling.request import AdapterChoice, AxisChoice, request_in
 from trainer.job_events import ImageSampled, JobFailed, JobFinished, JobProgress, JobStopped
-from trainer.job_process import Ended
 from ui.jobs.job import JobRunner, JobState, reduced
 from ui.jobs.sampler import SampleSession
 from ui.jobs.tools import BLOCKS, COMBINE, EXTRACT, MERGE, RESIZE, TOOLS, MissingValueError, ToolSpec, joined_files

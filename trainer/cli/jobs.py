@@ -13,7 +13,8 @@ from modules.system.errors import DarkroomError
 from modules.system.redaction import redacted
 from trainer import commands
 from trainer.cli.console import Meter, time_left
-from trainer.job_events import JobEvent, JobFailed, JobFinished, JobProgress, JobStopped, job_line
+from trainer.event_lines import to_line
+from trainer.job_events import JobEvent, JobFailed, JobFinished, JobProgress, JobStopped
 from trainer.tools.job import Job
 
 DTYPES = ("float16", "bfloat16", "float32")
@@ -43,7 +44,7 @@ def run_job(options: argparse.Namespace, work: Callable[[Job], JobFinished]) -> 
 
     def show(event: JobEvent) -> None:
         if options.json_lines:
-            sys.stdout.write(job_line(event) + "\n")
+            sys.stdout.write(to_line(event) + "\n")
             sys.stdout.flush()
         elif isinstance(event, JobProgress):
             meter.progress(event.what, event.done, event.total, time_left(event.seconds_left))

@@ -8,8 +8,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
+from trainer.child.job import ChildJob, Ended, start_job
+from trainer.child.process import Spawn, spawn_trainer
 from trainer.job_events import JobEvent, JobFailed, JobFinished, JobProgress, JobStopped
-from trainer.job_process import Ended, JobProcess, Spawn, spawn_trainer
 from ui.interaction import Failure
 from ui.signal import Signal
 
@@ -87,13 +88,13 @@ class JobRunner:
         self.state = JobState()
         self.changed: Signal[[]] = Signal()
         self._spawn = spawn
-        self._process: JobProcess | None = None
+        self._process: ChildJob | None = None
 
     def start(self, title: str, arguments: Sequence[str]) -> None:
         """Start a job; nothing while one runs."""
         if self.state.is_active:
             return
-        self._process = JobProcess([*arguments, "--json-lines"], spawn=self._spawn)
+        self._process = start_job([*arguments, "--json-lines"], spawn=self._spawn)
         self.state = JobState("running", title)
         self.changed()
 
@@ -109,9 +110,10 @@ class JobRunner:
         if self._process is None:
             return False
         before = self.state
-        self._process.drain(self._take)
-        if self._process.has_ended:
-            self._process = None
+        for event in self._process.waiting():
+            self.state = reduced(self.state, event)
+            if isinstance(event, Ended):
+                self._process = None
         if self.state is not before:
             self.changed()
         return self.state is not before
@@ -120,6 +122,3 @@ class JobRunner:
         """Let the job end with the window."""
         if self._process is not None:
             self._process.close()
-
-    def _take(self, event: JobEvent | Ended) -> None:
-        self.state = reduced(self.state, event)
