@@ -24,9 +24,12 @@ def _export(options: argparse.Namespace) -> int:
         import_engine(beside_window=False)
         from trainer.run.export_backup import export_backup
 
-        job.progress("loading the model", 0, 1)
-        exported = export_backup(backup, out, now=datetime.now().astimezone())
-        return JobFinished(f"Exported step {exported.step:,}.", (str(exported.path),))
+        exported = export_backup(
+            backup, out, now=datetime.now().astimezone(), report=lambda what: job.progress(what, 0, 1)
+        )
+        return JobFinished(
+            f"Exported step {exported.step:,}.", (str(exported.path),), (f"Step {exported.step:,} of the run.",)
+        )
 
     return run_job(options, work)
 
