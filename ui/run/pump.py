@@ -93,7 +93,7 @@ class Pump:
     def tick(self, budget_seconds: float = BUDGET_SECONDS) -> None:
         """Do one turn's work now."""
         deadline = time.perf_counter() + budget_seconds
-        for drain in tuple(self._drains):  # one may remove itself
+        for drain in self._drains:
             drain(deadline)
         self._draw(deadline)
         self._run_tasks(deadline)
