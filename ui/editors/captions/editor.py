@@ -306,7 +306,7 @@ class CaptionEditor(Window):
         self.status.set_text(f"Edited. {_RULE}" if session.is_edited else "")
         self.buttons["revert"].set_enabled(caption is not None and caption.differs_from_first)
         self.tool_bar.refresh()
-        self.list_panel.list.redraw()
+        self.list_panel.list.draw_soon()
 
     def undo_mask(self) -> None:
         """Undo the last step of the mask."""
