@@ -86,7 +86,7 @@ class ChildProcess(Generic[_EventT]):
 
         `read(line)` returns the event of a line, or None for any other line. `ending(last, code, log)` returns the
         event to add when the process has ended, if any; it is given its last event and its exit code, and removes its
-        log where nobody needs it. `discarded` is a file to remove at the end.
+        log where it is not needed. `discarded` is a file to remove at the end.
         """
         self.events: queue.SimpleQueue[_EventT] = queue.SimpleQueue()
         self._read_line, self._ending, self._discarded = read, ending, discarded
@@ -161,7 +161,7 @@ def last_lines(log: Path, count: int) -> str:
 
 
 def _new_log() -> Path:
-    """Return the path of a new log; remove those that nobody needs any more.
+    """Return the path of a new log; remove old ones.
 
     They are left behind by children whose parents were killed, and by failures; they are kept for a week.
     """
