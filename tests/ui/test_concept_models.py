@@ -14,7 +14,7 @@ from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.data.concept import Concept
 from modules.data.statistics import FileCounts, Statistics
-from ui.concepts.cards import CardFilter, CardProblem, card_of, summary_of
+from ui.concepts.cards import CardFilter, card_of, summary_of
 from ui.concepts.clones import clone
 from ui.concepts.figures import (
     bucket_bars,
