@@ -19,6 +19,7 @@ DOCUMENT = PROGRAM_ROOT / "docs" / "onetrainer.md"
 _HEAD = "| OneTrainer's key | here | our key |\n|---|---|---|\n"
 OTHER_FAMILIES = "Of other model families; kept in the file."
 NOT_YET = "Not yet: the key is read and kept, and a run that needs it is refused."
+_NO_DUMP = "No images of each batch; the previews of concepts and the debug bundle take their place."
 _PARTS = "Model › the part's card"
 _ADAPTER = "LoRA / Adapter"
 
@@ -38,6 +39,8 @@ ELSEWHERE = {
     "cloud": "No training in the cloud; kept in the file.",
     "coft_eps": f"{_ADAPTER} › Adapter type › COFT constraint",
     "continue_last_backup": "The button Resume run (F6), and the Runs page",
+    "debug_dir": _NO_DUMP,
+    "debug_mode": _NO_DUMP,
     "custom_learning_rate_scheduler": "Training › Learning rate › Schedule: PyTorch class",
     "embedding": "Embeddings: the list, with the training target Embedding",
     "embedding_model_names": "Embeddings: the list",
@@ -65,6 +68,9 @@ ELSEWHERE = {
     "scheduler_params": "Training › Learning rate › Schedule: PyTorch class",
     "secrets": "Model: the button Tokens…; never in a config",
     "sequential_model_setup": "No effect here; kept in the file.",
+    "tensorboard_always_on": "General: Always-on TensorBoard",
+    "tensorboard_expose": "No: TensorBoard is only served on this machine.",
+    "tensorboard_port": "General: TensorBoard port",
     "text_encoder": "Model › Text encoder",
     "text_encoder_2": "Model › the second text encoder (Stable Diffusion XL)",
     "text_encoder_2_learning_rate": "Model › the second text encoder (Stable Diffusion XL)",

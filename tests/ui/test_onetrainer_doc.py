@@ -9,7 +9,12 @@ from tests.ui.onetrainer_doc import DOCUMENT, place_of, places, with_keys
 from ui.pages.catalogue import PAGES
 
 _PLACE = re.compile(r"[^|,.;:*()]+ › [^|,.;:*()]+")
-_OTHERS = ("Save as › Export as one file…", "Model › the part's card", "Model › the second text encoder")  # no settings
+_OTHERS = (
+    "Save as › Export as one file…",
+    "Window › Debug bundle",
+    "Model › the part's card",
+    "Model › the second text encoder",
+)  # no settings
 
 
 def test_the_table_of_keys_is_current() -> None:
