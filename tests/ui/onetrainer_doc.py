@@ -69,7 +69,7 @@ ELSEWHERE = {
     "secrets": "Model: the button Tokens…; never in a config",
     "sequential_model_setup": "No effect here; kept in the file.",
     "tensorboard_always_on": "General: Always-on TensorBoard",
-    "tensorboard_expose": "No: TensorBoard is only served on this machine.",
+    "tensorboard_expose": "General: Expose TensorBoard",
     "tensorboard_port": "General: TensorBoard port",
     "text_encoder": "Model › Text encoder",
     "text_encoder_2": "Model › the second text encoder (Stable Diffusion XL)",
