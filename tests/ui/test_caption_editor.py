@@ -56,6 +56,7 @@ def opened_editor(window: Window, folder: Path) -> CaptionEditor:
     click(window, next(w for w in walk(page.frame) if isinstance(w, Button) and w.cget("text").startswith("Captions")))
     window.wait_until(lambda: editors(window), "the editor")
     editor = editors(window)[0]
+    assert editor.focus_lastfor() is editor.caption_panel.text  # ready to write
     editor.geometry("800x600+0+0")  # the whole screen of the tests
     editor.focus_force()  # as a window manager does
     window.wait_until(lambda: editor.session.mask is not None and editor.canvas.image is not None, "the first image")
@@ -125,6 +126,13 @@ def test_captions_and_masks_are_edited_and_saved_on_leaving(window: Window, fold
         assert (saved.mode, saved.size) == ("L", (240, 160))
         assert np.array_equal(np.asarray(saved), mask_of(folder))
         assert saved.getpixel((2, 2)) == 0
+    assert editor.list_panel.count.cget("text") == "3 images, 2 captions, 1 mask"
+    editor.canvas.set_tool("move")
+    click(window, editor.buttons["next"])
+    assert (session.current, editor.focus_lastfor()) == (folder / "c.png", panel.text)
+    assert panel.hint.winfo_ismapped()  # what an empty caption is for
+    click(window, editor.buttons["previous"])
+    assert not panel.hint.winfo_ismapped()
     _conflicts(window, editor, folder)
     _replaces(window, editor, folder)
     _annotates(window, editor, folder)

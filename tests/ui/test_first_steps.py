@@ -29,7 +29,10 @@ WITH_PROMPT = Config.model_validate({"concepts": [{"path": "images"}], "sampling
         ("demo", Progress(Config(), DEMO), "Start"),
         ("demo", Progress(Config(), DEMO, has_started=True), "Watch"),
         ("demo", Progress(Config(), DEMO, has_started=True, has_finished=True), ""),
-        ("images", Progress(WITH_PROMPT, DEMO), "Preset"),  # those of the demo are not the user's
+        ("images", Progress(WITH_PROMPT, DEMO, WITH_PROMPT), "Preset"),  # those of the demo are not the user's
+        ("images", Progress(WITH_IMAGES, DEMO), "Prompt"),  # who adds images to the demo uses its model
+        ("images", Progress(WITH_PROMPT, DEMO, WITH_IMAGES), "Preset"),
+        ("images", Progress(WITH_PROMPT, DEMO), "Start"),
         ("images", Progress(Config(), OTHER), "Images"),
         ("images", Progress(WITH_IMAGES, OTHER), "Prompt"),
         ("images", Progress(WITH_PROMPT, OTHER), "Start"),

@@ -143,6 +143,7 @@ class FirstStepsBar(Panel):
         return Progress(
             context.form.config,
             context.form.source,
+            context.form.baseline,
             num_errors=len(context.field_problems.errors),
             has_started=context.session.is_active or state.started is not None,
             has_finished=state.finished is not None,

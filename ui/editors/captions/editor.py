@@ -59,7 +59,7 @@ class CaptionEditor(Window):
         bind_keys(self)
         self.bind("<FocusIn>", self._came_back, add="+")
         self.appear(*_SIZE)
-        self.canvas.focus_set()
+        self.caption_panel.focus_text()  # most who open it come to write
         self.read()
 
     # -- building
@@ -123,8 +123,8 @@ class CaptionEditor(Window):
         self.status.pack(fill="x", pady=(px(4), px(6)))
         self.buttons: dict[str, Button] = {}
         for row in (
-            (("previous", "‹ Previous", lambda: self.step(-1), "The previous image (Page Up, Alt+Up)"),
-             ("next", "Next ›", lambda: self.step(1), "The next image (Page Down, Alt+Down)"),
+            (("previous", "‹ Previous", lambda: self._step_and_write(-1), "The previous image (Page Up, Alt+Up)"),
+             ("next", "Next ›", lambda: self._step_and_write(1), "The next image (Page Down, Alt+Down)"),
              ("revert", "Revert", self.revert, "The caption as it was when the image was opened")),
             (("replace", "Replace…", self.open_replace, "Find and replace in all captions (Ctrl+H)"),
              ("auto_captions", "Captions…", self.open_captions, "Write captions with a model"),
@@ -182,6 +182,14 @@ class CaptionEditor(Window):
         session = self.session
         if session.images:
             self.go_to(min(len(session.images) - 1, max(0, session.index + by)) if session.index >= 0 else 0)
+
+    def _step_and_write(self, by: int) -> None:
+        """Open another image by a button, ready for what the user does: writing a caption, or drawing a mask."""
+        self.step(by)
+        if self.canvas.tool == "move":
+            self.caption_panel.focus_text()
+        else:
+            self.canvas.focus_set()
 
     def _was_read(self, images: ImageSet) -> None:
         self._reading = None
@@ -346,6 +354,7 @@ class CaptionEditor(Window):
                     return False
         finally:
             self._is_asking = False
+        self.list_panel.show_count()
         self._refresh()
         return True
 
