@@ -102,7 +102,7 @@ def _single_file(found: FileKind, name: str, spec: FamilySpec) -> Iterator[Probl
         message = f"{name} is not a complete model. {found.sentence}"
         advice = "Choose a checkpoint, a diffusers folder or a repository."
         if found.family == spec.name and serves_as(found, "UNet"):
-            advice += " To use this UNet, set it as the UNet file (model.unet_file), beside a complete base model."
+            advice += " To use this UNet, set it as the UNet file, beside a complete base model."
         yield Problem("model.base_model", message, advice=advice)
     elif "code" in found.facts:
         yield Problem("model.base_model", found.sentence, advice="Get it as .safetensors, or from another place.")

@@ -119,7 +119,7 @@ def _weight_dtype(config: Config, part: PartSpec) -> Iterator[Problem]:
         yield Problem(
             f"parts.{part.name}.dtype",
             f"The weight dtype of {part.label} is {chosen.format.label}, but {what}.",
-            advice="Choose a GGUF file as the UNet file (model.unet_file), or another weight dtype.",
+            advice="Choose a GGUF file as the UNet file, or another weight dtype.",
         )
     elif container == "gguf" and not is_stored:
         yield Problem(

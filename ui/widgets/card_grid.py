@@ -11,6 +11,7 @@ from ui.widgets.canvas_batch import CanvasBatch
 from ui.widgets.card_grid_input import GridInput
 from ui.widgets.drawn import Shapes
 from ui.widgets.fitted_text import FittedTexts
+from ui.widgets.focus import focused_widget
 from ui.widgets.grid_card import GridCard, Handler
 from ui.widgets.grid_places import GridPlaces
 from ui.widgets.image_canvas import ImageCanvas
@@ -140,7 +141,7 @@ class CardGrid(ImageCanvas):
         in_sight = places.in_sight(self._top, height)
         size = self._image_key(places)
         self._photos.load_only({(self.cards[n].image, size) for n in in_sight})
-        has_focus = canvas.focus_get() is canvas
+        has_focus = focused_widget(canvas) is canvas
         batch = CanvasBatch(canvas)
         for number in in_sight:
             self._draw_card(batch, number, places, is_current=has_focus and number == self.current)

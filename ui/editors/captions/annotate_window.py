@@ -63,7 +63,7 @@ _CAPTION_OPTIONS = (
 )  # fmt: skip
 _MASK_OPTIONS = (
     Option("prompts", "What to mask in", "Texts, separated by commas, such as: a face", setting="prompts"),
-    Option("colour", "Colour to mask out", "A name, or a value such as #ffcc00", "#ffffff", setting="colour"),
+    Option("colour", "Colour to mask out", "A name, or a value such as #ffcc00", "white", setting="colour"),
     Option("tolerance", "Tolerance", "Largest difference from the colour, 0 to 255", "20", setting="tolerance"),
     Option("threshold", "Threshold", "Least probability of a white pixel, 0 to 1", "0.3", setting="threshold"),
     Option("expand_px", "Expand by (px)", "Grow the white on all sides; a negative number shrinks it", "10"),

@@ -20,6 +20,7 @@ from ui.editors.captions.tags import (
 from ui.theme import GAP, Theme
 from ui.widgets.chips import Chips
 from ui.widgets.entry import Entry, edit_as_usual
+from ui.widgets.focus import focused_widget
 from ui.widgets.panel import Panel, WrappedText
 from ui.widgets.variables import TextVar
 
@@ -225,5 +226,5 @@ class CaptionPanel(Panel):
         return "break"
 
     def _hide_unless_used(self) -> None:
-        if self.winfo_exists() and self.focus_displayof() not in (self.list, self.entry.tk_entry):
+        if self.winfo_exists() and focused_widget(self) not in (self.list, self.entry.tk_entry):
             self.list.place_forget()

@@ -254,7 +254,7 @@ class MaskCanvas(tk.Canvas):
         if self.mask is None or self.tool not in ("brush", "eraser"):
             return
         radius = self.brush_px / 2 * self.viewport.zoom
-        for extra, colour in ((1, "#000000"), (0, "#ffffff")):
+        for extra, colour in ((1, "black"), (0, "white")):
             around = radius + extra
             self.create_oval(
                 event.x - around, event.y - around, event.x + around, event.y + around, outline=colour, tags="brush"
