@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from modules.system.library_warnings import hide_library_warnings
 from modules.system.paths import from_caller
 from ui.app import App
+from ui.run.interpreter import keep_interpreter_smooth
 
 
 def main(arguments: Sequence[str], *, on_visible: Callable[[], None] | None = None) -> int:
@@ -29,6 +30,7 @@ def main(arguments: Sequence[str], *, on_visible: Callable[[], None] | None = No
         )
         return 1
     app.show(on_visible)
+    keep_interpreter_smooth()
     app.run()
     return 0
 

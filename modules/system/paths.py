@@ -51,6 +51,11 @@ def log_dir() -> Path:
     return platformdirs.user_log_path(_APP, appauthor=False)
 
 
+def thumbnails_dir() -> Path:
+    """Return the folder of the window's cached thumbnails, in the platform's cache folder."""
+    return platformdirs.user_cache_path(_APP, appauthor=False) / "thumbnails"
+
+
 def _expanded(path: str | Path) -> Path:
     try:
         return Path(path).expanduser()

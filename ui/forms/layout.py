@@ -21,7 +21,7 @@ _HEADING_ROWS = 1.6  # the height of a card without rows, in rows
 class FormView(Panel):
     """The cards of some groups of fields; `groups()` returns the current ones.
 
-    `empty_note` is shown while no card has a visible row.
+    `empty_note` is shown while no card has a visible row. With `has_all_levels` advanced fields are always shown.
     """
 
     def __init__(
@@ -32,6 +32,7 @@ class FormView(Panel):
         *,
         max_columns: int = MAX_COLUMNS,
         empty_note: str = "",
+        has_all_levels: bool = False,
     ) -> None:
         super().__init__(master, context.theme, "window")
         self.cards: list[GroupCard] = []
@@ -39,6 +40,7 @@ class FormView(Panel):
         self._context = context
         self._wanted_groups = groups
         self._max_columns = max_columns
+        self._has_all_levels = has_all_levels
         self._groups: tuple[Group, ...] = ()
         self._columns: list[Panel] = []
         self._shape: tuple[Any, ...] = ()
@@ -89,7 +91,7 @@ class FormView(Panel):
     def _build(self) -> Iterator[None]:
         self._groups = self._wanted_groups()
         for group in self._groups:
-            card = GroupCard(self, self._context, group)
+            card = GroupCard(self, self._context, group, has_all_levels=self._has_all_levels)
             self.cards.append(card)
             self._arrange()
             yield from card.build()

@@ -35,7 +35,6 @@ class ListCard:
         row_of: RowOf,
         edit: Callable[[int], object],
         before_change: Callable[[], object],
-        table_style: str = "Treeview",
     ) -> None:
         self.path = path
         self.card = Card(master, context.theme, title)
@@ -46,7 +45,7 @@ class ListCard:
         self._before_change = before_change
         self.toolbar = Panel(self.card.body, context.theme, "card")
         self.toolbar.pack(fill="x", padx=(context.theme.px(12), 0), pady=(0, context.theme.px(8)))
-        self.table = Table(self.card.body, context.theme, columns, style=table_style)
+        self.table = Table(self.card.body, context.theme, columns)
         self.table.pack(fill="both", expand=True, padx=(context.theme.px(12), 0))
         self.table.on_events(
             {

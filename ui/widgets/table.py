@@ -1,4 +1,4 @@
-"""A dense list: ttk's tree as a flat table, optionally with images in the rows."""
+"""A dense list: ttk's tree as a flat table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Column:
 
 
 class Table(Panel):
-    """Rows by number; the first column may have an image. Invisible rows cost nothing."""
+    """Rows by number. Invisible rows cost nothing."""
 
     def __init__(
         self,
@@ -34,7 +34,6 @@ class Table(Panel):
         theme: Theme,
         columns: Sequence[Column],
         *,
-        style: str = "Treeview",
         on: str = "card",
         num_rows: int = 5,
     ) -> None:
@@ -43,7 +42,6 @@ class Table(Panel):
         first, *others = columns
         self.tree = ttk.Treeview(
             self,
-            style=style,
             columns=[c.name for c in others],
             selectmode="extended",
             show="tree headings",
@@ -52,7 +50,6 @@ class Table(Panel):
         self._add_column("#0", first)
         for column in others:
             self._add_column(column.name, column)
-        self._images: dict[int, Any] = {}
         bar = AutoBar(self, theme, self.tree.yview, on=on)
         self.tree.configure(yscrollcommand=bar.set)
         self.columnconfigure(0, weight=1)
@@ -83,18 +80,11 @@ class Table(Panel):
                 self.tree.insert("", "end", iid=str(index), **options)
         for index in range(len(rows), present):
             self.tree.delete(str(index))
-            self._images.pop(index, None)
 
     def set_cell(self, index: int, column: str, text: str) -> None:
         """Change one cell."""
         if self.tree.exists(str(index)):
             self.tree.set(str(index), column, text)
-
-    def set_image(self, index: int, image: Any) -> None:
-        """Show an image in the first column; None removes it."""
-        if self.tree.exists(str(index)):
-            self._images[index] = image  # Tk keeps no reference itself
-            self.tree.item(str(index), image=image or "")
 
     @property
     def selected(self) -> list[int]:
