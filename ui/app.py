@@ -8,7 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from modules.system.paths import log_dir, session_file
+from modules.config.presets import BUILT_IN_DIR
+from modules.system.paths import PROGRAM_ROOT, from_root, log_dir, session_file, user_presets_dir
 from trainer.launch import launch
 from ui.actions import ActionTable, sequences_of
 from ui.commands import add_actions
@@ -29,6 +30,7 @@ from ui.theme import Theme
 from ui.widgets.action_button import ActionButtons
 from ui.widgets.dialog import Dialog
 from ui.widgets.dropping import accept_paths
+from ui.widgets.file_dialog import FileServices
 from ui.widgets.icon import set_icon
 from ui.widgets.scroll import bind_wheel
 from ui.widgets.tk_interaction import TkInteraction
@@ -64,6 +66,8 @@ class App:
         self.root.report_callback_exception = self.diagnostics.on_exception
         self.form = self._last.form or first_form()
         self.context = self._make_context(interaction or TkInteraction(self.root, self.theme), launch_run)
+        if isinstance(self.context.interaction, TkInteraction):
+            self.context.interaction.serve_files(FileServices(self.context.pump, self.preferences, self._places))
         self.diagnostics.show = self.context.interaction.show_failure
         self.diagnostics.defer = partial(self.root.after, 0)  # not `after_idle`: any redraw might run that
         self.shell = self._make_shell()
@@ -184,6 +188,17 @@ class App:
         shell = Shell(self.context)
         shell.pack(fill="both", expand=True)
         return shell
+
+    def _places(self) -> Sequence[tuple[str, Path]]:
+        """Return the folders of the program that its file dialogs offer."""
+        general, model = self.form.config.general, from_root(self.form.config.model.base_model or ".")
+        return (
+            ("Workspace", from_root(general.workspace_dir)),
+            ("Models", model.parent if model.exists() and model != PROGRAM_ROOT else PROGRAM_ROOT / "models"),
+            ("Presets", user_presets_dir()),
+            ("Built-in presets", BUILT_IN_DIR),
+            ("Darkroom", PROGRAM_ROOT),
+        )
 
     def _connect(self) -> None:
         context = self.context

@@ -34,6 +34,8 @@ class UiSettings(BaseModel):
     scale_percent: Annotated[int, Ge(0), Le(400)] = 0  # 0: as measured on the screen
     recent: tuple[str, ...] = ()
     last_folder: str = ""
+    recent_folders: tuple[str, ...] = ()  # in which a file dialog was answered, the newest first
+    shows_hidden_files: bool = False
 
     def with_recent(self, path: Path) -> UiSettings:
         """Return the settings with a file first among the recent ones."""
