@@ -59,7 +59,7 @@ def answer_file_dialog(root: tk.Tk, path: Path) -> None:
     """Type a path into the file dialog that opens next and press Return, as a user would."""
 
     def look(times_left: int) -> None:
-        dialog = next((w for w in root.winfo_children() if isinstance(w, FileDialog) and w.winfo_viewable()), None)
+        dialog = next((w for w in root.winfo_children() if isinstance(w, FileDialog) and w.grab_status()), None)
         if dialog is not None and dialog.path.get():
             entry = dialog.path_entry.tk_entry
             entry.focus_force()

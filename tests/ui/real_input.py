@@ -45,10 +45,13 @@ def answer_file_dialog_by_hand(root: tk.Tk, name: str, *, first: tuple[str, ...]
     """
 
     def dialog() -> FileDialog | None:
-        return next((w for w in root.winfo_children() if isinstance(w, FileDialog) and w.winfo_viewable()), None)
+        return next((w for w in root.winfo_children() if isinstance(w, FileDialog) and w.grab_status()), None)
+
+    def is_focused(shown: FileDialog) -> bool:
+        return focused_widget(root) is shown.board.canvas and shown.path_entry.winfo_rooty() > shown.winfo_rooty()
 
     def steps() -> Iterator[Callable[[], bool]]:
-        yield lambda: (shown := dialog()) is not None and bool(shown.path.get())
+        yield lambda: (shown := dialog()) is not None and bool(shown.path.get()) and is_focused(shown)
         shown = dialog()
         assert shown is not None
         entry = shown.path_entry.tk_entry

@@ -125,10 +125,15 @@ def when_shown(window: Window, *steps: Callable[[FileDialog], Callable[[], bool]
     pending = list(steps)
 
     def look(condition: Callable[[], bool], polls_left: int) -> None:
-        dialog = next((w for w in root.winfo_children() if isinstance(w, FileDialog) and w.winfo_viewable()), None)
+        dialog = next((w for w in root.winfo_children() if isinstance(w, FileDialog) and w.grab_status()), None)
         if dialog is not None and dialog.path.get() and condition():
             if pending:
-                look(pending.pop(0)(dialog) or (lambda: True), 500)
+                try:
+                    condition = pending.pop(0)(dialog) or (lambda: True)
+                except BaseException:
+                    dialog.close()  # the error fails the test; its own dialog would wait
+                    raise
+                look(condition, 500)
         elif polls_left:
             root.after(10, look, condition, polls_left - 1)
         elif dialog is not None:
@@ -147,16 +152,20 @@ def press(widget: tk.Misc, *names: str) -> None:
 
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
     for name in ("cats", "dogs", ".hidden"):
-        (tmp_path / name).mkdir()
+        (folder / name).mkdir(parents=True)
     for number in range(3):
-        Image.new("RGB", (20, 30), "red").save(tmp_path / "cats" / f"{number}.png")
-    (tmp_path / "cats" / "1.txt").write_text("a cat")
-    (tmp_path / "sub.json").write_text("{}")
-    return tmp_path
+        Image.new("RGB", (20, 30), "red").save(folder / "cats" / f"{number}.png")
+    (folder / "cats" / "1.txt").write_text("a cat")
+    (folder / "sub.json").write_text("{}")
+    return folder
 
 
-def test_folders_show_their_images_and_are_chosen_by_keys(open_window: Callable[..., Window], images: Path) -> None:
+def test_folders_show_their_images_and_are_chosen_by_keys(
+    open_window: Callable[..., Window], images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TkInteraction, "show_failure", lambda _self, _failure: None)
     window = open_window(with_dialogs=True)
     ask = window.app.context.interaction
     seen: list[object] = []

@@ -279,7 +279,7 @@ def common_start(names: Sequence[str]) -> str:
     """Return the longest beginning that all names share, compared without case, as the first writes it."""
     if not names:
         return ""
-    shared = os.path.commonprefix([n.casefold() for n in names])
+    shared = os.path.commonprefix([n.casefold() for n in names])  # noqa: RUF071 - of names, not of paths
     return names[0][: len(shared)]
 
 
