@@ -20,6 +20,7 @@ def verbs() -> Mapping[str, Verb]:
     """Return all verbs by name."""
     from trainer.cli import (
         benchmark,
+        bundle,
         check,
         convert,
         demo,
@@ -47,5 +48,6 @@ def verbs() -> Mapping[str, Verb]:
         "schema": schema.SCHEMA,
         "secrets": secrets.SECRETS,
         "make-demo-model": demo.MAKE_DEMO_MODEL,
+        "bundle": bundle.BUNDLE,
         "benchmark": benchmark.BENCHMARK,
     }
