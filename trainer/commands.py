@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 
 
@@ -21,7 +22,9 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Pause as soon as possible and keep everything in memory."""
+    """Pause as soon as possible. With `free_memory` the card's memory is freed until the run continues."""
+
+    free_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +52,16 @@ class SaveNow:
     """Save a usable model file after the current step."""
 
 
-Command = Stop | Pause | Resume | SampleNow | ValidateNow | BackupNow | SaveNow
-StepCommand = SampleNow | ValidateNow | BackupNow | SaveNow
+@dataclass(frozen=True, slots=True)
+class ProfileNow:
+    """Profile the next steps, and write where their time goes."""
+
+
+Command = Stop | Pause | Resume | SampleNow | ValidateNow | BackupNow | SaveNow | ProfileNow
+StepCommand = SampleNow | ValidateNow | BackupNow | SaveNow | ProfileNow
 
 COMMAND_TYPES: Mapping[str, type[Command]] = {
-    kind.__name__: kind for kind in (Stop, Pause, Resume, SampleNow, ValidateNow, BackupNow, SaveNow)
+    kind.__name__: kind for kind in (Stop, Pause, Resume, SampleNow, ValidateNow, BackupNow, SaveNow, ProfileNow)
 }
 
 
@@ -68,7 +76,11 @@ class CommandDesk:
         self._changed = threading.Condition()
         self._is_stopped = False
         self._is_paused = False
+        self._frees_memory = False
         self._wanted: set[type[StepCommand]] = set()
+        self.freed_memory: Callable[[], AbstractContextManager[None]] = nullcontext
+        """A context in which the run's memory on the card is free. The run sets it once it can; until then a pause
+        keeps the memory."""
 
     def put(self, command: Command) -> None:
         """Add a command; never blocks."""
@@ -76,8 +88,9 @@ class CommandDesk:
             match command:
                 case Stop():
                     self._is_stopped = True
-                case Pause():
+                case Pause(free_memory=frees_memory):
                     self._is_paused = True
+                    self._frees_memory = frees_memory
                 case Resume():
                     self._is_paused = False
                 case wanted:
@@ -102,12 +115,18 @@ class CommandDesk:
         if self.is_paused:
             if on_pause:
                 on_pause(True)
-            with self._changed:
-                self._changed.wait_for(lambda: not self.is_paused)
+            self._wait()
             if on_pause:
                 on_pause(False)
         if self._is_stopped:
             raise StopRequested
+
+    def _wait(self) -> None:
+        """Wait while paused, with the memory freed as long as the newest pause frees it."""
+        while self.is_paused:
+            is_freed = self._frees_memory
+            with self.freed_memory() if is_freed else nullcontext(), self._changed:
+                self._changed.wait_for(lambda: not self.is_paused or self._frees_memory != is_freed)  # noqa: B023
 
     def take(self, kind: type[StepCommand]) -> bool:
         """Return whether a command of this kind was added since the last call, and clear it."""
@@ -129,4 +148,6 @@ def from_line(line: str) -> Command | None:
     except (ValueError, RecursionError):
         return None
     kind = COMMAND_TYPES.get(str(data.get("command"))) if isinstance(data, dict) else None
+    if kind is Pause:
+        return Pause(free_memory=data.get("free_memory") is True)
     return kind() if kind else None

@@ -162,6 +162,28 @@ class BlocksCompiled:
 
 
 @dataclass(frozen=True, slots=True)
+class ProfileWritten:
+    """Steps were profiled up to `step`: `path` is the folder of the trace and the tables.
+
+    `slowest` are the functions that took most of the host's time, with their shares in percent.
+    """
+
+    may_coalesce: ClassVar[bool] = False
+
+    step: int
+    num_steps: int
+    path: str
+    slowest: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def summary(self) -> str:
+        """The event as a sentence."""
+        shares = ", ".join(f"{name} {share:.0f} %" for name, share in self.slowest.items())
+        most = f" Most of the host's time: {shares}." if shares else ""
+        return f"Profiled {count(self.num_steps, 'step')}: trace and tables are in {self.path}.{most}"
+
+
+@dataclass(frozen=True, slots=True)
 class StepFinished:
     """One optimizer step; epoch, its step and the run's step count from 1.
 
@@ -189,6 +211,24 @@ class StepFinished:
     metrics: Mapping[str, float] = field(default_factory=dict)
     gradient_norms: Mapping[str, float] = field(default_factory=dict)
     effective_rates: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryMeasured:
+    """The memory in use, in bytes: of the run's process and of all programs on the machine; on the card by the run.
+
+    `card_total` is 0 without a card. `card_peak` is the most that the run has held there. What other programs hold on
+    the card is not counted.
+    """
+
+    may_coalesce: ClassVar[bool] = True
+
+    process: int
+    machine_used: int
+    machine_total: int
+    card: int = 0
+    card_peak: int = 0
+    card_total: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,21 +328,14 @@ class BackupSaved:
     path: str
 
 
-def _in_programs(start: str, programs: Sequence[str]) -> str:
-    """Return "<start> A, B and C", or nothing for no programs."""
-    if not programs:
-        return ""
-    *most, last = programs
-    return f"{start} {', '.join(most)} and {last}" if most else f"{start} {last}"
-
-
 @dataclass(frozen=True, slots=True)
 class ModelSaved:
     """A file other programs can use. `is_final` marks the final result; otherwise it is an intermediate save.
 
     `loaded_by` names the programs that load all of it. `loading` is how completely each program loads it: "yes", "no",
     "48 of 176 layers", or "?" where it is unknown; older logs do not have it. `needs` is what a program that loads all
-    of it needs besides: "A1111: keep the .yaml beside it".
+    of it needs besides: "A1111: keep the .yaml beside it". `reasons` is why a program does not load all of it, or why
+    that is unknown. `best_by` is "validation" or "reward" for the best model so far, which replaces the one before.
     """
 
     may_coalesce: ClassVar[bool] = False
@@ -314,19 +347,30 @@ class ModelSaved:
     loaded_by: tuple[str, ...] = ()
     loading: Mapping[str, str] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    best_by: str = ""
 
     @property
     def loading_words(self) -> str:
-        """How completely each program loads it, as a phrase; empty where nothing is known."""
-        partly = {p: a for p, a in self.loading.items() if a not in ("yes", "no", "?")}
-        phrases = [
-            _in_programs("loads completely in", self.loaded_by),
-            *(f"{answer} in {program}" for program, answer in partly.items()),
-            _in_programs("not in", [p for p, a in self.loading.items() if a == "no"]),
-            _in_programs("unknown for", [p for p, a in self.loading.items() if a == "?"]),
-            *self.needs,
-        ]
-        return "; ".join(phrase for phrase in phrases if phrase)
+        """Which programs load it, as a phrase; empty where nothing is known.
+
+        Programs with the same answer and the same reason share a phrase.
+        """
+        rest = {p: (a, self.reasons.get(p, "")) for p, a in self.loading.items() if a != "yes"}
+        phrases = [f"loads in {_joined(self.loaded_by)}"] if self.loaded_by else []
+        for answer, reason in dict.fromkeys(rest.values()):
+            programs = _joined([p for p, found in rest.items() if found == (answer, reason)])
+            words = {"no": f"not in {programs}", "?": f"not tested in {programs}"}.get(
+                answer, f"{answer} in {programs}"
+            )
+            phrases.append(f"{words}: {reason}" if reason else words)
+        return "; ".join([*phrases, *self.needs])
+
+
+def _joined(names: Sequence[str]) -> str:
+    """Return "A, B and C"."""
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,7 +416,9 @@ Event = (
     | CacheFilled
     | ImagesDropped
     | BlocksCompiled
+    | ProfileWritten
     | StepFinished
+    | MemoryMeasured
     | ValidationFinished
     | RewardMeasured
     | RolloutSampled

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, metadata
 
 from modules.system.hardware import here
 from modules.system.paths import PROGRAM_ROOT, log_dir, session_file, user_presets_dir
 from ui.actions import Action
 from ui.diagnostics import system_facts
 
-LICENCE = "MIT"
 DOCUMENTS = (("README", "README.md"), ("Window", "docs/window.md"), ("Settings", "docs/settings.md"),
              ("Changes", "CHANGELOG.md"), ("Licence", "LICENSE"))  # fmt: skip
 
@@ -29,8 +28,8 @@ def about_lines() -> tuple[tuple[str, str], ...]:
     """Return the facts of this installation, labelled."""
     python, *packages = system_facts()
     return (
-        ("Version", _own_version()),
-        ("Licence", LICENCE),
+        ("Version", _own("Version")),
+        ("Licence", _own("License-Expression")),
         ("System", python),
         ("Packages", ", ".join(packages[1:])),
         ("torch build", here().torch_build or "default"),
@@ -72,8 +71,9 @@ _ELSEWHERE = (
 )
 
 
-def _own_version() -> str:
+def _own(field: str) -> str:
+    """Return a field of the installed package."""
     try:
-        return version("darkroom-trainer")
-    except PackageNotFoundError:
+        return metadata("darkroom-trainer")[field] or "unknown"
+    except (PackageNotFoundError, KeyError):
         return "not installed as a package"

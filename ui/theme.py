@@ -32,6 +32,8 @@ COLOURS: Mapping[str, tuple[str, str]] = {
     "on_accent": ("#ffffff", "#1d1206"),
     "track": ("#c4c4cc", "#3f3f46"),
     "knob": ("#74747e", "#e6e6e9"),
+    "switch": ("#a6a6b0", "#55555e"),
+    "switch_knob": ("#ffffff", "#f4f4f6"),
     "knob_hover": ("#5a5a63", "#ffffff"),
     "error": ("#c3332c", "#f0716a"),
     "warning": ("#8a6500", "#e3c04f"),
@@ -43,6 +45,10 @@ COLOURS: Mapping[str, tuple[str, str]] = {
     "chart_raw": ("#e0c09b", "#5f4a35"),
     "chart_smooth": ("#b1610f", "#df8f3f"),
     "chart_validation": ("#3a6ea5", "#7fabdb"),
+    "chart_a": ("#7a4fb5", "#b08be0"),
+    "chart_b": ("#1d8a7f", "#5cc4b8"),
+    "chart_c": ("#a33a6b", "#de82ae"),
+    "chart_d": ("#6c7a12", "#b9c65a"),
     "chart_grid": ("#e6e6ea", "#2f2f33"),
 }
 

@@ -46,6 +46,12 @@ def load_fitted(path: Path, width_px: int, height_px: int, *, enlarge: Enlarge =
     return upright.resize((round(upright.width * factor), round(upright.height * factor)), method)
 
 
+def load_whole(path: Path) -> Image.Image:
+    """Return an image, upright, in its own size. Raises BrokenImageError, an OSError, if it cannot be read."""
+    with opened(path) as image:
+        return ImageOps.exif_transpose(image).convert("RGB")
+
+
 def load_square(path: Path, side_px: int) -> Image.Image:
     """Return the centre of an image as a square of the given side. Raises the errors of `load_fitted`."""
     return load_covering(path, side_px, side_px)

@@ -14,6 +14,7 @@ from modules.objectives.spec import LearnsFrom, MethodSpec, RolloutFacts
 from modules.optim.scaling import rate_factor
 from modules.optim.spec import is_fused
 from modules.rewards.selection import ScorersInUse, scorers_in_use
+from modules.settings.conditions import USES_DENOISER
 
 
 def method_of(config: Config) -> MethodSpec:
@@ -29,6 +30,16 @@ def settings_of_method(config: Config) -> Any:
 def trains_on_pixels(config: Config) -> bool:
     """Return whether the batches of the method are images: it needs no captions, and no cache."""
     return method_of(config).trains_on == "pixels"
+
+
+def uses_denoiser(config: Config) -> bool:
+    """Return whether the run denoises, with prompts, noise and caches: not one of the VAE."""
+    return USES_DENOISER.holds(config.training.trains)
+
+
+def uses_perceptual_distance(config: Config) -> bool:
+    """Return whether the loss contains the perceptual distance of a VAE's reconstructions."""
+    return trains_on_pixels(config) and config.training.vae.perceptual_strength > 0
 
 
 def data_in_use(config: Config) -> Data:

@@ -1,25 +1,29 @@
-"""Facts about the model variant of a config: what its denoiser gets besides the prompt. Does not import torch."""
+"""Facts about the model variant of a config: what its denoiser gets besides the prompt. Does not import torch.
+
+A run of the VAE uses no denoiser: its model may be of any variant, and gets nothing of it.
+"""
 
 from __future__ import annotations
 
 from modules.config.schema import Config
+from modules.config.sections.training import method_in_use
 from modules.families.registry import FAMILIES
 from modules.families.spec import BASE_VARIANT
 
 
 def is_variant(config: Config) -> bool:
     """Return whether the model is conditioned on an image besides the prompt."""
-    return config.model.variant != BASE_VARIANT
+    return _has_denoiser(config) and config.model.variant != BASE_VARIANT
 
 
 def inpaints(config: Config) -> bool:
     """Return whether the model gets an inpainting mask and a conditioning image with each image."""
-    return config.model.variant in FAMILIES[config.model.family].inpainting_variants
+    return _has_denoiser(config) and config.model.variant in FAMILIES[config.model.family].inpainting_variants
 
 
 def reads_depth(config: Config) -> bool:
     """Return whether the model gets a depth map with each image."""
-    return config.model.variant in FAMILIES[config.model.family].depth_variants
+    return _has_denoiser(config) and config.model.variant in FAMILIES[config.model.family].depth_variants
 
 
 def weighs_areas(config: Config) -> bool:
@@ -29,3 +33,7 @@ def weighs_areas(config: Config) -> bool:
     as in OneTrainer.
     """
     return config.masks.enabled and not inpaints(config)
+
+
+def _has_denoiser(config: Config) -> bool:
+    return method_in_use(config.training)[0].trains_on == "latents"

@@ -9,6 +9,7 @@ from annotated_types import Ge, Le
 from modules.data.captions.settings import CAPTION_AUGMENTATION, CaptionChanges
 from modules.data.captions.sources import CaptionOrigin
 from modules.data.image_settings import IMAGE_AUGMENTATION, ImageChanges
+from modules.settings.conditions import USES_DENOISER
 from modules.settings.field import Section, Setting, When
 from modules.system.paths import from_root
 
@@ -81,6 +82,7 @@ class Concept(Section):
                 "fixed_text": "Fixed text",
             },
             group=_CAPTIONS,
+            applies_when=USES_DENOISER,
         ),
     ] = "text_file"
     captions_file: Annotated[
@@ -114,6 +116,7 @@ class Concept(Section):
             level="advanced",
             empty_means="text, caption or prompt",
             group=_CAPTIONS,
+            applies_when=USES_DENOISER,
         ),
     ] = ""
     caption_extension: Annotated[
@@ -205,6 +208,7 @@ class Concept(Section):
             "Captions that are not cached are augmented anew each time.",
             level="advanced",
             group=CAPTION_AUGMENTATION,
+            applies_when=USES_DENOISER,
         ),
     ] = 1
     seed: Annotated[

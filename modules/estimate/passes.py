@@ -13,6 +13,7 @@ from modules.families.spec import FamilySpec, Role
 from modules.memory.offloaded_layers import choose_offloaded
 from modules.memory.tape import FLOAT32_BYTES, Array, Gradients, PartPlan, Shape, Tape
 from modules.memory.walk import Walk
+from modules.objectives.perceptual_memory import perceptual_pass
 
 _SMALL_PX = 64  # the weights of a part do not depend on the image size
 
@@ -141,11 +142,18 @@ class Passes:
         return peak
 
     def reconstructing(
-        self, plan: PartPlan, *, batch: int, width_px: int, height_px: int, gradients: Gradients
+        self,
+        plan: PartPlan,
+        *,
+        batch: int,
+        width_px: int,
+        height_px: int,
+        gradients: Gradients,
+        is_perceptual: bool = False,
     ) -> tuple[int, int]:
         """Return the peak of a batch's forward and backward pass through a VAE that is trained, as `training` does.
 
-        Where the encoder is not trained, it encodes without gradient.
+        Where the encoder is not trained, it encodes without gradient. `is_perceptual`: the loss contains LPIPS.
         """
 
         def run() -> tuple[int, int]:
@@ -156,13 +164,16 @@ class Passes:
             is_whole = plan.is_trained("encoder.conv_in")
             tape, encoding = Tape(), Tape()
             encode(Walk(tape if is_whole else encoding, plan, records=is_whole), config, **sides)
-            decode(Walk(tape, plan, records=True), config, **sides, needs_grad=is_whole)
+            decoded = decode(Walk(tape, plan, records=True), config, **sides, needs_grad=is_whole)
+            kept = perceptual_pass(Walk(tape, PartPlan(), records=True), decoded) if is_perceptual else []
             before = tape.trained_bytes if gradients == "accumulated" else 0
             forward = (max(tape.meter.peak, encoding.meter.peak), before)
+            del kept
             tape.end_forward()
             return max(forward, tape.backward_peak(gradients), key=sum)
 
-        found: tuple[int, int] = self._once(("vae", plan, batch, width_px, height_px, gradients), run)
+        key = ("vae", plan, batch, width_px, height_px, gradients, is_perceptual)
+        found: tuple[int, int] = self._once(key, run)
         return found
 
     def training(

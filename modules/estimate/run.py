@@ -10,6 +10,7 @@ from typing import Literal
 from modules.estimate.passes import Passes, Plans, count
 from modules.families.spec import Role
 from modules.memory.tape import FLOAT32_BYTES, Gradients, Shape
+from modules.objectives.perceptual_memory import perceptual_bytes
 from modules.optim.registry import optimizer_spec
 from modules.optim.spec import OptimizerSettings
 from modules.optim.updates.slicing import SLICE_WEIGHTS
@@ -62,7 +63,7 @@ class RunPlan:
     `sampled` is set where training steps sample images; `runtime_bytes` is the memory of the device's runtime.
     `has_originals`: training keeps a copy of the trained weights as they were before.
     `images_per_pass` is how many images a sample of the batch has: 2 for pairs. `reconstructs`: the VAE is trained, and
-    no denoiser runs.
+    no denoiser runs; `is_perceptual`: with LPIPS in the loss.
     """
 
     plans: Plans
@@ -82,6 +83,7 @@ class RunPlan:
     has_originals: bool = False
     images_per_pass: int = 1
     reconstructs: bool = False
+    is_perceptual: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +198,7 @@ class _Run:
             "master weights": FLOAT32_BYTES * small if self.run.has_master_weights else 0,
             "EMA": FLOAT32_BYTES * self.num_trained if self.run.average == "here" else 0,
             "reward models": self.run.sampled.reward_models_bytes if self.run.sampled else 0,
+            "perceptual distance": perceptual_bytes() if self.run.is_perceptual else 0,
         }
 
     def _trained_item(self, name: str) -> int:
@@ -230,7 +233,15 @@ class _Run:
         gradients: Gradients = "accumulated" if run.accumulates else "fused" if run.is_fused else "new"
         batch = run.batch_size * run.images_per_pass
         if run.reconstructs and (vae := self._vae_name()):
-            return *passes.reconstructing(run.plans[vae], batch=batch, **sides, gradients=gradients), []
+            pair = passes.reconstructing(
+                run.plans[vae],
+                batch=batch,
+                width_px=size[0],
+                height_px=size[1],
+                gradients=gradients,
+                is_perceptual=run.is_perceptual,
+            )
+            return *pair, []
         if sampled is None:
             return *passes.training(run.plans, batch=batch, **sides, gradients=gradients), []
         batch *= 1 + (sampled.is_guided and sampled.trains_guided)

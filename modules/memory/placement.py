@@ -92,6 +92,29 @@ class Placement:
             if former:
                 self.enter(former)
 
+    @property
+    def offloaded_ids(self) -> frozenset[int]:
+        """The ids of the weights that stay on the offload device in every phase."""
+        return frozenset(id(w) for module in self._modules.values() for w in offloaded_weights(module))
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """Yield the weights, buffers and gradients of the parts."""
+        for module in self._modules.values():
+            yield from (*module.parameters(), *module.buffers())
+            yield from (p.grad for p in module.parameters() if p.grad is not None)
+
+    @contextmanager
+    def parked(self) -> Iterator[None]:
+        """Offload every part within this context, then move those back that were on the training device."""
+        here = [name for name, device in self._devices.items() if device == self.train_device]
+        for name in here:
+            self._move(name, self.temp_device)
+        try:
+            yield
+        finally:
+            for name in here:
+                self._move(name, self.train_device)
+
     def close(self) -> None:
         """Remove the hooks and release the parts."""
         for hook in self._hooks:

@@ -53,6 +53,13 @@ METRICS: Mapping[str, Metric] = {
             "high",
         ),
         Metric(
+            "lpips",
+            "LPIPS",
+            "How different reconstructed images look from their originals: the distance of the features that a VGG16 "
+            "sees in them. 0 if they are the same.",
+            "low",
+        ),
+        Metric(
             "ssim",
             "SSIM",
             "How alike the structures of reconstructed images and their originals are. 1 if they are the same.",

@@ -63,7 +63,8 @@ class MethodSpec:
     """The facts about a training method that are known before anything is loaded.
 
     `factory` names the function that builds it, as "module:function", called with its settings, the training section
-    and the rewards (None where it needs none). All callables take the method's own settings:
+    and what it measures images with: its rewards, the perceptual distance of a VAE, or None. All callables take the
+    method's own settings:
 
     - `rollout`: how it samples images during training, which needs the VAE. None: it samples no images.
     - `held_out_reward`: the kind of reward model that is held out, or "none". None: it needs no reward models.

@@ -29,7 +29,7 @@ class Ema:
         self._exact = exact or (lambda: self._parameters)
         self._decay = decay
         self._update_every_steps = update_every_steps
-        self._device = device
+        self.device = device
         self.averages = {n: move(p.detach().float().clone(), device) for n, p in self._exact().items()}
         self.num_updates = 0
 
@@ -45,7 +45,7 @@ class Ema:
         self.num_updates += 1
         in_place: dict[str, torch.Tensor] = {}
         for name, parameter in self._exact().items():
-            current = move(parameter.detach().float(), self._device)
+            current = move(parameter.detach().float(), self.device)
             if current.data_ptr() == parameter.data_ptr():
                 in_place[name] = current
             else:  # a copy from another device; only one exists at a time
@@ -65,7 +65,7 @@ class Ema:
 
     def load(self, averages: Mapping[str, torch.Tensor], num_updates: int) -> None:
         """Load the averages of a backup. Raises KeyError where one is missing."""
-        self.averages = {n: move(averages[n].float().clone(), self._device) for n in self._parameters}
+        self.averages = {n: move(averages[n].float().clone(), self.device) for n in self._parameters}
         self.num_updates = num_updates
 
     @torch.no_grad()

@@ -28,7 +28,7 @@ class ClipImageEncoder:
     def __init__(self, model: Any, context: RewardContext, *, fit: Fit = "crop") -> None:
         """Wrap and freeze a `CLIPModel`; `fit` sets whether images that are not square are cropped or padded."""
         self.model = model.float().eval().requires_grad_(False)
-        self.model._apply(lambda tensor: move(tensor, context.device))
+        context.place(self.model)
         self._device = context.device
         self._fit: Fit = fit
         self._tokenizer = load_clip_tokenizer(None)

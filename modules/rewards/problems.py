@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from modules.rewards.files import found_file, wanted_files
+from modules.formats.published_files import problem_of_file
+from modules.rewards.files import wanted_files
 from modules.rewards.registry import REWARDS
 from modules.rewards.selection import scorers_in_use
 from modules.rewards.settings import Scorer
@@ -48,23 +49,9 @@ def _files(path: str, scorer: Scorer, *, offline: bool, hub_cache_dir: str) -> I
     label = REWARDS[scorer.kind].label
     for wanted in wanted_files(scorer):
         where = f"{path}.{wanted.published.slot}" if path.startswith("reward.") else f"{path}.held_out_reward"
-        try:
-            is_there = found_file(wanted, hub_cache_dir=hub_cache_dir) is not None
-        except DarkroomError as error:
-            yield Problem(where, f"{label}: {error.message}", advice=error.advice)
-            continue
-        if is_there:
-            continue
-        size = f"about {wanted.published.size_words}"
-        if offline:
-            yield Problem(
-                where,
-                f"{label} needs {wanted.words} ({size}), which is not on this computer, and offline mode is on.",
-                advice="Switch off offline mode, or download it yourself and enter its path here.",
-            )
-        else:
-            message = f"{label} needs {wanted.words} ({size}). It will be downloaded when the run starts."
-            yield Problem(where, message, "info")
+        problem = problem_of_file(where, wanted, needed_by=label, offline=offline, hub_cache_dir=hub_cache_dir)
+        if problem is not None:
+            yield problem
 
 
 def _code(path: str, scorer: Scorer, approved_hashes: Collection[str]) -> Iterator[Problem]:

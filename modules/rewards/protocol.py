@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
+from torch import nn
 
-from modules.system.devices import CPU, Device
+from modules.system.devices import CPU, Device, move
 from modules.system.secrets import HubAccess
 
 
@@ -49,3 +50,9 @@ class RewardContext:
     approved_hashes: frozenset[str] = frozenset()
     on_bytes: Callable[[float, float], None] | None = field(default=None, repr=False)
     check: Callable[[], None] = field(default=_nothing_to_stop, repr=False)
+    placed: list[nn.Module] = field(default_factory=list, repr=False)
+
+    def place(self, module: nn.Module) -> None:
+        """Move a reward model's module to the device. It is among the `placed` ones, which a pause may offload."""
+        module._apply(lambda tensor: move(tensor, self.device))
+        self.placed.append(module)

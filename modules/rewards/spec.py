@@ -4,42 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
+from modules.formats.published_files import PublishedFile
 from modules.system.package import Package
-
-Slot = Literal["file", "clip_model", "vocabulary"]
-
-
-@dataclass(frozen=True, slots=True)
-class RewardFile:
-    """A published file that a reward needs: its repository and its approximate size.
-
-    `slot` is the setting that can name a replacement. `name` is the single file that is needed, or empty for a CLIP
-    model in transformers' layout: its config.json and model.safetensors. `item_bytes` is the size of an element.
-    """
-
-    slot: Slot
-    repo: str
-    name: str
-    size_bytes: int
-    item_bytes: int = 4
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The files of the repository that are needed, the largest last."""
-        return (self.name,) if self.name else ("config.json", "model.safetensors")
-
-    @property
-    def loaded_bytes(self) -> int:
-        """The memory it needs on the training device, where reward models are in float32."""
-        return self.size_bytes * 4 // self.item_bytes
-
-    @property
-    def size_words(self) -> str:
-        """The size of the download as text, in GB or MB."""
-        size = self.size_bytes
-        return f"{size / 1e9:.1f} GB" if size >= 5e8 else f"{max(size / 1e6, 1):.0f} MB"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +26,7 @@ class RewardSpec:
     factory: str
     scale: str
     is_differentiable: bool = True
-    files: tuple[RewardFile, ...] = ()
+    files: tuple[PublishedFile, ...] = ()
     licence: str = ""
     source: str = ""
     checks: Mapping[str, Callable[[str], object]] = field(default_factory=dict)

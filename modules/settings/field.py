@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Annotated, Any, Literal, Protocol, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt, MultipleOf
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
@@ -41,7 +41,12 @@ class MapKey(Protocol):
 
 
 class Section(BaseModel):
-    """A frozen group of fields. Unknown keys never reach it: the codec removes them first."""
+    """A frozen group of fields. Unknown keys never reach it: the codec removes them first.
+
+    `applies_when` is the condition of its fields that have none of their own.
+    """
+
+    applies_when: ClassVar[When | None] = None
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=False)
 
@@ -223,6 +228,8 @@ def _walk(section: type[BaseModel], prefix: str) -> Iterator[FieldRecord]:
             if isinstance(inner, type) and issubclass(inner, Section):
                 yield from _walk(inner, path)
             continue
+        if setting.applies_when is None and (common := getattr(section, "applies_when", None)) is not None:
+            setting = replace(setting, applies_when=common)
         yield _record(path, name, inner, optional, info, setting)
 
 

@@ -81,8 +81,17 @@ def states_of(parts: Mapping[str, Any]) -> dict[str, Any]:
 
 def write_tiny(path: Path, model: str, *, dtype: torch.dtype | None = None, **traits: Any) -> dict[str, Any]:
     """Write a tiny model as a single file and return its parts."""
-    configs = tiny_configs(model, in_channels={"inpainting": 9, "instruct": 8}.get(traits.get("variant", ""), 4))
+    configs = tiny_configs(
+        model, in_channels={"inpainting": 9, "instruct": 8, "depth": 5}.get(traits.get("variant", ""), 4)
+    )
     parts = build_parts(configs)
     checkpoint_traits = CheckpointTraits(model, **traits)
     write_checkpoint(path, states_of(parts), configs, checkpoint_traits, dtype=dtype, title=path.stem, created=NOW)
     return parts
+
+
+def depth_estimator() -> dict[str, torch.Tensor]:
+    """A few tensors of the network that the single files of depth models have beside the model."""
+    generator = torch.Generator().manual_seed(3)
+    names = ("model.pretrained.model.cls_token", "model.scratch.layer1_rn.weight")
+    return {f"depth_model.{name}": torch.randn(2, 3, generator=generator) for name in names}

@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from diffusers import DDIMScheduler, StableDiffusionPipeline, StableDiffusionXLPipeline
+from diffusers import (
+    DDIMScheduler,
+    StableDiffusionInpaintPipeline,
+    StableDiffusionPipeline,
+    StableDiffusionXLInpaintPipeline,
+    StableDiffusionXLPipeline,
+)
 from diffusers.loaders.single_file_utils import (
     convert_ldm_clip_checkpoint,
     convert_ldm_unet_checkpoint,
@@ -34,14 +40,21 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 MODELS = ["sd1", "sd2", "sdxl"]
 
 
-def config_folder(folder: Path, model: str) -> Path:
-    """The configs that `from_single_file` needs beside the weights."""
-    configs = tiny_configs(model)
+PIPELINES = {
+    "StableDiffusionPipeline": StableDiffusionPipeline,
+    "StableDiffusionInpaintPipeline": StableDiffusionInpaintPipeline,
+    "StableDiffusionXLPipeline": StableDiffusionXLPipeline,
+    "StableDiffusionXLInpaintPipeline": StableDiffusionXLInpaintPipeline,
+}
+
+
+def config_folder(folder: Path, model: str, kind: str) -> Path:
+    """The configs that `from_single_file` needs beside the weights, of a pipeline of a kind."""
+    configs = tiny_configs(model, in_channels=9 if "Inpaint" in kind else 4)
     for name, config in configs.items():
         file = "scheduler_config.json" if name == "scheduler" else "config.json"
         (folder / name).mkdir(parents=True)
         (folder / name / file).write_text(json.dumps(config))
-    kind = "StableDiffusionXLPipeline" if model == "sdxl" else "StableDiffusionPipeline"
     index: dict[str, Any] = {"_class_name": kind, "scheduler": ["diffusers", configs["scheduler"]["_class_name"]]}
     for name in part_names(configs):
         index[name] = ["transformers" if name.startswith("text") else "diffusers", CLASSES[name].__name__]
@@ -51,16 +64,24 @@ def config_folder(folder: Path, model: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_diffusers_loads_our_file_to_the_same_weights(model: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("model", "variant"),
+    [
+        *((model, "") for model in MODELS),
+        ("sd1", "inpainting"),
+        *(pytest.param(model, "inpainting", marks=pytest.mark.full) for model in ("sd2", "sdxl")),
+    ],
+)
+def test_diffusers_loads_our_file_to_the_same_weights(model: str, variant: str, tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
-    parts = write_tiny(path, model)
+    parts = write_tiny(path, model, variant=variant)
     tokenizer = CLIPTokenizer(vocab=clip_vocabulary(), merges=clip_merges(), model_max_length=77)
     options = {"tokenizer": tokenizer} | ({"tokenizer_2": tokenizer} if model == "sdxl" else {})
     options |= {} if model == "sdxl" else {"safety_checker": None, "feature_extractor": None}
-    kind = StableDiffusionXLPipeline if model == "sdxl" else StableDiffusionPipeline
-    folder = config_folder(tmp_path / "configs", model)
-    pipe = kind.from_single_file(str(path), config=str(folder), local_files_only=True, **options)
+    kind = f"StableDiffusion{'XL' if model == 'sdxl' else ''}{'Inpaint' if variant else ''}Pipeline"
+    folder = config_folder(tmp_path / "configs", model, kind)
+    pipe = PIPELINES[kind].from_single_file(str(path), config=str(folder), local_files_only=True, **options)
+    assert pipe.unet.config.in_channels == (9 if variant else 4)
     for name, module in parts.items():
         theirs = getattr(pipe, name).state_dict()
         assert theirs.keys() == module.state_dict().keys()

@@ -22,7 +22,7 @@ from modules.formats.adapter_names import DOWN, UP
 from modules.formats.lora_files import to_kohya
 from tests.builders.single_files import write_tiny
 from trainer.__main__ import main
-from trainer.callbacks.saving import copy_model
+from trainer.run_folder.result import copy_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -18,7 +18,7 @@ from modules.config.schema import Config
 from tests.builders.configs import laid_over
 from tests.builders.runs import Ran, run
 from trainer.demo.architecture import load_demo_pipeline
-from trainer.demo.evaluator import evaluate
+from trainer.demo.evaluator import Verdict, evaluate
 from trainer.demo.images import Scene
 from trainer.demo.quality import count_right, fixed_prompts, sample_images
 from trainer.events import (
@@ -33,13 +33,14 @@ from trainer.events import (
 from trainer.preflight import check
 
 MODEL = Path(__file__).parents[2] / "demo" / "model"
+GROUNDS_OF_EMBEDDING = ("green", "blue", "red", "black")
 GROUNDS = ("green", "blue", "yellow", "white", "red", "purple")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def demo_config(folder: Path, changes: dict[str, Any]) -> Config:
-    (preset,) = [p for p in list_presets() if p.name == "#demo"]
+def demo_config(folder: Path, changes: dict[str, Any], name: str = "#demo") -> Config:
+    (preset,) = [p for p in list_presets() if p.name == name]
     loaded = preset.load()
     assert not loaded.problems
     return laid_over(
@@ -121,3 +122,22 @@ def test_stock_diffusers_samples_zogs_and_all_else_as_before(ran: Ran, config: C
     assert sum(v.ground_right for v in verdicts) >= 5
     assert before.all_right >= 11 / 12
     assert after.all_right >= before.all_right - 1 / 12, "the other shapes are no longer what they were"
+
+
+@pytest.mark.full
+def test_an_embedding_alone_gives_pink_figures_with_a_hole(tmp_path: Path) -> None:
+    """And nothing else changes: the sample without the word is the same, bit for bit."""
+    config = demo_config(tmp_path, {}, "#demo embedding")
+    ran = run(config)
+    assert ran.finished.outcome == "finished"
+    last = max(s.step for s in ran.of(SampleReady))
+    verdicts: dict[int, list[Verdict]] = {0: [], last: []}
+    for step, found in verdicts.items():
+        for index, prompt in enumerate(config.sampling.prompts[:-1]):
+            ground = next(g for g in GROUNDS_OF_EMBEDDING if f"{g} ground" in prompt.prompt)
+            found.append(evaluate(shown(ran, index, step), Scene("ring", "pink", ground)))
+    assert not any(v.colour_right or v.shape_right for v in verdicts[0])
+    assert all(v.colours_right for v in verdicts[last])
+    assert any(v.shape_right for v in verdicts[last])
+    other = len(config.sampling.prompts) - 1
+    assert np.array_equal(shown(ran, other, 0), shown(ran, other, last))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from diffusers import StableDiffusionDepth2ImgPipeline
 from PIL import Image
+from safetensors.torch import load_file
 
 from modules.config.rules import problems_of
 from modules.config.schema import Config
@@ -17,11 +19,14 @@ from modules.config.sections.evaluation import SamplePrompt
 from modules.data.batch import Batch
 from modules.data.depth import latent_depth
 from modules.families.kinds.identify import identify
+from modules.families.kinds.model_conversion import open_folder, write_model
+from modules.formats.lazy_tensors import lazy_state
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.models import write_depth_folder
 from tests.builders.pipelines import clip_tokenizer, load_tiny, sample_with_ours
-from tests.builders.runs import run
+from tests.builders.runs import assert_equal_tensors, run
+from tests.builders.single_files import NOW, depth_estimator
 from trainer.__main__ import main
 from trainer.events import ModelSaved, SampleReady, ValidationFinished
 from trainer.methods.denoise import Denoise
@@ -157,6 +162,26 @@ def test_a_fine_tune_becomes_a_folder_that_diffusers_loads(config: Config, tmp_p
     assert pipe.unet.config.in_channels == 5
     single = laid_over(changed, {"output": {"model_format": "single_file"}})
     assert any("depth estimator" in p.message for p in problems_of(single))
+
+
+def test_a_single_file_is_read_trained_and_converted(model: Path, folder: Path, tmp_path: Path) -> None:
+    """There and back it keeps the depth estimator, which is beside the model; a folder has none."""
+    file = tmp_path / "depth.safetensors"
+    source = replace(open_folder(model, identify(model)), beside=lazy_state(depth_estimator()))
+    write_model(source, file, "single", dtype=None, created=NOW)
+    kind = identify(file)
+    assert (kind.kind, kind.variant, kind.is_whole) == ("checkpoint", "depth", True)
+    config = laid_over(small_config(tmp_path, model=file, images=folder), {"model": {"variant": "depth"}})
+    assert check(config).errors == []
+    assert identify(Path(run(config).of(ModelSaved)[-1].path)).family == "sd"
+    assert main(["convert", str(file), str(tmp_path / "again.safetensors"), "--to", "single"]) == 0
+    first, again = (load_file(tmp_path / f"{n}.safetensors") for n in ("depth", "again"))
+    assert again.keys() > depth_estimator().keys()
+    assert_equal_tensors(first, again)
+    assert main(["convert", str(file), str(tmp_path / "as_folder")]) == 0
+    assert identify(tmp_path / "as_folder").variant == "depth"
+    weights = "unet/diffusion_pytorch_model.safetensors"
+    assert_equal_tensors(load_file(tmp_path / "as_folder" / weights), load_file(model / weights))
 
 
 def test_convert_refuses_a_single_file(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
 from modules.config.codec import load_file as load_config
@@ -17,8 +19,9 @@ from tests.builders.images import draw_folder
 from tests.builders.pipelines import load_tiny
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from trainer.commands import Stop
-from trainer.events import StepFinished, WarningRaised
+from trainer.events import SampleReady, StepFinished, WarningRaised
 from trainer.preflight import check
+from trainer.run.standalone import generate_samples
 
 CAPTIONS = ["a <zog>", "a disc", "a red <ZOG>, small"]
 ALONE: dict[str, Any] = {
@@ -267,8 +270,17 @@ def test_an_output_embedding(tiny_sdxl: Path, tmp_path: Path) -> None:
     assert torch.equal(stored["clip_l_out"], trained.half())
     # A run that starts from its file continues there.
     again = config_of(tmp_path, tiny_sdxl, embeddings={"words": [{**word, "file": str(file), "learning_rate": 1e-9}]})
-    continued = run(again).weights["embedding:<zog>.text_encoder.output"]
-    assert (continued - trained.half()).abs().max() < 1e-6
+    prompt = {"prompt": "a <zog>", "width_px": 64, "height_px": 64, "steps": 2}
+    sampled = laid_over(again, {"sampling": {"at_end": True, "prompts": [prompt]}})
+    continued = run(sampled)
+    moved = continued.weights["embedding:<zog>.text_encoder.output"] - trained.half()
+    assert moved.abs().max() < 1e-6
+    # So do samples without a run.
+    (image,) = generate_samples(sampled, None)
+    with Image.open(continued.of(SampleReady)[-1].path) as of_run:
+        assert np.abs(np.asarray(image, dtype=int) - np.asarray(of_run.convert("RGB"), dtype=int)).max() <= 1
+    (without,) = generate_samples(laid_over(sampled, {"embeddings": {"words": []}}), None)
+    assert np.abs(np.asarray(image, dtype=int) - np.asarray(without, dtype=int)).max() > 1
 
 
 def test_updates_in_the_backward_pass_and_captions_without_the_word(tiny_sd: Path, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from trainer.events import (
     CacheProgress,
     DownloadProgress,
     Event,
+    MemoryMeasured,
     ModelSaved,
     PhaseChanged,
     RunFailed,
@@ -280,5 +281,7 @@ def test_a_run_that_another_process_has_is_refused_and_left_alone(config: Config
     assert isinstance(finished, RunFinished)
     run_dir = Path(finished.backup_path).parent.parent
     assert not {LOCK_FILE, "error.txt"} & {p.name for p in run_dir.iterdir()}
-    kept = [e for e in reported if not isinstance(e, CacheProgress | SampleProgress | DownloadProgress)]
+    kept = [
+        e for e in reported if not isinstance(e, CacheProgress | SampleProgress | DownloadProgress | MemoryMeasured)
+    ]
     assert [from_line(line) for line in (run_dir / EVENTS_FILE).read_text().splitlines()] == kept

@@ -40,6 +40,9 @@ from modules.formats.gguf_header import BlockType
 from modules.memory.checkpointing import create_checkpointed_forward
 from modules.memory.tape import AdapterPlan, PartPlan, Tape
 from modules.memory.walk import Walk
+from modules.objectives.perceptual import PerceptualDistance, image_scaling
+from modules.objectives.perceptual_files import STAGES, WIDTHS
+from modules.objectives.perceptual_memory import perceptual_bytes
 from modules.optim.optimizers.adafactor import Adafactor
 from modules.quantization import linear
 from modules.quantization.chosen import ChosenFormat
@@ -497,6 +500,33 @@ def test_training_the_vae_needs_the_estimated_memory(decoder_only: bool, mode: s
     )
     passes = Passes(FAMILIES["sd"], shipped_configs("sd1"))
     found = passes.reconstructing(plan, batch=2, width_px=256, height_px=256, gradients="new")
+    assert sum(found) == pytest.approx(peak, rel=FACTOR)
+
+
+@pytest.mark.parametrize("is_mixed", [False, True], ids=["float32", "bfloat16"])
+def test_the_perceptual_loss_needs_the_estimated_memory(is_mixed: bool) -> None:
+    """Beside the whole decoder; its weights are those of the published VGG16."""
+    vae = meta_part("sd1", "vae").train()
+    with FakeTensorMode():
+        give_weights(vae, dtype=F32, adapter_dtype=F32, learns=lambda name: name.startswith("decoder."))
+        forwards = create_checkpointed_forward(
+            vae, train_device=CPU, temp_device=CPU, mode="off", block_types=BLOCK_TYPES["vae"], entry="decode"
+        )
+        images, latents = torch.empty(2, 3, 256, 256), torch.empty(2, 4, 32, 32)
+        stages, width_in = [], 3
+        for stage, width in zip(STAGES, WIDTHS, strict=True):
+            widths = [width_in, *[width] * (len(stage) - 1)]
+            stages.append([(torch.empty(width, n, 3, 3), torch.empty(width)) for n in widths])
+            width_in = width
+        distance = PerceptualDistance(stages, [torch.empty(1, n, 1, 1) for n in WIDTHS], image_scaling(CPU))
+        tensors = [*(t for stage in stages for layer in stage for t in layer), *distance.weights]
+        assert perceptual_bytes() == sum(t.numel() * 4 for t in tensors)
+        _, peak = passed(vae, lambda: distance(forwards(latents).sample, images), is_mixed=is_mixed)
+    plan = PartPlan(compute_bytes=2 if is_mixed else 0, trains="full", unreached=("encoder.", "quant_conv"))
+    passes = Passes(FAMILIES["sd"], shipped_configs("sd1"))
+    sides = {"batch": 2, "width_px": 256, "height_px": 256, "gradients": "new"}
+    found = passes.reconstructing(plan, **sides, is_perceptual=True)
+    assert sum(found) > 1.05 * sum(passes.reconstructing(plan, **sides))
     assert sum(found) == pytest.approx(peak, rel=FACTOR)
 
 

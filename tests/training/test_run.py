@@ -28,6 +28,7 @@ from trainer.events import (
     BackupSaved,
     CacheProgress,
     Event,
+    MemoryMeasured,
     ModelSaved,
     PhaseChanged,
     RunFailed,
@@ -182,9 +183,11 @@ def test_commands_are_carried_out_after_the_step(config: Config, images: Path) -
     assert [e.step for e in ran.of(SampleReady)] == [2]
     assert [e.step for e in ran.of(ValidationFinished)] == [2]
     assert [e.step for e in ran.of(BackupSaved)] == [2, ran.finished.step]
-    [save, result] = ran.of(ModelSaved)
+    best, save, result = ran.of(ModelSaved)
+    assert (best.best_by, best.is_final) == ("validation", False)  # kept by default
     assert (save.step, save.is_final, result.is_final) == (2, False, True)
     assert result.loaded_by == ("diffusers",)  # of the others none is known to take models of this size
+    assert "not tested in ComfyUI, A1111 and Forge: made for a model of a different size" in result.loading_words
     assert result.loading == {"ComfyUI": "?", "A1111": "?", "Forge": "?", "diffusers": "yes"}
     assert Path(save.path).parent.name == "save"
 
@@ -341,7 +344,7 @@ def test_every_event_is_a_line_of_the_runs_file(config: Config) -> None:
     lines = (run_dir / "events.jsonl").read_text().splitlines()
     assert all(json.loads(line)["time"] for line in lines)
     assert [from_line(line) for line in lines] == [
-        e for e in ran.events if not isinstance(e, CacheProgress | SampleProgress)
+        e for e in ran.events if not isinstance(e, CacheProgress | SampleProgress | MemoryMeasured)
     ]
 
 

@@ -20,6 +20,7 @@ from modules.families.sd.load import load
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder, draw_mask
 from tests.builders.runs import Ran, assert_equal_tensors, run
+from tests.builders.vgg import write_perceptual_files
 from trainer.commands import Stop
 from trainer.events import PhaseChanged, SampleReady, StepFinished, ValidationFinished
 
@@ -61,7 +62,12 @@ def trained(tiny_sd: Path, pixels: Path, tmp_path_factory: pytest.TempPathFactor
         concepts=[{"path": str(pixels)}, {"path": str(pixels), "kind": "validation"}],
         validation={"every": {"n": 1, "unit": "epoch"}},
         sampling={"at_start": True, "at_end": True, "prompts": []},
-        training={"epochs": 4, "batch_size": 2, "ema": {"mode": "train_device", "decay": 0.5}},
+        training={
+            "epochs": 4,
+            "batch_size": 2,
+            "ema": {"mode": "train_device", "decay": 0.5},
+            "vae": {"perceptual_strength": 0.1, **write_perceptual_files(folder / "vgg")},
+        },
     )
     ran = run(config)
     assert ran.finished.outcome == "finished", ran.ending
@@ -71,7 +77,8 @@ def trained(tiny_sd: Path, pixels: Path, tmp_path_factory: pytest.TempPathFactor
 def test_only_the_decoder_moves_and_its_loss_falls(trained: Trained) -> None:
     steps = trained.ran.of(StepFinished)
     assert steps[-1].training_parts == ("vae",)
-    assert all("psnr" in step.metrics for step in steps)
+    assert all(step.metrics.keys() >= {"psnr", "lpips"} for step in steps)
+    assert "the perceptual distance" in [p.detail for p in trained.ran.of(PhaseChanged)]
     before = load_file(trained.model / "vae" / "diffusion_pytorch_model.safetensors")
     after = AutoencoderKL.from_single_file(str(trained.result), config=str(trained.model / "vae")).state_dict()
     moved = {name for name, weight in before.items() if not torch.equal(weight, after[name])}
@@ -86,6 +93,7 @@ def test_validation_measures_reconstructions(trained: Trained) -> None:
     assert validations[-1].loss < validations[0].loss
     for name in ("psnr", "ssim"):
         assert validations[-1].metrics[name] > validations[0].metrics[name]
+    assert 0 < validations[-1].metrics["lpips"] < validations[0].metrics["lpips"]
     assert validations[0].by_timestep == {}
     assert PhaseChanged("caching", "") not in trained.ran.of(PhaseChanged)
 
@@ -113,7 +121,7 @@ def test_the_file_is_a_vae_that_programs_and_this_one_read(trained: Trained) -> 
 
 
 def test_a_stopped_run_of_the_whole_vae_resumes_bit_equal(tiny_sd: Path, pixels: Path, tmp_path: Path) -> None:
-    """With masks of the pixels, samples of the posterior, a KL term and accumulation; the result is a folder."""
+    """With masks of the pixels, samples of the posterior, LPIPS, a KL term and accumulation; the result is a folder."""
     folder = tmp_path / "masked"
     folder.mkdir()
     for file in pixels.glob("*.png"):
@@ -126,7 +134,13 @@ def test_a_stopped_run_of_the_whole_vae_resumes_bit_equal(tiny_sd: Path, pixels:
         "training": {
             "accumulation_steps": 2,
             "batch_size": 1,
-            "vae": {"decoder_only": False, "kl_strength": 1e-3, "mae_strength": 0.5},
+            "vae": {
+                "decoder_only": False,
+                "kl_strength": 1e-3,
+                "mae_strength": 0.5,
+                "perceptual_strength": 0.5,
+                **write_perceptual_files(tmp_path / "vgg"),
+            },
         },
     }
     config = vae_config(tmp_path, tiny_sd, folder, **changes)

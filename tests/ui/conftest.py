@@ -12,11 +12,13 @@ from pathlib import Path
 from types import TracebackType
 
 import pytest
+from PIL import Image
 
+from modules.config.schema import Config
 from tests.ui.fake_engine import FakeEngine
 from tests.ui.recorder import Recorder
 from ui.app import App
-from ui.forms.model import FormModel
+from ui.forms.model import FormModel, Source
 from ui.theme import Theme
 from ui.widgets.window import create_root
 
@@ -115,21 +117,29 @@ class Window:
 def open_window(root: tk.Tk, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Window]]:
     """Open windows one at a time; each is closed before the next opens, the last one at the end.
 
-    The first one has the default config, not the preset of a first start.
+    The first one has the default config, not the preset of a first start, and no card of first steps.
     """
     monkeypatch.setattr("ui.app.first_form", FormModel)
+    monkeypatch.setattr("ui.forms.field_problems.QUIET_SECONDS", 0.0)
     opened: list[App] = []
 
     def close_last() -> None:
         if opened and not opened[-1]._is_closed:
             opened[-1].close()
 
-    def opens(config_path: Path | None = None, *, with_dialogs: bool = False) -> Window:
+    def opens(config_path: Path | None = None, *, with_dialogs: bool = False, first_steps: str = "") -> Window:
         close_last()
         engine, asked = FakeEngine(), Recorder()
         interaction = None if with_dialogs else asked
-        app = App(config_path=config_path, interaction=interaction, launch_run=engine.launch, root=root)
+        app = App(
+            config_path=config_path,
+            interaction=interaction,
+            launch_run=engine.launch,
+            launch_queued=engine.launch_child,
+            root=root,
+        )
         opened.append(app)
+        app.preferences.change(first_steps=first_steps)
         app.show()
         root.geometry("1100x740+0+0")
         window = Window(app, engine, asked)
@@ -144,3 +154,25 @@ def open_window(root: tk.Tk, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
 def window(open_window: Callable[..., Window]) -> Window:
     """The window of a first start with the default config."""
     return open_window()
+
+
+@pytest.fixture
+def ready(window: Window, tmp_path: Path) -> Window:
+    """A window with a config that passes preflight."""
+    images = tmp_path / "images"
+    images.mkdir()
+    for n in range(4):
+        Image.new("RGB", (64, 64), (60 * n, 0, 0)).save(images / f"{n}.png")
+        (images / f"{n}.txt").write_text(f"number {n}", encoding="utf-8")
+    config = Config.model_validate(
+        {
+            "general": {"workspace_dir": str(tmp_path / "workspace"), "cache_dir": str(tmp_path / "cache")},
+            "concepts": [{"path": str(images)}],
+            "data": {"resolution_px": [64]},
+            "output": {"destination": str(tmp_path / "lora.safetensors")},
+            "sampling": {"prompts": [{"prompt": "a number"}]},
+        }
+    )
+    window.app.form.load(config, Source("ready"))
+    window.settle()
+    return window

@@ -92,7 +92,7 @@ def test_start_stop_resume_finish_and_start_again(real: Window, tmp_path: Path) 
     assert not (tmp_path / "lora.safetensors").exists()
     first_run = session.state.started
     assert first_run is not None
-    assert page.samples.tiles
+    assert page.samples.table.samples
 
     wait(real, bar.second.winfo_ismapped, "the offer to resume")
     assert bar.second.cget("text") == "Resume run"
@@ -106,7 +106,7 @@ def test_start_stop_resume_finish_and_start_again(real: Window, tmp_path: Path) 
     assert session.state.finished.outcome == "finished"
     assert session.state.started is not None
     assert (session.state.started.first_step, session.state.started.run_dir) == (stopped_at, first_run.run_dir)
-    assert [p.step for p in session.state.curve.points] == list(range(1, epochs * 5 + 1))  # from the first step
+    assert [step for step, _ in session.state.curve("loss")] == list(range(1, epochs * 5 + 1))  # from the first step
     assert (tmp_path / "lora.safetensors").is_file()
     real.settle()
     assert bar.phase.cget("text") == "Finished"

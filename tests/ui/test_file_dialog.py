@@ -67,6 +67,7 @@ def loading(open_window: Callable[..., Window], monkeypatch: pytest.MonkeyPatch,
     for name, config in CONFIGS.items():
         save_file(config, tmp_path / name)
     window = open_window(with_dialogs=True)
+    window.app.root.geometry("1100x740+-210+0")  # the screen may be narrow
     window.app.preferences.change(last_folder=str(tmp_path), show_advanced=True)
     for key in PAGES:
         window.open_page(key)
@@ -82,9 +83,9 @@ def rows(window: Window) -> dict[str, Row]:
 def load_by_hand(window: Window, name: str) -> None:
     """Leave the focus in a page that is no longer shown, press Load…, and give the dialog the name of a file."""
     window.open_page("training")
-    rate = inside(rows(window)["training.learning_rate"].control.frame, Entry).tk_entry
-    click(window, rate)
-    window.wait_until(lambda: focused_widget(window.app.root) is rate, "the focus")
+    epochs = inside(rows(window)["training.epochs"].control.frame, Entry).tk_entry
+    click(window, epochs)
+    window.wait_until(lambda: focused_widget(window.app.root) is epochs, "the focus")
     keys(window, "ctrl+1")
     assert window.app.context.navigation.page == "general"
     answer_file_dialog_by_hand(window.app.root, name)

@@ -43,7 +43,16 @@ def test_the_next_one_is_like_the_last(window: Window, sampling: Any) -> None:
 
 def test_every_field_of_a_sample_is_edited(window: Window, sampling: Any) -> None:
     items.add(window.app.form, "sampling.prompts", [SamplePrompt(prompt="a cat")])
-    assert row_values(sampling.list.table, 0) == ["a cat", "●", "512 × 512", "42", "25", "7.5"]
+    assert row_values(sampling.list.table, 0) == ["a cat", "512 × 512", "42", "25", "7.5"]
+    tree = sampling.list.table.tree
+    x, y, _, height = tree.bbox("0", "#0")
+    on, off = (str(sampling.list._switches.of(is_on=is_on)) for is_on in (True, False))
+    assert str(tree.item("0", "image")[0]) == on
+    for wanted in (off, on):
+        tree.event_generate("<Button-1>", x=x + 10, y=y + height // 2)
+        window.settle()
+        assert str(tree.item("0", "image")[0]) == wanted
+    assert window.app.form.config.sampling.prompts[0].enabled
     editor = sampling.edit(0)
     window.settle()
     for path in [row.record.path for row in editor.form_view.rows()]:
@@ -53,7 +62,8 @@ def test_every_field_of_a_sample_is_edited(window: Window, sampling: Any) -> Non
         before = window.app.form.value(path)
         change(row)
         assert window.app.form.value(path) != before, path
-    assert row_values(sampling.list.table, 0)[1] == "○"
+    assert not window.app.form.config.sampling.prompts[0].enabled
+    assert str(tree.item("0", "image")[0]) == off
     editor.event_generate("<Escape>")
 
 
@@ -102,8 +112,8 @@ def test_the_buttons_and_keys_of_a_list(window: Window, sampling: Any) -> None:
     buttons["toggle"].invoke()
     assert [p.enabled for p in form.config.sampling.prompts] == [True, True, False]
     window.settle()
-    x, y, width, height = table.tree.bbox("0", "enabled")
-    table.tree.event_generate("<Button-1>", x=x + width // 2, y=y + height // 2)
+    x, y, _, height = table.tree.bbox("0", "#0")
+    table.tree.event_generate("<Button-1>", x=x + 20, y=y + height // 2)
     assert form.config.sampling.prompts[0].enabled is False
     table.select([2])
     table.tree.focus_force()

@@ -311,9 +311,9 @@ def test_an_unknown_setting_has_no_link(window: Window, folder: Path) -> None:
 # -- ten problems of a check
 
 
-def test_each_of_twelve_problems_links_to_its_field(window: Window) -> None:
+def test_each_of_twelve_problems_links_to_its_field(window: Window, tmp_path: Path) -> None:
     form = window.app.form
-    config = Config.model_validate({"concepts": [{"path": "x"}] * 3, "sampling": {"prompts": [{}, {}]}})
+    config = Config.model_validate({"concepts": [{"path": str(tmp_path)}] * 3, "sampling": {"prompts": [{}, {}]}})
     form.load(config, form.source)
     places = {
         "model.base_model": "model",

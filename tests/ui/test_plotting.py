@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.events import ValidationFinished
-from ui.run.plotting import loss_range, nearest, tick_label, ticks, weighted_course
-from ui.run.run_state import LossPoint
+from ui.run.plotting import log_ticks, nearest, tick_label, ticks, weighted_course
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6), st.integers(1, 20))
@@ -38,20 +36,17 @@ def test_tick_labels_are_short() -> None:
     assert [tick_label(v) for v in (0.05, 100.0, 20_000.0, 0.0)] == ["0.05", "100", "20k", "0"]
 
 
-def test_a_few_outliers_do_not_flatten_the_curve() -> None:
-    points = [LossPoint(n, 0.1 if n % 100 else 50.0, 0.1) for n in range(1, 1001)]
-    low, high = loss_range(points, [])
-    assert 0 <= low < 0.1 < high < 1
-
-
-@pytest.mark.parametrize("points", [[], [LossPoint(1, None, None)], [LossPoint(1, 0.0, 0.0)], [LossPoint(1, 0.5, 0.5)]])
-def test_the_range_is_never_empty(points: list[LossPoint]) -> None:
-    low, high = loss_range(points, [])
-    assert high > low
+def test_ticks_of_a_logarithmic_scale_are_round() -> None:
+    assert log_ticks(0.009, 1.2, 4) == [0.01, 0.1, 1.0]
+    assert log_ticks(0.08, 0.3, 4) == [0.1, 0.2]
+    assert log_ticks(1e-6, 1e-3, 20) == [1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3]
+    assert log_ticks(0.11, 0.14, 4) == ticks(0.11, 0.14, 4)
+    assert log_ticks(1e-30, 1.0, 4) == [1e-30, 1e-22, 1e-14, 1e-06]
+    assert log_ticks(-1.0, 1.0, 4) == []
 
 
 def test_the_nearest_point() -> None:
-    points = [LossPoint(n, 0.1, 0.1) for n in (1, 10, 20)]
+    points = [ValidationFinished(n, 0.1) for n in (1, 10, 20)]
     assert [nearest(points, s).step for s in (-5, 4, 6, 14, 16, 99)] == [1, 1, 10, 10, 20, 20]  # type: ignore[union-attr]
     assert nearest([], 3) is None
 

@@ -14,6 +14,7 @@ from ui.widgets.focus import focused_widget
 
 
 def test_a_list_is_opened_by_the_pointer_and_chosen_from_by_keys(window: Window) -> None:
+    window.app.root.geometry("1100x740+-320+0")  # the screen may be narrow
     page: Any = window.open_page("training")
     row = next(r for r in page.form_view.rows() if r.record.path == "training.schedule")
     choice = inside(row.control.frame, Choice)
@@ -41,6 +42,7 @@ def test_an_optimizer_is_chosen_by_a_click_in_its_window(window: Window) -> None
 
 
 def test_typing_replaces_what_is_selected(window: Window) -> None:
+    window.app.root.geometry("1100x740+-210+0")
     page: Any = window.open_page("training")
     row = next(r for r in page.form_view.rows() if r.record.path == "training.learning_rate")
     entry = inside(row.control.frame, Entry).tk_entry
@@ -62,3 +64,31 @@ def test_the_wheel_scrolls_the_page_under_the_pointer(window: Window) -> None:
     click(window, row.control.frame, button=5)
     window.wait_until(lambda: page.scroll.canvas.canvasy(0) > 0, "the page to move")
     assert window.app.form.config.training.epochs == 10
+
+
+def test_an_embedding_is_added_edited_deleted_and_undone(window: Window) -> None:
+    """On its page, by pointer and keys; hidden for the VAE, which has no words."""
+    form = window.app.form
+    page: Any = window.open_page("embeddings")
+    click(window, page.list.buttons["add"])
+    window.wait_until(lambda: page.editor is not None and page.editor.winfo_viewable(), "the editor")
+    assert [w.placeholder for w in form.config.embeddings.words] == ["<embedding>"]
+    fields = {row.record.name: row for row in page.editor.form_view.rows()}
+    for name, *typed in (("placeholder", "z", "o", "g"), ("token_count", "4")):
+        click(window, inside(fields[name].control.frame, Entry).tk_entry)
+        keys(window, "ctrl+a", *typed, "Tab")
+    window.wait_until(lambda: form.config.embeddings.words[0].token_count == 4, "the token count")
+    assert form.config.embeddings.words[0].placeholder == "zog"
+    keys(window, "Escape")
+    window.wait_until(lambda: not page.editor.winfo_exists(), "the editor to close")
+    tree = page.list.table.tree
+    assert str(tree.item("0", "text")).strip() == "zog"
+    x, y, *_ = (int(edge) for edge in tree.bbox("0"))
+    xdotool("mousemove", str(tree.winfo_rootx() + x + 40), str(tree.winfo_rooty() + y + 8), "click", "1")
+    window.wait_until(lambda: tree.selection() == ("0",), "the selection")
+    keys(window, "Delete")
+    window.wait_until(lambda: form.config.embeddings.words == (), "the deletion")
+    keys(window, "ctrl+z")
+    window.wait_until(lambda: [w.placeholder for w in form.config.embeddings.words] == ["zog"], "the undo")
+    form.edit("training.trains", "vae")
+    window.wait_until(lambda: not page.list.card.winfo_ismapped(), "the list to disappear")

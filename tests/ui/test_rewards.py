@@ -34,14 +34,14 @@ def shown_fields(page: Any) -> set[str]:
     return {row.record.path for row in page.form_view.rows() if row.is_shown}
 
 
-def test_the_method_is_chosen_on_the_page_and_brings_its_fields(window: Window) -> None:
+def test_the_method_is_chosen_in_the_top_bar_and_brings_its_fields(window: Window) -> None:
     page: Any = window.open_page("rewards")
     window.settle()
-    assert shown_fields(page) == {"training.method"}
-    window.app.form.choose_variant("training.method", "alignprop")
+    assert shown_fields(page) == set()
+    pick(window.app.shell.top_bar.choices["training.method"], "alignprop")
     window.settle()
+    assert "training.method" not in shown_fields(page)  # one home: the top bar
     assert shown_fields(page) >= {
-        "training.method",
         *(
             f"training.method.{n}"
             for n in ("probability", "steps", "gradient_truncation", "backprop_steps", "guidance", "loss")
@@ -67,13 +67,13 @@ def test_reward_models_are_added_and_edited(window: Window) -> None:
     window.settle()
     [scorer] = window.app.form.config.reward.models
     assert scorer.kind == "brightness"
-    assert row_values(page.list.table, 0) == ["Brightness", "●", "1", REWARDS["brightness"].scale, "no files"]
+    assert row_values(page.list.table, 0) == ["Brightness", "1", REWARDS["brightness"].scale, "no files"]
     assert page.editor.show_field("reward.models.0.kind")
     window.app.form.edit("reward.models", (Scorer(kind="aesthetic", weight=0.5),))
     window.settle()
     values = row_values(page.list.table, 0)
-    assert values[2] == "0.5"
-    assert "1.7 GB" in values[4]
+    assert values[1] == "0.5"
+    assert "1.7 GB" in values[3]
     assert page.show_field("reward.models.0.weight")
     page.editor.close()
 
@@ -172,7 +172,7 @@ MEASURED = [
 ]
 
 
-def test_the_reward_chart(ready: Window) -> None:
+def test_the_reward_chart(ready: Window, monkeypatch: pytest.MonkeyPatch) -> None:
     ready.asked.answers.update(choose="approve", confirm_start=True)
     ready.app.shell.bottom_bar.start.invoke()
     ready.wait_until(lambda: ready.engine.requests, "a run")
@@ -192,6 +192,11 @@ def test_the_reward_chart(ready: Window) -> None:
     shown = [chart.itemcget(i, "text") for i in chart.find_withtag("pointer") if chart.type(i) == "text"]
     assert "Reward 0.6000, held-out reward 0.3200 (Contrast) at step 20, best so far" in shown
     assert {"Brightness", "Contrast", "0.6000", "0.3200"} <= set(shown)
+    monkeypatch.setattr("ui.pages.run._REWARD_ROOM_PX", 10_000)  # a low window
+    view._fit_rewards()
+    ready.settle()
+    assert not view.reward_card.winfo_ismapped()
+    assert [line.label for line in view.chart.lines][-2:] == ["training reward", "held-out reward"]
     run.end(RunFinished("finished", 40, "Done."))
     ready.wait_until(lambda: ready.app.context.session.stage == "idle", "the end")
 
@@ -203,7 +208,7 @@ def test_metrics_and_the_newest_rollout_share_the_places_of_loss_and_samples(rea
     run, page = ready.engine.run, ready.open_page("run")
     assert run is not None
     view: Any = page
-    assert (view.curves_card.shown, view.images_card.shown) == ("Loss", "Samples")
+    assert (view.curves_card.shown, view.images_card.shown) == ("Curves", "Samples")
     files = sorted((tmp_path / "images").glob("*.png"))
     images = tuple(
         SampledImage(str(file), "a disc", 0.5 + n, {"brightness": 0.5 + n}, "best" if n else "worst")
@@ -230,10 +235,10 @@ def test_metrics_and_the_newest_rollout_share_the_places_of_loss_and_samples(rea
     viewer = next(w for w in ready.app.root.winfo_children() if isinstance(w, ImageViewer))
     assert viewer.caption.cget("text") == "a disc\nReward 0.5000, worst of its prompt\nBrightness 0.5000"
     viewer.close()
-    view.curves_card.tabs["Loss"].event_generate("<Button-1>")
+    view.curves_card.tabs["Curves"].event_generate("<Button-1>")
     run.emit(step(61, metrics={"reward": 1.0, "diversity": 0.5}))
     ready.wait_until(lambda: "diversity" in view.metrics.cells, "a new metric")
-    assert view.curves_card.shown == "Loss"  # as the user chose
+    assert view.curves_card.shown == "Curves"  # as the user chose
     run.end(RunFinished("finished", 61, "Done."))
     ready.wait_until(lambda: ready.app.context.session.stage == "idle", "the end")
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import random
 from dataclasses import fields
-from itertools import pairwise
 from typing import get_args
 
 import pytest
@@ -21,8 +19,10 @@ from trainer.events import (
     DownloadProgress,
     Event,
     ImagesDropped,
+    MemoryMeasured,
     ModelSaved,
     PhaseChanged,
+    ProfileWritten,
     RewardMeasured,
     RunFailed,
     RunFinished,
@@ -34,7 +34,7 @@ from trainer.events import (
     WarningRaised,
 )
 from trainer.rollout_events import ChoicesWanted, RolloutSampled, SampledImage
-from ui.run.run_state import MAX_CURVE_POINTS, MAX_LOG_LINES, Curve, LossPoint, RunState, fold
+from ui.run.run_state import MAX_LOG_LINES, RunState, fold
 from ui.run.words import concept_rows, download, duration, line_of, loss, rate, timestep_rows, validation_line
 
 
@@ -103,7 +103,9 @@ EVERY_EVENT: dict[type[Event], tuple[Event, set[str]]] = {
     CacheFilled: (CacheFilled("images", 10, 7, 1000), {"log"}),
     ImagesDropped: (ImagesDropped(1, 2, ("a.png", "b.png")), {"log"}),
     BlocksCompiled: (BlocksCompiled(16, 8, 34.9), {"log"}),
-    StepFinished: (step(1), {"step", "curve", "metrics"}),  # the gradient norm
+    ProfileWritten: (ProfileWritten(12, 10, "/run/profile"), {"log"}),
+    MemoryMeasured: (MemoryMeasured(1, 2, 3), {"memory"}),
+    StepFinished: (step(1), {"step", "series", "metrics", "timing"}),  # the gradient norm
     ValidationFinished: (ValidationFinished(5, 0.5), {"validations", "log"}),
     RewardMeasured: (RewardMeasured(5, 8, 0.5), {"rewards", "log"}),
     RolloutSampled: (RolloutSampled(5, (SampledImage("/a.png", "a cat", 0.5),)), {"rollout"}),
@@ -131,7 +133,7 @@ def test_what_an_event_changes(kind: type[Event]) -> None:
 
 def test_a_loss_that_is_not_finite_is_a_gap_in_the_curve() -> None:
     state = folded(step(1, loss=math.nan), step(2, loss=None, smoothed_loss=math.inf), step(3))
-    assert [p.loss is None for p in state.curve.points] == [True, True, False]
+    assert [value is None for _, value in state.curve("loss")] == [True, True, False]
     assert loss(math.nan) == "–"
 
 
@@ -189,18 +191,18 @@ def test_a_final_model_is_named_by_its_path_in_the_program_folder() -> None:
     path = PROGRAM_ROOT / "models" / "zog.safetensors"
     line = line_of(ModelSaved(5, str(path), "kohya", is_final=True, loaded_by=("ComfyUI",)), 0.0)
     assert line is not None
-    assert line.text == "Final model saved: models/zog.safetensors (loads completely in ComfyUI)"
+    assert line.text == "Final model saved: models/zog.safetensors (loads in ComfyUI)"
 
 
 def test_a_final_model_says_how_completely_every_program_loads_it() -> None:
     loading = {"ComfyUI": "48 of 176 layers", "A1111": "no", "Forge": "no", "diffusers": "yes"}
     line = line_of(ModelSaved(5, "/m.safetensors", "diffusers", True, ("diffusers",), loading), 0.0)
     assert line is not None
-    assert line.text.endswith("(loads completely in diffusers; 48 of 176 layers in ComfyUI; not in A1111 and Forge)")
+    assert line.text.endswith("(loads in diffusers; 48 of 176 layers in ComfyUI; not in A1111 and Forge)")
     needs = ("A1111: keep the .yaml beside it",)
     line = line_of(ModelSaved(5, "/m.safetensors", "single_file", True, ("A1111",), {"A1111": "yes"}, needs), 0.0)
     assert line is not None
-    assert line.text.endswith("(loads completely in A1111; A1111: keep the .yaml beside it)")
+    assert line.text.endswith("(loads in A1111; A1111: keep the .yaml beside it)")
 
 
 def test_the_log_is_bounded() -> None:
@@ -215,31 +217,7 @@ def test_a_state_is_never_changed_in_place() -> None:
     assert before.step is not None
     assert after.step is not None
     assert (before.step.step, after.step.step) == (1, 2)
-    assert len(before.curve.points) == 1
-
-
-def test_a_long_curve_is_thinned_and_keeps_its_ends() -> None:
-    curve, last = Curve(), 50_000
-    for number in range(1, last + 1):
-        curve = curve.add(LossPoint(number, 1.0, 1.0))
-    steps = [p.step for p in curve.points]
-    assert MAX_CURVE_POINTS // 2 <= len(steps) <= MAX_CURVE_POINTS
-    assert steps[-1] == last
-    assert steps[0] <= curve.stride
-    assert steps == sorted(set(steps))
-    gaps = {b - a for a, b in pairwise(steps[:-1])}
-    assert gaps == {curve.stride}
-
-
-def test_a_curve_whose_steps_skip_stays_in_order() -> None:
-    draw, curve, number = random.Random(1), Curve(), 0
-    for _ in range(6000):
-        number += draw.randint(1, 5)
-        curve = curve.add(LossPoint(number, 1.0, 1.0))
-    steps = [p.step for p in curve.points]
-    assert steps == sorted(set(steps))
-    assert steps[-1] == number
-    assert len(steps) <= MAX_CURVE_POINTS
+    assert len(before.curve("loss")) == 1
 
 
 @pytest.mark.parametrize(

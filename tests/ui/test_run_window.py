@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from modules.config.schema import Config
 from modules.system.paths import session_file
 from tests.ui.conftest import Window
 from tests.ui.fake_engine import FakeRun, started, step
@@ -29,30 +28,6 @@ from trainer.events import (
     ValidationFinished,
     WarningRaised,
 )
-from ui.editors.images import ImageViewer
-from ui.forms.model import Source
-
-
-@pytest.fixture
-def ready(window: Window, tmp_path: Path) -> Window:
-    """A window with a config that passes preflight."""
-    images = tmp_path / "images"
-    images.mkdir()
-    for n in range(4):
-        Image.new("RGB", (64, 64), (60 * n, 0, 0)).save(images / f"{n}.png")
-        (images / f"{n}.txt").write_text(f"number {n}", encoding="utf-8")
-    config = Config.model_validate(
-        {
-            "general": {"workspace_dir": str(tmp_path / "workspace"), "cache_dir": str(tmp_path / "cache")},
-            "concepts": [{"path": str(images)}],
-            "data": {"resolution_px": [64]},
-            "output": {"destination": str(tmp_path / "lora.safetensors")},
-            "sampling": {"prompts": [{"prompt": "a number"}]},
-        }
-    )
-    window.app.form.load(config, Source("ready"))
-    window.settle()
-    return window
 
 
 def press_start(window: Window) -> FakeRun:
@@ -106,6 +81,9 @@ def test_the_bars_and_figures_follow(ready: Window) -> None:
     ready.wait_until(lambda: bar.detail.cget("text") == "5 of 50 denoising steps")
     end(ready, run)
     assert (bar.epoch_bar.share, bar.step_bar.share) == (0, 0)
+    assert (bar.epoch_label.cget("text"), bar.step_label.cget("text")) == ("Epoch 3 of 10", "Step 20 of 40")
+    kept = {name: figure.cget("text") for name, figure in bar.figures.items()}
+    assert kept == {"Loss": "0.1050", "Smoothed": "0.1040", "Images/s": "3.5", "Time left": "–"}
     assert bar.phase.cget("text") == "Finished"
     assert bar.detail.cget("text") == "All done."
 
@@ -126,21 +104,20 @@ def test_a_download_is_shown_until_it_is_complete(ready: Window) -> None:
     end(ready, run)
 
 
-def test_replaced_samples_are_released(ready: Window, tmp_path: Path) -> None:
-    run = press_start(ready)
-    samples: Any = ready.app.shell.pages["run"].samples
-    run.emit(started(), PhaseChanged("training"))
+def test_samples_of_an_earlier_run_are_released(ready: Window, tmp_path: Path) -> None:
     traces = []
-    for n in range(1, 6):
+    for n in range(1, 4):
+        run = press_start(ready)
+        samples: Any = ready.app.shell.pages["run"].samples
         path = tmp_path / f"sample{n}.png"
         Image.new("RGB", (32, 32), (0, 40 * n, 0)).save(path)
-        run.emit(SampleReady(n, 0, "a number", str(path)))
+        run.emit(started(), PhaseChanged("training"), SampleReady(n, 0, "a number", str(path)))
         ready.wait_until(lambda: [p for p, _ in samples._photos.loaded] == [path], "the image")  # noqa: B023 - this one
         ready.settle()
         traces.append(weakref.ref(next(iter(samples._photos.loaded.values()))))
+        end(ready, run)
     gc.collect()
-    assert [trace() is None for trace in traces] == [True, True, True, True, False]
-    end(ready, run)
+    assert [trace() is None for trace in traces] == [True, True, False]
 
 
 def test_stop_pause_and_continue(ready: Window) -> None:
@@ -214,23 +191,16 @@ def test_the_run_page_shows_the_course(ready: Window, tmp_path: Path) -> None:
         SampleReady(40, 1, "a zog", str(tmp_path / "gone.png")),
         BackupSaved(50, "/tmp/runs/one/backup/step-50"), WarningRaised("An image is broken."),
     )  # fmt: skip
-    ready.wait_until(lambda: len(page.samples.tiles) == 2, "samples")
-    ready.wait_until(lambda: len(page.samples._photos.loaded) == 2, "images")
+    ready.wait_until(lambda: len(page.samples.table.samples) == 4, "samples")
+    ready.wait_until(lambda: len(page.samples._photos.loaded) == 4, "images")
     ready.settle()
-    assert [t.path.name for t in page.samples.tiles] == ["sample2.png", "gone.png"]
-    assert len(page.chart._points) == 60
+    assert page.samples.table.steps == (0, 40)
+    assert len(page.chart.lines[0].series) == 60
     assert len(page.chart.find_all()) > 8
     assert "Training: UNet, Text encoder" in page.facts.cget("text")
     log = page.log.text.get("1.0", "end")
     assert "An image is broken." in log
     assert "Backup at step 50" in log
-    page.samples.canvas.event_generate("<Button-1>", x=20, y=20)
-    viewer = next(w for w in ready.app.root.winfo_children() if isinstance(w, ImageViewer))
-    ready.wait_until(lambda: viewer._photo is not None)
-    assert (len(viewer.tiles), viewer.index) == (2, 1)
-    viewer.show(0)
-    assert "Step 0" in viewer.caption.cget("text")
-    viewer.close()
     page.chart.event_generate("<Motion>", x=100, y=60)
     assert page.chart.find_withtag("pointer")
     end(ready, run)
@@ -243,7 +213,7 @@ def written(chart: Any, tag: str = "all") -> list[str]:
 
 def point_at(window: Window, chart: Any, step: int) -> list[str]:
     """Move the pointer to a step and return the text shown there."""
-    chart.event_generate("<Motion>", x=int(chart._x(step)), y=60)
+    chart.event_generate("<Motion>", x=round(chart.x(step)), y=60)
     window.settle()
     return written(chart, "pointer")
 
@@ -256,22 +226,23 @@ def test_the_chart_shows_validation_the_best_and_each_number(ready: Window) -> N
         ValidationFinished(20, 0.2, {"250": 0.15, "750": 0.25}, {"cats": 0.22, "dogs": 0.18}, 0.3, 0.2, 20),
         ValidationFinished(40, 0.4, {"250": 0.35, "750": 0.45}, {"cats": 0.42, "dogs": 0.38}, 0.6, 0.2, 20),
     )  # fmt: skip
-    ready.wait_until(lambda: len(page.chart._validations) == 3, "validations")
-    ready.wait_until(lambda: len(page.chart._points) == 60, "the course")
+    ready.wait_until(lambda: len(page.chart.validations) == 3, "validations")
+    ready.wait_until(lambda: len(page.chart.lines[0].series) == 60, "the course")
     ready.settle()
     chart = page.chart
     assert [t for t in written(chart) if t.isalpha()] == ["loss", "smoothed", "validation", "weighted", "best"]
     ring = chart.bbox(chart.find_withtag("best")[0])
-    assert ring[0] < chart._x(20) < ring[2]
-    assert ring[1] < chart._y(0.2) < ring[3]
+    assert ring[0] < chart.x(20) < ring[2]
+    assert ring[1] < chart.y(0.2) < ring[3]
     assert "Validation: 0.4000 at step 40; best 0.2000 at step 20" in page.facts.cget("text")
     assert point_at(ready, chart, 20) == [
-        "Step 20: loss 0.1250, smoothed 0.1200", "best validation", "overall", "weighted", "cats",
+        "Step 20", "curve", "loss", "smoothed", "validation", "weighted", "0.1250", "0.1200", "0.2000", "0.3000",
+        "best validation", "overall", "weighted", "cats",
         "dogs", "0.2000", "0.3000", "0.2200", "0.1800", "at timestep", "250", "750", "0.1500", "0.2500",
     ]  # fmt: skip
     assert "validation" in point_at(ready, chart, 40)
-    assert point_at(ready, chart, 30) == ["Step 30: loss 0.1167, smoothed 0.1133"]
-    assert point_at(ready, chart, 0) == ["Step 0", "validation", "overall", "0.1000"]
+    assert point_at(ready, chart, 30) == ["Step 30", "curve", "loss", "smoothed", "0.1167", "0.1133"]
+    assert point_at(ready, chart, 0) == ["Step 0", "curve", "validation", "0.1000", "validation", "overall", "0.1000"]
     for at in (0, 20, 40, 60):
         point_at(ready, chart, at)
         left, top, right, bottom = chart.bbox(
@@ -350,8 +321,8 @@ def test_a_second_start_in_the_same_window(ready: Window) -> None:
         run = press_start(ready)
         run.emit(started(f"/tmp/runs/{number}"), PhaseChanged("training"), *(step(n) for n in range(1, 6)))
         page: Any = ready.app.shell.pages["run"]
-        ready.wait_until(lambda: len(page.chart._points) == 5)  # noqa: B023 - the same page every time
-        assert f"/tmp/runs/{number}" in page.facts.cget("text")
+        ready.wait_until(lambda: page.chart.lines and len(page.chart.lines[0].series) == 5)  # noqa: B023 - the same page every time
+        assert f"run {number}" in page.facts.cget("text")
         end(ready, run)
         assert len(ready.engine.requests) == number
 

@@ -97,9 +97,9 @@ def test_a_resumed_run_shows_its_history(desk: Desk, tmp_path: Path) -> None:
     desk.session.begin(RunRequest(Config(), "resume", resume_from=backup.path))
     assert desk.engine.run is not None
     desk.engine.run.emit(started(first_step=2), step(3), sample(3, "/tmp/new.png"))
-    desk.wait_until(lambda: len(desk.session.state.curve.points) == 3)
+    desk.wait_until(lambda: len(desk.session.state.curve("loss")) == 3)
     state = desk.session.state
-    assert [(p.step, p.loss) for p in state.curve.points] == [(1, 0.6), (2, 0.5), (3, step(3).loss)]
+    assert list(state.curve("loss")) == [(1, 0.6), (2, 0.5), (3, step(3).loss)]
     assert [s.path for s in state.samples] == ["/tmp/2.png", "/tmp/new.png"]
     assert state.step == step(3)
     desk.engine.run.end(RunFinished("finished", 3, "Done."))
@@ -116,7 +116,7 @@ def test_the_history_does_not_leak_into_another_run(desk: Desk, tmp_path: Path) 
     desk.drain()
     desk.session.begin(RunRequest(Config()))
     desk.all_looked()
-    assert desk.session.state.curve.points == ()
+    assert desk.session.state.series == {}
     desk.engine.run.end(RunFinished("finished", 1, "Done."))
     desk.drain()
 
@@ -126,7 +126,7 @@ def test_events_that_wait_after_the_thread_ended_are_not_lost(desk: Desk) -> Non
     assert desk.engine.run is not None
     desk.engine.run.end(started(), *(step(n) for n in range(1, 50)), RunFinished("finished", 49, "Done."))
     desk.drain()
-    assert len(desk.session.state.curve.points) == 49
+    assert len(desk.session.state.curve("loss")) == 49
     assert desk.session.stage == "idle"
 
 
@@ -175,7 +175,7 @@ def test_a_second_run_starts_fresh(desk: Desk) -> None:
         desk.drain()
         assert desk.session.state.started is not None
         assert desk.session.state.started.total_steps == total
-        assert len(desk.session.state.curve.points) == 1
+        assert len(desk.session.state.curve("loss")) == 1
         desk.engine.run.end(RunFinished("finished", 1, "Done."))
         desk.drain()
     assert len(desk.engine.requests) == 2
@@ -221,7 +221,7 @@ def test_every_step_is_a_point_of_the_curve(desk: Desk) -> None:
     assert desk.engine.run is not None
     desk.engine.run.emit(*(step(n) for n in range(1, 101)))
     desk.drain()
-    assert len(desk.session.state.curve.points) == 100
+    assert len(desk.session.state.curve("loss")) == 100
 
 
 def test_a_flood_of_progress_is_coalesced(desk: Desk) -> None:
@@ -232,7 +232,7 @@ def test_a_flood_of_progress_is_coalesced(desk: Desk) -> None:
     desk.drain()
     assert desk.session.state.step is not None
     assert desk.session.state.step.step == last
-    assert len(desk.session.state.curve.points) == 1
+    assert len(desk.session.state.curve("loss")) == 1
     assert len(desk.session.state.samples) == 1
 
 

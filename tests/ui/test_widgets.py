@@ -16,13 +16,14 @@ from tests.ui.conftest import Window
 from tests.ui.driving import walk
 from trainer.preflight import Preview
 from ui.interaction import Answer, Failure
-from ui.run.run_state import LossPoint
+from ui.run.chart_model import Line
+from ui.run.series import Series
 from ui.run.words import LogLine
 from ui.theme import Theme
 from ui.thumbnails import load_fitted, load_square
 from ui.widgets.auto_bar import AutoBar
 from ui.widgets.card import Card
-from ui.widgets.chart import LossChart
+from ui.widgets.chart import RunChart
 from ui.widgets.chart_box import BoxColumn, draw_box
 from ui.widgets.controls import Button, Choice, Switch
 from ui.widgets.dialog import Dialog
@@ -210,15 +211,16 @@ def test_a_frame_changes_its_colour_after_its_controls_are_destroyed(screen: tk.
 
 
 def test_the_chart_draws_any_points(screen: tk.Tk, theme: Theme) -> None:
-    chart = LossChart(screen, theme)
+    chart = RunChart(screen, theme)
     chart.pack(fill="both", expand=True)
     screen.update()
     chart.draw()
     assert chart.itemcget(chart.find_all()[0], "text").startswith("The loss appears")
     for count in (1, 2, 2000):
-        chart.show([LossPoint(n, 1 / n if n % 7 else None, 1 / n) for n in range(1, count + 1)], [])
+        points = Series((n, 1 / n if n % 7 else None) for n in range(1, count + 1))
+        chart.show([Line("loss", "loss", "loss", points, "chart_raw", "thin")])
         assert len(chart.find_all()) > 4
-    chart.show([LossPoint(5, None, None)], [])
+    chart.show([Line("loss", "loss", "loss", Series([(5, None)]), "chart_raw", "thin")])
     chart.event_generate("<Motion>", x=100, y=50)
     chart.event_generate("<Leave>")
     assert not chart.find_withtag("pointer")
@@ -256,6 +258,16 @@ def test_the_log_grows_and_follows(screen: tk.Tk, theme: Theme) -> None:
     log.show((*lines, LogLine(0.0, "one more")))
     screen.update()
     assert log.text.yview()[0] == 0  # the view stays while the user reads further up
+    log.pack_forget()
+    log.place(x=0, y=0, width=150, height=203)  # wrapped, and no multiple of a line
+    screen.update()
+    log.text.see("end")
+    for _ in range(3):
+        screen.update()
+        tops = [info[1] for y in range(0, log.text.winfo_height(), 5) if (info := log.text.dlineinfo(f"@0,{y}"))]
+        assert min(tops) == 0
+        assert max(tops) + log._line_px == log.text.winfo_height()
+        log.text.event_generate("<Button-4>")
     log.show(lines[:2])
     assert log.text.get("1.0", "end").count("\n") == 2
     assert lines_after(lines[:3], lines[1:5]) == lines[3:5]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from trainer.commands import (
     BackupNow,
     CommandDesk,
     Pause,
+    ProfileNow,
     Resume,
     SampleNow,
     SaveNow,
@@ -26,7 +28,7 @@ from trainer.commands import (
     to_line,
 )
 
-STEP_COMMANDS = (SampleNow, ValidateNow, BackupNow, SaveNow)
+STEP_COMMANDS = (SampleNow, ValidateNow, BackupNow, SaveNow, ProfileNow)
 
 
 # -- lines
@@ -36,6 +38,11 @@ STEP_COMMANDS = (SampleNow, ValidateNow, BackupNow, SaveNow)
 def test_every_command_comes_back_as_it_was(kind: type) -> None:
     assert from_line(to_line(kind())) == kind()
     assert from_line(to_line(kind()) + "\n") == kind()
+
+
+def test_a_pause_that_frees_memory_comes_back_as_it_was() -> None:
+    assert from_line(to_line(Pause(free_memory=True))) == Pause(free_memory=True)
+    assert from_line('{"command": "Pause", "free_memory": "yes"}') == Pause()
 
 
 @pytest.mark.parametrize(
@@ -185,3 +192,24 @@ def test_no_command_of_many_threads_is_lost() -> None:
     left = desk.take(SampleNow)
     assert 1 <= sum(taken) + left <= 2 * count
     assert desk.take(SaveNow)
+
+
+def test_memory_is_free_for_as_long_as_the_newest_pause_frees_it() -> None:
+    desk, course = CommandDesk(), []
+
+    @contextmanager
+    def freed() -> Iterator[None]:
+        course.append("freed")
+        desk.put(Pause())  # as a user who changes their mind while the run waits
+        yield
+        course.append("back")
+        desk.put(Resume())
+
+    desk.freed_memory = freed
+    desk.put(Pause(free_memory=True))
+    desk.check()
+    assert course == ["freed", "back"]
+    desk.freed_memory = lambda: pytest.fail("a plain pause keeps the memory")
+    desk.put(Pause())
+    Waiter(desk)
+    desk.put(Resume())

@@ -152,3 +152,13 @@ def test_the_statistics_of_a_concept(folder: Path) -> None:
     assert dict(found.tags)["red"] == 2
     assert sum(found.buckets.values()) == 6  # each image at two resolutions
     assert {"scanning", "counting tokens"} <= set(reports)
+
+
+def test_prompts_have_captions_and_no_image(tmp_path: Path) -> None:
+    (tmp_path / "prompts.txt").write_text("a red car\na blue house", encoding="utf-8")
+    config = Config(concepts=(Concept(path=str(tmp_path / "prompts.txt"), kind="prompts"),))
+    preview = ConceptPreview(config, 0)
+    seen = preview.seen(preview.uses(1)[0])
+    assert (seen.pixels, seen.caption, seen.changes) == (None, "a blue house", ())
+    found = concept_statistics(config, 0)
+    assert (found.num_captions, found.buckets, found.pixels) == (2, {}, None)

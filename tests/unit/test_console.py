@@ -39,11 +39,16 @@ def test_a_measurement_of_the_reward_is_a_line() -> None:
 def test_a_saved_model_says_how_completely_every_program_loads_it() -> None:
     everywhere = dict.fromkeys(("ComfyUI", "A1111", "Forge", "diffusers"), "yes")
     assert words(ModelSaved(5, "m", "kohya", True, tuple(everywhere), everywhere)) == (
-        "saved: m (loads completely in ComfyUI, A1111, Forge and diffusers)"
+        "saved: m (loads in ComfyUI, A1111, Forge and diffusers)"
     )
     unknown = {"ComfyUI": "?", "A1111": "?", "diffusers": "yes"}
-    assert words(ModelSaved(5, "m", "kohya", True, ("diffusers",), unknown)) == (
-        "saved: m (loads completely in diffusers; unknown for ComfyUI and A1111)"
+    reasons = dict.fromkeys(("ComfyUI", "A1111"), "made for another size")
+    assert words(ModelSaved(5, "m", "kohya", True, ("diffusers",), unknown, (), reasons)) == (
+        "saved: m (loads in diffusers; not tested in ComfyUI and A1111: made for another size)"
+    )
+    partly = {"ComfyUI": "48 of 176 layers", "A1111": "no", "Forge": "no"}
+    assert words(ModelSaved(5, "m", "kohya", True, (), partly)) == (
+        "saved: m (48 of 176 layers in ComfyUI; not in A1111 and Forge)"
     )
     assert words(ModelSaved(5, "m", "kohya", True)) == "saved: m"
 
@@ -54,7 +59,7 @@ def test_a_saved_model_of_an_older_log_names_the_programs_that_load_it() -> None
     )
     event = from_line(line)
     assert event is not None
-    assert words(event) == "saved: m (loads completely in Forge)"
+    assert words(event) == "saved: m (loads in Forge)"
 
 
 def test_caching_shows_the_time_left_and_then_the_hit_rate() -> None:

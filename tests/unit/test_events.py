@@ -19,6 +19,7 @@ from trainer.events import (
     CacheProgress,
     DownloadProgress,
     Event,
+    MemoryMeasured,
     PhaseChanged,
     RunFinished,
     SampleProgress,
@@ -62,7 +63,7 @@ def test_every_event_comes_back_as_it_was(data: st.DataObject, kind: str) -> Non
 @pytest.mark.parametrize("kind", sorted(EVENT_TYPES))
 def test_every_event_is_a_frozen_record_that_says_whether_it_may_be_coalesced(kind: str) -> None:
     cls = EVENT_TYPES[kind]
-    assert cls.may_coalesce == (cls in (DownloadProgress, CacheProgress, StepFinished, SampleProgress))
+    assert cls.may_coalesce == (cls in (DownloadProgress, CacheProgress, StepFinished, SampleProgress, MemoryMeasured))
     assert cls.__doc__
     with pytest.raises((FrozenInstanceError, TypeError)):
         PhaseChanged("training").detail = "x"  # type: ignore[misc]

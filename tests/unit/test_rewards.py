@@ -22,12 +22,13 @@ from modules.config.rules import RULES
 from modules.config.rules.fused import fused_backward_pass
 from modules.config.rules.rewards import method_settings, reward_models
 from modules.config.schema import Config
+from modules.formats.published_files import is_repository
 from modules.objectives.reward_gradient import num_scored, reward_loss, reward_losses
 from modules.rewards import registry
 from modules.rewards.colour import parse_colour
 from modules.rewards.composite import CompositeReward, RewardModel, build_rewards
 from modules.rewards.download import files_of
-from modules.rewards.files import is_repository, wanted_files
+from modules.rewards.files import wanted_files
 from modules.rewards.models.user_code import load_user_reward
 from modules.rewards.problems import problems_of_rewards
 from modules.rewards.protocol import RewardContext

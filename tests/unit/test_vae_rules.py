@@ -44,7 +44,6 @@ def test_a_plain_config_has_no_errors() -> None:
         ({"parts": {"vae": {"train": False}}}, "parts.vae.train"),
         ({"parts": {"vae": {"learning_rate": 0.0}}}, "parts.vae.learning_rate"),
         ({"masks": {"enabled": True, "prior_preservation_weight": 0.5}}, "masks.prior_preservation_weight"),
-        ({"model": {"variant": "inpainting"}}, "model.variant"),
         ({"concepts": [{"path": "x"}, {"path": "y", "kind": "prior_prediction"}]}, "concepts.1.kind"),
         ({"concepts": [{"path": "x"}, {"path": "y", "kind": "prompts"}]}, "concepts.1.kind"),
         ({"output": {"dtype": "float8"}}, "output.dtype"),
@@ -78,8 +77,15 @@ def test_its_settings_are_shown_for_this_target_only() -> None:
     of_lora = {r.path for r in live_records(small_config(ANYWHERE, model=ANYWHERE, images=ANYWHERE))}
     assert own <= of_vae
     assert not own & of_lora
-    assert "parts.unet.learning_rate" in of_lora
-    assert "parts.unet.learning_rate" not in of_vae
+    others = {
+        "parts.unet.learning_rate", "model.clip_skip", "model.prediction_type", "data.caption_dropout",
+        "data.latent_cache", "data.cache_location", "concepts.0.caption_source", "concepts.0.text.shuffle_tags",
+        "training.noise.offset_weight", "training.loss.weighting", "embeddings.words", "sampling.prompts",
+        "validation.num_timesteps", "quantization.layers", "output.trigger_words",
+    }  # fmt: skip
+    assert others <= of_lora
+    assert not others & of_vae
+    assert {"sampling.every", "validation.every", "masks.enabled", "concepts.0.image.flip"} <= of_vae
 
 
 def test_onetrainers_fine_tune_vae_is_the_decoder_alone() -> None:

@@ -46,12 +46,14 @@ def test_settings_that_take_effect_are_not_reported(tmp_path: Path, settings: di
 
 @pytest.mark.parametrize("every", [{"unit": "never"}, {"n": 0, "unit": "step"}])
 def test_settings_that_depend_on_validation_need_it(tmp_path: Path, every: dict[str, Any]) -> None:
-    off = config_with(tmp_path, every=every, keep_best=True, early_stopping_patience=2)
+    off = config_with(tmp_path, every=every, keep_best=True, result="best", early_stopping_patience=2)
     assert found(validation(off)) == [
-        ("validation.keep_best", "error"),
+        ("validation.result", "error"),
         ("validation.early_stopping_patience", "error"),
     ]
-    assert found(validation(config_with(tmp_path, every=every))) == []
+    by_default = config_with(tmp_path, every=every)
+    assert by_default.validation.keep_best
+    assert found(validation(by_default)) == []
 
 
 @pytest.mark.parametrize("unit", ["epoch", "step"])

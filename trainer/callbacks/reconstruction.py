@@ -17,6 +17,7 @@ from modules.memory.guard import PlacementError
 from modules.memory.placement import Placement
 from modules.objectives.denoise import sample_losses, weighted_by_area
 from modules.objectives.methods.reconstruction import Reconstruction
+from modules.objectives.perceptual import PerceptualDistance
 from modules.objectives.reconstruction import peak_signal_to_noise, pixel_errors, structural_similarity
 from modules.system.problem import count
 from trainer import phases
@@ -47,6 +48,7 @@ class ReconstructionMeasure:
 
     family: ModelFamily
     settings: Reconstruction
+    perceptual: PerceptualDistance | None = None
 
     def measure(self, batch: Batch) -> list[Measured]:
         """Return the losses and metrics of each image of a batch."""
@@ -56,13 +58,23 @@ class ReconstructionMeasure:
         errors_B3PP = pixel_errors(
             decoded_B3PP, images_B3PP, mse_strength=settings.mse_strength, mae_strength=settings.mae_strength
         )
-        plain_B = sample_losses(errors_B3PP).tolist()
-        by_area_B3PP = weighted_by_area(errors_B3PP, batch.area_weights_B1HW)
-        weighted_B = sample_losses(by_area_B3PP, batch.loss_weights_B).tolist()
-        psnr_B = peak_signal_to_noise(decoded_B3PP, images_B3PP).tolist()
-        ssim_B = structural_similarity(decoded_B3PP, images_B3PP).tolist()
-        rows = zip(plain_B, weighted_B, psnr_B, ssim_B, strict=True)
-        return [Measured(plain, weighted, {"psnr": psnr, "ssim": ssim}) for plain, weighted, psnr, ssim in rows]
+        plain_B = sample_losses(errors_B3PP)
+        weighted_B = sample_losses(weighted_by_area(errors_B3PP, batch.area_weights_B1HW))
+        metrics = {
+            "psnr": peak_signal_to_noise(decoded_B3PP, images_B3PP),
+            "ssim": structural_similarity(decoded_B3PP, images_B3PP),
+        }
+        if self.perceptual is not None:
+            metrics["lpips"] = self.perceptual(decoded_B3PP, images_B3PP)
+            plain_B = plain_B + settings.perceptual_strength * metrics["lpips"]
+            by_area_B = self.perceptual(decoded_B3PP, images_B3PP, batch.area_weights_B1HW)
+            weighted_B = weighted_B + settings.perceptual_strength * by_area_B
+        losses = zip(plain_B.tolist(), (weighted_B * batch.loss_weights_B).tolist(), strict=True)
+        values = zip(*(values_B.tolist() for values_B in metrics.values()), strict=True)
+        return [
+            Measured(plain, weighted, dict(zip(metrics, of_image, strict=True)))
+            for (plain, weighted), of_image in zip(losses, values, strict=True)
+        ]
 
 
 def reconstructed(family: ModelFamily, images_B3PP: torch.Tensor) -> torch.Tensor:

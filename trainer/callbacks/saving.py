@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime
@@ -14,12 +13,11 @@ import torch
 
 from modules.families.kinds.programs import who_loads_file
 from modules.settings.every import Every
-from modules.system.atomic import atomic_file, atomic_folder
 from trainer.callbacks.dry_run import discarded_write, end_write
 from trainer.commands import CommandDesk, SaveNow
 from trainer.events import Event, ModelSaved, PhaseChanged
 from trainer.export.adapter import Exporter
-from trainer.export.words import words_folder
+from trainer.run_folder.result import copy_model
 from trainer.step.callback import DryRunCheck, DryRunState, StepView
 from trainer.step.counters import Counters
 
@@ -81,7 +79,7 @@ class SavingCallback:
 
     def save_best(self, counters: Counters, by: BestBy) -> None:
         """Save the model as the best, replacing the previous one."""
-        self.save(self.best_path(by), counters, is_final=False)
+        self.save(self.best_path(by), counters, is_final=False, best_by=by)
 
     def dry_run_checks(self, state: DryRunState) -> list[DryRunCheck]:
         """Return the checks of a save to both paths: that of the result, and that of a stop or an intermediate save."""
@@ -100,43 +98,35 @@ class SavingCallback:
     def _path(self, counters: Counters) -> Path:
         return self._folder / f"{self._name}-step-{counters.step:08d}{self._exporter.suffix}"
 
-    def save(self, path: Path, counters: Counters, *, is_final: bool) -> None:
+    def save(self, path: Path, counters: Counters, *, is_final: bool, best_by: BestBy | None = None) -> None:
         """Write the model to a path and report it. Raises DarkroomError if a weight is not finite, and OSError."""
         self._emit(PhaseChanged("saving", path.name))
         with self._values() as values:
             self._exporter.save(path, values, now=self._now(), step=counters.step, epoch=counters.epoch)
-        self._report(path, counters.step, is_final=is_final)
+        self._report(path, counters.step, is_final=is_final, best_by=best_by)
 
     def copy_best(self, path: Path, step: int, by: BestBy) -> None:
         """Copy the best model, saved after `step`, to the result's path and report it. Raises OSError."""
         self._emit(PhaseChanged("saving", path.name))
         copy_model(self.best_path(by), path)
-        self._report(path, step, is_final=True)
+        self._report(path, step, is_final=True, best_by=by)
 
-    def _report(self, path: Path, step: int, *, is_final: bool) -> None:
+    def _report(self, path: Path, step: int, *, is_final: bool, best_by: BestBy | None) -> None:
         _, loads = who_loads_file(path)
         answers = {x.program: x.answer for x in loads if x.is_main}
         complete = tuple(program for program, answer in answers.items() if answer == "yes")
         needs = tuple(f"{x.program}: {x.note}" for x in loads if x.is_main and x.complete and x.note)
-        self._emit(ModelSaved(step, str(path), self._format_name, is_final, complete, answers, needs))
-
-
-def copy_model(source: Path, destination: Path) -> None:
-    """Copy a saved model atomically: a folder, or a file with its .yaml. If it raises OSError, an existing one stays.
-
-    The .yaml is what some programs read a checkpoint's prediction type from. Embeddings beside it are copied, too.
-    """
-    for file in sorted(words_folder(source).glob("*.safetensors")):
-        _copy_file(file, words_folder(destination) / file.name)
-    if source.is_dir():
-        with atomic_folder(destination) as temporary:
-            shutil.copytree(source, temporary, dirs_exist_ok=True)
-        return
-    _copy_file(source, destination)
-    if source.with_suffix(".yaml").is_file():
-        _copy_file(source.with_suffix(".yaml"), destination.with_suffix(".yaml"))
-
-
-def _copy_file(source: Path, destination: Path) -> None:
-    with atomic_file(destination) as temporary:
-        shutil.copyfile(source, temporary)
+        reasons = {x.program: x.note for x in loads if x.is_main and not x.complete and x.note}
+        self._emit(
+            ModelSaved(
+                step,
+                str(path),
+                self._format_name,
+                is_final,
+                complete,
+                answers,
+                needs,
+                reasons,
+                best_by or "",
+            )
+        )

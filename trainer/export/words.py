@@ -17,6 +17,7 @@ from modules.formats.safetensors_io import OnWritten, payload_sha256, write_safe
 from modules.system.dtypes import dtype_of
 from trainer.export.adapter import Exporter
 from trainer.export.embedded_config import embedded_config
+from trainer.run_folder.result import words_folder
 
 _NOT_IN_NAMES = re.compile(r"[^\w.+-]+")
 
@@ -101,12 +102,6 @@ def with_words_beside(
     """Return an exporter that also writes embeddings beside the result; the given one without any."""
     beside = [EmbeddingExporter(w, family, config, thumbnail) for w in words]
     return WithWordsBeside(main, beside) if beside else main
-
-
-def words_folder(result: Path) -> Path:
-    """Return the folder of the embeddings beside a result, as OneTrainer names it."""
-    stem = result.stem if result.suffix == ".safetensors" else result.name
-    return result.with_name(f"{stem}_embeddings")
 
 
 def file_name_of(placeholder: str) -> str:

@@ -14,6 +14,7 @@ from modules.data.batch import Batch
 from modules.diffusion.noise import generator_for
 from modules.objectives.denoise import sample_losses, weighted_by_area
 from modules.objectives.methods.reconstruction import Reconstruction
+from modules.objectives.perceptual import PerceptualDistance
 from modules.objectives.reconstruction import kl_divergences, peak_signal_to_noise, pixel_errors
 from modules.system.devices import move
 from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
@@ -24,6 +25,7 @@ class ReconstructionMethod:
     """The method of the VAE. The decoder alone learns from the means of the latents, the whole VAE from samples."""
 
     settings: Reconstruction
+    perceptual: PerceptualDistance | None = None
 
     def prepare(self, context: StepContext) -> None:
         """Nothing to prepare."""
@@ -33,7 +35,7 @@ class ReconstructionMethod:
         yield from loader
 
     def loss(self, batch: Batch, context: StepContext) -> StepLoss:
-        """Return the weighted mean of the samples' losses: the errors of their pixels, and the KL divergence."""
+        """Return the weighted mean of the samples' losses: the errors of their pixels, LPIPS and the KL divergence."""
         settings, images_B3PP = self.settings, batch.pixels_B3PP
         assert images_B3PP is not None, "the loader delivers pixels to a method that trains on them"
         with torch.no_grad() if settings.decoder_only else nullcontext():
@@ -47,6 +49,11 @@ class ReconstructionMethod:
             decoded_B3PP, images_B3PP, mse_strength=settings.mse_strength, mae_strength=settings.mae_strength
         )
         losses_B = sample_losses(weighted_by_area(errors_B3PP, batch.area_weights_B1HW))
+        metrics = {"psnr": peak_signal_to_noise(decoded_B3PP.detach(), images_B3PP).mean()}
+        if self.perceptual is not None:
+            distances_B = self.perceptual(decoded_B3PP, images_B3PP, batch.area_weights_B1HW)
+            losses_B = losses_B + settings.perceptual_strength * distances_B
+            metrics["lpips"] = distances_B.detach().mean()
         if not settings.decoder_only and settings.kl_strength:
             divergences_B = kl_divergences(posterior.means_BCHW, posterior.log_variances_BCHW)
             losses_B = losses_B + settings.kl_strength * divergences_B
@@ -55,7 +62,7 @@ class ReconstructionMethod:
             num_samples=batch.num_samples,
             group_samples=batch.group_samples,
             is_last_micro_batch=batch.is_last_micro_batch,
-            metrics={"psnr": peak_signal_to_noise(decoded_B3PP.detach(), images_B3PP).mean()},
+            metrics=metrics,
         )
 
     def branches(self) -> Mapping[str, TrainingMethod]:
@@ -78,6 +85,6 @@ def _noise(batch: Batch, latents_BCHW: torch.Tensor, context: StepContext) -> to
     return move(torch.stack(noise), context.device)
 
 
-def build(settings: Reconstruction, training: Training, reward: object) -> ReconstructionMethod:
-    """Return the method; it needs no reward."""
-    return ReconstructionMethod(settings)
+def build(settings: Reconstruction, training: Training, perceptual: PerceptualDistance | None) -> ReconstructionMethod:
+    """Return the method, with the perceptual distance of its loss, if it has one."""
+    return ReconstructionMethod(settings, perceptual)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from torch import nn
 
 from modules.config.method_facts import scorers_of, trains_on_reward
 from modules.config.schema import Config
@@ -17,11 +19,15 @@ from modules.system.secrets_file import load_secrets
 
 @dataclass(frozen=True, eq=False)
 class RewardModels:
-    """`followed` is the reward for training, `held_out` is never trained on; `identity` is a hash of both."""
+    """`followed` is the reward for training, `held_out` is never trained on; `identity` is a hash of both.
+
+    `modules` are those on the training device.
+    """
 
     followed: CompositeReward
     held_out: CompositeReward | None
     identity: str
+    modules: Sequence[nn.Module] = ()
 
 
 def load_reward_models(
@@ -59,4 +65,5 @@ def load_reward_models(
         # On its own scale, whatever weight it has in the settings.
         build_rewards([held_out.model_copy(update={"weight": 1.0, "enabled": True})], context) if held_out else None,
         hashlib.blake2b(identity.encode(), digest_size=12).hexdigest(),
+        context.placed,
     )

@@ -193,7 +193,7 @@ def cache_memory_problems(
             "data.cache_location",
             f"The caches need about {in_gb(need.cache_bytes)} of memory, and {in_gb(available)} are free.",
             "warning",
-            "Keep them on disk, or in 16 bits (data.cache_dtype).",
+            "Keep them on disk, or in 16 bits (the cache dtype).",
         )
 
 
@@ -288,11 +288,17 @@ def _cannot_be_written(config: Config, need: DiskNeed, free: FreeBytes) -> Itera
             )
 
 
+def _keeps_best(config: Config) -> bool:
+    """Return whether the run validates and keeps the best model."""
+    has_images = any(c.enabled and c.dataset_kind == "validation" for c in config.concepts)
+    return config.validation.keep_best and not config.validation.every.is_never and has_images
+
+
 def _tight(config: Config, need: DiskNeed, total_steps: int, free: FreeBytes) -> Iterator[Problem]:
     """Yield a warning for each file system that the whole run may fill."""
     epochs = config.training.epochs
     backups = num_backups(config.backup.keep, _times(config.backup.every, total_steps, epochs) + config.backup.at_end)
-    saves = int(_times(config.backup.save_every, total_steps, epochs)) + config.validation.keep_best
+    saves = int(_times(config.backup.save_every, total_steps, epochs)) + _keeps_best(config)
     items = [
         ("general.cache_dir", config.general.cache_dir, "caches", need.cache_bytes),
         (
@@ -316,8 +322,7 @@ def _tight(config: Config, need: DiskNeed, total_steps: int, free: FreeBytes) ->
                 largest[0],
                 f"The run may write about {in_gb(total)} ({parts}), and {in_gb(available)} are free there.",
                 "warning",
-                "Free some space, keep fewer backups (backup.keep), save less often (backup.save_every), or choose "
-                "another folder.",
+                "Free some space, keep fewer rolling backups, save less often, or choose another folder.",
             )
 
 

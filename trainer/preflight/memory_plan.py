@@ -19,6 +19,7 @@ from modules.config.method_facts import (
     scorers_of,
     trains_on_pixels,
     updates_in_backward,
+    uses_perceptual_distance,
 )
 from modules.config.quantized_parts import QuantizedParts, quantized_parts
 from modules.config.schema import Config
@@ -81,6 +82,7 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
         sampled=_sampled(config, sizes_px),
         images_per_pass=images_per_pass(config),
         reconstructs=reconstructs,
+        is_perceptual=uses_perceptual_distance(config),
         has_originals=copies_originals(config),
         runtime_bytes=0 if hardware.here().kind_of(config.general.train_device) == "cpu" else RUNTIME_BYTES,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,9 +129,11 @@ class Prepared:
 
     def close(self) -> None:
         """Remove hooks from the parts and close open logs."""
+        self.setup.desk.freed_memory = nullcontext
         self.model.placement.close()
         if self.model.compilation is not None:
             self.model.compilation.close()
+        self.watchers.profiling.close()
         if self.watchers.tensorboard is not None:
             with suppress(OSError):  # on a full disk the last values are lost, but the run's outcome stays
                 self.watchers.tensorboard.close()

@@ -21,6 +21,7 @@ from modules.data.datasets import Datasets
 from modules.data.hub_download import download
 from modules.system.approvals import approved_hashes
 from modules.system.atomic import write_text
+from modules.system.devices import Device
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from modules.system.problem import count
@@ -39,6 +40,7 @@ from trainer.run.checkpoint import SavedState, read_state
 from trainer.run.data import build_loaders, caches_of
 from trainer.run.downloads import DownloadMeter
 from trainer.run.machine import Machine, machine_of
+from trainer.run.memory_meter import MemoryMeter
 from trainer.run.model import load_model
 from trainer.run.prune import kinds_in_use, unused_entries
 from trainer.run.setup import Clocks, RunSetup
@@ -54,6 +56,7 @@ from trainer.run_folder.backup import (
     verify,
 )
 from trainer.run_folder.event_log import EventLog
+from trainer.run_folder.fork import fork_into, fork_weights_into, weights_do_not_fit
 from trainer.step.failures import explain, is_fixable
 from trainer.step.precision import process_settings
 
@@ -65,10 +68,11 @@ def execute_guarded(
 ) -> None:
     """Carry out a request. It always ends with RunFinished or RunFailed; it raises nothing and frees its memory."""
     clocks = clocks or Clocks()
-    log = EventLog(emit, clocks.now)
+    meter = MemoryMeter(emit, clocks.seconds)
+    log = EventLog(meter.emit, clocks.now)
     try:
         _load_secrets_first(log)
-        execute(request, log=log, desk=desk, clocks=clocks)
+        execute(request, log=log, desk=desk, clocks=clocks, on_device=meter.watch)
     except StopRequested:
         log.emit(RunFinished("stopped", 0, "Stopped before the first step."))
     except BaseException as error:  # noqa: BLE001 - the outer edge of the training thread
@@ -80,16 +84,31 @@ def execute_guarded(
             torch.cuda.empty_cache()
 
 
-def execute(request: RunRequest, *, log: EventLog, desk: CommandDesk, clocks: Clocks) -> None:
-    """Carry out a request. Raises DarkroomError for errors the user can fix, StopRequested before the first step."""
+def execute(
+    request: RunRequest,
+    *,
+    log: EventLog,
+    desk: CommandDesk,
+    clocks: Clocks,
+    on_device: Callable[[Device], None] = lambda device: None,
+) -> None:
+    """Carry out a request. Raises DarkroomError for errors the user can fix, StopRequested before the first step.
+
+    `on_device` gets the training device as soon as it is known.
+    """
     approved_code = request.allowed_code | approved_hashes()
     backup = find_backup(request.resume_from) if request.resume_from is not None else None
     _fetch_datasets(request, log, desk, clocks)
     datasets = _checked(request, approved_code, log, desk, run_dir=backup.run_dir if backup else None)
     training = request.config.training
     machine = machine_of(request.config.general, training.precision, autocast_cache=training.autocast_cache)
+    on_device(machine.train_device)
+    start_weights = backup if request.kind == "fork_weights" else None
+    if start_weights is not None:
+        _check_weights(request.config, start_weights)
+        backup = None
     saved = _check_resume(request.config, backup) if backup else None
-    if backup and saved and _is_complete(request.config, backup, saved):
+    if backup and saved and _is_complete(request.config, backup, saved, is_fork=request.kind == "fork"):
         message = (
             f"The run is already complete after {count(saved.counters.epoch, 'epoch')}. "
             "Increase the number of epochs to continue it."
@@ -115,8 +134,14 @@ def execute(request: RunRequest, *, log: EventLog, desk: CommandDesk, clocks: Cl
             _only_cache(request.config, datasets, machine, desk, log, clocks)
             return
         workspace = from_root(request.config.general.workspace_dir)
-        run_dir = backup.run_dir if backup else new_run_dir(workspace, now=clocks.now())
+        is_resumed = backup is not None and request.kind != "fork"
+        run_dir = backup.run_dir if backup and is_resumed else new_run_dir(workspace, now=clocks.now())
+        if backup and not is_resumed:  # before the log is opened, which continues the copied history
+            log.emit(PhaseChanged("starting", f"copying the backup of step {backup.step:,}"))
+            backup = fork_into(run_dir, backup)
         log.open(run_dir)
+        if start_weights is not None:
+            fork_weights_into(run_dir, start_weights)
         if backup:
             _report_abandoned(backup, request.config.backup.keep, log)
             _report_changes(backup, request.config, log)
@@ -134,6 +159,7 @@ def execute(request: RunRequest, *, log: EventLog, desk: CommandDesk, clocks: Cl
                 backup,
                 saved,
                 approved_code,
+                start_weights,
             )
         )
 
@@ -203,8 +229,24 @@ def _check_resume(config: Config, backup: BackupInfo) -> SavedState:
     return read_state(backup.path)
 
 
-def _is_complete(config: Config, backup: BackupInfo, saved: SavedState) -> bool:
-    """Return whether all epochs are trained, and the result is at its destination or in the run's folder."""
+def _check_weights(config: Config, backup: BackupInfo) -> None:
+    """Raise DarkroomError if a new run of the config cannot start from the weights of a backup."""
+    verify(backup)
+    changed = weights_do_not_fit(load_file(backup.path / "config.json").config, config)
+    if changed:
+        raise DarkroomError(
+            f"The weights of {backup.run_dir.name} were trained with other settings: {', '.join(changed)}.",
+            advice="Set them back to start from these weights, or start a new run without them.",
+        )
+
+
+def _is_complete(config: Config, backup: BackupInfo, saved: SavedState, *, is_fork: bool) -> bool:
+    """Return whether all epochs are trained, and the result is at its destination or in the run's folder.
+
+    A fork of a run that has trained all its epochs has nothing to do, wherever the result is.
+    """
+    if is_fork:
+        return saved.counters.epoch >= config.training.epochs
     destination = from_root(config.output.destination)
     places = (destination, backup.run_dir / "save" / destination.name)
     return saved.counters.epoch >= config.training.epochs and any(place.exists() for place in places)
@@ -240,7 +282,7 @@ def _only_cache(
     if config.data.cache_location == "memory":
         raise DarkroomError(
             "The caches are set to be in memory, so there is nothing to fill before a run.",
-            advice="Set data.cache_location to disk.",
+            advice="Set the cache location to disk.",
         )
     log.emit(PhaseChanged("loading", config.model.base_model))
     model = load_model(config, machine, DownloadMeter(emit=log.emit, desk=desk, clock=clocks.seconds))

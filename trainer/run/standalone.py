@@ -1,4 +1,4 @@
-"""Generating samples without a run: from a base model, optionally with a LoRA file."""
+"""Generating samples without a run: from a base model with the config's embeddings, optionally with a LoRA file."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from trainer.callbacks.image_sampler import ImageSampler
 from trainer.run.machine import machine_of
 from trainer.run.model import load_family, prepare_parts
 from trainer.run.placement import placement_of
+from trainer.run.words import attach_words
 
 
 def generate_samples(config: Config, lora: Path | None) -> list[Image.Image]:
@@ -30,6 +31,7 @@ def generate_samples(config: Config, lora: Path | None) -> list[Image.Image]:
         quantized=quantized_parts(config),
     )
     prepare_parts(family, machine.precision)
+    attach_words(config, family, copies=None)
     if lora is not None:
         put_adapter_on(family, lora)
     placement = placement_of(family, phases.phase_facts(config), machine)

@@ -8,10 +8,11 @@ from contextlib import suppress
 from modules.adapters.max_norm import max_norm_of
 from modules.adapters.protocol import Adapter
 from modules.config.codec import export_file
-from modules.config.method_facts import data_in_use, method_of, updates_in_backward
+from modules.config.method_facts import data_in_use, method_of, updates_in_backward, uses_perceptual_distance
 from modules.data.conditioning import complete_conditioning
 from modules.data.plan_table import as_csv, plan_rows
 from modules.memory.placement import free_cached_memory
+from modules.objectives.perceptual import PerceptualDistance
 from modules.optim.kept_norms import KeptNorms
 from modules.optim.param_groups import TrainGroup, named_parameters
 from modules.system.atomic import write_text
@@ -26,13 +27,15 @@ from trainer.dry_run.dry_run import dry_run as try_every_branch
 from trainer.events import PhaseChanged, RunStarted, WarningRaised
 from trainer.launch import QuietPoints
 from trainer.methods.build import build_method
+from trainer.methods.perceptual import load_perceptual
 from trainer.methods.protocol import StepContext, TrainingMethod
 from trainer.methods.reward_models import RewardModels, load_reward_models
-from trainer.run.checkpoint import restore
+from trainer.run.checkpoint import restore, start_from_weights
 from trainer.run.compilation import compilation_of
 from trainer.run.data import Loaders, build_loaders, caches_of, plan_fingerprint
 from trainer.run.downloads import DownloadMeter
 from trainer.run.endings import Backups, Prepared, end, end_stopped, rescue, split_state_of_rewards
+from trainer.run.freed_memory import freed_memory
 from trainer.run.model import LoadedModel, load_model
 from trainer.run.placement import placed_copy
 from trainer.run.setup import RunSetup
@@ -90,14 +93,23 @@ def prepare(setup: RunSetup) -> Prepared:
     rows = plan_rows(training_loader.dataset, training_loader.plans, training_loader.versions, epochs=epochs)
     write_text(setup.run_dir / "plan.csv", as_csv(rows))
     reward_models = _load_reward_models(setup)
-    method = build_method(setup.config.training, reward_models.followed if reward_models else None)
+    perceptual = _load_perceptual(setup)
+    method = build_method(setup.config.training, reward_models.followed if reward_models else perceptual)
     total_steps = loaders.training.plans.total_steps(setup.config.training.epochs)
     limit = max_norm_of(setup.config.adapter) if setup.config.training.trains == "adapter" else None
     norms = kept_norms(setup.config, model.words, model.groups)
     stepper = _stepper(setup, model.groups, total_steps, adapters=model.adapters, max_norm=limit, norms=norms)
-    watchers = build_watchers(setup, model, loaders, stepper, total_steps, reward_models)
+    watchers = build_watchers(setup, model, loaders, stepper, total_steps, reward_models, perceptual)
     backups = Backups(setup, model, stepper, method, plan_fingerprint(loaders.training), watchers)
     training = _training(setup, model, loaders, stepper, method, watchers, backups)
+    setup.desk.freed_memory = lambda: freed_memory(
+        model.placement,
+        model.groups,
+        stepper,
+        reward_modules=() if reward_models is None else reward_models.modules,
+        emit=setup.log.emit,
+        phase=lambda: setup.log.work_phase,
+    )
     _announce(setup, training, model, loaders, total_steps)
     return Prepared(setup, model, training, watchers, backups)
 
@@ -180,6 +192,15 @@ def _load_reward_models(setup: RunSetup) -> RewardModels | None:
     )
 
 
+def _load_perceptual(setup: RunSetup) -> PerceptualDistance | None:
+    """Load the perceptual distance of a VAE's loss, if it is used."""
+    if not uses_perceptual_distance(setup.config):
+        return None
+    setup.log.emit(PhaseChanged("loading", "the perceptual distance"))
+    meter = DownloadMeter(emit=setup.log.emit, desk=setup.desk, clock=setup.clocks.seconds)
+    return load_perceptual(setup.config, setup.machine.train_device, meter)
+
+
 def _training(
     setup: RunSetup,
     model: LoadedModel,
@@ -233,6 +254,8 @@ def _training(
             watchers.rewards.search.load_state_dict(of_search)
             watchers.guards.load_state_dict(of_guards)
         counters = _fitted(setup, counters, loaders.training, setup.saved.plan)
+    elif setup.start_weights is not None:
+        start_from_weights(setup.start_weights.path, groups=model.groups, stepper=stepper)
     method.prepare(context)
     compiling = CompileReport(model.compilation, setup.log.emit) if model.compilation is not None else None
     backup_callback = BackupCallback(config.backup.every, write=backups.write, try_out=backups.try_out, desk=setup.desk)
@@ -257,7 +280,7 @@ def _training(
 
 
 def _callbacks(watchers: Watchers, backup: BackupCallback, compiling: CompileReport | None) -> tuple[Callback, ...]:
-    """Return the callbacks in order. The backup comes last, so that it contains the results of the others."""
+    """Return the callbacks in order. The backup comes after those whose results it contains."""
     rewards = (watchers.rewards, watchers.guards) if watchers.rewards is not None else ()
     return (
         *((compiling,) if compiling is not None else ()),
@@ -268,6 +291,7 @@ def _callbacks(watchers: Watchers, backup: BackupCallback, compiling: CompileRep
         watchers.sampling,
         watchers.saving,
         backup,
+        watchers.profiling,  # last: a profile begins and ends between steps
     )
 
 

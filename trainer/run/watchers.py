@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from modules.config.method_facts import steps_per_group, trains_on_pixels
 from modules.config.schema import Config
 from modules.config.words import trained_parts
 from modules.data.dataset import Dataset
-from modules.families.words import Word
 from modules.objectives.denoise import timestep_weights
+from modules.objectives.perceptual import PerceptualDistance
 from modules.system.paths import from_root
 from trainer.callbacks.dropped import DroppedImages
 from trainer.callbacks.guards import Guards
 from trainer.callbacks.image_sampler import ImageSampler
 from trainer.callbacks.metrics import Metrics
+from trainer.callbacks.profiling import Profiling
 from trainer.callbacks.reconstruction import ReconstructionMeasure, ReconstructionSamples
 from trainer.callbacks.rewards import RewardCallback
 from trainer.callbacks.sample_files import SampleFiles
@@ -52,6 +53,7 @@ class Watchers:
     rewards: RewardCallback | None
     guards: Guards
     tensorboard: TensorBoardLog | None
+    profiling: Profiling
 
     @property
     def should_stop(self) -> bool:
@@ -67,8 +69,12 @@ def build_watchers(
     stepper: Stepper,
     total_steps: int,
     reward_models: RewardModels | None,
+    perceptual: PerceptualDistance | None = None,
 ) -> Watchers:
-    """Return the callbacks of a run of `total_steps` steps; `reward_models` only if its method needs them."""
+    """Return the callbacks of a run of `total_steps` steps; `reward_models` only if its method needs them.
+
+    `perceptual` is the perceptual distance in the loss of a VAE.
+    """
     config, machine, log, desk = setup.config, setup.machine, setup.log, setup.desk
     device, evaluation = machine.train_device, evaluation_of(model, stepper)
     first_step = setup.saved.counters.step if setup.saved else 0
@@ -111,7 +117,7 @@ def build_watchers(
             desk=desk,
             emit=log.emit,
             log=tensorboard,
-            reconstruction=ReconstructionMeasure(model.family, config.training.vae)
+            reconstruction=ReconstructionMeasure(model.family, config.training.vae, perceptual)
             if trains_on_pixels(config)
             else None,
         ),
@@ -134,6 +140,7 @@ def build_watchers(
         ),
         guards=guards,
         tensorboard=tensorboard,
+        profiling=Profiling(setup.run_dir, desk, log.emit),
     )
 
 
@@ -177,7 +184,7 @@ def _saving(
         folder=setup.run_dir / "save",
         name=config.backup.save_prefix or destination.stem,
         format_name=_format_name(config, model),
-        exporter=_exporter(setup, model, loaders.training.dataset, total_steps),
+        exporter=exporter_of(config, setup.run_dir, model, loaders.training.dataset, total_steps),
         values=evaluation.values,
         now=setup.clocks.now,
         desk=setup.desk,
@@ -191,44 +198,29 @@ def _format_name(config: Config, model: LoadedModel) -> str:
     return config.output.format if model.adapters else config.output.model_format
 
 
-def _exporter(setup: RunSetup, model: LoadedModel, dataset: Dataset, total_steps: int) -> Exporter:
-    """Return the exporter that writes the run's result, with the files of its trained embeddings."""
-    thumbnail = functools.partial(thumbnail_of, setup.run_dir / "samples")
-    if trains_on_pixels(setup.config):
-        [part] = trained_parts(setup.config)
-        return AutoencoderExporter(model.family.parts[part.name], setup.config)
+def exporter_of(config: Config, run_dir: Path, model: LoadedModel, dataset: Dataset, total_steps: int) -> Exporter:
+    """Return the exporter that writes a run's result, with the files of its trained embeddings."""
+    thumbnail = functools.partial(thumbnail_of, run_dir / "samples")
+    if trains_on_pixels(config):
+        [part] = trained_parts(config)
+        return AutoencoderExporter(model.family.parts[part.name], config)
     words = tuple(w for w in model.words if w.trained)
-    if setup.config.training.trains == "embedding":
-        main = EmbeddingExporter(words[0], model.family, setup.config, thumbnail)
-        return with_words_beside(main, words[1:], model.family, setup.config, thumbnail)
-    return with_words_beside(
-        _main_exporter(setup, model, dataset, total_steps, words, thumbnail),
-        words,
-        model.family,
-        setup.config,
-        thumbnail,
-    )
-
-
-def _main_exporter(
-    setup: RunSetup,
-    model: LoadedModel,
-    dataset: Dataset,
-    total_steps: int,
-    words: Sequence[Word],
-    thumbnail: Callable[[], str],
-) -> Exporter:
+    if config.training.trains == "embedding":
+        main: Exporter = EmbeddingExporter(words[0], model.family, config, thumbnail)
+        return with_words_beside(main, words[1:], model.family, config, thumbnail)
     if not model.adapters:
-        return ModelExporter(model.family, setup.config, thumbnail)
-    return AdapterExporter(
-        model.adapters,
-        model.family.lora_naming,
-        setup.config,
-        dataset,
-        thumbnail,
-        started=started_at(setup.run_dir),
-        total_steps=total_steps,
-        start=model.start,
-        bundled=words if getattr(setup.config.adapter, "bundle_embeddings", False) else (),
-        embedding_tensors=model.family.spec.embedding_tensors,
-    )
+        main = ModelExporter(model.family, config, thumbnail)
+    else:
+        main = AdapterExporter(
+            model.adapters,
+            model.family.lora_naming,
+            config,
+            dataset,
+            thumbnail,
+            started=started_at(run_dir),
+            total_steps=total_steps,
+            start=model.start,
+            bundled=words if getattr(config.adapter, "bundle_embeddings", False) else (),
+            embedding_tensors=model.family.spec.embedding_tensors,
+        )
+    return with_words_beside(main, words, model.family, config, thumbnail)

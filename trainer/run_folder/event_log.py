@@ -16,7 +16,7 @@ from trainer.events import (
     CacheProgress,
     DownloadProgress,
     Event,
-    Phase,
+    MemoryMeasured,
     PhaseChanged,
     RunFailed,
     RunFinished,
@@ -26,7 +26,7 @@ from trainer.events import (
 from trainer.run_folder.run_lock import RunLock
 
 EVENTS_FILE = "events.jsonl"
-_NOT_KEPT = (DownloadProgress, CacheProgress, SampleProgress)  # too many, and not needed afterwards
+_NOT_KEPT = (DownloadProgress, CacheProgress, SampleProgress, MemoryMeasured)  # too many, and not needed afterwards
 
 
 def read_events(run_dir: Path) -> Iterator[Event]:
@@ -54,7 +54,9 @@ class EventLog:
         self._waiting = b""
         self._is_failing = False
         self._handler: logging.Handler | None = None
-        self._phase: Phase | None = None
+        self._phase: PhaseChanged | None = None
+        self.work_phase: PhaseChanged | None = None
+        """The newest phase that is no pause."""
         self.run_dir: Path | None = None
 
     def emit(self, event: Event) -> None:
@@ -64,9 +66,11 @@ class EventLog:
         """
         event = without_secrets(event)
         if isinstance(event, PhaseChanged):
-            if event.phase == self._phase and not event.detail:
+            if self._phase is not None and event.phase == self._phase.phase and not event.detail:
                 return
-            self._phase = event.phase
+            self._phase = event
+            if event.phase != "paused":
+                self.work_phase = event
         self._listener(event)
         if not isinstance(event, _NOT_KEPT):
             self._write(event)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import tkinter as tk
+import tkinter.font as tkfont
+from functools import partial
+from typing import Literal
+
+from modules.config.schema import Config
 from modules.system.problem import count
+from ui.changes import changes
 from ui.context import Context
 from ui.run.run_state import RunState
 from ui.run.words import OUTCOME_WORDS, PHASE_WORDS, download, duration, loss
 from ui.theme import GAP, PAD
 from ui.widgets.controls import Button
+from ui.widgets.menu import make_menu
 from ui.widgets.panel import Panel, Text
 from ui.widgets.progress import ThinBar
 
@@ -15,7 +23,9 @@ FIGURES = ("Loss", "Smoothed", "Images/s", "Time left")
 _FIGURE_WIDTHS = {"Time left": 96}
 _FIGURE_WIDTH = 72
 _BAR_WIDTH = 132
-_MAX_DETAIL_CHARS = 60
+_NARROW_BAR_WIDTH = 96
+_NARROW_WIDTH = 1180  # of the window
+_RARE_FIGURES = ("Smoothed", "Images/s")  # the Run page has them, too
 _START_WORDS = {"idle": "Start", "checking": "Checking…", "running": "Stop", "paused": "Stop", "stopping": "Stopping…"}
 
 
@@ -27,6 +37,8 @@ class BottomBar(Panel):
         self._context = context
         self._message = ""
         self._message_state: object = None
+        self._num_edits = 0
+        self._counted_for: Config | None = None
         px = context.theme.px
         inner = Panel(self, context.theme, "bar")
         inner.pack(fill="x", padx=px(PAD + 4), pady=px(12))
@@ -36,8 +48,11 @@ class BottomBar(Panel):
         self.step_label, self.step_bar = self._add_progress(inner, 2)
         self.figures = {name: self._add_figure(inner, name, 3 + i) for i, name in enumerate(FIGURES)}
         self._add_buttons(inner)
+        context.tips.attach(self.detail, self._whole_detail)
+        self.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "width"), self._make_room))
         context.session.changed.subscribe(self._soon)
         context.starter.changed.subscribe(self._soon)
+        context.form.changed.subscribe(self._count_edits_soon)
         context.navigation.page_wanted.subscribe(lambda _page: self._soon())
         self.refresh()
 
@@ -50,17 +65,49 @@ class BottomBar(Panel):
     def refresh(self) -> None:
         """Update everything from the session."""
         session, state = self._context.session, self._context.session.state
+        if session.config is not self._counted_for:  # another run
+            self._counted_for, self._num_edits = session.config, 0
+            self._count_edits_soon()
         self._show_phase(session.stage, state)
-        is_active = session.is_active
-        self.phase_bar.set((state.phase_share or 0.0) if is_active else 0.0)
-        self.epoch_bar.set(state.run_share if is_active else 0.0)
-        self.step_bar.set(state.epoch_share if is_active else 0.0)
-        self._show_counts(state if is_active else RunState())
-        self._show_figures(state if is_active else RunState())
+        # The figures of a run stay until the next one starts; only an active run has bars.
+        self.phase_bar.set((state.phase_share or 0.0) if session.is_active else 0.0)
+        self.epoch_bar.set(state.run_share if session.is_active else 0.0)
+        self.step_bar.set(state.epoch_share if session.is_active else 0.0)
+        self._show_counts(state)
+        self._show_figures(state)
         self._show_buttons()
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """Give the status the room of the figures before a run, and of the rarer ones in a narrow window."""
+        session = self._context.session
+        _show(self.phase_bar, is_shown=session.is_active)
+        has_figures = session.is_active or session.state.step is not None
+        is_narrow = self.winfo_width() < self._context.theme.px(_NARROW_WIDTH)
+        for name, value in self.figures.items():
+            _show(value.master, is_shown=has_figures and not (is_narrow and name in _RARE_FIGURES))
+        for label, bar in ((self.epoch_label, self.epoch_bar), (self.step_label, self.step_bar)):
+            _show(label.master, is_shown=has_figures)
+            bar.set_width(_NARROW_BAR_WIDTH if is_narrow else _BAR_WIDTH)
+
+    def _whole_detail(self) -> str:
+        """Return the status where it does not fit."""
+        font = tkfont.Font(self, font=self.detail.cget("font"))
+        text = str(self.detail.cget("text"))
+        return text if font.measure(text) > self.detail.winfo_width() else ""
 
     def _soon(self) -> None:
         self._context.pump.redraw_soon("bottom bar", self.refresh, at_most_every_seconds=0.1)
+
+    def _count_edits_soon(self) -> None:
+        self._context.pump.redraw_soon("edits", self._count_edits, at_most_every_seconds=0.3)
+
+    def _count_edits(self) -> None:
+        """Count the settings that the current run does not have; on every page they are shown beside its phase."""
+        session = self._context.session
+        of_run = session.config if session.is_active else None
+        self._num_edits = 0 if of_run is None else len(changes(self._context.form.config, of_run))
+        self._soon()
 
     def _add_phase(self, inner: Panel) -> None:
         box = Panel(inner, self._context.theme, "bar")
@@ -106,9 +153,14 @@ class BottomBar(Panel):
         self.start.pack(side="right", padx=(GAP, 0))
         context.tips.attach(self.start, lambda: context.actions[self._start_name()].tip)
         context.tips.attach(self.second, self._second_tip)
+        self.more = Button(box, context.theme, "▾", self._open_pauses, on="bar", width=28, height=36)
+        context.tips.attach(self.more, lambda: "Other ways to pause")
+        self._menu: tk.Menu | None = None
 
     def _show_phase(self, stage: str, state: RunState) -> None:
         words, detail, tone = _phase_words(stage, state)
+        if self._num_edits and not detail and self._context.session.is_active:
+            detail = f"{count(self._num_edits, 'change')} for the next run"
         if self._message and self._message_state is state and stage == "idle":
             detail, tone = self._message, tone if state.failed is None else "text"
             words = "Ready"
@@ -150,6 +202,9 @@ class BottomBar(Panel):
             return
         self.second_name = name
         self.second.pack_forget()
+        self.more.pack_forget()
+        if name in ("pause", "unpause"):
+            self.more.pack(side="right", padx=(2, 0))
         if name:
             self.second.configure(text=self._context.actions[name].label)
             self.second.restyle("primary" if name == "page_choose" else "plain")
@@ -169,6 +224,23 @@ class BottomBar(Panel):
         if self.second_name:
             self._context.actions.run(self.second_name)
 
+    def make_pause_menu(self) -> tk.Menu:
+        """Return the menu of the ways to pause, or to continue."""
+        if self._menu is not None:
+            self._menu.destroy()
+        self._menu = make_menu(self, self._context.theme)
+        for name in ("pause", "pause_free", "unpause"):
+            action = self._context.actions[name]
+            state: Literal["normal", "disabled"] = "normal" if action.is_enabled() else "disabled"
+            run = partial(self._context.actions.run, name)
+            self._menu.add_command(label=action.label, accelerator=action.shortcut, command=run, state=state)
+        return self._menu
+
+    def _open_pauses(self) -> None:
+        menu, button = self.make_pause_menu(), self.second
+        menu.update_idletasks()  # its height is not known before
+        menu.tk_popup(button.winfo_rootx(), button.winfo_rooty() - menu.winfo_reqheight())
+
     def _second_tip(self) -> str:
         if not self.second_name:
             return ""
@@ -179,6 +251,13 @@ class BottomBar(Panel):
         if self.second_name == "resume" and backup is not None:
             return f"{tip}\nStep {backup.step:,}, from {backup.created.replace('T', ' ')}\n{backup.run_dir}"
         return tip
+
+
+def _show(box: tk.Misc, *, is_shown: bool) -> None:
+    if is_shown:
+        tk.Grid.grid_configure(box)  # type: ignore[arg-type]
+    else:
+        tk.Grid.grid_remove(box)  # type: ignore[arg-type]
 
 
 def _phase_words(stage: str, state: RunState) -> tuple[str, str, str]:

@@ -31,7 +31,9 @@ class About(Window):
         table.pack(fill="x", padx=px(PAD), pady=px(12))
         self.lines = about_lines()
         for row, (label, value) in enumerate(self.lines):
-            Text(table, theme, label, colour="muted").grid(row=row, column=0, sticky="nw", padx=(0, px(PAD)), pady=px(2))
+            Text(table, theme, label, colour="muted").grid(
+                row=row, column=0, sticky="nw", padx=(0, px(PAD)), pady=px(2)
+            )
             Text(table, theme, value, wrap_px=_WRAP_PX).grid(row=row, column=1, sticky="w", pady=px(2))
         documents = Panel(self, theme)
         documents.pack(fill="x", padx=px(PAD))
@@ -69,7 +71,9 @@ class Keys(Window):
         self.table = Table(self, theme, _COLUMNS)
         self.table.tree.column("what", stretch=True)
         self.table.pack(fill="both", expand=True, padx=px(PAD))
-        headings = [r.heading if i == 0 or self.rows[i - 1].heading != r.heading else "" for i, r in enumerate(self.rows)]
+        headings = [
+            r.heading if i == 0 or self.rows[i - 1].heading != r.heading else "" for i, r in enumerate(self.rows)
+        ]
         self.table.set_rows([(f" {h}", (r.key, r.what), "") for h, r in zip(headings, self.rows, strict=True)])
         self.appear(*_KEYS_SIZE)
         self.table.tree.focus_set()

@@ -16,7 +16,7 @@ from ui.widgets.panel import Panel, Text
 from ui.widgets.table import Column, Table
 from ui.widgets.variables import TextVar
 
-AS_LOADED, DEFAULTS = "loaded", "defaults"
+AS_LOADED, DEFAULTS, RUN = "loaded", "defaults", "run"
 _SIZE = (760, 460)
 _COLUMNS = (
     Column("#0", "Setting", 290, is_stretched=True),
@@ -28,13 +28,13 @@ _COLUMNS = (
 class Differences(Window):
     """Follows the config: an entry that becomes equal leaves the list."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, reference: str = "") -> None:
         super().__init__(context.root, context.theme, "Differences")
         self.found: tuple[Change, ...] = ()
         self._context = context
         self._presets: dict[str, Preset] = {p.name: p for p in context.documents.presets()}
         self._loaded: dict[str, Config] = {}
-        self.reference = TextVar(master=self, value=AS_LOADED if context.form.is_changed else DEFAULTS)
+        self.reference = TextVar(master=self, value=reference or (AS_LOADED if context.form.is_changed else DEFAULTS))
         px = context.theme.px
         self._add_header(px(PAD))
         self._add_footer(px(PAD))
@@ -95,12 +95,20 @@ class Differences(Window):
 
     def _references(self) -> Mapping[str, str]:
         loaded = f"{self._context.form.source.name}, as loaded or saved"
-        return {AS_LOADED: loaded, DEFAULTS: "The defaults", **{f"preset {name}": name for name in self._presets}}
+        run = {RUN: "The run, as it was started"} if self._context.session.config is not None else {}
+        return {
+            AS_LOADED: loaded,
+            **run,
+            DEFAULTS: "The defaults",
+            **{f"preset {name}": name for name in self._presets},
+        }
 
     def _reference(self) -> Config:
         name = self.reference.get()
         if name == AS_LOADED:
             return self._context.form.baseline
+        if name == RUN and self._context.session.config is not None:
+            return self._context.session.config
         if name not in self._loaded:
             preset = self._presets.get(name.removeprefix("preset "))
             self._loaded[name] = preset.load().config if preset else Config()
@@ -110,7 +118,7 @@ class Differences(Window):
         references = self._references()
         self.choice.set_choices(references)
         self.table.tree.heading("before", text=references[self.reference.get()])
-        is_own = self.reference.get() == AS_LOADED
+        is_own = self.reference.get() in (AS_LOADED, RUN)
         self.found = changes(self._context.form.config, self._reference(), with_new_lists=is_own)
         self.table.set_rows([(f" {c.place}", (c.before, c.now), "") for c in self.found])
         self.summary.set_text(
@@ -123,8 +131,8 @@ class Differences(Window):
             button.set_enabled(bool(self.table.selected))
 
 
-def open_differences(context: Context) -> Differences:
-    """Open the window; one that is already open is closed."""
+def open_differences(context: Context, reference: str = "") -> Differences:
+    """Open the window with a reference, or the usual one; one that is already open is closed."""
     for old in [w for w in context.root.winfo_children() if isinstance(w, Differences)]:
         old.close()
-    return Differences(context)
+    return Differences(context, reference)

@@ -15,7 +15,7 @@ from modules.data.concept import Concept
 from modules.settings.field import records_of
 from modules.system.paths import PROGRAM_ROOT, from_root, thumbnails_dir
 from modules.system.problem import count
-from ui.concepts.captions import LABEL, edit_captions, has_caption_editor
+from ui.concepts.captions import LABEL, edit_captions
 from ui.concepts.cards import CardFilter, ConceptCard, card_of, summary_of
 from ui.concepts.clones import clone
 from ui.concepts.grid_cards import grid_card_of
@@ -190,7 +190,7 @@ class ConceptsPage:
         """Return the menu of the selected cards."""
         chosen = self.selected
         commands: dict[str, Callable[[], object]] = {"Edit…": self.edit_selected}
-        if has_caption_editor() and chosen:
+        if chosen:
             commands[LABEL] = partial(edit_captions, self._context, chosen[0], closed=self._scan_again)
         commands |= {
             "Open folder": self._open_folder,
@@ -222,7 +222,7 @@ class ConceptsPage:
         self.grid.grid(row=2, column=0, sticky="nsew")
         self._empty = Text(self.grid.canvas, context.theme, colour="faint", justify="center", anchor="center")
         self.undo_bar = UndoBar(body, context, PATH)
-        self.undo_bar.grid(row=3, column=0, sticky="ew", pady=(px(GAP), 0), padx=(0, px(PAD)))
+        self.undo_bar.grid(row=3, column=0, sticky="ew", pady=(px(GAP), px(GAP)), padx=(0, px(PAD)))
         self.undo_bar.grid_remove()
         self.scan_bar = ScanBar(body, context, self.scans, self._scan_again)
         self.scan_bar.grid(row=4, column=0, sticky="ew", pady=(px(GAP), px(GAP)), padx=(0, px(PAD)))

@@ -6,6 +6,7 @@ import tkinter as tk
 from collections.abc import Sequence
 from pathlib import Path
 
+from modules.config.method_facts import uses_denoiser
 from modules.config.schema import Config
 from modules.config.sections.embeddings import EmbeddingWord
 from ui.context import Context
@@ -48,4 +49,6 @@ _WORDS = ListSpec(
     item_type=EmbeddingWord,
     row_of=_row_of,
     new=_new,
+    depends_on="training.trains",
+    applies=uses_denoiser,
 )

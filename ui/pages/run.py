@@ -2,41 +2,41 @@
 
 from __future__ import annotations
 
-import math
 import tkinter as tk
 from collections.abc import Mapping
 from pathlib import Path
 
-from modules.data.amount import data_words
-from modules.families.registry import FAMILIES
 from modules.system.problem import count
-from trainer.events import SampleReady
 from trainer.rollout_events import Mark, RolloutSampled, SampledImage
 from ui.context import Context
-from ui.documents import as_config_path
 from ui.editors.images import ImageViewer
 from ui.pages.catalogue import PageSpec
 from ui.pages.page import PageFrame
+from ui.pages.run_curves import RunCurves
+from ui.pages.run_notices import RunNotices
+from ui.pages.run_samples import RunSamples
+from ui.run.facts import run_lines
 from ui.run.metric_curves import has_method_metrics, short_number
 from ui.run.rollout_words import image_words, rollout_line
 from ui.run.run_state import RunState
-from ui.run.words import preview_lines, rate, reward_line, validation_line
+from ui.run.words import preview_lines
 from ui.theme import PAD
 from ui.widgets.card import Card
-from ui.widgets.chart import LossChart
 from ui.widgets.image_grid import ImageGrid, Tile
-from ui.widgets.log import LogView
+from ui.widgets.log import LogPanel
 from ui.widgets.metric_grid import MetricGrid
 from ui.widgets.panel import Panel, Text
 from ui.widgets.reward_chart import RewardChart
+from ui.widgets.scroll import ScrollFrame
 from ui.widgets.tabs import TabbedCard
 
 _CHART_SECONDS = 0.25
-_LOSS, _METRICS, _SAMPLES, _ROLLOUT = "Loss", "Metrics", "Samples", "Rollout"
+_LOSS, _METRICS, _SAMPLES, _ROLLOUT = "Curves", "Metrics", "Samples", "Rollout"
 _ROLLOUT_PX = 84
+_FACTS_SHARE, _MIN_FACTS_PX = 0.36, 54
 _REWARD_HEIGHT = 150  # of its card; lower, its scales are unreadable
+_REWARD_ROOM_PX = 460  # of the column, so that curves and log stay readable beside the card
 _RINGS: Mapping[Mark, str] = {"": "", "best": "good", "worst": "error"}
-_NO_SAMPLES = "Samples appear here. Set prompts and intervals on the Sampling page."
 
 
 class RunPage:
@@ -46,10 +46,16 @@ class RunPage:
         self.frame = PageFrame(master, context, spec)
         self._context = context
         self._is_shown = False
+        self._was_active = False
         self._drawn = RunState()
+        self._curves: tuple[object, ...] = (None, None, None)
         px = context.theme.px
-        body = Panel(self.frame, context.theme)
-        body.grid(row=1, column=0, sticky="nsew", padx=px(PAD + 4), pady=(0, px(PAD)))
+        outer = Panel(self.frame, context.theme)
+        outer.grid(row=1, column=0, sticky="nsew", padx=px(PAD + 4), pady=(0, px(PAD)))
+        self.notices = RunNotices(outer, context)
+        self.notices.pack(fill="x")
+        body = Panel(outer, context.theme)
+        body.pack(fill="both", expand=True)
         body.columnconfigure(0, weight=3, uniform="run")
         body.columnconfigure(1, weight=2, uniform="run")
         body.rowconfigure(0, weight=1)
@@ -65,11 +71,13 @@ class RunPage:
         context.session.changed.subscribe(self._soon)
         context.starter.changed.subscribe(self._soon)
         context.form.changed.subscribe(self._preview_soon)
+        context.form.changed.subscribe(self._edited_soon)
 
     def shown(self) -> None:
         """Update the page, which is not drawn while hidden."""
         self._is_shown = True
         self._preview_soon()
+        self._edited_soon()
         self._soon()
 
     def hidden(self) -> None:
@@ -82,29 +90,45 @@ class RunPage:
 
     def _fill_left(self, left: Panel) -> None:
         context, px = self._context, self._context.theme.px
-        self.curves_card, log_card = TabbedCard(left, context.theme), Card(left, context.theme, "Log")
+        self.curves_card, log_card = TabbedCard(left, context.theme), Card(left, context.theme)
         tk.Grid.grid_configure(self.curves_card, row=0, column=0, sticky="nsew", pady=(0, px(PAD)))
         self.reward_card = Card(left, context.theme, "Reward")
         tk.Grid.grid_configure(self.reward_card, row=1, column=0, sticky="nsew", pady=(0, px(PAD)))
         tk.Grid.grid_configure(log_card, row=2, column=0, sticky="nsew")
         self.reward_chart = RewardChart(self.reward_card.body, context.theme)
         self.reward_chart.pack(fill="both", expand=True, padx=(px(4), 0))
-        self._show_rewards(RunState())
-        self.chart = LossChart(self.curves_card.add(_LOSS, is_offered=True), context.theme)
-        self.chart.pack(fill="both", expand=True, padx=(px(4), 0))
+        self._has_reward_curve = False
+        left.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "rewards"), self._fit_rewards), add="+")
+        self.curves = RunCurves(self.curves_card.add(_LOSS, is_offered=True), context)
+        self.curves.pack(fill="both", expand=True, padx=(px(4), 0))
+        self.chart = self.curves.chart
         self.metrics = MetricGrid(self.curves_card.add(_METRICS), context.theme, context.tips)
         self.metrics.pack(fill="both", expand=True, padx=(px(12), 0))
-        self.log = LogView(log_card.body, context.theme)
+        self.log = LogPanel(
+            log_card.body, context.theme, on_copied=lambda number: context.notify(f"Copied {count(number, 'line')}.")
+        )
         self.log.pack(fill="both", expand=True, padx=(px(12), 0))
+        self._show_rewards(RunState())
+
+    def _fit_rewards(self) -> None:
+        self._show_rewards(self._drawn)
 
     def _show_rewards(self, state: RunState) -> None:
-        """Show the reward curve; hide its card if no reward is measured."""
+        """Show the reward curve; hide its card if no reward is measured.
+
+        In a low window it has no card, but a place among the curves.
+        """
         self.reward_chart.show(state.rewards)
-        if state.rewards:
+        has_room = self.reward_card.master.winfo_height() >= self._context.theme.px(_REWARD_ROOM_PX)
+        if state.rewards and not has_room and not self._has_reward_curve:
+            self._has_reward_curve = True
+            self.curves.toggle_on("reward")
+        is_shown = bool(state.rewards) and has_room
+        if is_shown:
             self.reward_card.grid()
         else:
             self.reward_card.grid_remove()
-        weight, least_px = (2, self._context.theme.px(_REWARD_HEIGHT)) if state.rewards else (0, 0)
+        weight, least_px = (2, self._context.theme.px(_REWARD_HEIGHT)) if is_shown else (0, 0)
         tk.Grid.rowconfigure(self.reward_card.master, 1, weight=weight, minsize=least_px)
 
     def _fill_right(self, right: Panel) -> None:
@@ -113,13 +137,14 @@ class RunPage:
         self.images_card = TabbedCard(right, context.theme)
         tk.Grid.grid_configure(self.facts_card, row=0, column=0, sticky="nsew", pady=(0, px(PAD)))
         tk.Grid.grid_configure(self.images_card, row=1, column=0, sticky="nsew")
-        self.facts = Text(self.facts_card.body, context.theme, colour="label", on="card", wrap_px=300)
-        self.facts.pack(anchor="w", padx=(px(12), 0))
-        self.facts.bind("<Configure>", lambda _e: self._fit_facts())
+        self._facts_view = ScrollFrame(self.facts_card.body, context.theme, "card")
+        self._facts_view.pack(fill="both", expand=True, padx=(px(12), 0))
+        self.facts = Text(self._facts_view.body, context.theme, colour="label", on="card", wrap_px=300)
+        self.facts.pack(anchor="w")
+        self.facts.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "facts"), self._fit_facts))
+        right.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "facts"), self._fit_facts), add="+")
         samples, rollout = self.images_card.add(_SAMPLES, is_offered=True), self.images_card.add(_ROLLOUT)
-        self.samples = ImageGrid(
-            samples, context.theme, context.pump, empty_text=_NO_SAMPLES, on_open=self._open_sample
-        )
+        self.samples = RunSamples(samples, context)
         self.samples.pack(fill="both", expand=True, padx=(px(12), 0))
         self.rollout_line = Text(rollout, context.theme, role="small", colour="muted", on="card")
         self.rollout_line.pack(anchor="w", padx=(px(12), 0), pady=(0, px(6)))
@@ -127,9 +152,17 @@ class RunPage:
         self.rollout.pack(fill="both", expand=True, padx=(px(12), 0))
 
     def _fit_facts(self) -> None:
-        width = self.facts_card.body.winfo_width() - self._context.theme.px(2 * PAD)
+        """Wrap the facts at their width, and leave the samples more than half of the height."""
+        canvas = self._facts_view.canvas
+        width = canvas.winfo_width()
         if width > 1 and int(self.facts.cget("wraplength")) != width:
             self.facts.configure(wraplength=width)
+        room = int(self.facts_card.master.winfo_height() * _FACTS_SHARE)
+        height = min(self.facts.winfo_reqheight(), max(room, self._context.theme.px(_MIN_FACTS_PX)))
+        line_px = int(canvas.tk.call("font", "metrics", self._context.theme.font("body"), "-linespace"))
+        height = max(1, height // line_px) * line_px  # no line is hidden in part
+        if height != int(canvas.cget("height")):
+            canvas.configure(height=height)
 
     def _soon(self) -> None:
         if self._is_shown:
@@ -141,12 +174,24 @@ class RunPage:
                 (self, "preview"), self._context.starter.refresh_preview, at_most_every_seconds=0.5
             )
 
+    def _edited_soon(self) -> None:
+        if self._is_shown:
+            self._context.pump.redraw_soon(
+                (self, "edited"), self.notices.follow_settings, at_most_every_seconds=_CHART_SECONDS
+            )
+
     def _follow(self) -> None:
         state, before = self._context.session.state, self._drawn
         self._drawn = state
         self._show_facts(state)
-        if state.curve is not before.curve or state.validations is not before.validations:
-            self.chart.show(state.curve.points, [v for v in state.validations if math.isfinite(v.loss)])
+        self.notices.follow()
+        if self._was_active != (is_active := self._context.session.is_active):
+            self._was_active = is_active
+            self.notices.follow_settings()
+        curves = (state.series, state.validations, state.rewards)
+        if any(now is not then for now, then in zip(curves, self._curves, strict=True)):
+            self._curves = curves
+            self.curves.show(state)
         if state.metrics is not before.metrics:
             self.metrics.show(state.metrics)
             self.curves_card.offer(_METRICS, is_offered=bool(state.metrics), is_shown=has_method_metrics(state.metrics))
@@ -154,8 +199,7 @@ class RunPage:
             self._show_rewards(state)
         if state.rollout is not before.rollout:
             self._show_rollout(state.rollout)
-        if state.samples is not before.samples:
-            self.samples.show([Tile(Path(s.path), f"{_when(s)}: {s.prompt}") for s in newest_samples(state)])
+        self.samples.follow(state)
         if state.log is not before.log:
             self.log.show(state.log)
 
@@ -167,7 +211,7 @@ class RunPage:
     def _show_facts(self, state: RunState) -> None:
         if state.started is not None:
             self.facts_card.heading.set_text("This run")
-            self.facts.set_text("\n".join(self._run_lines(state)))
+            self.facts.set_text("\n".join(run_lines(state, is_active=self._context.session.is_active)))
             return
         self.facts_card.heading.set_text("Before you start")
         report = self._context.starter.report
@@ -178,38 +222,6 @@ class RunPage:
         else:
             self.facts.set_text("\n".join(preview_lines(report.preview)))
 
-    def _run_lines(self, state: RunState) -> list[str]:
-        started = state.started
-        assert started is not None
-        family = FAMILIES.get(started.family)
-        labels = {p.name: p.label for p in family.parts} if family else {}
-        parts = ", ".join(labels.get(p, p) for p in state.training_parts) or "nothing"
-        lines = [f"{'Training' if self._context.session.is_active else 'Trained'}: {parts}"]
-        if state.step is not None:
-            step = state.step
-            lines.append(f"Step {step.step:,} of {step.total_steps:,} in total")
-            for name, rates in (("Learning", step.learning_rates), ("Effective learning", step.effective_rates)):
-                if rates:
-                    lines.append(f"{name} rate: {_rates({labels.get(u, u): rate(r) for u, r in rates.items()})}")
-            if step.num_skipped:
-                lines.append(f"{count(step.num_skipped, 'skipped step')}")
-        if state.validation is not None:
-            lines.append(validation_line(state.validation))
-        if state.rewards:
-            lines.append(reward_line(state.rewards[-1]))
-        words = data_words(started.num_images, started.num_prompts, started.num_pairs)
-        lines.append(f"{words} on {started.device}")
-        lines.append(f"Folder: {as_config_path(Path(started.run_dir))}")
-        return lines
-
-    def _open_sample(self, index: int) -> None:
-        """Show a sample large, with the earlier ones of its prompt on the slider."""
-        state = self._context.session.state
-        chosen = newest_samples(state)[index]
-        history = [s for s in state.samples if (s.index, s.is_without_ema) == (chosen.index, chosen.is_without_ema)]
-        tiles = [Tile(Path(s.path), f"{_when(s)[:1].upper()}{_when(s)[1:]}\n{s.prompt}") for s in history]
-        ImageViewer(self._context, tiles, len(tiles) - 1, "Sample")
-
     def _open_rollout(self, index: int) -> None:
         """Show an image of the newest rollout large, with all of its scores."""
         rollout = self._context.session.state.rollout
@@ -218,23 +230,7 @@ class RunPage:
             ImageViewer(self._context, tiles, index, f"Rollout of step {rollout.step + 1:,}")
 
 
-def _rates(by_unit: Mapping[str, str]) -> str:
-    """Return learning rates in words: one number where all are the same."""
-    is_one = len(set(by_unit.values())) == 1
-    return next(iter(by_unit.values())) if is_one else ", ".join(f"{unit} {rate}" for unit, rate in by_unit.items())
-
-
 def _rollout_tile(image: SampledImage, text: str) -> Tile:
     score = "" if image.reward is None else short_number(image.reward)
     badge = f"{image.mark} {score}".strip()
     return Tile(Path(image.path), text, badge, _RINGS[image.mark])
-
-
-def _when(sample: SampleReady) -> str:
-    return f"step {sample.step:,}{', without EMA' if sample.is_without_ema else ''}"
-
-
-def newest_samples(state: RunState) -> list[SampleReady]:
-    """Return the newest sample of each prompt, in the order of the prompts, each followed by the one without EMA."""
-    newest = {(sample.index, sample.is_without_ema): sample for sample in state.samples}
-    return [newest[place] for place in sorted(newest)]

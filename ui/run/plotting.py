@@ -8,9 +8,7 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from trainer.events import ValidationFinished
-from ui.run.run_state import LossPoint
 
-_OUTLIER_SHARE = 0.02
 _MARGIN = 0.08
 _SAME_SHARE = 1e-6
 
@@ -42,6 +40,21 @@ def ticks(low: float, high: float, max_count: int) -> list[float]:
     return next((found for found in choices if len(found) > 1), choices[0])  # a single tick shows no scale
 
 
+def log_ticks(low: float, high: float, max_count: int) -> list[float]:
+    """Return round numbers within a range of positive values for a logarithmic scale: powers of ten, and 2 and 5 times
+    them where there is room. A narrow range has those of a linear scale.
+    """
+    if not 0 < low < high or max_count < 1:
+        return []
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for digits in ((1, 2, 5), (1, 3), (1,)):
+        found = [float(f"{digit}e{power}") for power in powers for digit in digits]
+        found = [value for value in found if low <= value <= high]
+        if 2 <= len(found) <= max(2, max_count):
+            return found
+    return found[:: -(-len(found) // max_count)] if len(found) > 1 else ticks(low, high, max_count)
+
+
 def _multiples(step: float, low: float, high: float) -> list[float]:
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
@@ -53,19 +66,6 @@ def tick_label(value: float) -> str:
     if abs(value) >= 10_000:
         return f"{value / 1000:g}k"
     return f"{value:g}"
-
-
-def loss_range(points: Sequence[LossPoint], validation_losses: Sequence[float]) -> tuple[float, float]:
-    """Return the range of the chart: all smoothed and validation losses, and the raw ones without outliers."""
-    raw = sorted(p.loss for p in points if p.loss is not None)
-    cut = int(len(raw) * _OUTLIER_SHARE)
-    firm = [p.smoothed_loss for p in points if p.smoothed_loss is not None]
-    values = [*raw[cut : len(raw) - cut], *firm, *validation_losses]
-    if not values:
-        return 0.0, 1.0
-    low, high = min(values), max(values)
-    margin = (high - low) * _MARGIN or abs(high) * _MARGIN or 0.5
-    return (max(0.0, low - margin) if low >= 0 else low - margin), high + margin
 
 
 def course_range(values: Sequence[float]) -> tuple[float, float]:

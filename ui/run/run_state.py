@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeVar, assert_never
@@ -15,8 +14,10 @@ from trainer.events import (
     DownloadProgress,
     Event,
     ImagesDropped,
+    MemoryMeasured,
     ModelSaved,
     PhaseChanged,
+    ProfileWritten,
     RewardMeasured,
     RunFailed,
     RunFinished,
@@ -29,38 +30,12 @@ from trainer.events import (
 )
 from trainer.rollout_events import ChoicesWanted, RolloutSampled
 from ui.run.metric_curves import Curves, gradient_norms, joined, rate_metrics, with_metrics
+from ui.run.series import EMPTY, Series, SeriesByName, with_values
+from ui.run.series import joined as joined_series
+from ui.run.timing import Timing
 from ui.run.words import LogLine, line_of
 
-MAX_CURVE_POINTS = 2048
 MAX_LOG_LINES = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class LossPoint:
-    """The losses at one step; None if the loss was not finite."""
-
-    step: int
-    loss: float | None
-    smoothed_loss: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """The losses of a run, thinned: when full, every second point is dropped and the stride doubles."""
-
-    points: tuple[LossPoint, ...] = ()
-    stride: int = 1
-
-    def add(self, point: LossPoint) -> Curve:
-        """Return the curve with one more point; the newest point is always the last."""
-        points = self.points
-        if points and (points[-1].step % self.stride or point.step <= points[-1].step):
-            points = points[:-1]
-        points = (*points, point)
-        if len(points) <= MAX_CURVE_POINTS:
-            return Curve(points, self.stride)
-        stride = self.stride * 2
-        return Curve((*(p for p in points[:-1] if p.step % stride == 0), point), stride)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +46,7 @@ class RunState:
     detail: str = ""
     started: RunStarted | None = None
     step: StepFinished | None = None
-    curve: Curve = field(default_factory=Curve)
+    series: SeriesByName = field(default_factory=dict)
     metrics: Curves = field(default_factory=dict)
     validations: tuple[ValidationFinished, ...] = ()
     rewards: tuple[RewardMeasured, ...] = ()
@@ -81,6 +56,8 @@ class RunState:
     download: DownloadProgress | None = None
     cache: CacheProgress | None = None
     sampling: SampleProgress | None = None
+    memory: MemoryMeasured | None = None
+    timing: Timing = field(default_factory=Timing)
     backup: BackupSaved | None = None
     saves: tuple[ModelSaved, ...] = ()
     log: tuple[LogLine, ...] = ()
@@ -137,6 +114,32 @@ class RunState:
                 return self.step.seconds_left if self.step and not self.is_over else None
 
     @property
+    def phase_seconds_left(self) -> float | None:
+        """The seconds left of the current phase; of the training's epoch while it trains. None if unknown."""
+        if self.phase != "training" or self.step is None:
+            return (
+                self.sampling.seconds_left
+                if self.phase == "sampling" and self.sampling
+                else (self.seconds_left if self.phase in ("loading", "caching") else None)
+            )
+        steps_left = self.step.total_steps - self.step.step
+        if self.step.seconds_left is None or steps_left <= 0:
+            return None
+        return self.step.seconds_left / steps_left * (self.step.epoch_steps - self.step.epoch_step)
+
+    @property
+    def run_seconds_left(self) -> float | None:
+        """The seconds left of the whole run, with the validations, samples and backups to come. None if unknown."""
+        if self.step is None or self.is_over:
+            return None
+        left = self.timing.seconds_left(self.step.total_steps)
+        return self.step.seconds_left if left is None else max(left, self.step.seconds_left or 0.0)
+
+    def curve(self, name: str) -> Series:
+        """Return a curve by its name; an empty one if nothing was reported."""
+        return self.series.get(name, EMPTY)
+
+    @property
     def validation(self) -> ValidationFinished | None:
         """The newest validation, which also contains the best so far."""
         return self.validations[-1] if self.validations else None
@@ -153,7 +156,12 @@ def fold(state: RunState, event: Event, at_seconds: float) -> RunState:
     """Return the state after an event that arrived at a time of the wall clock (seconds since 1970)."""
     line = line_of(event, at_seconds)
     log = (*state.log[-MAX_LOG_LINES + 1 :], line) if line else state.log
-    return replace(_folded(state, event), log=log)
+    timing = state.timing
+    if isinstance(event, StepFinished):
+        timing = timing.after_step(event.step, at_seconds)
+    elif isinstance(event, PhaseChanged):
+        timing = timing.after_phase(event.phase, at_seconds)
+    return replace(_folded(state, event), log=log, timing=timing)
 
 
 def _folded(state: RunState, event: Event) -> RunState:  # noqa: C901 - one arm for each kind of event
@@ -167,10 +175,10 @@ def _folded(state: RunState, event: Event) -> RunState:  # noqa: C901 - one arm 
         case CacheProgress():
             return replace(state, cache=event)
         case StepFinished():
-            point = LossPoint(event.step, _finite(event.loss), _finite(event.smoothed_loss))
+            series = with_values(state.series, event.step, values_of(event))
             reported = {**event.metrics, **gradient_norms(event), **rate_metrics(event.effective_rates)}
             metrics = with_metrics(state.metrics, event.step, reported)
-            return replace(state, step=event, curve=state.curve.add(point), metrics=metrics)
+            return replace(state, step=event, series=series, metrics=metrics)
         case ValidationFinished():
             measured = {f"{name}/validation": value for name, value in event.metrics.items()}
             metrics = with_metrics(state.metrics, event.step, measured)
@@ -181,6 +189,8 @@ def _folded(state: RunState, event: Event) -> RunState:  # noqa: C901 - one arm 
             return replace(state, rollout=event)
         case ChoicesWanted():
             return replace(state, choices=event if event.num_open else None)
+        case MemoryMeasured():
+            return replace(state, memory=event)
         case SampleProgress():
             return replace(state, sampling=event)
         case SampleReady():
@@ -193,10 +203,25 @@ def _folded(state: RunState, event: Event) -> RunState:  # noqa: C901 - one arm 
             return replace(state, finished=event, phase="", detail="")
         case RunFailed():
             return replace(state, failed=event, phase="", detail="")
-        case CacheFilled() | ImagesDropped() | BlocksCompiled() | WarningRaised():
+        case CacheFilled() | ImagesDropped() | BlocksCompiled() | ProfileWritten() | WarningRaised():
             return state  # only a log line
         case _:
             assert_never(event)
+
+
+def values_of(step: StepFinished) -> list[tuple[str, float | None]]:
+    """Return the values of a step by the names of their curves; learning rates by unit, unless all are the same."""
+    rates = step.effective_rates or step.learning_rates
+    by_name: list[tuple[str, float | None]] = [("loss", step.loss), ("smoothed", step.smoothed_loss)]
+    if len(set(rates.values())) == 1:
+        by_name.append(("rate", next(iter(rates.values()))))
+    else:
+        by_name += [(f"rate/{unit}", rate) for unit, rate in rates.items()]
+    if step.gradient_norm is not None:
+        by_name.append(("gradient_norm", step.gradient_norm))
+    if "reward" in step.metrics:
+        by_name.append(("reward", step.metrics["reward"]))
+    return by_name
 
 
 def history_before(events: Iterable[Event], *, until_step: int) -> RunState:
@@ -215,27 +240,31 @@ def history_before(events: Iterable[Event], *, until_step: int) -> RunState:
 
 
 def _place(event: Event) -> int:
-    """Return the number that distinguishes the samples of a step; 0 for other events."""
-    return 2 * event.index + event.is_without_ema if isinstance(event, SampleReady) else 0
+    """Return the number that distinguishes the samples and the saves of a step; 0 for other events."""
+    match event:
+        case SampleReady():
+            return 2 * event.index + event.is_without_ema
+        case ModelSaved():
+            return 1 + ("", "validation", "reward").index(event.best_by) + 3 * event.is_final
+        case _:
+            return 0
 
 
 def after(before: RunState, now: RunState) -> RunState:
     """Return the state of a resumed run, preceded by its history."""
-    curve = before.curve
-    for point in now.curve.points:
-        curve = curve.add(point)
     return replace(
         now,
-        curve=curve,
+        series=joined_series(before.series, now.series),
         metrics=joined(before.metrics, now.metrics),
         rollout=now.rollout or before.rollout,
         validations=(*_not_repeated(before.validations, now.validations), *now.validations),
         rewards=(*_not_repeated(before.rewards, now.rewards), *now.rewards),
         samples=(*_not_repeated(before.samples, now.samples), *now.samples),
+        saves=(*before.saves, *now.saves),
     )
 
 
-_OF_STEPS = (StepFinished, ValidationFinished, RewardMeasured, RolloutSampled, SampleReady)
+_OF_STEPS = (StepFinished, ValidationFinished, RewardMeasured, RolloutSampled, SampleReady, ModelSaved)
 _Recorded = TypeVar("_Recorded", ValidationFinished, RewardMeasured, SampleReady)
 
 
@@ -243,11 +272,6 @@ def _not_repeated(before: Iterable[_Recorded], now: Iterable[_Recorded]) -> Iter
     """Yield the earlier events of steps without a newer event."""
     steps = {event.step for event in now}
     return (event for event in before if event.step not in steps)
-
-
-def _finite(value: float | None) -> float | None:
-    """Return a finite number, else None: a loss can be NaN or infinite."""
-    return value if value is not None and math.isfinite(value) else None
 
 
 def _share(done: float, total: float) -> float:

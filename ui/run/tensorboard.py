@@ -11,7 +11,7 @@ from pathlib import Path
 
 from modules.system.errors import DarkroomError
 
-LOCAL, EVERYWHERE = "127.0.0.1", "0.0.0.0"  # noqa: S104 - only where the user exposes it
+LOCAL, EVERYWHERE = "127.0.0.1", "0.0.0.0"
 _PATIENCE_SECONDS = 60.0  # it imports for several seconds on a slow disk
 _POLL_SECONDS = 0.2
 

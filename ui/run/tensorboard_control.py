@@ -71,9 +71,7 @@ class TensorBoardControl:
             advice = error.advice if isinstance(error, DarkroomError) else ""
             self._show_failure(Failure("TensorBoard could not be started", message, advice))
 
-        self._background.run(
-            lambda: self._server.start(folder, port=port, is_exposed=is_exposed), finished, failed
-        )
+        self._background.run(lambda: self._server.start(folder, port=port, is_exposed=is_exposed), finished, failed)
 
     def _opened(self, address: str) -> None:
         self._notify(f"TensorBoard is at {address}. It ends with this window.")

@@ -1,17 +1,23 @@
-"""A list of log lines, coloured by tone; it follows the end while the end is visible."""
+"""A list of log lines, coloured by tone; it follows the end while the end is visible, and hides no line in part."""
 
 from __future__ import annotations
 
-import time
 import tkinter as tk
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from ui.run.log_filter import LEVELS, LogFilter, as_text, clock
 from ui.run.words import LogLine
-from ui.theme import Theme
+from ui.theme import GAP, Theme
 from ui.widgets.auto_bar import AutoBar
-from ui.widgets.panel import Panel
+from ui.widgets.controls import Button, Choice
+from ui.widgets.entry import Entry
+from ui.widgets.panel import Panel, Text
+from ui.widgets.variables import TextVar
 
 _TONES = {"plain": "text", "good": "good", "warning": "warning", "error": "error"}
+_WHEEL_LINES = 3
+_SPACING_PX = 2
 
 
 class LogView(Panel):
@@ -21,26 +27,40 @@ class LogView(Panel):
         super().__init__(master, theme, on)
         self._lines: tuple[LogLine, ...] = ()
         self._is_following = True
+        space = theme.px(_SPACING_PX)
+        # A wrapped line has the same distance as the next one, so that whole lines fill a multiple of one height.
         self.text = tk.Text(
             self,
             wrap="word",
             borderwidth=0,
             highlightthickness=0,
+            padx=0,
+            pady=0,
             font=theme.font("small"),
             state="disabled",
             cursor="arrow",
             height=4,
             width=20,
-            spacing1=theme.px(2),
-            spacing3=theme.px(2),
+            spacing1=space,
+            spacing2=2 * space,
+            spacing3=space,
         )
-        bar = AutoBar(self, theme, self.text.yview, on=on)
-        self.text.configure(yscrollcommand=bar.set)
+        # Of the font as given: a Font object rounds its size, and can be a pixel higher.
+        self._line_px = int(self.tk.call("font", "metrics", theme.font("small"), "-linespace")) + 2 * space
+        self._room = Panel(self, theme, on, width=theme.px(200), height=4 * self._line_px)
+        self._bar = AutoBar(self, theme, self._scroll, on=on)
+        self.text.configure(yscrollcommand=self._bar.set)
         self.columnconfigure(0, weight=1)
         self.rowconfigure(0, weight=1)
-        self.text.grid(row=0, column=0, sticky="nsew")
-        bar.grid(row=0, column=1, sticky="ns")
+        self._room.grid(row=0, column=0, sticky="nsew")
+        self._bar.grid(row=0, column=1, sticky="ns")
+        self.text.place(in_=self._room, x=0, y=0, relwidth=1.0, height=4 * self._line_px)
+        self.text.lift()
+        self._room.bind("<Configure>", self._fit, add="+")
         self.text.bind("<Configure>", lambda _e: self._follow(), add="+")
+        self.text.bind("<Button-1>", lambda _e: self.text.focus_set(), add="+")
+        for sequence in ("<MouseWheel>", "<Button-4>", "<Button-5>"):
+            self.text.bind(sequence, self._wheel)
         self.apply_theme()
 
     def apply_theme(self) -> None:
@@ -49,10 +69,32 @@ class LogView(Panel):
         if not hasattr(self, "text"):
             return
         colour, indent = self.theme.colour, self.theme.px(58)
-        self.text.configure(background=colour(self.token), foreground=colour("text"), tabs=(indent,))
+        self.text.configure(
+            background=colour(self.token),
+            foreground=colour("text"),
+            tabs=(indent,),
+            selectbackground=colour("selection"),
+            selectforeground=colour("text"),
+            inactiveselectbackground=colour("selection"),
+        )
         self.text.tag_configure("time", foreground=colour("faint"), lmargin2=indent)
         for tone, token in _TONES.items():
             self.text.tag_configure(tone, foreground=colour(token), lmargin2=indent)
+
+    @property
+    def lines(self) -> tuple[LogLine, ...]:
+        """The lines that are shown."""
+        return self._lines
+
+    @property
+    def selected(self) -> str:
+        """The selected text; empty if nothing is."""
+        return self.text.get("sel.first", "sel.last") if self.text.tag_ranges("sel") else ""
+
+    def replace(self, lines: Sequence[LogLine]) -> None:
+        """Show other lines, from their end."""
+        self.show(())
+        self.show(lines)
 
     def show(self, lines: Sequence[LogLine]) -> None:
         """Show these lines; if they continue the current ones, only the new ones are appended."""
@@ -69,8 +111,7 @@ class LogView(Panel):
             self.text.delete("1.0", "end")
         for line in new:
             begin = "\n" if self.text.index("end-1c") != "1.0" else ""
-            clock = time.strftime("%H:%M:%S", time.localtime(line.at_seconds))
-            self.text.insert("end", f"{begin}{clock}\t", ("time",), line.text, (line.tone,))
+            self.text.insert("end", f"{begin}{clock(line.at_seconds)}\t", ("time",), line.text, (line.tone,))
         self.text.configure(state="disabled")
         self._lines = lines
         self._follow()
@@ -81,9 +122,66 @@ class LogView(Panel):
         if num_rows:
             self.text.delete("1.0", f"{num_rows + 1}.0")
 
+    def _fit(self, event: tk.Event[Any]) -> None:
+        """Give the text the height of the whole lines that fit."""
+        self.text.place_configure(height=max(1, event.height // self._line_px) * self._line_px)
+
+    def _scroll(self, *arguments: Any) -> None:
+        self.text.yview(*arguments)
+        self.text.yview(self.text.index("@0,0"))  # a whole line at the top
+
+    def _wheel(self, event: tk.Event[Any]) -> str:
+        is_up = event.num == 4 or event.delta > 0
+        self.text.yview_scroll(-_WHEEL_LINES if is_up else _WHEEL_LINES, "units")
+        return "break"
+
     def _follow(self) -> None:
         if self._is_following:
             self.text.see("end")
+
+
+class LogPanel(Panel):
+    """A log with its heading, a filter by words and level, and Copy. `on_copied` gets the number of lines."""
+
+    def __init__(self, master: tk.Misc, theme: Theme, *, on_copied: Callable[[int], object]) -> None:
+        super().__init__(master, theme, "card")
+        self._all: Sequence[LogLine] = ()
+        self._on_copied = on_copied
+        self.words, self.level = TextVar(master=self), TextVar(master=self, value="all")
+        row = Panel(self, theme, "card")
+        row.pack(fill="x", pady=(theme.px(2), theme.px(6)))
+        Text(row, theme, "Log", role="heading", on="card").pack(side="left", padx=(0, theme.px(GAP * 2)))
+        self.copy_button = Button(row, theme, "Copy", self.copy, on="card", height=26)
+        self.copy_button.pack(side="right")
+        Choice(row, theme, self.level, LEVELS, width=124).pack(side="right", padx=GAP)
+        self.entry = Entry(row, theme, self.words, placeholder="Filter")
+        self.entry.pack(side="left", fill="x", expand=True)
+        self.view = LogView(self, theme)
+        self.view.pack(fill="both", expand=True)
+        for variable in (self.words, self.level):
+            variable.trace_add("write", lambda *_: self.view.replace(self.filter.matching(self._all)))
+
+    @property
+    def text(self) -> tk.Text:
+        """The Tk text with the shown lines."""
+        return self.view.text
+
+    @property
+    def filter(self) -> LogFilter:
+        """The chosen filter."""
+        return LogFilter(self.words.get(), self.level.get())
+
+    def show(self, lines: Sequence[LogLine]) -> None:
+        """Show those of the lines that match the filter."""
+        self._all = lines
+        self.view.show(self.filter.matching(lines))
+
+    def copy(self) -> None:
+        """Copy the selected text, or all lines that are shown."""
+        text = self.view.selected or as_text(self.view.lines)
+        self.clipboard_clear()
+        self.clipboard_append(text)
+        self._on_copied(len(text.splitlines()))
 
 
 def lines_after(before: tuple[LogLine, ...], now: tuple[LogLine, ...]) -> tuple[LogLine, ...]:

@@ -50,6 +50,7 @@ class Table(Panel):
         self._add_column("#0", first)
         for column in others:
             self._add_column(column.name, column)
+        self._images: dict[int, Any] = {}
         bar = AutoBar(self, theme, self.tree.yview, on=on)
         self.tree.configure(yscrollcommand=bar.set)
         self.columnconfigure(0, weight=1)
@@ -80,11 +81,18 @@ class Table(Panel):
                 self.tree.insert("", "end", iid=str(index), **options)
         for index in range(len(rows), present):
             self.tree.delete(str(index))
+            self._images.pop(index, None)
 
     def set_cell(self, index: int, column: str, text: str) -> None:
         """Change one cell."""
         if self.tree.exists(str(index)):
             self.tree.set(str(index), column, text)
+
+    def set_image(self, index: int, image: Any) -> None:
+        """Show an image in the first column; None removes it."""
+        if self.tree.exists(str(index)):
+            self._images[index] = image  # Tk keeps no reference itself
+            self.tree.item(str(index), image=image or "")
 
     @property
     def selected(self) -> list[int]:

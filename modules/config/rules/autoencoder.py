@@ -28,12 +28,6 @@ def autoencoder(config: Config) -> Iterator[Problem]:
             "A VAE is trained by reconstructing images. The method set here trains the UNet.",
             advice="Set the method to Denoising: with the training target VAE it is not used.",
         )
-    if config.model.variant != "text_to_image":
-        yield Problem(
-            "model.variant",
-            "Inpainting and depth models have the same VAE as base models.",
-            advice="Choose the base model and the model variant Base to train the VAE.",
-        )
     yield from _dtypes(config)
     yield from _masks_and_concepts(config)
 

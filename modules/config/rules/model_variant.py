@@ -32,7 +32,7 @@ def model_variant(config: Config) -> Iterator[Problem]:
     if reads_depth(config) and config.training.trains == "full" and output.model_format == "single_file":
         yield Problem(
             "output.model_format",
-            "A single file of a depth model contains its depth estimator, which Darkroom neither reads nor writes.",
+            "A single file of a depth model also contains its depth estimator, which a run does not load.",
             advice="Save the model as a diffusers folder.",
         )
 

@@ -50,7 +50,7 @@ def too_few_validations(config: Config, num_validations: int) -> Iterator[Proble
 def _without_validation(config: Config) -> Iterator[Problem]:
     settings = config.validation
     for name, is_on, effect in (
-        ("keep_best", settings.keep_best, "The best checkpoint is kept"),
+        ("result", settings.keep_best and settings.result == "best", "The best checkpoint becomes the result"),
         ("early_stopping_patience", settings.early_stopping_patience > 0, "The run stops early"),
     ):
         if is_on:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le, MinLen
 
 from modules.families.registry import families_with
+from modules.settings.conditions import USES_DENOISER
 from modules.settings.field import Section, Setting, When
 from modules.settings.resolution import Resolution
 
@@ -137,6 +138,7 @@ class Data(Section):
             "Caption dropout",
             "The probability that an image is trained with an empty caption; a little (0.05 to 0.1) helps guidance.",
             group="Captions",
+            applies_when=USES_DENOISER,
         ),
     ] = 0.0
     caption_dropout_2: Annotated[
@@ -160,6 +162,7 @@ class Data(Section):
             "Encodes every image once and keeps its latents on disk: much faster, and the VAE needs no "
             "memory while training.",
             group="Caches",
+            applies_when=USES_DENOISER,
         ),
     ] = True
     text_cache: Annotated[
@@ -168,6 +171,7 @@ class Data(Section):
             "Cache text embeddings",
             "Encodes every caption once, unless its text encoder is trained.",
             group="Caches",
+            applies_when=USES_DENOISER,
         ),
     ] = True
     cache_location: Annotated[
@@ -180,6 +184,7 @@ class Data(Section):
             level="advanced",
             choice_labels={"disk": "On disk", "memory": "In memory"},
             changeable_on_resume=True,
+            applies_when=USES_DENOISER,
         ),
     ] = "disk"
     cache_dtype: Annotated[
@@ -191,6 +196,7 @@ class Data(Section):
             group="Caches",
             level="advanced",
             choice_labels={"encoder": "As encoded", "bfloat16": "bfloat16", "float16": "float16"},
+            applies_when=USES_DENOISER,
         ),
     ] = "encoder"
     verify_cache: Annotated[
@@ -201,6 +207,7 @@ class Data(Section):
             group="Caches",
             level="advanced",
             changeable_on_resume=True,
+            applies_when=USES_DENOISER,
         ),
     ] = False
     loader_threads: Annotated[

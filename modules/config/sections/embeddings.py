@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
+from modules.settings.conditions import USES_DENOISER
 from modules.settings.every import Every
 from modules.settings.field import Section, Setting, When
 
@@ -95,6 +96,8 @@ class EmbeddingWord(Section):
 
 class Embeddings(Section):
     """Embeddings, trained alone or together with a model or an adapter."""
+
+    applies_when: ClassVar[When | None] = USES_DENOISER
 
     words: Annotated[
         tuple[EmbeddingWord, ...],

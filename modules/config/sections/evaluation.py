@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le, MultipleOf
 
 from modules.sampling.registry import sampler_labels
+from modules.settings.conditions import USES_DENOISER
 from modules.settings.every import Every
 from modules.settings.field import Section, Setting, When, one_of
 
@@ -33,6 +34,7 @@ class Validation(Section):
             group="Validation",
             level="advanced",
             changeable_on_resume=True,
+            applies_when=USES_DENOISER,
         ),
     ] = 4
     keep_best: Annotated[
@@ -40,11 +42,12 @@ class Validation(Section):
         Setting(
             "Keep best checkpoint",
             "Whenever the validation loss reaches a new low, the model is saved in the run's save folder "
-            'as "...-best", replacing the previous one. The validation before the first step does not count.',
+            'as "...-best", replacing the previous one. The validation before the first step does not count. Without '
+            "validation it has no effect.",
             group="Validation",
             changeable_on_resume=True,
         ),
-    ] = False
+    ] = True
     result: Annotated[
         Literal["last", "best"],
         Setting(
@@ -206,6 +209,19 @@ class Sampling(Section):
             changeable_on_resume=True,
         ),
     ] = "png"
+    wildcards_dir: Annotated[
+        str,
+        Setting(
+            "Wildcards folder",
+            "The text files of wildcards: in sample prompts, __colour__ stands for a line of colour.txt there, and "
+            "{red|blue} for one of its choices. The seed of the sample decides.",
+            group="Samples",
+            level="advanced",
+            path_kind="folder",
+            empty_means="none",
+            changeable_on_resume=True,
+        ),
+    ] = "wildcards"
     prompts_file: Annotated[
         str,
         Setting(
@@ -217,9 +233,16 @@ class Sampling(Section):
             path_kind="file",
             empty_means="inside the config",
             changeable_on_resume=True,
+            applies_when=USES_DENOISER,
         ),
     ] = ""
     prompts: Annotated[
         tuple[SamplePrompt, ...],
-        Setting("Samples", "The prompts to sample.", group="Samples", changeable_on_resume=True),
+        Setting(
+            "Samples",
+            "The prompts to sample.",
+            group="Samples",
+            changeable_on_resume=True,
+            applies_when=USES_DENOISER,
+        ),
     ] = ()

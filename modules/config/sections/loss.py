@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
 from modules.diffusion.weightings.registry import WEIGHTINGS, weighting_labels
 from modules.objectives.losses.registry import LOSSES
 from modules.optim.scaling import SCALER_LABELS, Scaler
+from modules.settings.conditions import USES_DENOISER
 from modules.settings.field import Section, Setting, When, one_of
 
 _WITH_DELTA = When("huber_strength", is_set=True, otherwise=When("smooth_l1_strength", is_set=True))
@@ -21,6 +22,8 @@ def _strength(name: str) -> Setting:
 
 class Loss(Section):
     """How the error between prediction and target is weighted."""
+
+    applies_when: ClassVar[When | None] = USES_DENOISER
 
     weighting: Annotated[
         str,

@@ -10,6 +10,7 @@ from modules.families.registry import families_with, family_labels
 from modules.families.spec import VARIANT_LABELS
 from modules.quantization.registry import FORMATS
 from modules.settings.checkpoint_modes import CheckpointMode
+from modules.settings.conditions import USES_DENOISER
 from modules.settings.every import Every
 from modules.settings.field import Section, Setting, When, one_of
 
@@ -54,6 +55,7 @@ class Model(Section):
             group="Base model",
             level="advanced",
             choice_labels={"auto": "Automatic", "epsilon": "epsilon", "v_prediction": "v-prediction"},
+            applies_when=USES_DENOISER,
         ),
     ] = "auto"
     zero_terminal_snr: Annotated[
@@ -65,6 +67,7 @@ class Model(Section):
             group="Base model",
             level="advanced",
             choice_labels={"auto": "Automatic", "on": "On", "off": "Off"},
+            applies_when=USES_DENOISER,
         ),
     ] = "auto"
     vae_file: Annotated[
@@ -98,11 +101,12 @@ class Model(Section):
         Le(11),
         Setting(
             "Clip skip",
-            "How many of the text encoder's last layers are skipped: 0 for most models, 1 for many anime "
-            "models (kohya and A1111 count from 1 and call that clip skip 2).",
+            "How many of the text encoder's last layers are skipped, counted from 0 as in OneTrainer: 0 for most "
+            "models, 1 for many anime models. kohya and A1111 count from 1: their clip skip 1 is 0 here, their 2 is 1.",
             group="Base model",
             unit="layers",
             level="advanced",
+            applies_when=USES_DENOISER,
         ),
     ] = 0
     clip_skip_2: Annotated[
@@ -127,6 +131,7 @@ class Model(Section):
             "brackets are ordinary characters.",
             group="Base model",
             level="advanced",
+            applies_when=USES_DENOISER,
         ),
     ] = False
     compile: Annotated[
@@ -168,7 +173,7 @@ class Model(Section):
             group="Base model",
             level="advanced",
             path_kind="folder",
-            empty_means="the usual Hugging Face cache",
+            empty_means="the usual folder",
             changeable_on_resume=True,
         ),
     ] = ""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
 from modules.diffusion.timesteps.registry import DEFAULT_DISTRIBUTION, DISTRIBUTIONS, distribution_labels
 from modules.diffusion.timesteps.sampling import TimestepSampling
+from modules.settings.conditions import USES_DENOISER
 from modules.settings.field import Section, Setting, When, one_of
 
 _WEIGHTED = When("distribution", tuple(s.name for s in DISTRIBUTIONS.values() if s.uses_weight))
@@ -16,6 +17,8 @@ _BIASED = When("distribution", tuple(s.name for s in DISTRIBUTIONS.values() if s
 
 class Noise(Section):
     """Noise beyond the plain Gaussian, and the timestep distribution."""
+
+    applies_when: ClassVar[When | None] = USES_DENOISER
 
     offset_weight: Annotated[
         float,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+from modules.settings.conditions import USES_DENOISER
 from modules.settings.field import Section, Setting, When
 
 
@@ -71,6 +72,7 @@ class Output(Section):
             group="Result",
             empty_means="none",
             changeable_on_resume=True,
+            applies_when=USES_DENOISER,
         ),
     ] = ""
     thumbnail: Annotated[

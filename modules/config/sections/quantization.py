@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
 from modules.quantization.spec import Residual
+from modules.settings.conditions import USES_DENOISER
 from modules.settings.field import Section, Setting, When
 from modules.settings.layer_filter import PRESET_LABELS, LayerFilter, layer_filter
 
 
 class Quantization(Section):
     """Settings for all parts whose weight dtype is a quantized one."""
+
+    applies_when: ClassVar[When | None] = USES_DENOISER
 
     layers: Annotated[
         Literal["all", "attention_mlp", "attention", "custom"],

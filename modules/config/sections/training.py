@@ -18,6 +18,7 @@ from modules.optim.scaling import SCALER_LABELS, Scaler
 from modules.optim.schedule_registry import DEFAULT_SCHEDULE, SCHEDULES
 from modules.optim.schedule_spec import ScheduleSettings
 from modules.optim.spec import OptimizerSettings
+from modules.settings.conditions import USES_DENOISER
 from modules.settings.field import Section, Setting, When, one_of, variants
 from modules.settings.layer_filter import PRESET_LABELS, LayerFilter, Preset, layer_filter
 
@@ -272,6 +273,7 @@ class Training(Section):
             group="Precision and attention",
             level="advanced",
             changeable_on_resume=True,
+            applies_when=USES_DENOISER,
         ),
     ] = "sdpa"
     low_precision_updates: Annotated[

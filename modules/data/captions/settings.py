@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
 from modules.data.captions.choice import CaptionChoice
+from modules.settings.conditions import USES_DENOISER
 from modules.settings.field import Section, Setting, When
 
 CAPTION_AUGMENTATION = "Caption augmentation"
@@ -17,6 +18,8 @@ class CaptionChanges(Section):
 
     The fields are in the order of the operations, that of `modules/data/captions/operations.py`.
     """
+
+    applies_when: ClassVar[When | None] = USES_DENOISER
 
     choice: Annotated[
         CaptionChoice,

@@ -14,7 +14,7 @@ from modules.families.kinds.source import Source
 from modules.families.parts.folder_model import folder_configs, folder_states, parts_in, traits_of, write_folder
 from modules.families.parts.single_file.checkpoint import open_checkpoint, part_state
 from modules.families.parts.single_file.models import CONFIGS_KEY
-from modules.families.parts.single_file.write import write_checkpoint
+from modules.families.parts.single_file.write import needs_beside, write_checkpoint
 from modules.formats.safetensors_io import CONVERTED, OnWritten
 from modules.system.errors import DarkroomError
 
@@ -32,7 +32,7 @@ def open_single_file(path: Path, kind: FileKind, *, use_ema: bool = False) -> So
     checkpoint = open_checkpoint(path, kind)
     states = {part: part_state(checkpoint, part, use_ema=use_ema) for part in checkpoint.layouts}
     configs = {**checkpoint.configs, "scheduler": checkpoint.scheduler_config()}
-    return Source(path, kind, configs, states, metadata=checkpoint.metadata)
+    return Source(path, kind, configs, states, metadata=checkpoint.metadata, beside=checkpoint.beside)
 
 
 def write_model(
@@ -50,9 +50,10 @@ def write_model(
     conversion, not that of the model, so it is not in its metadata.
     """
     traits, metadata = traits_of(source.kind), {**(source.metadata or {})}
-    if traits.variant == "depth" and form == "single":
+    if form == "single" and not source.beside and needs_beside(traits):
         raise DarkroomError(
-            "A single file of a depth model contains its depth estimator, which Darkroom neither reads nor writes.",
+            f"A single file of a {traits.variant} model also contains its depth estimator, and {source.path.name} has "
+            "none.",
             advice="Use --to folder.",
         )
     if form == "folder":
@@ -81,4 +82,5 @@ def write_model(
         metadata=metadata,
         on_written=on_written,
         advice=CONVERTED,
+        beside=source.beside,
     )

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from modules.families.kinds.file_kind import FileKind
 from modules.families.parts.single_file.record import Configs
 from modules.families.parts.single_file.write import States
 from modules.formats.adapter_file import AdapterFile
+from modules.formats.lazy_tensors import LazyTensor
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """An opened source: the model's parts, or the content of an adapter file."""
+    """An opened source: the model's parts, or the content of an adapter file.
+
+    `beside` are the tensors of networks beside the model, such as a depth estimator, by their names in its file.
+    """
 
     path: Path
     kind: FileKind
@@ -22,3 +26,4 @@ class Source:
     states: States
     adapter: AdapterFile | None = None
     metadata: Mapping[str, str] | None = None
+    beside: Mapping[str, LazyTensor] = field(default_factory=dict)

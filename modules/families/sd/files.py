@@ -23,7 +23,8 @@ _PIPELINES = {
     "instruct": "StableDiffusionInstructPix2PixPipeline",
     "depth": "StableDiffusionDepth2ImgPipeline",
 }
-_VARIANT_INDEX = {"depth": {"depth_estimator": [None, None]}}  # Darkroom neither reads nor writes it
+_VARIANT_INDEX = {"depth": {"depth_estimator": [None, None]}}  # a folder does not contain it
+_BESIDE = {"depth": "depth_model."}  # MiDaS, in LDM's `LatentDepth2ImageDiffusion`
 _INDEX = {"safety_checker": [None, None], "feature_extractor": [None, None]}
 _WIDTHS = {768: False, 1024: True}  # width of the text states: whether it is SD 2
 
@@ -102,6 +103,7 @@ _SD2 = PublishedModel(
         is_ambiguous=True,
         prediction_from_weights=second_prediction,
         sidecar=second_sidecar,
+        beside=_BESIDE,
     ),
     is_v2=True,
     text_width=1024,
@@ -120,7 +122,7 @@ _SD2_V = PublishedModel(
     pipelines=_PIPELINES,
     index=_INDEX,
     variant_index=_VARIANT_INDEX,
-    single_file=SingleFile(text=_SECOND, markers=(), is_ambiguous=True, sidecar=second_sidecar),
+    single_file=SingleFile(text=_SECOND, markers=(), is_ambiguous=True, sidecar=second_sidecar, beside=_BESIDE),
     is_v2=True,
     text_width=1024,
     prediction_note=_note,

@@ -14,6 +14,7 @@ from modules.settings.field import Section, Setting, When
 from modules.system.problem import Problem
 
 _VAE = When("training.trains", ("vae",))
+_PERCEPTUAL = When("perceptual_strength", is_set=True)
 _GROUP = "VAE"
 
 
@@ -47,6 +48,43 @@ class Reconstruction(Section):
             applies_when=_VAE,
         ),
     ] = 0.0
+    perceptual_strength: Annotated[
+        float,
+        Ge(0),
+        Le(1000),
+        Setting(
+            "Perceptual strength",
+            "The weight of the perceptual distance LPIPS, which compares the features that a VGG16 sees in the images: "
+            "sharper textures than errors of the pixels alone, at a lower PSNR. 0.1 to 1 is usual.",
+            group=_GROUP,
+            applies_when=_VAE,
+        ),
+    ] = 0.0
+    vgg_file: Annotated[
+        str,
+        Setting(
+            "VGG16 file",
+            "The VGG16 of the perceptual distance: a file of torchvision's or timm's weights, or a Hugging Face "
+            "repository with a model.safetensors.",
+            group=_GROUP,
+            level="advanced",
+            path_kind="file",
+            empty_means="the published one, a download of 0.6 GB",
+            applies_when=_PERCEPTUAL,
+        ),
+    ] = ""
+    lpips_file: Annotated[
+        str,
+        Setting(
+            "LPIPS file",
+            "The weights of VGG16's features in the perceptual distance: those of LPIPS for VGG16, version 0.1.",
+            group=_GROUP,
+            level="advanced",
+            path_kind="file",
+            empty_means="the published ones",
+            applies_when=_PERCEPTUAL,
+        ),
+    ] = ""
     kl_strength: Annotated[
         float,
         Ge(0),
@@ -83,6 +121,9 @@ SPEC = MethodSpec(
     problems=_problems,
     guide=MethodGuide(
         needs=("Images. Captions are not used, and neither the UNet nor a text encoder is loaded.",),
-        watch={"psnr": "Rises slowly: half a decibel is visible, three are a lot."},
+        watch={
+            "psnr": "Rises slowly: half a decibel is visible, three are a lot.",
+            "lpips": "Falls, if the perceptual strength is not 0. The PSNR may fall a little with it.",
+        },
     ),
 )

@@ -14,7 +14,6 @@ from modules.rewards.clip_model import ClipImageEncoder, read_clip
 from modules.rewards.download import files_of
 from modules.rewards.protocol import Reward, RewardContext
 from modules.rewards.settings import Scorer
-from modules.system.devices import move
 from modules.system.errors import DarkroomError
 
 # Indices of the linear layers in the published file; between them was dropout, which is inactive at inference.
@@ -63,5 +62,5 @@ def make(scorer: Scorer, context: RewardContext) -> Reward:
     files = files_of(scorer, context)
     image_encoder = ClipImageEncoder(read_clip(files["clip_model"]), context)
     head = read_head(files["file"], width=image_encoder.width)
-    head._apply(lambda tensor: move(tensor, context.device))
+    context.place(head)
     return Aesthetic(image_encoder, head)

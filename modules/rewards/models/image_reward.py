@@ -42,7 +42,7 @@ class ImageReward:
         """
         for module in encoders:
             module.float().eval().requires_grad_(False)
-            module._apply(lambda tensor: move(tensor, context.device))
+            context.place(module)
         self.vision, self.text, self.head = encoders
         self._tokenizer = tokenizer
         self._device = context.device

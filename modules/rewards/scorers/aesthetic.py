@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from modules.rewards.spec import RewardFile, RewardSpec
+from modules.formats.published_files import PublishedFile
+from modules.rewards.spec import RewardSpec
 
 SPEC = RewardSpec(
     "aesthetic",
@@ -11,8 +12,8 @@ SPEC = RewardSpec(
     "modules.rewards.models.aesthetic:make",
     "1 to 10",
     files=(
-        RewardFile("file", "trl-lib/ddpo-aesthetic-predictor", "aesthetic-model.pth", 3_700_000),
-        RewardFile("clip_model", "openai/clip-vit-large-patch14", "", 1_710_000_000),
+        PublishedFile("file", "trl-lib/ddpo-aesthetic-predictor", "aesthetic-model.pth", 3_700_000),
+        PublishedFile("clip_model", "openai/clip-vit-large-patch14", "", 1_710_000_000),
     ),
     licence="Apache-2.0",
     source="LAION aesthetic predictor v2 (sac+logos+ava1-l14-linearMSE)",

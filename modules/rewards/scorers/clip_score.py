@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from modules.rewards.spec import RewardFile, RewardSpec
+from modules.formats.published_files import PublishedFile
+from modules.rewards.spec import RewardSpec
 
 SPEC = RewardSpec(
     "clip_score",
@@ -10,7 +11,7 @@ SPEC = RewardSpec(
     "How well an image matches its caption.",
     "modules.rewards.models.clip_similarity:clip_score",
     "0.2 to 0.4",
-    files=(RewardFile("file", "openai/clip-vit-large-patch14", "", 1_710_000_000),),
+    files=(PublishedFile("file", "openai/clip-vit-large-patch14", "", 1_710_000_000),),
     licence="MIT",
     source="Radford et al. 2021; Hessel et al. 2021",
 )

@@ -6,7 +6,8 @@ comparable.
 
 from __future__ import annotations
 
-from modules.rewards.spec import RewardFile, RewardSpec
+from modules.formats.published_files import PublishedFile
+from modules.rewards.spec import RewardSpec
 
 SPEC = RewardSpec(
     "hps",
@@ -14,7 +15,7 @@ SPEC = RewardSpec(
     "How much people would prefer an image for its caption. Only scores for the same caption are comparable.",
     "modules.rewards.models.clip_similarity:hps",
     "0.2 to 0.4",
-    files=(RewardFile("file", "xswu/HPSv2", "HPS_v2_compressed.pt", 1_970_000_000, item_bytes=2),),
+    files=(PublishedFile("file", "xswu/HPSv2", "HPS_v2_compressed.pt", 1_970_000_000, item_bytes=2),),
     licence="Apache-2.0",
     source="Wu et al. 2023, Human Preference Score v2",
 )

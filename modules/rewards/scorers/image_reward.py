@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from modules.rewards.spec import RewardFile, RewardSpec
+from modules.formats.published_files import PublishedFile
+from modules.rewards.spec import RewardSpec
 
 SPEC = RewardSpec(
     "image_reward",
@@ -11,8 +12,8 @@ SPEC = RewardSpec(
     "modules.rewards.models.image_reward:make",
     "about -2 to 2 (mean 0)",
     files=(
-        RewardFile("file", "THUDM/ImageReward", "ImageReward.pt", 1_790_000_000),
-        RewardFile("vocabulary", "google-bert/bert-base-uncased", "vocab.txt", 232_000),
+        PublishedFile("file", "THUDM/ImageReward", "ImageReward.pt", 1_790_000_000),
+        PublishedFile("vocabulary", "google-bert/bert-base-uncased", "vocab.txt", 232_000),
     ),
     licence="Apache-2.0",
     source="ImageReward v1.0 (Xu et al. 2023, arXiv 2304.05977)",

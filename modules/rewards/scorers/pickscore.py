@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from modules.rewards.spec import RewardFile, RewardSpec
+from modules.formats.published_files import PublishedFile
+from modules.rewards.spec import RewardSpec
 
 SPEC = RewardSpec(
     "pickscore",
@@ -10,7 +11,7 @@ SPEC = RewardSpec(
     "How much people would prefer an image for its caption, trained on choices between two images.",
     "modules.rewards.models.clip_similarity:pickscore",
     "18 to 24",
-    files=(RewardFile("file", "yuvalkirstain/PickScore_v1", "", 3_940_000_000),),
+    files=(PublishedFile("file", "yuvalkirstain/PickScore_v1", "", 3_940_000_000),),
     licence="MIT",
     source="Kirstain et al. 2023, Pick-a-Pic",
 )

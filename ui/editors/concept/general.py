@@ -14,7 +14,7 @@ from modules.data.captions.operations import ORDER, CaptionRules
 from modules.data.captions.rules import caption_rules
 from modules.data.scan import Scan, SourceImage
 from modules.system.problem import count
-from ui.concepts.captions import LABEL, edit_captions, has_caption_editor
+from ui.concepts.captions import LABEL, edit_captions
 from ui.concepts.tiles import LazyTiles
 from ui.editors.concept.editing import Editing
 from ui.editors.images import ImageViewer
@@ -42,9 +42,8 @@ class GeneralTab:
         self.summary.pack(fill="x", padx=(pad - 4, 0))
         self.skipped = WrappedText(card.body, context.theme, role="small", colour="warning", on="card")
         self.skipped.pack(side="bottom", fill="x", padx=(pad - 4, 0))
-        if has_caption_editor():
-            button = Button(card.body, context.theme, LABEL, self._edit_captions, on="card")
-            button.pack(side="bottom", anchor="e", pady=(0, pad // 4))
+        button = Button(card.body, context.theme, LABEL, self._edit_captions, on="card")
+        button.pack(side="bottom", anchor="e", pady=(0, pad // 4))
         self.grid_view = ImageGrid(
             card.body, context.theme, context.pump, empty_text="No images.", on_open=self.open_image, load=self._load
         )

@@ -24,6 +24,7 @@ from modules.families.parts.single_file.names import averaged_names, left_over_n
 from modules.families.parts.single_file.record import Configs, PartLayout
 from modules.families.parts.single_file.unet_file import packed_layers, unet_names
 from modules.families.parts.single_file.vae_layout import modern_key, vae_slots
+from modules.families.registry import published
 from modules.formats.lazy_tensors import LazyTensor
 from modules.formats.stored_tensors import read_stored
 from modules.system.errors import DarkroomError
@@ -49,6 +50,13 @@ class Checkpoint:
     def left_over(self) -> tuple[str, ...]:
         """Tensors under a part's prefix that belong to no layer of it."""
         return tuple(name for part in self.layouts.values() for name in left_over_names(part, self.tensors))
+
+    @property
+    def beside(self) -> dict[str, LazyTensor]:
+        """The tensors of networks beside the model that its variant's files have, by their full names."""
+        record = published(self.kind.model).single_file
+        prefix = record.beside.get(self.kind.variant, "") if record is not None else ""
+        return {n: t for n, t in self.tensors.items() if n.startswith(prefix)} if prefix else {}
 
     def scheduler_config(self) -> dict[str, Any]:
         """Return the noise schedule's config, with the prediction type of the file."""

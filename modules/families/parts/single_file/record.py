@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from modules.families.kinds.file_kind import Prediction
@@ -55,7 +55,8 @@ class SingleFile:
     model of a file with v-prediction; `is_ambiguous`: a file without a marker may have either prediction type, and
     `prediction_from_weights(header)` then derives it from the weights where possible. `sidecar(configs, prediction)` is
     the text of the .yaml that the file needs, empty where it needs none; `velocity_tensors`: empty tensors in the file
-    mark v-prediction.
+    mark v-prediction. `beside` are the prefixes of networks that the files of a variant have beside the model, such as
+    the depth estimator: they are kept, never run.
     """
 
     text: tuple[TextPlace, ...]
@@ -66,3 +67,4 @@ class SingleFile:
     prediction_from_weights: Callable[[CheckpointHeader], PredictionMark | None] | None = None
     sidecar: Callable[[Configs, str], str] = _no_sidecar
     velocity_tensors: bool = False
+    beside: Mapping[str, str] = field(default_factory=dict)

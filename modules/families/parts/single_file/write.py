@@ -58,16 +58,17 @@ def write_checkpoint(
     metadata: Mapping[str, str] | None = None,
     on_written: OnWritten | None = None,
     advice: str = TRAINED,
+    beside: Mapping[str, LazyTensor] | None = None,
 ) -> list[Path]:
     """Write a model as one .safetensors file and return the files written, with its .yaml where it needs one.
 
     `states` contains each part's tensors under diffusers' names. `metadata` is kept in the file (see
-    `checkpoint_metadata`); `created` is when the model was made, None where that is not known. Raises DarkroomError
-    where a tensor is missing, unknown or not finite (`advice` is for the last); an existing file is left unchanged
-    then.
+    `checkpoint_metadata`); `created` is when the model was made, None where that is not known. `beside` are tensors of
+    networks beside the model, under their names in the file. Raises DarkroomError where a tensor is missing, unknown or
+    not finite (`advice` is for the last); an existing file is left unchanged then.
     """
     record = _record(traits.model)
-    tensors = original_tensors(states, configs, traits)
+    tensors = {**original_tensors(states, configs, traits), **(beside or {})}
     facts = _facts(states, configs, traits, dtype=dtype, title=title, created=created)
     kept = {n: text for n, text in (metadata or {}).items() if n != CONFIGS_KEY}
     full_metadata = checkpoint_metadata(facts, kept, payload_sha256=PAYLOAD_SHA256)
@@ -75,6 +76,11 @@ def write_checkpoint(
         full_metadata[CONFIGS_KEY] = brought
     write_safetensors(path, tensors, full_metadata, dtype=dtype, on_written=on_written, advice=advice)
     return [path, *_write_sidecar(path, record.sidecar(configs, traits.prediction), zero_snr=traits.zero_snr)]
+
+
+def needs_beside(traits: CheckpointTraits) -> bool:
+    """Return whether a single file of such a model has a network beside it, which other programs expect there."""
+    return traits.variant in _record(traits.model).beside
 
 
 def _facts(

@@ -1,0 +1,66 @@
+"""Published files on this computer: those that are missing are downloaded from Hugging Face."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from modules.formats.diffusers_folder import byte_progress_bar
+from modules.formats.published_files import Wanted, found_file
+from modules.system.errors import DarkroomError
+from modules.system.secrets import HubAccess
+
+
+@dataclass(frozen=True, slots=True)
+class Downloads:
+    """Where downloads go, and whether there are any. `on_bytes(done, total)` may raise to cancel one."""
+
+    offline: bool = False
+    hub_cache_dir: str = ""
+    hub: HubAccess | None = field(default=None, repr=False)
+    on_bytes: Callable[[float, float], None] | None = field(default=None, repr=False)
+
+
+def local_file(wanted: Wanted, downloads: Downloads, *, needed_by: str) -> Path:
+    """Return where a file, or a folder, is on this computer; a missing one is downloaded.
+
+    Raises DarkroomError where it is missing and cannot be downloaded.
+    """
+    found = found_file(wanted, hub_cache_dir=downloads.hub_cache_dir)
+    if found is not None:
+        return found
+    if downloads.offline:
+        raise DarkroomError(
+            f"{needed_by} needs {wanted.words}, which is not on this computer, and offline mode is on.",
+            advice="Switch off offline mode, or download it yourself and enter its path in the settings.",
+        )
+    return _fetched(wanted, downloads, needed_by)
+
+
+def _fetched(wanted: Wanted, downloads: Downloads, needed_by: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        folder = Path(
+            snapshot_download(
+                wanted.published.repo,
+                allow_patterns=list(wanted.published.names),
+                cache_dir=downloads.hub_cache_dir or None,
+                token=downloads.hub.token if downloads.hub is not None else None,
+                tqdm_class=byte_progress_bar(downloads.on_bytes or (lambda done, total: None)),
+            )
+        )
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
+        raise DarkroomError(
+            f"{needed_by} needs {wanted.words}, which could not be downloaded: {str(error).splitlines()[0]}",
+            advice="Check the connection, or download it yourself and enter its path in the settings.",
+        ) from error
+    missing = [name for name in wanted.published.names if not (folder / name).is_file()]
+    if missing:
+        raise DarkroomError(
+            f"The Hugging Face repository {wanted.published.repo} does not contain {missing[0]}.",
+            advice="Choose another repository, or leave the setting empty for the published one.",
+        )
+    return folder / wanted.published.name if wanted.published.name else folder

@@ -1,0 +1,131 @@
+"""Files that a run needs beside its model: the user's own, or published ones in the download cache. Torch-free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from modules.system.errors import DarkroomError
+from modules.system.paths import from_root
+from modules.system.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedFile:
+    """A published file that a run needs: its repository and its approximate size.
+
+    `slot` is the setting that can name a replacement. `name` is the single file that is needed, or empty for a CLIP
+    model in transformers' layout: its config.json and model.safetensors. `item_bytes` is the size of an element.
+    """
+
+    slot: str
+    repo: str
+    name: str
+    size_bytes: int
+    item_bytes: int = 4
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The files of the repository that are needed, the largest last."""
+        return (self.name,) if self.name else ("config.json", "model.safetensors")
+
+    @property
+    def loaded_bytes(self) -> int:
+        """The memory it needs on the training device in float32."""
+        return self.size_bytes * 4 // self.item_bytes
+
+    @property
+    def size_words(self) -> str:
+        """The size of the download as text, in GB, MB or kB."""
+        size = self.size_bytes
+        if size < 1e6:
+            return f"{max(size / 1e3, 1):.0f} kB"
+        return f"{size / 1e9:.1f} GB" if size >= 5e8 else f"{size / 1e6:.0f} MB"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A file, or a folder, that a run needs: the published one, and the user's own where one is set."""
+
+    published: PublishedFile
+    own: Path | None
+
+    @property
+    def words(self) -> str:
+        """Its names and its repository, as part of a sentence."""
+        names = " and ".join(self.published.names)
+        return f"{names} of {self.published.repo} at Hugging Face"
+
+
+def wanted_file(published: PublishedFile, given: str) -> Wanted:
+    """Return a file, for the text of the setting that can name another. A repository there replaces the published."""
+    given = given.strip()
+    path = from_root(given)
+    if given and is_repository(given) and not path.exists():
+        return Wanted(replace(published, repo=given), None)
+    return Wanted(published, path if given else None)
+
+
+def is_repository(name: str) -> bool:
+    """Return whether a name has the form "owner/name" of a repository rather than that of a file."""
+    owner, _, rest = name.partition("/")
+    is_file = Path(rest).suffix in {".pth", ".pt", ".safetensors", ".bin", ".ckpt"}
+    return bool(owner.strip(".~") and rest) and not {"/", "\\", ":"} & set(rest + owner) and not is_file
+
+
+def found_file(wanted: Wanted, *, hub_cache_dir: str) -> Path | None:
+    """Return the file, or the folder, where it is on this computer, else None. Only names are checked.
+
+    Raises DarkroomError where the user's own is missing or of the wrong form.
+    """
+    if wanted.own is not None:
+        return _checked(wanted.own, wanted.published)
+    # Imported here: the import takes a third of a second, which runs with local files can save.
+    from huggingface_hub import try_to_load_from_cache
+
+    paths = [
+        try_to_load_from_cache(wanted.published.repo, name, cache_dir=hub_cache_dir or None)
+        for name in wanted.published.names
+    ]
+    if not all(isinstance(path, str) for path in paths):
+        return None
+    last = Path(str(paths[-1]))
+    return last if wanted.published.name else last.parent
+
+
+def problem_of_file(where: str, wanted: Wanted, *, needed_by: str, offline: bool, hub_cache_dir: str) -> Problem | None:
+    """Return an error for a missing file, an info for a coming download, and None for a file that is there.
+
+    `where` is the path of the setting; `needed_by` is the start of the sentence, as "Aesthetic".
+    """
+    try:
+        if found_file(wanted, hub_cache_dir=hub_cache_dir) is not None:
+            return None
+    except DarkroomError as error:
+        return Problem(where, f"{needed_by}: {error.message}", advice=error.advice)
+    needs = f"{needed_by} needs {wanted.words} (about {wanted.published.size_words})"
+    if offline:
+        return Problem(
+            where,
+            f"{needs}, which is not on this computer, and offline mode is on.",
+            advice="Switch off offline mode, or download it yourself and enter its path here.",
+        )
+    return Problem(where, f"{needs}. It will be downloaded when the run starts.", "info")
+
+
+def _checked(own: Path, published: PublishedFile) -> Path:
+    if published.name:
+        if not own.is_file():
+            raise DarkroomError(f"The file {own} does not exist.", advice=_instead(published))
+        return own
+    missing = [name for name in published.names if not (own / name).is_file()]
+    if missing:
+        raise DarkroomError(
+            f"The folder {own} is not a CLIP model in transformers' layout: {missing[0]} is missing.",
+            advice=_instead(published),
+        )
+    return own
+
+
+def _instead(published: PublishedFile) -> str:
+    return f"Correct the path, or leave it empty for the published one ({published.repo} at Hugging Face)."

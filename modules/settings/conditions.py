@@ -1,0 +1,8 @@
+"""Conditions that settings of several sections share."""
+
+from __future__ import annotations
+
+from modules.settings.field import When
+
+USES_DENOISER = When("training.trains", ("adapter", "full", "embedding"))
+"""The run denoises: not one of the VAE, which has no noise, no captions and no caches."""

@@ -1,0 +1,163 @@
+"""The notices, facts, times and log of a run, without a window."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from modules.config.schema import Config
+from modules.settings.edit import set_path
+from tests.ui.fake_engine import started, step
+from trainer.events import (
+    CacheProgress,
+    Event,
+    MemoryMeasured,
+    ModelSaved,
+    PhaseChanged,
+    RunFinished,
+    SampleProgress,
+    ValidationFinished,
+)
+from ui.changes import changes
+from ui.run.best_offer import best_offer, undo, use
+from ui.run.edited import edited_words
+from ui.run.facts import memory_lines, run_lines, time_lines
+from ui.run.log_filter import LogFilter, as_text, clock
+from ui.run.run_state import RunState, after, fold, history_before
+from ui.run.timing import Timing
+from ui.run.words import LogLine
+
+
+def folded(*events: Event, state: RunState | None = None) -> RunState:
+    state = state or RunState()
+    for event in events:
+        state = fold(state, event, 0.0)
+    return state
+
+
+def ended(folder: Path, *, outcome: str = "finished", best_step: int = 20) -> RunState:
+    """Return the state of a run of 40 steps with its result, and its best model in its folder."""
+    best, result = folder / "run" / "save" / "zog-best.safetensors", folder / "out" / "zog.safetensors"
+    for path, content in ((best, b"best"), (result, b"last")):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    final = [ModelSaved(40, str(result), "kohya", is_final=True)] if outcome == "finished" else []
+    return folded(
+        started(str(folder / "run")),
+        ModelSaved(best_step, str(best), "kohya", is_final=False, best_by="validation"),
+        ModelSaved(best_step, str(folder / "x"), "kohya", is_final=False),
+        ValidationFinished(40, 0.5, best_loss=0.25, best_step=best_step),
+        *final,
+        RunFinished(outcome, 40, "Done."),  # type: ignore[arg-type]
+    )
+
+
+def test_the_best_model_becomes_the_result_and_back(tmp_path: Path) -> None:
+    offer = best_offer(ended(tmp_path), Config())
+    assert offer is not None
+    assert offer.words == "Best validation was step 20 (0.2500); the result is from step 40."
+    result = tmp_path / "out" / "zog.safetensors"
+    used = use(offer)
+    assert result.read_bytes() == b"best"
+    assert used.kept == tmp_path / "run" / "save" / "zog-last.safetensors"
+    assert used.kept.read_bytes() == b"last"
+    assert str(used.kept) in used.words
+    assert undo(used) == offer
+    assert result.read_bytes() == b"last"
+    assert offer.source.read_bytes() == b"best"
+    assert use(offer).kept == tmp_path / "run" / "save" / "zog-last-2.safetensors"  # nothing kept is replaced
+
+
+def test_a_missing_best_model_leaves_the_result(tmp_path: Path) -> None:
+    offer = best_offer(ended(tmp_path), Config())
+    assert offer is not None
+    offer.source.unlink()
+    try:
+        use(offer)
+    except OSError:
+        assert offer.destination.read_bytes() == b"last"
+    else:
+        raise AssertionError("it was used")
+
+
+def test_a_stopped_run_has_no_result_yet(tmp_path: Path) -> None:
+    config, _ = set_path(Config(), "output.destination", str(tmp_path / "stopped.safetensors"))
+    offer = best_offer(ended(tmp_path, outcome="stopped"), config)
+    assert offer is not None
+    assert offer.words.endswith("there is no result yet.")
+    assert use(offer).kept is None
+    assert (tmp_path / "stopped.safetensors").read_bytes() == b"best"
+
+
+def test_nothing_is_offered_without_something_better(tmp_path: Path) -> None:
+    state = ended(tmp_path)
+    assert best_offer(ended(tmp_path, best_step=40), Config()) is None
+    assert best_offer(replace(state, finished=None), Config()) is None
+    assert best_offer(replace(state, validations=()), Config()) is None
+    assert best_offer(replace(state, saves=()), Config()) is None
+    assert best_offer(replace(state, saves=(*state.saves, ModelSaved(20, "/r", "kohya", True))), Config()) is None
+
+
+def test_a_best_model_from_before_a_resume_is_offered_too(tmp_path: Path) -> None:
+    state = ended(tmp_path)
+    before = history_before([*state.saves[:2], step(20)], until_step=20)
+    now = replace(state, saves=state.saves[2:])
+    assert best_offer(now, Config()) is None
+    offer = best_offer(after(before, now), Config())
+    assert offer is not None
+    assert offer.step == 20
+
+
+def test_edited_settings_are_named() -> None:
+    config, edits = Config(), ("training.epochs", "training.batch_size", "data.loader_threads", "general.seed")
+    assert edited_words(changes(config, Config())) == ""
+    for path in edits:
+        config, _ = set_path(config, path, 7)
+    assert edited_words(changes(config, Config())[:1]).endswith("1 setting (Seed). It applies to the next run.")
+    config, _ = set_path(config, "validation.num_timesteps", 9)
+    words = edited_words(changes(config, Config()))
+    assert words.startswith("Changed since Start: 5 settings (Seed, ")
+    assert words.endswith(" and 1 more). They apply to the next run.")
+
+
+def test_the_time_left_counts_what_lies_between_steps_but_no_pause() -> None:
+    timing = Timing()
+    assert timing.seconds_left(100) is None
+    for number, at in ((1, 100.0), (2, 102.0), (3, 104.0), (4, 110.0)):  # a validation before the fourth
+        timing = timing.after_step(number, at)
+    assert timing.seconds_left(10) == 20.0
+    timing = timing.after_phase("training", 110.0).after_phase("paused", 111.0).after_phase("paused", 150.0)
+    timing = timing.after_phase("training", 211.0).after_step(5, 213.0)
+    assert timing.seconds_left(10) == 13.0 / 4 * 5
+    assert timing.seconds_left(5) == 0.0
+
+
+def test_the_time_left_of_phase_and_run() -> None:
+    state = folded(started(), PhaseChanged("caching"), CacheProgress("images", 3, 12, 9.0))
+    assert time_lines(state) == ["Time left: 9 s of caching"]
+    state = folded(PhaseChanged("training"), step(100, seconds_left=300.0), state=state)
+    assert time_lines(state) == ["Time left: 20 s of this epoch, 5 min of the run"]
+    state = folded(PhaseChanged("sampling"), SampleProgress(5, 50, 30.0), state=state)
+    assert time_lines(state) == ["Time left: 30 s of sampling, 5 min of the run"]
+    assert time_lines(folded(RunFinished("finished", 100, "Done."), state=state)) == []
+    assert time_lines(RunState()) == []
+
+
+def test_memory_is_that_of_the_card_and_of_the_machine() -> None:
+    machine = MemoryMeasured(3_140_000_000, 12_000_000_000, 64_000_000_000)
+    assert memory_lines(machine) == ["Memory: 3.1 GB, of all programs 12.0 of 64.0 GB"]
+    card = replace(machine, card=7_200_000_000, card_peak=7_900_000_000, card_total=24_000_000_000)
+    assert memory_lines(card)[0] == "Card memory: 7.2 of 24.0 GB, 7.9 GB at most"
+    lines = run_lines(folded(started(), step(3), card), is_active=True)
+    assert "Card memory: 7.2 of 24.0 GB, 7.9 GB at most" in lines
+    assert not any("memory" in line for line in run_lines(folded(started(), card), is_active=False))
+
+
+def test_the_log_is_filtered_by_words_and_level_and_copied() -> None:
+    lines = (LogLine(0.0, "Backup at step 5"), LogLine(1.0, "A backup failed", "error"), LogLine(2.0, "Low", "warning"))
+    assert LogFilter().matching(lines) == lines
+    assert LogFilter("BACKUP step").matching(lines) == lines[:1]
+    assert LogFilter(level="warning").matching(lines) == lines[1:]
+    assert LogFilter("backup", "error").matching(lines) == lines[1:2]
+    assert LogFilter("nothing").matching(lines) == ()
+    assert as_text(lines[:2]) == f"{clock(0.0)}\tBackup at step 5\n{clock(1.0)}\tA backup failed"

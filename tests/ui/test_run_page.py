@@ -1,0 +1,248 @@
+"""The Run page with real events: curves, log, samples, notices and pauses, in one window."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from tests.ui.conftest import Window
+from tests.ui.fake_engine import FakeRun, started, step
+from tests.ui.test_run_window import end, press_start
+from trainer.commands import SaveNow
+from trainer.event_lines import to_line
+from trainer.events import (
+    MemoryMeasured,
+    ModelSaved,
+    PhaseChanged,
+    RunFinished,
+    SampleReady,
+    ValidationFinished,
+    WarningRaised,
+)
+from trainer.run_folder.backup import write_backup
+from ui.editors.differences import RUN, Differences
+from ui.pages import step_model
+from ui.run.stars import STARS_FILE, read_stars
+
+NUM_STEPS = 60
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """The folder of the run, with samples and saves, beside that of an earlier run."""
+    folder = tmp_path / "workspace" / "runs" / "2026-01-02_10-00-00"
+    (folder / "save").mkdir(parents=True)
+    (folder / "save" / "lora-best.safetensors").write_bytes(b"best")
+    earlier = folder.with_name("2026-01-01_10-00-00")
+    earlier.mkdir()
+    (earlier / "events.jsonl").write_text("\n".join(to_line(step(n)) for n in range(1, 30)), encoding="utf-8")
+    return folder
+
+
+def sample(run_dir: Path, at_step: int, index: int) -> SampleReady:
+    path = run_dir / "samples" / f"{index}" / f"step-{at_step}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (64, 48), (4 * at_step, 200 * index, 0)).save(path)
+    return SampleReady(at_step, index, f"prompt {index}", str(path))
+
+
+def play(window: Window, run_dir: Path) -> FakeRun:
+    """Start a run of 60 steps with validations, samples, a warning and a best model."""
+    run = press_start(window)
+    run.emit(started(str(run_dir)), PhaseChanged("training"), *(step(n) for n in range(1, NUM_STEPS + 1)))
+    for n in (20, 40):
+        run.emit(ValidationFinished(n, n / 100, best_loss=0.2, best_step=20))
+        run.emit(*(sample(run_dir, n, i) for i in range(2)))
+    run.emit(
+        ModelSaved(20, str(run_dir / "save" / "lora-best.safetensors"), "kohya", False, best_by="validation"),
+        WarningRaised("An image is broken."),
+        MemoryMeasured(3_000_000_000, 4_000_000_000, 8_000_000_000),
+    )
+    page: Any = window.app.shell.pages["run"]
+    window.wait_until(lambda: "Memory: 3.0 GB" in page.facts.cget("text"), "the memory")
+    window.settle()
+    return run
+
+
+def check_curves(window: Window, page: Any) -> None:
+    """Hover, zoom by wheel and drag, choose curves, log scale, and overlay an earlier run."""
+    chart = page.chart
+    chart.event_generate("<Motion>", x=round(chart.x(30)), y=80)
+    texts = [chart.itemcget(i, "text") for i in chart.find_withtag("pointer") if chart.type(i) == "text"]
+    assert texts[:4] == ["Step 30", "curve", "loss", "smoothed"]
+    assert page.curves.zoom_button.cget("state") == "disabled"
+    chart.event_generate("<Button-4>", x=round(chart.x(30)), y=80)
+    low, high = chart.zoom.steps
+    assert 1 < low < 30 < high < 60
+    assert abs(chart.step_at(chart.x(30)) - 30) < 1e-6
+    start, stop = round(chart.x(20)), round(chart.x(40))
+    chart.event_generate("<Button-1>", x=start, y=80)
+    chart.event_generate("<B1-Motion>", x=stop, y=90)
+    assert chart.find_withtag("pointer")
+    chart.event_generate("<ButtonRelease-1>", x=stop, y=90)
+    low, high = chart.zoom.steps
+    assert (round(low), round(high)) == (20, 40)
+    start, stop = round(chart.x(20)), round(chart.x(40))
+    chart.event_generate("<Button-1>", x=stop, y=80, state=1)
+    chart.event_generate("<B1-Motion>", x=start, y=80, state=0x101)
+    chart.event_generate("<ButtonRelease-1>", x=start, y=80, state=0x101)
+    assert (round(chart.zoom.steps[0]), round(chart.zoom.steps[1])) == (40, 60)
+    page.curves.zoom_button.invoke()
+    assert chart.zoom.steps is None
+    page.curves.log_switch.toggle()
+    assert all(pane.axis.is_log for pane in chart._panes)
+    page.curves.toggle("rate")
+    page.curves.toggle("loss")
+    assert [line.label for line in chart.lines][:2] == ["smoothed", "validation"]
+    assert len(chart._panes) == 2
+    page.curves.compare(next(p for p in Path(page.curves._state.started.run_dir).parent.iterdir() if "01-01" in p.name))
+    window.wait_until(lambda: page.curves.past, "the earlier run")
+    assert chart.lines[-1].label == "2026-01-01_10-00-00"
+    assert len(chart.lines[-1].series) == 29
+
+
+def check_log(window: Window, page: Any) -> None:
+    """Filter by words and level, and copy."""
+    page.log.words.set("image")
+    assert page.log.text.get("1.0", "end-1c").endswith("An image is broken.")
+    assert page.log.text.get("1.0", "end-1c").count("\n") == 1  # beside the first line, which counts the images
+    page.log.level.set("warning")
+    page.log.copy_button.invoke()
+    copied = window.app.root.clipboard_get()
+    assert copied.endswith("\tAn image is broken.")
+    assert "\n" not in copied
+    page.log.words.set("")
+    page.log.level.set("all")
+    assert "Validation loss" in page.log.text.get("1.0", "end-1c")
+
+
+def check_samples(window: Window, page: Any, run: FakeRun, run_dir: Path) -> None:
+    """Star in the grid; enlarge, step through, compare by the slider, and save the model of a step."""
+    grid = page.samples
+    window.wait_until(lambda: len(grid._photos.loaded) == 4, "the images")
+    x, y = grid._corner(grid.geometry, (1, 0))
+    for sequence in ("<Button-1>", "<ButtonRelease-1>"):
+        grid.canvas.event_generate(sequence, x=x + grid.geometry.tile_px - 5, y=y + 5)
+    window.wait_until(lambda: read_stars(run_dir) == {"samples/1/step-20.png"}, "the star")
+    assert (run_dir / STARS_FILE).is_file()
+    window.settle()
+    assert [grid.canvas.itemcget(i, "text") for i in grid.canvas.find_withtag("star")] == ["★"]
+    for sequence in ("<Button-1>", "<ButtonRelease-1>"):
+        grid.canvas.event_generate(sequence, x=x + 20, y=y + 60)
+    viewer = grid.viewer
+    window.wait_until(lambda: viewer.images, "the large image")
+    assert viewer.star_button.cget("text") == "★ Starred"
+    check_viewer(window, viewer)
+    run.emit(sample(run_dir, 60, 0))  # live, while the viewer is open
+    window.wait_until(lambda: viewer.table.steps == (20, 40, 60), "the newest sample")
+    window.asked.answers["ask_save_file"] = run_dir / "chosen.safetensors"
+    viewer.show((0, 0))
+    viewer.save_button.invoke()
+    window.wait_until(lambda: (run_dir / "chosen.safetensors").exists(), "the copied save")
+    window.asked.answers["choose"] = "now"
+    viewer.show((0, 1))
+    viewer.save_button.invoke()
+    window.wait_until(lambda: run.desk.take(SaveNow), "the save of the current step")
+    viewer.close()
+
+
+def check_viewer(window: Window, viewer: Any) -> None:
+    viewer.event_generate("<Right>")
+    assert viewer.place == (1, 1)
+    viewer.event_generate("<Up>")
+    assert viewer.place == (0, 1)
+    assert viewer.caption.cget("text").startswith("Step 40 (2 of 2)")
+    viewer.event_generate("c")
+    window.wait_until(lambda: len(viewer.images) == 2, "both images")
+    window.settle()
+    width, left = viewer.images[0].width, viewer.image_left
+    assert width % 64 == 0  # enlarged by whole pixels
+    for share in (0.25, 0.75):
+        viewer.canvas.event_generate("<Button-1>", x=round(left + share * width), y=200)
+        viewer.canvas.event_generate("<B1-Motion>", x=round(left + share * width), y=200)
+        window.settle()
+        edge = viewer.canvas.coords(viewer.canvas.find_withtag("line")[0])[0]
+        assert abs(edge - left - share * width) <= 1
+    texts = [viewer.canvas.itemcget(i, "text").strip() for i in viewer.canvas.find_withtag("step")]
+    assert texts == ["step 20", "step 40"]
+    viewer.event_generate("1")
+    window.wait_until(lambda: viewer.images[0].size == (64, 48), "the original size")
+    viewer.event_generate("c")
+    window.wait_until(lambda: len(viewer.images) == 1, "one image")
+
+
+def test_the_run_page_live(ready: Window, run_dir: Path) -> None:
+    run = play(ready, run_dir)
+    page: Any = ready.app.shell.pages["run"]
+    check_curves(ready, page)
+    check_log(ready, page)
+    check_samples(ready, page, run, run_dir)
+
+    ready.app.form.edit_text("training.epochs", "33")
+    ready.wait_until(page.notices.edited.winfo_ismapped, "the edited setting")
+    assert page.notices.edited.text.cget("text").startswith("Changed since Start: 1 setting (Epochs).")
+    bar = ready.app.shell.bottom_bar
+    ready.wait_until(lambda: bar.detail.cget("text") == "1 change for the next run", "the bar")
+    page.notices.edited.buttons["Show"].invoke()
+    window = next(w for w in ready.app.root.winfo_children() if isinstance(w, Differences))
+    assert window.reference.get() == RUN
+    assert [change.path for change in window.found] == ["training.epochs"]
+    window.close()
+
+    bar.make_pause_menu().invoke(1)
+    ready.settle()
+    assert run.desk._frees_memory
+    assert bar.second.cget("text") == "Continue"
+    bar.second.invoke()
+
+    result = Path(ready.app.form.config.output.destination)
+    result.write_bytes(b"last")
+    end(ready, run, ModelSaved(60, str(result), "kohya", True), RunFinished("finished", 60, "Done."))
+    assert not page.notices.edited.winfo_manager()
+    assert page.notices.best.text.cget("text") == ("Best validation was step 20 (0.2000); the result is from step 60.")
+    page.notices.best.buttons["Use step 20"].invoke()
+    ready.wait_until(lambda: "Undo" in page.notices.best.buttons, "the best as the result")
+    assert result.read_bytes() == b"best"
+    page.notices.best.buttons["Undo"].invoke()
+    ready.wait_until(lambda: "Keep step 60" in page.notices.best.buttons, "the last as the result")
+    assert result.read_bytes() == b"last"
+    page.notices.best.buttons["Keep step 60"].invoke()
+    ready.settle()
+    assert not page.notices.best.winfo_manager()
+
+    run = press_start(ready)  # with the edited setting, which is now part of the run
+    run.emit(started(str(run_dir)), PhaseChanged("training"))
+    ready.wait_until(lambda: bar.phase.cget("text") == "Training", "the second run")
+    ready.settle()
+    assert bar.detail.cget("text") == ""
+    assert not page.notices.edited.winfo_manager()
+    end(ready, run)
+
+
+def test_stars_and_backups_of_a_run_are_there_again(
+    ready: Window, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported: list[tuple[Path, Path]] = []
+    monkeypatch.setattr(step_model, "export_backup", lambda *arguments: exported.append(arguments))
+    backup = write_backup(run_dir, step=20, epoch=1, now=datetime(2026, 1, 2), write=lambda f: (f / "x").touch())
+    samples = [sample(run_dir, n, 0) for n in (20, 40)]
+    (run_dir / STARS_FILE).write_text('["samples/0/step-20.png"]', encoding="utf-8")
+    run = press_start(ready)
+    run.emit(started(str(run_dir)), PhaseChanged("training"), *samples)
+    page: Any = ready.app.shell.pages["run"]
+    ready.wait_until(lambda: page.samples.starred == {Path(samples[0].path)}, "the star")
+    end(ready, run)
+    ready.asked.answers["ask_save_file"] = run_dir / "chosen.safetensors"
+    step_model.save_step_model(ready.app.context, 20)
+    ready.wait_until(lambda: exported, "the export")
+    assert exported == [(backup.path, run_dir / "chosen.safetensors")]
+    ((title, start, _),) = ready.asked.asked("ask_save_file")
+    assert title == "Save the model of step 20, from its backup"
+    assert start.name == "lora-step-20.safetensors"
+    step_model.save_step_model(ready.app.context, 40)  # nothing is left of it, and the run is over
+    ready.wait_until(lambda: ready.asked.asked("choose"), "the answer")
+    assert ready.asked.asked("choose")[0][0] == "No model of this step"
