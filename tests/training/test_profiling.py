@@ -1,4 +1,4 @@
-"""Profiling of steps: files in the run's folder, an event, the same losses, and a run that ends before it is complete."""
+"""Profiling of steps: files in the run's folder, an event, the same losses, and a run that ends too early."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainer.events import ProfileWritten, RunStarted, StepFinished, WarningRais
 
 @pytest.fixture
 def config(tiny_sd: Path, images: Path, tmp_path: Path) -> Config:
-    return laid_over(small_config(tmp_path, model=tiny_sd, images=images), {"training": {"epochs": 4}})
+    return laid_over(small_config(tmp_path, model=tiny_sd, images=images), {"training": {"epochs": 3}})
 
 
 def profiled_run(config: Config) -> Ran:

@@ -18,11 +18,7 @@ _DUMP_NOTE = (
 
 def without_removed(tree: Tree, notes: Notes) -> Tree:
     """Return one of our trees without the settings that no longer exist."""
-    general = tree.get("general")
-    if isinstance(general, dict):
-        general.pop("debug_dir", None)
-        if general.pop("debug_dump", False) is True:
-            notes.append(Problem("general", _DUMP_NOTE, "info"))
+    tree = without_debug_dump(tree, notes)
     training = tree.get("training")
     optimizer = training.get("optimizer") if isinstance(training, dict) else None
     if isinstance(optimizer, dict) and isinstance(name := optimizer.get("name"), str) and name in OPTIMIZERS:
@@ -32,4 +28,14 @@ def without_removed(tree: Tree, notes: Notes) -> Tree:
     for other, settings in others.items() if isinstance(others, dict) else ():
         if other in OPTIMIZERS and isinstance(settings, dict):
             drop_removed(settings, other, [], "training.optimizer")
+    return tree
+
+
+def without_debug_dump(tree: Tree, notes: Notes) -> Tree:
+    """Return one of our trees without the settings of OneTrainer's debug dump."""
+    general = tree.get("general")
+    if isinstance(general, dict):
+        general.pop("debug_dir", None)
+        if general.pop("debug_dump", False) is True:
+            notes.append(Problem("general", _DUMP_NOTE, "info"))
     return tree
