@@ -10,6 +10,7 @@ from ui.actions import Action
 from ui.context import Context
 from ui.editors.about import About, Keys
 from ui.editors.bundle import BundleWindow
+from ui.editors.presets import Presets
 from ui.widgets.dialog import Window
 
 WINDOW_MENU = ("keys", "about", "bundle")
@@ -30,6 +31,7 @@ def add_tool_actions(
             help=_PROFILE_HELP,
         ),
         Action("bundle", "Debug bundle…", lambda: _only(BundleWindow(context, log_file())), help=_BUNDLE_HELP),
+        Action("manage_presets", "Manage presets…", lambda: _only(Presets(context)), help=_PRESETS_HELP),
         Action("keys", "Keys…", lambda: _only(Keys(context)), "F1", help="List every key"),
         Action("about", "About Darkroom…", lambda: _only(About(context)), help="Version, licence and folders"),
     )
@@ -37,6 +39,7 @@ def add_tool_actions(
 
 _TENSORBOARD_HELP = "Serve the runs of the workspace on this machine and open them in the browser"
 _PROFILE_HELP = "Measure where the time of the next steps goes; writes a trace and tables to the run's profile folder"
+_PRESETS_HELP = "List, describe, rename, duplicate, compare and delete presets"
 _BUNDLE_HELP = "Collect settings, versions and logs for a bug report, without secrets"
 
 
