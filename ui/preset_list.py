@@ -12,7 +12,7 @@ from modules.families.registry import family_labels
 from ui.changes import changes
 from ui.forms.records import record_at
 
-OWN = "Your preset"
+OWN = "Yours"
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,11 +31,11 @@ from ui.widgets.variables import TextVar
 _SIZE = (980, 560)
 _COLUMNS = (
     Column("#0", "Preset", 230),
-    Column("kind", "Kind", 90),
-    Column("family", "Family", 130),
-    Column("trains", "Trains", 90),
+    Column("kind", "Kind", 70),
+    Column("family", "Family", 176),
+    Column("trains", "Trains", 84),
     Column("memory", "For a card of", 90),
-    Column("notes", "Description", 280, is_stretched=True),
+    Column("notes", "Description", 240, is_stretched=True),
 )
 _COMPARED = (
     Column("#0", "Setting", 290, is_stretched=True),

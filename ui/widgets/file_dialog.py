@@ -55,7 +55,6 @@ class FileDialog(Dialog):
     ) -> None:
         answers = (Answer("cancel", "Cancel"), Answer("ok", _BUTTONS[purpose], is_default=True))
         super().__init__(root, theme, title, "", answers)
-        self.configure(highlightthickness=1, highlightbackground=theme.colour("line"))  # the edge without a manager
         folder = folder_of(start.parent if purpose == "save" and not start.is_dir() else start)
         name = start.name if purpose == "save" and start != folder else ""
         self.browser = Browser(purpose, folder, kinds, name=name)
