@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
 from modules.system.problem import count
-from ui.files.listing import Contents, Counts, Entry, counts_of
+from ui.files.listing import Contents, Counts, Entry
 from ui.interaction import FileKind
 
 Purpose = Literal["open", "save", "folder", "folders"]
@@ -67,6 +68,7 @@ class Browser:
         self.counts = Counts()
         self._entries: tuple[Entry, ...] = ()
         self._anchor = -1
+        self._num_files, self._num_others = 0, 0  # shown, and of other kinds
 
     # -- contents
 
@@ -77,7 +79,7 @@ class Browser:
             return
         self.folder = contents.folder
         self._entries = contents.entries
-        self.counts = counts_of([e.name for e in contents.entries if not e.is_folder])
+        self.counts = contents.counts
         self._filter(focus)
 
     def set_filter(self, *, kind: int | None = None, show_hidden: bool | None = None) -> None:
@@ -206,10 +208,9 @@ class Browser:
         here = self.counts.words()
         if here:
             return f"{here} here", "text"
-        hidden = sum(not self._is_shown_kind(e) for e in self._entries if not e.is_folder)
-        files = sum(not e.is_folder for e in self.shown)
+        files, others = self._num_files, self._num_others
         words = f"{count(len(self.shown) - files, 'folder')}, {count(files, 'file')}"
-        return f"{words}; {count(hidden, 'file')} of other kinds" if hidden else words, "muted"
+        return f"{words}; {count(others, 'file')} of other kinds" if others else words, "muted"
 
     # -- helpers
 
@@ -236,12 +237,20 @@ class Browser:
 
     def _filter(self, focus: Path | None) -> None:
         kept = [e for e in self._entries if self._is_listed(e)]
-        kept.sort(key=_sort_key(self.sort), reverse=self.is_descending)
-        self.shown = tuple(sorted(kept, key=lambda e: not e.is_folder))  # stable: folders first
+        if self.sort != "name":  # they come sorted by name
+            kept.sort(key=_SORT_KEYS[self.sort])
+        if self.is_descending:
+            kept.reverse()
+        self.shown = (*(e for e in kept if e.is_folder), *(e for e in kept if not e.is_folder))
+        self._num_files = sum(not e.is_folder for e in kept)
+        num_hidden = 0 if self.show_hidden else sum(e.is_hidden for e in self._entries if not e.is_folder)
+        self._num_others = sum(not e.is_folder for e in self._entries) - num_hidden - self._num_files
         self.selected = frozenset()
         self._anchor = -1
         self.cursor = -1
-        index = next((i for i, e in enumerate(self.shown) if e.path == focus), None) if focus is not None else None
+        index = None
+        if focus is not None and focus.parent == self.folder:
+            index = next((i for i, e in enumerate(self.shown) if e.name == focus.name), None)
         if index is not None:
             self.select(index)
 
@@ -283,11 +292,7 @@ def common_start(names: Sequence[str]) -> str:
     return names[0][: len(shared)]
 
 
-def _sort_key(key: SortKey) -> Callable[[Entry], tuple[Any, ...]]:
-    match key:
-        case "size":
-            return lambda e: (e.size_bytes, e.order)
-        case "modified":
-            return lambda e: (e.modified_seconds, e.order)
-        case _:
-            return lambda e: e.order
+_SORT_KEYS: Mapping[SortKey, Callable[[Entry], Any]] = {
+    "size": attrgetter("size_bytes"),  # stable: equal ones stay sorted by name
+    "modified": attrgetter("modified_seconds"),
+}

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from modules.data.listing import SUFFIXES
 from modules.system.problem import count
@@ -22,35 +23,30 @@ def _never() -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A file or folder: its path, kind, size and modification time in seconds since 1970."""
+class Entry(NamedTuple):
+    """A file or folder: its folder and name, size, and modification time in seconds since 1970.
 
-    path: Path
+    `is_image`: a concept reads it as an image. `order` compares by name, see `natural_order`. All facts are computed
+    where a folder is read: the window goes through tens of thousands of them at once.
+    """
+
+    folder: str
     name: str
     is_folder: bool
     size_bytes: int = 0
     modified_seconds: float = 0.0
-    order: tuple[tuple[int, int, str], ...] = ()  # by name, see `natural_order`
+    is_image: bool = False
+    order: tuple[tuple[int, int, str], ...] = ()
+
+    @property
+    def path(self) -> Path:
+        """Its path."""
+        return Path(self.folder, self.name)
 
     @property
     def is_hidden(self) -> bool:
         """Whether its name begins with a dot."""
-        return self.name.startswith(".")
-
-    @property
-    def is_image(self) -> bool:
-        """Whether it is a file that a concept reads as an image."""
-        return not self.is_folder and self.path.suffix.lower() in SUFFIXES
-
-
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """The entries of a folder sorted by name, or the reason why it cannot be listed."""
-
-    folder: Path
-    entries: tuple[Entry, ...] = ()
-    problem: str = ""
+        return self.name[0] == "."
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +63,16 @@ class Counts:
         return f"{count(self.images, 'image')}, {count(self.captions, 'caption')}"
 
 
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """The entries of a folder sorted by name, or the reason why it cannot be listed."""
+
+    folder: Path
+    entries: tuple[Entry, ...] = ()
+    problem: str = ""
+    counts: Counts = Counts()
+
+
 def read_folder(folder: Path, *, is_cancelled: Callable[[], bool] = _never) -> Contents:
     """Return the contents of a folder; one that cannot be listed is described, not raised."""
     try:
@@ -76,11 +82,11 @@ def read_folder(folder: Path, *, is_cancelled: Callable[[], bool] = _never) -> C
             for number, entry in enumerate(found):
                 if number % _LOOK_EVERY == 0 and is_cancelled():
                     break
-                entries.append(_entry(entry))
+                entries.append(_entry(str(real), entry))
     except (OSError, RuntimeError) as error:
         return Contents(folder, problem=_reason(folder, error))
     entries.sort(key=lambda e: e.order)  # here, so that the window only merges
-    return Contents(real, tuple(entries))
+    return Contents(real, tuple(entries), counts=counts_of([e.name for e in entries if not e.is_folder]))
 
 
 def count_images(folder: Path, *, is_cancelled: Callable[[], bool] = _never) -> Counts:
@@ -116,13 +122,15 @@ def folder_of(path: Path) -> Path:
     return next((p for p in (path, *path.parents) if p.is_dir()), Path.home())
 
 
-def _entry(found: os.DirEntry[str]) -> Entry:
-    path = Path(found.path)
+def _entry(folder: str, found: os.DirEntry[str]) -> Entry:
+    name = found.name
     try:
         status = found.stat()
-        return Entry(path, found.name, found.is_dir(), status.st_size, status.st_mtime, natural_order(found.name))
+        is_folder, size_bytes, seconds = found.is_dir(), status.st_size, status.st_mtime
     except OSError:  # a link to nothing
-        return Entry(path, found.name, is_folder=False, order=natural_order(found.name))
+        is_folder, size_bytes, seconds = False, 0, 0.0
+    is_image = not is_folder and name[name.rfind(".") :].lower() in SUFFIXES
+    return Entry(folder, name, is_folder, size_bytes, seconds, is_image, natural_order(name))
 
 
 def _reason(folder: Path, error: Exception) -> str:

@@ -73,7 +73,7 @@ class FileBoard(Panel):
 
     def show_folder(self) -> None:
         """Show the entries of another folder from the top; thumbnails of the last one are cancelled."""
-        self.photos.keep_only({e.path for e in self.browser.shown})
+        self.photos.load_only(())
         self.top = 0
         self.see_cursor()
 
