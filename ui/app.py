@@ -302,7 +302,7 @@ class App:
         self.shell.bottom_bar.notify(text)
 
     def _pressed(self, name: str, event: tk.Event[Any]) -> str | None:
-        widget = event.widget  # Tk's own file dialog has widgets that tkinter does not know
+        widget = event.widget  # menus have widgets that tkinter does not know
         if not isinstance(widget, tk.Misc) or isinstance(widget.winfo_toplevel(), Dialog):
             return None  # a modal dialog is open
         self.context.actions.run(name)
