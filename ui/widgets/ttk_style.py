@@ -28,7 +28,7 @@ def style_ttk(root: tk.Misc, theme: Theme) -> None:
     style = ttk.Style(root)
     if style.theme_use() != "clam":
         style.theme_use("clam")
-    colour, px = theme.colour, theme.px
+    colour = theme.colour
     style.configure(
         ".",
         background=colour("window"),
