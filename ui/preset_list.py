@@ -17,7 +17,7 @@ OWN = "Yours"
 
 @dataclass(frozen=True, slots=True)
 class PresetRow:
-    """A preset as it is listed. `memory` is the card that its name states; `problem` says why it cannot be read."""
+    """A preset as it is listed. `memory` is the card that its name states; `problem` is why it cannot be read."""
 
     preset: Preset
     config: Config | None

@@ -45,7 +45,7 @@ _BUNDLE_HELP = "Collect settings, versions and logs for a bug report, without se
 
 def _profile(context: Context) -> None:
     context.session.send(ProfileNow())
-    context.notify("The next 22 steps are profiled; the log says where the result is.")
+    context.notify("The next 22 steps are profiled; the log shows where the result is.")
 
 
 def _only(window: Window) -> None:

@@ -21,14 +21,14 @@ _ANSWERS = (
 
 
 @pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_server(monkeypatch: pytest.MonkeyPatch) -> None:
     def command(_folder: Path, _host: str, port: int) -> list[str]:
         return [sys.executable, "-c", _ANSWERS, str(port)]
 
     monkeypatch.setattr("ui.run.tensorboard.command_of", command)
 
 
-def test_the_server_answers_is_used_again_and_ends(stand_in: None, tmp_path: Path) -> None:
+def test_the_server_answers_is_used_again_and_ends(small_server: None, tmp_path: Path) -> None:
     server = TensorBoardServer()
     address = server.start(tmp_path)
     assert address.startswith("http://127.0.0.1:")

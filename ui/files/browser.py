@@ -193,7 +193,7 @@ class Browser:
         plain = text.strip().strip('"') or "."
         try:
             path = Path(plain).expanduser()
-        except RuntimeError:  # "~name" of nobody
+        except RuntimeError:  # "~name" without such a user
             path = Path(plain)
         return Path(os.path.normpath(self.folder / path))
 
