@@ -10,7 +10,7 @@ from typing import Any
 
 from modules.config.presets import BUILT_IN_DIR
 from modules.system.paths import PROGRAM_ROOT, from_root, log_dir, queue_file, session_file, user_presets_dir
-from trainer.child import launch_child
+from trainer.child.run import launch_child
 from trainer.launch import RunRequest, launch
 from trainer.run_queue.file import QueueFile
 from ui.actions import ActionTable, sequences_of
