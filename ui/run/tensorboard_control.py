@@ -1,4 +1,4 @@
-"""When TensorBoard is served: on request, and as long as the window is open, where the config asks for it. No Tk."""
+"""When TensorBoard is served: on request, and as long as the window is open, where the config is set to. No Tk."""
 
 from __future__ import annotations
 
