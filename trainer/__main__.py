@@ -22,6 +22,7 @@
     python -m trainer diff CONFIG [OTHER]   list the settings that differ from another config or the defaults
     python -m trainer schema                print the config's JSON Schema, for editors; --markdown: every setting
     python -m trainer make-demo-model       train the demo model from scratch
+    python -m trainer bundle [CONFIG]       collect a zip for a bug report: settings, versions, logs; no secrets
     python -m trainer benchmark             measure the program on this machine
 
 Any setting can be changed for one run with --set, as in --set training.epochs=20.

@@ -52,11 +52,16 @@ class SaveNow:
     """Save a usable model file after the current step."""
 
 
-Command = Stop | Pause | Resume | SampleNow | ValidateNow | BackupNow | SaveNow
-StepCommand = SampleNow | ValidateNow | BackupNow | SaveNow
+@dataclass(frozen=True, slots=True)
+class ProfileNow:
+    """Profile the next steps, and write where their time goes."""
+
+
+Command = Stop | Pause | Resume | SampleNow | ValidateNow | BackupNow | SaveNow | ProfileNow
+StepCommand = SampleNow | ValidateNow | BackupNow | SaveNow | ProfileNow
 
 COMMAND_TYPES: Mapping[str, type[Command]] = {
-    kind.__name__: kind for kind in (Stop, Pause, Resume, SampleNow, ValidateNow, BackupNow, SaveNow)
+    kind.__name__: kind for kind in (Stop, Pause, Resume, SampleNow, ValidateNow, BackupNow, SaveNow, ProfileNow)
 }
 
 

@@ -162,6 +162,28 @@ class BlocksCompiled:
 
 
 @dataclass(frozen=True, slots=True)
+class ProfileWritten:
+    """Steps were profiled up to `step`: `path` is the folder of the trace and the tables.
+
+    `slowest` are the functions that took most of the host's time, with their shares in percent.
+    """
+
+    may_coalesce: ClassVar[bool] = False
+
+    step: int
+    num_steps: int
+    path: str
+    slowest: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def summary(self) -> str:
+        """The event as a sentence."""
+        shares = ", ".join(f"{name} {share:.0f} %" for name, share in self.slowest.items())
+        most = f" Most of the host's time: {shares}." if shares else ""
+        return f"Profiled {count(self.num_steps, 'step')}: trace and tables are in {self.path}.{most}"
+
+
+@dataclass(frozen=True, slots=True)
 class StepFinished:
     """One optimizer step; epoch, its step and the run's step count from 1.
 
@@ -394,6 +416,7 @@ Event = (
     | CacheFilled
     | ImagesDropped
     | BlocksCompiled
+    | ProfileWritten
     | StepFinished
     | MemoryMeasured
     | ValidationFinished

@@ -8,7 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from modules.system.paths import from_root, log_dir, queue_file, session_file
+from modules.config.presets import BUILT_IN_DIR
+from modules.system.paths import PROGRAM_ROOT, from_root, log_dir, queue_file, session_file, user_presets_dir
 from trainer.child.run import launch_child
 from trainer.launch import RunRequest, launch
 from trainer.run_queue.file import QueueFile
@@ -28,12 +29,15 @@ from ui.run.pump import Pump
 from ui.run.queue_control import QueueControl
 from ui.run.session import Launch, RunSession
 from ui.run.starting import Starter, run_failure
+from ui.run.tensorboard_control import TensorBoardControl
 from ui.settings import load_session, save_session
 from ui.shell import Shell
 from ui.theme import Theme
+from ui.tool_actions import add_tool_actions
 from ui.widgets.action_button import ActionButtons
 from ui.widgets.dialog import Dialog
 from ui.widgets.dropping import accept_paths
+from ui.widgets.file_dialog import FileServices
 from ui.widgets.icon import set_icon
 from ui.widgets.scroll import bind_wheel
 from ui.widgets.tk_interaction import TkInteraction
@@ -74,8 +78,16 @@ class App:
         self.form = self._last.form or first_form()
         interaction = interaction or TkInteraction(self.root, self.theme)
         self.context = self._make_context(interaction, launch_run, launch_queued)
+        if isinstance(interaction, TkInteraction):
+            interaction.serve_files(FileServices(self.context.pump, self.preferences, self._places))
         self.diagnostics.show = self.context.interaction.show_failure
         self.diagnostics.defer = partial(self.root.after, 0)  # not `after_idle`: any redraw might run that
+        self.tensorboard = TensorBoardControl(
+            self.context.pump.background,
+            lambda: self.form.config,
+            self._notify,
+            self.context.interaction.show_failure,
+        )
         self.shell = self._make_shell()
         self._connect()
         self._first_page(config_path)
@@ -95,6 +107,7 @@ class App:
         accept_paths(self.root, self.shell, self._dropped)
         self.context.pump.start()
         self.context.starter.look_for_backup()
+        self.tensorboard.follow_setting()
         self.offers.look(self.context.workspaces())
 
     def run(self) -> None:
@@ -153,6 +166,7 @@ class App:
         self.save_session()
         self.context.pump.stop()
         self.context.queue.close()
+        self.tensorboard.close()
         self.context.tips.close()
         self.diagnostics.close()
         if self._owns_root:
@@ -220,9 +234,23 @@ class App:
             open_preset_menu=lambda: self.shell.top_bar.open_menu(),
             close=self.ask_to_close,
         )
+        add_tool_actions(
+            self.context, open_tensorboard=self.tensorboard.open, log_file=lambda: self.diagnostics.log_file
+        )
         shell = Shell(self.context)
         shell.pack(fill="both", expand=True)
         return shell
+
+    def _places(self) -> Sequence[tuple[str, Path]]:
+        """Return the folders of the program that its file dialogs offer."""
+        general, model = self.form.config.general, from_root(self.form.config.model.base_model or ".")
+        return (
+            ("Workspace", from_root(general.workspace_dir)),
+            ("Models", model.parent if model.exists() and model != PROGRAM_ROOT else PROGRAM_ROOT / "models"),
+            ("Presets", user_presets_dir()),
+            ("Built-in presets", BUILT_IN_DIR),
+            ("Darkroom", PROGRAM_ROOT),
+        )
 
     def _connect(self) -> None:
         context = self.context
@@ -237,6 +265,7 @@ class App:
         context.session.changed.subscribe(self._refresh_soon)
         context.starter.changed.subscribe(self._refresh_soon)
         context.form.watch("general.workspace_dir", context.starter.look_for_backup)
+        context.form.watch("general.tensorboard_always_on", self.tensorboard.follow_setting)
         context.field_problems.changed.subscribe(self._show_current_problems)
         context.session.changed.subscribe(self._run_may_be_over)
         self._was_active = False
@@ -273,7 +302,7 @@ class App:
         self.shell.bottom_bar.notify(text)
 
     def _pressed(self, name: str, event: tk.Event[Any]) -> str | None:
-        widget = event.widget  # Tk's own file dialog has widgets that tkinter does not know
+        widget = event.widget  # menus have widgets that tkinter does not know
         if not isinstance(widget, tk.Misc) or isinstance(widget.winfo_toplevel(), Dialog):
             return None  # a modal dialog is open
         self.context.actions.run(name)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.system.paths import PROGRAM_ROOT
+from ui.files.places import with_recent
 from ui.settings import UiSettings
 from ui.signal import Signal
 
@@ -35,6 +36,10 @@ class Preferences:
     def forget_file(self, path: Path) -> None:
         """Remove a file from the recent ones."""
         self.change(recent=tuple(name for name in self.now.recent if name != str(path)))
+
+    def note_folder(self, folder: Path) -> None:
+        """Add a folder in which a file dialog was answered to the recent ones."""
+        self.change(recent_folders=with_recent(self.now.recent_folders, folder))
 
     @property
     def last_folder(self) -> Path:

@@ -36,6 +36,8 @@ class UiSettings(BaseModel):
     scale_percent: Annotated[int, Ge(0), Le(400)] = 0  # 0: as measured on the screen
     recent: tuple[str, ...] = ()
     last_folder: str = ""
+    recent_folders: tuple[str, ...] = ()  # in which a file dialog was answered, the newest first
+    shows_hidden_files: bool = False
     workspaces: tuple[str, ...] = ()  # of runs started so far, the newest first
     dismissed_run: str = ""  # a run that ended unexpectedly and is not offered again
 

@@ -14,6 +14,7 @@ from ui.forms.values import to_text
 from ui.forms.visibility import name_of, offered
 from ui.widgets.controls import Choice, Switch
 from ui.widgets.entry import Entry
+from ui.widgets.file_dialog import FileDialog
 from ui.widgets.textarea import TextArea
 
 W = TypeVar("W", bound=tk.Misc)
@@ -56,16 +57,15 @@ def pick(choice: Choice, name: str) -> None:
 
 def answer_file_dialog(root: tk.Tk, path: Path) -> None:
     """Type a path into the file dialog that opens next and press Return, as a user would."""
-    dialog = ".__tk_filedialog"
-    entry = f"{dialog}.contents.f2.ent"
 
     def look(times_left: int) -> None:
-        is_there = int(root.tk.call("winfo", "exists", entry)) and int(root.tk.call("winfo", "viewable", entry))
-        if is_there:
-            root.tk.call("focus", "-force", entry)
-            root.tk.call(entry, "delete", 0, "end")
-            root.tk.call(entry, "insert", 0, str(path))
-            root.tk.call("event", "generate", entry, "<Return>")
+        dialog = next((w for w in root.winfo_children() if isinstance(w, FileDialog) and w.grab_status()), None)
+        if dialog is not None and dialog.path.get():
+            entry = dialog.path_entry.tk_entry
+            entry.focus_force()
+            entry.delete(0, "end")
+            entry.insert(0, str(path))
+            entry.event_generate("<Return>")
         elif times_left:
             root.after(20, look, times_left - 1)
 

@@ -7,9 +7,9 @@ import tkinter as tk
 from collections.abc import Callable, Iterator
 
 from tests.ui.conftest import Window
+from ui.widgets.file_dialog import FileDialog
+from ui.widgets.focus import focused_widget
 
-FILE_DIALOG = ".__tk_filedialog"
-FILE_ENTRY = f"{FILE_DIALOG}.contents.f2.ent"
 _POLL_MS = 20
 _MAX_POLLS = 500
 
@@ -43,20 +43,23 @@ def answer_file_dialog_by_hand(root: tk.Tk, name: str, *, first: tuple[str, ...]
     The dialog has its own event loop, so this runs in Tk callbacks. If a step does not happen, the
     dialog is cancelled, and the test then fails.
     """
-    tcl = root.tk
 
-    def is_viewable() -> bool:
-        return bool(int(tcl.call("winfo", "exists", FILE_ENTRY)) and int(tcl.call("winfo", "viewable", FILE_ENTRY)))
+    def dialog() -> FileDialog | None:
+        return next((w for w in root.winfo_children() if isinstance(w, FileDialog) and w.grab_status()), None)
+
+    def is_focused(shown: FileDialog) -> bool:
+        return focused_widget(root) is shown.board.canvas and shown.path_entry.winfo_rooty() > shown.winfo_rooty()
 
     def steps() -> Iterator[Callable[[], bool]]:
-        yield is_viewable
-        left, top, width, height = (
-            int(tcl.call("winfo", what, FILE_ENTRY)) for what in ("rootx", "rooty", "width", "height")
-        )
-        xdotool("mousemove", str(left + width // 2), str(top + height // 2), "click", "1")
-        yield lambda: str(tcl.call("focus")) == FILE_ENTRY
-        xdotool("key", *first, "type", name) if first else xdotool("type", name)
-        yield lambda: str(tcl.call(FILE_ENTRY, "get")) == name
+        yield lambda: (shown := dialog()) is not None and bool(shown.path.get()) and is_focused(shown)
+        shown = dialog()
+        assert shown is not None
+        entry = shown.path_entry.tk_entry
+        x, y = entry.winfo_rootx() + entry.winfo_width() // 2, entry.winfo_rooty() + entry.winfo_height() // 2
+        xdotool("mousemove", str(x), str(y), "click", "1")
+        yield lambda: focused_widget(root) is entry
+        xdotool("key", *first, "ctrl+a", "type", name)
+        yield lambda: shown.path.get() == name
         xdotool("key", "Return")
 
     def run_steps(script: Iterator[Callable[[], bool]], has_come: Callable[[], bool], polls_left: int) -> None:
@@ -66,8 +69,8 @@ def answer_file_dialog_by_hand(root: tk.Tk, name: str, *, first: tuple[str, ...]
                 run_steps(script, following, _MAX_POLLS)
         elif polls_left:
             root.after(_POLL_MS, run_steps, script, has_come, polls_left - 1)
-        else:
-            tcl.call("set", "::tk::Priv(selectFilePath)", "")
+        elif (left := dialog()) is not None:
+            left.close()
 
     script = steps()
     run_steps(script, next(script), _MAX_POLLS)

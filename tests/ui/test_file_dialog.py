@@ -1,4 +1,4 @@
-"""Load… through Tk's own file dialog on Linux, whose widgets tkinter does not know."""
+"""The file dialog, driven by real events: loading configs, choosing folders and images, saving over a file."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from modules.config.codec import save_file
 from modules.config.schema import Config
 from tests.ui.conftest import Window
 from tests.ui.driving import expected, inside, shown_by, walk
-from tests.ui.real_input import FILE_ENTRY, answer_file_dialog_by_hand, click, keys
+from tests.ui.real_input import answer_file_dialog_by_hand, click, keys
 from tests.ui.window_managers import managed
 from ui.forms.fields import Row
 from ui.widgets.controls import Button
+from ui.widgets.dialog import Dialog
 from ui.widgets.entry import Entry
+from ui.widgets.file_dialog import FileDialog
 from ui.widgets.focus import focused_widget
 from ui.widgets.tk_interaction import TkInteraction
 
@@ -77,33 +80,25 @@ def rows(window: Window) -> dict[str, Row]:
     return {row.record.path: row for page in pages for row in page.form_view.rows()}
 
 
-def load_by_hand(window: Window, name: str) -> list[str]:
-    """Leave the focus in a page that is no longer shown, press Load…, and give the dialog the name of a file.
-
-    When the dialog closes, Tk cannot give the focus back to an entry that is hidden, and leaves it with the dialog.
-    Returns where the focus was while the widgets were updated.
-    """
-    focus: list[str] = []
+def load_by_hand(window: Window, name: str) -> None:
+    """Leave the focus in a page that is no longer shown, press Load…, and give the dialog the name of a file."""
     window.open_page("training")
     epochs = inside(rows(window)["training.epochs"].control.frame, Entry).tk_entry
     click(window, epochs)
     window.wait_until(lambda: focused_widget(window.app.root) is epochs, "the focus")
     keys(window, "ctrl+1")
     assert window.app.context.navigation.page == "general"
-    unwatch = window.app.form.watch("general.notes", lambda: focus.append(str(window.app.root.tk.call("focus"))))
     answer_file_dialog_by_hand(window.app.root, name)
     bar = window.app.shell.top_bar
     load = next(w for w in walk(bar) if isinstance(w, Button) and w.cget("text") == "Load…")
     click(window, load, from_left_px=4)  # beside its label, where a click does not move the focus
     window.wait_until(lambda: window.app.form.source.name == Path(name).stem, "the config")
     window.settle()
-    unwatch()
-    return focus
 
 
 def test_every_widget_shows_what_was_loaded_by_the_dialog(screen: None, loading: Window) -> None:
     for name, config in CONFIGS.items():
-        focus_then = load_by_hand(loading, name)
+        load_by_hand(loading, name)
         assert loading.app.form.config == config
         shown = {path: shown_by(row) for path, row in rows(loading).items()}
         wanted = {path: expected(row.record, loading.app.form.value(path)) for path, row in rows(loading).items()}
@@ -115,7 +110,6 @@ def test_every_widget_shows_what_was_loaded_by_the_dialog(screen: None, loading:
         top = loading.app.shell.top_bar
         assert top.choices["training.trains"].get() == {"full": "Fine-tune", "adapter": "LoRA"}[training.trains]
         assert top.preset_button.cget("text").startswith(Path(name).stem)
-        assert focus_then == [FILE_ENTRY], "the focus was elsewhere, so this test proves nothing"
 
 
 def test_a_shortcut_that_is_pressed_in_the_file_dialog_is_not_for_the_window(loading: Window) -> None:
@@ -124,3 +118,119 @@ def test_a_shortcut_that_is_pressed_in_the_file_dialog_is_not_for_the_window(loa
     loading.settle()
     assert loading.app.form.source.name == "lora"
     assert loading.app.context.navigation.page == "general"
+
+
+def when_shown(window: Window, *steps: Callable[[FileDialog], Callable[[], bool] | None]) -> None:
+    """Run steps in the next file dialog, each once the condition that the last one returned holds."""
+    root = window.app.root
+    pending = list(steps)
+
+    def look(condition: Callable[[], bool], polls_left: int) -> None:
+        dialog = next((w for w in root.winfo_children() if isinstance(w, FileDialog) and w.grab_status()), None)
+        if dialog is not None and dialog.path.get() and condition():
+            if pending:
+                try:
+                    condition = pending.pop(0)(dialog) or (lambda: True)
+                except BaseException:
+                    dialog.close()  # the error fails the test; its own dialog would wait
+                    raise
+                look(condition, 500)
+        elif polls_left:
+            root.after(10, look, condition, polls_left - 1)
+        elif dialog is not None:
+            dialog.close()
+
+    root.after(10, look, lambda: True, 500)
+
+
+def press(widget: tk.Misc, *names: str) -> None:
+    """Press keys in a widget."""
+    widget.focus_force()
+    widget.update()
+    for name in names:
+        widget.event_generate(f"<{name}>")
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    for name in ("cats", "dogs", ".hidden"):
+        (folder / name).mkdir(parents=True)
+    for number in range(3):
+        Image.new("RGB", (20, 30), "red").save(folder / "cats" / f"{number}.png")
+    (folder / "cats" / "1.txt").write_text("a cat")
+    (folder / "sub.json").write_text("{}")
+    return folder
+
+
+def test_folders_show_their_images_and_are_chosen_by_keys(
+    open_window: Callable[..., Window], images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TkInteraction, "show_failure", lambda _self, _failure: None)
+    window = open_window(with_dialogs=True)
+    ask = window.app.context.interaction
+    seen: list[object] = []
+
+    def enter_cats(dialog: FileDialog) -> Callable[[], bool]:
+        assert [e.name for e in dialog.browser.shown] == ["cats", "dogs"]
+        press(dialog.board.canvas, "Key-c", "Return")
+        return lambda: dialog.browser.folder == images / "cats" and len(dialog.board.photos.loaded) == 3
+
+    def look_and_leave(dialog: FileDialog) -> Callable[[], bool]:
+        seen.extend([dialog.board.as_tiles, dialog.status.cget("text")])
+        press(dialog.board.canvas, "BackSpace")
+        return lambda: dialog.browser.folder == images and dialog._counts.get(images / "cats") is not None
+
+    def choose_both(dialog: FileDialog) -> None:
+        assert dialog.browser.shown[dialog.browser.cursor].name == "cats"  # where it came from
+        seen.append(dialog._detail(dialog.browser.shown[0]))
+        press(dialog.board.canvas, "Home", "Shift-Down")
+        dialog.buttons["ok"].invoke()
+
+    when_shown(window, enter_cats, look_and_leave, choose_both)
+    assert ask.ask_folders("Folders", images) == (images / "cats", images / "dogs")
+    assert seen == [True, "3 images, 1 caption here", "3 images, 1 caption"]
+    assert window.app.preferences.now.recent_folders == (str(images / "cats"),)
+
+    def complete(dialog: FileDialog) -> Callable[[], bool]:
+        dialog.path.set(f"{images}/do")
+        press(dialog.path_entry.tk_entry, "Tab")
+        return lambda: dialog.path.get() == f"{images}/dogs/"
+
+    def open_nowhere(dialog: FileDialog) -> None:
+        dialog.path.set(f"{images}/nowhere")
+        press(dialog.path_entry.tk_entry, "Return")
+        assert dialog.status.cget("text") == f"{images}/nowhere does not exist."
+        press(dialog.board.canvas, "Escape")
+
+    when_shown(window, complete, open_nowhere)
+    assert ask.ask_folder("Folder", images) is None
+
+
+def test_a_file_is_replaced_only_after_a_question(open_window: Callable[..., Window], images: Path) -> None:
+    window = open_window(with_dialogs=True)
+    asked: list[str] = []
+
+    def question(dialog: FileDialog) -> Dialog | None:
+        return next((w for w in dialog.winfo_children() if isinstance(w, Dialog) and w.winfo_viewable()), None)
+
+    def answered_by(dialog: FileDialog, name: str) -> None:
+        shown = question(dialog)
+        if shown is None:
+            dialog.after(10, answered_by, dialog, name)
+        else:
+            asked.append(str(shown.title()))
+            shown.buttons[name].invoke()
+
+    def keep_then_replace(dialog: FileDialog) -> None:
+        assert dialog.name.get() == "sub.json"
+        dialog.name.set("sub")
+        for name in ("cancel", "replace"):
+            dialog.after(10, answered_by, dialog, name)
+            dialog.buttons["ok"].invoke()
+
+    when_shown(window, keep_then_replace)
+    kinds = (("Config", "*.json"),)
+    assert window.app.context.interaction.ask_save_file("Save", images / "sub.json", kinds) == images / "sub.json"
+    assert asked == ["Replace the file?"] * 2
+    assert (images / "sub.json").read_text() == "{}"  # the caller writes

@@ -22,6 +22,7 @@ from trainer.events import (
     MemoryMeasured,
     ModelSaved,
     PhaseChanged,
+    ProfileWritten,
     RewardMeasured,
     RunFailed,
     RunFinished,
@@ -102,6 +103,7 @@ EVERY_EVENT: dict[type[Event], tuple[Event, set[str]]] = {
     CacheFilled: (CacheFilled("images", 10, 7, 1000), {"log"}),
     ImagesDropped: (ImagesDropped(1, 2, ("a.png", "b.png")), {"log"}),
     BlocksCompiled: (BlocksCompiled(16, 8, 34.9), {"log"}),
+    ProfileWritten: (ProfileWritten(12, 10, "/run/profile"), {"log"}),
     MemoryMeasured: (MemoryMeasured(1, 2, 3), {"memory"}),
     StepFinished: (step(1), {"step", "series", "metrics", "timing"}),  # the gradient norm
     ValidationFinished: (ValidationFinished(5, 0.5), {"validations", "log"}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from modules.config.optimizer_preview import optimizer_preview
 from modules.config.schedule_preview import schedule_preview
 from modules.config.schema import Config
 from tests.ui.conftest import Window
@@ -81,3 +82,14 @@ def test_the_caption_names_the_highest_and_the_last_rate() -> None:
     assert "chooses its learning rate itself" in schedule_preview(Config.model_validate({"training": chosen})).caption
     wrong = schedule_preview(Config.model_validate({"training": {"schedule": {"name": "points", "points": "?"}}}))
     assert (wrong.bars, "not valid" in wrong.caption) == ((), True)
+
+
+def test_the_optimizer_says_what_it_keeps_and_needs() -> None:
+    def caption(**training: object) -> str:
+        return optimizer_preview(Config.model_validate({"training": training})).caption
+
+    assert caption(optimizer="adamw").startswith("AdamW keeps 8 bytes of state per trained weight: 7.6 MiB for each")
+    assert "for an adapter: between 0.00005 and 0.001." in caption(optimizer="adamw")
+    assert "for a fine-tune: between 0.000001 and 0.00002." in caption(optimizer="adamw", trains="full")
+    assert "Needs the package bitsandbytes" in caption(optimizer="adamw_8bit")
+    assert "averaged weights" in caption(optimizer="schedule_free_adamw")

@@ -28,7 +28,6 @@ from ui.widgets.chart_box import BoxColumn, draw_box
 from ui.widgets.controls import Button, Choice, Switch
 from ui.widgets.dialog import Dialog
 from ui.widgets.entry import Entry
-from ui.widgets.folder_picker import FolderPicker
 from ui.widgets.image_grid import ImageGrid, Tile
 from ui.widgets.log import LogView, lines_after
 from ui.widgets.panel import Text
@@ -136,46 +135,6 @@ def test_a_path_is_shown_if_no_program_can_open_it(screen: tk.Tk, theme: Theme, 
     when_open(screen, answer)
     TkInteraction(screen, theme).open_path(Path("/runs/one"))
     assert seen == [str(Path("/runs/one"))]
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    for name in ("b", "a", ".hidden", "a/deep"):
-        (tmp_path / name).mkdir(parents=True, exist_ok=True)
-    for n in range(3):
-        (tmp_path / "a" / f"{n}.png").write_bytes(b"x")
-    return tmp_path
-
-
-def test_several_folders_are_picked(screen: tk.Tk, theme: Theme, tree: Path) -> None:
-    def answer(picker: Any) -> None:
-        assert [p.name for p in picker._folders] == ["a", "b"]
-        assert picker.table.tree.item("0", "values") == (3,) or picker.table.tree.item("0", "values") == ("3",)
-        picker.table.select([0, 1])
-        picker.buttons["ok"].invoke()
-
-    when_open(screen, answer)
-    assert TkInteraction(screen, theme).ask_folders("Folders", tree) == (tree / "a", tree / "b")
-
-
-def test_the_picker_opens_folders_by_click_and_by_typing(screen: tk.Tk, theme: Theme, tree: Path) -> None:
-    def answer(picker: Any) -> None:
-        picker.table.select([0])
-        picker._enter_selected()
-        assert picker.folder == tree / "a"
-        picker.up_button.invoke()
-        assert picker.folder == tree
-        picker.path.set(str(tree / "nowhere"))
-        picker._typed(None)
-        assert picker.folder == tree
-        picker.path.set(str(tree / "b"))
-        picker._typed(None)
-        picker.buttons["ok"].invoke()
-
-    when_open(screen, answer)
-    assert TkInteraction(screen, theme).ask_folder("Folder", tree) == tree / "b"
-    when_open(screen, lambda d: d.buttons["cancel"].invoke())
-    assert FolderPicker(screen, theme, "Folders", tree, is_multiple=True).ask() == ()
 
 
 def test_a_tip_appears_after_a_while_and_leaves_with_the_pointer(screen: tk.Tk, theme: Theme) -> None:

@@ -17,6 +17,7 @@ from trainer.commands import (
     BackupNow,
     CommandDesk,
     Pause,
+    ProfileNow,
     Resume,
     SampleNow,
     SaveNow,
@@ -27,7 +28,7 @@ from trainer.commands import (
     to_line,
 )
 
-STEP_COMMANDS = (SampleNow, ValidateNow, BackupNow, SaveNow)
+STEP_COMMANDS = (SampleNow, ValidateNow, BackupNow, SaveNow, ProfileNow)
 
 
 # -- lines

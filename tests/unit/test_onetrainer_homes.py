@@ -44,6 +44,8 @@ MEANINGLESS = {
     ("top", "clear_cache_before_training"): "the cache is content-addressed: it is never stale",
     ("top", "continue_last_backup"): "OneTrainer's backups cannot be resumed; reported in a note",
     ("top", "secrets"): "kept in a file of its own; reported in a note",
+    ("top", "debug_mode"): "no images of batches are dumped; reported in a note",
+    ("top", "debug_dir"): "the folder of the debug dump",
     ("concept", "concept_stats"): "statistics, not settings",
 }
 # Keys of 1.12 in the facts of OneTrainer: they belong to other model types.

@@ -20,6 +20,7 @@ def verbs() -> Mapping[str, Verb]:
     """Return all verbs by name."""
     from trainer.cli import (
         benchmark,
+        bundle,
         caption,
         check,
         convert,
@@ -66,5 +67,6 @@ def verbs() -> Mapping[str, Verb]:
         "mask": mask.MASK,
         "secrets": secrets.SECRETS,
         "make-demo-model": demo.MAKE_DEMO_MODEL,
+        "bundle": bundle.BUNDLE,
         "benchmark": benchmark.BENCHMARK,
     }

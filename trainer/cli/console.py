@@ -21,6 +21,7 @@ from trainer.events import (
     ImagesDropped,
     ModelSaved,
     PhaseChanged,
+    ProfileWritten,
     RewardMeasured,
     RunFailed,
     RunFinished,
@@ -151,6 +152,7 @@ def words(event: Event) -> str:
             | ChoicesWanted()
             | ImagesDropped()
             | BlocksCompiled()
+            | ProfileWritten()
             | ValidationFinished()
             | RewardMeasured()
         ):
@@ -186,7 +188,9 @@ def time_left(seconds: float | None) -> str:
     return f"{timedelta(seconds=round(seconds))} left" if seconds else ""
 
 
-_Measured = ValidationFinished | RewardMeasured | CacheFilled | ChoicesWanted | ImagesDropped | BlocksCompiled
+_Measured = (
+    ValidationFinished | RewardMeasured | CacheFilled | ChoicesWanted | ImagesDropped | BlocksCompiled | ProfileWritten
+)
 
 
 def _measured_words(event: _Measured) -> str:
@@ -195,7 +199,7 @@ def _measured_words(event: _Measured) -> str:
             return _validation_words(event)
         case RewardMeasured():
             return _reward_words(event)
-        case CacheFilled() | ImagesDropped() | BlocksCompiled():
+        case CacheFilled() | ImagesDropped() | BlocksCompiled() | ProfileWritten():
             return event.summary
         case ChoicesWanted():
             return f"{count(event.num_open, 'choice')} to make in {event.path}" if event.num_open else ""

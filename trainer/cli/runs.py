@@ -82,6 +82,8 @@ def _from_backup(options: argparse.Namespace, kind: Literal["resume", "fork", "f
 def _run(request: RunRequest, options: argparse.Namespace) -> int:
     """Run in this thread; the first Ctrl-C stops cleanly, the second immediately."""
     desk = commands.CommandDesk()
+    if options.profile:
+        desk.put(commands.ProfileNow())
     ending: list[Event] = []
     listener = JsonLines() if options.json_lines else Console()
 
@@ -165,6 +167,9 @@ def _fork_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
     add_allow_code(parser)
+    parser.add_argument(
+        "--profile", action="store_true", help="profile ten steps after the first; writes to the run's profile folder"
+    )
     parser.add_argument(
         "--json-lines",
         action="store_true",

@@ -133,6 +133,7 @@ class Prepared:
         self.model.placement.close()
         if self.model.compilation is not None:
             self.model.compilation.close()
+        self.watchers.profiling.close()
         if self.watchers.tensorboard is not None:
             with suppress(OSError):  # on a full disk the last values are lost, but the run's outcome stays
                 self.watchers.tensorboard.close()

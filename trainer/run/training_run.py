@@ -280,7 +280,7 @@ def _training(
 
 
 def _callbacks(watchers: Watchers, backup: BackupCallback, compiling: CompileReport | None) -> tuple[Callback, ...]:
-    """Return the callbacks in order. The backup comes last, so that it contains the results of the others."""
+    """Return the callbacks in order. The backup comes after those whose results it contains."""
     rewards = (watchers.rewards, watchers.guards) if watchers.rewards is not None else ()
     return (
         *((compiling,) if compiling is not None else ()),
@@ -291,6 +291,7 @@ def _callbacks(watchers: Watchers, backup: BackupCallback, compiling: CompileRep
         watchers.sampling,
         watchers.saving,
         backup,
+        watchers.profiling,  # last: a profile begins and ends between steps
     )
 
 

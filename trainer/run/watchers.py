@@ -17,6 +17,7 @@ from trainer.callbacks.dropped import DroppedImages
 from trainer.callbacks.guards import Guards
 from trainer.callbacks.image_sampler import ImageSampler
 from trainer.callbacks.metrics import Metrics
+from trainer.callbacks.profiling import Profiling
 from trainer.callbacks.reconstruction import ReconstructionMeasure, ReconstructionSamples
 from trainer.callbacks.rewards import RewardCallback
 from trainer.callbacks.sample_files import SampleFiles
@@ -52,6 +53,7 @@ class Watchers:
     rewards: RewardCallback | None
     guards: Guards
     tensorboard: TensorBoardLog | None
+    profiling: Profiling
 
     @property
     def should_stop(self) -> bool:
@@ -138,6 +140,7 @@ def build_watchers(
         ),
         guards=guards,
         tensorboard=tensorboard,
+        profiling=Profiling(setup.run_dir, desk, log.emit),
     )
 
 

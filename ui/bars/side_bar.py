@@ -8,6 +8,7 @@ from typing import Any
 from ui.context import Context
 from ui.pages.catalogue import PAGES, PageSpec, page_of, page_shortcut
 from ui.theme import PAD
+from ui.tool_actions import WINDOW_MENU
 from ui.widgets.controls import Button, Switch
 from ui.widgets.menu import make_menu
 from ui.widgets.panel import Panel, Text
@@ -75,7 +76,7 @@ class SideBar(Panel):
         context.tips.attach(self.advanced_switch, lambda: "Also shows settings that are rarely changed.")
         self.window_button = Button(box, context.theme, "Window  ▾", self.open_window_menu, on="sidebar", anchor="w")
         self.window_button.pack(fill="x", pady=(4, 0))
-        context.tips.attach(self.window_button, lambda: "Dark or light, the size of everything, and first steps")
+        context.tips.attach(self.window_button, lambda: "Dark or light, the size of everything, keys, and help")
 
     def open_window_menu(self) -> None:
         """Open the menu above its button."""
@@ -102,8 +103,9 @@ class SideBar(Panel):
                 command=lambda percent=percent: context.preferences.change(scale_percent=percent),  # type: ignore[misc]
             )
         menu.add_separator()
-        action = context.actions["first_steps"]
-        menu.add_command(label=_ticked(action.label, is_ticked=False), command=lambda: context.actions.run(action.name))
+        for name in ("first_steps", *WINDOW_MENU):
+            label = _ticked(context.actions[name].label, is_ticked=False)
+            menu.add_command(label=label, command=lambda name=name: context.actions.run(name))  # type: ignore[misc]
         return menu
 
     def _follow_preferences(self) -> None:

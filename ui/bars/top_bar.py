@@ -108,7 +108,7 @@ class TopBar(Panel):
         if menu.index("end") is None:
             menu.add_command(label="No presets", state="disabled")
         menu.add_separator()
-        for name in ("bring_back", "differences", "json", "import_presets", "tokens"):
+        for name in ("bring_back", "manage_presets", "differences", "json", "import_presets", "tokens"):
             if context.actions[name].is_enabled():
                 menu.add_command(label=context.actions[name].label, command=lambda n=name: context.actions.run(n))  # type: ignore[misc]
         return menu

@@ -198,11 +198,19 @@ class FormModel:
 
     def mark_saved(self, source: Source) -> None:
         """Record that the current config was saved; undoing earlier edits then differs from the saved one."""
-        old, self._state = self._state, Document(self.config, self.config, source)
+        self._move_to(Document(self.config, self.config, source))
+
+    def rename_source(self, source: Source) -> None:
+        """Record that the preset or file of the config has another name; what is unsaved stays unsaved."""
+        self._move_to(Document(self.config, self.baseline, source))
+
+    def _move_to(self, document: Document) -> None:
+        """Replace the source and the baseline, also in the states of the same document that undo returns to."""
+        old, self._state = self._state, document
 
         def moved(state: Document) -> Document:
             is_of_same_document = (state.source, state.baseline) == (old.source, old.baseline)
-            return replace(state, source=source, baseline=self.config) if is_of_same_document else state
+            return replace(state, source=document.source, baseline=document.baseline) if is_of_same_document else state
 
         self._undo = [moved(s) for s in self._undo]
         self._redo = [moved(s) for s in self._redo]

@@ -111,7 +111,7 @@ PAGES: tuple[PageSpec, ...] = (
         "run",
         "Run",
         "The training run.",
-        actions=("sample_now", "validate_now", "backup_now", "save_now", "open_run_folder"),
+        actions=("sample_now", "validate_now", "backup_now", "save_now", "open_run_folder", "tensorboard", "profile"),
         view="ui.pages.run:RunPage",
     ),
     PageSpec("runs", "Runs", "All runs so far.", view="ui.pages.runs:RunsPage"),

@@ -17,6 +17,7 @@ from trainer.events import (
     MemoryMeasured,
     ModelSaved,
     PhaseChanged,
+    ProfileWritten,
     RewardMeasured,
     RunFailed,
     RunFinished,
@@ -202,7 +203,7 @@ def _folded(state: RunState, event: Event) -> RunState:  # noqa: C901 - one arm 
             return replace(state, finished=event, phase="", detail="")
         case RunFailed():
             return replace(state, failed=event, phase="", detail="")
-        case CacheFilled() | ImagesDropped() | BlocksCompiled() | WarningRaised():
+        case CacheFilled() | ImagesDropped() | BlocksCompiled() | ProfileWritten() | WarningRaised():
             return state  # only a log line
         case _:
             assert_never(event)

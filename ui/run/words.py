@@ -21,6 +21,7 @@ from trainer.events import (
     ImagesDropped,
     ModelSaved,
     PhaseChanged,
+    ProfileWritten,
     RewardMeasured,
     RunFailed,
     RunFinished,
@@ -77,7 +78,7 @@ def _words(event: Event) -> tuple[str, Tone] | None:
         case PhaseChanged(phase=phase, detail=detail):
             words = PHASE_WORDS.get(phase, phase)
             return f"{words}: {detail}" if detail else words, "plain"
-        case CacheFilled() | ImagesDropped() | BlocksCompiled():
+        case CacheFilled() | ImagesDropped() | BlocksCompiled() | ProfileWritten():
             return event.summary, "plain"
         case ValidationFinished():
             return (

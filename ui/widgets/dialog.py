@@ -31,7 +31,10 @@ class Window(tk.Toplevel):
 
     def apply_theme(self) -> None:
         """Apply the colour of the current mode."""
-        self.configure(background=self.theme.colour("window"))
+        # A line at the edge: without a window manager nothing else separates it from the window below.
+        line = self.theme.colour("line")
+        self.configure(background=self.theme.colour("window"), highlightthickness=1, highlightbackground=line)
+        self.configure(highlightcolor=line)
 
     def close(self) -> None:
         """Destroy the window."""

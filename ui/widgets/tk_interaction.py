@@ -8,18 +8,17 @@ import sys
 import tkinter as tk
 from collections.abc import Sequence
 from pathlib import Path
-from tkinter import filedialog
 
 from modules.system.problem import Problem
 from trainer.preflight import Preview
+from ui.files.browser import Purpose
 from ui.interaction import Answer, Failure, FileKind, Severity
 from ui.run.words import preview_lines
 from ui.theme import Theme
 from ui.widgets.dialog import Dialog
 from ui.widgets.entry import Entry
-from ui.widgets.folder_picker import FolderPicker
+from ui.widgets.file_dialog import FileDialog, FileServices
 from ui.widgets.panel import Panel, Text
-from ui.widgets.ttk_style import style_ttk
 from ui.widgets.variables import TextVar
 
 _MAX_WARNINGS = 8
@@ -31,36 +30,34 @@ class TkInteraction:
     def __init__(self, root: tk.Tk, theme: Theme) -> None:
         self._root = root
         self._theme = theme
+        self._files: FileServices | None = None
+
+    def serve_files(self, services: FileServices) -> None:
+        """Pass what the file dialogs need; call it once, before any of them opens."""
+        self._files = services
 
     def ask_folder(self, title: str, start: Path) -> Path | None:
         """Ask for one folder."""
-        return next(iter(FolderPicker(self._root, self._theme, title, start, is_multiple=False).ask()), None)
+        return self._first_path("folder", title, start)
 
     def ask_folders(self, title: str, start: Path) -> tuple[Path, ...]:
         """Ask for any number of folders."""
-        return FolderPicker(self._root, self._theme, title, start, is_multiple=True).ask()
+        return self._paths("folders", title, start)
 
     def ask_file(self, title: str, start: Path, kinds: Sequence[FileKind]) -> Path | None:
         """Ask for a file that exists."""
-        style_ttk(self._root, self._theme)
-        name = filedialog.askopenfilename(
-            parent=self._root, title=title, initialdir=str(start), filetypes=[*kinds, ("All files", "*")]
-        )
-        return Path(name) if name else None
+        return self._first_path("open", title, start, kinds)
 
     def ask_save_file(self, title: str, start: Path, kinds: Sequence[FileKind]) -> Path | None:
-        """Ask where to save; `start` is the proposed file."""
-        style_ttk(self._root, self._theme)
-        folder = next((p for p in start.parents if p.is_dir()), Path.home())
-        name = filedialog.asksaveasfilename(
-            parent=self._root,
-            title=title,
-            initialdir=str(folder),
-            initialfile=start.name,
-            defaultextension=start.suffix,
-            filetypes=[*kinds, ("All files", "*")],
-        )
-        return Path(name) if name else None
+        """Ask where to save; `start` is the proposed file. The dialog asks before a file is replaced."""
+        return self._first_path("save", title, start, kinds)
+
+    def _first_path(self, purpose: Purpose, title: str, start: Path, kinds: Sequence[FileKind] = ()) -> Path | None:
+        return next(iter(self._paths(purpose, title, start, kinds)), None)
+
+    def _paths(self, purpose: Purpose, title: str, start: Path, kinds: Sequence[FileKind] = ()) -> tuple[Path, ...]:
+        assert self._files is not None, "call serve_files first"
+        return FileDialog(self._root, self._theme, self._files, purpose, title, start, kinds).ask_paths()
 
     def ask_text(self, title: str, message: str, text: str) -> str | None:
         """Ask for a line of text."""

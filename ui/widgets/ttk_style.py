@@ -1,4 +1,4 @@
-"""The ttk theme: tables, and Tk's own file dialogs on Linux, which use it."""
+"""The ttk theme of tables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def style_ttk(root: tk.Misc, theme: Theme) -> None:
     style = ttk.Style(root)
     if style.theme_use() != "clam":
         style.theme_use("clam")
-    colour, px = theme.colour, theme.px
+    colour = theme.colour
     style.configure(
         ".",
         background=colour("window"),
@@ -44,12 +44,7 @@ def style_ttk(root: tk.Misc, theme: Theme) -> None:
         font=theme.font("body"),
     )
     style.map(".", background=[("active", colour("field_hover"))], foreground=[("disabled", colour("faint"))])
-    style.configure("TButton", background=colour("field"), padding=px(4))
     _style_tables(style, theme)
-    for bar in ("Vertical.TScrollbar", "Horizontal.TScrollbar"):
-        style.configure(bar, background=colour("track"), arrowcolor=colour("muted"), gripcount=0, relief="flat")
-    root.option_add("*Listbox.background", colour("field"))
-    root.option_add("*Listbox.foreground", colour("text"))
 
 
 def _style_tables(style: ttk.Style, theme: Theme) -> None:

@@ -25,7 +25,7 @@ from modules.config.migrations.onetrainer_08_to_09 import to_9, to_10
 from modules.config.migrations.onetrainer_10 import to_11
 from modules.config.migrations.onetrainer_11 import to_darkroom_1
 from modules.config.migrations.onetrainer_keys import NEWEST
-from modules.config.migrations.removed_settings import without_removed
+from modules.config.migrations.removed_settings import without_debug_dump, without_removed
 from modules.system.problem import Problem, shown
 
 __all__ = ["NEWEST_DARKROOM", "ONETRAINER_STEPS", "Step", "Tree", "is_onetrainer", "migrate", "to_onetrainer_11"]
@@ -42,7 +42,8 @@ def migrate(raw: Tree) -> tuple[Tree, list[Problem], bool]:
     """Return the tree at our newest version, the notes, and whether anything had to be migrated."""
     tree, notes = copy.deepcopy(raw), list[Problem]()
     if is_onetrainer(tree):
-        return _upgraded(to_darkroom_1(to_onetrainer_11(tree, notes), notes), 1, notes), notes, True
+        ours = _upgraded(to_darkroom_1(to_onetrainer_11(tree, notes), notes), 1, notes)
+        return without_debug_dump(ours, notes), notes, True
     version = _version(tree.get("darkroom_version", NEWEST_DARKROOM), NEWEST_DARKROOM)
     if version > NEWEST_DARKROOM:
         notes.append(

@@ -66,12 +66,11 @@ class General(Section):
         bool,
         Setting(
             "Always-on TensorBoard",
-            "Keeps TensorBoard's own server running as long as the window is open. Without it, start it by hand on the "
-            "run's tensorboard folder.",
+            "Keeps TensorBoard's own server running as long as the window is open. Without it, the button TensorBoard "
+            "on the Run page starts it.",
             group="Run",
             level="advanced",
             changeable_on_resume=True,
-            not_yet="ignored",
         ),
     ] = False
     tensorboard_port: Annotated[
@@ -80,7 +79,7 @@ class General(Section):
         Le(65535),
         Setting(
             "TensorBoard port",
-            "The port of TensorBoard's server on this machine.",
+            "The port of TensorBoard's server on this machine. If it is taken, another free one is used.",
             group="Run",
             level="advanced",
             applies_when=When("tensorboard_always_on", (True,)),
@@ -157,26 +156,3 @@ class General(Section):
             changeable_on_resume=True,
         ),
     ] = False
-    debug_dump: Annotated[
-        bool,
-        Setting(
-            "Debug dump",
-            "Writes each batch and the model's prediction as images, to check that the data arrive intact.",
-            group="Devices",
-            level="advanced",
-            changeable_on_resume=True,
-            not_yet="ignored",
-        ),
-    ] = False
-    debug_dir: Annotated[
-        str,
-        Setting(
-            "Debug folder",
-            "Where the debug dump is written.",
-            group="Devices",
-            level="advanced",
-            path_kind="folder",
-            applies_when=When("debug_dump", (True,)),
-            changeable_on_resume=True,
-        ),
-    ] = "debug"

@@ -187,6 +187,7 @@ class Training(Section):
             group="Optimizer",
             choice_labels={name: spec.label for name, spec in OPTIMIZERS.items()},
             not_yet_choices=frozenset(name for name, spec in OPTIMIZERS.items() if not spec.is_supported),
+            preview="modules.config.optimizer_preview:optimizer_preview",
         ),
     ] = DEFAULT_OPTIMIZER.settings()
     schedule: Annotated[

@@ -1,0 +1,48 @@
+"""Profiling of steps: files in the run's folder, an event, the same losses, and a run that ends too early."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from modules.config.schema import Config
+from tests.builders.configs import laid_over, small_config
+from tests.builders.runs import Ran, run
+from trainer.callbacks import profiling
+from trainer.commands import ProfileNow
+from trainer.events import ProfileWritten, RunStarted, StepFinished, WarningRaised
+
+
+@pytest.fixture
+def config(tiny_sd: Path, images: Path, tmp_path: Path) -> Config:
+    return laid_over(small_config(tmp_path, model=tiny_sd, images=images), {"training": {"epochs": 3}})
+
+
+def profiled_run(config: Config) -> Ran:
+    """Run, and send the command as the run starts."""
+    return run(config, on_event=lambda event, send: send(ProfileNow()) if isinstance(event, RunStarted) else None)
+
+
+def test_a_profile_is_written_and_changes_nothing(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profiling, "NUM_STEPS", 2)
+    monkeypatch.setattr(profiling, "WARMUP_STEPS", 1)
+    plain, profiled = run(config), profiled_run(config)
+    assert [s.loss for s in profiled.of(StepFinished)] == [s.loss for s in plain.of(StepFinished)]
+    [written] = profiled.of(ProfileWritten)
+    folder = Path(written.path)
+    assert (folder.name, folder.parent.name, written.step) == ("step-00000002", "profile", 6)
+    assert json.loads((folder / "trace.json").read_text())["traceEvents"]
+    assert "aten::" in (folder / "operators.txt").read_text()
+    assert "tottime" in (folder / "functions.txt").read_text()
+    assert written.slowest
+    assert written.summary.startswith(f"Profiled 2 steps: trace and tables are in {folder}. Most of the host's time: ")
+    assert plain.of(ProfileWritten) == []
+
+
+def test_a_run_that_ends_first_says_so(config: Config) -> None:
+    ran = profiled_run(laid_over(config, {"training": {"epochs": 2}}))
+    assert "The run ended before the profile was complete; it was discarded." in [
+        w.message for w in ran.of(WarningRaised)
+    ]

@@ -1,0 +1,186 @@
+"""The state of the file dialog without Tk: listing, order, selection, answers, completion, places, layout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ui.files.board_layout import rows_layout, tiles_layout
+from ui.files.browser import Browser, Chosen, Enter, Purpose, Rejected, common_start, completions
+from ui.files.listing import Contents, Counts, Entry, count_images, folder_of, read_folder
+from ui.files.places import mounted_disks, places, with_recent
+
+JSON = (("Config", "*.json"),)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name in ("cats", "dogs", ".cache"):
+        (tmp_path / name).mkdir()
+    for number in (10, 2, 1):
+        (tmp_path / "cats" / f"image{number}.png").write_bytes(b"x" * number)
+    (tmp_path / "cats" / "image1.txt").write_text("a cat")
+    (tmp_path / "cats" / "notes.txt").write_text("no caption of any image")
+    for name in ("b.json", "A.JSON", "notes.md"):
+        (tmp_path / name).write_text("{}")
+    return tmp_path
+
+
+def browser(purpose: Purpose, folder: Path, **options: Any) -> Browser:
+    made = Browser(purpose, folder, **options)
+    made.show(read_folder(folder))
+    return made
+
+
+def names(made: Browser) -> list[str]:
+    return [e.name for e in made.shown]
+
+
+def test_folders_come_first_and_only_files_of_the_kind(tree: Path) -> None:
+    made = browser("open", tree, kinds=JSON)
+    assert names(made) == ["cats", "dogs", "A.JSON", "b.json"]
+    assert made.status() == ("2 folders, 2 files; 1 file of other kinds", "muted")
+    made.set_filter(kind=1, show_hidden=True)
+    assert names(made) == [".cache", "cats", "dogs", "A.JSON", "b.json", "notes.md"]
+
+
+def test_numbers_in_names_are_compared_by_value_and_columns_reverse(tree: Path) -> None:
+    made = browser("open", tree / "cats", kinds=(("Images", "*.png"),))
+    assert names(made) == ["image1.png", "image2.png", "image10.png"]
+    made.select(1)
+    made.sort_by("name")
+    assert names(made) == ["image10.png", "image2.png", "image1.png"]
+    assert made.shown[made.cursor].name == "image2.png"
+    made.sort_by("size")
+    assert names(made) == ["image1.png", "image2.png", "image10.png"]
+
+
+def test_a_folder_of_images_shows_and_counts_them(tree: Path) -> None:
+    made = browser("folders", tree / "cats")
+    assert (names(made)[0], made.shows_mostly_images) == ("image1.png", True)
+    assert made.status() == ("3 images, 1 caption here", "text")
+    made.select(0)
+    assert made.selected == frozenset()  # images are only shown
+    assert made.answer() == Chosen((tree / "cats",))
+    assert count_images(tree / "cats") == Counts(3, 1)
+    assert count_images(tree / "nowhere").words() == ""
+
+
+def test_several_folders_are_selected(tree: Path) -> None:
+    made = browser("folders", tree)
+    made.move(1)
+    made.move(1, extend=True)
+    assert made.answer() == Chosen((tree / "cats", tree / "dogs"))
+    assert made.status()[0] == "2 folders selected"
+    made.select(0, "toggle")
+    assert made.answer() == Chosen((tree / "dogs",))
+    made.select_all()
+    assert made.selected == {0, 1}
+    one = browser("folder", tree)
+    one.select(0)
+    one.select(1, "toggle")
+    assert one.answer() == Chosen((tree / "dogs",))
+
+
+def test_letters_find_entries(tree: Path) -> None:
+    made = browser("open", tree)
+    assert made.find("no")
+    assert made.shown[made.cursor].name == "notes.md"
+    assert made.find("son")
+    assert made.shown[made.cursor].name == "A.JSON"
+    assert not made.find("zebra")
+
+
+def test_what_a_typed_path_means(tree: Path) -> None:
+    made = browser("open", tree)
+    assert made.typed("cats") == Enter(tree / "cats")
+    assert made.typed("b.json") == Chosen((tree / "b.json",))
+    assert made.typed(f'"{tree}/cats/../b.json"') == Chosen((tree / "b.json",))
+    assert made.typed("gone") == Rejected(f"{tree / 'gone'} does not exist.")
+    assert made.typed("~") == Enter(Path.home())
+    assert browser("folder", tree).typed("b.json") == Rejected(f"{tree / 'b.json'} is not a folder.")
+
+
+def test_a_saved_file_gets_the_ending_of_its_kind_and_replaces_only_when_asked(tree: Path) -> None:
+    made = browser("save", tree, kinds=JSON, name="new")
+    assert made.answer() == Chosen((tree / "new.json",))
+    made.name = "v1.5"
+    assert made.answer() == Chosen((tree / "v1.5.json",))
+    made.select(names(made).index("b.json"))
+    assert (made.name, made.answer()) == ("b.json", Chosen((tree / "b.json",), replaces=True))
+    made.name = "cats"
+    assert made.answer() == Enter(tree / "cats")
+    made.name = "nowhere/new"
+    assert made.answer() == Rejected(f"The folder {tree / 'nowhere'} does not exist.")
+    made.name = " "
+    assert made.answer() == Rejected("Type a name for the file.")
+
+
+def test_a_folder_that_cannot_be_read_is_said_and_the_list_stays(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = browser("folder", tree)
+    before = made.shown
+
+    def refuse(_path: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("ui.files.listing.os.scandir", refuse)
+    made.show(read_folder(tree / "cats"))
+    assert made.status() == (f"{tree / 'cats'} cannot be opened: you have no permission to read it.", "error")
+    assert (made.folder, made.shown) == (tree, before)
+    assert isinstance(made.answer(), Rejected)
+
+
+def test_a_broken_link_is_listed_as_a_file(tree: Path) -> None:
+    (tree / "broken").symlink_to(tree / "gone")
+    assert "broken" in names(browser("open", tree))
+
+
+def test_typing_is_completed() -> None:
+    found = ["Cats", "catalogue", "dogs", ".cache"]
+    assert completions("/data/ca", found) == ("catalogue", "Cats")
+    assert common_start(completions("/data/ca", found)) == "cat"
+    assert completions("/data/.", found) == (".cache",)
+    assert completions("/data/", found) == ("catalogue", "Cats", "dogs")
+    assert common_start(()) == ""
+
+
+def test_places_are_listed_once_and_only_if_they_exist(tree: Path) -> None:
+    known = (("Workspace", tree / "cats"), ("Models", tree / "gone"))
+    found = places(known, (str(tree / "dogs"), str(tree / "cats"), "/gone"), (tree,))
+    assert [(p.heading, p.folder) for p in found] == [
+        ("Places", Path.home()), ("Places", tree / "cats"), ("Disks", tree), ("Recent folders", tree / "dogs"),
+    ]  # fmt: skip
+    assert with_recent(("/a", "/b"), Path("/b")) == ("/b", "/a")
+    assert folder_of(tree / "gone" / "deep") == tree
+
+
+def test_disks_are_read_from_the_mounts(tree: Path) -> None:
+    mounts = tree / "mounts"
+    mounts.write_text(
+        "/dev/sda / ext4\n/dev/sdb /media/me/My\\040Disk vfat\nproc /proc proc\n/dev/sdc /mnt/data ext4\n"
+    )
+    assert mounted_disks(mounts_file=mounts) == (Path("/"), Path("/media/me/My Disk"), Path("/mnt/data"))
+
+
+def test_only_visible_cells_are_drawn() -> None:
+    rows = rows_layout(20_000, 500, 30)
+    assert rows.visible(3000, 300) == range(100, 110)
+    assert rows.top_to_see(5, 3000, 300) == 150
+    assert rows.top_to_see(200, 3000, 300) == 5730
+    tiles = tiles_layout(10, 500, 120, 140)
+    assert (tiles.columns, tiles.cell_width, tiles.height) == (4, 125, 420)
+    assert tiles.place(5) == (125, 140)
+    assert tiles.index_at(130, 150) == 5
+    assert tiles.index_at(499, 410) == -1
+    assert tiles.visible(140, 140) == range(4, 8)
+
+
+def test_twenty_thousand_entries_are_filtered_and_sorted(tree: Path) -> None:
+    entries = tuple(Entry(str(tree), f"{n}.png", is_folder=False, size_bytes=-n) for n in range(20_000))
+    made = Browser("open", tree, (("Images", "*.png *.jpg"),))
+    made.show(Contents(tree, entries))
+    made.sort_by("size")
+    assert len(made.shown) == 20_000
+    assert made.shown[0].name == "19999.png"

@@ -1,0 +1,72 @@
+"""The preset manager: its rows without Tk, and the window in one go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from modules.config.presets import Preset, list_presets, save_preset
+from modules.config.schema import Config
+from tests.ui.conftest import Window
+from ui.editors.presets import PresetComparison, Presets
+from ui.forms.model import Source
+from ui.preset_list import compared_rows, matching, preset_rows
+
+
+def test_rows_say_what_a_preset_trains_and_on_which_card(tmp_path: Path) -> None:
+    (tmp_path / "broken.json").write_text("[")
+    built_in = {p.name: p for p in list_presets(user_dir=tmp_path) if p.is_built_in}
+    one, other = built_in["#sdxl 1.0 LoRA 8 GB"], built_in["#sdxl 1.0 fine-tune 12 GB"]
+    rows = preset_rows([one, other, Preset("broken", "yours", tmp_path / "broken.json")])
+    assert rows[0].cells[:4] == ("Built-in", "Stable Diffusion XL", "LoRA", "8 GB")
+    assert rows[1].trains == "Fine-tune"
+    assert rows[2].config is None
+    assert rows[2].problem
+    assert matching(rows, "xl 12") == [rows[1]]
+    assert matching(rows, "") == rows
+    differing = {setting: (before, now) for setting, before, now in compared_rows(rows[0], rows[1])}
+    assert ("LoRA", "Fine-tune") in differing.values()
+    assert compared_rows(rows[0], rows[2]) == []
+
+
+def test_presets_are_managed_in_the_window(open_window: Callable[..., Window]) -> None:
+    save_preset(Config.model_validate({"training": {"epochs": 3}}), "mine")
+    window = open_window()
+    context, answers = window.app.context, window.asked.answers
+    context.actions.run("manage_presets")
+    [manager] = [w for w in context.root.winfo_children() if isinstance(w, Presets)]
+    window.wait_until(lambda: manager.shown, "the presets")
+
+    def names() -> list[str]:
+        return [r.preset.name for r in manager.shown]
+
+    def press(label: str, expected: Callable[[], object]) -> None:
+        manager.buttons[label].invoke()
+        window.wait_until(expected, label)
+
+    manager.find.set("mine")
+    assert names() == ["mine"]
+    preset = manager.shown[0].preset
+    context.form.rename_source(Source("mine", preset.path, "preset"))
+    context.form.edit("training.epochs", 9)
+    answers["ask_text"] = "mine too"
+    press("Rename…", lambda: names() == ["mine too"])
+    assert (context.form.source.name, context.form.is_changed) == ("mine too", True)
+    answers["ask_text"] = "for faces"
+    press("Describe…", lambda: manager.shown[0].notes == "for faces")
+    press("Duplicate", lambda: names() == ["mine too", "mine too copy"])
+    manager.table.select([0, 1])
+    window.app.root.update()
+    manager.buttons["Compare"].invoke()
+    [comparison] = [w for w in context.root.winfo_children() if isinstance(w, PresetComparison)]
+    assert comparison.differences == []
+    comparison.close()
+    manager.table.select([1])
+    window.app.root.update()
+    press("Delete", lambda: names() == ["mine too"])
+    press("Undo delete", lambda: names() == ["mine too", "mine too copy"])
+    manager.find.set("#demo")
+    window.app.root.update()
+    assert manager.buttons["Delete"].cget("state") == "disabled"
+    manager.load()
+    assert context.form.source.name == "#demo"

@@ -1,0 +1,106 @@
+"""TensorBoard's server without TensorBoard: a small program answers in its place."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from modules.config.schema import Config
+from modules.system.errors import DarkroomError
+from ui.interaction import Failure
+from ui.run.background import Background
+from ui.run.tensorboard import TensorBoardServer, command_of, free_port
+from ui.run.tensorboard_control import TensorBoardControl
+
+_ANSWERS = (
+    "import socket,sys; s=socket.socket(); s.bind(('127.0.0.1',int(sys.argv[1]))); s.listen(); s.accept(); input()"
+)
+
+
+@pytest.fixture
+def small_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    def command(_folder: Path, _host: str, port: int) -> list[str]:
+        return [sys.executable, "-c", _ANSWERS, str(port)]
+
+    monkeypatch.setattr("ui.run.tensorboard.command_of", command)
+
+
+def test_the_server_answers_is_used_again_and_ends(small_server: None, tmp_path: Path) -> None:
+    server = TensorBoardServer()
+    address = server.start(tmp_path)
+    assert address.startswith("http://127.0.0.1:")
+    assert server.start(tmp_path) == address
+    process = server._process
+    assert process is not None
+    server.close()
+    assert process.poll() is not None
+    assert not server.is_running
+
+
+def test_it_listens_on_this_machine_only(tmp_path: Path) -> None:
+    command = command_of(tmp_path, "127.0.0.1", 6006)
+    assert command[command.index("--host") + 1] == "127.0.0.1"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        wanted = taken.getsockname()[1]
+        assert free_port(wanted) not in (0, wanted)
+
+
+def test_a_missing_or_failing_tensorboard_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ui.run.tensorboard.command_of", lambda *_a: [sys.executable, "-c", "raise SystemExit('no')"])
+    with pytest.raises(DarkroomError, match="ended while it started: no"):
+        TensorBoardServer().start(tmp_path)
+    monkeypatch.setattr("ui.run.tensorboard.importlib.util.find_spec", lambda _name: None)
+    with pytest.raises(DarkroomError) as caught:
+        TensorBoardServer().start(tmp_path)
+    assert caught.value.message == "TensorBoard is not installed."
+    assert "pip install tensorboard" in caught.value.advice
+
+
+class _Server(TensorBoardServer):
+    def __init__(self, error: DarkroomError | None = None) -> None:
+        super().__init__()
+        self.started: list[tuple[str, int, bool]] = []
+        self.error = error
+
+    def start(self, folder: Path, *, port: int = 0, is_exposed: bool = False) -> str:
+        if self.error is not None:
+            raise self.error
+        self.started.append((folder.name, port, is_exposed))
+        return "http://127.0.0.1:1/"
+
+
+class _AtOnce(Background):
+    def run(self, work, done, failed=None):  # type: ignore[no-untyped-def]
+        try:
+            result = work()
+        except Exception as error:  # noqa: BLE001
+            assert failed is not None
+            failed(error)
+        else:
+            done(result)
+
+
+def test_the_button_opens_the_browser_and_the_setting_keeps_it_running() -> None:
+    server, said, opened, failures = _Server(), list[str](), list[str](), list[Failure]()
+    general = {"tensorboard_port": 7000, "tensorboard_expose": True}
+    config = [Config.model_validate({"general": general})]
+    control = TensorBoardControl(
+        _AtOnce(), lambda: config[0], said.append, failures.append, open_address=opened.append, server=server
+    )
+    control.follow_setting()
+    assert server.started == []
+    control.open()
+    assert opened == ["http://127.0.0.1:1/"]
+    assert server.started == [("runs", 0, False)]  # exposed only where it is always on
+    config[0] = Config.model_validate({"general": {**general, "tensorboard_always_on": True}})
+    control.follow_setting()
+    assert server.started[-1] == ("runs", 7000, True)
+    server.error = DarkroomError("TensorBoard is not installed.", advice="Install it.")
+    control.open()
+    assert [(f.message, f.advice) for f in failures] == [("TensorBoard is not installed.", "Install it.")]
+    control.close()

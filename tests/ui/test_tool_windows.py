@@ -1,0 +1,39 @@
+"""The windows beside training, in one window: About, keys, the debug bundle, the button of the profile."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.ui.conftest import Window
+from trainer.commands import ProfileNow
+from ui.about import about_lines, key_rows
+from ui.editors.about import About, Keys
+from ui.editors.bundle import BundleWindow
+
+
+def test_every_key_is_listed_and_each_window_opens_once(open_window: Callable[..., Window], tmp_path: Path) -> None:
+    window = open_window()
+    context = window.app.context
+    keys = {row.key for row in key_rows(context.actions)}
+    assert {a.shortcut for a in context.actions if a.shortcut} <= keys
+    assert dict(about_lines())["Licence"] == "Apache-2.0"
+    for name, kind in (("keys", Keys), ("about", About), ("bundle", BundleWindow)):
+        for _ in range(2):
+            context.actions.run(name)
+        assert [type(w) for w in context.root.winfo_children() if isinstance(w, kind)] == [kind]
+        window.settle()
+    [bundle] = [w for w in context.root.winfo_children() if isinstance(w, BundleWindow)]
+    window.wait_until(lambda: bundle.files, "the files")
+    assert bundle.text.get("1.0", "1.1") == "{"
+    window.asked.answers["ask_save_file"] = tmp_path / "report"
+    said = window.app.shell.bottom_bar.detail
+    bundle.save()
+    window.wait_until(lambda: "Saved report.zip" in said.cget("text"), "the zip file")
+    assert zipfile.ZipFile(tmp_path / "report.zip").namelist()[0] == "config.json"
+    assert not context.actions["profile"].is_enabled()
+    sent: list[object] = []
+    context.session.send = sent.append  # type: ignore[method-assign]
+    context.actions["profile"].run()
+    assert sent == [ProfileNow()]

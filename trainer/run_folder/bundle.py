@@ -1,0 +1,126 @@
+"""The debug bundle: what a bug report needs, without secrets, as one zip file. Torch-free.
+
+Texts are redacted, the home folder is written as "~", and images, captions and weights are never part of it.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from modules.config.codec import encode
+from modules.config.schema import Config
+from modules.system.atomic import atomic_file
+from modules.system.hardware import here
+from modules.system.redaction import MASK, redacted
+from modules.system.secrets import without_secrets
+from modules.system.secrets_file import load_secrets
+from trainer.run_folder.event_log import EVENTS_FILE
+
+_MAX_BYTES = 400_000  # of the end of a log
+_GPU_QUERY = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
+_GPU_SECONDS = 5.0
+# Tokens by their published form and passwords in addresses, for those that were never stored in Darkroom.
+_TOKENS = re.compile(r"\b(?:hf|sk|ghp|gho|wandb)[_-][A-Za-z0-9_-]{16,}|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)")
+
+
+@dataclass(frozen=True, slots=True)
+class BundleFile:
+    """A file of the bundle: its name, what it contains in a sentence, and its text."""
+
+    name: str
+    what: str
+    text: str
+
+
+def collect_bundle(
+    config: Config | None, *, run_dir: Path | None = None, log_file: Path | None = None
+) -> tuple[BundleFile, ...]:
+    """Return the files of a bundle. Sources that do not exist or cannot be read are left out."""
+    load_secrets()  # redacts them from now on
+    found: list[BundleFile] = []
+    if config is not None:
+        tree, _notes = without_secrets(encode(config))
+        found.append(BundleFile("config.json", "All settings.", json.dumps(tree, indent=1, ensure_ascii=False)))
+    found.append(BundleFile("environment.txt", "Versions of Python and of all packages.", "\n".join(_environment())))
+    found.append(BundleFile("hardware.txt", "Processor, memory, disk and GPUs.", "\n".join(_hardware(run_dir))))
+    if log_file is not None:
+        found += _end_of(log_file, "window.log", "The log of this window.")
+    if run_dir is not None:
+        found += _end_of(run_dir / EVENTS_FILE, EVENTS_FILE, "The newest events of the last run.")
+        if config is None:
+            found += _end_of(run_dir / "config.json", "config.json", "All settings of the run.")
+        found += _end_of(run_dir / "error.txt", "error.txt", "The error that ended the run.")
+    return tuple(BundleFile(f.name, f.what, cleaned(f.text)) for f in found)
+
+
+def newest_run(workspace: Path) -> Path | None:
+    """Return the folder of the newest run of a workspace, by its name; None without any."""
+    return max((p for p in workspace.glob("runs/*") if p.is_dir()), default=None)
+
+
+def write_bundle(destination: Path, files: Sequence[BundleFile]) -> None:
+    """Write a bundle as a zip file, atomically. Raises OSError."""
+    with atomic_file(destination) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in files:
+            archive.writestr(file.name, file.text)
+
+
+def cleaned(text: str) -> str:
+    """Return a text without known secrets, tokens, passwords in addresses, and the name of the home folder."""
+    plain = _TOKENS.sub(MASK, redacted(text))
+    home = str(Path.home())
+    for form in (home, home.replace("\\", "\\\\"), home.replace("\\", "/")):
+        plain = plain.replace(form, "~") if len(form) > 1 else plain
+    return plain
+
+
+def _end_of(file: Path, name: str, what: str) -> list[BundleFile]:
+    """Return the end of a text file, whole lines only; nothing if it cannot be read."""
+    try:
+        with file.open("rb") as opened:
+            size = opened.seek(0, os.SEEK_END)
+            opened.seek(max(0, size - _MAX_BYTES))
+            content = opened.read()
+    except OSError:
+        return []
+    if size > _MAX_BYTES:
+        content = content.partition(b"\n")[2]
+    return [BundleFile(name, what, content.decode("utf-8", errors="replace"))]
+
+
+def _environment() -> Iterator[str]:
+    yield f"Python {platform.python_version()} on {platform.platform()}"
+    yield f"Executable: {sys.executable}"
+    for name in ("CUDA_VISIBLE_DEVICES", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "OMP_NUM_THREADS"):
+        if name in os.environ:
+            yield f"{name}={os.environ[name]}"
+    yield ""
+    versions = {d.metadata["Name"]: d.version for d in importlib.metadata.distributions() if d.metadata["Name"]}
+    yield from (f"{name} {versions[name]}" for name in sorted(versions, key=str.casefold))
+
+
+def _hardware(run_dir: Path | None) -> Iterator[str]:
+    memory = psutil.virtual_memory()
+    yield f"Processor: {platform.processor() or platform.machine()}, {os.cpu_count()} logical cores"
+    yield f"Memory: {memory.total / 2**30:.1f} GiB, {memory.available / 2**30:.1f} GiB free"
+    place = run_dir if run_dir is not None and run_dir.exists() else Path.home()
+    yield f"Disk of {place}: {shutil.disk_usage(place).free / 2**30:.1f} GiB free"
+    yield f"torch build: {here().torch_build or 'default'}"
+    try:
+        done = subprocess.run(_GPU_QUERY, capture_output=True, text=True, timeout=_GPU_SECONDS, check=True)
+        yield from (f"GPU: {line}" for line in done.stdout.splitlines())
+    except (OSError, subprocess.SubprocessError):
+        yield "GPU: none reported by nvidia-smi"

@@ -1,0 +1,79 @@
+"""What the About window and the list of keys say. No Tk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, metadata
+
+from modules.system.hardware import here
+from modules.system.paths import PROGRAM_ROOT, log_dir, session_file, user_presets_dir
+from ui.actions import Action
+from ui.diagnostics import system_facts
+
+DOCUMENTS = (("README", "README.md"), ("Window", "docs/window.md"), ("Settings", "docs/settings.md"),
+             ("Changes", "CHANGELOG.md"), ("Licence", "LICENSE"))  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRow:
+    """A key or click, and what it does; the heading groups rows."""
+
+    heading: str
+    key: str
+    what: str
+
+
+def about_lines() -> tuple[tuple[str, str], ...]:
+    """Return the facts of this installation, labelled."""
+    python, *packages = system_facts()
+    return (
+        ("Version", _own("Version")),
+        ("Licence", _own("License-Expression")),
+        ("System", python),
+        ("Packages", ", ".join(packages[1:])),
+        ("torch build", here().torch_build or "default"),
+        ("Program", str(PROGRAM_ROOT)),
+        ("Your presets", str(user_presets_dir())),
+        ("Session", str(session_file())),
+        ("Logs", str(log_dir())),
+    )
+
+
+def key_rows(actions: Iterable[Action]) -> tuple[KeyRow, ...]:
+    """Return every key of the window: those of the actions, and those of its lists and dialogs."""
+    with_keys = [a for a in actions if a.shortcut]
+    pages = [a for a in with_keys if a.name.startswith("page_")]
+    others = [a for a in with_keys if a not in pages]
+    return (
+        *(KeyRow("Actions", a.shortcut, a.help or a.label.rstrip("…")) for a in others),
+        *(KeyRow("Pages", a.shortcut, a.label) for a in pages),
+        *(KeyRow(*row) for row in _ELSEWHERE),
+    )
+
+
+_ELSEWHERE = (
+    ("Everywhere", "Tab, Shift+Tab", "Next and previous field"),
+    ("Everywhere", "Space or Return", "Press the button, flip the switch or open the list that has the focus"),
+    ("Everywhere", "Escape", "Close the window or dialog"),
+    ("Lists", "Up, Down, Page Up, Page Down, Home, End", "Select"),
+    ("Lists", "Return or double click", "Open or show the selected entry"),
+    ("Lists", "Delete", "Delete or revert the selected entries, where that is possible"),
+    ("File dialog", "Letters", "Find an entry"),
+    ("File dialog", "Backspace or Alt+Up", "The folder above"),
+    ("File dialog", "Ctrl+L", "Type a path; Tab completes it"),
+    ("File dialog", "Ctrl+H", "Show or hide hidden files"),
+    ("File dialog", "Shift+Up, Shift+Down, Ctrl+A", "Select several folders"),
+    ("Choose page", "Left or 1, Right or 2", "This image is better"),
+    ("Choose page", "T or Down", "A tie"),
+    ("Choose page", "S or Space", "Skip"),
+    ("Choose page", "U or Backspace", "Take back the last choice"),
+)
+
+
+def _own(field: str) -> str:
+    """Return a field of the installed package."""
+    try:
+        return metadata("darkroom-trainer")[field] or "unknown"
+    except (PackageNotFoundError, KeyError):
+        return "not installed as a package"

@@ -1,0 +1,55 @@
+"""The actions beside training: TensorBoard, profiling, the debug bundle, the preset manager, About and keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from trainer.commands import ProfileNow
+from ui.actions import Action
+from ui.context import Context
+from ui.editors.about import About, Keys
+from ui.editors.bundle import BundleWindow
+from ui.editors.presets import Presets
+from ui.widgets.dialog import Window
+
+WINDOW_MENU = ("keys", "about", "bundle")
+
+
+def add_tool_actions(
+    context: Context, *, open_tensorboard: Callable[[], None], log_file: Callable[[], Path | None]
+) -> None:
+    """Add them to the context's table."""
+    session = context.session
+    context.actions.add(
+        Action("tensorboard", "TensorBoard", open_tensorboard, help=_TENSORBOARD_HELP),
+        Action(
+            "profile",
+            "Profile ten steps",
+            lambda: _profile(context),
+            is_enabled=lambda: session.stage == "running",
+            help=_PROFILE_HELP,
+        ),
+        Action("bundle", "Debug bundle…", lambda: _only(BundleWindow(context, log_file())), help=_BUNDLE_HELP),
+        Action("manage_presets", "Manage presets…", lambda: _only(Presets(context)), help=_PRESETS_HELP),
+        Action("keys", "Keys…", lambda: _only(Keys(context)), "F1", help="List every key"),
+        Action("about", "About Darkroom…", lambda: _only(About(context)), help="Version, licence and folders"),
+    )
+
+
+_TENSORBOARD_HELP = "Serve the runs of the workspace on this machine and open them in the browser"
+_PROFILE_HELP = "Measure where the time of the next steps goes; writes a trace and tables to the run's profile folder"
+_PRESETS_HELP = "List, describe, rename, duplicate, compare and delete presets"
+_BUNDLE_HELP = "Collect settings, versions and logs for a bug report, without secrets"
+
+
+def _profile(context: Context) -> None:
+    context.session.send(ProfileNow())
+    context.notify("The next 22 steps are profiled; the log shows where the result is.")
+
+
+def _only(window: Window) -> None:
+    """Close an older window of the same kind."""
+    for old in [w for w in window.master.winfo_children() if type(w) is type(window) and w is not window]:
+        if isinstance(old, Window):
+            old.close()

@@ -1,0 +1,384 @@
+"""The dialog for opening files, saving files and choosing folders."""
+
+from __future__ import annotations
+
+import threading
+import tkinter as tk
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ui.files.browser import Browser, Chosen, Enter, Outcome, Purpose, Rejected, common_start, completions
+from ui.files.listing import Contents, Counts, Entry, count_images, folder_of, read_folder
+from ui.files.places import mounted_disks, places
+from ui.interaction import Answer, FileKind
+from ui.preferences import Preferences
+from ui.run.pump import Pump
+from ui.theme import GAP, PAD, Theme
+from ui.widgets.controls import Button, Choice, Switch
+from ui.widgets.dialog import Dialog
+from ui.widgets.entry import Entry as TextEntry
+from ui.widgets.file_board import FileBoard, size_words
+from ui.widgets.panel import Panel, Text
+from ui.widgets.scroll import ScrollFrame
+from ui.widgets.variables import FlagVar, TextVar
+
+_SIZE = (920, 600)
+_PLACES_PX = 168
+_FIND_PAUSE_MS = 1200
+_BUTTONS = {"open": "Open", "save": "Save", "folder": "Choose", "folders": "Choose"}
+
+
+@dataclass(frozen=True, slots=True)
+class FileServices:
+    """What the dialogs need of the window; `places` returns the labelled folders of the program."""
+
+    pump: Pump
+    preferences: Preferences
+    places: Callable[[], Sequence[tuple[str, Path]]]
+
+
+class FileDialog(Dialog):
+    """Call `ask_paths`; it returns the chosen paths, none if the dialog was cancelled."""
+
+    def __init__(
+        self,
+        root: tk.Misc,
+        theme: Theme,
+        services: FileServices,
+        purpose: Purpose,
+        title: str,
+        start: Path,
+        kinds: Sequence[FileKind] = (),
+    ) -> None:
+        answers = (Answer("cancel", "Cancel"), Answer("ok", _BUTTONS[purpose], is_default=True))
+        super().__init__(root, theme, title, "", answers)
+        folder = folder_of(start.parent if purpose == "save" and not start.is_dir() else start)
+        name = start.name if purpose == "save" and start != folder else ""
+        self.browser = Browser(purpose, folder, kinds, name=name)
+        self.browser.show_hidden = services.preferences.now.shows_hidden_files
+        self._services = services
+        self._counts: dict[Path, Counts | None] = {}
+        self._leaving = threading.Event()
+        self._result: tuple[Path, ...] = ()
+        self._found_text, self._find_job = "", ""
+        self._tiles_are_chosen = False
+        self.path = TextVar(master=self)
+        self.name = TextVar(master=self, value=name)
+        self.kind = TextVar(master=self, value="0")
+        self.hidden = FlagVar(master=self, value=self.browser.show_hidden)
+        self._add_path_bar()
+        self._add_options()
+        self._add_places()
+        self.board = FileBoard(
+            self.content, theme, services.pump, self.browser,
+            detail_of=self._detail, on_select=self._selected, on_activate=self._activate,
+        )  # fmt: skip
+        self.board.pack(side="left", fill="both", expand=True)
+        self._bind_keys()
+        self.open(folder, focus=start if start != folder else None)
+
+    # -- answering
+
+    def ask_paths(self) -> tuple[Path, ...]:
+        """Show the dialog and return the chosen paths."""
+        screen = (self.winfo_screenwidth() / self.theme.scale, self.winfo_screenheight() / self.theme.scale)
+        self.appear(*(min(want, int(have) - 40) for want, have in zip(_SIZE, screen, strict=True)))
+        self.minsize(self.theme.px(560), self.theme.px(380))
+        self.wait_visibility()
+        self.grab_set()
+        self.focus_first(self.buttons["ok"])
+        self.wait_window()
+        return self._result
+
+    def focus_first(self, default: Button) -> None:
+        """Focus the name of a file to save, else the list."""
+        del default
+        if self.browser.purpose == "save":
+            self.name_entry.tk_entry.focus_force()
+            self.name_entry.tk_entry.select_range(0, len(Path(self.name.get()).stem))
+        else:
+            self.board.canvas.focus_force()
+
+    def choose(self, name: str) -> None:
+        """Press a button."""
+        if name != "ok":
+            super().choose(name)
+            return
+        self.browser.name = self.name.get()
+        self._take(self.browser.answer())
+
+    def open(self, folder: Path, *, focus: Path | None = None) -> None:
+        """List a folder in the background and show it."""
+        self._leave()
+        token = self._leaving
+        self._services.pump.background.run(
+            lambda: read_folder(folder, is_cancelled=token.is_set), partial(self._show, token, focus)
+        )
+
+    def destroy(self) -> None:
+        """Also cancel what runs in the background."""
+        self._leaving.set()
+        super().destroy()
+
+    def _leave(self) -> None:
+        """Cancel the listing and the counts of the folder that is open."""
+        self._leaving.set()
+        self._leaving = threading.Event()
+
+    def _take(self, outcome: Outcome | None) -> None:
+        match outcome:
+            case Enter(folder):
+                self.open(folder)
+            case Rejected(reason):
+                self._say(reason, "error")
+            case Chosen(paths, replaces) if not replaces or self._may_replace(paths[0]):
+                self._result = paths
+                is_folder = self.browser.purpose in ("folder", "folders")
+                self._services.preferences.note_folder(paths[0] if is_folder else paths[0].parent)
+                super().choose("ok")
+
+    def _may_replace(self, path: Path) -> bool:
+        answers = (Answer("cancel", "Cancel", is_default=True), Answer("replace", "Replace"))
+        message = f"{path.name} already exists in {path.parent}."
+        question = Dialog(self, self.theme, "Replace the file?", message, answers, severity="warning")
+        is_replaced = question.ask() == "replace"
+        if self.winfo_exists():
+            self.grab_set()
+        return is_replaced
+
+    # -- contents
+
+    def _show(self, token: threading.Event, focus: Path | None, contents: Contents) -> None:
+        if token.is_set():
+            return
+        came_from = self.browser.folder if self.browser.folder.parent == contents.folder else None
+        self.browser.show(contents, focus=focus or came_from)
+        self.path_entry.mark_invalid(bool(contents.problem))
+        if not contents.problem:
+            self.path.set(str(self.browser.folder))
+            self.path_entry.tk_entry.icursor("end")
+            self.path_entry.tk_entry.xview_moveto(1)
+            if not self._tiles_are_chosen:
+                self._show_tiles(self.browser.shows_mostly_images)
+            self._refresh_board()
+        self._say(*self.browser.status())
+
+    def _refresh_board(self) -> None:
+        self.board.empty_text = "Nothing to show here." if self.browser.purpose != "folder" else "No folders or images."
+        self.board.show_folder()
+
+    def _detail(self, entry: Entry) -> str:
+        """Return the second column of a row; the images of a folder are counted in the background."""
+        if not entry.is_folder:
+            return size_words(entry.size_bytes)
+        if entry.path not in self._counts:
+            self._counts[entry.path] = None
+            token = self._leaving
+            self._services.pump.background.run(
+                lambda: count_images(entry.path, is_cancelled=token.is_set), partial(self._counted, token, entry.path)
+            )
+        counts = self._counts[entry.path]
+        return counts.words() if counts is not None else ""
+
+    def _counted(self, token: threading.Event, folder: Path, counts: Counts) -> None:
+        if token.is_set():
+            self._counts.pop(folder, None)  # perhaps only a part was counted
+            return
+        self._counts[folder] = counts
+        self.board.redraw()
+        self._selected()
+
+    def _say(self, text: str, token: str = "muted") -> None:
+        self.status.set_text(text)
+        self.status.recolour(token)
+
+    # -- reacting
+
+    def _selected(self) -> None:
+        browser = self.browser
+        if browser.purpose == "save" and browser.name != self.name.get() and browser.selected:
+            index = next(iter(browser.selected))
+            if not browser.shown[index].is_folder:
+                self.name.set(browser.name)
+        chosen = [browser.shown[i] for i in browser.selected]
+        if len(chosen) == 1 and chosen[0].is_folder:
+            counts = self._counts.get(chosen[0].path)
+            if counts is not None and counts.images:
+                self._say(f"{counts.words()} in {chosen[0].name}", "text")
+                return
+        self._say(*browser.status())
+
+    def _activate(self) -> None:
+        self.browser.name = self.name.get()
+        self._take(self.browser.activated())
+
+    def _typed_path(self, _event: object) -> str:
+        outcome = self.browser.typed(self.path.get())
+        self.path_entry.mark_invalid(isinstance(outcome, Rejected))
+        self._take(outcome)
+        if isinstance(outcome, Enter):
+            self.board.canvas.focus_set()
+        return "break"
+
+    def _complete(self, _event: object) -> str:
+        """Complete the typed path as far as it is unambiguous."""
+        text = self.path.get()
+        whole = self.browser.path_of(text)
+        folder = whole if text.endswith(("/", "\\")) else whole.parent
+        token = self._leaving
+        self._services.pump.background.run(lambda: read_folder(folder), partial(self._completed, token, text))
+        return "break"
+
+    def _completed(self, token: threading.Event, text: str, contents: Contents) -> None:
+        if token.is_set() or self.path.get() != text:
+            return
+        folders_only = self.browser.purpose in ("folder", "folders")
+        is_folder = {e.name: e.is_folder for e in contents.entries if e.is_folder or not folders_only}
+        names = completions(text, list(is_folder))
+        shared = common_start(names)
+        last = max(text.rfind("/"), text.rfind("\\")) + 1
+        if not names:
+            self._say("Nothing begins like this." if not contents.problem else contents.problem, "error")
+            return
+        end = "/" if len(names) == 1 and is_folder[names[0]] else ""
+        if len(shared) >= len(text) - last:
+            self.path.set(text[:last] + shared + end)
+            self.path_entry.tk_entry.icursor("end")
+            self.path_entry.tk_entry.xview_moveto(1)
+        self._say("  ".join(names[:6]) + ("  …" if len(names) > 6 else "") if len(names) > 1 else "", "muted")
+
+    def _key(self, event: tk.Event[Any]) -> str | None:
+        """Find the entry that begins with the letters typed."""
+        if not event.char or not event.char.isprintable() or int(event.state) & 0x4:
+            return None
+        if self._find_job:
+            self.after_cancel(self._find_job)
+        self._find_job = self.after(_FIND_PAUSE_MS, self._forget_find)
+        self._found_text += event.char
+        if self.browser.find(self._found_text):
+            self.board.see_cursor()
+            self._selected()
+        else:
+            self._say(f"Nothing here matches “{self._found_text}”.", "muted")
+        return "break"
+
+    def _forget_find(self) -> None:
+        self._found_text, self._find_job = "", ""
+
+    def _up(self, _event: object = None) -> str:
+        self.open(self.browser.folder.parent)
+        return "break"
+
+    def _select_all(self, _event: object) -> str:
+        self.browser.select_all()
+        self.board.redraw()
+        self._selected()
+        return "break"
+
+    def _filtered(self) -> None:
+        self.browser.set_filter(kind=int(self.kind.get()), show_hidden=bool(self.hidden.get()))
+        self._services.preferences.change(shows_hidden_files=self.browser.show_hidden)
+        self._refresh_board()
+        self._say(*self.browser.status())
+
+    def _toggle_tiles(self) -> None:
+        self._tiles_are_chosen = True
+        self._show_tiles(not self.board.as_tiles)
+        self.board.see_cursor()
+
+    def _show_tiles(self, as_tiles: bool) -> None:
+        self.board.as_tiles = as_tiles
+        self.view_button.configure(text="List" if as_tiles else "Tiles")
+
+    # -- building
+
+    def _add_path_bar(self) -> None:
+        theme, px = self.theme, self.theme.px
+        bar = Panel(self.content, theme)
+        bar.pack(side="top", fill="x", pady=(px(10), px(10)))
+        self.view_button = Button(bar, theme, "Tiles", self._toggle_tiles, width=56)
+        self.view_button.pack(side="right", padx=(GAP, 0))
+        self.up_button = Button(bar, theme, "Up", self._up, width=48)
+        self.up_button.pack(side="left", padx=(0, GAP))
+        self.path_entry = TextEntry(bar, theme, self.path, on="window", placeholder="Folder")
+        self.path_entry.pack(side="left", fill="x", expand=True)
+        inner = self.path_entry.tk_entry
+        inner.bind("<Return>", self._typed_path)
+        inner.bind("<Tab>", self._complete)
+
+    def _add_options(self) -> None:
+        theme, px = self.theme, self.theme.px
+        bar = Panel(self.content, theme)
+        bar.pack(side="bottom", fill="x", pady=(px(8), px(10)))
+        if len(self.browser.kinds) > 1 and self.browser.purpose in ("open", "save"):
+            labels = {str(n): label for n, (label, _pattern) in enumerate(self.browser.kinds)}
+            self.kind_choice = Choice(
+                bar, theme, self.kind, labels, on="window", width=240, command=lambda _n: self._filtered()
+            )
+            self.kind_choice.pack(side="right", padx=(GAP, 0))
+        Switch(bar, theme, self.hidden, on="window", text="Hidden files", command=self._filtered).pack(side="right")
+        self.status = Text(bar, theme, "", colour="muted", role="small")
+        self.status.pack(side="left", fill="x", expand=True)
+        if self.browser.purpose == "save":
+            row = Panel(self.content, theme)
+            row.pack(side="bottom", fill="x", pady=(px(10), 0))
+            Text(row, theme, "Name", colour="label").pack(side="left", padx=(0, GAP))
+            self.name_entry = TextEntry(row, theme, self.name, on="window")
+            self.name_entry.pack(side="left", fill="x", expand=True)
+            self.name_entry.tk_entry.bind("<Return>", lambda _e: self._pressed_return())
+
+    def _add_places(self) -> None:
+        theme, px, services = self.theme, self.theme.px, self._services
+        frame = ScrollFrame(self.content, theme, "window")
+        frame.configure(width=px(_PLACES_PX))
+        frame.canvas.configure(width=px(_PLACES_PX - PAD))
+        frame.pack(side="left", fill="y", padx=(0, px(GAP)))
+        heading = ""
+        recent = services.preferences.now.recent_folders
+        self.place_buttons: dict[Path, Button] = {}
+        for place in places(services.places(), recent, mounted_disks()):
+            if place.heading != heading:
+                heading = place.heading
+                Text(frame.body, theme, heading, colour="muted", role="caption").pack(
+                    anchor="w", padx=px(6), pady=(px(8) if self.place_buttons else 0, px(2))
+                )
+            button = Button(
+                frame.body, theme, _short(place.label), partial(self._go, place.folder),
+                style="ghost", width=_PLACES_PX - PAD - 4, height=26, anchor="w",
+            )  # fmt: skip
+            button.pack(anchor="w")
+            self.place_buttons[place.folder] = button
+
+    def _go(self, folder: Path) -> None:
+        self.open(folder)
+        self.board.canvas.focus_set()
+
+    def _pressed_return(self) -> str:
+        self.choose("ok")
+        return "break"
+
+    def _bind_keys(self) -> None:
+        canvas = self.board.canvas
+        canvas.bind("<BackSpace>", self._up)
+        canvas.bind("<Alt-Up>", self._up)
+        canvas.bind("<Control-a>", self._select_all)
+        canvas.bind("<KeyPress>", self._key)
+        self.bind("<Control-l>", lambda _e: self._edit_path())
+        self.bind("<Control-h>", lambda _e: self._toggle_hidden())
+
+    def _edit_path(self) -> str:
+        self.path_entry.tk_entry.focus_set()
+        self.path_entry.tk_entry.select_range(0, "end")
+        return "break"
+
+    def _toggle_hidden(self) -> str:
+        self.hidden.set(not self.hidden.get())
+        self._filtered()
+        return "break"
+
+
+def _short(label: str) -> str:
+    return label if len(label) <= 20 else f"{label[:19]}…"
