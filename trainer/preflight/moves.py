@@ -16,6 +16,7 @@ from modules.optim.registry import MEMORY_SAVER
 from modules.quantization.registry import FORMATS
 from modules.settings.checkpoint_modes import CheckpointMode
 from modules.settings.edit import get_path, replaced
+from modules.system.problem import count
 
 _MODES = {
     "off": "no gradient checkpointing",
@@ -90,7 +91,8 @@ def micro_batch(config: Config, batch_size: int) -> Move:
     """Return another batch size, which divides the effective batch, with the accumulation steps that keep it."""
     training = config.training
     steps = training.batch_size * training.accumulation_steps // batch_size
-    times = "twice the accumulation steps" if steps == 2 * training.accumulation_steps else f"accumulation steps {steps}"
+    is_twice = steps == 2 * training.accumulation_steps
+    times = "twice the accumulation steps" if is_twice else count(steps, "accumulation step")
     values = (("training.batch_size", batch_size), ("training.accumulation_steps", steps))
     return Move("training.batch_size", f"a batch size of {batch_size} with {times}", values)
 

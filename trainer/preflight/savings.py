@@ -72,7 +72,8 @@ def _savings(budget: Budget) -> Iterator[Move]:
     if wide:
         yield moves.sixteen_bits(wide)
     if run.batch_size > 1:
-        yield moves.micro_batch(config, run.batch_size // 2)
+        half = next(n for n in range(run.batch_size // 2, 0, -1) if run.batch_size % n == 0)
+        yield moves.micro_batch(config, half)
     if config.training.precision in ("float32", "tfloat32"):
         yield moves.sixteen_bit_precision()
     if run.optimizer.name != MEMORY_SAVER.name:
