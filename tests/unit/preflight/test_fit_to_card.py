@@ -14,12 +14,12 @@ from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.estimate.step_time import StepFacts, step_time
+from modules.settings.edit import get_path
 from modules.system.errors import DarkroomError
 from tests.unit.preflight.setups import changed
 from trainer.__main__ import main
 from trainer.cli.fit import card_of
 from trainer.preflight import moves
-from trainer.preflight.budget import memory_estimate
 from trainer.preflight.fit import Fit, describe_fit, fit_budget
 from trainer.preflight.fit_choices import candidates, on_a_gpu, relative_time
 from trainer.preflight.run_budget import Budget, budget_of
@@ -67,7 +67,7 @@ def check_cell(base: Budget, card_gb: int) -> Fit:
     assert not any(c.move.changes_result for c in found.changes)
     errors = {p.path for p in problems_of(found.config) if p.severity != "info"}
     assert errors <= {p.path for p in problems_of(base.config)}
-    assert ("fits" in describe_fit(found)) and ("Nothing that keeps" in describe_fit(found)) == (not found.fits)
+    assert ("Nothing that keeps" in describe_fit(found)) == (not found.fits)
     return found
 
 
@@ -82,9 +82,9 @@ def check_against_all(base: Budget, found: Fit) -> None:
         assert found.after_bytes == min(size for size, _ in peaks)
 
 
-@pytest.mark.parametrize(("trains", "card_gb"), [("adapter", 6), ("adapter", 24), ("full", 16), ("vae", 1)])
+@pytest.mark.parametrize(("trains", "card_gb"), [("adapter", 3), ("full", 8), ("vae", 1)])
 def test_the_proposal_is_the_fastest_that_fits(trains: str, card_gb: int) -> None:
-    base = budget("sd", trains)
+    base = budget("sd", trains, batch_size=1)
     check_against_all(base, check_cell(base, card_gb))
 
 
@@ -98,7 +98,7 @@ def test_the_proposal_is_the_fastest_that_fits_on_every_card(family: str, trains
 
 
 def test_sdxl_fits_a_small_card_and_says_what_it_costs() -> None:
-    found = check_cell(budget("sdxl", "adapter"), 8)
+    found = check_cell(budget("sdxl", "adapter", batch_size=1), 8)
     assert found.fits
     assert found.time_factor > 1
     assert "A step takes about" in describe_fit(found)
@@ -204,24 +204,25 @@ def test_check_shows_the_table_and_saves_only_where_asked(
     config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, saved = tmp_path / "config.json", tmp_path / "fits.json"
-    large = changed(config, training__batch_size=4, training__precision="bfloat16")
+    large = changed(config, training__batch_size=2, training__precision="bfloat16", model__base_model=BASES["sd"])
     save_file(large, file)
     before = file.read_bytes()
-    main(["check", str(file), "--fit", "900MB", "--save", str(saved)])
+    main(["check", str(file), "--fit", "3GB", "--save", str(saved)])
     shown = capsys.readouterr().out
-    assert "Time of a step" in shown or "as it is" in shown
+    assert "Time of a step" in shown
     assert f"Saved as {saved}." in shown
     assert file.read_bytes() == before
-    main(["check", "--json", str(file), "--fit", "900MB"])
+    main(["check", "--json", str(file), "--fit", "3GB"])
     data = json.loads(capsys.readouterr().out)["fit"]
+    assert data["fits"]
+    assert data["after_bytes"] <= data["limit_bytes"] < data["before_bytes"]
     now = load_file(saved).config
-    estimated = memory_estimate(now, {Size(64, 64): 1})
-    assert estimated is not None
-    assert data["fits"] == (data["after_bytes"] <= data["limit_bytes"])
-    main(["check", str(file), "--fit", "1MB"])
-    assert "Nothing that keeps what the run learns fits" in capsys.readouterr().out
+    for path, value in (pair for change in data["changes"] for pair in change["values"].items()):
+        assert get_path(now, path) == value
     assert main(["train", str(file), "--fit", "1MB"]) != 0
-    assert "nothing was started" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "Nothing that keeps what the run learns fits" in said
+    assert "nothing was started" in said
 
 
 def test_a_move_is_in_a_config_that_has_its_values() -> None:
