@@ -6,10 +6,12 @@ import argparse
 import sys
 import tkinter as tk
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from modules.system.library_warnings import hide_library_warnings
 from modules.system.paths import from_caller
 from ui.app import App
+from ui.run.interpreter import keep_interpreter_smooth
 
 
 def main(arguments: Sequence[str], *, on_visible: Callable[[], None] | None = None) -> int:
@@ -18,8 +20,23 @@ def main(arguments: Sequence[str], *, on_visible: Callable[[], None] | None = No
     parser.add_argument("config", nargs="?", help="a config file to open (default: the last session)")
     config = parser.parse_args(arguments).config
     hide_library_warnings()
+    path = from_caller(config) if config else None
+    while True:
+        app = _opened(path)
+        if app is None:
+            return 1
+        app.show(on_visible)
+        keep_interpreter_smooth()
+        app.run()
+        if not app.wants_reopen:
+            return 0
+        path = None  # the session has it, with its changes
+
+
+def _opened(path: Path | None) -> App | None:
+    """Return the window; None on a machine without a display, which is reported."""
     try:
-        app = App(config_path=from_caller(config) if config else None)
+        return App(config_path=path)
     except tk.TclError as error:
         if "display" not in str(error):
             raise
@@ -27,10 +44,7 @@ def main(arguments: Sequence[str], *, on_visible: Callable[[], None] | None = No
             f"Darkroom cannot open its window: {error}. On a machine without a display, run "
             "python -m trainer train CONFIG.\n"
         )
-        return 1
-    app.show(on_visible)
-    app.run()
-    return 0
+        return None
 
 
 if __name__ == "__main__":

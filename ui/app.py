@@ -8,8 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from modules.system.paths import log_dir, session_file
-from trainer.launch import launch
+from modules.system.paths import from_root, log_dir, queue_file, session_file
+from trainer.child import launch_child
+from trainer.launch import RunRequest, launch
+from trainer.run_queue.file import QueueFile
 from ui.actions import ActionTable, sequences_of
 from ui.commands import add_actions
 from ui.context import Context
@@ -19,8 +21,11 @@ from ui.findings import Findings
 from ui.forms.field_problems import FieldProblems
 from ui.interaction import Answer, Interaction
 from ui.navigation import Navigation
+from ui.notices import Notice, Notices, Reply
 from ui.preferences import Preferences
+from ui.run.offers import CRASHED, Offers
 from ui.run.pump import Pump
+from ui.run.queue_control import QueueControl
 from ui.run.session import Launch, RunSession
 from ui.run.starting import Starter, run_failure
 from ui.settings import load_session, save_session
@@ -34,10 +39,11 @@ from ui.widgets.scroll import bind_wheel
 from ui.widgets.tk_interaction import TkInteraction
 from ui.widgets.tooltip import Tooltips
 from ui.widgets.ttk_style import style_ttk
-from ui.widgets.window import bind_clicks, create_root, forget_window, switch_mode
+from ui.widgets.window import bind_clicks, cancel_pending, create_root, forget_window, switch_mode
 
 DEFAULT_SIZE = (1180, 780)
-MIN_SIZE = (1060, 640)
+MIN_SIZE = (1024, 600)
+_SCALE = "scale"  # the key of the notice that another scale was chosen
 
 
 class App:
@@ -49,6 +55,7 @@ class App:
         config_path: Path | None = None,
         interaction: Interaction | None = None,
         launch_run: Launch = launch,
+        launch_queued: Launch = launch_child,
         root: tk.Tk | None = None,
     ) -> None:
         self.diagnostics = Diagnostics(log_dir())
@@ -56,14 +63,17 @@ class App:
         self._session_file = session_file()
         self._last = load_session(self._session_file)
         self.preferences = Preferences(self._last.settings)
+        self._scale_percent = self.preferences.now.scale_percent
         self.theme = Theme(self.preferences.now.appearance)
         self._owns_root = root is None
         self._is_closing = False  # as soon as the run has ended
         self._is_closed = False
+        self.wants_reopen = False  # the program opens another window when this one has closed
         self.root = root or create_root(self.theme, scale_percent=self.preferences.now.scale_percent)
         self.root.report_callback_exception = self.diagnostics.on_exception
         self.form = self._last.form or first_form()
-        self.context = self._make_context(interaction or TkInteraction(self.root, self.theme), launch_run)
+        interaction = interaction or TkInteraction(self.root, self.theme)
+        self.context = self._make_context(interaction, launch_run, launch_queued)
         self.diagnostics.show = self.context.interaction.show_failure
         self.diagnostics.defer = partial(self.root.after, 0)  # not `after_idle`: any redraw might run that
         self.shell = self._make_shell()
@@ -85,6 +95,7 @@ class App:
         accept_paths(self.root, self.shell, self._dropped)
         self.context.pump.start()
         self.context.starter.look_for_backup()
+        self.offers.look(self.context.workspaces())
 
     def run(self) -> None:
         """Run the window until it is closed."""
@@ -100,8 +111,15 @@ class App:
 
     def _prepare_start(self) -> None:
         """Finish pending window work before the training thread competes for the interpreter."""
+        self.preferences.note_workspace(from_root(self.form.config.general.workspace_dir))
+        self.context.notices.remove(CRASHED)  # it is on the Runs page, for when this run has ended
         self.save_session_soon()
         self.context.navigation.open("run")
+
+    def _note_workspace(self, request: RunRequest) -> None:
+        """Remember the workspace of a run of the queue; the open page stays."""
+        self.context.notices.remove(CRASHED)
+        self.preferences.note_workspace(from_root(request.config.general.workspace_dir))
 
     def _session_writer(self) -> Callable[[], None]:
         self.preferences.change(geometry=self.root.geometry(), page=self.context.navigation.page)
@@ -122,6 +140,7 @@ class App:
         message = "Stop writes a backup from which the run can resume. The window closes when the run has ended."
         if self.context.interaction.choose("Training is running", message, answers, "warning") == "stop":
             self._is_closing = True
+            self.context.queue.leave()
             session.changed.subscribe(self._close_when_over)
             session.stop()
             self._close_when_over()
@@ -133,9 +152,11 @@ class App:
         self._is_closed = True
         self.save_session()
         self.context.pump.stop()
+        self.context.queue.close()
         self.context.tips.close()
         self.diagnostics.close()
         if self._owns_root:
+            cancel_pending(self.root)
             self.root.destroy()
             forget_window(self.root)
         else:
@@ -143,11 +164,21 @@ class App:
 
     # -- building
 
-    def _make_context(self, interaction: Interaction, launch_run: Launch) -> Context:
+    def _make_context(self, interaction: Interaction, launch_run: Launch, launch_queued: Launch) -> Context:
         pump = Pump(self.root.after)
         session = RunSession(pump.background, launch_run=launch_run)
         pump.add_source(session.drain)
+        queue = QueueControl(
+            QueueFile(queue_file()),
+            session,
+            pump.background,
+            launch_child=launch_queued,
+            before_run=self._note_workspace,
+            notify=self._notify,
+        )
+        pump.add_source(queue.look)
         findings = Findings()
+        notices = Notices()
         navigation = Navigation(self.form, self.preferences.now.page)
         tips = Tooltips(self.root, self.theme)
         actions = ActionTable()
@@ -166,21 +197,29 @@ class App:
                 findings,
                 before_start=self._prepare_start,
             ),
-            documents=Documents(self.form, interaction, findings, self.preferences, self._notify),
+            documents=Documents(self.form, interaction, findings, self.preferences, notices, self._notify),
             findings=findings,
             navigation=navigation,
+            notices=notices,
             actions=actions,
             interaction=interaction,
             preferences=self.preferences,
             tips=tips,
             buttons=ActionButtons(actions, self.theme, tips),
             notify=self._notify,
+            queue=queue,
+            show_run=self._show_run,
         )
 
     def _make_shell(self) -> Shell:
         self.root.title("Darkroom")
         style_ttk(self.root, self.theme)
-        add_actions(self.context, open_save_menu=lambda: self.shell.top_bar.open_save_menu(), close=self.ask_to_close)
+        add_actions(
+            self.context,
+            open_save_menu=lambda: self.shell.top_bar.open_save_menu(),
+            open_preset_menu=lambda: self.shell.top_bar.open_menu(),
+            close=self.ask_to_close,
+        )
         shell = Shell(self.context)
         shell.pack(fill="both", expand=True)
         return shell
@@ -198,8 +237,24 @@ class App:
         context.session.changed.subscribe(self._refresh_soon)
         context.starter.changed.subscribe(self._refresh_soon)
         context.form.watch("general.workspace_dir", context.starter.look_for_backup)
+        context.field_problems.changed.subscribe(self._show_current_problems)
         context.session.changed.subscribe(self._run_may_be_over)
         self._was_active = False
+        self.offers = Offers(
+            context.notices,
+            context.starter,
+            context.queue,
+            context.preferences,
+            context.pump.background,
+            show_run=self._show_run,
+            show_queue=partial(context.navigation.open, "queue"),
+            save_edited=lambda: context.queue.save_edited(context.form.config),
+        )
+
+    def _show_run(self, run_dir: Path) -> None:
+        self.context.navigation.open("runs")
+        page: Any = self.shell.page("runs")
+        page.show_run(run_dir)
 
     def _first_page(self, config_path: Path | None) -> None:
         if self._last.problems:
@@ -227,16 +282,38 @@ class App:
     def _refresh_soon(self) -> None:
         self.context.pump.redraw_soon("buttons", self.context.buttons.refresh)
 
+    def _show_current_problems(self) -> None:
+        self.context.findings.show_current(self.context.field_problems.found, self.form.config)
+
     def _apply_appearance(self) -> None:
         mode = self.preferences.now.appearance
         if mode != self.theme.mode:
             switch_mode(self.root, self.theme, mode)
+        if self.preferences.now.scale_percent != self._scale_percent:
+            self._scale_percent = self.preferences.now.scale_percent
+            self._offer_to_reopen()
+
+    def _offer_to_reopen(self) -> None:
+        """Say that the scale changes with the next window, and offer to open it now."""
+        text = "The new scale applies when the window is opened again."
+        if self.context.session.is_active:
+            self.context.notices.show(Notice(_SCALE, f"{text} Close it when the run has ended."))
+        else:
+            reply = Reply("Reopen now", self.reopen)
+            self.context.notices.show(Notice(_SCALE, f"{text} Settings and changes stay.", (reply,)))
+
+    def reopen(self) -> None:
+        """Close the window and open it again with the same settings and changes, unless a run is active."""
+        if not self.context.session.is_active:
+            self.wants_reopen = True
+            self.close()
 
     def _run_may_be_over(self) -> None:
         is_active = self.context.session.is_active
         if self._was_active and not is_active:
             self.context.starter.look_for_backup()
-            if self.context.session.state.failed is not None and not self._is_closing:
+            is_unwatched = self._is_closing or self.context.queue.owns_run  # the queue continues, and its page shows it
+            if self.context.session.state.failed is not None and not is_unwatched:
                 self.root.after_idle(self._show_run_failure)
         self._was_active = is_active
 

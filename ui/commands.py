@@ -10,11 +10,19 @@ from ui.actions import Action
 from ui.bars.finder import Finder
 from ui.context import Context
 from ui.editors.differences import open_differences
+from ui.editors.json_view import open_json_view
 from ui.editors.secrets import open_secrets
+from ui.first_steps import CHOOSING
 from ui.pages.catalogue import PAGES, PageSpec, page_shortcut
 
 
-def add_actions(context: Context, *, open_save_menu: Callable[[], None], close: Callable[[], None]) -> None:
+def add_actions(
+    context: Context,
+    *,
+    open_save_menu: Callable[[], None],
+    open_preset_menu: Callable[[], None],
+    close: Callable[[], None],
+) -> None:
     """Fill the context's table."""
     documents, starter, session = context.documents, context.starter, context.session
     context.actions.add(
@@ -26,6 +34,10 @@ def add_actions(context: Context, *, open_save_menu: Callable[[], None], close: 
             "export", "Export as one file…", documents.export, help="Write a copy that includes concepts and samples"
         ),
         Action("import_presets", "Import presets…", documents.import_presets, help=_IMPORT_HELP),
+        Action("presets", "Presets…", open_preset_menu, "Ctrl+P", help="Choose a preset"),
+        Action("demo", "Load the demo", documents.open_demo),
+        Action("json", "Config as JSON…", lambda: _json(context), "Ctrl+J", help=_JSON_HELP),
+        Action("first_steps", "First steps…", lambda: _first_steps(context), help="Show the card of the first start"),
         Action("differences", "Differences…", lambda: _differences(context), "Ctrl+D", help=_DIFFERS_HELP),
         Action("undo", "Undo", lambda: _undo(context), "Ctrl+Z"),
         Action("redo", "Redo", lambda: _redo(context), "Ctrl+Shift+Z"),
@@ -63,6 +75,7 @@ def add_actions(context: Context, *, open_save_menu: Callable[[], None], close: 
             is_enabled=lambda: context.findings.can_come_back,
         ),
         Action("find", "Find a setting…", lambda: _find(context), "Ctrl+F", help="Find a setting by its name"),
+        Action("captions", "Captions and masks…", lambda: _edit_captions(context), "Ctrl+T", help=_CAPTIONS_HELP),
         Action("tokens", "Tokens…", lambda: open_secrets(context), help=_TOKENS_HELP),
         Action("quit", "Quit", close, "Ctrl+Q"),
         Action(
@@ -80,6 +93,8 @@ def add_actions(context: Context, *, open_save_menu: Callable[[], None], close: 
 _LOAD_HELP = "Load a config (Darkroom, OneTrainer or kohya), or the settings in a LoRA file"
 _IMPORT_HELP = "Import a folder of presets, such as OneTrainer's training_presets"
 _DIFFERS_HELP = "List the settings that differ from the loaded file, a preset or the defaults"
+_JSON_HELP = "Show the config as JSON, copy it, or load one from the clipboard"
+_CAPTIONS_HELP = "Edit captions and masks of a concept or a folder, or write them with a model"
 _TOKENS_HELP = "Manage tokens and passwords, for example for Hugging Face"
 _FREE_HELP = "Pause training and free the card's memory for other programs; Continue brings it back, bit for bit"
 _STOP_HELP = "Stop the run; its backup can be resumed"
@@ -117,8 +132,23 @@ def _find(context: Context) -> None:
     open_finder(context)
 
 
+def _edit_captions(context: Context) -> None:
+    # Imported here: the editor needs NumPy, which the window is drawn without.
+    from ui.editors.captions.opening import open_caption_editor
+
+    open_caption_editor(context)
+
+
 def _differences(context: Context) -> None:
     open_differences(context)
+
+
+def _json(context: Context) -> None:
+    open_json_view(context)
+
+
+def _first_steps(context: Context) -> None:
+    context.preferences.change(first_steps=CHOOSING)
 
 
 def _undo(context: Context) -> None:

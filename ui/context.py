@@ -5,7 +5,9 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
+from modules.system.paths import from_root
 from ui.actions import ActionTable
 from ui.documents import Documents
 from ui.findings import Findings
@@ -13,8 +15,10 @@ from ui.forms.field_problems import FieldProblems
 from ui.forms.model import FormModel
 from ui.interaction import Interaction
 from ui.navigation import Navigation
+from ui.notices import Notices
 from ui.preferences import Preferences
 from ui.run.pump import Pump
+from ui.run.queue_control import QueueControl
 from ui.run.session import RunSession
 from ui.run.starting import Starter
 from ui.theme import Theme
@@ -36,9 +40,17 @@ class Context:
     documents: Documents
     findings: Findings
     navigation: Navigation
+    notices: Notices
     actions: ActionTable
     interaction: Interaction
     preferences: Preferences
     tips: Tooltips
     buttons: ActionButtons
     notify: Callable[[str], None]
+    queue: QueueControl
+    show_run: Callable[[Path], None]  # on the Runs page
+
+    def workspaces(self) -> tuple[Path, ...]:
+        """Return the form's workspace and those of earlier runs."""
+        names = (self.form.config.general.workspace_dir, *self.preferences.now.workspaces)
+        return tuple(dict.fromkeys(from_root(name) for name in names if name.strip()))

@@ -6,15 +6,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from modules.config.codec import Loaded, export_file, save_file
-from modules.config.imports.any_file import CONFIG_SUFFIXES, load_any
+from modules.config.imports.any_file import CONFIG_SUFFIXES, load_any, load_any_text
 from modules.config.presets import BUILT_IN_DIR, Preset, import_presets, list_presets, save_preset
 from modules.config.schema import Config
 from modules.system.errors import DarkroomError
-from modules.system.paths import PROGRAM_ROOT, safe_name
+from modules.system.paths import PROGRAM_ROOT, safe_name, user_presets_dir
 from modules.system.problem import Problem, count
+from ui.changes import changes
 from ui.findings import Findings
-from ui.forms.model import FormModel, Source
+from ui.forms.model import Document, FormModel, Source
 from ui.interaction import Answer, Failure, FileKind, Interaction
+from ui.notices import Notice, Notices, Reply
 from ui.preferences import Preferences
 
 CONFIG_KINDS: tuple[FileKind, ...] = (("Config", "*.json"),)
@@ -23,6 +25,7 @@ LOADED_KINDS: tuple[FileKind, ...] = (
     *CONFIG_KINDS,
 )
 FIRST_PRESET = "#demo"
+_REPLACED = "replaced"  # the key of the notice of a load over unsaved changes
 Notify = Callable[[str], None]
 
 
@@ -30,13 +33,22 @@ class Documents:
     """The commands of the top bar: presets, load, save, save as, export."""
 
     def __init__(
-        self, form: FormModel, interaction: Interaction, findings: Findings, preferences: Preferences, notify: Notify
+        self,
+        form: FormModel,
+        interaction: Interaction,
+        findings: Findings,
+        preferences: Preferences,
+        notices: Notices,
+        notify: Notify,
     ) -> None:
         self._form = form
         self._interaction = interaction
         self._findings = findings
         self._preferences = preferences
+        self._notices = notices
         self._notify = notify
+        self._taken: Document | None = None  # as it was loaded over unsaved changes
+        form.changed.subscribe(self._forget_what_was_replaced)
 
     def presets(self) -> list[Preset]:
         """Return the current presets."""
@@ -54,6 +66,14 @@ class Documents:
         self._take(Loaded(config, loaded.problems, loaded.was_migrated), source)
         self._notify(f"Loaded {preset.name}. Your {_listed(kept)} are kept." if kept else f"Loaded {preset.name}.")
 
+    def open_demo(self) -> None:
+        """Load the preset of the demo, if it is shipped."""
+        demo = _demo_preset()
+        if demo is None:
+            self._notify(f"The preset {FIRST_PRESET} is missing.")
+        elif self._form.source.path != demo.path or self._form.is_changed:
+            self.open_preset(demo)
+
     def open_file(self, path: Path | None = None) -> None:
         """Load a config of Darkroom or another program: the given file, or one the user chooses."""
         path = path or self._interaction.ask_file("Load a config", self._preferences.last_folder, LOADED_KINDS)
@@ -66,6 +86,16 @@ class Documents:
         self._take(loaded, _source_of(path))
         self._preferences.note_file(path)
         self._notify(f"Loaded {path.name}.")
+
+    def open_text(self, text: str) -> bool:
+        """Load a config that was pasted as JSON, with the same report as a file; return whether it is one."""
+        loaded = load_any_text(text, name="The text")
+        if any(p.severity == "error" and not p.path for p in loaded.problems):
+            self._findings.show("The text could not be loaded", loaded.problems, self._form.config)
+            return False
+        self._take(loaded, Source("Pasted config"))
+        self._notify("Loaded the pasted config.")
+        return True
 
     def open_recent(self, path: Path) -> None:
         """Load a recent file; a missing one is removed from the list."""
@@ -91,17 +121,29 @@ class Documents:
             self._write(source)
 
     def save_as_file(self) -> None:
-        """Save to a file the user chooses."""
+        """Save to a file the user chooses; a copy of a preset is proposed among the user's presets."""
         source = self._form.source
         stem = safe_name(source.name.lstrip("#"))
-        folder = source.path.parent if source.path and source.kind == "file" else self._preferences.last_folder
+        folder = self._folder_for(source)
         path = self._interaction.ask_save_file("Save the config", folder / f"{stem}.json", CONFIG_KINDS)
         if path is not None:
             path = path if path.suffix else path.with_suffix(".json")
             if _is_built_in(path):
                 self._refuse_built_in(path)
             else:
-                self._write(Source(path.stem, path, "file"))
+                is_preset = path.parent.resolve() == user_presets_dir().resolve()
+                self._write(Source(path.stem, path, "preset" if is_preset else "file"))
+
+    def _folder_for(self, source: Source) -> Path:
+        """Return the folder in which a copy of the config is proposed."""
+        if source.kind == "built_in":
+            folder = user_presets_dir()
+            try:
+                folder.mkdir(parents=True, exist_ok=True)  # a dialog opens elsewhere if it is missing
+            except OSError:
+                return self._preferences.last_folder
+            return folder
+        return source.path.parent if source.path and source.kind != "none" else self._preferences.last_folder
 
     def export(self) -> None:
         """Write a copy as one file that includes concepts and sample prompts; the edited document stays the same."""
@@ -182,8 +224,33 @@ class Documents:
         self._show_failure("Built-in presets cannot be overwritten", error)
 
     def _take(self, loaded: Loaded, source: Source) -> None:
+        """Load a config in place of the current one. If that has unsaved changes, say so and offer to undo it."""
+        replaced = self._unsaved_words()
         self._form.load(loaded.config, source)
         self._findings.show(f"Loaded {source.name}", loaded.problems, self._form.config)
+        if replaced:
+            self._taken = self._form.document
+            text = f"Loaded {source.name}. It replaced {replaced}."
+            self._notices.show(Notice(_REPLACED, text, (Reply("Undo", self._undo_load),)))
+
+    def _forget_what_was_replaced(self) -> None:
+        """Withdraw the offer to undo a load after an edit, which an undo would take back instead."""
+        if self._taken is not None and self._form.document is not self._taken:
+            self._taken = None
+            self._notices.remove(_REPLACED)
+
+    def _undo_load(self) -> None:
+        self._form.undo()
+        self._findings.show("", (), self._form.config)
+        self._notify(f"{self._form.source.name} is back, with its unsaved changes.")
+
+    def _unsaved_words(self) -> str:
+        """Return what a load would replace: "#demo with 2 unsaved changes"; empty if everything is saved."""
+        form = self._form
+        if not form.is_changed:
+            return ""
+        number = len(changes(form.config, form.baseline)) + len(form.drafts)
+        return f"{form.source.name} with {count(max(1, number), 'unsaved change')}"
 
     def _own_lists(self, incoming: Config) -> dict[str, tuple[object, ...]]:
         """Return the user's concepts and sample prompts that a preset without any must not remove."""
@@ -220,10 +287,14 @@ def _kept_words(kept: Path | None) -> str:
 
 def first_form() -> FormModel:
     """Return the form of the first start: the demo preset if it is shipped, else the defaults."""
-    preset = next((p for p in list_presets() if p.name == FIRST_PRESET), None)
+    preset = _demo_preset()
     if preset is None:
         return FormModel()
     return FormModel(preset.load().config, source=Source(preset.name, preset.path, "built_in"))
+
+
+def _demo_preset() -> Preset | None:
+    return next((p for p in list_presets() if p.name == FIRST_PRESET), None)
 
 
 def as_config_path(path: Path) -> str:

@@ -11,11 +11,12 @@ from modules.families.registry import FAMILIES
 from modules.settings.edit import get_path
 from modules.system.problem import Problem, Severity
 from ui.forms.records import record_at
-from ui.pages.catalogue import PAGES, page_of
+from ui.pages.catalogue import PAGES, TOP_BAR, TOP_BAR_TITLE, page_of
 from ui.signal import Signal
 
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 _WORDS: Mapping[Severity, str] = {"error": "error", "warning": "warning", "info": "note"}
+_WHILE_EDITING = "The current settings"
 _PAGE_ORDER = {page.key: number for number, page in enumerate(PAGES)}
 
 
@@ -34,14 +35,31 @@ class Finding:
 
 
 class Findings:
-    """The current list and its title; empty without findings."""
+    """The list that was shown last, with its title, and below it what the checks find while the user edits.
+
+    What is fixed leaves the list. Empty without findings.
+    """
 
     def __init__(self) -> None:
-        self.title = ""
-        self.items: tuple[Finding, ...] = ()
         self.hidden: frozenset[Severity] = frozenset()
         self.changed: Signal[[]] = Signal()
+        self._title = ""
+        self._shown: tuple[Finding, ...] = ()
+        self._current: tuple[Finding, ...] = ()
+        self._is_current_dismissed = False
         self._dismissed: tuple[str, tuple[Finding, ...]] = ("", ())
+
+    @property
+    def title(self) -> str:
+        """The title of the list; empty without entries."""
+        return self._title if self._shown else _WHILE_EDITING if self.items else ""
+
+    @property
+    def items(self) -> tuple[Finding, ...]:
+        """All entries: those that were shown, then those of the current settings."""
+        current = () if self._is_current_dismissed else self._current
+        known = {(f.problem.path, f.problem.message) for f in self._shown}
+        return (*self._shown, *(f for f in current if (f.problem.path, f.problem.message) not in known))
 
     @property
     def visible(self) -> tuple[Finding, ...]:
@@ -51,7 +69,7 @@ class Findings:
     @property
     def can_come_back(self) -> bool:
         """Whether there is a dismissed list that no newer one has replaced."""
-        return bool(self._dismissed[1])
+        return bool(self._dismissed[1]) or self._is_current_dismissed
 
     @property
     def counts(self) -> dict[Severity, int]:
@@ -66,11 +84,21 @@ class Findings:
 
     def show(self, title: str, problems: Iterable[Problem], config: Config) -> None:
         """Show problems, most severe first, then in page order; an empty list clears the findings."""
-        found = [locate(p, config) for p in problems]
-        self.items = tuple(sorted(found, key=_rank))
-        self.title = title if found else ""
+        self._shown = _sorted(problems, config)
+        self._title = title if self._shown else ""
         self.hidden = frozenset()
         self._dismissed = ("", ())
+        self.changed()
+
+    def show_current(self, problems: Iterable[Problem], config: Config) -> None:
+        """Show what is wrong with the current settings. Dismissed entries come back only with a new one."""
+        found, before = _sorted(problems, config), self._current
+        if found == before:
+            return
+        self._current = found
+        self._shown = tuple(f for f in self._shown if f not in before or f in found)
+        if not set(found) <= set(before):
+            self._is_current_dismissed = False
         self.changed()
 
     def toggle(self, severity: Severity) -> None:
@@ -80,14 +108,17 @@ class Findings:
 
     def dismiss(self) -> None:
         """Dismiss the list; `bring_back` restores it."""
-        if self.items:
-            self._dismissed = (self.title, self.items)
-        self.items, self.title = (), ""
+        if self._shown:
+            self._dismissed = (self._title, self._shown)
+        self._shown, self._title = (), ""
+        self._is_current_dismissed = bool(self._current)
         self.changed()
 
     def bring_back(self) -> None:
         """Show the list that was dismissed last."""
-        (self.title, self.items), self._dismissed = self._dismissed, ("", ())
+        if self._dismissed[1]:
+            (self._title, self._shown), self._dismissed = self._dismissed, ("", ())
+        self._is_current_dismissed = False
         self.changed()
 
 
@@ -100,7 +131,8 @@ def locate(problem: Problem, config: Config) -> Finding:
     if page is None or is_unknown(problem.path, config):
         return Finding(problem, problem.path, "")
     label = label_of(problem.path, config)
-    return Finding(problem, f"{page.title} › {label}" if label else page.title, page.key)
+    title = TOP_BAR_TITLE if problem.path in TOP_BAR else page.title
+    return Finding(problem, f"{title} › {label}" if label else title, page.key)
 
 
 def is_unknown(path: str, config: Config) -> bool:
@@ -132,6 +164,10 @@ def entry_name(path: str, config: Config) -> str:
 def counted(severity: Severity, number: int) -> str:
     """Return the number of entries of a kind as text."""
     return f"{number:,} {_WORDS[severity]}{'' if number == 1 else 's'}"
+
+
+def _sorted(problems: Iterable[Problem], config: Config) -> tuple[Finding, ...]:
+    return tuple(sorted((locate(problem, config) for problem in problems), key=_rank))
 
 
 def _rank(finding: Finding) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ui.forms.model import FormModel
 from ui.forms.records import nearest_field
-from ui.pages.catalogue import page_named, page_of
+from ui.pages.catalogue import TOP_BAR, page_named, page_of
 from ui.signal import Signal
 
 
@@ -16,6 +16,7 @@ class Navigation:
         self._form = form
         self.page_wanted: Signal[[str]] = Signal()
         self.field_wanted: Signal[[str, str]] = Signal()  # the page, already open, and the path
+        self.top_bar_wanted: Signal[[str]] = Signal()  # the path of a choice in the top bar
 
     def open(self, key: str) -> None:
         """Show a page."""
@@ -23,7 +24,10 @@ class Navigation:
         self.page_wanted(self.page)
 
     def go_to(self, path: str) -> bool:
-        """Show the field at a path, or the nearest one that contains it; return whether a page has it."""
+        """Show the field at a path, or the nearest one that contains it; return whether the window has it."""
+        if path in TOP_BAR:
+            self.top_bar_wanted(path)
+            return True
         page = page_of(type(self._form.config), path)
         if page is None:
             return False

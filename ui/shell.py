@@ -9,6 +9,8 @@ import tkinter as tk
 
 from ui.bars.bottom_bar import BottomBar
 from ui.bars.findings_bar import FindingsBar
+from ui.bars.first_steps_bar import FirstStepsBar
+from ui.bars.notice_bar import NoticeBar
 from ui.bars.side_bar import SideBar
 from ui.bars.top_bar import TopBar
 from ui.context import Context
@@ -29,20 +31,26 @@ class Shell(Panel):
         self._context = context
         self._open = ""
         self.columnconfigure(1, weight=1)
-        self.rowconfigure(1, weight=1)
+        self.rowconfigure(3, weight=1)
         self.side_bar = SideBar(self, context)
-        self.side_bar.grid(row=0, column=0, rowspan=3, sticky="ns")
+        self.side_bar.grid(row=0, column=0, rowspan=5, sticky="ns")
         self.top_bar = TopBar(self, context)
         self.top_bar.grid(row=0, column=1, sticky="ew")
+        self.first_steps = FirstStepsBar(self, context)
+        self.first_steps.grid(row=1, column=1, sticky="ew")
+        self.first_steps.refresh()
+        self.notice_bar = NoticeBar(self, context)
+        self.notice_bar.grid(row=2, column=1, sticky="ew")
+        self.notice_bar.refresh()
         self.host = Panel(self, context.theme)
-        self.host.grid(row=1, column=1, sticky="nsew")
+        self.host.grid(row=3, column=1, sticky="nsew")
         self.host.columnconfigure(0, weight=1)
         self.host.rowconfigure(0, weight=1)
         self.findings_bar = FindingsBar(self, context)
-        self.findings_bar.grid(row=2, column=1, sticky="ew")
+        self.findings_bar.grid(row=4, column=1, sticky="ew")
         self.findings_bar.refresh()
         self.bottom_bar = BottomBar(self, context)
-        self.bottom_bar.grid(row=3, column=0, columnspan=2, sticky="ew")
+        self.bottom_bar.grid(row=5, column=0, columnspan=2, sticky="ew")
         context.navigation.page_wanted.subscribe(self.show_page)
         context.navigation.field_wanted.subscribe(self._show_field)
 

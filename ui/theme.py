@@ -32,6 +32,8 @@ COLOURS: Mapping[str, tuple[str, str]] = {
     "on_accent": ("#ffffff", "#1d1206"),
     "track": ("#c4c4cc", "#3f3f46"),
     "knob": ("#74747e", "#e6e6e9"),
+    "switch": ("#a6a6b0", "#55555e"),
+    "switch_knob": ("#ffffff", "#f4f4f6"),
     "knob_hover": ("#5a5a63", "#ffffff"),
     "error": ("#c3332c", "#f0716a"),
     "warning": ("#8a6500", "#e3c04f"),

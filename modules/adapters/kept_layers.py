@@ -78,15 +78,24 @@ def attach_kept(modules: Mapping[str, nn.Module], layers: Iterable[AdapterLayer]
         if not can_act(layer.shapes):
             continue
         own = modules[layer.part].get_submodule(layer.path)
-        if not isinstance(own, _WithWeight) or getattr(own, "groups", 1) != 1 or own.weight is None:
-            raise DarkroomError(
-                f"{where} changes {layer.part}.{layer.path}, a {type(own).__name__}, which is not supported.",
-                advice="Choose to leave out the other layers, on the LoRA / Adapter page.",
-            )
-        kept = KeptLayer(layer, tuple(own.weight.shape), where=where).to(own.weight.device)
-        _try_out(kept, own, layer, where)
+        kept = kept_layer(layer, own, where=where)
         own.add_module(_NAME, kept)
         own.register_forward_hook(kept.add_to)
+
+
+def kept_layer(layer: AdapterLayer, own: nn.Module, *, where: str) -> KeptLayer:
+    """Return the frozen change by a layer of the file named `where`, for a layer `own` of a model, on its device.
+
+    Raises DarkroomError if it does not fit.
+    """
+    if not isinstance(own, _WithWeight) or getattr(own, "groups", 1) != 1 or own.weight is None:
+        raise DarkroomError(
+            f"{where} changes {layer.part}.{layer.path}, a {type(own).__name__}, which is not supported.",
+            advice="Choose to leave out the other layers, on the LoRA / Adapter page.",
+        )
+    kept = KeptLayer(layer, tuple(own.weight.shape), where=where).to(own.weight.device)
+    _try_out(kept, own, layer, where)
+    return kept
 
 
 def kept_bias(layer: nn.Module) -> torch.Tensor | None:

@@ -10,7 +10,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -49,34 +49,44 @@ def load_file(path: Path, *, over: Config | None = None) -> Loaded:
     Settings missing from the file come from `over`, or else from the defaults. Content never raises; a file that cannot
     be read gives the defaults and an error.
     """
-    duplicates: list[str] = []
-    text = ""
     try:
         text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        return Loaded(Config(), [Problem("", f"{path} cannot be read: {error.strerror or error}.", "error")])
+    except UnicodeDecodeError:
+        return Loaded(Config(), [Problem("", f"{path} is not a JSON file: it is not valid UTF-8.", "error")])
+    except ValueError as error:  # an impossible file name
+        return Loaded(Config(), [Problem("", f"{shown(str(path))} cannot be read: {error}.", "error")])
+    return load_text(text, name=str(path), folder=path.parent, over=over)
+
+
+def load_text(text: str, *, name: str, folder: Path, over: Config | None = None) -> Loaded:
+    """Read a config from JSON text, like `load_file`; messages name the text `name`; files are in `folder`."""
+    duplicates: list[str] = []
+    try:
         raw = json.loads(
             text,
             parse_int=_whole_number,
             object_pairs_hook=lambda pairs: _object(pairs, duplicates),
         )
-    except OSError as error:
-        return Loaded(Config(), [Problem("", f"{path} cannot be read: {error.strerror or error}.", "error")])
-    except UnicodeDecodeError:
-        return Loaded(Config(), [Problem("", f"{path} is not a JSON file: it is not valid UTF-8.", "error")])
     except RecursionError:
-        return Loaded(Config(), [Problem("", f"{path} does not contain a config: it is nested too deeply.", "error")])
+        return Loaded(Config(), [Problem("", f"{name} does not contain a config: it is nested too deeply.", "error")])
     except json.JSONDecodeError as error:
-        message = f"{path} is not a JSON file: {describe_error(text, error)}."
+        message = f"{name} is not a JSON file: {describe_error(text, error)}."
         return Loaded(Config(), [Problem("", message, "error", advice_for(text, error))])
-    except ValueError as error:  # an impossible file name
-        return Loaded(Config(), [Problem("", f"{shown(str(path))} cannot be read: {error}.", "error")])
     loaded = decode(raw, over=over)
     if duplicates:
         names = ", ".join(shown(name) for name in dict.fromkeys(duplicates))
         note = Problem("", f"These keys occur twice in one object; the last one counts: {names}.", "warning")
         loaded = replace(loaded, problems=[note, *loaded.problems])
     for kind in LISTS if isinstance(raw, dict) else ():
-        loaded = _with_list(loaded, kind, raw, path.parent)
+        loaded = _with_list(loaded, kind, raw, folder)
     return loaded
+
+
+def as_text(config: Config) -> str:
+    """Return a config as one complete JSON text: with its concepts and samples, and without secrets."""
+    return _json_text(encode(packed(config)))
 
 
 def save_file(config: Config, path: Path) -> Path | None:
@@ -120,10 +130,14 @@ def packed(config: Config) -> Config:
 
 
 def _write_json(path: Path, tree: dict[str, Any]) -> None:
+    write_text(path, _json_text(tree))
+
+
+def _json_text(tree: dict[str, Any]) -> str:
     text = json.dumps(tree, indent=2, ensure_ascii=False)
     # JSON allows half a surrogate pair, which UTF-8 cannot encode: written as an escape it survives the round trip.
     text = re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", text)
-    write_text(path, text + "\n")
+    return text + "\n"
 
 
 def _with_list(loaded: Loaded, kind: ListKind, raw: dict[str, Any], folder: Path) -> Loaded:
@@ -164,10 +178,11 @@ def _set(config: Config, path: str, value: object) -> Config:
     return config.model_copy(update={folder: get_path(config, folder).model_copy(update={key: value})})
 
 
-def encode(config: Config) -> dict[str, Any]:
-    """Return the config as JSON-safe data with every field."""
-    tree = {name: _storable(value) for name, value in config.model_dump().items()}
-    schema = tree["unknown"].pop(_SCHEMA, None)
+def encode(config: Config, sections: Collection[str] | None = None) -> dict[str, Any]:
+    """Return the config as JSON-safe data with every field, or with those of some of its sections."""
+    include = None if sections is None else set(sections)
+    tree = {name: _storable(value) for name, value in config.model_dump(include=include).items()}
+    schema = tree["unknown"].pop(_SCHEMA, None) if "unknown" in tree else None
     beginning = {} if schema is None else {_SCHEMA: schema}
     return beginning | {name: value for name, value in tree.items() if value or name not in ("unknown", "remembered")}
 

@@ -117,21 +117,29 @@ class Window:
 def open_window(root: tk.Tk, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Window]]:
     """Open windows one at a time; each is closed before the next opens, the last one at the end.
 
-    The first one has the default config, not the preset of a first start.
+    The first one has the default config, not the preset of a first start, and no card of first steps.
     """
     monkeypatch.setattr("ui.app.first_form", FormModel)
+    monkeypatch.setattr("ui.forms.field_problems.QUIET_SECONDS", 0.0)
     opened: list[App] = []
 
     def close_last() -> None:
         if opened and not opened[-1]._is_closed:
             opened[-1].close()
 
-    def opens(config_path: Path | None = None, *, with_dialogs: bool = False) -> Window:
+    def opens(config_path: Path | None = None, *, with_dialogs: bool = False, first_steps: str = "") -> Window:
         close_last()
         engine, asked = FakeEngine(), Recorder()
         interaction = None if with_dialogs else asked
-        app = App(config_path=config_path, interaction=interaction, launch_run=engine.launch, root=root)
+        app = App(
+            config_path=config_path,
+            interaction=interaction,
+            launch_run=engine.launch,
+            launch_queued=engine.launch_child,
+            root=root,
+        )
         opened.append(app)
+        app.preferences.change(first_steps=first_steps)
         app.show()
         root.geometry("1100x740+0+0")
         window = Window(app, engine, asked)

@@ -13,11 +13,13 @@ from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
 from modules.data.concept import Concept
 from modules.system.paths import PROGRAM_ROOT
+from modules.system.problem import Problem
 from tests.ui.recorder import Recorder
 from ui.documents import Documents, as_config_path, first_form
 from ui.findings import Findings, entry_name, locate
 from ui.forms import items
 from ui.forms.model import FormModel, Source
+from ui.notices import Notices
 from ui.preferences import Preferences
 from ui.settings import UiSettings
 
@@ -29,7 +31,10 @@ class Desk:
         self.form, self.asked, self.findings = FormModel(), Recorder(), Findings()
         self.preferences = Preferences(UiSettings())
         self.messages: list[str] = []
-        self.documents = Documents(self.form, self.asked, self.findings, self.preferences, self.messages.append)
+        self.notices = Notices()
+        self.documents = Documents(
+            self.form, self.asked, self.findings, self.preferences, self.notices, self.messages.append
+        )
 
 
 @pytest.fixture
@@ -219,3 +224,40 @@ def test_a_preset_is_saved_as_one_file_and_an_export_too(desk: Desk, tmp_path: P
     desk.documents.save_as_file()
     assert (tmp_path / "lists" / "concepts.json").is_file()
     assert [c.path for c in load_file(tmp_path / "apart.json").config.concepts] == ["cats"]
+
+
+def test_a_load_over_unsaved_changes_offers_to_undo_it(desk: Desk, tmp_path: Path) -> None:
+    save_file(Config(), tmp_path / "one.json")
+    desk.documents.open_file(tmp_path / "one.json")
+    assert desk.notices.items == ()  # nothing was lost
+    desk.form.edit("training.epochs", 7)
+    desk.form.edit("training.batch_size", 3)
+    save_file(Config(), tmp_path / "two.json")
+    desk.documents.open_file(tmp_path / "two.json")
+    [notice] = desk.notices.items
+    assert notice.text == "Loaded two. It replaced one with 2 unsaved changes."
+    desk.form.reject("training.epochs", "many", Problem("training.epochs", "No number."))  # the config is the same
+    desk.notices.reply(notice, notice.replies[0])
+    assert desk.form.config.training.epochs == 7
+    assert desk.form.source.name == "one"
+    assert desk.messages[-1] == "one is back, with its unsaved changes."
+    desk.documents.open_file(tmp_path / "two.json")
+    assert len(desk.notices.items) == 1
+    desk.form.edit("training.epochs", 9)  # an undo would take back this edit
+    assert desk.notices.items == ()
+
+
+def test_a_copy_of_a_built_in_preset_is_proposed_among_the_users_presets(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "config" / "presets"
+    monkeypatch.setattr("ui.documents.user_presets_dir", lambda: folder)
+    desk.documents.open_preset(built_in(tmp_path))
+    desk.asked.answers["ask_save_file"] = folder / "one.json"
+    desk.documents.save()
+    assert desk.asked.asked("ask_save_file")[0][1] == folder / "one.json"
+    assert folder.is_dir()
+    assert desk.form.source == Source("one", folder / "one.json", "preset")
+    desk.form.edit("training.epochs", 7)
+    desk.documents.save()
+    assert load_file(folder / "one.json").config.training.epochs == 7

@@ -6,8 +6,13 @@ from typing import Any
 
 import pytest
 
+from modules.config.presets import list_presets
 from tests.ui.conftest import Window
+from ui.forms.field_problems import FieldProblems
 from ui.forms.fields import Row
+from ui.forms.model import FormModel
+from ui.run.background import Job
+from ui.run.pump import Pump
 
 
 def row_of(page: Any, path: str) -> Row:
@@ -15,8 +20,9 @@ def row_of(page: Any, path: str) -> Row:
 
 
 def note_of(page: Any, path: str) -> str:
+    """Return the problem shown below a field; an explanation of the field is none."""
     note = row_of(page, path)._reason
-    return str(note.cget("text")) if note is not None and note.winfo_ismapped() else ""
+    return str(note.cget("text")) if note is not None and note.winfo_ismapped() and note.token != "muted" else ""
 
 
 def test_errors_in_layer_names_and_ranks_are_shown_while_typing(window: Window) -> None:
@@ -61,8 +67,59 @@ def test_a_note_is_as_wide_as_its_card(window: Window) -> None:
 
 
 def test_rules_that_fail_are_logged_once(window: Window, monkeypatch: pytest.MonkeyPatch, logged_errors: Any) -> None:
-    monkeypatch.setattr("ui.forms.field_problems._RULES", "modules.config.rules:not_there")
+    monkeypatch.setattr(window.app.context.field_problems._rules, "_function", "modules.config.rules:not_there")
     window.app.form.edit("training.epochs", 7)
     window.settle()
     assert len(logged_errors) == 1
     logged_errors.clear()
+
+
+class SlowBackground:
+    """Keeps the jobs until a test runs them."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Job] = []
+
+    def run(self, work: Any, done: Any, failed: Any) -> Job:
+        self.waiting.append(Job(work, done, failed))
+        return self.waiting[-1]
+
+    def answer(self) -> None:
+        job = self.waiting.pop(0)
+        job.done(job.work())
+
+
+def test_a_check_that_hangs_blocks_no_other_and_its_answer_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    background = SlowBackground()
+    pump = Pump(lambda _ms, _call: None)
+    monkeypatch.setattr(pump, "background", background)
+    monkeypatch.setattr("ui.forms.field_problems.QUIET_SECONDS", 0.0)
+    form = FormModel()
+    problems = FieldProblems(form, pump)
+    form.edit("model.base_model", "no/such/one.safetensors")
+    pump.tick(1.0)
+    assert len(background.waiting) == 2  # the rules, and the files
+    form.edit("model.base_model", "no/such/two.safetensors")
+    pump.tick(1.0)
+    assert len(background.waiting) == 2
+    for _ in range(2):
+        background.answer()
+    assert problems.at("model.base_model") is None
+    assert not problems.is_current
+    for _ in range(2):
+        background.answer()
+    found = problems.at("model.base_model")
+    assert found is not None
+    assert "no/such/two.safetensors" in found.message
+    assert problems.is_current
+    assert problems.errors == ("model.base_model",)
+
+
+def test_what_a_built_in_preset_lacks_is_no_mistake(window: Window) -> None:
+    preset = next(p for p in list_presets() if p.name == "#sd 1.5 LoRA with validation")
+    window.app.context.documents.open_preset(preset)
+    window.settle()
+    assert window.app.context.field_problems.found == ()
+    window.app.form.choose_variant("training.optimizer", "prodigy")
+    window.settle()
+    assert {p.path.rpartition(".")[2] for p in window.app.context.field_problems.found} == {"learning_rate"}

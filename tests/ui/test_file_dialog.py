@@ -64,6 +64,7 @@ def loading(open_window: Callable[..., Window], monkeypatch: pytest.MonkeyPatch,
     for name, config in CONFIGS.items():
         save_file(config, tmp_path / name)
     window = open_window(with_dialogs=True)
+    window.app.root.geometry("1100x740+-210+0")  # the screen may be narrow
     window.app.preferences.change(last_folder=str(tmp_path), show_advanced=True)
     for key in PAGES:
         window.open_page(key)
@@ -84,9 +85,9 @@ def load_by_hand(window: Window, name: str) -> list[str]:
     """
     focus: list[str] = []
     window.open_page("training")
-    rate = inside(rows(window)["training.learning_rate"].control.frame, Entry).tk_entry
-    click(window, rate)
-    window.wait_until(lambda: focused_widget(window.app.root) is rate, "the focus")
+    epochs = inside(rows(window)["training.epochs"].control.frame, Entry).tk_entry
+    click(window, epochs)
+    window.wait_until(lambda: focused_widget(window.app.root) is epochs, "the focus")
     keys(window, "ctrl+1")
     assert window.app.context.navigation.page == "general"
     unwatch = window.app.form.watch("general.notes", lambda: focus.append(str(window.app.root.tk.call("focus"))))

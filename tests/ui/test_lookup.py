@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
+from modules.config.imports.other_names import other_names
 from modules.config.schema import Config
 from tests.ui.conftest import Window
 from ui.commands import open_finder
-from ui.lookup import find_fields
+from ui.lookup import Index, find_fields
 
 
 def test_the_label_counts_more_than_the_help() -> None:
@@ -17,7 +22,6 @@ def test_the_label_counts_more_than_the_help() -> None:
 
 def test_all_words_must_match_and_places_count() -> None:
     assert next(m.path for m in find_fields(Config(), "text encoder train")) == "parts.text_encoder.train"
-    assert find_fields(Config(), "no such thing at all") == []
     beta, *_ = find_fields(Config(), "BETA 1")
     assert (beta.path, beta.place) == ("training.optimizer.beta1", "Training › Optimizer")
 
@@ -35,6 +39,73 @@ def test_choices_are_found_by_their_names_after_settings() -> None:
     for words, path in (("offset noise", "noise.offset_weight"), ("huber", "loss.huber_strength")):
         assert find_fields(Config(), words)[0].path == f"training.{path}"
     assert find_fields(Config(), "dora")[0].path == "adapter.decompose"
+
+
+def test_the_main_setting_comes_before_those_of_the_parts() -> None:
+    found = [m.path for m in find_fields(Config(), "learning rate")]
+    assert found[0] == "training.learning_rate"
+    assert found.index("parts.unet.learning_rate") < found.index("training.schedule")
+    assert find_fields(Config(), "text encoder learning rate")[0].path == "parts.text_encoder.learning_rate"
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("flip", "concepts.0.image.flip"),
+        ("mirror", "concepts.0.image.flip"),
+        ("mask", "masks.enabled"),
+        ("prodigy", "training.optimizer"),
+        ("lr", "training.learning_rate"),
+        ("dim", "adapter.rank"),
+        ("bf16", "training.precision"),
+        ("xformers", "training.attention"),
+        ("repeats", "concepts.0.repeats"),
+        ("sampler", "sampling.prompts.0.sampler"),
+    ],
+)
+def test_fields_of_entries_options_and_usual_words_are_found(text: str, path: str) -> None:
+    assert find_fields(Config(), text)[0].path == path
+
+
+@pytest.mark.parametrize(
+    ("key", "path", "note"),
+    [
+        ("unet_lr", "parts.unet.learning_rate", "kohya: unet_lr"),
+        ("network_dim", "adapter.rank", "kohya: network_dim"),
+        ("noise_offset", "training.noise.offset_weight", "kohya: noise_offset"),
+        ("max_grad_norm", "training.clip_grad_norm", "kohya: max_grad_norm"),
+        ("lora_rank", "adapter.rank", "OneTrainer: lora_rank"),
+        ("rolling_backup_count", "backup.keep", "OneTrainer: rolling_backup_count"),
+        ("train_dtype", "training.precision", "OneTrainer: train_dtype"),
+        ("text_encoder_layer_skip", "model.clip_skip", "OneTrainer: text_encoder_layer_skip"),
+    ],
+)
+def test_keys_of_other_programs_lead_to_our_setting(key: str, path: str, note: str) -> None:
+    best = find_fields(Config(), key, other_names())[0]
+    assert best.path == path
+    assert best.note.startswith(note)
+
+
+def test_what_does_not_apply_now_is_found_with_what_it_needs() -> None:
+    prodigy = find_fields(Config(), "d_coef")[0]
+    assert (prodigy.path, prodigy.opens) == ("training.optimizer.d_coef", "training.optimizer")
+    assert prodigy.note.startswith("needs Optimizer: Prodigy or ")
+    ema = next(m for m in find_fields(Config(), "ema decay") if m.path == "training.ema.decay")
+    assert ema.note == "needs EMA: On the training device or On the offload device"
+    assert ema.opens == ema.path
+    assert find_fields(Config(), "flip")[0].opens == "concepts"  # without a concept there is no editor to open
+    with_one = Config.model_validate({"concepts": [{"path": "x"}]})
+    assert find_fields(with_one, "flip")[0].opens == "concepts.0.image.flip"
+
+
+def test_it_is_never_blank() -> None:
+    index = Index(Config())
+    assert not index.find("optimizer").is_nearest
+    near = index.find("optimzer")
+    assert near.is_nearest
+    assert near.matches[0].path == "training.optimizer"
+    for text in ("no such thing at all", "qwertz uiop", "zzzz", "?!"):
+        assert index.find(text).matches, text
 
 
 def test_no_words_list_everything() -> None:
@@ -70,7 +141,17 @@ def test_there_is_one_finder(window: Window) -> None:
     second = open_finder(window.app.context)
     assert not first.winfo_exists()
     second.text.set("no such thing")
+    assert "Nothing is named “no such thing”" in second.foot.cget("text")
+    window.wait_until(lambda: "unet_lr" in str(second._index._entries), "the names of other programs")
+    second.text.set("ema_decay")
+    assert second.matches[0].path == "training.ema.decay"
     second.go()
-    second._move(1)
-    assert second.winfo_exists()  # there is nowhere to go
-    second.close()
+    window.settle()
+    page: Any = window.app.shell.pages["training"]
+    row = next(r for r in page.form_view.rows() if r.record.path == "training.ema.decay")
+    assert row.is_shown
+    assert row._reason.cget("text").startswith("No effect now: needs EMA")
+    window.app.form.edit("training.ema.mode", "train_device")
+    window.settle()
+    assert not row._reason.winfo_ismapped()
+    assert window.app.shell.bottom_bar.detail.cget("text").startswith("EMA decay: OneTrainer: ema_decay; needs EMA")

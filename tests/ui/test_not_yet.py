@@ -107,7 +107,7 @@ def test_unsupported_fields_are_not_found() -> None:
     config = garden()
     hidden = {n for n in Garden.model_fields if is_out_of_reach(config, record(config, n))}
     assert hidden == {"herbs", "herb_count", "gnomes", "spikes"}
-    assert not {m.path for m in find_fields(config, "herbs")}
+    assert hidden.isdisjoint(m.path.removeprefix("garden.") for m in find_fields(config, "herbs"))
     assert {m.path for m in find_fields(garden(herbs=True), "herbs")} == {"garden.herbs", "garden.herb_count"}
 
 

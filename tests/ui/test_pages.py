@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tkinter as tk
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ from modules.settings.field import records_of
 from tests.ui.conftest import Window
 from tests.ui.driving import change, expected, fill, flip, inside, pick, shown_by, type_into, walk
 from tests.ui.made_up import TeaConfig
+from ui.forms.fields import Row
 from ui.forms.layout import FormView
 from ui.forms.model import Source
 from ui.forms.reset_menu import reset_menu
-from ui.pages.catalogue import PAGES
+from ui.pages.catalogue import PAGES, TOP_BAR
 from ui.widgets.controls import Choice, Switch
 from ui.widgets.entry import Entry
 from ui.widgets.focus import focused_widget
@@ -110,7 +112,8 @@ def test_every_field_shows_its_value_and_accepts_an_edit(advanced: Window, key: 
 def test_every_field_of_the_config_has_a_row_somewhere(advanced: Window) -> None:
     rows = {row.record.path for key in FORM_PAGES for row in form_of(advanced, key).rows()}
     wanted = {r.path for r in records_of(Config) if r.kind not in ("list", "map")}
-    assert wanted <= rows
+    assert wanted - {*TOP_BAR} <= rows
+    assert rows.isdisjoint(TOP_BAR)
     assert {"parts.unet.train", "parts.text_encoder.learning_rate", "parts.vae.dtype"} <= rows
     assert "training.optimizer.weight_decay" in rows
 
@@ -315,11 +318,20 @@ def test_dark_and_light(window: Window) -> None:
     for page in PAGES:
         window.open_page(page.key)
     for mode in ("light", "dark"):
-        flip(window.app.shell.side_bar.dark_switch)
+        menu = window.app.shell.side_bar.make_window_menu()
+        menu.invoke(1 if window.app.theme.mode == "dark" else 0)
         window.settle()
         assert window.app.theme.mode == mode
         assert window.app.shell.cget("background") == window.app.theme.colour("window")
         assert window.app.preferences.now.appearance == mode
+
+
+def _bottom(row: Row) -> int:
+    return _bottom_of(row.control.frame)
+
+
+def _bottom_of(widget: tk.Misc) -> int:
+    return widget.winfo_rooty() + widget.winfo_height()
 
 
 def test_the_wheel_scrolls_and_tab_brings_into_view(advanced: Window) -> None:
@@ -334,9 +346,14 @@ def test_the_wheel_scrolls_and_tab_brings_into_view(advanced: Window) -> None:
     for _ in range(3):
         page.form_view.event_generate("<Button-4>")
     assert canvas.yview()[0] == 0
+    advanced.settle()
+    low = [row for row in page.form_view.rows() if row.is_shown and _bottom(row) <= _bottom_of(canvas)]
+    advanced.app.root.focus_force()
+    max(low, key=_bottom).control.focus()  # visible, so nothing moves
+    advanced.settle()
+    assert canvas.yview()[0] == 0
     last = [row for row in page.form_view.rows() if row.is_shown][-1]
     last.control.focus()
-    advanced.app.root.focus_force()
     last.control.focus()
     advanced.settle()
     bottom = last.control.frame.winfo_rooty() + last.control.frame.winfo_height()

@@ -202,3 +202,14 @@ def test_it_runs_until_stopped_and_continues_after_an_error() -> None:
     clock.turn()
     assert len(turns) == 3
     assert clock.waiting == []
+
+
+def test_a_redraw_that_waits_for_quiet_is_put_off_by_each_request() -> None:
+    pump, drawn = Pump(lambda _ms, _call: None), list[str]()
+    pump.redraw_soon("files", lambda: drawn.append("now"), quiet_seconds=1000)
+    pump.tick()
+    assert drawn == []
+    assert not pump.is_idle
+    pump.redraw_soon("files", lambda: drawn.append("now"))
+    pump.tick()
+    assert drawn == ["now"]

@@ -14,6 +14,7 @@ from ui.widgets.focus import focused_widget
 
 
 def test_a_list_is_opened_by_the_pointer_and_chosen_from_by_keys(window: Window) -> None:
+    window.app.root.geometry("1100x740+-320+0")  # the screen may be narrow
     page: Any = window.open_page("training")
     row = next(r for r in page.form_view.rows() if r.record.path == "training.schedule")
     choice = inside(row.control.frame, Choice)
@@ -41,6 +42,7 @@ def test_an_optimizer_is_chosen_by_a_click_in_its_window(window: Window) -> None
 
 
 def test_typing_replaces_what_is_selected(window: Window) -> None:
+    window.app.root.geometry("1100x740+-210+0")
     page: Any = window.open_page("training")
     row = next(r for r in page.form_view.rows() if r.record.path == "training.learning_rate")
     entry = inside(row.control.frame, Entry).tk_entry

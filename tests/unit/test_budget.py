@@ -305,7 +305,7 @@ def test_many_backups_on_a_small_disk_are_a_warning(tmp_path: Path) -> None:
     (found,) = disk(often, free=10 * GB)
     assert (found.path, found.severity) == ("general.workspace_dir", "warning")
     assert "backups" in found.message
-    assert "backup.keep" in found.advice
+    assert "rolling backups" in found.advice
     few = config(tmp_path, backup={"every": {"n": 1, "unit": "step"}, "keep": 1})
     assert disk(few, free=10 * GB) == []
 

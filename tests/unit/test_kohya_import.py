@@ -73,6 +73,7 @@ def test_a_config_of_kohya_ss_means_the_same_here() -> None:
         "/models/v1-5.safetensors",
         1,
     )
+    assert "kohya's clip skip 2 is 1 here" in messages(loaded)
     lora = config.adapter
     assert (lora.rank, lora.alpha, lora.dropout, lora.layers) == (32, 8, 0.1, "attention_mlp")
     assert (training.trains, training.epochs, training.batch_size, training.accumulation_steps) == ("adapter", 12, 4, 2)

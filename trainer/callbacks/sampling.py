@@ -7,8 +7,10 @@ from collections.abc import Callable
 from functools import partial
 
 from modules.config.sections.evaluation import SamplePrompt, Sampling
+from modules.data.wildcards import expand
 from modules.memory.guard import PlacementError
 from modules.system.errors import DarkroomError
+from modules.system.paths import from_root
 from modules.system.problem import count
 from modules.system.seeds import derive_seed
 from trainer.callbacks.image_sampler import ImageSampler
@@ -67,16 +69,17 @@ class SamplingCallback:
         if not prompts:
             return
         self._emit(PhaseChanged("sampling", count(len(prompts), "sample")))
+        names = [p.prompt for _, p in prompts]  # of the files: with wildcards, which other seeds replace otherwise
         prompts = [(index, self._seeded(index, p, step)) for index, p in prompts]
         evaluations = self._evaluation.shown(also_without_ema=self._settings.also_without_ema)
         progress = SamplingProgress(len(evaluations) * sum(p.steps for _, p in prompts), self._desk, self._emit)
         try:
             for evaluation in evaluations:
                 with evaluation.active():
-                    images = self._image_sampler.sample([p for _, p in prompts], on_step=progress.next)
+                    images = self._image_sampler.sample([self._expanded(p) for _, p in prompts], on_step=progress.next)
                 is_without_ema = evaluation is not self._evaluation
-                for (index, prompt), image in zip(prompts, images, strict=True):
-                    self._files.keep(image, step, index, prompt.prompt, is_without_ema=is_without_ema)
+                for (index, _), name, image in zip(prompts, names, images, strict=True):
+                    self._files.keep(image, step, index, name, is_without_ema=is_without_ema)
         except PlacementError:
             raise
         except (RuntimeError, ValueError, DarkroomError) as error:
@@ -93,6 +96,15 @@ class SamplingCallback:
         if not prompt.random_seed:
             return prompt
         return prompt.model_copy(update={"seed": derive_seed(prompt.seed, "random sample", step, index)})
+
+    def _expanded(self, prompt: SamplePrompt) -> SamplePrompt:
+        """Return a prompt with its wildcards replaced; its seed decides by what."""
+        folder = from_root(self._settings.wildcards_dir) if self._settings.wildcards_dir.strip() else None
+        texts = {
+            name: expand(getattr(prompt, name), seed=prompt.seed, folder=folder).text
+            for name in ("prompt", "negative_prompt")
+        }
+        return prompt.model_copy(update=texts)
 
     def dry_run_checks(self, state: DryRunState) -> list[DryRunCheck]:
         """Return the check of the largest sample, if the settings make samples without a request."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from datetime import timedelta
@@ -48,11 +49,24 @@ class Listener(Protocol):
 
 
 class JsonLines:
-    """Prints every event as a line of JSON on standard output."""
+    """Prints every event as a line of JSON on standard output.
+
+    A reader that has ended, such as the killed parent of this process, does not end the run: it stops cleanly, with a
+    backup, because its standard input is closed, too.
+    """
+
+    def __init__(self) -> None:
+        self._has_reader = True
 
     def show(self, event: Event) -> None:
         """Write the event."""
-        print(to_line(event), flush=True)
+        if not self._has_reader:
+            return
+        try:
+            print(to_line(event), flush=True)
+        except OSError:  # a closed pipe; what is in the buffer would fail again at exit
+            self._has_reader = False
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def close(self) -> None:
         """Nothing to close."""
@@ -110,7 +124,7 @@ class Console:
             case DownloadProgress(done_mb=done_mb, total_mb=total_mb):
                 self._meter.progress("downloading the model (MB)", round(done_mb), round(total_mb), "")
             case CacheProgress(what=what, done=done, total=total):
-                self._meter.progress(f"caching {what}", done, total, _time_left(event.seconds_left))
+                self._meter.progress(f"caching {what}", done, total, time_left(event.seconds_left))
             case SampleProgress(done=done, total=total):
                 self._meter.progress("sampling", done, total, "")
             case StepFinished():
@@ -167,7 +181,8 @@ def _started_words(event: RunStarted) -> str:
     )
 
 
-def _time_left(seconds: float | None) -> str:
+def time_left(seconds: float | None) -> str:
+    """Return a time left as words; empty where it is not known."""
     return f"{timedelta(seconds=round(seconds))} left" if seconds else ""
 
 

@@ -5,18 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
-from modules.families.kinds.file_kind import FileKind
-from modules.families.kinds.folder import folder_metadata
-from modules.families.kinds.identify import identify_with_header
-from modules.families.kinds.programs import who_loads
 from modules.families.kinds.record import Loads
-from modules.families.kinds.unrecognised import BROKEN
-from modules.formats.checkpoint_header import CheckpointHeader
 from modules.system.paths import from_caller
 from trainer.cli import Verb
+from trainer.tools.inspection import Inspection, inspect_file
 
 _MAX_CHARS = 100
 _MAX_LINE_CHARS = 5_000
@@ -25,32 +19,25 @@ _PIECE_CHARS = 1_000_000
 
 
 def _inspect(options: argparse.Namespace) -> int:
-    path = from_caller(options.file)
-    kind, header = identify_with_header(path)
-    loads = who_loads(header, kind)
-    metadata = _metadata(path, kind, header)
+    found = inspect_file(from_caller(options.file))
     if options.json:
-        data = {**kind.to_json(), "path": str(path), "loads": [x.to_json() for x in loads], "metadata": dict(metadata)}
+        loads = [x.to_json() for x in found.loads]
+        data = {**found.kind.to_json(), "path": str(found.path), "loads": loads, "metadata": dict(found.metadata)}
         for piece in json.JSONEncoder(indent=2).iterencode(data):  # metadata may be as large as a file
             for start in range(0, len(piece), _PIECE_CHARS):
                 sys.stdout.write(piece[start : start + _PIECE_CHARS])
         sys.stdout.write("\n")
     else:
-        for line in _lines(path, kind, loads, metadata):
+        for line in _lines(found):
             _print(line)
-    return 2 if kind.kind == BROKEN.name or "code" in kind.facts else 0
+    return 0 if found.is_sound else 2
 
 
-def _metadata(path: Path, kind: FileKind, header: CheckpointHeader | None) -> Mapping[str, str]:
-    if header is not None:
-        return header.metadata
-    return folder_metadata(path, kind) if path.is_dir() else {}
-
-
-def _lines(path: Path, kind: FileKind, loads: Sequence[Loads], metadata: Mapping[str, str]) -> list[str]:
-    lines = [str(path), kind.sentence]
-    lines += [f"  {name.replace('_', ' ')}: {value}" for name, value in kind.facts.items()]
-    lines += _program_lines(loads)
+def _lines(found: Inspection) -> list[str]:
+    lines = [str(found.path), found.kind.sentence]
+    lines += [f"  {name}: {value}" for name, value in found.facts]
+    lines += _program_lines(found.shown_loads)
+    metadata = found.metadata
     if metadata:
         lines += ["", "Metadata"]
         lines += [f"  {_short(name)}: {_short(value)}" for name, value in sorted(metadata.items())[:_MAX_LINES]]
@@ -59,10 +46,8 @@ def _lines(path: Path, kind: FileKind, loads: Sequence[Loads], metadata: Mapping
     return lines
 
 
-def _program_lines(loads: Sequence[Loads]) -> list[str]:
-    """Return which programs load the file completely; of the others those that do not, unless a main one is alike."""
-    main = {x.answer for x in loads if x.is_main}
-    shown = [x for x in loads if x.is_main or (x.complete is False and x.answer not in main)]
+def _program_lines(shown: Sequence[Loads]) -> list[str]:
+    """Return which programs load the file completely."""
     if not shown:
         return []
     widths = [max(map(len, column)) for column in zip(*((x.program, x.answer) for x in shown), strict=True)]

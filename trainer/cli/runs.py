@@ -1,4 +1,4 @@
-"""train, resume, cache: the verbs that start the engine."""
+"""train, resume, fork, cache: the verbs that start the engine."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from types import FrameType
+from typing import Literal
 
 from modules.config.codec import load_file
 from modules.config.method_facts import data_in_use
@@ -77,11 +78,21 @@ def _cache(options: argparse.Namespace) -> int:
 
 
 def _resume(options: argparse.Namespace) -> int:
+    return _run(_from_backup(options, "resume"), options)
+
+
+def _fork(options: argparse.Namespace) -> int:
+    return _run(_from_backup(options, "fork_weights" if options.weights_only else "fork"), options)
+
+
+def _from_backup(options: argparse.Namespace, kind: Literal["resume", "fork", "fork_weights"]) -> RunRequest:
     backup = find_backup(from_caller(options.run_path))
-    config = changed(load_file(backup.path / "config.json").config, options.changes)
+    if options.config:
+        config = read_config(options.config, options.changes).config
+    else:
+        config = changed(load_file(backup.path / "config.json").config, options.changes)
     allowed = allowed_code(config, options)
-    request = RunRequest(config, "resume", backup.path, beside_window=False, allowed_code=allowed)
-    return _run(request, options)
+    return RunRequest(config, kind, backup.path, beside_window=False, allowed_code=allowed)
 
 
 def _run(request: RunRequest, options: argparse.Namespace) -> int:
@@ -158,8 +169,19 @@ def _cache_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _resume_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_path", metavar="RUN", help="a run's folder, one of its backups, or a workspace")
+    parser.add_argument("--config", metavar="CONFIG", default="", help="a config file instead of the run's settings")
     add_set_argument(parser)
     _add_run_options(parser)
+
+
+def _fork_arguments(parser: argparse.ArgumentParser) -> None:
+    _resume_arguments(parser)
+    parser.add_argument(
+        "--weights-only",
+        action="store_true",
+        help="start at step 0 from the weights of the backup, without the state of optimizer and schedule; more "
+        "settings may then change",
+    )
 
 
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -173,4 +195,5 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
 
 TRAIN = Verb("train a config", _train_arguments, _train)
 RESUME = Verb("resume a run from its newest backup", _resume_arguments, _resume)
+FORK = Verb("start a new run from a backup of another run, which stays as it is", _fork_arguments, _fork)
 CACHE = Verb("fill the caches of a config and stop", _cache_arguments, _cache)

@@ -171,7 +171,7 @@ def cache_memory_problems(
             "data.cache_location",
             f"The caches need about {in_gb(need.cache_bytes)} of memory, and {in_gb(available)} are free.",
             "warning",
-            "Keep them on disk, or in 16 bits (data.cache_dtype).",
+            "Keep them on disk, or in 16 bits (the cache dtype).",
         )
 
 
@@ -289,8 +289,7 @@ def _tight(config: Config, need: DiskNeed, total_steps: int, free: FreeBytes) ->
                 largest[0],
                 f"The run may write about {in_gb(total)} ({parts}), and {in_gb(available)} are free there.",
                 "warning",
-                "Free some space, keep fewer backups (backup.keep), save less often (backup.save_every), or choose "
-                "another folder.",
+                "Free some space, keep fewer rolling backups, save less often, or choose another folder.",
             )
 
 

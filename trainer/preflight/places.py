@@ -19,22 +19,25 @@ _MIN_FREE_BYTES = 16 * 2**20  # less is not enough for a small LoRA and its log
 _FOLDERS = (("general.workspace_dir", "workspace"), ("general.cache_dir", "cache"))
 
 
-def problems_of_places(config: Config) -> Iterator[Problem]:
-    """Yield the problems of the folders and the file a run writes to."""
-    yield from _folders(config)
-    yield from _output(config)
+def problems_of_places(config: Config, *, tries_writing: bool = True) -> Iterator[Problem]:
+    """Yield the problems of the folders and the file a run writes to.
+
+    With `tries_writing` each folder is tested by a write; otherwise its permissions are read.
+    """
+    yield from _folders(config, tries_writing=tries_writing)
+    yield from _output(config, tries_writing=tries_writing)
     yield from _one_in_the_other(config)
 
 
-def _folders(config: Config) -> Iterator[Problem]:
+def _folders(config: Config, *, tries_writing: bool) -> Iterator[Problem]:
     for (path, _), name in zip(_FOLDERS, (config.general.workspace_dir, config.general.cache_dir), strict=True):
         if not name.strip():
             yield Problem(path, "No folder is set.", advice="Choose one, such as workspace/run.")
-        elif reason := _why_not_writable(from_root(name)):
+        elif reason := _why_not_writable(from_root(name), tries_writing=tries_writing):
             yield Problem(path, f"The folder {name} is not writable: {reason}.", advice="Choose another folder.")
 
 
-def _output(config: Config) -> Iterator[Problem]:
+def _output(config: Config, *, tries_writing: bool) -> Iterator[Problem]:
     name = config.output.destination
     destination = from_root(name)
     if not name.strip():
@@ -47,7 +50,9 @@ def _output(config: Config) -> Iterator[Problem]:
         problem = _not_a_folder(destination, name, is_vae=config.training.trains == "vae")
     if problem is not None:
         yield problem
-    elif reason := _why_not_writable(destination.parent) or _why_not_valid(destination):
+        return
+    reason = _why_not_writable(destination.parent, tries_writing=tries_writing) or _why_not_valid(destination)
+    if reason:
         yield Problem(
             "output.destination", f"{name} cannot be written: {reason}.", advice="Choose another destination."
         )
@@ -133,8 +138,8 @@ def is_in(inner: str, outer: str) -> bool:
     return inner == outer or inner.startswith(outer.rstrip(os.sep) + os.sep)
 
 
-def _why_not_writable(folder: Path) -> str:
-    """Return why a folder, which may not exist yet, is not writable, tested by a write; empty if it is writable."""
+def _why_not_writable(folder: Path, *, tries_writing: bool) -> str:
+    """Return why a folder, which may not exist yet, is not writable; empty if it is writable."""
     if reason := _why_not_valid(folder):
         return reason
     existing = folder
@@ -142,6 +147,8 @@ def _why_not_writable(folder: Path) -> str:
         existing = existing.parent
     if kind_of(existing) != "folder":
         return f"{existing} is not a folder"
+    if not tries_writing:
+        return "" if os.access(existing, os.W_OK) else f"{existing} is read-only"
     probe = existing / f".darkroom-probe-{uuid.uuid4().hex[:8]}"
     try:
         probe.write_bytes(b"x" * 4096)  # an empty file can be created even on a full disk

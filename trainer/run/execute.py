@@ -56,6 +56,7 @@ from trainer.run_folder.backup import (
     verify,
 )
 from trainer.run_folder.event_log import EventLog
+from trainer.run_folder.fork import fork_into, fork_weights_into, weights_do_not_fit
 from trainer.step.failures import explain, is_fixable
 from trainer.step.precision import process_settings
 
@@ -102,8 +103,12 @@ def execute(
     training = request.config.training
     machine = machine_of(request.config.general, training.precision, autocast_cache=training.autocast_cache)
     on_device(machine.train_device)
+    start_weights = backup if request.kind == "fork_weights" else None
+    if start_weights is not None:
+        _check_weights(request.config, start_weights)
+        backup = None
     saved = _check_resume(request.config, backup) if backup else None
-    if backup and saved and _is_complete(request.config, backup, saved):
+    if backup and saved and _is_complete(request.config, backup, saved, is_fork=request.kind == "fork"):
         message = (
             f"The run is already complete after {count(saved.counters.epoch, 'epoch')}. "
             "Increase the number of epochs to continue it."
@@ -129,8 +134,14 @@ def execute(
             _only_cache(request.config, datasets, machine, desk, log, clocks)
             return
         workspace = from_root(request.config.general.workspace_dir)
-        run_dir = backup.run_dir if backup else new_run_dir(workspace, now=clocks.now())
+        is_resumed = backup is not None and request.kind != "fork"
+        run_dir = backup.run_dir if backup and is_resumed else new_run_dir(workspace, now=clocks.now())
+        if backup and not is_resumed:  # before the log is opened, which continues the copied history
+            log.emit(PhaseChanged("starting", f"copying the backup of step {backup.step:,}"))
+            backup = fork_into(run_dir, backup)
         log.open(run_dir)
+        if start_weights is not None:
+            fork_weights_into(run_dir, start_weights)
         if backup:
             _report_abandoned(backup, request.config.backup.keep, log)
             _report_changes(backup, request.config, log)
@@ -148,6 +159,7 @@ def execute(
                 backup,
                 saved,
                 approved_code,
+                start_weights,
             )
         )
 
@@ -217,8 +229,24 @@ def _check_resume(config: Config, backup: BackupInfo) -> SavedState:
     return read_state(backup.path)
 
 
-def _is_complete(config: Config, backup: BackupInfo, saved: SavedState) -> bool:
-    """Return whether all epochs are trained, and the result is at its destination or in the run's folder."""
+def _check_weights(config: Config, backup: BackupInfo) -> None:
+    """Raise DarkroomError if a new run of the config cannot start from the weights of a backup."""
+    verify(backup)
+    changed = weights_do_not_fit(load_file(backup.path / "config.json").config, config)
+    if changed:
+        raise DarkroomError(
+            f"The weights of {backup.run_dir.name} were trained with other settings: {', '.join(changed)}.",
+            advice="Set them back to start from these weights, or start a new run without them.",
+        )
+
+
+def _is_complete(config: Config, backup: BackupInfo, saved: SavedState, *, is_fork: bool) -> bool:
+    """Return whether all epochs are trained, and the result is at its destination or in the run's folder.
+
+    A fork of a run that has trained all its epochs has nothing to do, wherever the result is.
+    """
+    if is_fork:
+        return saved.counters.epoch >= config.training.epochs
     destination = from_root(config.output.destination)
     places = (destination, backup.run_dir / "save" / destination.name)
     return saved.counters.epoch >= config.training.epochs and any(place.exists() for place in places)
@@ -254,7 +282,7 @@ def _only_cache(
     if config.data.cache_location == "memory":
         raise DarkroomError(
             "The caches are set to be in memory, so there is nothing to fill before a run.",
-            advice="Set data.cache_location to disk.",
+            advice="Set the cache location to disk.",
         )
     log.emit(PhaseChanged("loading", config.model.base_model))
     model = load_model(config, machine, DownloadMeter(emit=log.emit, desk=desk, clock=clocks.seconds))

@@ -30,7 +30,7 @@ from trainer.methods.build import build_method
 from trainer.methods.perceptual import load_perceptual
 from trainer.methods.protocol import StepContext, TrainingMethod
 from trainer.methods.reward_models import RewardModels, load_reward_models
-from trainer.run.checkpoint import restore
+from trainer.run.checkpoint import restore, start_from_weights
 from trainer.run.compilation import compilation_of
 from trainer.run.data import Loaders, build_loaders, caches_of, plan_fingerprint
 from trainer.run.downloads import DownloadMeter
@@ -254,6 +254,8 @@ def _training(
             watchers.rewards.search.load_state_dict(of_search)
             watchers.guards.load_state_dict(of_guards)
         counters = _fitted(setup, counters, loaders.training, setup.saved.plan)
+    elif setup.start_weights is not None:
+        start_from_weights(setup.start_weights.path, groups=model.groups, stepper=stepper)
     method.prepare(context)
     compiling = CompileReport(model.compilation, setup.log.emit) if model.compilation is not None else None
     backup_callback = BackupCallback(config.backup.every, write=backups.write, try_out=backups.try_out, desk=setup.desk)

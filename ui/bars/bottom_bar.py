@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
+import tkinter.font as tkfont
 from functools import partial
 from typing import Literal
 
@@ -21,9 +22,10 @@ from ui.widgets.progress import ThinBar
 FIGURES = ("Loss", "Smoothed", "Images/s", "Time left")
 _FIGURE_WIDTHS = {"Time left": 96}
 _FIGURE_WIDTH = 72
-_NEEDS_WIDTH = {"Smoothed": 1040, "Images/s": 980}  # of the bar, to be shown
 _BAR_WIDTH = 132
-_MAX_DETAIL_CHARS = 60
+_NARROW_BAR_WIDTH = 96
+_NARROW_WIDTH = 1180  # of the window
+_RARE_FIGURES = ("Smoothed", "Images/s")  # the Run page has them, too
 _START_WORDS = {"idle": "Start", "checking": "Checking…", "running": "Stop", "paused": "Stop", "stopping": "Stopping…"}
 
 
@@ -46,7 +48,8 @@ class BottomBar(Panel):
         self.step_label, self.step_bar = self._add_progress(inner, 2)
         self.figures = {name: self._add_figure(inner, name, 3 + i) for i, name in enumerate(FIGURES)}
         self._add_buttons(inner)
-        inner.bind("<Configure>", lambda event: self._fit(event.width))
+        context.tips.attach(self.detail, self._whole_detail)
+        self.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "width"), self._make_room))
         context.session.changed.subscribe(self._soon)
         context.starter.changed.subscribe(self._soon)
         context.form.changed.subscribe(self._count_edits_soon)
@@ -73,6 +76,25 @@ class BottomBar(Panel):
         self._show_counts(state)
         self._show_figures(state)
         self._show_buttons()
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """Give the status the room of the figures before a run, and of the rarer ones in a narrow window."""
+        session = self._context.session
+        _show(self.phase_bar, is_shown=session.is_active)
+        has_figures = session.is_active or session.state.step is not None
+        is_narrow = self.winfo_width() < self._context.theme.px(_NARROW_WIDTH)
+        for name, value in self.figures.items():
+            _show(value.master, is_shown=has_figures and not (is_narrow and name in _RARE_FIGURES))
+        for label, bar in ((self.epoch_label, self.epoch_bar), (self.step_label, self.step_bar)):
+            _show(label.master, is_shown=has_figures)
+            bar.set_width(_NARROW_BAR_WIDTH if is_narrow else _BAR_WIDTH)
+
+    def _whole_detail(self) -> str:
+        """Return the status where it does not fit."""
+        font = tkfont.Font(self, font=self.detail.cget("font"))
+        text = str(self.detail.cget("text"))
+        return text if font.measure(text) > self.detail.winfo_width() else ""
 
     def _soon(self) -> None:
         self._context.pump.redraw_soon("bottom bar", self.refresh, at_most_every_seconds=0.1)
@@ -98,16 +120,6 @@ class BottomBar(Panel):
         self.detail.grid(row=1, column=0, sticky="ew", pady=(self._context.theme.px(2), 0))
         self.phase_bar = ThinBar(box, self._context.theme, width_px=_BAR_WIDTH)
         self.phase_bar.grid(row=2, column=0, sticky="w", pady=(self._context.theme.px(6), 0))
-
-    def _fit(self, width: int) -> None:
-        """Hide figures that the Run page also shows, where the phase would be cut off."""
-        for name, least_px in _NEEDS_WIDTH.items():
-            box = self.figures[name].master
-            assert isinstance(box, Panel)
-            if width < self._context.theme.px(least_px):
-                box.grid_remove()
-            else:
-                box.grid()
 
     def _add_progress(self, inner: Panel, column: int) -> tuple[Text, ThinBar]:
         px = self._context.theme.px
@@ -239,6 +251,13 @@ class BottomBar(Panel):
         if self.second_name == "resume" and backup is not None:
             return f"{tip}\nStep {backup.step:,}, from {backup.created.replace('T', ' ')}\n{backup.run_dir}"
         return tip
+
+
+def _show(box: tk.Misc, *, is_shown: bool) -> None:
+    if is_shown:
+        tk.Grid.grid_configure(box)  # type: ignore[arg-type]
+    else:
+        tk.Grid.grid_remove(box)  # type: ignore[arg-type]
 
 
 def _phase_words(stage: str, state: RunState) -> tuple[str, str, str]:

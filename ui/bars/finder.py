@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from modules.config.imports.other_names import OtherName, other_names
 from ui.context import Context
-from ui.lookup import Match, find_fields
+from ui.lookup import Index, Match
+from ui.theme import PAD
+from ui.widgets.panel import Text
 from ui.widgets.search_window import Rows, SearchWindow
 from ui.widgets.table import Column
 
-_SIZE = (560, 420)
-_COLUMNS = (Column("#0", "Setting", 240), Column("place", "Where", 280, is_stretched=True))
+_SIZE = (760, 460)
+_COLUMNS = (
+    Column("#0", "Setting", 230),
+    Column("place", "Where", 240),
+    Column("note", "Note", 240, is_stretched=True),
+)
+_KEYS = "Up and Down select, Return opens, Escape closes. OneTrainer's and kohya's names are found, too."
 
 
 class Finder(SearchWindow):
-    """Finds settings, and choices of theirs."""
+    """Finds settings, options of theirs, and the names that other programs have for them. Never without an answer."""
 
     def __init__(self, context: Context) -> None:
-        self.matches: list[Match] = []
+        self.matches: tuple[Match, ...] = ()
         self._context = context
+        self._index = Index(context.form.config)
         super().__init__(
             context.root,
             context.theme,
@@ -24,10 +35,29 @@ class Finder(SearchWindow):
             _COLUMNS,
             hint="Search names and descriptions",
             search=self._find,
-            take=lambda index: context.navigation.go_to(self.matches[index].path),
+            take=lambda index: self._open(self.matches[index]),
         )
+        self.foot = Text(self, context.theme, _KEYS, role="small", colour="muted")
+        self.foot.pack(side="bottom", anchor="w", padx=context.theme.px(PAD), pady=(0, context.theme.px(10)))
         self.show(*_SIZE)
+        # Found by converting each key, which takes a moment the first time.
+        context.pump.background.run(other_names, self._know)
+
+    def _know(self, names: Mapping[str, tuple[OtherName, ...]]) -> None:
+        if self.winfo_exists():
+            self._index = Index(self._context.form.config, names)
+            self.look()
 
     def _find(self, text: str) -> Rows:
-        self.matches = find_fields(self._context.form.config, text)
-        return [(f" {m.label}", (m.place,), "") for m in self.matches]
+        found = self._index.find(text)
+        self.matches = found.matches
+        if hasattr(self, "foot"):
+            self.foot.set_text(
+                f"Nothing is named “{text.strip()}”. These are the nearest." if found.is_nearest else _KEYS
+            )
+        return [(f" {m.label}", (m.place, m.note), "") for m in self.matches]
+
+    def _open(self, match: Match) -> None:
+        self._context.navigation.go_to(match.opens)
+        if match.note:
+            self._context.notify(f"{match.label}: {match.note}.")

@@ -1,4 +1,4 @@
-"""The side bar: the pages, marks for invalid entries, and the switches."""
+"""The side bar: the pages under their headings, marks for invalid entries, and what concerns the whole window."""
 
 from __future__ import annotations
 
@@ -8,46 +8,61 @@ from typing import Any
 from ui.context import Context
 from ui.pages.catalogue import PAGES, PageSpec, page_of, page_shortcut
 from ui.theme import PAD
-from ui.widgets.controls import Switch
-from ui.widgets.panel import Panel, Text, rule
+from ui.widgets.controls import Button, Switch
+from ui.widgets.menu import make_menu
+from ui.widgets.panel import Panel, Text
+from ui.widgets.scroll import ScrollFrame
 from ui.widgets.variables import FlagVar
 
 WIDTH = 176
+_SPACINGS_PX = (7, 6, 5, 4, 3, 2)  # above and below the text of an entry: the largest with which all entries fit
+SCALES = (0, 100, 125, 150, 175, 200)  # percent; 0: as measured on the screen
 
 
 class SideBar(Panel):
-    """One entry per page; the open one is marked."""
+    """One entry per page; the open one is marked. Entries move together, and then scroll, where the window is low."""
 
     def __init__(self, master: tk.Misc, context: Context) -> None:
         super().__init__(master, context.theme, "sidebar", width=context.theme.px(WIDTH))
         self.entries: dict[str, NavEntry] = {}
         self._context = context
+        self._spacing_px = _SPACINGS_PX[0]
         self.pack_propagate(False)
         px = context.theme.px
         name = Text(self, context.theme, "Darkroom", role="title", on="sidebar")
-        name.pack(anchor="w", padx=px(PAD + 4), pady=(px(18), px(12)))
+        name.pack(anchor="w", padx=px(PAD + 4), pady=(px(10), px(8)))
         find = context.buttons.make(self, "find", on="sidebar")
-        find.pack(fill="x", padx=8, pady=(0, 12))
-        for spec in PAGES:
-            if spec.key == "run":
-                rule(self, context.theme).pack(fill="x", padx=px(PAD), pady=px(10))
-            entry = NavEntry(self, context, spec)
-            if not spec.on_demand:
-                entry.pack(fill="x", padx=px(8))
-            context.tips.attach(entry, lambda spec=spec: f"{spec.hint} ({page_shortcut(spec)})")  # type: ignore[misc]
-            self.entries[spec.key] = entry
-        self._add_switches()
+        find.pack(fill="x", padx=8, pady=(0, 8))
+        self._add_footer()
+        self.scroll = ScrollFrame(self, context.theme, "sidebar", gutter_px=12)
+        self.scroll.pack(fill="both", expand=True, padx=(px(8), px(2)))
+        self._add_entries()
+        for part in (self.scroll.canvas, self.scroll.body):
+            part.bind("<Configure>", lambda _e: context.pump.redraw_soon(self, self._fit), add="+")
         context.navigation.page_wanted.subscribe(self._mark_open)
         context.preferences.changed.subscribe(self._follow_preferences)
         context.session.changed.subscribe(lambda: context.pump.redraw_soon("side bar", self._mark_entries))
         context.form.changed.subscribe(lambda: context.pump.redraw_soon("side bar", self._mark_entries))
+        context.field_problems.changed.subscribe(lambda: context.pump.redraw_soon("side bar", self._mark_entries))
 
-    def _add_switches(self) -> None:
+    def _add_entries(self) -> None:
+        context, px = self._context, self._context.theme.px
+        heading = ""
+        for spec in PAGES:
+            if spec.section_title != heading:
+                heading = spec.section_title
+                text = Text(self.scroll.body, context.theme, heading, role="caption", colour="faint", on="sidebar")
+                text.pack(anchor="w", padx=px(13), pady=(px(6), px(2)))
+            entry = NavEntry(self.scroll.body, context, spec)
+            if not spec.on_demand:
+                entry.pack(fill="x")
+            self.entries[spec.key] = entry
+
+    def _add_footer(self) -> None:
         context, px = self._context, self._context.theme.px
         self.show_advanced = FlagVar(master=self, value=context.preferences.now.show_advanced)
-        self.is_dark = FlagVar(master=self, value=context.theme.mode == "dark")
         box = Panel(self, context.theme, "sidebar")
-        box.pack(side="bottom", fill="x", padx=px(PAD), pady=px(14))
+        box.pack(side="bottom", fill="x", padx=px(PAD), pady=px(8))
         self.advanced_switch = Switch(
             box,
             context.theme,
@@ -56,32 +71,70 @@ class SideBar(Panel):
             text="Show advanced",
             command=lambda: context.preferences.change(show_advanced=self.show_advanced.get()),
         )
-        self.dark_switch = Switch(
-            box,
-            context.theme,
-            self.is_dark,
-            on="sidebar",
-            text="Dark",
-            command=lambda: context.preferences.change(appearance="dark" if self.is_dark.get() else "light"),
-        )
         self.advanced_switch.pack(anchor="w")
-        self.dark_switch.pack(anchor="w")
         context.tips.attach(self.advanced_switch, lambda: "Also shows settings that are rarely changed.")
+        self.window_button = Button(box, context.theme, "Window  ▾", self.open_window_menu, on="sidebar", anchor="w")
+        self.window_button.pack(fill="x", pady=(4, 0))
+        context.tips.attach(self.window_button, lambda: "Dark or light, the size of everything, and first steps")
+
+    def open_window_menu(self) -> None:
+        """Open the menu above its button."""
+        button, menu = self.window_button, self.make_window_menu()
+        menu.update_idletasks()
+        menu.tk_popup(button.winfo_rootx(), button.winfo_rooty() - menu.winfo_reqheight())
+
+    def make_window_menu(self) -> tk.Menu:
+        """Return the menu: dark or light, the scale, and the card of a first start."""
+        for old in [c for c in self.winfo_children() if isinstance(c, tk.Menu)]:
+            old.destroy()
+        context, now = self._context, self._context.preferences.now
+        menu = make_menu(self, context.theme)
+        for mode, label in (("dark", "Dark"), ("light", "Light")):
+            menu.add_command(
+                label=_ticked(label, now.appearance == mode),
+                command=lambda mode=mode: context.preferences.change(appearance=mode),  # type: ignore[misc]
+            )
+        menu.add_separator()
+        for percent in SCALES:
+            label = f"Scale {percent} %" if percent else "Scale as the screen"
+            menu.add_command(
+                label=_ticked(label, now.scale_percent == percent),
+                command=lambda percent=percent: context.preferences.change(scale_percent=percent),  # type: ignore[misc]
+            )
+        menu.add_separator()
+        action = context.actions["first_steps"]
+        menu.add_command(label=_ticked(action.label, is_ticked=False), command=lambda: context.actions.run(action.name))
+        return menu
 
     def _follow_preferences(self) -> None:
-        now = self._context.preferences.now
-        self.show_advanced.set(now.show_advanced)
-        self.is_dark.set(now.appearance == "dark")
+        self.show_advanced.set(self._context.preferences.now.show_advanced)
+
+    def _fit(self) -> None:
+        """Choose the largest spacing with which all entries are visible."""
+        shown = [entry for entry in self.entries.values() if entry.winfo_manager()]
+        if not shown or self.scroll.canvas.winfo_height() <= 1:
+            return
+        px = self._context.theme.px
+        least_px = self.scroll.body.winfo_reqheight() - 2 * px(self._spacing_px) * len(shown)
+        room_px = self.scroll.canvas.winfo_height()
+        fitting = (s for s in _SPACINGS_PX if least_px + 2 * px(s) * len(shown) <= room_px)
+        spacing_px = next(fitting, _SPACINGS_PX[-1])
+        if spacing_px != self._spacing_px:
+            self._spacing_px = spacing_px
+            for entry in self.entries.values():
+                entry.set_spacing(spacing_px)
 
     def _mark_open(self, page: str) -> None:
         self._show(page)
         for key, entry in self.entries.items():
             entry.set_open(key == page)
+        if self.entries[page].winfo_ismapped():
+            self.scroll.see(self.entries[page])
 
     def _mark_entries(self) -> None:
         form = self._context.form
-        pages = [page_of(type(form.config), path) for path in form.drafts]
-        faulty = {page.key for page in pages if page is not None}
+        paths = [*form.drafts, *self._context.field_problems.errors]
+        faulty = {page.key for path in paths if (page := page_of(type(form.config), path)) is not None}
         for key, entry in self.entries.items():
             entry.set_mark("!" if key in faulty else "", "error")
         if self._context.session.is_active:
@@ -99,23 +152,26 @@ class SideBar(Panel):
     def _show(self, page: str) -> None:
         """Add the entry of a page that is shown on demand; it stays."""
         if not self.entries[page].winfo_manager():
-            self.entries[page].pack(fill="x", padx=self._context.theme.px(8), after=self.entries["run"])
+            self.entries[page].pack(fill="x", after=self.entries["run"])
 
 
 class NavEntry(Panel):
-    """A page's entry; opens it on a click, or on Return when focused."""
+    """A page's entry; opens it on a click, or on Return when focused. Its shortcut appears under the pointer."""
 
     def __init__(self, master: tk.Misc, context: Context, spec: PageSpec) -> None:
         super().__init__(master, context.theme, "sidebar", takefocus=True, cursor="hand2")
         px = context.theme.px
         self._is_open = False
+        self._shortcut = page_shortcut(spec)
         self._bar = Panel(self, context.theme, "sidebar", width=px(3))
-        self._bar.pack(side="left", fill="y", pady=px(6))
+        self._bar.pack(side="left", fill="y", pady=px(3))
         self._label = Text(self, context.theme, spec.title, colour="muted", on="sidebar")
-        self._label.pack(side="left", padx=px(10), pady=px(7))
+        self._label.pack(side="left", padx=px(10), pady=px(_SPACINGS_PX[0]))
         self._dot = Text(self, context.theme, "", colour="error", on="sidebar", role="strong")
         self._dot.pack(side="right", padx=px(10))
-        for widget in (self, self._bar, self._label, self._dot):
+        self._key = Text(self, context.theme, "", colour="faint", on="sidebar", role="caption")
+        self._key.pack(side="right")
+        for widget in (self, self._bar, self._label, self._dot, self._key):
             widget.bind("<Button-1>", lambda _e: context.navigation.open(spec.key), add="+")
             widget.bind("<Enter>", self._hover, add="+")
             widget.bind("<Leave>", self._leave, add="+")
@@ -123,6 +179,11 @@ class NavEntry(Panel):
         self.bind("<space>", lambda _e: context.navigation.open(spec.key))
         self.bind("<FocusIn>", self._hover, add="+")
         self.bind("<FocusOut>", self._leave, add="+")
+
+    @property
+    def shown_shortcut(self) -> str:
+        """The shortcut beside the title; empty while the pointer is elsewhere."""
+        return str(self._key.cget("text"))
 
     def set_open(self, is_open: bool) -> None:
         """Mark the entry of the open page."""
@@ -135,11 +196,17 @@ class NavEntry(Panel):
         self._dot.set_text(sign)
         self._dot.recolour(token)
 
+    def set_spacing(self, spacing_px: int) -> None:
+        """Set the distance above and below the title, in design pixels."""
+        self._label.pack_configure(pady=self.theme.px(spacing_px))
+
     def _hover(self, _event: tk.Event[Any]) -> None:
+        self._key.set_text(self._shortcut)
         if not self._is_open:
             self._colour("card")
 
     def _leave(self, _event: tk.Event[Any]) -> None:
+        self._key.set_text("")
         if not self._is_open:
             self._colour("sidebar")
 
@@ -148,4 +215,9 @@ class NavEntry(Panel):
         if not self._is_open:
             self._bar.recolour(token)
         self._label.recolour("text" if self._is_open else "muted", on=token)
-        self._dot.recolour(self._dot.token, on=token)
+        for text in (self._dot, self._key):
+            text.recolour(text.token, on=token)
+
+
+def _ticked(label: str, is_ticked: bool) -> str:
+    return f"{'✓' if is_ticked else '   '}  {label}"

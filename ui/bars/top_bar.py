@@ -1,4 +1,4 @@
-"""The top bar: the loaded preset or file, load and save, and the three main choices."""
+"""The top bar: the loaded preset or file, load and save, and the three choices that shape every page."""
 
 from __future__ import annotations
 
@@ -11,22 +11,25 @@ from itertools import groupby
 from pathlib import Path
 
 from modules.config.schema import Config
+from modules.config.unused import why_unused
 from modules.families.registry import family_labels
 from modules.system.problem import count
 from ui.changes import changes
 from ui.context import Context
 from ui.forms.binding import ChoiceBinding
-from ui.forms.fields import tip_of
+from ui.forms.tips import tip_of
+from ui.pages.catalogue import TOP_BAR
 from ui.theme import GAP, PAD
 from ui.widgets.controls import Button, Choice
 from ui.widgets.menu import make_menu
 from ui.widgets.panel import Panel, Text
 from ui.widgets.variables import TextVar
 
-# path, usual width, largest width
-CHOICES = (("model.family", 184, 184), ("training.method", 112, 136), ("training.trains", 124, 216))
 _ARROW_PX = 44
+_LEAST_CHOICE_PX = 96
+_PRESET_PX = (110, 200)  # the narrowest and the usual width of the preset's button
 _MAX_NAME_CHARS = 26
+_FLASH_MS = 1600
 
 
 class TopBar(Panel):
@@ -36,10 +39,10 @@ class TopBar(Panel):
         super().__init__(master, context.theme, "bar")
         self._context = context
         px = context.theme.px
-        inner = Panel(self, context.theme, "bar")
+        self._inner = inner = Panel(self, context.theme, "bar")
         inner.pack(fill="x", padx=px(PAD + 4), pady=(px(10), px(12)))
         self._add_captions(inner)
-        self.preset_button = Button(inner, context.theme, "", self.open_menu, on="bar", width=200, anchor="w")
+        self.preset_button = Button(inner, context.theme, "", self.open_menu, on="bar", width=_PRESET_PX[1], anchor="w")
         context.tips.attach(self.preset_button, self._where_from)
         self.preset_button.grid(row=1, column=0)
         for column, name in enumerate(("load", "save", "save_as"), start=1):
@@ -49,8 +52,11 @@ class TopBar(Panel):
         inner.columnconfigure(4, weight=1)
         self.choices: dict[str, Choice] = {}
         self._captions: dict[str, Text] = {}
-        self._bindings = [self._add_choice(inner, *spec, column) for column, spec in enumerate(CHOICES, start=5)]
+        self._bindings = [self._add_choice(inner, path, column) for column, path in enumerate(TOP_BAR, start=5)]
         context.form.changed.subscribe(lambda: context.pump.redraw_soon("top bar", self.refresh))
+        context.field_problems.changed.subscribe(lambda: context.pump.redraw_soon("top bar", self.refresh))
+        context.navigation.top_bar_wanted.subscribe(self.show_choice)
+        inner.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "width"), self._fit))
         self.refresh()
 
     def refresh(self) -> None:
@@ -64,6 +70,17 @@ class TopBar(Panel):
         text = f"{short}{' •' if form.is_changed else ''}  ▾"
         if self.preset_button.cget("text") != text:
             self.preset_button.configure(text=text)
+        for path, caption in self._captions.items():
+            caption.recolour(self._colour_of(path))
+            self._show_choice(path)
+        self._fit()
+
+    def show_choice(self, path: str) -> None:
+        """Focus one of the choices and highlight its caption for a moment."""
+        self.choices[path].focus_ring()
+        caption = self._captions[path]
+        caption.recolour("accent")
+        self.after(_FLASH_MS, lambda: self._context.pump.redraw_soon("top bar", self.refresh))
 
     def open_menu(self) -> None:
         """Open the menu of presets below its button."""
@@ -91,7 +108,7 @@ class TopBar(Panel):
         if menu.index("end") is None:
             menu.add_command(label="No presets", state="disabled")
         menu.add_separator()
-        for name in ("bring_back", "differences", "import_presets", "tokens"):
+        for name in ("bring_back", "differences", "json", "import_presets", "tokens"):
             if context.actions[name].is_enabled():
                 menu.add_command(label=context.actions[name].label, command=lambda n=name: context.actions.run(n))  # type: ignore[misc]
         return menu
@@ -136,31 +153,57 @@ class TopBar(Panel):
         number = 0 if form.source.kind == "built_in" else len(changes(form.config, Config(), with_new_lists=False))
         return f"{number:,} not at default" if number else ""
 
-    def _add_choice(self, inner: Panel, path: str, width: int, widest: int, column: int) -> ChoiceBinding:
+    def _add_choice(self, inner: Panel, path: str, column: int) -> ChoiceBinding:
         context = self._context
         record = context.form.record(path)
         assert record is not None, path
         caption = Text(inner, context.theme, record.label, role="caption", colour="muted", on="bar")
         caption.grid(row=0, column=column, sticky="w", padx=(context.theme.px(GAP), 0))
         variable = TextVar(master=inner)
-        choice = Choice(inner, context.theme, variable, record.choices, on="bar", width=width)
+        choice = Choice(inner, context.theme, variable, record.choices, on="bar", width=_LEAST_CHOICE_PX)
         choice.grid(row=1, column=column, padx=(GAP, 0))
         context.tips.attach(choice, lambda: tip_of(context, record))
         self.choices[path] = choice
         self._captions[path] = caption
-        return ChoiceBinding(context.form, record, variable, partial(self._offer, path, width, widest))
+        variable.trace_add("write", lambda *_: context.pump.redraw_soon((self, "width"), self._fit))
+        return ChoiceBinding(context.form, record, variable, partial(self._offer, path))
 
-    def _offer(self, path: str, width: int, widest: int, choices: Mapping[str, str]) -> None:
-        """Update the choices; a choice with a single option is hidden."""
+    def _offer(self, path: str, choices: Mapping[str, str]) -> None:
+        """Update the choices."""
         self.choices[path].set_choices(choices)
-        font = tkfont.Font(self, font=self._context.theme.font("body"))
-        needed = max(map(font.measure, choices.values())) / self._context.theme.scale + _ARROW_PX
-        self.choices[path].configure(width=round(min(widest, max(width, needed))))
+        self._show_choice(path)
+
+    def _show_choice(self, path: str) -> None:
+        """Show a choice that the training target uses and that has several options, or a problem."""
+        form = self._context.form
+        is_used = len(self.choices[path].choices) > 1 and not why_unused(form.config, path)
         for widget in (self._captions[path], self.choices[path]):
-            if len(choices) > 1:
+            if is_used or self._context.field_problems.at(path) is not None:
                 tk.Grid.grid_configure(widget)
             else:
                 tk.Grid.grid_remove(widget)
+
+    def _fit(self) -> None:
+        """Make each choice as wide as its text, and the preset's button as wide as the rest allows."""
+        font = tkfont.Font(self, font=self._context.theme.font("body"))
+        scale = self._context.theme.scale
+        for choice in self.choices.values():
+            wanted = max(_LEAST_CHOICE_PX, round(font.measure(choice.get()) / scale) + _ARROW_PX)
+            if choice.cget("width") != wanted:
+                choice.configure(width=wanted)
+        room = self._inner.winfo_width()
+        if room <= 1:
+            return
+        others = self._inner.winfo_reqwidth() - self._context.theme.px(self.preset_button.cget("width"))
+        least, usual = _PRESET_PX
+        width = max(least, min(usual, int((room - others) / scale)))
+        if width != self.preset_button.cget("width"):
+            self.preset_button.configure(width=width)
+
+    def _colour_of(self, path: str) -> str:
+        """Return the colour of a choice's caption: that of the problem with it, if there is one."""
+        problem = self._context.field_problems.at(path)
+        return problem.severity if problem is not None else "muted"
 
     def _where_from(self) -> str:
         source = self._context.form.source

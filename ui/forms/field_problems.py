@@ -1,8 +1,9 @@
-"""What the rules find at each field while it is edited, such as a formula that cannot be read. No Tk."""
+"""What is wrong with the settings while they are edited: the rules at once, the files when typing stops. No Tk."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from modules.config.schema import Config
 from modules.system.factories import load_factory
@@ -13,51 +14,129 @@ from ui.run.pump import Pump
 from ui.signal import Signal
 
 _log = logging.getLogger(__name__)
-_RULES = "modules.config.rules:problems_of"  # imported by the background thread: the window starts without them
+# Imported by the background thread: the window starts without them.
+_RULES = "modules.config.rules:problems_of"
+_FILES = "trainer.preflight.editing:problems_of_files"
+QUIET_SECONDS = 0.5  # without an edit, before files are looked at
 
 
 class FieldProblems:
-    """The errors and warnings of the config by field, updated in the background after each edit."""
+    """The errors and warnings of the config, updated in the background after each edit."""
 
     def __init__(self, form: FormModel, pump: Pump) -> None:
         self.changed: Signal[[]] = Signal()
+        self.found: tuple[Problem, ...] = ()
         self._form = form
         self._pump = pump
         self._by_path: dict[str, Problem] = {}
-        self._checked: Config | None = None
-        self._job: Job | None = None
-        form.changed.subscribe(lambda: pump.redraw_soon(self, self.check))
+        self._rules = _Check(_RULES, pump, self._merge)
+        self._files = _Check(_FILES, pump, self._merge)
+        form.changed.subscribe(self._edited)
 
     @property
     def is_current(self) -> bool:
         """Whether no check is under way."""
-        return self._job is None
+        return self._rules.is_over and self._files.is_over
+
+    @property
+    def errors(self) -> tuple[str, ...]:
+        """The paths of the settings with an error."""
+        return tuple(path for path, problem in self._by_path.items() if problem.severity == "error")
 
     def at(self, path: str) -> Problem | None:
         """Return the first error of a field, or its first warning; None without any."""
         return self._by_path.get(path)
 
     def check(self) -> None:
-        """Apply the rules in the background, unless the config has been checked."""
-        config = self._form.config
-        if config is self._checked:
-            return
-        self._checked = config
-        if self._job is not None:
-            self._job.cancel()
-        self._job = self._pump.background.run(lambda: load_factory(_RULES)(config), self._keep, self._fail)
+        """Check the config in the background, unless it has been checked."""
+        self._check_rules()
+        self._files_soon()
 
-    def _fail(self, error: Exception) -> None:
-        self._job = None
-        _log.error("The check of the settings failed", exc_info=error)
+    def _check_rules(self) -> None:
+        """Apply the rules. What a built-in preset lacks as it is shipped is no mistake: the start reports it."""
+        form = self._form
+        self._rules.run(form.config, form.baseline if form.source.kind == "built_in" else None)
 
-    def _keep(self, found: list[Problem]) -> None:
-        self._job = None
+    def _check_files(self) -> None:
+        self._files.run(self._form.config)
+
+    def _edited(self) -> None:
+        self._pump.redraw_soon(self, self._check_rules)
+        self._files_soon()
+
+    def _files_soon(self) -> None:
+        if self._files.is_new(self._form.config):
+            self._pump.redraw_soon((self, "files"), self._check_files, quiet_seconds=QUIET_SECONDS)
+
+    def _merge(self) -> None:
+        """Keep the problems of both checks; announce them if they have changed."""
+        found = [p for check in (self._rules, self._files) for p in check.found if p.severity != "info"]
+        self.found = tuple(p for p in dict.fromkeys(found) if not self._is_still_empty(p.path))
         first: dict[str, Problem] = {}
         for severity in ("error", "warning"):
-            for problem in found:
+            for problem in self.found:
                 if problem.severity == severity:
                     first.setdefault(problem.path, problem)
         if first != self._by_path:
             self._by_path = first
             self.changed()
+
+    def _is_still_empty(self, path: str) -> bool:
+        """Return whether a path is that of a list without entries: it is yet to be filled, which the start reports."""
+        record = self._form.record(path)
+        return record is not None and record.kind == "list" and not self._form.value(path)
+
+
+class _Check:
+    """One check and what it found last. At most one of its jobs runs: a share that does not answer blocks no other."""
+
+    def __init__(self, function: str, pump: Pump, done: Callable[[], None]) -> None:
+        self.found: list[Problem] = []
+        self._function = function
+        self._pump = pump
+        self._done = done
+        self._wanted: Config | None = None
+        self._shipped: Config | None = None
+        self._job: Job | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no job of the check is under way."""
+        return self._job is None
+
+    def is_new(self, config: Config) -> bool:
+        """Return whether a config has not been checked, and is not being checked."""
+        return config is not self._wanted
+
+    def run(self, config: Config, shipped: Config | None = None) -> None:
+        """Check a config in the background; while another is being checked, after that.
+
+        What is found in `shipped` as well is left out.
+        """
+        if not self.is_new(config):
+            return
+        self._wanted, self._shipped = config, shipped
+        if self._job is None:
+            self._begin(config)
+
+    def _begin(self, config: Config) -> None:
+        function, shipped = self._function, self._shipped
+
+        def check() -> list[Problem]:
+            find = load_factory(function)
+            known = find(shipped) if shipped is not None else ()
+            return [problem for problem in find(config) if problem not in known]
+
+        self._job = self._pump.background.run(check, lambda found: self._over(config, found), self._fail)
+
+    def _over(self, config: Config, found: list[Problem]) -> None:
+        self._job = None
+        if self._wanted is not None and self._wanted is not config:
+            self._begin(self._wanted)  # edited meanwhile: what was found is out of date
+            return
+        self.found = found
+        self._done()
+
+    def _fail(self, error: Exception) -> None:
+        self._job = None
+        _log.error("The check of the settings failed", exc_info=error)

@@ -16,7 +16,8 @@ from ui.context import Context
 from ui.documents import as_config_path
 from ui.forms.binding import Binding, ChoiceBinding, EveryBinding, FlagBinding, TextBinding
 from ui.forms.chooser import LONG_MENU, open_chooser
-from ui.forms.values import display
+from ui.forms.conditions import needs_words
+from ui.forms.tips import explanation, tip_of
 from ui.forms.visibility import not_yet_words
 from ui.widgets.controls import Button, Choice, Switch
 from ui.widgets.entry import Entry, hint_width
@@ -27,7 +28,6 @@ from ui.widgets.variables import FlagVar, TextVar
 NUMBER_WIDTH = 110
 _INDENT = 14
 _FLASH_MS = 1600
-_A_STEP = "A step is one optimizer update; with gradient accumulation it takes several batches."
 _UNIT_LABELS = {unit: unit if unit == "never" else f"{unit}s" for unit in get_args(Unit)}
 
 
@@ -52,26 +52,6 @@ def make_control(master: tk.Misc, context: Context, record: FieldRecord) -> Cont
     if record.kind == "text" and record.setting.path_kind:
         return _path(master, context, record)
     return _MAKERS[record.kind](master, context, record)
-
-
-def tip_of(context: Context, record: FieldRecord) -> str:
-    """Return a field's tooltip: help, range, default, loaded value, and the reason for an invalid entry."""
-    setting = record.setting
-    draft = context.form.draft(record.path)
-    lines = [record.label, setting.help]
-    if record.allowed and not record.choices:
-        lines.append(f"Range: {record.allowed}{f' {setting.unit}' if setting.unit else ''}")
-    lines.append(f"Default: {display(record, record.default)}")
-    if context.form.was_loaded(record.path) and context.form.differs(record.path):
-        lines.append(f"As loaded: {display(record, context.form.loaded_value(record.path))}")
-    if record.kind == "every" or setting.unit == "steps":
-        lines.append(_A_STEP)
-    if setting.changeable_on_resume:
-        lines.append("Can be changed when a run is resumed.")
-    lines.append(not_yet_words(context.form.config, record))
-    if draft is not None:
-        lines.append(f"Invalid: {draft.problem.message}")
-    return "\n".join(line for line in lines if line)
 
 
 def _nothing(_is_invalid: bool) -> None:
@@ -196,6 +176,7 @@ class Row:
         theme = context.theme
         self.record = record
         self.is_shown = False
+        self.is_explained = False  # whether the first sentence of the help stands below the value
         self._context = context
         self._line = line * 2
         self._indent = theme.px(_INDENT) if is_inner else 0  # the fields of a variant are below its choice
@@ -232,10 +213,18 @@ class Row:
         self.control.mark_invalid(is_error)
         if waiting := not_yet_words(form.config, self.record):
             self._show_note(waiting, "muted")
+        elif needs := needs_words(form.config, self.record) if self.is_shown else "":
+            self._show_note(f"No effect now: {needs}.", "muted")  # opened by a link
         elif found is not None:
             self._show_note(found.message if draft else f"{found.message} {found.advice}".strip(), found.severity)
         else:
-            self._show_note("", "muted")
+            self._show_note(explanation(self.record) if self.is_explained else "", "muted")
+
+    def explain(self, is_explained: bool) -> None:
+        """Show or hide the explanation; a note about the value takes its place."""
+        if is_explained != self.is_explained:
+            self.is_explained = is_explained
+            self.refresh()
 
     def refresh_problem(self) -> None:
         """Show the problem that the rules find now."""

@@ -23,14 +23,16 @@ _LINES_PER_RECORD = 40  # leaves room for the fields of a variant below its choi
 class GroupCard:
     """A card and its rows by path."""
 
-    def __init__(self, master: tk.Misc, context: Context, group: Group) -> None:
+    def __init__(self, master: tk.Misc, context: Context, group: Group, *, has_all_levels: bool = False) -> None:
         self.group = group
         self.rows: dict[str, Row] = {}
         self.card = Card(master, context.theme, group.title)
         self.preview: Preview | None = None
         self._context = context
+        self._has_all_levels = has_all_levels
         self._kept: set[str] = set()  # shown since the level was last set; stays visible while it is edited
         self._forced: set[str] = set()  # opened by a link
+        self._is_explained = False
         body = self.card.body
         body.columnconfigure(1, minsize=context.theme.px(LABEL_WIDTH))
         body.columnconfigure(2, weight=1)
@@ -59,13 +61,29 @@ class GroupCard:
                 self._renew_variant(index, record)
         for row in self.rows.values():
             row.set_shown(self._is_shown(row.record))
+            if row.record.path in self._forced:
+                row.refresh()  # whether it applies may have changed
         self._follow_preview()
 
     def num_rows_shown(self) -> int:
         """Return the number of rows the card shows once built, with the height of its preview."""
-        num_rows = sum(self._is_shown(record) for record in self._records())
-        has_preview = any(record.setting.preview for record in self.group.records)
-        return num_rows + ROWS if num_rows and has_preview else num_rows
+        num_rows = len(self.records_shown())
+        return num_rows + self.num_preview_rows if num_rows else num_rows
+
+    @property
+    def num_preview_rows(self) -> int:
+        """The height of the preview, in rows."""
+        return ROWS if any(record.setting.preview for record in self.group.records) else 0
+
+    def records_shown(self) -> list[FieldRecord]:
+        """Return the fields that the card shows once built."""
+        return [record for record in self._records() if self._is_shown(record)]
+
+    def explain(self, is_explained: bool) -> None:
+        """Show or hide the explanations of the fields."""
+        self._is_explained = is_explained
+        for row in self.rows.values():
+            row.explain(is_explained)
 
     def force(self, path: str) -> Row | None:
         """Show a field regardless of its level; return its row, if the card has it."""
@@ -112,7 +130,8 @@ class GroupCard:
         if record.path in self._forced or self._context.form.draft(record.path) is not None:
             return True
         config = self._context.form.config
-        if is_shown(config, record, show_advanced=self._context.preferences.now.show_advanced):
+        show_advanced = self._has_all_levels or self._context.preferences.now.show_advanced
+        if is_shown(config, record, show_advanced=show_advanced):
             self._kept.add(record.path)
             return True
         return record.path in self._kept and is_reachable(config, record)
@@ -123,6 +142,7 @@ class GroupCard:
             self._context.tips.attach(target, row.tip)
         attach_reset_menu(row.menu_target, self._context, record)
         self.rows[record.path] = row
+        row.explain(self._is_explained)
         row.set_shown(self._is_shown(record))
 
     def _renew_variant(self, index: int, record: FieldRecord) -> None:

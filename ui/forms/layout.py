@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import tkinter as tk
+import tkinter.font as tkfont
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from ui.context import Context
 from ui.forms.fields import Row
 from ui.forms.group_card import GroupCard
+from ui.forms.heights import card_height, distributed
 from ui.forms.records import Group
+from ui.forms.tips import explanation
 from ui.theme import PAD
 from ui.widgets.panel import Panel, Text
 
 MIN_COLUMN_WIDTH = 400
 MAX_COLUMNS = 3
-_HEADING_ROWS = 1.6  # the height of a card without rows, in rows
 
 
 class FormView(Panel):
     """The cards of some groups of fields; `groups()` returns the current ones.
 
-    `empty_note` is shown while no card has a visible row.
+    `empty_note` is shown while no card has a visible row. With `has_all_levels` advanced fields are always shown.
+    `room()` is the height that is free for the form: if it is enough, each field has its explanation below it.
     """
 
     def __init__(
@@ -32,6 +35,8 @@ class FormView(Panel):
         *,
         max_columns: int = MAX_COLUMNS,
         empty_note: str = "",
+        has_all_levels: bool = False,
+        room: Callable[[], int] | None = None,
     ) -> None:
         super().__init__(master, context.theme, "window")
         self.cards: list[GroupCard] = []
@@ -39,6 +44,10 @@ class FormView(Panel):
         self._context = context
         self._wanted_groups = groups
         self._max_columns = max_columns
+        self._has_all_levels = has_all_levels
+        self._room = room
+        self._is_explained = False
+        self._widths: dict[str, float] = {}  # of explanations, in design pixels
         self._groups: tuple[Group, ...] = ()
         self._columns: list[Panel] = []
         self._shape: tuple[Any, ...] = ()
@@ -89,7 +98,7 @@ class FormView(Panel):
     def _build(self) -> Iterator[None]:
         self._groups = self._wanted_groups()
         for group in self._groups:
-            card = GroupCard(self, self._context, group)
+            card = GroupCard(self, self._context, group, has_all_levels=self._has_all_levels)
             self.cards.append(card)
             self._arrange()
             yield from card.build()
@@ -130,20 +139,47 @@ class FormView(Panel):
         fitting = width // self._context.theme.px(MIN_COLUMN_WIDTH)
         num_columns = max(1, min(self._max_columns, fitting, len(self._groups)))
         counts = tuple(card.num_rows_shown() for card in self.cards)
-        shape = (num_columns, counts, tuple(card.group.key for card in self.cards), self.is_complete)
+        room = self._room() if self._room is not None else 0
+        shape = (num_columns, counts, tuple(card.group.key for card in self.cards), self.is_complete, width, room)
         if shape == self._shape or width <= 1:
             return
         self._shape = shape
         self._set_columns(num_columns)
         self._show_empty_note(is_empty=self.is_complete and not any(counts))
-        heights = [0.0] * num_columns
-        for card, num_rows in zip(self.cards, counts, strict=True):
+        places = self._places(num_columns, width, room)
+        for card, num_rows, column in zip(self.cards, counts, places, strict=True):
             card.card.pack_forget()
-            if num_rows == 0:
-                continue
-            column = heights.index(min(heights))
-            heights[column] += num_rows + _HEADING_ROWS
-            card.place_in(self._columns[column])
+            if num_rows:
+                card.place_in(self._columns[column])
+
+    def _places(self, num_columns: int, width: int, room: int) -> list[int]:
+        """Return the column of each card; show the explanations if all of them fit."""
+        scale = self._context.theme.scale
+        column_width = (width / scale - PAD * (num_columns - 1)) / num_columns
+
+        def places(*, is_explained: bool) -> tuple[list[int], float]:
+            return distributed(
+                (self._height(c, column_width, is_explained=is_explained) for c in self.cards), num_columns
+            )
+
+        found, height = places(is_explained=True)
+        is_explained = self.is_complete and height * scale <= room
+        if is_explained != self._is_explained and self.is_complete:
+            self._is_explained = is_explained
+            for card in self.cards:
+                card.explain(is_explained)
+        return found if self._is_explained else places(is_explained=False)[0]
+
+    def _height(self, card: GroupCard, width: float, *, is_explained: bool) -> float:
+        records = card.records_shown()
+        texts = [explanation(record) for record in records] if is_explained else []
+        return card_height(records, card.num_preview_rows, texts, width=width, measure=self._measure)
+
+    def _measure(self, text: str) -> float:
+        if text not in self._widths:
+            font = tkfont.Font(self, font=self._context.theme.font("small"))
+            self._widths[text] = font.measure(text) / self._context.theme.scale
+        return self._widths[text]
 
     def _show_empty_note(self, *, is_empty: bool) -> None:
         if is_empty and self.empty_note.cget("text"):

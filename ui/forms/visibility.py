@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from modules.config.schema import Config
+from modules.config.unused import why_unused
 from modules.settings.edit import get_path
 from modules.settings.field import FieldRecord
 from modules.settings.walk import condition_path, is_relevant
@@ -30,8 +31,10 @@ def is_shown(config: Config, record: FieldRecord, *, show_advanced: bool) -> boo
 
 
 def is_reachable(config: Config, record: FieldRecord) -> bool:
-    """Return whether the field applies: its condition holds, and so do those of the fields it depends on."""
-    if not is_relevant(config, record):
+    """Return whether the field applies: its condition holds, and so do those of the fields it depends on, and the
+    training target and method use it.
+    """
+    if not is_relevant(config, record) or why_unused(config, record.path):
         return False
     condition = record.setting.applies_when
     above = [record.path.rpartition(".")[0]]

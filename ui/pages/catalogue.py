@@ -5,12 +5,15 @@ A section that no page claims is shown on the first one, so that a new section o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from modules.config.schema import Config
-from ui.forms.records import Group, claimed_sections, groups_of
+from ui.forms.records import Group, claimed_sections, groups_of, variant_records
 
 FORM_PAGE = "ui.pages.form_page:FormPage"
+# The choices that shape every page: the top bar is their only place. The fields of a method are on its page.
+TOP_BAR = ("model.family", "training.method", "training.trains")
+TOP_BAR_TITLE = "Top bar"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,11 @@ class PageSpec:
     empty_note: str = ""
     on_demand: bool = False
 
+    @property
+    def section_title(self) -> str:
+        """The heading of the side bar that the page is listed under."""
+        return "Settings" if self.sections else "Work"
+
 
 PAGES: tuple[PageSpec, ...] = (
     PageSpec("general", "General", "Folders, seed and devices.", ("general",)),
@@ -49,9 +57,10 @@ PAGES: tuple[PageSpec, ...] = (
         "Concepts",
         "The folders of training images.",
         ("concepts",),
+        ("captions",),
         view="ui.pages.concepts:ConceptsPage",
     ),
-    PageSpec("training", "Training", "Method, length, learning rate, optimizer, noise and loss.", ("training",)),
+    PageSpec("training", "Training", "Length, learning rate, optimizer, noise and loss.", ("training",)),
     PageSpec(
         "adapter",
         "LoRA / Adapter",
@@ -63,9 +72,11 @@ PAGES: tuple[PageSpec, ...] = (
     PageSpec(
         "rewards",
         "Rewards",
-        "The training method, and learning from rewards or preferences.",
+        "What the training method needs, and learning from rewards or preferences.",
         ("training.method", "reward"),
         view="ui.pages.rewards:rewards_page",
+        empty_note="This method has no settings of its own.\n"
+        "To learn from rewards or preferences, choose another method in the top bar.",
     ),
     PageSpec(
         "sampling",
@@ -103,6 +114,20 @@ PAGES: tuple[PageSpec, ...] = (
         actions=("sample_now", "validate_now", "backup_now", "save_now", "open_run_folder"),
         view="ui.pages.run:RunPage",
     ),
+    PageSpec("runs", "Runs", "All runs so far.", view="ui.pages.runs:RunsPage"),
+    PageSpec("queue", "Queue", "Configs to train one after another.", view="ui.pages.queue:QueuePage"),
+    PageSpec(
+        "sample",
+        "Sample",
+        "Images of any model, with any LoRAs, without training.",
+        view="ui.pages.sample:SamplePage",
+    ),
+    PageSpec(
+        "tools",
+        "Tools",
+        "Inspect and convert files; merge, combine, resize, extract and scale LoRAs.",
+        view="ui.pages.tools:ToolsPage",
+    ),
     PageSpec(
         "choose",
         "Choose",
@@ -115,7 +140,7 @@ PAGES: tuple[PageSpec, ...] = (
 
 def page_shortcut(page: PageSpec) -> str:
     """Return the shortcut that opens a page: a digit by its place in the side bar, letters from the eleventh on."""
-    letters = {"embeddings": "E", "run": "R", "choose": "G"}
+    letters = {"embeddings": "E", "run": "R", "choose": "G", "sample": "M", "tools": "L", "runs": "H", "queue": "U"}
     return f"Ctrl+{letters.get(page.key) or (PAGES.index(page) + 1) % 10}"
 
 
@@ -134,9 +159,21 @@ def page_of(config_type: type[Config], path: str) -> PageSpec | None:
 
 
 def groups_on(page: PageSpec, config: Config) -> tuple[Group, ...]:
-    """Return the groups of fields of a page, without fields that another page shows."""
+    """Return the groups of fields of a page, without fields that another page or the top bar shows."""
     elsewhere = {s for p in PAGES if p != page for s in p.sections if "." in s}
-    return groups_of(config, sections_of(page, type(config)), without=elsewhere)
+    groups = groups_of(config, sections_of(page, type(config)), without=elsewhere)
+    return tuple(own for group in groups if (own := _without_top_bar(group, config)).records)
+
+
+def _without_top_bar(group: Group, config: Config) -> Group:
+    """Return a group without the choices of the top bar; the fields of the variant chosen there stay."""
+    own = []
+    for record in group.records:
+        if record.path not in TOP_BAR:
+            own.append(record)
+        elif record.kind == "section":
+            own += variant_records(config, record)
+    return replace(group, records=tuple(own))
 
 
 def sections_of(page: PageSpec, config_type: type[Config]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import tkinter as tk
 from ui.context import Context
 from ui.forms.layout import FormView
 from ui.pages.catalogue import PageSpec, groups_on
-from ui.pages.page import PageFrame
+from ui.pages.page import PageFrame, form_room
 
 
 class FormPage:
@@ -18,7 +18,11 @@ class FormPage:
         self.scroll = self.frame.add_scroll(context)
         form = context.form
         self.form_view = FormView(
-            self.scroll.body, context, lambda: groups_on(spec, form.config), empty_note=spec.empty_note
+            self.scroll.body,
+            context,
+            lambda: groups_on(spec, form.config),
+            empty_note=spec.empty_note,
+            room=lambda: form_room(context),
         )
         self.form_view.grid(row=0, column=0, sticky="new")
         self.form_view.build()

@@ -13,11 +13,12 @@ from ui.context import Context
 from ui.editors.item import ItemEditor
 from ui.forms.layout import FormView
 from ui.pages.catalogue import PageSpec, groups_on
-from ui.pages.list_card import ListCard
-from ui.pages.page import PageFrame
+from ui.pages.list_card import ENABLED_COLUMN, ListCard
+from ui.pages.page import PageFrame, form_room
 from ui.theme import PAD
 from ui.widgets.table import Column
 
+_LIST_HEIGHT = 340  # of a list with some entries
 Row = tuple[str, Sequence[str], str]
 
 
@@ -63,7 +64,13 @@ class FormWithList:
         gap = (0, context.theme.px(PAD))
         if lead is not None:
             tk.Grid.grid_configure(lead(self.scroll.body, context), row=0, column=0, sticky="new", pady=gap)
-        self.form_view = FormView(self.scroll.body, context, lambda: groups_on(spec, form.config))
+        self.form_view = FormView(
+            self.scroll.body,
+            context,
+            lambda: groups_on(spec, form.config),
+            empty_note=spec.empty_note,
+            room=lambda: form_room(context) - context.theme.px(_LIST_HEIGHT),
+        )
         self.form_view.grid(row=1, column=0, sticky="new")
         self.form_view.build()
         self.list = ListCard(
@@ -75,6 +82,7 @@ class FormWithList:
             row_of=lambda _index, entry: entries.row_of(entry, form.config),
             edit=self.edit,
             before_change=self._close_editor,
+            has_switches=ENABLED_COLUMN in entries.item_type.model_fields,
         )
         tk.Grid.grid_configure(self.list.card, row=2, column=0, sticky="nsew", pady=gap)
         self.list.add_button("add", entries.add_label, self.add, entries.add_tip)

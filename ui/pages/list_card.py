@@ -14,6 +14,7 @@ from ui.theme import GAP
 from ui.widgets.card import Card
 from ui.widgets.controls import Button
 from ui.widgets.panel import Panel
+from ui.widgets.switch_image import WIDTH, SwitchImages
 from ui.widgets.table import Column, Table
 
 ENABLED_COLUMN = "enabled"
@@ -22,7 +23,10 @@ RowOf = Callable[[int, Any], tuple[str, Sequence[str], str]]
 
 
 class ListCard:
-    """The entries of the list at a path; `row_of` returns the row of an entry, `edit` opens its editor."""
+    """The entries of the list at a path; `row_of` returns the row of an entry, `edit` opens its editor.
+
+    With `has_switches` each row begins with a switch that enables or disables its entry.
+    """
 
     def __init__(
         self,
@@ -35,7 +39,7 @@ class ListCard:
         row_of: RowOf,
         edit: Callable[[int], object],
         before_change: Callable[[], object],
-        table_style: str = "Treeview",
+        has_switches: bool = False,
     ) -> None:
         self.path = path
         self.card = Card(master, context.theme, title)
@@ -46,7 +50,7 @@ class ListCard:
         self._before_change = before_change
         self.toolbar = Panel(self.card.body, context.theme, "card")
         self.toolbar.pack(fill="x", padx=(context.theme.px(12), 0), pady=(0, context.theme.px(8)))
-        self.table = Table(self.card.body, context.theme, columns, style=table_style)
+        self.table = Table(self.card.body, context.theme, columns)
         self.table.pack(fill="both", expand=True, padx=(context.theme.px(12), 0))
         self.table.on_events(
             {
@@ -59,7 +63,10 @@ class ListCard:
         self.table.tree.bind("<Button-1>", self._clicked, add="+")
         self.table.tree.bind("<Double-Button-1>", self._double_clicked, add="+")
         self.table.tree.bind("<Control-a>", lambda _e: self.table.select(range(len(self.items))))
+        self._switches = SwitchImages(self.table, context.theme) if has_switches else None
         context.form.watch(path, self.refresh)
+        if has_switches:
+            context.preferences.changed.subscribe(self._draw_switches)
 
     @property
     def items(self) -> tuple[BaseModel, ...]:
@@ -87,6 +94,7 @@ class ListCard:
     def refresh(self) -> None:
         """Update the table."""
         self.table.set_rows([self._row_of(index, item) for index, item in enumerate(self.items)])
+        self._draw_switches()
         self._enable_buttons()
 
     def show_field(self, path: str, open_at: Callable[[int], bool]) -> bool:
@@ -144,19 +152,29 @@ class ListCard:
         is_on = bool(getattr(self.items[indices[0]], ENABLED_COLUMN))
         items.change(self._context.form, self.path, indices, **{ENABLED_COLUMN: not is_on})
 
+    def _draw_switches(self) -> None:
+        for index, item in enumerate(self.items) if self._switches is not None else ():
+            self.table.set_image(index, self._switches.of(is_on=bool(getattr(item, ENABLED_COLUMN))))
+
+    def _is_switch(self, event: tk.Event[Any], column: str) -> bool:
+        """Return whether a mouse event is on the switch of a row."""
+        if self._switches is None or column != "#0":
+            return column == ENABLED_COLUMN
+        return event.x < self._context.theme.px(WIDTH + GAP)
+
     def _clicked(self, event: tk.Event[Any]) -> str | None:
         place = self.table.row_and_column_at(event)
-        if place is not None and place[1] == ENABLED_COLUMN:
+        if place is not None and self._is_switch(event, place[1]):
             self._toggle([place[0]])
             return "break"
         return None
 
     def _double_clicked(self, event: tk.Event[Any]) -> str | None:
-        """Edit the clicked entry; in the switch column a double click is just two clicks."""
+        """Edit the clicked entry; on its switch a double click is just two clicks."""
         place = self.table.row_and_column_at(event)
         if place is None:
             return None
-        if place[1] == ENABLED_COLUMN:
+        if self._is_switch(event, place[1]):
             return self._clicked(event)
         self._edit(place[0])
         return "break"

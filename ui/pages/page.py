@@ -11,6 +11,8 @@ from ui.theme import GAP, PAD
 from ui.widgets.panel import Panel, Text
 from ui.widgets.scroll import ScrollFrame
 
+_AROUND_FORM = 66 + 62 + 66  # the top bar, the page's title, the bottom bar
+
 
 class Page(Protocol):
     """A page of the window; built when first opened, then hidden and shown."""
@@ -50,3 +52,11 @@ class PageFrame(Panel):
         scroll.grid(row=1, column=0, sticky="nsew", padx=(context.theme.px(PAD + 4), context.theme.px(4)))
         scroll.body.columnconfigure(0, weight=1)
         return scroll
+
+
+def form_room(context: Context) -> int:
+    """Return the height of a page's form in pixels, where neither a report nor the card of first steps is open.
+
+    It depends on the window alone, so that the fields stay in place while the user works.
+    """
+    return context.root.winfo_height() - context.theme.px(_AROUND_FORM)

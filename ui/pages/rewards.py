@@ -12,7 +12,6 @@ from modules.rewards.settings import Scorer
 from ui.context import Context
 from ui.pages.catalogue import PageSpec
 from ui.pages.form_with_list import FormWithList, ListSpec, Row
-from ui.pages.list_card import ENABLED_COLUMN, OFF, ON
 from ui.pages.method_card import MethodCard
 from ui.widgets.table import Column
 
@@ -45,7 +44,7 @@ def _row_of(scorer: Scorer, config: Config) -> Row:
     in_use = scorers_of(config)
     is_held_out = in_use is not None and in_use.held_out is not None and in_use.held_out.kind == scorer.kind
     label = f" {spec.label}{' (held out)' if is_held_out else ''}"
-    values = (ON if scorer.enabled else OFF, f"{scorer.weight:g}", spec.scale, needs_of(scorer))
+    values = (f"{scorer.weight:g}", spec.scale, needs_of(scorer))
     return label, values, "" if scorer.enabled else "faint"
 
 
@@ -58,7 +57,6 @@ _REWARD_MODELS = ListSpec(
     title="Reward models",
     columns=(
         Column("#0", "Reward model", 220, is_stretched=True),
-        Column(ENABLED_COLUMN, "On", 44, "center"),
         Column("weight", "Weight", 70),
         Column("scale", "Scale", 220),
         Column("needs", "Needs", 260, is_stretched=True),

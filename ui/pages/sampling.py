@@ -12,7 +12,6 @@ from modules.settings.resolution import side_of
 from ui.context import Context
 from ui.pages.catalogue import PageSpec
 from ui.pages.form_with_list import FormWithList, ListSpec, Row
-from ui.pages.list_card import ENABLED_COLUMN, OFF, ON
 from ui.widgets.table import Column
 
 
@@ -24,7 +23,7 @@ def sampling_page(master: tk.Misc, context: Context, spec: PageSpec) -> FormWith
 def _row_of(sample: SamplePrompt, _config: Config) -> Row:
     text = " ".join(sample.prompt.split()) or "(no prompt)"
     size = f"{sample.width_px} × {sample.height_px}"
-    values = (ON if sample.enabled else OFF, size, str(sample.seed), str(sample.steps), f"{sample.guidance:g}")
+    values = (size, str(sample.seed), str(sample.steps), f"{sample.guidance:g}")
     return f" {text}", values, "" if sample.enabled else "faint"
 
 
@@ -41,7 +40,6 @@ _PROMPTS = ListSpec(
     title="Sample prompts",
     columns=(
         Column("#0", "Prompt", 340, is_stretched=True),
-        Column(ENABLED_COLUMN, "On", 44, "center"),
         Column("size", "Size", 90),
         Column("seed", "Seed", 80),
         Column("steps", "Steps", 60),

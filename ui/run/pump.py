@@ -48,9 +48,25 @@ class Pump:
         """Drain another source on every turn; `drain(deadline)` returns whether it had anything."""
         self._drains.append(drain)
 
-    def redraw_soon(self, key: Hashable, draw: Callable[[], None], *, at_most_every_seconds: float = 0.0) -> None:
-        """Call `draw` once on a coming turn, however often it is requested until then."""
+    def remove_source(self, drain: Drain) -> None:
+        """Stop draining a source."""
+        self._drains.remove(drain)
+
+    def redraw_soon(
+        self,
+        key: Hashable,
+        draw: Callable[[], None],
+        *,
+        at_most_every_seconds: float = 0.0,
+        quiet_seconds: float = 0.0,
+    ) -> None:
+        """Call `draw` once on a coming turn, however often it is requested until then.
+
+        With `quiet_seconds`, only once it has not been requested for so long: when typing has stopped.
+        """
         earliest = self._last_drawn.get(key, float("-inf")) + at_most_every_seconds
+        if quiet_seconds:
+            earliest = max(earliest, time.perf_counter() + quiet_seconds)
         self._redraws[key] = _Redraw(draw, earliest)
 
     def forget(self, key: Hashable) -> None:

@@ -1,0 +1,5 @@
+"""The widgets: everything that imports customtkinter."""
+
+from ui.widgets.ctk_fonts import import_customtkinter
+
+import_customtkinter()

@@ -21,6 +21,10 @@ _BUTTON_COLOURS: Mapping[str, tuple[str, str, str]] = {
 }
 
 
+_KNOB_INSET = 4  # design pixels between the knob and the edge of a switch
+_KNOB_PARTS = ("slider_oval_1_a", "slider_oval_1_b", "slider_oval_4_a", "slider_oval_4_b")
+
+
 class Button(ctk.CTkButton):  # type: ignore[misc]
     """A push button; Space and Return press it too."""
 
@@ -103,14 +107,14 @@ class Switch(ctk.CTkSwitch):  # type: ignore[misc]
             offvalue=False,
             width=40 if not text else 100,
             height=CONTROL_HEIGHT,
-            switch_width=36,
-            switch_height=18,
-            border_width=3,
+            switch_width=38,
+            switch_height=22,
+            border_width=1,
             bg_color=theme.pair(on),
-            fg_color=theme.pair("track"),
+            fg_color=theme.pair("switch"),
             progress_color=theme.pair("accent"),
-            button_color=theme.pair("knob"),
-            button_hover_color=theme.pair("knob_hover"),
+            button_color=theme.pair("switch_knob"),
+            button_hover_color=theme.pair("switch_knob"),
             text_color=theme.pair("text"),
             text_color_disabled=theme.pair("faint"),
             font=theme.unscaled_font("body"),
@@ -121,6 +125,19 @@ class Switch(ctk.CTkSwitch):  # type: ignore[misc]
     def focus_ring(self) -> None:
         """Take the keyboard focus."""
         self._canvas.focus_set()
+
+    def _draw(self, no_color_updates: bool = False) -> None:
+        """Draw the knob inside the track; customtkinter draws it as high as the track, so that it looks like a dot."""
+        super()._draw(no_color_updates)
+        height, width = (self._apply_widget_scaling(n) for n in (self._switch_height, self._switch_width))
+        middle, radius = height / 2, round(height / 2 - self._apply_widget_scaling(_KNOB_INSET))
+        for tag in _KNOB_PARTS:
+            if "ctk_aa_circle_font_element" in self._canvas.gettags(tag):
+                self._canvas.coords(tag, width - middle if self._check_state else middle, middle, radius)
+        self._canvas.coords("slider_rectangle_2", 0, 0, 0, 0)
+        # At 0 its round end would still be drawn.
+        fill = self._apply_appearance_mode(self._progress_color if self._check_state else self._fg_color)
+        self._canvas.itemconfig("progress_parts", fill=fill, outline=fill)
 
     def _show_ring(self, colour: tuple[str, str] | None) -> None:
         self.configure(border_color=colour or "transparent")

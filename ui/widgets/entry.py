@@ -89,9 +89,13 @@ class Entry(ctk.CTkEntry):  # type: ignore[misc]
 
     def _add_hint(self, theme: Theme, variable: tk.StringVar, text: str) -> None:
         self._hint = Text(self, theme, text, colour="faint", on="field")
-        self._hint.bind("<Button-1>", lambda _e: self._entry.focus_set())
+        self._hint.bind("<Button-1>", self._hint_clicked)
         self._hint_trace = variable.trace_add("write", lambda *_: self._place_hint())
         self._place_hint()
+
+    def _hint_clicked(self, _event: object) -> str:
+        self._entry.focus_set()
+        return "break"  # a click on a label elsewhere takes the focus away again
 
     def _place_hint(self) -> None:
         if self._hint is None:

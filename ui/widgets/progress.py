@@ -38,6 +38,11 @@ class ThinBar(tk.Canvas):
             self.share = share
             self._draw()
 
+    def set_width(self, width_px: int) -> None:
+        """Set the width, in design pixels."""
+        if int(self.cget("width")) != self.theme.px(width_px):
+            self.configure(width=self.theme.px(width_px))
+
     def _draw(self) -> None:
         width, height = self.winfo_width(), self.winfo_height()
         self.coords(self._track, 0, 0, width, height)

@@ -8,6 +8,7 @@ from typing import Any
 
 from ui.theme import Theme
 from ui.widgets.auto_bar import AutoBar
+from ui.widgets.focus import focused_widget
 from ui.widgets.panel import Panel
 
 _WHEEL_PX = 56
@@ -18,7 +19,7 @@ _OWN_WHEEL = ("Text", "Treeview", "Listbox")
 class ScrollFrame(Panel):
     """Put children into `body`; the bar appears only if they do not fit."""
 
-    def __init__(self, master: tk.Misc, theme: Theme, colour: str = "window") -> None:
+    def __init__(self, master: tk.Misc, theme: Theme, colour: str = "window", *, gutter_px: int = _GUTTER_PX) -> None:
         super().__init__(master, theme, colour)
         self.canvas = tk.Canvas(
             self, background=theme.colour(colour), highlightthickness=0, borderwidth=0, yscrollincrement=1
@@ -28,7 +29,7 @@ class ScrollFrame(Panel):
         self._window = self.canvas.create_window(0, 0, anchor="nw", window=self.body)
         self.canvas.configure(yscrollcommand=bar.set)
         self.columnconfigure(0, weight=1)
-        self.columnconfigure(1, minsize=theme.px(_GUTTER_PX))  # reserved also without a bar, so that nothing moves
+        self.columnconfigure(1, minsize=theme.px(gutter_px))  # reserved also without a bar, so that nothing moves
         self.rowconfigure(0, weight=1)
         self.canvas.grid(row=0, column=0, sticky="nsew")
         bar.grid(row=0, column=1, sticky="nse")
@@ -46,17 +47,17 @@ class ScrollFrame(Panel):
             self.canvas.yview_scroll(distance_px, "units")
 
     def see(self, widget: tk.Misc, *, margin_px: int = 24) -> None:
-        """Scroll as little as needed to bring a widget into view."""
+        """Scroll as little as needed to bring a widget into view; one that is visible moves nothing."""
         self.update_idletasks()
         top = widget.winfo_rooty() - self.body.winfo_rooty()
         bottom = top + widget.winfo_height()
         margin = self.theme.px(margin_px)
         view_top = self.canvas.canvasy(0)
         view_bottom = view_top + self.canvas.winfo_height()
-        if top - margin < view_top:
+        if top < view_top:
             self._scroll_to(top - margin)
-        elif bottom + margin > view_bottom:
-            self._scroll_to(bottom + margin - self.canvas.winfo_height())
+        elif bottom > view_bottom:
+            self._scroll_to(min(top - margin, bottom + margin - self.canvas.winfo_height()))
 
     def to_top(self) -> None:
         """Scroll to the top."""
@@ -87,7 +88,8 @@ def bind_wheel(root: tk.Tk) -> None:
             frame.scroll_px(frame.theme.px(_wheel_clicks(event) * _WHEEL_PX))
 
     def on_focus(event: tk.Event[Any]) -> None:
-        if isinstance(event.widget, tk.Misc):
+        # Tk also reports the focus to everything around the widget that has it.
+        if isinstance(event.widget, tk.Misc) and focused_widget(root) is event.widget:
             frame = _frame_around(event.widget, is_for_wheel=False)
             if frame is not None and event.widget is not frame.canvas:
                 frame.see(event.widget)

@@ -11,11 +11,12 @@ from ui.widgets.entry import Entry
 from ui.widgets.table import Column, Table
 from ui.widgets.variables import TextVar
 
+_PAGE = 10  # rows
 Rows = Sequence[tuple[str, Sequence[str], str]]
 
 
 class SearchWindow(Window):
-    """Type to search; Up and Down select; Return takes the selected row.
+    """Type to search; Up, Down, Page Up and Page Down select; Return takes the selected row.
 
     `search(text)` returns the rows as `Table.set_rows` takes them, `take(index)` receives the number of a row.
     """
@@ -46,6 +47,8 @@ class SearchWindow(Window):
         inner.bind("<Return>", lambda _e: self.go(), add="+")
         inner.bind("<Down>", lambda _e: self._move(1), add="+")
         inner.bind("<Up>", lambda _e: self._move(-1), add="+")
+        inner.bind("<Next>", lambda _e: self._move(_PAGE), add="+")
+        inner.bind("<Prior>", lambda _e: self._move(-_PAGE), add="+")
         self.text.trace_add("write", lambda *_: self.look())
 
     def look(self) -> None:

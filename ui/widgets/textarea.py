@@ -40,7 +40,7 @@ class TextArea(tk.Frame):
         self.text.bind("<FocusOut>", lambda _e: self._draw_border(has_focus=False))
         self._hint = Text(self.text, theme, placeholder, colour="faint", on="field") if placeholder else None
         if self._hint is not None:
-            self._hint.bind("<Button-1>", lambda _e: self.text.focus_set())
+            self._hint.bind("<Button-1>", self._hint_clicked)
         self._trace = variable.trace_add("write", lambda *_: self._show())
         self.apply_theme()
         self._show()
@@ -71,6 +71,10 @@ class TextArea(tk.Frame):
         token = "error" if self._is_invalid else "accent" if has_focus else "field_border"
         self.configure(background=self.theme.colour(token))
         self._place_hint(has_focus=has_focus)
+
+    def _hint_clicked(self, _event: object) -> str:
+        self.text.focus_set()
+        return "break"  # a click on a label elsewhere takes the focus away again
 
     def _place_hint(self, *, has_focus: bool) -> None:
         if self._hint is None:

@@ -61,6 +61,15 @@ def forget_window(window: tk.Tk | tk.Toplevel) -> None:
     ScalingTracker.window_dpi_scaling_dict.pop(window, None)
 
 
+def cancel_pending(root: tk.Tk) -> None:
+    """Cancel everything that is scheduled in a root which is about to be destroyed.
+
+    Tk would still run it in the event loop of the next root, where its commands are gone.
+    """
+    for name in root.tk.splitlist(root.tk.call("after", "info")):
+        root.tk.call("after", "cancel", name)
+
+
 def bind_clicks(root: tk.Tk) -> None:
     """Take the focus from an entry when the user clicks outside it."""
 

@@ -7,10 +7,11 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from modules.config.codec import Loaded, decode, load_file
+from modules.config.codec import Loaded, decode, load_file, load_text
 from modules.config.imports.kohya_settings import tree_of_kohya
 from modules.config.imports.lora_metadata import config_of_lora
 from modules.config.schema import Config
+from modules.system.paths import PROGRAM_ROOT
 from modules.system.problem import Problem
 
 CONFIG_SUFFIXES = (".json", ".toml", ".safetensors")
@@ -31,8 +32,19 @@ def load_any(path: Path, *, over: Config | None = None) -> Loaded:
         return config_of_lora(path)
     if path.suffix.lower() == ".toml":
         return _load_toml(path)
-    raw = _json_object(path)
-    return _from_kohya(raw, path) if raw is not None and is_kohya(raw) else load_file(path, over=over)
+    try:
+        raw = _json_object(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError):  # reported by `load_file`
+        raw = None
+    return _from_kohya(raw, path.name) if raw is not None and is_kohya(raw) else load_file(path, over=over)
+
+
+def load_any_text(text: str, *, name: str) -> Loaded:
+    """Read settings from JSON text: a config of ours, of OneTrainer or of kohya. Messages call the text `name`."""
+    raw = _json_object(text)
+    if raw is not None and is_kohya(raw):
+        return _from_kohya(raw, name)
+    return load_text(text, name=name, folder=PROGRAM_ROOT)
 
 
 def is_kohya(raw: dict[str, Any]) -> bool:
@@ -52,7 +64,7 @@ def _load_toml(path: Path) -> Loaded:
     flat = _flattened(raw)
     if "datasets" not in flat and not is_kohya(flat):
         return Loaded(Config(), [Problem("", f"{path} contains no known kohya settings.")])
-    return _from_kohya(flat, path)
+    return _from_kohya(flat, path.name)
 
 
 def _flattened(raw: dict[str, Any]) -> dict[str, Any]:
@@ -69,16 +81,16 @@ def _flattened(raw: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _from_kohya(raw: dict[str, Any], path: Path) -> Loaded:
-    notes = [Problem("", f"{path.name} is a kohya config; settings with a counterpart here were converted.", "info")]
+def _from_kohya(raw: dict[str, Any], name: str) -> Loaded:
+    notes = [Problem("", f"{name} is a kohya config; settings with a counterpart here were converted.", "info")]
     loaded = decode(tree_of_kohya(raw, notes))
     return Loaded(loaded.config, [*notes, *loaded.problems], was_migrated=True)
 
 
-def _json_object(path: Path) -> dict[str, Any] | None:
-    """Return the object in a JSON file; None for anything else, which `load_file` then reports."""
+def _json_object(text: str) -> dict[str, Any] | None:
+    """Return the object in a JSON text; None for anything else, which the codec then reports."""
     try:
-        raw = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError, RecursionError):
+        raw = json.loads(text)
+    except (ValueError, RecursionError):
         return None
     return raw if isinstance(raw, dict) else None

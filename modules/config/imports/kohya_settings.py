@@ -40,16 +40,22 @@ _NOT_SETTINGS = frozenset(_NOT_SETTINGS_NAMES.split())
 def tree_of_kohya(args: Args, notes: Notes) -> Tree:
     """Return our tree for kohya's flat settings. Total: values that do not fit are reported and left out."""
     given = {key: value for key, value in args.items() if isinstance(key, str)}
-    lift_of_datasets(given)
-    result: Tree = {"darkroom_version": 2}
-    for convert in (_model, _speed, _adapter, learning, images, sampling_and_saving):
-        convert(given, result, notes)
+    result = converted(given, notes)
     given.pop("save_model_as", None)
     rest = {key: v for key, v in given.items() if key not in _NOT_SETTINGS and is_set(v) and v not in (False, 0)}
     if rest:
         result["unknown"] = {"kohya": rest}
         names = ", ".join(sorted(rest))
         notes.append(Problem("", f"These kohya settings are not supported and are kept in the file: {names}.", "info"))
+    return result
+
+
+def converted(given: Args, notes: Notes) -> Tree:
+    """Return our tree; every setting that has a counterpart here is popped from `given`."""
+    lift_of_datasets(given)
+    result: Tree = {"darkroom_version": 2}
+    for convert in (_model, _speed, _adapter, learning, images, sampling_and_saving):
+        convert(given, result, notes)
     return result
 
 
@@ -71,7 +77,10 @@ def _model(given: Args, result: Tree, notes: Notes) -> None:
         put(result, "model.vae_file", str(vae))
     skip = number_of(given.pop("clip_skip", None))
     if skip is not None:  # theirs is the layer used, counted from the end; ours is the number of layers skipped
-        put(result, "model.clip_skip", max(0, int(skip) - 1))
+        ours = max(0, int(skip) - 1)
+        put(result, "model.clip_skip", ours)
+        message = f"kohya's clip skip {skip:g} is {ours} here: the number of layers that are skipped, counted from 0."
+        notes.append(Problem("model.clip_skip", message, "info"))
     name, folder = pop_first(given, "output_name"), pop_first(given, "output_dir")
     if name is not None or folder is not None:
         put(result, "output.destination", f"{folder or 'models'}/{name or 'last'}.safetensors")

@@ -209,6 +209,19 @@ class Sampling(Section):
             changeable_on_resume=True,
         ),
     ] = "png"
+    wildcards_dir: Annotated[
+        str,
+        Setting(
+            "Wildcards folder",
+            "The text files of wildcards: in sample prompts, __colour__ stands for a line of colour.txt there, and "
+            "{red|blue} for one of its choices. The seed of the sample decides.",
+            group="Samples",
+            level="advanced",
+            path_kind="folder",
+            empty_means="none",
+            changeable_on_resume=True,
+        ),
+    ] = "wildcards"
     prompts_file: Annotated[
         str,
         Setting(

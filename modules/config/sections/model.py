@@ -101,8 +101,8 @@ class Model(Section):
         Le(11),
         Setting(
             "Clip skip",
-            "How many of the text encoder's last layers are skipped: 0 for most models, 1 for many anime "
-            "models (kohya and A1111 count from 1 and call that clip skip 2).",
+            "How many of the text encoder's last layers are skipped, counted from 0 as in OneTrainer: 0 for most "
+            "models, 1 for many anime models. kohya and A1111 count from 1: their clip skip 1 is 0 here, their 2 is 1.",
             group="Base model",
             unit="layers",
             level="advanced",
@@ -173,7 +173,7 @@ class Model(Section):
             group="Base model",
             level="advanced",
             path_kind="folder",
-            empty_means="the usual Hugging Face cache",
+            empty_means="the usual folder",
             changeable_on_resume=True,
         ),
     ] = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -108,15 +108,33 @@ def text_lines(text: str) -> list[str]:
 
 def decode_text(content: bytes) -> tuple[str, CaptionFault]:
     """Return the text of some bytes, and the encoding if it is not UTF-8."""
-    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return content.decode("utf-16", errors="replace"), "utf-16"
+    codec, mark = text_codec(content)
+    text = content[len(mark) :].decode(codec, errors="replace")
+    return text, _FAULTS[codec]
+
+
+def text_codec(content: bytes) -> tuple[str, bytes]:
+    """Return the codec that the bytes of a text file are in, and the byte order mark that they begin with."""
+    for mark, codec in ((b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be")):
+        if content.startswith(mark):
+            return codec, mark
     if bare := _utf_16_without_mark(content):
-        return content.decode(bare, errors="replace"), "utf-16"
-    try:
-        return content.decode("utf-8-sig"), ""
-    except UnicodeDecodeError:
-        pass
-    try:
-        return content.decode("cp1252"), "cp1252"
-    except UnicodeDecodeError:
-        return content.decode("latin-1"), "latin-1"
+        return bare, b""
+    mark = _UTF_8_MARK if content.startswith(_UTF_8_MARK) else b""
+    for codec in ("utf-8", "cp1252"):
+        try:
+            content.decode(codec)
+        except UnicodeDecodeError:
+            continue
+        return codec, mark if codec == "utf-8" else b""
+    return "latin-1", b""
+
+
+_UTF_8_MARK = b"\xef\xbb\xbf"
+_FAULTS: Mapping[str, CaptionFault] = {
+    "utf-8": "",
+    "utf-16-le": "utf-16",
+    "utf-16-be": "utf-16",
+    "cp1252": "cp1252",
+    "latin-1": "latin-1",
+}

@@ -12,7 +12,7 @@ from modules.system.problem import Severity
 MAX_UPSCALING = 1.25  # below, the softness of upscaling can hardly be seen
 MAX_ASPECT = 3.0  # base models have seen few images that are longer; their own buckets end at 2 to 4
 MAX_CROPPED = 0.2  # of the image: with buckets, most images lose less than 5 %
-_FITS_A_BUCKET = "Turn on aspect ratio bucketing, raise data.max_aspect_ratio, or crop the image yourself."
+_FITS_A_BUCKET = "Turn on aspect ratio bucketing, raise the max aspect ratio, or crop the image yourself."
 _FITS_THE_SIZE = (
     "Crop the image yourself, choose a size nearer to its shape, or set the resolution as one number and turn on "
     "aspect ratio bucketing."
@@ -40,7 +40,7 @@ def _tiny(examined: Examined) -> Iterator[Finding]:
                 scale,
                 "times upscaled",
                 f"Use a larger version of the image, {'choose a smaller size' if is_fixed else 'lower the resolution'}"
-                ", or set data.never_upscale.",
+                ", or switch on Never upscale.",
             )
 
 
@@ -120,5 +120,9 @@ TINY = CheckSpec("tiny", "Images that are too small", "Images that are upscaled 
 EXTREME_ASPECT = CheckSpec("extreme_aspect", "Extreme aspect ratios", "Very long or high images.", _extreme_aspect)
 BUCKET_WASTE = CheckSpec("bucket_waste", "Images that lose much to cropping", "Images that fit no bucket.", _cropped)
 SMALL_BUCKET = CheckSpec(
-    "small_bucket", "Buckets with less than a batch", "Sizes with too few samples for one batch.", _small_buckets
+    "small_bucket",
+    "Buckets with less than a batch",
+    "Sizes with too few samples for one batch.",
+    _small_buckets,
+    compares_concepts=True,
 )

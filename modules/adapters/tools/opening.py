@@ -1,0 +1,136 @@
+"""Opening adapter files for the tools: their layers, and which of them a tool can handle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from modules.adapters.changes import does_not_fit
+from modules.adapters.factors import can_act
+from modules.adapters.stored_header import reason_if_broken, reason_to_refuse
+from modules.families.kinds.identify import identify
+from modules.families.kinds.lora_conversion import open_lora
+from modules.families.kinds.source import Source
+from modules.families.registry import FAMILIES
+from modules.formats.adapter_file import AdapterFile, read_adapter_file
+from modules.formats.adapter_layers import AdapterLayer
+from modules.formats.adapter_names import DORA_SCALE, OFT_BLOCKS, OFT_VECTORS, type_of
+from modules.formats.adapter_targets import AdapterTargets, fits
+from modules.system.errors import DarkroomError
+
+_MERGE_AND_EXTRACT = (
+    "Merge the file into the model that it was trained on, and extract a LoRA from the two models: that gives a LoRA "
+    "with the same effect."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedFile:
+    """An adapter file and the strength that it is used with; a negative one subtracts it."""
+
+    path: Path
+    strength: float = 1.0
+
+    @property
+    def words(self) -> str:
+        """The name and the strength."""
+        return f"{self.path.name} ({self.strength:g})"
+
+
+def open_adapter(path: Path) -> Source:
+    """Open an adapter file of any form for a tool. Raises DarkroomError for any other file, or for an unknown model."""
+    kind = identify(path)
+    if kind.kind != "lora" or not kind.model:
+        labels = ", ".join(spec.label for spec in FAMILIES.values())
+        raise DarkroomError(f"{path.name} cannot be used. {kind.sentence}", advice=f"Choose a LoRA file for {labels}.")
+    source = open_lora(path, kind)
+    _require_whole(path.name, content_of(source))
+    return source
+
+
+def content_of(source: Source) -> AdapterFile:
+    """Return the content of an opened adapter file."""
+    assert source.adapter is not None  # `open_lora` reads it
+    return source.adapter
+
+
+def read_for_model(path: Path, targets: AdapterTargets) -> AdapterFile:
+    """Return the content of an adapter file for a model with these layers.
+
+    Raises DarkroomError for any other file, for a file of another model, and where a layer's change is not known.
+    """
+    kind = identify(path)
+    if kind.kind != "lora":
+        raise DarkroomError(f"{path.name} is not an adapter file. {kind.sentence}", advice="Choose a LoRA file.")
+    content = read_adapter_file(path, targets)
+    refusal, advice = reason_to_refuse(path.name, len(content.layers), content.unplaced)
+    if refusal:
+        raise DarkroomError(refusal, advice=advice)
+    _require_whole(path.name, content)
+    weights = {(target.part, target.path): target.weight for target in targets.all}
+    for layer in content.layers:
+        if not fits(layer.shapes, weights[layer.part, layer.path]):
+            raise does_not_fit(layer, weights[layer.part, layer.path], path.name)
+        if not can_act(layer.shapes):
+            raise DarkroomError(
+                f"{path.name} changes {layer.part}.{layer.path} by {_label(layer)}, whose change is not known here.",
+                advice="Use the program that made the file to convert it, or choose another file.",
+            )
+    return content
+
+
+def require_linear(where: str, layers: Iterable[AdapterLayer], tool: str) -> None:
+    """Raise DarkroomError if the change of a layer depends on the model's weight, or is not known."""
+    for layer in layers:
+        if depends_on_weight(layer) or not can_act(layer.shapes):
+            raise DarkroomError(
+                f"{where} cannot be {tool}: it changes {layer.part}.{layer.path} by {_label(layer)}, whose change "
+                "depends on the weights of the model.",
+                advice=_MERGE_AND_EXTRACT,
+            )
+
+
+def depends_on_weight(layer: AdapterLayer) -> bool:
+    """Return whether the change of a layer depends on the weight that it changes: DoRA and OFT."""
+    return bool(layer.factors.keys() & {DORA_SCALE, OFT_BLOCKS, OFT_VECTORS})
+
+
+def widest_dtype(layers: Iterable[AdapterLayer]) -> torch.dtype:
+    """Return the floating-point dtype of some layers that can hold the others best; float32 for none."""
+    dtypes = {f.dtype for layer in layers for f in layer.factors.values() if f.is_floating_point()}
+    wide = {torch.float16 if dtype.itemsize == 1 else dtype for dtype in dtypes} or {torch.float32}
+    found = wide.pop()
+    for dtype in wide:
+        found = torch.promote_types(found, dtype)
+    return torch.float32 if found.itemsize > torch.float32.itemsize else found
+
+
+def left_over_notes(where: str, content: AdapterFile) -> tuple[str, ...]:
+    """Return what of a file a tool that writes only layers leaves out, a sentence each."""
+    others = [name for name in content.extra_tensors if name not in content.embeddings]
+    found = []
+    if content.embeddings:
+        found.append(f"The embeddings in {where} are left out: use its file beside the result for them.")
+    if others:
+        found.append(f"{len(others)} tensors of {where} belong to no layer of the model and are left out.")
+    return tuple(found)
+
+
+def _require_whole(where: str, content: AdapterFile) -> None:
+    shapes = {(layer.part, layer.path): layer.shapes for layer in content.layers}
+    broken, advice = reason_if_broken(where, shapes)
+    if broken:
+        raise DarkroomError(broken, advice=advice)
+
+
+def _label(layer: AdapterLayer) -> str:
+    label = type_of(layer.factors) or "an unknown type of adapter"
+    return f"DoRA ({label})" if DORA_SCALE in layer.factors else label
+
+
+def names_of(files: Sequence[WeightedFile]) -> str:
+    """Return the names and strengths of files, in one line."""
+    return ", ".join(file.words for file in files)

@@ -1,0 +1,1 @@
+"""Models that describe images: captioners, which write captions, and maskers, which write masks."""

@@ -1,0 +1,1 @@
+"""The captioners, one record per file. Torch-free."""

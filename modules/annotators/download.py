@@ -1,0 +1,83 @@
+"""Downloading the files of a captioner or masker. Only called when the user asked for it."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from modules.annotators.files import found_place
+from modules.annotators.spec import ModelFiles
+from modules.formats.diffusers_folder import OnBytes, byte_progress_bar
+from modules.system.atomic import atomic_file
+from modules.system.errors import DarkroomError
+from modules.system.paths import models_dir
+from modules.system.secrets import HubAccess
+
+_CHUNK_BYTES = 1 << 20
+_SECONDS = 30
+
+
+def downloaded_place(files: ModelFiles, *, hub: HubAccess, hub_cache_dir: str = "", on_bytes: OnBytes) -> Path:
+    """Return the folder of a model's files, or its only file, after downloading what is missing.
+
+    `on_bytes(done, total)` is called now and then, from several threads, and may raise to cancel. Raises DarkroomError
+    where they cannot be downloaded.
+    """
+    found = found_place(files, hub_cache_dir=hub_cache_dir)
+    if found is not None:
+        return found
+    return _from_address(files, on_bytes) if files.url else _from_hub(files, hub, hub_cache_dir, on_bytes)
+
+
+def _from_hub(files: ModelFiles, hub: HubAccess, hub_cache_dir: str, on_bytes: OnBytes) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    patterns = [*files.names, *(("*.json", "*.txt") if files.weights else ())]
+    for weights in files.weights or ("",):
+        try:
+            folder = Path(
+                snapshot_download(
+                    files.repo,
+                    allow_patterns=[*patterns, *([weights] if weights else [])],
+                    cache_dir=hub_cache_dir or None,
+                    token=hub.token,
+                    tqdm_class=byte_progress_bar(on_bytes),
+                )
+            )
+        except (LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
+            raise _failure(files, str(error).splitlines()[0] if str(error) else type(error).__name__) from error
+        if all((folder / name).is_file() for name in (*files.names, *([weights] if weights else []))):
+            return folder
+    raise _failure(files, "a file is missing in the repository")
+
+
+def _from_address(files: ModelFiles, on_bytes: OnBytes) -> Path:
+    name = files.names[0]
+    destination = models_dir() / name
+    digest = hashlib.md5(usedforsecurity=False)
+    try:
+        with urlopen(files.url, timeout=_SECONDS) as source, atomic_file(destination) as temporary:
+            total, done = float(source.headers.get("Content-Length") or files.size_bytes), 0
+            with temporary.open("wb") as target:
+                while chunk := source.read(_CHUNK_BYTES):
+                    target.write(chunk)
+                    digest.update(chunk)
+                    done += len(chunk)
+                    on_bytes(done, total)
+            if files.md5 and digest.hexdigest() != files.md5:
+                raise _failure(files, "the file that arrived is not the published one (its MD5 sum differs)")
+    except (URLError, OSError) as error:
+        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+        raise _failure(files, str(reason)) from error
+    return destination
+
+
+def _failure(files: ModelFiles, reason: str) -> DarkroomError:
+    where = files.url or f"the Hugging Face repository {files.repo}"
+    return DarkroomError(
+        f"{', '.join((*files.names, *files.weights[:1]))} of {where} could not be downloaded: {reason}.",
+        advice="Check the connection and try again; what has arrived of a Hugging Face repository is kept.",
+    )

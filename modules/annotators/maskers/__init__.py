@@ -1,0 +1,1 @@
+"""The maskers, one record per file. Torch-free."""

@@ -1,0 +1,1 @@
+"""The models behind the records. Not imported by the window."""

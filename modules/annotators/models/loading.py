@@ -1,0 +1,32 @@
+"""Loading a transformers model and its processor from a folder; only weights are read, never code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from modules.system.devices import resolve_device
+from modules.system.errors import DarkroomError
+
+
+def load_pretrained(folder: Path, model_class: str, device: str) -> tuple[Any, Any, torch.device]:
+    """Return a model of a class of transformers, its processor, and the device that the model is on.
+
+    Raises DarkroomError where the folder does not contain them, or the device does not exist.
+    """
+    import transformers
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    place = resolve_device(device).torch
+    try:
+        processor = transformers.AutoProcessor.from_pretrained(folder, local_files_only=True)
+        model = getattr(transformers, model_class).from_pretrained(folder, local_files_only=True, dtype=torch.float32)
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        raise DarkroomError(
+            f"The model in {folder} cannot be loaded: {str(error).splitlines()[0] if str(error) else error!r}",
+            advice="Delete the folder, so that the model is downloaded again.",
+        ) from error
+    return model.to(place).eval(), processor, place

@@ -1,0 +1,305 @@
+"""The caption and mask editor in a real window, with real pointer and key events, and its automatic captions."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from modules.data.concept import Concept
+from tests.ui.conftest import Window
+from tests.ui.driving import walk
+from tests.ui.real_input import click, keys, xdotool
+from trainer.annotation.events import Failed, Finished, ImageDone, Loading
+from ui.editors.captions.annotation_state import AnnotationState, after
+from ui.editors.captions.editor import CaptionEditor
+from ui.editors.captions.image_set import Source, read_images
+from ui.editors.captions.opening import open_caption_editor
+from ui.editors.captions.session import EditorSession, load_image
+from ui.editors.captions.strokes import Brush
+from ui.forms import items
+from ui.widgets.controls import Button
+
+_CHILD = """
+import sys
+from trainer.annotation.child import stop_signal
+from trainer.annotation.events import Finished, ImageDone, to_line
+from pathlib import Path
+folder = Path(sys.argv[1])
+folder.joinpath("c.txt").write_text("written, by a model")
+asked = stop_signal(sys.stdin)
+print(to_line(ImageDone(1, 3, str(folder / "c.png"), True, "written, by a model", "", 120.0)), flush=True)
+while not asked(): pass
+print(to_line(Finished("stopped", 1, 0, 0)), flush=True)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    place = tmp_path / "images"
+    place.mkdir()
+    for number, name in enumerate("abc"):
+        Image.effect_noise((240, 160), 20 + 40 * number).convert("RGB").save(place / f"{name}.png")
+    (place / "a.txt").write_bytes(b"red cat, sitting\r\na cat that sits\r\n")
+    (place / "b.txt").write_text("cat, blue sky")
+    return place
+
+
+def opened_editor(window: Window, folder: Path) -> CaptionEditor:
+    """Open the editor by its button on the Concepts page."""
+    context = window.app.context
+    items.add(context.form, "concepts", [Concept(path=str(folder))])
+    page: Any = window.open_page("concepts")
+    click(window, next(w for w in walk(page.frame) if isinstance(w, Button) and w.cget("text").startswith("Captions")))
+    window.wait_until(lambda: editors(window), "the editor")
+    editor = editors(window)[0]
+    editor.geometry("800x600+0+0")  # the whole screen of the tests
+    editor.focus_force()  # as a window manager does
+    window.wait_until(lambda: editor.session.mask is not None and editor.canvas.image is not None, "the first image")
+    window.settle()
+    return editor
+
+
+def editors(window: Window) -> list[CaptionEditor]:
+    return [w for w in window.app.root.winfo_children() if isinstance(w, CaptionEditor)]
+
+
+def at(editor: CaptionEditor, x: float, y: float) -> tuple[str, str]:
+    """The place on the screen of a point of the image."""
+    view, canvas = editor.canvas.viewport, editor.canvas
+    left = canvas.winfo_rootx() + round(view.left + x * view.zoom)
+    return str(left), str(canvas.winfo_rooty() + round(view.top + y * view.zoom))
+
+
+def draw(window: Window, editor: CaptionEditor, *points: tuple[float, float]) -> None:
+    """Draw with the left button through points of the image."""
+    xdotool("mousemove", *at(editor, *points[0]))
+    window.settle()
+    xdotool("mousedown", "1")
+    for point in points:
+        xdotool("mousemove", *at(editor, *point))
+        window.settle()
+    xdotool("mouseup", "1")
+    window.wait_until(lambda: not editor.canvas.is_drawing, "the end of the stroke")
+
+
+def test_captions_and_masks_are_edited_and_saved_on_leaving(window: Window, folder: Path) -> None:
+    editor = opened_editor(window, folder)
+    session, panel = editor.session, editor.caption_panel
+    assert panel.chips.tags == ("red cat", "sitting")
+    click(window, panel.entry)
+    xdotool("type", "blu")
+    window.wait_until(lambda: panel.list.size() == 1, "the suggestion")
+    keys(window, "Down", "Return")
+    window.wait_until(lambda: panel.chips.tags == ("red cat", "sitting", "blue sky"), "the tag")
+    left, top = panel.chips.place_of(0, cross=True)
+    canvas = panel.chips.canvas
+    xdotool("mousemove", str(canvas.winfo_rootx() + left), str(canvas.winfo_rooty() + top), "click", "1")
+    window.wait_until(lambda: panel.chips.tags == ("sitting", "blue sky"), "the tag to go")
+    assert (folder / "a.txt").read_bytes() == b"red cat, sitting\r\na cat that sits\r\n"
+    assert "Saved when" in editor.status.cget("text")
+
+    click(window, editor.tool_bar.tools["brush"])
+    editor.canvas.set_brush(20)
+    draw(window, editor, (60, 40), (180, 40), (180, 120), (60, 120), (60, 40))
+    keys(window, "f")
+    xdotool("mousemove", *at(editor, 120, 80), "click", "1")
+    mask = session.mask
+    assert mask is not None
+    window.wait_until(lambda: mask.pixels[80, 120] == 255, "the fill")
+    keys(window, "ctrl+z")
+    window.wait_until(lambda: mask.pixels[80, 120] == 0, "the undo")
+    keys(window, "ctrl+shift+z")
+    window.wait_until(lambda: mask.pixels[80, 120] == 255, "the redo")
+    fitted = editor.canvas.viewport.zoom
+    xdotool("mousemove", *at(editor, 120, 80), "click", "4")
+    window.wait_until(lambda: editor.canvas.viewport.zoom == pytest.approx(1.2 * fitted), "the zoom")
+
+    keys(window, "Next")
+    window.wait_until(lambda: session.current == folder / "b.png", "the next image")
+    assert (folder / "a.txt").read_bytes() == b"sitting, blue sky\r\na cat that sits\r\n"
+    with Image.open(folder / "a-masklabel.png") as saved:
+        assert (saved.mode, saved.size) == ("L", (240, 160))
+        assert np.array_equal(np.asarray(saved), mask_of(folder))
+        assert saved.getpixel((2, 2)) == 0
+    _conflicts(window, editor, folder)
+    _replaces(window, editor, folder)
+    _annotates(window, editor, folder)
+    assert open_caption_editor(window.app.context, 0) is editor  # it is shown again
+    editor.close()
+    assert not editors(window)
+    _leaves_nothing(window)
+
+
+def _leaves_nothing(window: Window) -> None:
+    """Opening and closing all windows of the editor leaves no variable and no command behind."""
+    tcl, kept = window.app.root.tk, []
+    for _ in range(2):
+        _open_and_close_all(window)
+        window.settle()
+        gc.collect()
+        kept.append([len(tcl.splitlist(tcl.call("info", what))) for what in ("commands", "vars")])
+    assert [now <= before for before, now in zip(*kept, strict=True)] == [True, True], kept
+
+
+def _open_and_close_all(window: Window) -> None:
+    editor = open_caption_editor(window.app.context)
+    assert editor is not None
+    window.wait_until(lambda: editor.session.mask is not None and editor._reading is None, "the first image")
+    editor.open_masks()
+    editor.open_replace()
+    replacing = editor.replace_window
+    assert replacing is not None
+    window.wait_until(lambda: replacing._job is None, "the search")
+    editor.close()
+
+
+def mask_of(folder: Path) -> Any:
+    loaded = load_image(folder / "a.png", folder / "a-masklabel.png")
+    assert loaded.mask is not None
+    return loaded.mask.pixels
+
+
+def _conflicts(window: Window, editor: CaptionEditor, folder: Path) -> None:
+    """A file that another program changes is shown, or is a question; nothing is overwritten unseen."""
+    session, panel = editor.session, editor.caption_panel
+    (folder / "b.txt").write_text("theirs")
+    editor.event_generate("<FocusIn>")
+    window.wait_until(lambda: panel.chips.tags == ("theirs",), "their text")
+    panel.add_tag("mine")
+    (folder / "b.txt").write_text("theirs again")
+    window.asked.answers["choose"] = "stay"
+    editor.step(1)
+    assert session.current == folder / "b.png"
+    assert (folder / "b.txt").read_text() == "theirs again"
+    window.asked.answers["choose"] = "mine"
+    assert editor.save()
+    assert (folder / "b.txt").read_text() == "theirs, mine"
+    editor.revert()
+    window.settle()
+    assert editor.save()
+    assert (folder / "b.txt").read_text() == "theirs again"
+
+
+def _replaces(window: Window, editor: CaptionEditor, folder: Path) -> None:
+    before = (folder / "a.txt").read_bytes()
+    editor.open_replace()
+    replacing = editor.replace_window
+    assert replacing is not None
+    replacing.find.set("sit(s|ting)")
+    replacing.replacement.set("lies")
+    replacing.flags["is_regex"].set(True)
+    replacing._search_soon()
+    window.wait_until(lambda: len(replacing.found) == 1 and replacing.found[0].num_matches == 2, "the preview")
+    assert replacing.table.tree.item("0")["values"][1].startswith("lies, blue sky")
+    replacing.replace()
+    window.wait_until(lambda: replacing.last, "the replacement")
+    assert (folder / "a.txt").read_bytes() == b"lies, blue sky\r\na cat that lies\r\n"
+    assert editor.session.set.text_of(folder / "a.png").startswith("lies")
+    replacing.undo()
+    window.wait_until(lambda: not replacing.last, "the undo")
+    assert (folder / "a.txt").read_bytes() == before
+    replacing.find.set("(")
+    window.wait_until(lambda: "regular expression" in replacing.summary.cget("text"), "the error")
+    replacing.close()
+    window.settle()
+
+
+def _annotates(window: Window, editor: CaptionEditor, folder: Path) -> None:
+    editor.open_captions()
+    writing = editor.annotate_window
+    assert writing is not None
+    writing.variables["model"].set("blip_base")
+    writing._show_model()
+    assert "Salesforce/blip-image-captioning-base" in writing.help.cget("text")
+    writing._command = lambda arguments: [sys.executable, "-c", _CHILD, str(folder)]
+    window.asked.answers["choose"] = "no"
+    writing.start()
+    window.wait_until(lambda: writing.start_button.cget("state") == "normal", "the refusal")
+    assert writing.process is None
+    window.asked.answers["choose"] = "download"
+    writing.start()
+    window.wait_until(lambda: "2 min left" in writing.status.cget("text"), "the progress")
+    click(window, writing.stop_button)
+    window.wait_until(lambda: writing.process is None and "Stopped." in writing.status.cget("text"), "the end")
+    window.wait_until(lambda: editor.session.set.text_of(folder / "c.png") == "written, by a model", "the caption")
+    writing.close()
+    window.settle()
+
+
+def session_at(folder: Path) -> EditorSession:
+    session = EditorSession(Source(folder, "x"))
+    session.list_images(read_images(session.set.source))
+    session.open(folder / "a.png")
+    session.attach(load_image(folder / "a.png", folder / "a-masklabel.png"))
+    return session
+
+
+def test_a_mask_keeps_its_history_while_other_images_are_open(folder: Path) -> None:
+    session = session_at(folder)
+    assert session.mask is not None
+    session.mask.begin_stroke(Brush(255, 9), (50, 50))
+    session.mask.end_stroke()
+    assert session.is_edited
+    assert session.save() == ()
+    assert folder / "a.png" in session.set.masked
+    session.open(folder / "b.png")
+    session.open(folder / "a.png")
+    session.attach(load_image(folder / "a.png", folder / "a-masklabel.png"))
+    assert session.mask.can_undo
+    session.mask.undo()
+    assert session.mask.is_edited
+
+
+def test_what_cannot_be_saved_when_the_program_ends_is_kept_elsewhere(folder: Path, tmp_path: Path) -> None:
+    session = session_at(folder)
+    assert session.caption is not None
+    assert session.mask is not None
+    session.caption.edit("mine")
+    session.mask.invert()
+    (folder / "a.txt").write_text("theirs")
+    Image.new("L", (240, 160)).save(folder / "a-masklabel.png")
+    unsaved = session.save()
+    assert [u.part for u in unsaved] == ["caption", "mask"]
+    kept = [session.rescue(u, tmp_path / "drafts") for u in unsaved]
+    assert kept[0] is not None
+    assert kept[0].read_text() == "mine"
+    assert kept[1] is not None
+    assert kept[1].is_file()
+    assert (folder / "a.txt").read_text() == "theirs"
+    session.discard(unsaved[0])
+    assert session.caption.text == "theirs"
+
+
+def test_a_caption_that_is_not_text_is_shown_but_not_edited(folder: Path) -> None:
+    (folder / "a.txt").write_bytes(b"\xff\xfeodd")
+    session = session_at(folder)
+    assert "cannot be edited" in session.caption_problem
+    (folder / "a.txt").unlink()
+    (folder / "a.txt").mkdir()
+    session.open(folder / "a.png")
+    assert session.caption is None
+    assert "cannot be read" in session.caption_problem
+
+
+def test_the_progress_of_automatic_captions_is_words() -> None:
+    state = after(AnnotationState("captions"), Loading("BLIP", 100, 400))
+    assert (state.text, state.share) == ("Downloading BLIP: 100 of 400 MB", 0.25)
+    state = after(state, Loading("BLIP"))
+    assert state.text == "Loading BLIP…"
+    state = after(state, ImageDone(1, 4, "x/a.png", True, "a cat", "", 7200.0))
+    assert state.text == "Image 1 of 4, 2.0 h left"
+    state = after(state, ImageDone(2, 4, "x/b.png", False, "", "an empty file"))
+    assert state.lines == ("a.png: a cat", "▲ b.png: an empty file")
+    done = after(state, Finished("finished", 1, 2, 1, "kept"))
+    assert (
+        done.text
+        == "1 caption written, 2 images left as they are, 1 image could not be done. The files before are kept in kept."
+    )
+    assert done.is_over
+    assert after(state, Failed("No.", "Do this.")).text == "No. Do this."

@@ -1,0 +1,86 @@
+"""The card of a first start: the ways to begin, and the steps that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from modules.config.schema import Config
+from tests.ui.conftest import Window
+from ui.documents import FIRST_PRESET
+from ui.first_steps import WAYS, Progress, current_step
+from ui.forms.model import Source
+from ui.pages.catalogue import PAGES
+
+DEMO = Source(FIRST_PRESET, Path("demo.json"), "built_in")
+OTHER = Source("#sd 1.5 LoRA", Path("lora.json"), "built_in")
+WITH_IMAGES = Config.model_validate({"concepts": [{"path": "images"}]})
+WITH_PROMPT = Config.model_validate({"concepts": [{"path": "images"}], "sampling": {"prompts": [{"prompt": "a cat"}]}})
+
+
+@pytest.mark.parametrize(
+    ("way", "progress", "step"),
+    [
+        ("demo", Progress(Config(), Source()), "Load the demo"),
+        ("demo", Progress(Config(), DEMO), "Start"),
+        ("demo", Progress(Config(), DEMO, has_started=True), "Watch"),
+        ("demo", Progress(Config(), DEMO, has_started=True, has_finished=True), ""),
+        ("images", Progress(WITH_PROMPT, DEMO), "Preset"),  # those of the demo are not the user's
+        ("images", Progress(Config(), OTHER), "Images"),
+        ("images", Progress(WITH_IMAGES, OTHER), "Prompt"),
+        ("images", Progress(WITH_PROMPT, OTHER), "Start"),
+        ("config", Progress(Config(), DEMO), "Open"),
+        ("config", Progress(Config(), Source("old", Path("old.json"), "file"), num_errors=2), "Check"),
+        ("config", Progress(Config(), Source("a kohya file")), "Start"),
+    ],
+)
+def test_the_first_open_step_is_the_current_one(way: str, progress: Progress, step: str) -> None:
+    number = current_step(WAYS[way], progress)
+    titles = [s.title for s in WAYS[way].steps]
+    assert (titles[number] if number < len(titles) else "") == step
+
+
+def test_every_step_opens_a_page_or_runs_an_action(window: Window) -> None:
+    pages = {page.key for page in PAGES}
+    for way in WAYS.values():
+        assert way.steps or way.action
+        for step in way.steps:
+            assert bool(step.action) is not bool(step.page)
+            assert step.page in pages or window.app.context.actions[step.action]
+    assert not window.app.shell.first_steps.winfo_ismapped()
+
+
+def test_the_card_leads_through_the_demo_and_stays_away_once_closed(open_window: Callable[..., Window]) -> None:
+    window = open_window(first_steps="choose")
+    card, context = window.app.shell.first_steps, window.app.context
+    assert card.winfo_ismapped()
+    assert [card.buttons[name].cget("text") for name in WAYS] == [way.label for way in WAYS.values()]
+    assert card.buttons["resume"].cget("state") == "disabled"  # nothing to continue
+    card.buttons["demo"].invoke()
+    window.settle()
+    assert context.form.source.name == FIRST_PRESET
+    assert context.preferences.now.first_steps == "demo"
+    assert card.buttons["go"].cget("text") == "Start"
+    card.buttons["back"].invoke()
+    window.settle()
+    card.buttons["images"].invoke()
+    window.settle()
+    assert card.buttons["go"].cget("text") == "Presets…"
+    context.form.load(Config(), OTHER)
+    window.settle()
+    card.buttons["go"].invoke()
+    window.settle()
+    assert context.navigation.page == "concepts"
+    context.form.edit("concepts", WITH_IMAGES.concepts)
+    window.settle()
+    assert card.buttons["go"].cget("text") == "Open Sampling"  # the step was ticked off by itself
+    card.buttons["close"].invoke()
+    window.settle()
+    assert not card.winfo_ismapped()
+    assert context.preferences.now.first_steps == ""
+    menu = window.app.shell.side_bar.make_window_menu()
+    menu.invoke(menu.index("end"))
+    window.settle()
+    assert card.winfo_ismapped()

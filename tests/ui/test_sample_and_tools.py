@@ -1,0 +1,117 @@
+"""The Sample page and the Tools page in a real window, with children that the test speaks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from safetensors.numpy import save_file
+
+from tests.ui.conftest import Window
+from tests.ui.fake_child import Spawner
+from tests.ui.fake_engine import started
+from trainer.idle_sampling.request import AxisChoice, request_in
+from trainer.job_events import ImageSampled, JobFinished, JobProgress
+from trainer.launch import RunRequest
+from ui.editors.idle_sample_viewer import IdleSampleViewer
+from ui.pages.sample import _texts_in
+
+
+@pytest.fixture
+def lora(tmp_path: Path) -> Path:
+    name = "lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn1_to_q"
+    tensors = {f"{name}.lora_down.weight": np.zeros((4, 320), "float32"),
+               f"{name}.lora_up.weight": np.zeros((320, 4), "float32")}  # fmt: skip
+    save_file(tensors, tmp_path / "style.safetensors")
+    return tmp_path / "style.safetensors"
+
+
+def test_tools_from_a_dropped_file_to_its_result(window: Window, lora: Path, tmp_path: Path) -> None:
+    page: Any = window.open_page("tools")
+    spawn = Spawner()
+    page.runner._spawn = spawn
+    page.drop([lora])
+    window.wait_until(lambda: page.inspect.found, "the inspection")
+    assert page.inspect.sentence.cget("text").startswith("A LoRA of rank 4 for Stable Diffusion 1.x")
+    page._open_in("lora-resize", lora)
+    form = page.form("lora-resize")
+    window.wait_until(lambda: form.variables["source"].get(), "the file in the tool")
+    window.settle()
+    assert form.variables["out"].get() == str(lora.with_name("style-resized.safetensors"))
+    form.variables["rank"].set("")
+    form.start()
+    assert form.problem.cget("text") == "Give a rank, or the energy to keep."
+    form.variables["rank"].set("2")
+    form.variables["out"].set(str(lora))  # exists: asked, and kept
+    form.start()
+    assert window.asked.asked("choose")[0][0] == "Replace the file?"
+    assert not spawn.children
+    form.variables["out"].set(str(tmp_path / "new.safetensors"))
+    form.button.invoke()
+    assert spawn.last.arguments[:3] == ["lora-resize", str(lora), str(tmp_path / "new.safetensors")]
+    spawn.last.report(JobProgress("layers", 1, 2))
+    window.wait_until(lambda: page.runner.state.share == 0.5, "progress")
+    window.settle()
+    assert page.job.stop.winfo_ismapped()
+    assert form.button.cget("state") == "disabled"
+    spawn.last.report(JobFinished("Resized.", (str(tmp_path / "new.safetensors"),), ("Error of the weights: 1.00%.",)))
+    spawn.last.end()
+    window.wait_until(lambda: page.runner.state.stage == "finished", "the end")
+    window.settle()
+    assert "Error of the weights: 1.00%." in page.job.notes.cget("text")
+    page.job.open_folder.invoke()
+    assert window.asked.asked("open_path") == [(tmp_path,)]
+    merge = page.form("lora-merge")
+    merge.add_files([lora, lora])
+    window.wait_until(lambda: len(merge.lists["files"].rows) == 2, "two LoRAs")
+    merge.lists["files"].remove(0)
+    assert merge.values()["files"] == f"{lora}\t1"
+
+
+def test_samples_from_the_page_to_the_enlarged_image(window: Window, lora: Path, tmp_path: Path) -> None:
+    window.app.form.edit("model.base_model", "owner/name")
+    page: Any = window.open_page("sample")
+    page.model_card.demo_button.invoke()
+    assert page.session.form.value("model.base_model") == "demo/model"
+    assert page.session.form.value("sampling.prompts.0.width_px") == 64
+    page.use_config()
+    assert page.session.form.value("model.base_model") == "owner/name"
+    spawn = Spawner()
+    page.session._spawn = spawn
+    page.drop([lora])
+    window.wait_until(lambda: page.model_card.loras.rows, "the LoRA")
+    page.model_card.loras.rows[0][1].set("0.5")
+    page.session.form.edit("sampling.prompts.0.prompt", "a {red|blue} house")
+    kind, values = page.grid_card.axes["x"]
+    kind.set("strength")
+    values.set("0, 1")
+    text = next(_texts_in(page.prompt_view))
+    text.focus_force()
+    window.app.root.update()
+    text.event_generate("<Control-Return>")
+    window.wait_until(lambda: spawn.children and spawn.last.sent, "the request")
+    request = request_in(spawn.last.sent[0])
+    assert request is not None
+    assert (request.adapters[0].strength, request.x, request.y) == (0.5, AxisChoice("strength", "0, 1"), None)
+    assert request.prompt.prompt == "a {red|blue} house"
+    assert page.generate_button.cget("state") == "disabled"
+    path = tmp_path / "1.png"
+    Image.new("RGB", (16, 16), (200, 10, 10)).save(path)
+    spawn.last.report(ImageSampled(str(path), 0, 2, "a red house", 42, "Strength 0", request=1))
+    window.wait_until(lambda: page.grid.tiles, "an image while the request is sampled")
+    spawn.last.report(JobFinished("Sampled 2 images.", request=1))
+    window.wait_until(lambda: page.generate_button.cget("state") == "normal", "the end")
+    assert page.status.cget("text") == "Sampled 2 images."
+    page.enlarge(0)
+    [viewer] = [child for child in window.app.root.winfo_children() if isinstance(child, IdleSampleViewer)]
+    viewer.copy_settings()
+    assert "a red house" in window.app.root.clipboard_get()
+    viewer.close()
+    assert page.session.has_worker
+    window.app.context.session.begin(RunRequest(window.app.form.config))  # a run needs the memory of the card
+    assert window.engine.run is not None
+    window.engine.run.emit(started(str(tmp_path)))
+    window.wait_until(lambda: not page.session.has_worker, "the end of the worker")

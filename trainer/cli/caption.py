@@ -1,0 +1,49 @@
+"""caption: write captions for the images of a folder with a captioner."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+
+from modules.annotators.registry import CAPTIONERS
+from trainer.annotation.arguments import add_caption_arguments, caption_request
+from trainer.annotation.captions import caption_work
+from trainer.annotation.models import load_annotator
+from trainer.annotation.originals import Originals
+from trainer.annotation.work import carry_out
+from trainer.cli import Verb
+from trainer.cli.annotate import annotate
+
+
+def _caption(options: argparse.Namespace) -> int:
+    request = caption_request(options)
+    originals = Originals(request.folder)
+    load = partial(
+        load_annotator,
+        CAPTIONERS[request.model],
+        request.settings,
+        device=request.device,
+        may_download=options.download,
+    )
+    return annotate(
+        lambda emit, should_stop: carry_out(
+            caption_work(request, partial(load, emit=emit, should_stop=should_stop), originals),
+            emit,
+            originals,
+            should_stop=should_stop,
+        ),
+        what="captions",
+        as_events=options.events,
+    )
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Writes a caption beside each image of a folder. Existing captions stay, unless --mode is replace, new_line or "
+        "append; copies of the changed files are kept. Ctrl+C stops. Exit codes: 0 done, 1 some images could not be "
+        "done, 2 the model cannot be used, 130 stopped."
+    )
+    add_caption_arguments(parser)
+
+
+CAPTION = Verb("write captions for the images of a folder with a model", _arguments, _caption)

@@ -1,0 +1,100 @@
+"""Running a job as a verb: progress on the terminal or JSON lines, Ctrl-C or a Stop line stops it cleanly."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+from modules.system.errors import DarkroomError
+from modules.system.redaction import redacted
+from trainer import commands
+from trainer.cli.console import Meter, time_left
+from trainer.job_events import JobEvent, JobFailed, JobFinished, JobProgress, JobStopped, job_line
+from trainer.tools.job import Job
+
+DTYPES = ("float16", "bfloat16", "float32")
+_NOTHING_WRITTEN = "Stopped. Nothing was written."
+
+
+def add_job_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add --json-lines."""
+    parser.add_argument(
+        "--json-lines",
+        action="store_true",
+        help="for programs: print events as JSON lines to standard output, read a Stop from standard input",
+    )
+
+
+def add_output_arguments(parser: argparse.ArgumentParser, *, default_dtype: str = "that of the inputs") -> None:
+    """Add --dtype, --overwrite and --json-lines."""
+    parser.add_argument("--dtype", choices=DTYPES, help=f"the output dtype (default: {default_dtype})")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing OUT")
+    add_job_arguments(parser)
+
+
+def run_job(options: argparse.Namespace, work: Callable[[Job], JobFinished]) -> int:
+    """Run a job and return its exit code. Raises DarkroomError where it fails, unless it prints JSON lines."""
+    desk = commands.CommandDesk()
+    meter = Meter()
+
+    def show(event: JobEvent) -> None:
+        if options.json_lines:
+            sys.stdout.write(job_line(event) + "\n")
+            sys.stdout.flush()
+        elif isinstance(event, JobProgress):
+            meter.progress(event.what, event.done, event.total, time_left(event.seconds_left))
+
+    if options.json_lines:
+        threading.Thread(target=_read_stop, args=(desk,), name="darkroom-commands", daemon=True).start()
+    if threading.current_thread() is threading.main_thread():
+        _stop_on_interrupt(desk)
+    try:
+        return _done(work(Job(show, desk)), show, meter, is_json=options.json_lines)
+    except (commands.StopRequested, KeyboardInterrupt):
+        show(JobStopped(_NOTHING_WRITTEN))
+        meter.line(_NOTHING_WRITTEN)
+        return 130
+    except (DarkroomError, OSError) as error:
+        failed = error if isinstance(error, DarkroomError) else _not_written(error)
+        meter.close()
+        if not options.json_lines:
+            raise failed from error
+        show(JobFailed(redacted(failed.message), redacted(failed.advice)))
+        return 2
+
+
+def _done(finished: JobFinished, show: Callable[[JobEvent], None], meter: Meter, *, is_json: bool) -> int:
+    meter.close()
+    if is_json:
+        show(finished)
+        return 0
+    for note in finished.notes:
+        meter.line(note)
+    sys.stdout.write("".join(f"{path}\n" for path in finished.paths))
+    return 0
+
+
+def _not_written(error: OSError) -> DarkroomError:
+    return DarkroomError(f"The result could not be written: {error}. Existing files were not changed.")
+
+
+def _stop_on_interrupt(desk: commands.CommandDesk) -> None:
+    """Stop at the next report of progress; the second Ctrl-C stops at once."""
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        desk.put(commands.Stop())
+        signal.signal(number, signal.default_int_handler)
+
+    signal.signal(signal.SIGINT, stop)
+
+
+def _read_stop(desk: commands.CommandDesk) -> None:
+    """Read a stop from the parent process; when it has ended, stop cleanly."""
+    for line in sys.stdin:
+        if isinstance(commands.from_line(line), commands.Stop):
+            break
+    desk.put(commands.Stop())

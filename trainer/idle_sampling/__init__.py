@@ -1,0 +1,1 @@
+"""Samples without a run: any model, with adapters and embeddings, in grids."""

@@ -1,0 +1,219 @@
+"""Sampling a request: the model stays loaded between requests, and adapters are put on and taken off."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from PIL import Image
+
+from modules.adapters.stack import AdapterStack
+from modules.adapters.tools.opening import WeightedFile
+from modules.config.codec import encode, load_file
+from modules.config.quantized_parts import quantized_parts
+from modules.config.schema import Config
+from modules.config.sections.embeddings import EmbeddingWord
+from modules.families.protocol import ModelFamily
+from modules.formats.safetensors_io import read_safetensors
+from modules.memory.placement import Placement
+from modules.optim.param_groups import kept_parameters
+from modules.system.errors import DarkroomError
+from modules.system.paths import from_root
+from modules.system.problem import count
+from trainer import phases
+from trainer.callbacks.image_sampler import ImageSampler
+from trainer.idle_sampling.base import with_model
+from trainer.idle_sampling.image_files import compose_grid, image_name, settings_of, write_image
+from trainer.idle_sampling.plan import SamplePlan, plan_of
+from trainer.idle_sampling.request import Cell, SampleRequest, Weights
+from trainer.job_events import ImageSampled, JobFinished
+from trainer.run.machine import Machine, machine_of
+from trainer.run.model import choose_attention, load_family, load_model, prepare_parts
+from trainer.run.placement import placement_of
+from trainer.run.words import attach_words
+from trainer.run_folder.start_copy import existing_start_copy
+from trainer.tools.job import Job
+
+_FIELDS = ("model", "parts", "quantization", "embeddings", "general", "training")
+
+
+@dataclass(frozen=True, eq=False)
+class _Loaded:
+    """A loaded model, and what it was loaded from."""
+
+    key: str
+    family: ModelFamily
+    sampler: ImageSampler
+    stack: AdapterStack
+
+
+class SamplingEngine:
+    """Samples requests one after another; a model is loaded when a request has another one than the last."""
+
+    def __init__(self) -> None:
+        self._loaded: _Loaded | None = None
+        self.num_loads = 0
+
+    def sample(self, request: SampleRequest, job: Job) -> JobFinished:
+        """Sample the images of a request, write and report each, and return what was written.
+
+        Raises DarkroomError for a request that cannot be sampled, and StopRequested between denoising steps.
+        """
+        plan = plan_of(request)
+        folder = from_root(request.folder)
+        start = _first_free(folder)
+        done_steps = 0
+        images: dict[int, dict[tuple[int, int], Image.Image]] = {}
+        paths: list[str] = []
+        for index, cell in enumerate(plan.cells):
+            sampler = self._model_of(request, cell.weights, job)
+
+            def next_step() -> None:
+                nonlocal done_steps
+                job.progress("sampling", done_steps, plan.num_steps)
+                done_steps += 1
+
+            [image] = sampler.sample([cell.prompt], on_step=next_step)
+            settings = settings_of(cell, request.config.model.base_model)
+            path = folder / image_name(cell, start + index)
+            write_image(image, path, settings)
+            paths.append(str(path))
+            images.setdefault(cell.number, {})[cell.column, cell.row] = image
+            job.emit(_sampled(path, index, plan, cell, request))
+        job.progress("sampling", plan.num_steps, plan.num_steps)
+        if plan.is_grid:
+            paths += self._write_grids(folder, start + len(plan.cells), plan, images, request, job)
+        return JobFinished(f"Sampled {count(len(plan.cells), 'image')}.", tuple(paths), _notes(plan), request.number)
+
+    def close(self) -> None:
+        """Free the model's memory."""
+        self._loaded = None
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def _model_of(self, request: SampleRequest, weights: Weights, job: Job) -> ImageSampler:
+        """Return the sampler of a model with an image's weights; it is loaded, or its adapters are changed."""
+        config = _config_of(request, weights)
+        key = json.dumps([weights.backup, {k: v for k, v in encode(config).items() if k in _FIELDS}], sort_keys=True)
+        if self._loaded is None or self._loaded.key != key:
+            self.close()
+            job.progress("loading the model", 0, 1)
+            self._loaded = _load(config, weights.backup, key)
+            self.num_loads += 1
+            job.progress("loading the model", 1, 1)
+        self._loaded.stack.put([WeightedFile(from_root(a.path), a.strength) for a in weights.adapters])
+        return self._loaded.sampler
+
+    def _write_grids(
+        self,
+        folder: Path,
+        start: int,
+        plan: SamplePlan,
+        images: dict[int, dict[tuple[int, int], Image.Image]],
+        request: SampleRequest,
+        job: Job,
+    ) -> list[str]:
+        """Write and report the labelled image of each grid: one for every seed."""
+        paths = []
+        for number in sorted(images):
+            cell = next(c for c in plan.cells if c.number == number)
+            path = folder / f"{start + number + 1:04d} grid seed {cell.prompt.seed}.png"
+            sheet = compose_grid(images[number], plan.columns, plan.rows, title=request.prompt.prompt)
+            plain = replace(cell, prompt=request.prompt, weights=Weights("", request.adapters, request.backup))
+            settings = settings_of(plain, request.config.model.base_model)
+            axes = {"x": list(plan.columns), "y": list(plan.rows)}
+            write_image(sheet, path, {**settings, "grid": axes})
+            paths.append(str(path))
+            event = ImageSampled(
+                str(path),
+                len(plan.cells) + number,
+                len(plan.cells),
+                cell.prompt.prompt,
+                cell.prompt.seed,
+                "Grid",
+                is_grid=True,
+                request=request.number,
+            )
+            job.emit(event)
+        return paths
+
+
+def _config_of(request: SampleRequest, weights: Weights) -> Config:
+    """Return the config of the model of an image: that of the request, of a backup, or with another base model."""
+    if weights.backup:
+        own = request.config.general
+        return load_file(from_root(weights.backup) / "config.json").config.model_copy(update={"general": own})
+    config = request.config
+    if weights.model:
+        config = config.model_copy(update={"model": with_model(config, weights.model).model})
+    words = tuple(
+        EmbeddingWord(placeholder=Path(file).stem, file=file, train=False, token_count=None)
+        for file in request.embeddings
+    )
+    training = config.training.model_copy(update={"trains": "adapter"})  # so that text is read and nothing is trained
+    embeddings = config.embeddings.model_copy(update={"words": words})
+    return config.model_copy(update={"embeddings": embeddings, "training": training})
+
+
+def _load(config: Config, backup: str, key: str) -> _Loaded:
+    machine = machine_of(config.general, config.training.precision)
+    family, placement = _of_backup(config, machine, from_root(backup)) if backup else _of_config(config, machine)
+    for part in family.parts.values():
+        part.module.eval().requires_grad_(False)
+    stack = AdapterStack({name: part.module for name, part in family.parts.items()}, family.lora_naming)
+    return _Loaded(key, family, ImageSampler(family, placement, machine.train_device, machine.precision), stack)
+
+
+def _of_config(config: Config, machine: Machine) -> tuple[ModelFamily, Placement]:
+    family = load_family(
+        config.model,
+        config.part,
+        fallback_dtype=config.training.fallback_train_dtype,
+        quantized=quantized_parts(config),
+    )
+    prepare_parts(family, machine.precision)
+    choose_attention(family, config.training.attention, machine)
+    attach_words(config, family, copies=None)
+    return family, placement_of(family, phases.phase_facts(config), machine)
+
+
+def _of_backup(config: Config, machine: Machine, backup: Path) -> tuple[ModelFamily, Placement]:
+    """Return the model of a run as a backup has it: with the averages (EMA), if there are any."""
+    model = load_model(config, machine, start_copy=existing_start_copy(backup.parent.parent))
+    averages = backup / "ema.safetensors"
+    weights, _ = read_safetensors(averages if averages.is_file() else backup / "weights.safetensors")
+    parameters = kept_parameters(model.groups)
+    if not weights.keys() <= parameters.keys():
+        raise DarkroomError(
+            f"The weights in the backup {backup} do not match its config.", advice="Choose another one."
+        )
+    with torch.no_grad():
+        for name, weight in weights.items():
+            parameters[name].copy_(weight)
+    return model.family, model.placement
+
+
+def _first_free(folder: Path) -> int:
+    """Return the number of the next image in a folder."""
+    names = (path.name[:4] for path in folder.glob("*.png")) if folder.is_dir() else ()
+    return max((int(name) for name in names if name.isdigit()), default=0)
+
+
+def _sampled(path: Path, index: int, plan: SamplePlan, cell: Cell, request: SampleRequest) -> ImageSampled:
+    caption = ", ".join(label for label in cell.labels if label) or f"Seed {cell.prompt.seed}"
+    return ImageSampled(
+        str(path),
+        index,
+        len(plan.cells),
+        cell.prompt.prompt,
+        cell.prompt.seed,
+        caption,
+        request=request.number,
+    )
+
+
+def _notes(plan: SamplePlan) -> tuple[str, ...]:
+    missing = sorted({name for cell in plan.cells for name in cell.missing})
+    return tuple(f"There is no wildcard file {name}.txt." for name in missing)

@@ -1,0 +1,121 @@
+"""Find and replace over all captions of a data set: a preview of each change, and one undo for all. No Tk."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from modules.data.captions.caption_file import read_caption_file, with_text
+from modules.system.atomic import write_bytes
+from modules.system.errors import DarkroomError
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What to find and what to put in its place; with `is_regex`, \\1 stands for the first group."""
+
+    find: str
+    replacement: str = ""
+    is_regex: bool = False
+    matches_case: bool = False
+    whole_tags: bool = False
+
+    def pattern(self) -> re.Pattern[str]:
+        """Return the regular expression. Raises DarkroomError for one that is not valid."""
+        body = self.find if self.is_regex else re.escape(self.find)
+        if self.whole_tags:
+            body = rf"(?:(?<=,)|(?<=, )|^)(?:{body})(?=[ \t]*(?:,|$))"
+        try:
+            return re.compile(body, re.MULTILINE | (re.NOFLAG if self.matches_case else re.IGNORECASE))
+        except re.error as error:
+            message = f"{self.find!r} is not a valid regular expression: {error}."
+            raise DarkroomError(message, advice="Correct it, or switch off regular expressions.") from error
+
+    def replaced(self, pattern: re.Pattern[str], text: str) -> tuple[str, int]:
+        """Return a text with all replacements, and their number. Raises DarkroomError for an unknown group."""
+        if not self.is_regex:
+            return pattern.subn(lambda _match: self.replacement, text)
+        try:
+            return pattern.subn(self.replacement, text)
+        except (re.error, IndexError) as error:
+            message = f"{self.replacement!r} cannot be used as the replacement: {error}."
+            raise DarkroomError(message, advice="Write \\1 for the first group and \\\\ for a backslash.") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The change of one caption file."""
+
+    path: Path
+    before: str
+    after: str
+    num_matches: int
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A file that was changed: its content before and after."""
+
+    path: Path
+    before: bytes
+    after: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The files that were written, and those that were not, each with the reason."""
+
+    written: tuple[Written, ...]
+    left: tuple[tuple[Path, str], ...] = ()
+
+
+def changes(
+    search: Search, texts: Mapping[Path, str], is_cancelled: Callable[[], bool] = lambda: False
+) -> tuple[Change, ...]:
+    """Return what a search would change in caption files, given by their texts. Raises DarkroomError."""
+    if not search.find:
+        return ()
+    pattern = search.pattern()
+    found = []
+    for path, text in texts.items():
+        if is_cancelled():
+            break
+        after, number = search.replaced(pattern, text)
+        if after != text:
+            found.append(Change(path, text, after, number))
+    return tuple(found)
+
+
+def apply(wanted: Sequence[Change]) -> Outcome:
+    """Write changes. A file that is no longer as in the preview, or cannot be written, is left alone."""
+    written, left = [], []
+    for change in wanted:
+        try:
+            file = read_caption_file(change.path)
+            if file.text != change.before or not file.is_editable or file.content is None:
+                left.append((change.path, "it has changed since the preview"))
+                continue
+            after = with_text(file, change.after)
+            write_bytes(Path(os.path.realpath(change.path)), after)
+            written.append(Written(change.path, file.content, after))
+        except OSError as error:
+            left.append((change.path, error.strerror or str(error)))
+    return Outcome(tuple(written), tuple(left))
+
+
+def undo(written: Sequence[Written]) -> Outcome:
+    """Restore the files that `apply` wrote. One that was changed since is left alone."""
+    restored, left = [], []
+    for item in written:
+        try:
+            if read_caption_file(item.path).content != item.after:
+                left.append((item.path, "it has changed since the replacement"))
+                continue
+            write_bytes(Path(os.path.realpath(item.path)), item.before)
+            restored.append(Written(item.path, item.after, item.before))
+        except OSError as error:
+            left.append((item.path, error.strerror or str(error)))
+    return Outcome(tuple(restored), tuple(left))

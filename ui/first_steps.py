@@ -1,0 +1,139 @@
+"""The first minute: four ways to begin, and the steps of the chosen one, ticked off as the user takes them. No Tk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from modules.config.schema import Config
+from ui.documents import FIRST_PRESET
+from ui.forms.model import Source
+
+CHOOSING, HIDDEN = "choose", ""  # states beside the names of the ways
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the user has done so far."""
+
+    config: Config
+    source: Source
+    num_errors: int = 0
+    has_started: bool = False
+    has_finished: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step: its name, what to do, and a button that runs an action or opens a page."""
+
+    title: str
+    text: str
+    button: str
+    is_done: Callable[[Progress], bool]
+    action: str = ""
+    page: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way to begin: its label, what it is for, its steps, and the action that it begins with."""
+
+    label: str
+    text: str
+    steps: tuple[Step, ...] = ()
+    action: str = ""
+
+
+def _is_demo(progress: Progress) -> bool:
+    return progress.source.name == FIRST_PRESET
+
+
+def _has_own_images(progress: Progress) -> bool:
+    return not _is_demo(progress) and any(c.enabled and c.path.strip() for c in progress.config.concepts)
+
+
+def _has_prompts(progress: Progress) -> bool:
+    return not _is_demo(progress) and any(p.enabled for p in progress.config.sampling.prompts)
+
+
+def _is_opened(progress: Progress) -> bool:
+    return progress.source.kind == "file" or (progress.source.kind == "none" and progress.source != Source())
+
+
+def _start(text: str) -> Step:
+    return Step("Start", text, "Start", lambda p: p.has_started, action="start")
+
+
+_WATCH = Step(
+    "Watch",
+    "The Run page shows the loss and the samples while it trains. You can stop at any time and resume later.",
+    "Open the Run page",
+    lambda p: p.has_finished,
+    page="run",
+)
+
+WAYS: Mapping[str, Way] = {
+    "demo": Way(
+        "Try the demo",
+        "Trains a tiny model on a dozen images in a minute or two. No download, no GPU.",
+        (
+            Step("Load the demo", "Everything is set in the preset #demo.", "Load it", _is_demo, action="demo"),
+            _start("The settings and images are ready. Press Start."),
+            _WATCH,
+        ),
+        action="demo",
+    ),
+    "images": Way(
+        "Train my images",
+        "A LoRA of a person, an object or a style, from a folder of your images.",
+        (
+            Step(
+                "Preset",
+                "Choose the preset for your model and the memory of your card. It sets everything else.",
+                "Presets…",
+                lambda p: not _is_demo(p) and p.source != Source(),
+                action="presets",
+            ),
+            Step(
+                "Images",
+                "Add the folder with your images. A text file beside each image, with the same name, is its caption.",
+                "Open Concepts",
+                _has_own_images,
+                page="concepts",
+            ),
+            Step(
+                "Prompt",
+                "Add a prompt with the words of your captions: its images show how the run is going.",
+                "Open Sampling",
+                _has_prompts,
+                page="sampling",
+            ),
+            _start("Press Start: everything is checked first, and what is missing is listed with its place."),
+            _WATCH,
+        ),
+    ),
+    "config": Way(
+        "Open a config",
+        "A file of OneTrainer or kohya, or the settings in a LoRA file.",
+        (
+            Step("Open", "Choose the file; it is converted and stays unchanged.", "Open…", _is_opened, action="load"),
+            Step(
+                "Check",
+                "Settings with an error are marked and listed below. Most often the model or a folder has moved.",
+                "Open Model",
+                lambda p: p.num_errors == 0,
+                page="model",
+            ),
+            _start("Everything needed is there. Press Start."),
+            _WATCH,
+        ),
+        action="load",
+    ),
+    "resume": Way("Continue the last run", "Resumes from its newest backup.", action="resume"),
+}
+
+
+def current_step(way: Way, progress: Progress) -> int:
+    """Return the number of the first step that is not done; that of all steps if everything is."""
+    return next((i for i, step in enumerate(way.steps) if not step.is_done(progress)), len(way.steps))

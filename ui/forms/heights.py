@@ -1,0 +1,47 @@
+"""The heights of cards before they are drawn, to distribute them over columns and to see what fits. No Tk."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from modules.settings.field import FieldRecord
+
+ROW, TALL_ROW, HEADING, GAP = 38.0, 84.0, 60.0, 16.0  # design pixels; the heading has the card's margins
+_LINE, _BELOW, _BESIDE = 15.0, 6.0, 52.0  # of an explanation: a line, the distance below, the card's margins
+
+Measure = Callable[[str], float]
+
+
+def card_height(
+    records: Sequence[FieldRecord],
+    num_preview_rows: int,
+    explanations: Sequence[str],
+    *,
+    width: float,
+    measure: Measure,
+) -> float:
+    """Return the height of a card in design pixels; 0 if it shows nothing.
+
+    `explanations` are the texts below its rows, if there are any, and `measure(text)` returns the width of one line.
+    """
+    if not records:
+        return 0.0
+    rows = sum(TALL_ROW if record.setting.multiline else ROW for record in records)
+    room = max(1.0, width - _BESIDE)
+    lines = sum(math.ceil(measure(text) / room) * _LINE + _BELOW for text in explanations if text)
+    return HEADING + GAP + rows + num_preview_rows * ROW + lines
+
+
+def distributed(heights: Iterable[float], num_columns: int) -> tuple[list[int], float]:
+    """Return the column of each card, in order, each in the lowest column so far, and the height of the highest.
+
+    A card without height is in the first column and takes no room.
+    """
+    columns = [0.0] * num_columns
+    places = []
+    for height in heights:
+        column = columns.index(min(columns)) if height else 0
+        columns[column] += height
+        places.append(column)
+    return places, max(columns)

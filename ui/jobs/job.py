@@ -1,0 +1,125 @@
+"""The state of a job that the window shows: how far it is, and how it ended. No Tk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal
+
+from trainer.job_events import JobEvent, JobFailed, JobFinished, JobProgress, JobStopped
+from trainer.job_process import Ended, JobProcess, Spawn, spawn_trainer
+from ui.interaction import Failure
+from ui.signal import Signal
+
+Stage = Literal["idle", "running", "stopping", "finished", "stopped", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """A job as it is shown: what it does and how far it is, and its result."""
+
+    stage: Stage = "idle"
+    title: str = ""
+    what: str = "starting"
+    share: float = 0.0
+    detail: str = ""
+    message: str = ""
+    notes: tuple[str, ...] = ()
+    paths: tuple[Path, ...] = ()
+    failure: Failure | None = None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the job runs."""
+        return self.stage in ("running", "stopping")
+
+    @property
+    def status(self) -> str:
+        """The state in a line."""
+        match self.stage:
+            case "idle":
+                return ""
+            case "running":
+                return ": ".join(filter(None, (self.what, self.detail)))
+            case "stopping":
+                return "Stopping..."
+            case _:
+                return self.message
+
+
+def reduced(state: JobState, event: JobEvent | Ended) -> JobState:
+    """Return the state after an event."""
+    match event:
+        case JobProgress(what=what, done=done, total=total, seconds_left=left) if state.is_active:
+            share = done / total if total else 0.0
+            return replace(state, what=what, share=share, detail=_detail(done, total, left))
+        case JobFinished(message=message, paths=paths, notes=notes):
+            places = tuple(map(Path, paths))
+            return replace(state, stage="finished", share=1.0, message=message, notes=notes, paths=places)
+        case JobStopped(message=message):
+            return replace(state, stage="stopped", message=message)
+        case JobFailed(message=message, advice=advice, details=details):
+            failure = Failure(state.title or "Failed", message, advice, details)
+            return replace(state, stage="failed", message=message, failure=failure)
+        case Ended(code=code, errors=errors) if state.is_active:
+            if state.stage == "stopping":
+                return replace(state, stage="stopped", message="Stopped.")
+            reason = f"It ended unexpectedly (exit code {code})."
+            last = next((line for line in reversed(errors.splitlines()) if line.strip()), "")
+            return replace(state, stage="failed", message=reason, failure=Failure(state.title, reason, last, errors))
+        case _:
+            return state
+
+
+def _detail(done: int, total: int, seconds_left: float | None) -> str:
+    if total <= 1:
+        return ""
+    left = f", {timedelta(seconds=round(seconds_left))} left" if seconds_left else ""
+    return f"{done:,} of {total:,}{left}"
+
+
+class JobRunner:
+    """Runs one job at a time, each in a process of its own; `changed` is emitted after each change."""
+
+    def __init__(self, *, spawn: Spawn = spawn_trainer) -> None:
+        self.state = JobState()
+        self.changed: Signal[[]] = Signal()
+        self._spawn = spawn
+        self._process: JobProcess | None = None
+
+    def start(self, title: str, arguments: Sequence[str]) -> None:
+        """Start a job; nothing while one runs."""
+        if self.state.is_active:
+            return
+        self._process = JobProcess([*arguments, "--json-lines"], spawn=self._spawn)
+        self.state = JobState("running", title)
+        self.changed()
+
+    def stop(self) -> None:
+        """Ask the job to stop."""
+        if self._process is not None and self.state.stage == "running":
+            self._process.stop()
+            self.state = replace(self.state, stage="stopping")
+            self.changed()
+
+    def drain(self, _deadline: float) -> bool:
+        """Take the events that have arrived, for the pump."""
+        if self._process is None:
+            return False
+        before = self.state
+        self._process.drain(self._take)
+        if self._process.has_ended:
+            self._process = None
+        if self.state is not before:
+            self.changed()
+        return self.state is not before
+
+    def close(self) -> None:
+        """Let the job end with the window."""
+        if self._process is not None:
+            self._process.close()
+
+    def _take(self, event: JobEvent | Ended) -> None:
+        self.state = reduced(self.state, event)
