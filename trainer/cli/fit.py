@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from modules.config.codec import save_file
 from modules.config.schema import Config
-from modules.estimate.disk import free_memory
-from modules.estimate.run import in_gb
-from modules.system import hardware
 from modules.system.errors import DarkroomError
-from modules.system.gpu_memory import gpu_memory
 from modules.system.paths import from_caller
 from trainer.data.datasets import datasets_of
 from trainer.data.hub_datasets import with_local_folders
+from trainer.preflight.card import free_here, size_of
 from trainer.preflight.estimates import sizes_of
-from trainer.preflight.fit import Fit, describe_fit, fit
+from trainer.preflight.fit import Fit, bytes_words, describe_fit, factor_words, fit
 
 _AUTO = "auto"
-_UNITS = {"": 1e9, "gb": 1e9, "g": 1e9, "gib": 1 << 30, "mb": 1e6, "mib": 1 << 20}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
 
 
 def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,27 +59,17 @@ def card_of(text: str, config: Config) -> tuple[int, bool]:
     Raises DarkroomError for anything else.
     """
     if text.strip().lower() == _AUTO:
-        return free_here(config), True
-    match = _SIZE.fullmatch(text.strip().lower())
-    if match is None or match[2] not in _UNITS or float(match[1]) <= 0:
+        free = free_here(config)
+        if free is None:
+            raise DarkroomError(
+                f"The free memory of the device {config.general.train_device} is not known.",
+                advice="Give the size of the card, such as --fit 8GB.",
+            )
+        return free, True
+    size = size_of(text)
+    if size is None:
         raise DarkroomError(f"--fit {text} is not a size of memory.", advice="Write it as 8GB, or auto.")
-    return round(float(match[1]) * _UNITS[match[2]]), False
-
-
-def free_here(config: Config) -> int:
-    """Return the free bytes of the device that a config trains on: of its GPU, or of the computer's memory on a CPU.
-
-    Raises DarkroomError for a GPU whose memory no tool reports.
-    """
-    gpu = gpu_memory(config.general.train_device)
-    if gpu is not None:
-        return gpu.free_bytes
-    if hardware.here().kind_of(config.general.train_device) in ("cpu", "mps"):
-        return free_memory()
-    raise DarkroomError(
-        f"The free memory of the device {config.general.train_device} is not known.",
-        advice="Give the size of the card, such as --fit 8GB.",
-    )
+    return size, False
 
 
 def fit_lines(found: Fit) -> Iterator[str]:
@@ -117,18 +101,6 @@ def fit_as_json(found: Fit) -> dict[str, Any]:
             for c in found.changes
         ],
     }
-
-
-def bytes_words(saved: int) -> str:
-    """Return the bytes that a change saves, or adds, as text."""
-    if abs(saved) < 10_000_000:
-        return "the same"
-    return f"-{in_gb(saved)}" if saved > 0 else f"+{in_gb(-saved)}"
-
-
-def factor_words(factor: float) -> str:
-    """Return the factor on a step's time as text."""
-    return "the same" if 0.995 < factor < 1.005 else f"x {factor:.2f}"
 
 
 def _saved(config: Config, file: Path) -> str:

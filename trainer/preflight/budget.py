@@ -191,7 +191,7 @@ def _too_much(budget: Budget, found: MemoryEstimate, gpu: GpuMemory) -> Iterator
         fits = "which fits" if least <= TIGHT * gpu.free_bytes else "which is still too much: use smaller images, too"
         advice += f" With all of them the run needs about {in_gb(least)}, {fits}."
     path = savings[0].move.path if savings else "data.resolution_px"
-    yield Problem(path, f"{found} This does not fit in the GPU's memory. {available}.", "warning", advice)
+    yield Problem(path, f"{found} This does not fit in the GPU's memory. {available}.", "warning", advice, "memory")
 
 
 def _sentence(text: str) -> str:

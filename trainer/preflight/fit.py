@@ -176,3 +176,15 @@ def time_words(found: Fit) -> str:
     if 0.97 <= factor <= 1.03:
         return "about as long as before"
     return f"about {factor:.0%} of the time" if factor < 1 else f"about {factor:.2g} times as long"
+
+
+def bytes_words(saved: int) -> str:
+    """Return the bytes that a change saves, or adds, as text."""
+    if abs(saved) < 10_000_000:
+        return "the same"
+    return f"-{in_gb(saved)}" if saved > 0 else f"+{in_gb(-saved)}"
+
+
+def factor_words(factor: float) -> str:
+    """Return the factor on a step's time as text."""
+    return "the same" if 0.995 < factor < 1.005 else f"x {factor:.2f}"

@@ -47,7 +47,7 @@ PAGES: tuple[PageSpec, ...] = (
         "Model",
         "The base model, its parts, and the output file.",
         ("model", "parts", "quantization", "output"),
-        ("tokens",),
+        ("fit", "tokens"),
     ),
     PageSpec(
         "data", "Data", "Resolution, captions, masks and caches for all concepts.", ("data", "concepts_file", "masks")
