@@ -119,7 +119,9 @@ class Fitting:
         is_this_card = text == self._own_text and self._measured.free_bytes is not None
         if is_this_card and self._measured.free_bytes is not None:
             size = self._measured.free_bytes
-        self.detected = _FREE_NOW if is_this_card else f"{self._own_text} are free here now" if self._own_text else _UNKNOWN
+        self.detected = (
+            _FREE_NOW if is_this_card else f"{self._own_text} are free here now" if self._own_text else _UNKNOWN
+        )
         self._job.cancel()
         self._enter("computing", "Estimating the choices…")
         self._job = self._background.run(
@@ -142,12 +144,9 @@ class Fitting:
         if measured.budget is None:
             self._enter("failed", _NO_ESTIMATE)
             return
-        size = measured.free_bytes or _USUAL_BYTES
-        self._own_text = f"{size / 1e9:.1f} GB"
-        self.detected = (
-            "free on the training device now" if measured.free_bytes else "No card was found: enter its size."
-        )
-        self.set_card(self._own_text)
+        text = f"{(measured.free_bytes or _USUAL_BYTES) / 1e9:.1f} GB"
+        self._own_text = text if measured.free_bytes else ""
+        self.set_card(text)
 
     def _show(self, found: Fit) -> None:
         from trainer.preflight.fit import describe_fit
