@@ -79,12 +79,9 @@ class JobProcess:
         self._events: queue.SimpleQueue[JobEvent | Ended] = queue.SimpleQueue()
         self._errors: deque[str] = deque(maxlen=_KEPT_LINES)
         self.has_ended = False
-        threads = [
-            threading.Thread(target=work, name="darkroom-job", daemon=True) for work in (self._read, self._listen)
-        ]
-        self._error_thread = threads[1]
-        for thread in threads:
-            thread.start()
+        self._error_thread = threading.Thread(target=self._listen, name="darkroom-job", daemon=True)
+        self._error_thread.start()  # first: a child that has ended at once is waited for by both
+        threading.Thread(target=self._read, name="darkroom-job", daemon=True).start()
 
     def drain(self, take: Callable[[JobEvent | Ended], None]) -> bool:
         """Hand over all events that have arrived; return whether there were any."""

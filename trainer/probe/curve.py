@@ -52,7 +52,8 @@ class RateResult:
             return (
                 f"The loss falls nowhere clearly: no learning rate stands out.{end} Try more steps, or a wider range."
             )
-        return f"The loss falls most steeply at a learning rate of about {self.suggested:.1e}.{end}"
+        steepest = f"The loss falls most steeply at a learning rate of about {self.suggested:.1e}."
+        return f"{steepest} Long runs usually take between a tenth and all of it.{end}"
 
 
 def swept_rate(index: int, num_steps: int, lowest: float, highest: float) -> float:
@@ -78,7 +79,8 @@ def evaluated(points: Sequence[RatePoint]) -> RateResult:
     if len(kept) < 4:
         return RateResult(kept, tuple(p.change for p in kept), None, broken)
     changes = np.array([p.change for p in kept])
-    smoothed = _moving_average(changes, max(3, round(len(kept) * _WINDOW_SHARE)))
+    window = max(3, round(len(kept) * _WINDOW_SHARE))
+    smoothed = _moving_average(_moving_average(changes, window), window)  # twice, so that no single step makes a slope
     untrained = float(np.mean([p.untrained_loss for p in kept]))
     risen = np.flatnonzero(smoothed > _RISEN * untrained)
     diverges = kept[int(risen[0])].rate if len(risen) else broken

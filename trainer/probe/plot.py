@@ -76,8 +76,10 @@ def write_plot(file: Path, plot: Plot) -> None:
 
 
 def _scales(plot: Plot):  # type: ignore[no-untyped-def]
-    """Return the functions from values to pixels, and the ticks. The line decides the range of y, not each dot."""
-    values = [y for y in (*plot.line, 0.0) if math.isfinite(y)]
+    """Return the functions from values to pixels, and the ticks. The line and most dots decide the range of y."""
+    dots = sorted(y for y in plot.dots if math.isfinite(y))
+    most = dots[len(dots) // 20 : len(dots) - len(dots) // 20]
+    values = [y for y in (*plot.line, *most, 0.0) if math.isfinite(y)]
     low, high = min(values), max(values)
     spread = (high - low) or 1.0
     low, high = (low - 0.15 * spread if low < 0 else low), high + 0.15 * spread

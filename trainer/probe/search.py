@@ -256,7 +256,7 @@ def _plot_batches(file: Path, found: BatchResult) -> Path:
     sizes, speeds = ([float(p.batch_size) for p in found.points], [p.images_per_second for p in found.points])
     mark = found.fastest.batch_size
     write_plot(file, Plot("Speed by batch size", "Batch size (images)", "Images per second", sizes, speeds, speeds,
-                          mark, f"as fast with {mark}"))  # fmt: skip
+                          mark, f"fastest: {mark}"))  # fmt: skip
     return file
 
 

@@ -60,7 +60,9 @@ PAGES: tuple[PageSpec, ...] = (
         ("captions",),
         view="ui.pages.concepts:ConceptsPage",
     ),
-    PageSpec("training", "Training", "Length, learning rate, optimizer, noise and loss.", ("training",)),
+    PageSpec(
+        "training", "Training", "Length, learning rate, optimizer, noise and loss.", ("training",), ("fit", "probe")
+    ),
     PageSpec(
         "adapter",
         "LoRA / Adapter",
