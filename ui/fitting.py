@@ -106,7 +106,7 @@ class Fitting:
         return self.stage == "ready" and bool(self.rows) and self._form.config == self._config
 
     def set_card(self, text: str) -> None:
-        """Compute for another size of the card; an invalid one is said."""
+        """Compute for another size of the card; an invalid one is reported."""
         from trainer.preflight.card import size_of
 
         if self._measured is None or self._measured.budget is None:

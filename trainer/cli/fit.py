@@ -33,7 +33,7 @@ def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def fitted(config: Config, options: argparse.Namespace, *, is_run: bool = False) -> tuple[Fit, str]:
-    """Return what fits the card of --fit, and the table of changes; save the changed config where --save says.
+    """Return what fits the card of --fit, and the table of changes; save the changed config in the file of --save.
 
     `is_run`: the run is to start on this machine, so its device counts whatever the size.
     Raises DarkroomError for an invalid size, without an estimate, and if a file cannot be written.

@@ -20,7 +20,7 @@ from trainer.preflight.moves import Move
 from trainer.preflight.run_budget import MALFORMED_CONFIG, TIGHT, Budget, budget_of
 from trainer.preflight.savings import Worth, worthwhile_savings
 
-_SLOW = 2.0  # times as long: then also told what would change what is learned
+_SLOW = 2.0  # times as long: then changes of what is learned are listed, too
 
 
 @dataclass(frozen=True, slots=True)

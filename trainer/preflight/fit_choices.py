@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -18,14 +19,17 @@ from modules.optim.registry import optimizer_spec
 from modules.optim.spec import is_fused
 from modules.quantization.formats.int8 import INT8
 from modules.quantization.formats.nfloat4 import NFLOAT4
+from modules.quantization.registry import FORMATS
 from modules.settings.checkpoint_modes import CheckpointMode
 from trainer.preflight import moves
+from trainer.preflight.memory_plan import ITEM_BYTES
 from trainer.preflight.moves import Move
 from trainer.preflight.run_budget import Budget
 
 Option = tuple[Move, ...]  # what one choice changes; nothing as it is
 
 _VAE_WORK = 36.0  # a VAE encodes and decodes 1024 px with 84 million weights and 7 TFLOP
+_TYPICAL = (1024, 1024)  # the shape of a weight
 _FRACTIONS = (0.5, 1.0)
 _NEAR_BATCHES = 2  # the micro-batches tried above and below; one image in any case
 
@@ -86,7 +90,7 @@ def relative_time(budget: Budget, config: Config | None = None) -> float:
     return step_time(
         StepFacts(
             num_weights=_num_weights(budget, part),
-            weight_bytes={"float32": 4, "nfloat4": 0.56, "bfloat16": 2, "float16": 2}.get(dtype, 1.05),
+            weight_bytes=_stored_bytes(dtype),
             pixels=size[0] * size[1],
             batch_size=training.batch_size * run.images_per_pass,
             accumulation_steps=training.accumulation_steps,
@@ -96,7 +100,7 @@ def relative_time(budget: Budget, config: Config | None = None) -> float:
             checkpointing=settings.checkpointing,
             offloads_activations=settings.offload_activations and settings.checkpointing not in ("off", "selective"),
             offload_fraction=settings.offload_fraction,
-            is_unpacked=dtype not in ("float32", "bfloat16", "float16"),
+            is_unpacked=dtype in FORMATS,
             is_cast=dtype == "float32" and training.precision in ("bfloat16", "float16"),
             is_fused=is_fused(training.optimizer),
             moves_average=training.ema.mode == "temp_device",
@@ -104,6 +108,14 @@ def relative_time(budget: Budget, config: Config | None = None) -> float:
             work=_VAE_WORK if part.role == "vae" else 1.0,
         )
     ) * (1.001 if _narrow_vae(budget, config) else 1.0)  # rounds latents: only where it is needed
+
+
+def _stored_bytes(dtype: str) -> float:
+    """Return the bytes of a weight as it is stored; those packed in a file of the model have about a byte."""
+    if dtype not in FORMATS:
+        return ITEM_BYTES[dtype]
+    chosen = FORMATS[dtype]
+    return 1.0 if chosen.is_stored else chosen.stored_bytes(_TYPICAL) / math.prod(_TYPICAL)
 
 
 def _narrow_vae(budget: Budget, config: Config) -> bool:
@@ -147,7 +159,7 @@ def _weight_options(budget: Budget) -> Iterator[Option]:
         narrow = (moves.sixteen_bits(wide, changes_result=False),)
         yield narrow
     denoiser = next(p for p in spec.parts if p.role == "denoiser")
-    if config.training.trains == "full" or config.part(denoiser.name).dtype not in ("float32", "bfloat16", "float16"):
+    if config.training.trains == "full" or config.part(denoiser.name).dtype in FORMATS:
         return
     encoders = [p for p in wide if p is not denoiser]
     beside: Option = (moves.sixteen_bits(encoders, changes_result=False),) if narrow and encoders else ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,8 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 90, 30, 56, 60
 _BACK, _INK, _MUTED, _GRID = "#ffffff", "#1f1f22", "#66666f", "#e6e6ea"
 _RAW, _LINE, _MARK = "#e0c09b", "#b1610f", "#3a6ea5"
 _MAX_TICKS = 6
+
+Scale = Callable[[float], float]  # from a value to a pixel
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ def write_plot(file: Path, plot: Plot) -> None:
     write_bytes(file, buffer.getvalue())
 
 
-def _scales(plot: Plot):  # type: ignore[no-untyped-def]
+def _scales(plot: Plot) -> tuple[Scale, Scale, list[float], list[float]]:
     """Return the functions from values to pixels, and the ticks. The line and most dots decide the range of y."""
     dots = sorted(y for y in plot.dots if math.isfinite(y))
     most = dots[len(dots) // 20 : len(dots) - len(dots) // 20]

@@ -218,7 +218,7 @@ class RunPage:
         self.facts_card.heading.set_text("Before you start")
         report, px = self._context.starter.report, self._context.theme.px
         if report is not None and report.preview is not None and report.preview.memory:
-            tk.Place.place_configure(self.fit_button, relx=1.0, x=-px(8), y=px(8), anchor="ne")
+            tk.Place.place_configure(self.fit_button, relx=1.0, x=-px(8), y=px(5), anchor="ne")
         else:
             self.fit_button.place_forget()
         if report is None:
