@@ -12,7 +12,7 @@ from typing import Any
 from modules.config.codec import save_file
 from modules.settings.edit import set_path
 from modules.system.paths import from_root
-from trainer.job_process import Spawn, spawn_trainer
+from trainer.child.process import Spawn, spawn_trainer
 from ui.forms.model import FormModel
 from ui.jobs.job import JobRunner
 from ui.run.background import Background

@@ -41,8 +41,8 @@ def write_results(folder: Path) -> None:
         Image.new("RGB", (900, 460), "#ffffff").save(folder / name)
 
 
-def spawner(seen: list[Sequence[str]]) -> Callable[[Sequence[str]], Any]:
-    def spawn(arguments: Sequence[str]) -> Any:
+def spawner(seen: list[Sequence[str]]) -> Callable[..., Any]:
+    def spawn(arguments: Sequence[str], _errors: Any) -> Any:
         seen.append(arguments)
         folder = Path(arguments[arguments.index("--out") + 1])
         write_results(folder)
