@@ -15,7 +15,8 @@ from modules.config.codec import load_file
 from modules.config.schema import Config
 from tests.ui.conftest import Window
 from tests.ui.test_fitting import AtOnce
-from trainer.job_events import JobFinished, JobProgress, job_line
+from trainer.event_lines import to_line
+from trainer.job_events import JobFinished, JobProgress
 from ui.editors.probe import ProbeWindow
 from ui.forms.model import FormModel
 from ui.probing import BATCH, RATE, Probing, batches_of, read_findings
@@ -46,7 +47,7 @@ def spawner(seen: list[Sequence[str]]) -> Callable[..., Any]:
         seen.append(arguments)
         folder = Path(arguments[arguments.index("--out") + 1])
         write_results(folder)
-        return FakeChild([job_line(JobProgress("Batch of 1", 1, 4)), job_line(JobFinished("Measured.", ()))])
+        return FakeChild([to_line(JobProgress("Batch of 1", 1, 4)), to_line(JobFinished("Measured.", ()))])
 
     return spawn
 
