@@ -10,6 +10,7 @@ from ui.actions import Action
 from ui.bars.finder import Finder
 from ui.context import Context
 from ui.editors.differences import open_differences
+from ui.editors.fit import open_fit
 from ui.editors.json_view import open_json_view
 from ui.editors.secrets import open_secrets
 from ui.first_steps import CHOOSING
@@ -76,6 +77,8 @@ def add_actions(
         ),
         Action("find", "Find a setting…", lambda: _find(context), "Ctrl+F", help="Find a setting by its name"),
         Action("captions", "Captions and masks…", lambda: _edit_captions(context), "Ctrl+T", help=_CAPTIONS_HELP),
+        Action("fit", "Fit to my card…", lambda: _fit(context), help=_FIT_HELP),
+        Action("probe", "Probe…", lambda: _probe(context), help=_PROBE_HELP),
         Action("tokens", "Tokens…", lambda: open_secrets(context), help=_TOKENS_HELP),
         Action("quit", "Quit", close, "Ctrl+Q"),
         Action(
@@ -88,6 +91,7 @@ def add_actions(
         *(_while_running(context, *row) for row in _NOW),
         *(_page_action(context, page) for page in PAGES),
     )
+    starter.fit_wanted.subscribe(lambda: context.actions.run("fit"))
 
 
 _LOAD_HELP = "Load a config (Darkroom, OneTrainer or kohya), or the settings in a LoRA file"
@@ -95,6 +99,8 @@ _IMPORT_HELP = "Import a folder of presets, such as OneTrainer's training_preset
 _DIFFERS_HELP = "List the settings that differ from the loaded file, a preset or the defaults"
 _JSON_HELP = "Show the config as JSON, copy it, or load one from the clipboard"
 _CAPTIONS_HELP = "Edit captions and masks of a concept or a folder, or write them with a model"
+_FIT_HELP = "Find the fastest settings whose memory fits the card, and what each costs"
+_PROBE_HELP = "Measure the batch size and the learning rate on a few real steps"
 _TOKENS_HELP = "Manage tokens and passwords, for example for Hugging Face"
 _FREE_HELP = "Pause training and free the card's memory for other programs; Continue brings it back, bit for bit"
 _STOP_HELP = "Stop the run; its backup can be resumed"
@@ -137,6 +143,17 @@ def _edit_captions(context: Context) -> None:
     from ui.editors.captions.opening import open_caption_editor
 
     open_caption_editor(context)
+
+
+def _fit(context: Context) -> None:
+    open_fit(context)
+
+
+def _probe(context: Context) -> None:
+    # Imported here: it shows plots with Pillow, which the window is drawn without.
+    from ui.editors.probe import open_probe
+
+    open_probe(context)
 
 
 def _differences(context: Context) -> None:

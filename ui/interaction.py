@@ -12,6 +12,7 @@ from trainer.preflight import Preview
 
 FileKind = tuple[str, str]  # its name and a pattern: ("Config", "*.json")
 Severity = Literal["plain", "warning", "error"]
+StartAnswer = bool | Literal["fit"]  # whether to start; "fit": lower the memory first
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +56,11 @@ class Interaction(Protocol):
     def choose(self, title: str, message: str, answers: Sequence[Answer], severity: Severity = "plain") -> str | None:
         """Ask a question with the given answers; return the name of the one chosen."""
 
-    def confirm_start(self, warnings: Sequence[Problem], preview: Preview | None) -> bool:
-        """Show the warnings of the check and the preview of the run; return whether to start."""
+    def confirm_start(self, warnings: Sequence[Problem], preview: Preview | None) -> StartAnswer:
+        """Show the warnings of the check and the preview of the run; return whether to start.
+
+        Where a warning is about memory, "fit" is offered, too.
+        """
 
     def show_failure(self, failure: Failure) -> None:
         """Show an error."""

@@ -219,7 +219,12 @@ class Passes:
             tape.end_forward()
             return *max(forward, tape.backward_peak(gradients), key=sum), tape.kept_bytes
 
-        key = ("training", tuple(plans.items()), batch, width_px, height_px, gradients, num_passes)
+        ran = tuple(
+            (p.name, plans[p.name])
+            for p in self._spec.parts
+            if p.role == "denoiser" or (p.role == "text_encoder" and plans[p.name].has_gradient)
+        )
+        key = ("training", ran, batch, width_px, height_px, gradients, num_passes)
         found: tuple[int, int, int] = self._once(key, run)
         return found
 

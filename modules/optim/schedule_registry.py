@@ -39,3 +39,5 @@ _RECORDS: tuple[ScheduleSpec[Any], ...] = (
 )
 SCHEDULES: Mapping[str, ScheduleSpec[Any]] = {record.name: record for record in _RECORDS}
 DEFAULT_SCHEDULE = _RECORDS[0]
+FORMULA_SCHEDULE = expression.SPEC
+"""The schedule whose curve is a formula, in its field `expression`: for measuring a sweep."""

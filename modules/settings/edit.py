@@ -48,6 +48,20 @@ def set_path(tree: Tree, path: str, value: Any) -> tuple[Tree, list[Problem]]:
         return tree, [Problem(path, describe(error), "error")]
 
 
+def replaced(tree: Tree, path: str, value: Any) -> Tree:
+    """Return the tree with one value replaced by another valid one, which is not checked: for many trials of choices.
+
+    Raises KeyError for a path that does not exist.
+    """
+    holder_path, _, name = path.rpartition(".")
+    holder = get_path(tree, holder_path) if holder_path else tree
+    if isinstance(holder, BaseModel):
+        changed: Any = holder.model_copy(update={name: value})
+    else:
+        changed = {**holder, name: value}
+    return replaced(tree, holder_path, changed) if holder_path else changed
+
+
 def choose_variant(tree: Tree, path: str, name: str) -> tuple[Tree, list[Problem]]:
     """Return the tree with a section of variants (an optimizer, say) switched to another variant.
 

@@ -10,12 +10,16 @@ Severity = Literal["info", "warning", "error"]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem: the field's dotted path (empty for the whole file), a sentence, and what to do."""
+    """One problem: the field's dotted path (empty for the whole file), a sentence, and what to do.
+
+    `topic` names what a window can offer against it.
+    """
 
     path: str
     message: str
     severity: Severity = "error"
     advice: str = ""
+    topic: Literal["", "memory"] = ""
 
     def to_json(self) -> dict[str, str]:
         """Return the problem as JSON-safe data."""

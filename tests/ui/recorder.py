@@ -8,7 +8,7 @@ from typing import Any
 
 from modules.system.problem import Problem
 from trainer.preflight import Preview
-from ui.interaction import Answer, Failure, FileKind, Severity
+from ui.interaction import Answer, Failure, FileKind, Severity, StartAnswer
 
 
 class Recorder:
@@ -44,7 +44,7 @@ class Recorder:
     def choose(self, title: str, message: str, answers: Sequence[Answer], severity: Severity = "plain") -> str | None:
         return self._answer("choose", None, title, message, [a.name for a in answers])
 
-    def confirm_start(self, warnings: Sequence[Problem], preview: Preview | None) -> bool:
+    def confirm_start(self, warnings: Sequence[Problem], preview: Preview | None) -> StartAnswer:
         return self._answer("confirm_start", False, list(warnings), preview)
 
     def show_failure(self, failure: Failure) -> None:

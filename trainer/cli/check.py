@@ -16,6 +16,7 @@ from modules.system.approvals import approved_hashes
 from modules.system.paths import from_caller
 from modules.system.problem import Problem, count
 from trainer.cli import Verb
+from trainer.cli.fit import add_fit_arguments, fit_as_json, fitted
 from trainer.cli.options import add_allow_code, add_config_argument, allowed_code, describe, read_config
 from trainer.cli.plan import plan_lines
 from trainer.preflight import Report, check
@@ -31,12 +32,14 @@ def _check(options: argparse.Namespace) -> int:
         resume_from=from_caller(options.resume) if options.resume else None,
         approved_code=approved_hashes() | allowed_code(loaded.config, options),
     )
+    fit = fitted(loaded.config, options) if options.fit else None
     if options.json:
         data = {
             "was_migrated": loaded.was_migrated,
             "load": [{**p.to_json(), "kind": _kind(p, loaded.config)} for p in loaded.problems],
             "problems": [p.to_json() for p in report.problems],
             "preview": asdict(report.preview) if report.preview else None,
+            **({"fit": fit_as_json(fit[0])} if fit else {}),
         }
         sys.stdout.write(json.dumps(data, indent=2) + "\n")
     else:
@@ -53,6 +56,8 @@ def _check(options: argparse.Namespace) -> int:
                 every_image=options.images,
             )
             sys.stdout.write("".join(f"{line}\n" for line in lines))
+        if fit:
+            sys.stdout.write(fit[1])
     return 2 if report.errors else 0
 
 
@@ -99,6 +104,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--images", action="store_true", help="also list bucket, scale and crop of every image")
     parser.add_argument("--layers", action="store_true", help="also list every layer that is trained")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    add_fit_arguments(parser)
     add_allow_code(parser)
 
 

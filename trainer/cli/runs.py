@@ -12,12 +12,15 @@ from typing import Literal
 
 from modules.config.codec import load_file
 from modules.config.method_facts import data_in_use
+from modules.config.schema import Config
 from modules.system.approvals import approved_hashes
+from modules.system.errors import DarkroomError
 from modules.system.paths import from_caller
 from modules.system.problem import Problem
 from trainer import commands
 from trainer.cli import Verb
 from trainer.cli.console import Console, JsonLines
+from trainer.cli.fit import add_fit_arguments, fitted
 from trainer.cli.options import (
     add_allow_code,
     add_config_argument,
@@ -39,7 +42,20 @@ def _train(options: argparse.Namespace) -> int:
     loaded = read_config(options.config, options.changes, preset=options.preset)
     _report(loaded.problems, options)
     allowed = allowed_code(loaded.config, options)
-    return _run(RunRequest(loaded.config, beside_window=False, allowed_code=allowed), options)
+    config = _fitted(loaded.config, options) if options.fit else loaded.config
+    return _run(RunRequest(config, beside_window=False, allowed_code=allowed), options)
+
+
+def _fitted(config: Config, options: argparse.Namespace) -> Config:
+    """Return the config that fits, with its table on standard error. Raises DarkroomError if nothing fits."""
+    found, table = fitted(config, options, is_run=True)
+    sys.stderr.write(table)
+    if not found.fits:
+        raise DarkroomError(
+            "Nothing that keeps what the run learns fits, so nothing was started.",
+            advice="Choose from what is listed above with --set, and try again.",
+        )
+    return found.config
 
 
 def _cache(options: argparse.Namespace) -> int:
@@ -138,6 +154,11 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     _add_run_options(parser)
 
 
+def _train_arguments(parser: argparse.ArgumentParser) -> None:
+    _arguments(parser)
+    add_fit_arguments(parser)
+
+
 def _cache_arguments(parser: argparse.ArgumentParser) -> None:
     _arguments(parser)
     parser.add_argument("--images", action="store_true", help="list bucket, scale and crop of every image")
@@ -177,7 +198,7 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-TRAIN = Verb("train a config", _arguments, _train)
+TRAIN = Verb("train a config", _train_arguments, _train)
 RESUME = Verb("resume a run from its newest backup", _resume_arguments, _resume)
 FORK = Verb("start a new run from a backup of another run, which stays as it is", _fork_arguments, _fork)
 CACHE = Verb("fill the caches of a config and stop", _cache_arguments, _cache)

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from modules.adapters.ranks import unused_ranks
 from modules.config.schema import Config
 from modules.config.variant_facts import inpaints
 from modules.data.buckets import Size
-from modules.estimate.architecture import Architecture, architecture_of
 from modules.estimate.disk import (
     DiskNeed,
     backup_bytes,
@@ -26,8 +24,7 @@ from modules.estimate.disk import (
     result_bytes,
     text_bytes,
 )
-from modules.estimate.passes import Passes
-from modules.estimate.run import MemoryEstimate, RunPlan, estimate, in_gb
+from modules.estimate.run import MemoryEstimate, in_gb
 from modules.families.registry import FAMILIES, memory_of
 from modules.memory.tape import FLOAT32_BYTES
 from modules.settings.every import Every
@@ -35,33 +32,14 @@ from modules.system.errors import DarkroomError
 from modules.system.gpu_memory import GpuMemory, gpu_memory
 from modules.system.paths import from_root
 from modules.system.problem import Problem
-from trainer.preflight.memory_plan import ITEM_BYTES, run_plan
+from trainer.preflight.memory_plan import ITEM_BYTES
+from trainer.preflight.run_budget import MALFORMED_CONFIG, TIGHT, Budget, budget_of
 from trainer.preflight.savings import peak_with_all, worthwhile_savings
-from trainer.preflight.start_from import StartHeader, notes_on_start, plans_with_start, start_header, trained_layers
+from trainer.preflight.start_from import notes_on_start, trained_layers
 from trainer.preflight.trained_layers import TrainedPart, idle_layer_names, of_all_ranks, parts_trained
 
 Counts = Mapping[Size, int]
 FreeBytes = Callable[[Path], int | None]
-
-_TIGHT = 0.95  # of the free bytes: the estimate is within a few percent, and the allocator needs some reserve
-# Errors while reading shapes from a malformed config.json: a missing key, a string or null instead of a number, a list
-# instead of an object. Used only for that.
-_MALFORMED_CONFIG = (KeyError, TypeError, ValueError, IndexError, AttributeError)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Budget:
-    """The inputs of the estimates of a run: its architecture, its passes, its plan, and the file it starts from."""
-
-    config: Config
-    architecture: Architecture
-    passes: Passes
-    run: RunPlan
-    start: StartHeader | None = None
-
-    def memory(self) -> MemoryEstimate:
-        """Return the memory the run needs on its device."""
-        return estimate(self.passes, self.run, is_published=self.architecture.is_published)
 
 
 def memory_estimate(config: Config, sizes: Counts, *, start_copy: Path | None = None) -> MemoryEstimate | None:
@@ -71,9 +49,9 @@ def memory_estimate(config: Config, sizes: Counts, *, start_copy: Path | None = 
     own copy that a run which is being resumed has of its start file.
     """
     try:
-        budget = _budget(config, sizes, start_copy)
+        budget = budget_of(config, sizes, start_copy)
         return budget.memory() if budget else None
-    except _MALFORMED_CONFIG:  # the check of the model reports it
+    except MALFORMED_CONFIG:  # the check of the model reports it
         return None
 
 
@@ -83,8 +61,8 @@ def start_problems(config: Config, sizes: Counts) -> Iterator[Problem]:
     Lines of the ranks by layer that take no layer are an error.
     """
     try:
-        budget = _budget(config, sizes)
-    except _MALFORMED_CONFIG:  # the check of the model reports it
+        budget = budget_of(config, sizes)
+    except MALFORMED_CONFIG:  # the check of the model reports it
         return
     if budget is None:
         return
@@ -101,18 +79,18 @@ def start_problems(config: Config, sizes: Counts) -> Iterator[Problem]:
 def layer_problems(config: Config, sizes: Counts) -> Iterator[Problem]:
     """Yield an error for each layer name of a layer filter that matches no layer."""
     try:
-        budget = _budget(config, sizes)
+        budget = budget_of(config, sizes)
         yield from idle_layer_names(config, budget.passes, budget.run.plans) if budget else ()
-    except _MALFORMED_CONFIG:
+    except MALFORMED_CONFIG:
         return
 
 
 def trained_parts(config: Config, sizes: Counts, *, start_copy: Path | None = None) -> tuple[TrainedPart, ...]:
     """Return what a run trains of each part; nothing for a model whose shapes are not known."""
     try:
-        budget = _budget(config, sizes, start_copy)
+        budget = budget_of(config, sizes, start_copy)
         return tuple(parts_trained(config, budget.passes, budget.run.plans)) if budget else ()
-    except _MALFORMED_CONFIG:
+    except MALFORMED_CONFIG:
         return ()
 
 
@@ -140,9 +118,9 @@ def memory_problems(
     if gpu is None:
         return
     try:
-        budget = _budget(config, sizes, start_copy)
+        budget = budget_of(config, sizes, start_copy)
         found = budget.memory() if budget else None
-    except _MALFORMED_CONFIG:
+    except MALFORMED_CONFIG:
         return
     if budget is not None and found is not None:
         yield from _too_much(budget, found, gpu)
@@ -154,9 +132,9 @@ def disk_need(config: Config, sizes: Counts, *, num_captions: int, start_copy: P
     `num_captions` is the number of distinct captions.
     """
     try:
-        budget = _budget(config, sizes, start_copy)
+        budget = budget_of(config, sizes, start_copy)
         return _disk_need(budget, sizes, num_captions) if budget else None
-    except _MALFORMED_CONFIG:
+    except MALFORMED_CONFIG:
         return None
 
 
@@ -188,7 +166,7 @@ def cache_memory_problems(
         return
     on_disk = config.model_copy(update={"data": config.data.model_copy(update={"cache_location": "disk"})})
     need = disk_need(on_disk, sizes, num_captions=num_captions)
-    if need is not None and need.cache_bytes > _TIGHT * (available := free()):
+    if need is not None and need.cache_bytes > TIGHT * (available := free()):
         yield Problem(
             "data.cache_location",
             f"The caches need about {in_gb(need.cache_bytes)} of memory, and {in_gb(available)} are free.",
@@ -197,34 +175,23 @@ def cache_memory_problems(
         )
 
 
-def _budget(config: Config, sizes: Counts, start_copy: Path | None = None) -> Budget | None:
-    architecture = architecture_of(config.model.base_model, config.model.family)
-    run = run_plan(config, architecture, sizes) if architecture and sizes else None
-    if architecture is None or run is None:
-        return None
-    passes = Passes(FAMILIES[config.model.family], architecture.configs)
-    start = start_header(config, architecture, passes, run.plans, start_copy=start_copy)
-    run = replace(run, plans=plans_with_start(run.plans, start, config.adapter))
-    return Budget(config, architecture, passes, run, start)
-
-
 def _too_much(budget: Budget, found: MemoryEstimate, gpu: GpuMemory) -> Iterator[Problem]:
-    if found.peak.total_bytes <= _TIGHT * gpu.free_bytes:
+    if found.peak.total_bytes <= TIGHT * gpu.free_bytes:
         return
     used = gpu.total_bytes - gpu.free_bytes
     available = f"The GPU has {in_gb(gpu.total_bytes)}"
-    if used > _TIGHT * 0.1 * gpu.total_bytes:
+    if used > TIGHT * 0.1 * gpu.total_bytes:
         available += f", of which other programs use {in_gb(used)}"
-    limit_bytes = round(_TIGHT * gpu.free_bytes)
-    savings = worthwhile_savings(budget.config, budget.passes, budget.run, limit_bytes=limit_bytes)
-    ways = [f"{w.saving.words} ({w.saving.path}) saves about {in_gb(w.saved_bytes)}" for w in savings]
+    limit_bytes = round(TIGHT * gpu.free_bytes)
+    savings = worthwhile_savings(budget, limit_bytes=limit_bytes)
+    ways = [f"{w.move.words} ({w.move.path}) saves about {in_gb(w.saved_bytes)}" for w in savings]
     advice = _sentence("; ".join(ways)) if ways else "Use smaller images or train less of the model."
     if len(ways) > 1:
-        least = peak_with_all(budget.passes, budget.run, savings)
-        fits = "which fits" if least <= _TIGHT * gpu.free_bytes else "which is still too much: use smaller images, too"
+        least = peak_with_all(budget, savings)
+        fits = "which fits" if least <= TIGHT * gpu.free_bytes else "which is still too much: use smaller images, too"
         advice += f" With all of them the run needs about {in_gb(least)}, {fits}."
-    path = savings[0].saving.path if savings else "data.resolution_px"
-    yield Problem(path, f"{found} This does not fit in the GPU's memory. {available}.", "warning", advice)
+    path = savings[0].move.path if savings else "data.resolution_px"
+    yield Problem(path, f"{found} This does not fit in the GPU's memory. {available}.", "warning", advice, "memory")
 
 
 def _sentence(text: str) -> str:
@@ -316,7 +283,7 @@ def _tight(config: Config, need: DiskNeed, total_steps: int, free: FreeBytes) ->
     for group in by_system.values():
         largest = max(group, key=lambda t: t[3])
         available, total = free(from_root(largest[1])), sum(t[3] for t in group)
-        if available is not None and total > _TIGHT * available:
+        if available is not None and total > TIGHT * available:
             parts = ", ".join(f"{in_gb(size)} {what}" for _, _, what, size in group if size)
             yield Problem(
                 largest[0],

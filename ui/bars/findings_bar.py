@@ -62,6 +62,10 @@ class FindingsBar(Panel):
             return
         self.title.set_text(cut(findings.title, max_chars=_MAX_TITLE_CHARS))
         self._show_kinds()
+        if any(f.problem.topic == "memory" for f in findings.items):
+            self.fit_button.pack(side="right", padx=(0, 6))
+        else:
+            self.fit_button.pack_forget()
         self.list.configure(state="normal")
         self.list.delete("1.0", "end")
         for index, finding in enumerate(findings.visible):
@@ -105,6 +109,7 @@ class FindingsBar(Panel):
         self.close_button = self._small_button(header, "Dismiss", context.findings.dismiss)
         self.copy_button = self._small_button(header, "Copy all", self.copy_all)
         self.height_button = self._small_button(header, "Taller", self.toggle_height)
+        self.fit_button = self._small_button(header, "Fit to my card…", lambda: context.actions.run("fit"))
         self.close_button.pack(side="right")
         self.copy_button.pack(side="right", padx=(0, 6))
 

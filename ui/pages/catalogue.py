@@ -47,7 +47,7 @@ PAGES: tuple[PageSpec, ...] = (
         "Model",
         "The base model, its parts, and the output file.",
         ("model", "parts", "quantization", "output"),
-        ("tokens",),
+        ("fit", "tokens"),
     ),
     PageSpec(
         "data", "Data", "Resolution, captions, masks and caches for all concepts.", ("data", "concepts_file", "masks")
@@ -60,7 +60,9 @@ PAGES: tuple[PageSpec, ...] = (
         ("captions",),
         view="ui.pages.concepts:ConceptsPage",
     ),
-    PageSpec("training", "Training", "Length, learning rate, optimizer, noise and loss.", ("training",)),
+    PageSpec(
+        "training", "Training", "Length, learning rate, optimizer, noise and loss.", ("training",), ("fit", "probe")
+    ),
     PageSpec(
         "adapter",
         "LoRA / Adapter",

@@ -137,6 +137,7 @@ class RunPage:
         self.images_card = TabbedCard(right, context.theme)
         tk.Grid.grid_configure(self.facts_card, row=0, column=0, sticky="nsew", pady=(0, px(PAD)))
         tk.Grid.grid_configure(self.images_card, row=1, column=0, sticky="nsew")
+        self.fit_button = context.buttons.make(self.facts_card, "fit", on="card")
         self._facts_view = ScrollFrame(self.facts_card.body, context.theme, "card")
         self._facts_view.pack(fill="both", expand=True, padx=(px(12), 0))
         self.facts = Text(self._facts_view.body, context.theme, colour="label", on="card", wrap_px=300)
@@ -212,9 +213,14 @@ class RunPage:
         if state.started is not None:
             self.facts_card.heading.set_text("This run")
             self.facts.set_text("\n".join(run_lines(state, is_active=self._context.session.is_active)))
+            self.fit_button.place_forget()
             return
         self.facts_card.heading.set_text("Before you start")
-        report = self._context.starter.report
+        report, px = self._context.starter.report, self._context.theme.px
+        if report is not None and report.preview is not None and report.preview.memory:
+            tk.Place.place_configure(self.fit_button, relx=1.0, x=-px(8), y=px(5), anchor="ne")
+        else:
+            self.fit_button.place_forget()
         if report is None:
             self.facts.set_text("Reading settings and images…")
         elif report.preview is None:

@@ -55,6 +55,7 @@ class Starter:
         self._findings = findings
         self._before_start = before_start
         self.changed: Signal[[]] = Signal()  # the report, or the backup to resume
+        self.fit_wanted: Signal[[]] = Signal()  # the user wants to lower the memory instead of starting
         self._checked: Config | None = None
         self._preview_job: Job | None = None
         self._backup_job: Job | None = None
@@ -209,8 +210,11 @@ class Starter:
             self._findings.show("Cannot start yet", problems, self._form.config)
             return
         warnings = [p for p in problems if p.severity == "warning"]
-        if warnings and not self._interaction.confirm_start(warnings, report.preview):
+        answer = self._interaction.confirm_start(warnings, report.preview) if warnings else True
+        if answer is not True:
             self._findings.show("Before you start", problems, self._form.config)
+            if answer == "fit":
+                self.fit_wanted()
             return
         self._before_start()
         self._session.begin(replace(request, datasets=report.datasets))

@@ -12,7 +12,7 @@ from pathlib import Path
 from modules.system.problem import Problem
 from trainer.preflight import Preview
 from ui.files.browser import Purpose
-from ui.interaction import Answer, Failure, FileKind, Severity
+from ui.interaction import Answer, Failure, FileKind, Severity, StartAnswer
 from ui.run.words import preview_lines
 from ui.theme import Theme
 from ui.widgets.dialog import Dialog
@@ -74,9 +74,10 @@ class TkInteraction:
         """Ask a question with the given answers; return the name of the one chosen."""
         return Dialog(self._root, self._theme, title, message, answers, severity=severity).ask()
 
-    def confirm_start(self, warnings: Sequence[Problem], preview: Preview | None) -> bool:
-        """Show the warnings of the check and the preview of the run; return whether to start."""
-        answers = (Answer("back", "Back"), Answer("start", "Start", is_default=True))
+    def confirm_start(self, warnings: Sequence[Problem], preview: Preview | None) -> StartAnswer:
+        """Show the warnings of the check and the preview of the run; return whether to start, or to fit it first."""
+        fits = (Answer("fit", "Fit to my card…"),) if any(p.topic == "memory" for p in warnings) else ()
+        answers = (*fits, Answer("back", "Back"), Answer("start", "Start", is_default=True))
         dialog = Dialog(self._root, self._theme, "Before you start", "", answers, severity="warning")
         theme, px = self._theme, self._theme.px
         for problem in warnings[:_MAX_WARNINGS]:
@@ -88,7 +89,8 @@ class TkInteraction:
         if preview is not None:
             lines = "\n".join(preview_lines(preview))
             Text(dialog.content, theme, lines, colour="muted", wrap_px=460).pack(anchor="w", pady=(px(14), 0))
-        return dialog.ask() == "start"
+        answer = dialog.ask()
+        return "fit" if answer == "fit" else answer == "start"
 
     def show_failure(self, failure: Failure) -> None:
         """Show an error: message and advice; details on request."""

@@ -1,0 +1,104 @@
+"""A small model of the time of an optimizer step, to compare settings of one run with each other. Torch-free.
+
+Times are in forward passes of SDXL's UNet over one image of 1024 px in 16 bits: 6 TFLOP, about 0.075 s at 80 TFLOP/s,
+an assumed card of the middle class. Only the order of settings and the ratio of two times mean something. The figures
+are counted or assumed, as said beside each, not fitted to one card:
+
+- A backward pass is two forward passes, or one where only an adapter is trained and the weights need no gradient
+  (Kaplan et al. 2020, section 2.1); recomputing adds what it computes again (Chen et al. 2016).
+- Weights and activations that are offloaded cross the bus at 12 GB/s (PCIe 4.0 with 16 lanes and pinned memory) beside
+  the computation, whose longer one decides.
+- Unpacking quantized weights reads and writes each weight once a pass, at 1 TB/s on such a card; on a CPU
+  docs/quantization.md has the measured speeds.
+- Starting kernels takes the host a time for each micro-batch, whatever its size: small images want large batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from modules.settings.checkpoint_modes import CheckpointMode
+
+_WEIGHTS = 2.57e9  # of SDXL's UNet
+_PIXELS = 1024 * 1024
+_UNIT_SECONDS = 0.075
+_BUS = 12e9 * _UNIT_SECONDS  # bytes in a unit of time
+_CARD_MEMORY = 1e12 * _UNIT_SECONDS
+_HOST_MEMORY = 20e9 * _UNIT_SECONDS
+
+# The share of the forward pass that is computed again. The transformer blocks of SDXL's UNet have three quarters of its
+# FLOPs, those of SD 1.5 about half; "selective" keeps the products and attention and repeats what is between them.
+_RECOMPUTED: dict[CheckpointMode, float] = {
+    "off": 0.0, "selective": 0.15, "transformer": 0.7, "block": 1.0, "whole": 1.0,
+}  # fmt: skip
+# What each micro-batch costs the host: some 5,000 kernels of 4 microseconds; "selective" asks Python at each operation.
+_LAUNCHES = {True: 0.25, False: 0.02}
+_SELECTIVE_HOST = {True: 1.5, False: 20.0}
+_HIDDEN = 0.9  # the share of the shorter of computation and transfer that the longer one hides
+_KEPT_PER_PASS = 0.25  # moving one image's kept activations out and in again, what of it is not hidden
+_FUSED = 1.03  # many small updates in place of a few large ones
+_FOUR_BITS = 1.5  # two values of a byte are looked up, with a scale for each 64
+_OPTIMIZER_BYTES = 40  # read and written for each trained weight: gradient, value, two moments
+
+
+@dataclass(frozen=True, slots=True)
+class StepFacts:
+    """What the time of an optimizer step depends on.
+
+    `num_weights` are those of the part that is passed through, `weight_bytes` the bytes of each as it is stored,
+    `work` the cost of a weight relative to a UNet's. `batch_size` counts images; `num_trained` the weights of the
+    optimizer; `num_beside` those of text encoders whose layers are offloaded like the part's, in 16 bits.
+    `is_unpacked`: weights are quantized; `is_cast`: they are float32 and cast to 16 bits once a batch.
+    """
+
+    num_weights: int
+    weight_bytes: float
+    pixels: int
+    batch_size: int
+    accumulation_steps: int
+    num_trained: int
+    num_beside: int
+    trains_weights: bool
+    checkpointing: CheckpointMode
+    offloads_activations: bool = False
+    offload_fraction: float = 0.0
+    is_unpacked: bool = False
+    is_cast: bool = False
+    is_fused: bool = False
+    moves_average: bool = False
+    on_gpu: bool = True
+    work: float = 1.0
+
+
+def step_time(facts: StepFacts) -> float:
+    """Return the time of an optimizer step in forward passes (see above); only ratios mean something."""
+    forward = facts.work * facts.num_weights / _WEIGHTS * facts.pixels / _PIXELS * facts.batch_size
+    recomputed = _RECOMPUTED[facts.checkpointing]
+    computing = forward * (2 + facts.trains_weights + recomputed)
+    computing *= _FUSED if facts.is_fused else 1.0
+    computing += _LAUNCHES[facts.on_gpu]
+    if facts.checkpointing == "selective":
+        computing += _SELECTIVE_HOST[facts.on_gpu] * min(1.0, facts.num_weights / _WEIGHTS + 0.3)
+    passes = 2 + (recomputed >= 1)
+    stored = facts.num_weights * facts.weight_bytes
+    if facts.is_unpacked:
+        unpacked = stored + 4 * facts.num_weights  # read packed, written and read in 16 bits
+        computing += passes * unpacked / _CARD_MEMORY * (_FOUR_BITS if facts.weight_bytes < 1 else 1.0)
+    if facts.is_cast:
+        computing += (stored + 2 * facts.num_weights) / _CARD_MEMORY
+    if facts.offloads_activations:
+        computing += _KEPT_PER_PASS * forward
+    moved = (
+        facts.offload_fraction * (stored + 2 * facts.num_beside) * (passes + facts.trains_weights)
+    )  # with the gradients
+    transfer = moved / _BUS
+    micro_batch = max(computing, transfer) + (1 - _HIDDEN) * min(computing, transfer)
+    return facts.accumulation_steps * micro_batch + _updating(facts)
+
+
+def _updating(facts: StepFacts) -> float:
+    """Return the time of the optimizer and of EMA; offloaded weights are updated where they are."""
+    there = facts.num_trained * (facts.offload_fraction if facts.trains_weights else 0.0)
+    touched = _OPTIMIZER_BYTES * (facts.num_trained - there) / (_CARD_MEMORY if facts.on_gpu else _HOST_MEMORY)
+    touched += _OPTIMIZER_BYTES * there / _HOST_MEMORY
+    return touched + (2 * 4 * facts.num_trained / _BUS if facts.moves_average else 0.0)

@@ -1,0 +1,141 @@
+"""The probe in the window: its command, its findings, and taking them into the form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from modules.config.codec import load_file
+from modules.config.schema import Config
+from tests.ui.conftest import Window
+from tests.ui.test_fitting import AtOnce
+from trainer.event_lines import to_line
+from trainer.job_events import JobFinished, JobProgress
+from ui.editors.probe import ProbeWindow
+from ui.forms.model import FormModel
+from ui.probing import BATCH, RATE, Probing, batches_of, read_findings
+
+
+class FakeChild:
+    """A child process that has printed some lines and ended."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self.stdin, self.stdout, self.stderr = None, lines, ()
+
+    def wait(self, timeout: float | None = None) -> int:
+        return 0
+
+
+def write_results(folder: Path) -> None:
+    data = {
+        "batch": {"points": [], "largest": 8, "fastest": 4, "words": "The largest batch that ran is 8."},
+        "learning_rate": {"points": [], "suggested": 0.00123, "diverges_at": None, "words": "It falls at 1.2e-03."},
+    }
+    (folder / "points.json").write_text(json.dumps(data))
+    for name in ("learning_rate.png", "batch_size.png"):
+        Image.new("RGB", (900, 460), "#ffffff").save(folder / name)
+
+
+def spawner(seen: list[Sequence[str]]) -> Callable[..., Any]:
+    def spawn(arguments: Sequence[str], _errors: Any) -> Any:
+        seen.append(arguments)
+        folder = Path(arguments[arguments.index("--out") + 1])
+        write_results(folder)
+        return FakeChild([to_line(JobProgress("Batch of 1", 1, 4)), to_line(JobFinished("Measured.", ()))])
+
+    return spawn
+
+
+def drained(probing: Probing, background: AtOnce | None = None) -> None:
+    while probing.runner.state.is_active:
+        probing.runner.drain(0.0)
+    if background is not None:
+        background.finish()
+
+
+def form(tmp_path: Path) -> FormModel:
+    training = {"batch_size": 2, "accumulation_steps": 3}
+    return FormModel(Config.model_validate({"general": {"workspace_dir": str(tmp_path)}, "training": training}))
+
+
+@pytest.mark.parametrize(("batch", "effective", "expected"), [(4, 6, (3, 2)), (8, 4, (4, 1)), (1, 5, (1, 5))])
+def test_the_measured_batch_keeps_the_effective_one(batch: int, effective: int, expected: tuple[int, int]) -> None:
+    assert batches_of(batch, effective) == expected
+
+
+def test_it_measures_a_copy_of_the_config_and_its_findings_are_taken_with_undo(tmp_path: Path) -> None:
+    model, background, seen = form(tmp_path), AtOnce(), []  # type: ignore[var-annotated]
+    now = datetime(2026, 1, 2, 3, 4, 5)
+    probing = Probing(model, background, may_start=lambda: True, spawn=spawner(seen), now=lambda: now)  # type: ignore[arg-type]
+    probing.start({RATE, BATCH}, "24")
+    folder = tmp_path / "probes" / "20260102-030405"
+    file = folder / "config.json"
+    assert seen == [["probe", str(file), "--what", "both", "--steps", "24", "--out", str(folder), "--json-lines"]]
+    assert load_file(file).config == model.config
+    drained(probing, background)
+    assert probing.findings == read_findings(folder)
+    assert (probing.findings.rate, probing.findings.batch) == (0.00123, 4)
+    assert [p.name for p in probing.findings.plots] == ["learning_rate.png", "batch_size.png"]
+    before = model.config
+    assert "Ctrl+Z" in probing.take_rate()
+    assert model.config.training.learning_rate == 0.0012
+    assert "2 accumulation steps" in probing.take_batch()
+    assert (model.config.training.batch_size, model.config.training.accumulation_steps) == (3, 2)
+    model.undo()
+    model.undo()
+    assert model.config == before
+
+
+def test_what_cannot_be_measured_is_said(tmp_path: Path) -> None:
+    seen: list[Sequence[str]] = []
+    idle = [False]
+    probing = Probing(form(tmp_path), AtOnce(), may_start=lambda: idle[0], spawn=spawner(seen))  # type: ignore[arg-type]
+    for what, steps, words in (
+        (set(), "60", "Choose what to measure"),
+        ({RATE}, "some", "between 12 and"),
+        ({RATE}, "60", "A run is training"),
+    ):
+        probing.start(what, steps)  # type: ignore[arg-type]
+        assert words in probing.problem
+    assert seen == []
+    assert (probing.take_rate(), probing.take_batch()) == ("", "")
+    idle[0] = True
+    (tmp_path / "probes").write_text("a file in the way")
+    probing.start({BATCH}, "60")
+    assert "cannot be written" in probing.problem
+
+
+def test_the_window_shows_the_plot_and_offers_the_findings(ready: Window) -> None:
+    context, seen = ready.app.context, []  # type: ignore[var-annotated]
+    context.actions.run("probe")
+    (first,) = (w for w in ready.app.root.winfo_children() if isinstance(w, ProbeWindow))
+    first.steps.set("few")
+    first.start_button.invoke()
+    ready.settle()
+    assert "between 12 and" in first.status.cget("text")
+    first.close()
+    probing = Probing(context.form, context.pump.background, may_start=lambda: True, spawn=spawner(seen))
+    window = ProbeWindow(context, probing)
+    window.start_button.invoke()
+    ready.wait_until(lambda: window._image is not None, "the plot")
+    ready.settle()
+    assert len(seen) == 1
+    assert "It falls at 1.2e-03." in window.status.cget("text")
+    assert window.plot.cget("image")
+    window.plot_buttons[BATCH].invoke()
+    assert window._shown is not None
+    assert window._shown.name == "batch_size.png"
+    window.take_buttons[RATE].invoke()
+    window.take_buttons[BATCH].invoke()
+    ready.settle()
+    assert context.form.config.training.learning_rate == 0.0012
+    window.folder_button.invoke()
+    assert ready.asked.asked("open_path") == [(probing.folder,)]
+    window.close()
+    ready.settle()

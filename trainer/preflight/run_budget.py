@@ -1,0 +1,70 @@
+"""The inputs of a run's estimates, kept so that changed settings can be estimated without walking twice. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from modules.config.schema import Config
+from modules.data.buckets import Size
+from modules.estimate.architecture import Architecture, architecture_of
+from modules.estimate.passes import Passes
+from modules.estimate.run import MemoryEstimate, RunPlan, estimate
+from modules.families.registry import FAMILIES
+from trainer.preflight.memory_plan import run_plan
+from trainer.preflight.start_from import StartHeader, plans_with_start, start_header
+
+Counts = Mapping[Size, int]
+
+TIGHT = 0.95  # of the free bytes: the estimate is within a few percent, and the allocator needs some reserve
+# Errors while reading shapes from a malformed config.json: a missing key, a string or null instead of a number, a list
+# instead of an object. Used only for that.
+MALFORMED_CONFIG = (KeyError, TypeError, ValueError, IndexError, AttributeError)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Budget:
+    """The inputs of the estimates of a run: its architecture, its passes, its plan, and the file it starts from.
+
+    `runtime_bytes` replaces the memory of the device's runtime: for a card that this machine does not have.
+    """
+
+    config: Config
+    sizes: Counts
+    architecture: Architecture
+    passes: Passes
+    run: RunPlan
+    start: StartHeader | None = None
+    runtime_bytes: int | None = None
+
+    def memory(self) -> MemoryEstimate:
+        """Return the memory the run needs on its device."""
+        return estimate(self.passes, self.run, is_published=self.architecture.is_published)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The largest memory of all phases."""
+        return self.memory().peak.total_bytes
+
+    def with_config(self, config: Config) -> Budget | None:
+        """Return the budget of changed settings of the same model; it shares the walks. None without an estimate."""
+        run = run_plan(config, self.architecture, self.sizes)
+        if run is None:
+            return None
+        run = replace(run, plans=plans_with_start(run.plans, self.start, config.adapter))
+        if self.runtime_bytes is not None:
+            run = replace(run, runtime_bytes=self.runtime_bytes)
+        return replace(self, config=config, run=run)
+
+
+def budget_of(config: Config, sizes: Counts, start_copy: Path | None = None) -> Budget | None:
+    """Return the budget of a config; None if its model's shapes are not known. Raises `MALFORMED_CONFIG`."""
+    architecture = architecture_of(config.model.base_model, config.model.family)
+    run = run_plan(config, architecture, sizes) if architecture and sizes else None
+    if architecture is None or run is None:
+        return None
+    passes = Passes(FAMILIES[config.model.family], architecture.configs)
+    start = start_header(config, architecture, passes, run.plans, start_copy=start_copy)
+    run = replace(run, plans=plans_with_start(run.plans, start, config.adapter))
+    return Budget(config, sizes, architecture, passes, run, start)
