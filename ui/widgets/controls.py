@@ -64,7 +64,29 @@ class Button(ctk.CTkButton):  # type: ignore[misc]
         )
         release_master(master)
         self._border = theme.pair(fill)
+        self._is_pressed = False
         _make_focusable(self, self._canvas, theme, press=self.invoke, show_ring=self._show_ring)
+
+    def _create_bindings(self, sequence: str | None = None) -> None:
+        """Also note where the button was pressed: the release of a press elsewhere is not a click."""
+        super()._create_bindings(sequence)
+        if sequence is None or sequence == "<Button-1>":
+            for part in (self._canvas, self._text_label, self._image_label):
+                if part is not None:
+                    part.bind("<Button-1>", self._on_press, add=True)
+
+    def _on_press(self, _event: object = None) -> None:
+        self._is_pressed = True
+
+    def _on_release(self, _event: object = None) -> None:
+        """Press the button, as often as it is clicked.
+
+        customtkinter takes the pointer for outside until 100 ms after a click, or longer if the window is busy, so
+        that it loses the second of two quick clicks.
+        """
+        is_click, self._is_pressed = self._is_pressed and self._mouse_inside, False
+        if is_click:
+            self.invoke()
 
     def _show_ring(self, colour: tuple[str, str] | None) -> None:
         self.configure(border_color=colour or self._border)
