@@ -43,6 +43,8 @@ class Button(ctk.CTkButton):  # type: ignore[misc]
     ) -> None:
         self.style = style
         self._theme_tokens = theme
+        self._is_pressed = False
+        self._pressable: set[str] = set()
         fill, hover, ink = _BUTTON_COLOURS.get(style, (on, "field_hover", "text"))
         super().__init__(
             master,
@@ -64,16 +66,15 @@ class Button(ctk.CTkButton):  # type: ignore[misc]
         )
         release_master(master)
         self._border = theme.pair(fill)
-        self._is_pressed = False
         _make_focusable(self, self._canvas, theme, press=self.invoke, show_ring=self._show_ring)
 
-    def _create_bindings(self, sequence: str | None = None) -> None:
-        """Also note where the button was pressed: the release of a press elsewhere is not a click."""
-        super()._create_bindings(sequence)
-        if sequence is None or sequence == "<Button-1>":
-            for part in (self._canvas, self._text_label, self._image_label):
-                if part is not None:
-                    part.bind("<Button-1>", self._on_press, add=True)
+    def _draw(self, no_color_updates: bool = False) -> None:
+        """Also note presses of a label that customtkinter has created: a release of a press elsewhere is no click."""
+        super()._draw(no_color_updates)
+        for part in (self._canvas, self._text_label, self._image_label):
+            if part is not None and str(part) not in self._pressable:
+                self._pressable.add(str(part))
+                tk.Misc.bind(part, "<Button-1>", self._on_press, add=True)
 
     def _on_press(self, _event: object = None) -> None:
         self._is_pressed = True
