@@ -8,8 +8,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 
-import pytest
-
 from ui.run.background import Background
 from ui.run.pump import Pump
 
