@@ -1,5 +1,5 @@
 """The only `after` loop of the program. On every turn, within a time budget, it drains the queues of the threads, runs
-requested redraws and continues sliced work. Each is isolated from the errors of the others. No Tk: `after` is passed in.
+requested redraws and continues sliced work; an error in one stops no other. No Tk: `after` is passed in.
 """
 
 from __future__ import annotations
