@@ -35,9 +35,9 @@ _COLUMNS = (
     Column("model", "Result", 140, is_stretched=True),
     Column("ending", "Ended", 78),
     Column("steps", "Steps", 104),
-    Column("best", "Best validation", 112),
-    Column("length", "Length", 96),
-    Column("size", "Size", 74, "e"),
+    Column("best", "Best validation", 112, is_optional=True),
+    Column("length", "Length", 96, is_optional=True),
+    Column("size", "Size", 74, "e", is_optional=True),
 )
 _SORTED_BY = {"#0": "started"}
 _TAGS = {"failed": "error", "crashed": "warning", "running": "good"}
