@@ -36,7 +36,7 @@ class FlagVar(tk.BooleanVar):
     """A boolean variable."""
 
     def __init__(self, master: tk.Misc | None = None, value: bool | None = None, name: str | None = None) -> None:
-        super().__init__(master, value, name)  # type: ignore[arg-type]
+        super().__init__(master, value, name)
         _note(self, master)
 
     def __del__(self) -> None:
