@@ -218,7 +218,7 @@ def main(arguments: list[str]) -> int:
             begun = time.monotonic()
             try:
                 flow(walk_)
-            except Exception:
+            except Exception:  # noqa: BLE001 - the other flows continue; it is printed
                 walk_.errors.append(flow.__name__)
                 traceback.print_exc(file=sys.stdout)
             sys.stdout.write(f"{flow.__name__}: {time.monotonic() - begun:.0f} s\n")
