@@ -169,7 +169,7 @@ def fork(walk_: Walk) -> None:
 
 
 def captions_and_masks(walk_: Walk) -> None:
-    """Edit a caption and paint a mask; both are saved on leaving the image."""
+    """Edit a caption and draw a mask; both are saved on leaving the image."""
     app, folder = walk_.app, walk_.folder / "zog"
     page = walk_.page("concepts")
     walk_.click(next(w for w in walk(page.frame) if isinstance(w, Button) and w.cget("text").startswith("Captions")))

@@ -1,4 +1,4 @@
-"""`python -m tests.ui.screenshots OUT [--run RUN_DIR]`: pictures of every page and window, to look at. Needs a display.
+"""`python -m tests.ui.screenshots OUT [--run RUN_DIR]`: screenshots of every page and window, to look at. Needs a display.
 
 Every page is drawn at three sizes, and some at other scales and in light. RUN_DIR is the folder of a finished run of
 the demo, whose curves and samples are shown; without it, the demo is trained first. The user's session is left alone.
@@ -47,7 +47,7 @@ _TELLING = ("general", "concepts", "training", "run", "runs", "sample", "tools")
 
 
 class Camera:
-    """One window, its size, and the pictures of it."""
+    """One window, its size, and the screenshots of it."""
 
     def __init__(self, out: Path, run_dir: Path, *, scale_percent: int = 100, appearance: str = "dark") -> None:
         self.app = App(interaction=Recorder())
@@ -80,7 +80,7 @@ class Camera:
                 quiet_since = time.monotonic()
 
     def take(self, name: str, window: Any = None) -> None:
-        """Save a picture of the window, or of another one."""
+        """Save a screenshot of the window, or of another one."""
         window = window or self.root
         self.settle()
         left, top = window.winfo_rootx(), window.winfo_rooty()
@@ -185,13 +185,13 @@ def trained_demo(home: Path) -> Path:
 
 
 def main(arguments: list[str]) -> int:
-    """Take all pictures."""
+    """Take all screenshots."""
     parser = argparse.ArgumentParser(prog="python -m tests.ui.screenshots", description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--run", type=Path)
     options = parser.parse_args(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="darkroom-pictures-") as folder:
+    with tempfile.TemporaryDirectory(prefix="darkroom-screenshots-") as folder:
         home = Path(folder)
         for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
             os.environ[name] = str(home / name.lower())
