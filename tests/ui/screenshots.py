@@ -1,4 +1,4 @@
-"""`python -m tests.ui.screenshots OUT [--run RUN_DIR]`: screenshots of every page and window, to look at. Needs a display.
+"""`python -m tests.ui.screenshots OUT [--run RUN_DIR]`: screenshots of every page and window. Needs a display.
 
 Every page is drawn at three sizes, and some at other scales and in light. RUN_DIR is the folder of a finished run of
 the demo, whose curves and samples are shown; without it, the demo is trained first. The user's session is left alone.
