@@ -18,7 +18,7 @@ from modules.system.paths import PROGRAM_ROOT
 from tests.builders.configs import laid_over, small_config
 from tests.builders.runs import run
 from trainer.__main__ import main
-from trainer.child import launch_child
+from trainer.child.run import launch_child
 from trainer.cli.options import changed
 from trainer.commands import Pause, Resume
 from trainer.events import Event, PhaseChanged, RunFinished, StepFinished

@@ -9,7 +9,7 @@ from modules.system.problem import count
 from trainer.run_folder.records import RunRecord
 from ui.context import Context
 from ui.run.background import Job
-from ui.run_compare import MAX_RUNS, ComparedRun, compared, comparison_lines, figure_rows, setting_rows
+from ui.runs.comparing import MAX_RUNS, ComparedRun, compared, comparison_lines, figure_rows, setting_rows
 from ui.theme import PAD
 from ui.widgets.chart import RunChart
 from ui.widgets.controls import Button
