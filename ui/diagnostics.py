@@ -10,6 +10,7 @@ import logging
 import platform
 import sys
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -27,6 +28,7 @@ _log = logging.getLogger(__name__)
 _MAX_LINES = 200
 _KEPT_LOGS = 10
 _PACKAGES = ("darkroom-trainer", "customtkinter", "pydantic", "pillow", "torch", "diffusers")
+_MAX_REPEATS, _REPEATS_SECONDS = 5, 10.0
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -54,6 +56,7 @@ class Diagnostics:
         self.defer: Callable[[Callable[[], None]], object] = lambda show: show()
         self._crash_file: IO[str] | None = None
         self._is_dialog_open = False
+        self._seen: dict[str, deque[float]] = {}  # by the place of an error, in seconds of `time.monotonic`
         self._handlers: list[logging.Handler] = [self.ring]
         self._open_files(folder)
 
@@ -85,6 +88,8 @@ class Diagnostics:
         if issubclass(kind, KeyboardInterrupt):
             sys.__excepthook__(kind, error, trace)
             return
+        if self._is_repeated(error, trace):
+            return
         _log.error("Internal error", exc_info=(kind, error, trace))
         if self.show is None or self._is_dialog_open:
             return
@@ -96,6 +101,16 @@ class Diagnostics:
         """Return a text for a bug report: the error, the machine, the last lines of the log."""
         facts = ("", *system_facts(), "", "The last lines of the log:")
         return redacted("\n".join([details.rstrip(), *facts, *self.ring.lines]))
+
+    def _is_repeated(self, error: BaseException, trace: TracebackType | None) -> bool:
+        """Return whether the same error was just seen many times: in a loop it would fill the log and ask forever."""
+        frames = traceback.extract_tb(trace)
+        place = f"{error!r} {frames[-1].filename}:{frames[-1].lineno}" if frames else repr(error)
+        now = time.monotonic()
+        seen = self._seen.setdefault(place, deque(maxlen=_MAX_REPEATS))
+        is_repeated = len(seen) == _MAX_REPEATS and now - seen[0] < _REPEATS_SECONDS
+        seen.append(now)
+        return is_repeated
 
     def _show_now(self, failure: Failure) -> None:
         try:

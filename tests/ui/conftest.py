@@ -17,6 +17,7 @@ from PIL import Image
 from modules.config.schema import Config
 from tests.ui.fake_engine import FakeEngine
 from tests.ui.recorder import Recorder
+from tests.ui.tk_thread import check_threads
 from ui.app import App
 from ui.forms.model import FormModel, Source
 from ui.theme import Theme
@@ -56,6 +57,7 @@ def logged_errors(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 def tk_root() -> Iterator[tk.Tk]:
     """The only root of all tests: with several, after-scripts of destroyed roots fail."""
     root = create_root(Theme("dark"))
+    check_threads(root)
     yield root
     root.destroy()
 

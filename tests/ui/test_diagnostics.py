@@ -71,6 +71,15 @@ def test_an_error_is_shown_after_the_interrupted_work(diagnostics: Diagnostics, 
     logged_errors.clear()
 
 
+def test_an_error_in_a_loop_is_not_shown_for_ever(diagnostics: Diagnostics, logged_errors: list[str]) -> None:
+    reported: list[Failure] = []
+    diagnostics.show = reported.append
+    for _ in range(50):
+        break_something(diagnostics)
+    assert 1 <= len(reported) == len(logged_errors) <= 10
+    logged_errors.clear()
+
+
 def test_nothing_is_shown_once_the_window_is_closed(diagnostics: Diagnostics, logged_errors: list[str]) -> None:
     waiting: list[Callable[[], None]] = []
     diagnostics.show, diagnostics.defer = lambda _failure: pytest.fail("no dialog"), waiting.append

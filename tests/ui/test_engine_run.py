@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import re
+import threading
 import tkinter as tk
 import weakref
 from collections.abc import Iterator
@@ -153,6 +155,42 @@ def test_a_broken_model_is_reported_in_a_sentence(real: Window, tmp_path: Path) 
         assert failure.message.endswith(".")
         assert "Traceback" not in failure.message
     real.wait_until(lambda: real.app.context.session.stage == "idle", "idle", patience_seconds=60)
+
+
+@pytest.mark.slow
+def test_too_little_memory_leaves_the_window_alive_with_what_to_lower(
+    real: Window, logged_errors: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a step of the run; the advice names settings and what each saves, from the estimate."""
+    from trainer.methods.denoise import Denoise
+
+    plain = Denoise.loss
+    is_full = threading.Event()
+
+    def loss(self: Any, *arguments: Any) -> Any:
+        if is_full.is_set():
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+        return plain(self, *arguments)
+
+    import torch
+
+    monkeypatch.setattr(Denoise, "loss", loss)
+    session, bar = real.app.context.session, real.app.shell.bottom_bar
+    bar.start.invoke()
+    wait(real, lambda: session.state.step is not None and session.state.step.step >= 2, "the second step")
+    is_full.set()
+    real.wait_until(lambda: session.stage == "idle", "the end", patience_seconds=60)
+    failed = session.state.failed
+    assert failed is not None
+    assert failed.message.startswith("There was not enough memory for this run. The estimate for these settings: Abo")
+    assert re.search(r"\(parts\.unet\.\S+\) saves about \d+(\.\d)? [MG]B", failed.advice)
+    assert "With all of them the run needs about " in failed.advice
+    assert Path(failed.details_path).read_text(encoding="utf-8").count("Tried to allocate")
+    assert Path(failed.backup_path).is_dir()
+    real.wait_until(lambda: real.asked.asked("show_failure"), "the dialog")
+    real.open_page("training")
+    assert (bar.start.cget("text"), bar.start.cget("state")) == ("Start", "normal")
+    assert "Tried to allocate" in logged_errors.pop()
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from ui.run.run_state import RunState
 from ui.runs.comparing import ComparedRun, compared, comparison_lines, figure_rows, setting_rows
 from ui.runs.listing import RunList
 from ui.runs.words import deletion_words, fact_lines, row_of, size_words
+from ui.widgets.table import Column, fitting
 
 FINISHED = RunFinished("finished", 40, "Finished after 40 steps.")
 
@@ -187,3 +188,15 @@ def test_runs_are_compared_by_figures_settings_and_curves(tmp_path: Path) -> Non
     assert rows["Training › Epochs"] == (str(Config().training.epochs), "7", "–")
     assert rows["Model › Base model"][0] == "models/photo.safetensors"
     assert not setting_rows([ComparedRun(runs[2].record, None, RunState())])
+
+
+def test_optional_columns_leave_where_the_others_would_be_clipped() -> None:
+    columns = (
+        Column("#0", "Started", 130),
+        Column("result", "Result", 140, is_stretched=True),
+        Column("best", "Best", 110, is_optional=True),
+        Column("size", "Size", 70, is_optional=True),
+    )
+    assert fitting(columns, 400) == columns
+    assert fitting(columns, 320) == columns[:3]
+    assert fitting(columns, 200) == fitting(columns, 50) == columns[:2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tkinter as tk
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from ui.interaction import Failure
 from ui.run.background import Background
 from ui.scanning import Scans
 from ui.signal import Signal
+from ui.widgets.variables import TextVar
 
 
 def broken(*_arguments: object) -> None:
@@ -91,3 +93,22 @@ def test_the_window_shows_the_error_after_every_widget_is_updated(window: Window
     assert isinstance(failure, Failure)
     assert "a test error" in failure.details
     assert_reported(logged_errors)
+
+
+def test_an_error_in_any_callback_is_reported_and_stops_no_other(window: Window, logged_errors: list[str]) -> None:
+    """Of a trace, a binding, `after`, and the protocol of a window."""
+    root, called = window.app.root, list[str]()
+    variable, top = TextVar(master=root), tk.Toplevel(root)
+    top.protocol("WM_DELETE_WINDOW", broken)
+    for do in (broken, lambda *_arguments: called.append("other")):
+        root.bind("<<Go>>", do, add="+")
+        variable.trace_add("write", do)
+    variable.set("go")
+    root.event_generate("<<Go>>")
+    root.after(1, broken)
+    root.after(1, called.append, "other")
+    top.tk.eval(str(top.protocol("WM_DELETE_WINDOW")))
+    window.wait_until(lambda: len(called) == 3, "the others")
+    window.wait_until(lambda: window.asked.asked("show_failure"), "the dialog")
+    top.destroy()
+    assert_reported(logged_errors, times=4)

@@ -185,6 +185,26 @@ def test_controls_work_by_keyboard(screen: tk.Tk, theme: Theme) -> None:
     assert choice.get() == "One"
 
 
+def test_every_click_of_a_button_counts(screen: tk.Tk, theme: Theme) -> None:
+    """Also the second of two quick ones, which customtkinter loses; not the release of a press elsewhere."""
+    pressed: list[str] = []
+    button = Button(screen, theme, "Add", lambda: pressed.append("add"))
+    button.pack()
+    screen.update()
+    canvas = button._canvas
+    canvas.event_generate("<Enter>")
+    canvas.event_generate("<ButtonRelease-1>", state=0x100)
+    assert pressed == []
+    for _ in range(2):
+        canvas.event_generate("<Button-1>")
+        canvas.event_generate("<ButtonRelease-1>", state=0x100)
+    assert pressed == ["add", "add"]
+    canvas.event_generate("<Button-1>")
+    canvas.event_generate("<Leave>")
+    canvas.event_generate("<ButtonRelease-1>", state=0x100)
+    assert pressed == ["add", "add"]
+
+
 def test_destroyed_controls_unsubscribe_from_their_variables(screen: tk.Tk, theme: Theme) -> None:
     flag, name = tk.BooleanVar(master=screen), tk.StringVar(master=screen, value="a")
     widgets = [

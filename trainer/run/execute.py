@@ -35,6 +35,8 @@ from trainer.data.hub_datasets import hub_cache_dir, hub_datasets, with_local_fo
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, WarningRaised
 from trainer.launch import RunRequest
 from trainer.phases import phase_facts
+from trainer.preflight.estimates import sizes_of
+from trainer.preflight.memory_advice import memory_advice
 from trainer.preflight.resume import learning_changes
 from trainer.run.checkpoint import SavedState, read_state
 from trainer.run.data import build_loaders, caches_of
@@ -57,7 +59,7 @@ from trainer.run_folder.backup import (
 )
 from trainer.run_folder.event_log import EventLog
 from trainer.run_folder.fork import fork_into, fork_weights_into, weights_do_not_fit
-from trainer.step.failures import explain, is_fixable
+from trainer.step.failures import NotEnoughMemoryError, explain, is_fixable, is_out_of_memory
 from trainer.step.precision import process_settings
 
 logger = logging.getLogger("darkroom.run")
@@ -146,22 +148,26 @@ def execute(
             _report_abandoned(backup, request.config.backup.keep, log)
             _report_changes(backup, request.config, log)
             backup = make_newest(backup, now=clocks.now())
-        carry_out(
-            RunSetup(
-                request.config,
-                datasets,
-                machine,
-                desk,
-                log,
-                clocks,
-                run_dir,
-                num_threads,
-                backup,
-                saved,
-                approved_code,
-                start_weights,
-            )
+        setup = RunSetup(
+            request.config,
+            datasets,
+            machine,
+            desk,
+            log,
+            clocks,
+            run_dir,
+            num_threads,
+            backup,
+            saved,
+            approved_code,
+            start_weights,
         )
+        try:
+            carry_out(setup)
+        except Exception as error:
+            if is_out_of_memory(error) or is_out_of_memory(error.__cause__):
+                raise _not_enough_memory(error, setup) from (error.__cause__ or error)
+            raise
 
 
 def _load_secrets_first(log: EventLog) -> None:
@@ -317,6 +323,19 @@ def _full_failure(error: BaseException, run_dir: Path | None) -> RunFailed:
     details = redacted("".join(traceback.format_exception(error)))
     logger.error("The run failed.\n%s", details)
     return RunFailed(message, advice, _write_details(details, run_dir), backup_path)
+
+
+def _not_enough_memory(error: Exception, setup: RunSetup) -> NotEnoughMemoryError:
+    """Return the error with what the run was estimated to need, and with what to lower by how much."""
+    message, advice = explain(error)
+    try:
+        sizes = sizes_of(setup.datasets.training, setup.datasets.validation)
+        estimate, ways = memory_advice(setup.config, sizes)
+    except Exception:
+        logger.exception("There is no estimate of the memory.")
+        estimate, ways = "", ""
+    advice = " ".join(text for text in (ways, advice if isinstance(error, DarkroomError) or not ways else "") if text)
+    return NotEnoughMemoryError(f"{message} {estimate}".strip(), advice=advice)
 
 
 def _write_details(details: str, run_dir: Path | None) -> str:

@@ -16,14 +16,18 @@ class BranchError(DarkroomError):
     """A branch of a run failed in the dry run before the first step. `__cause__` is the error in it."""
 
 
+class NotEnoughMemoryError(DarkroomError):
+    """A run has run out of memory; the advice names settings. `__cause__` is the error of the allocator."""
+
+
 def is_fixable(error: BaseException) -> bool:
     """Whether the user can fix an error from its message alone; the others need technical details."""
-    if isinstance(error, BranchError):
+    if isinstance(error, BranchError | NotEnoughMemoryError):
         return isinstance(error.__cause__, DarkroomError)
     return isinstance(error, DarkroomError)
 
 
-def is_out_of_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException | None) -> bool:
     """Whether an error means that memory ran out. On a CPU torch raises a plain RuntimeError for it."""
     if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):
         return True

@@ -226,8 +226,6 @@ class BottomBar(Panel):
 
     def make_pause_menu(self) -> tk.Menu:
         """Return the menu of the ways to pause, or to continue."""
-        if self._menu is not None:
-            self._menu.destroy()
         self._menu = make_menu(self, self._context.theme)
         for name in ("pause", "pause_free", "unpause"):
             action = self._context.actions[name]

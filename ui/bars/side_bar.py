@@ -86,8 +86,6 @@ class SideBar(Panel):
 
     def make_window_menu(self) -> tk.Menu:
         """Return the menu: dark or light, the scale, and the card of a first start."""
-        for old in [c for c in self.winfo_children() if isinstance(c, tk.Menu)]:
-            old.destroy()
         context, now = self._context, self._context.preferences.now
         menu = make_menu(self, context.theme)
         for mode, label in (("dark", "Dark"), ("light", "Light")):

@@ -90,8 +90,6 @@ class TopBar(Panel):
 
     def make_menu(self) -> tk.Menu:
         """Return the menu: built-in presets by family, the user's presets, recent files, rare actions."""
-        for old in [c for c in self.winfo_children() if isinstance(c, tk.Menu)]:
-            old.destroy()
         context = self._context
         menu = make_menu(self, context.theme)
         labels = {**family_labels(), "yours": "Your presets"}
@@ -120,8 +118,6 @@ class TopBar(Panel):
 
     def make_save_menu(self) -> tk.Menu:
         """Return the menu of "Save as"."""
-        for old in [c for c in self.winfo_children() if isinstance(c, tk.Menu)]:
-            old.destroy()
         menu = make_menu(self, self._context.theme)
         menu.add_command(label="As a file…", command=self._context.documents.save_as_file)
         menu.add_command(label="As a preset…", command=self._context.documents.save_as_preset)

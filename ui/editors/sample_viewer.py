@@ -181,8 +181,6 @@ class SampleViewer(Window):
         self.canvas.bind("<Double-Button-1>", lambda _e: self.toggle_full() if self.compared is None else None)
 
     def _open_steps(self) -> None:
-        if self._menu is not None:
-            self._menu.destroy()
         self._menu = make_menu(self, self.theme)
         for column in range(len(self.table.steps) - 1, -1, -1):
             sample = self.table.at(self.place[0], column)

@@ -25,8 +25,6 @@ def attach_reset_menu(label: tk.Misc, context: Context, record: FieldRecord) -> 
 def reset_menu(label: tk.Misc, context: Context, record: FieldRecord) -> tk.Menu:
     """Return the menu of a field; it is destroyed with the label, or when the next one is made."""
     form, path = context.form, record.path
-    for old in [child for child in label.winfo_children() if isinstance(child, tk.Menu)]:
-        old.destroy()
     menu = make_menu(label, context.theme)
     has_draft = form.draft(path) is not None
     if form.was_loaded(path):

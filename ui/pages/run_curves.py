@@ -139,8 +139,6 @@ class RunCurves(Panel):
             self.compare(folder)
 
     def _new_menu(self) -> tk.Menu:
-        if self._menu is not None:
-            self._menu.destroy()
         self._menu = make_menu(self, self.theme)
         return self._menu
 

@@ -36,9 +36,9 @@ _COLUMNS = (
     Column("model", "Result", 140, is_stretched=True),
     Column("ending", "Ended", 78),
     Column("steps", "Steps", 104),
-    Column("best", "Best validation", 112),
-    Column("length", "Length", 96),
-    Column("size", "Size", 74, "e"),
+    Column("best", "Best validation", 112, is_optional=True),
+    Column("length", "Length", 96, is_optional=True),
+    Column("size", "Size", 74, "e", is_optional=True),
 )
 _SORTED_BY = {"#0": "started"}
 _TAGS = {"failed": "error", "crashed": "warning", "running": "good"}
@@ -200,7 +200,6 @@ class RunsPage:
             }
         )
         self.table.tree.bind("<Control-a>", lambda _e: self.table.select(range(len(self.shown_records))))
-        self.table.tree.bind("<Configure>", lambda event: self._fit_columns(event.width), add="+")
         self.empty = Text(self.table, context.theme, colour="faint", on="card", justify="center", anchor="center")
 
     # -- following
@@ -262,19 +261,6 @@ class RunsPage:
         else:
             self.empty.set_text(_NOT_FOUND if len(self.runs) else _NOTHING)
             self.empty.place(relx=0.5, rely=0.4, anchor="center")
-
-    def _fit_columns(self, width_px: int) -> None:
-        """Leave out the columns that do not fit, from the right."""
-        px, left = self._context.theme.px, width_px
-        left -= px(_COLUMNS[0].width_px)
-        shown = []
-        for column in _COLUMNS[1:]:
-            left -= px(column.width_px)
-            if left < 0 and shown:
-                break
-            shown.append(column.name)
-        if tuple(self.table.tree.cget("displaycolumns")) != tuple(shown):
-            self.table.tree.configure(displaycolumns=shown)
 
     def _select_changed(self) -> None:
         records = self.selected

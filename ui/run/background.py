@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from ui.signal import notify
+
 T = TypeVar("T")
 Report = Callable[[str, int, int], None]
 """Called during a long job with what is being done, how much of it is done, and all of it. Raises to stop the job."""
@@ -99,7 +101,7 @@ class Background:
             except queue.Empty:
                 break
             has_drained = True
-            hand_over()
+            notify(hand_over)
         return has_drained
 
     def _work(self) -> None:

@@ -1,5 +1,5 @@
 """The only `after` loop of the program. On every turn, within a time budget, it drains the queues of the threads, runs
-requested redraws and continues sliced work. No Tk: `after` is passed in.
+requested redraws and continues sliced work; an error in one stops no other. No Tk: `after` is passed in.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 
 from ui.run.background import Background
+from ui.signal import notify
 
 INTERVAL_MS = 20
 BUSY_INTERVAL_MS = 2
@@ -16,6 +17,7 @@ BUDGET_SECONDS = 0.008
 FIRST_SLICE_SECONDS = 0.06
 
 Drain = Callable[[float], bool]
+_OVER = object()
 
 
 @dataclass(slots=True)
@@ -93,8 +95,9 @@ class Pump:
     def tick(self, budget_seconds: float = BUDGET_SECONDS) -> None:
         """Do one turn's work now."""
         deadline = time.perf_counter() + budget_seconds
-        for drain in self._drains:
-            drain(deadline)
+        for drain in list(self._drains):
+            if drain in self._drains:
+                notify(drain, deadline)
         self._draw(deadline)
         self._run_tasks(deadline)
 
@@ -112,19 +115,23 @@ class Pump:
                 return
             if now >= redraw.not_before and self._redraws.pop(key, None) is not None:
                 self._last_drawn[key] = now
-                redraw.draw()
+                notify(redraw.draw)
 
     def _run_tasks(self, deadline: float, *, only: Hashable = None) -> None:
         while self._tasks and time.perf_counter() < deadline:
             key, task = (only, self._tasks.get(only)) if only is not None else next(iter(self._tasks.items()))
             if task is None:
                 return
-            is_over = True  # also when it fails: a failed task is not retried
-            try:
-                next(task)
-                is_over = False
-            except StopIteration:
-                pass
-            finally:
-                if is_over and self._tasks.get(key) is task:
-                    del self._tasks[key]
+            if self._continue(task) and self._tasks.get(key) is task:
+                del self._tasks[key]
+
+    def _continue(self, task: Iterator[None]) -> bool:
+        """Do the next slice; return whether the task is over. One that fails is not retried."""
+        is_over = True
+
+        def slice_of_work() -> None:
+            nonlocal is_over
+            is_over = next(task, _OVER) is _OVER
+
+        notify(slice_of_work)
+        return is_over

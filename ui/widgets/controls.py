@@ -43,6 +43,8 @@ class Button(ctk.CTkButton):  # type: ignore[misc]
     ) -> None:
         self.style = style
         self._theme_tokens = theme
+        self._is_pressed = False
+        self._pressable: set[str] = set()
         fill, hover, ink = _BUTTON_COLOURS.get(style, (on, "field_hover", "text"))
         super().__init__(
             master,
@@ -65,6 +67,27 @@ class Button(ctk.CTkButton):  # type: ignore[misc]
         release_master(master)
         self._border = theme.pair(fill)
         _make_focusable(self, self._canvas, theme, press=self.invoke, show_ring=self._show_ring)
+
+    def _draw(self, no_color_updates: bool = False) -> None:
+        """Also note presses of a label that customtkinter has created: a release of a press elsewhere is no click."""
+        super()._draw(no_color_updates)
+        for part in (self._canvas, self._text_label, self._image_label):
+            if part is not None and str(part) not in self._pressable:
+                self._pressable.add(str(part))
+                tk.Misc.bind(part, "<Button-1>", self._on_press, add=True)
+
+    def _on_press(self, _event: object = None) -> None:
+        self._is_pressed = True
+
+    def _on_release(self, _event: object = None) -> None:
+        """Press the button, as often as it is clicked.
+
+        customtkinter takes the pointer for outside until 100 ms after a click, or longer if the window is busy, so
+        that it loses the second of two quick clicks.
+        """
+        is_click, self._is_pressed = self._is_pressed and self._mouse_inside, False
+        if is_click:
+            self.invoke()
 
     def _show_ring(self, colour: tuple[str, str] | None) -> None:
         self.configure(border_color=colour or self._border)

@@ -10,6 +10,7 @@ from ui.interaction import Answer, Severity
 from ui.theme import GAP, PAD, Theme
 from ui.widgets.controls import Button
 from ui.widgets.panel import Panel, Text, restyle
+from ui.widgets.variables import remove_traces, variables_in
 from ui.widgets.window import forget_window
 
 _WRAP_PX = 460
@@ -41,8 +42,10 @@ class Window(tk.Toplevel):
         self.destroy()
 
     def destroy(self) -> None:
-        """Also remove the window from customtkinter's registry."""
+        """Also remove the window from customtkinter's registry, and the traces of its variables."""
+        variables = variables_in(self)
         super().destroy()
+        remove_traces(variables)
         forget_window(self)
 
     def appear(self, width_px: int = 0, height_px: int = 0) -> None:

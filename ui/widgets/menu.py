@@ -8,7 +8,9 @@ from ui.theme import Theme
 
 
 def make_menu(master: tk.Misc, theme: Theme) -> tk.Menu:
-    """Return an empty menu in the colours of the current mode."""
+    """Return an empty menu in the colours of the current mode; the widget's last one is destroyed."""
+    for old in [child for child in master.winfo_children() if isinstance(child, tk.Menu)]:
+        old.destroy()
     colour = theme.colour
     return tk.Menu(
         master,

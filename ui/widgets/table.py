@@ -13,16 +13,33 @@ from ui.widgets.auto_bar import AutoBar
 from ui.widgets.panel import Panel
 from ui.widgets.ttk_style import style_ttk
 
+_MIN_WIDTH = 60
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table: its name in code, heading, width and alignment."""
+    """A column of a table: its name in code, heading, width and alignment.
+
+    A stretched one takes the rest of the width; an optional one is hidden where the others would be clipped.
+    """
 
     name: str
     heading: str
     width_px: int
     anchor: str = "w"
     is_stretched: bool = False
+    is_optional: bool = False
+
+
+def fitting(columns: Sequence[Column], width_px: float) -> tuple[Column, ...]:
+    """Return the columns that fit into a width in design pixels: without as many optional ones, from the right."""
+    kept = list(columns)
+    for column in reversed(columns):
+        if sum(min(_MIN_WIDTH, c.width_px) if c.is_stretched else c.width_px for c in kept) <= width_px:
+            break
+        if column.is_optional:
+            kept.remove(column)
+    return tuple(kept)
 
 
 class Table(Panel):
@@ -50,6 +67,9 @@ class Table(Panel):
         self._add_column("#0", first)
         for column in others:
             self._add_column(column.name, column)
+        self._columns = tuple(columns)
+        if any(column.is_optional for column in columns):
+            self.tree.bind("<Configure>", lambda event: self._fit(event.width), add="+")
         self._images: dict[int, Any] = {}
         bar = AutoBar(self, theme, self.tree.yview, on=on)
         self.tree.configure(yscrollcommand=bar.set)
@@ -132,7 +152,18 @@ class Table(Panel):
         self.tree.column(
             name,
             width=self.theme.px(column.width_px),
-            minwidth=self.theme.px(min(60, column.width_px)),
+            minwidth=self.theme.px(min(_MIN_WIDTH, column.width_px)),
             anchor=anchor,
             stretch=column.is_stretched,
         )
+
+    def _fit(self, width: int) -> None:
+        """Show the columns that fit; the stretched one gets the rest. Tk would clip the last ones instead."""
+        shown = fitting(self._columns, width / self.theme.scale)
+        names = [column.name for column in shown if column.name != "#0"]
+        if names != [str(name) for name in self.tree["displaycolumns"]]:
+            self.tree.configure(displaycolumns=names)
+        others = sum(self.theme.px(column.width_px) for column in shown if not column.is_stretched)
+        for column in shown:
+            room = width - others if column.is_stretched else self.theme.px(column.width_px)
+            self.tree.column(column.name, width=max(room, self.theme.px(min(_MIN_WIDTH, column.width_px))))

@@ -2,12 +2,18 @@
 
 Python's garbage collector runs on whichever thread allocates, including the training thread. A plain variable that is
 collected there calls Tk and waits for the window. These leave their few bytes to Tk instead.
+
+Tk keeps the function of a trace, and all that it refers to, until the trace is removed. A window does that for the
+variables whose master is in it.
 """
 
 from __future__ import annotations
 
 import threading
 import tkinter as tk
+from typing import Any
+
+_OWN = "_own_variables"
 
 
 def _is_tk_thread() -> bool:
@@ -17,6 +23,10 @@ def _is_tk_thread() -> bool:
 class TextVar(tk.StringVar):
     """A text variable."""
 
+    def __init__(self, master: tk.Misc | None = None, value: str | None = None, name: str | None = None) -> None:
+        super().__init__(master, value, name)
+        _note(self, master)
+
     def __del__(self) -> None:
         if _is_tk_thread():
             super().__del__()
@@ -25,6 +35,30 @@ class TextVar(tk.StringVar):
 class FlagVar(tk.BooleanVar):
     """A boolean variable."""
 
+    def __init__(self, master: tk.Misc | None = None, value: bool | None = None, name: str | None = None) -> None:
+        super().__init__(master, value, name)
+        _note(self, master)
+
     def __del__(self) -> None:
         if _is_tk_thread():
             super().__del__()
+
+
+def variables_in(widget: tk.Misc) -> list[tk.Variable]:
+    """Return the variables whose master is a widget or in it."""
+    found: list[tk.Variable] = list(vars(widget).get(_OWN, ()))
+    for child in widget.winfo_children():
+        found += variables_in(child)
+    return found
+
+
+def remove_traces(variables: list[tk.Variable]) -> None:
+    """Remove all traces of variables that nothing follows any more."""
+    for variable in variables:
+        for modes, name in variable.trace_info():
+            variable.trace_remove(modes, name)  # type: ignore[arg-type]  # it takes several modes, too
+
+
+def _note(variable: tk.Variable, master: Any) -> None:
+    if master is not None:
+        vars(master).setdefault(_OWN, []).append(variable)

@@ -1,0 +1,221 @@
+"""`python -m tests.ui.screenshots OUT [--run RUN_DIR]`: screenshots of every page and window. Needs a display.
+
+Every page is drawn at three sizes, and some at other scales and in light. RUN_DIR is the folder of a finished run of
+the demo, whose curves and samples are shown; without it, the demo is trained first. The user's session is left alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from PIL import ImageGrab
+
+from modules.config.codec import load_file, save_file
+from modules.config.presets import list_presets
+from modules.settings.edit import set_path
+from modules.system.problem import Problem
+from tests.ui.recorder import Recorder
+from ui.app import App
+from ui.commands import open_finder
+from ui.documents import FIRST_PRESET
+from ui.editors.captions.opening import open_caption_editor
+from ui.editors.differences import open_differences
+from ui.editors.images import ImageViewer
+from ui.editors.json_view import open_json_view
+from ui.editors.run_comparison import RunComparison
+from ui.editors.secrets import SecretsDialog
+from ui.forms.chooser import open_chooser
+from ui.forms.model import Source
+from ui.forms.records import record_at
+from ui.interaction import Answer, Failure
+from ui.pages.catalogue import PAGES
+from ui.run.past import past_state
+from ui.widgets.dialog import Dialog, Window
+from ui.widgets.image_grid import Tile
+from ui.widgets.tk_interaction import TkInteraction
+
+SIZES = ((1024, 600), (1100, 740), (1920, 1080))
+_PATIENCE_SECONDS = 20.0
+_TELLING = ("general", "concepts", "training", "run", "runs", "sample", "tools")  # pages at other scales and in light
+
+
+class Camera:
+    """One window, its size, and the screenshots of it."""
+
+    def __init__(self, out: Path, run_dir: Path, *, scale_percent: int = 100, appearance: str = "dark") -> None:
+        self.app = App(interaction=Recorder())
+        self.app.preferences.change(appearance=appearance, first_steps="")
+        if self.app.theme.scale != scale_percent / 100:
+            self.app.preferences.change(scale_percent=scale_percent)
+            self.app.close()  # the scale is that of the next window
+            self.app = App(interaction=Recorder())
+        self.root = self.app.root
+        self._out = out
+        self.app.show()
+        self.app.form.load(load_file(run_dir / "config.json").config, Source("demo"))
+        self.app.context.session.show_past(past_state(run_dir), self.app.form.config)
+        self.settle()
+
+    def resize(self, width: int, height: int) -> None:
+        """Change the size of the window."""
+        self.root.geometry(f"{width}x{height}+0+0")
+        self.settle()
+        self.root.event_generate("<Motion>", warp=True, x=width - 1, y=height - 1)  # away from what has a tooltip
+
+    def settle(self) -> None:
+        """Run the window until nothing has been built, scanned or drawn for a while."""
+        context, quiet_since = self.app.context, time.monotonic()
+        deadline = quiet_since + _PATIENCE_SECONDS
+        while time.monotonic() - quiet_since < 0.6 and time.monotonic() < deadline:
+            self.root.update()
+            time.sleep(0.005)
+            if not (context.pump.is_idle and context.field_problems.is_current):
+                quiet_since = time.monotonic()
+
+    def take(self, name: str, window: Any = None) -> None:
+        """Save a screenshot of the window, or of another one."""
+        window = window or self.root
+        self.settle()
+        left, top = window.winfo_rootx(), window.winfo_rooty()
+        box = (left, top, left + window.winfo_width(), top + window.winfo_height())
+        ImageGrab.grab(bbox=box, xdisplay=os.environ["DISPLAY"]).save(self._out / f"{name}.png")
+
+    def pages(self, suffix: str, keys: tuple[str, ...] = ()) -> None:
+        """Take every page, or some."""
+        for page in PAGES:
+            if not page.on_demand and (not keys or page.key in keys):
+                self.app.context.navigation.open(page.key)
+                self.take(f"page-{page.key}-{suffix}")
+
+    def window(self, name: str, open_it: Callable[[], Any]) -> None:
+        """Take the window that a function opens, and close it; a modal one is taken while it waits."""
+        before = set(self.root.winfo_children())
+
+        def take_dialog() -> None:
+            shown = [w for w in self.root.winfo_children() if isinstance(w, Dialog) and w.winfo_viewable()]
+            if shown:
+                self.take(f"window-{name}", shown[0])
+                shown[0].close()
+            else:
+                self.root.after(50, take_dialog)
+
+        timer = self.root.after(50, take_dialog)
+        opened = open_it()
+        self.root.after_cancel(timer)
+        if isinstance(opened, Window):
+            self.take(f"window-{name}", opened)
+        for widget in set(self.root.winfo_children()) - before:
+            if isinstance(widget, Window):
+                widget.close()
+
+
+def windows(camera: Camera, run_dir: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Yield the name of each window with the function that opens it."""
+    app, context = camera.app, camera.app.context
+    pages: dict[str, Any] = {key: app.shell.page(key) for key in ("concepts", "sampling", "embeddings", "runs", "run")}
+    ask = TkInteraction(camera.root, app.theme)
+    optimizer = record_at(app.form.config, "training.optimizer")
+    assert optimizer is not None
+    answers = (Answer("keep", "Keep training", is_default=True), Answer("stop", "Stop and close"))
+    warnings = [Problem("training.learning_rate", "The learning rate 0.01 is high.", "warning", "Typical: 1e-4.")]
+    failure = Failure("The run failed", "There was not enough memory.", "Lower the batch size.", "details", run_dir)
+    samples = sorted(run_dir.glob("samples/**/*.png"))
+    tiles = [Tile(path, path.stem) for path in samples]
+    yield "finder", lambda: open_finder(context)
+    yield "differences", lambda: open_differences(context, "defaults")
+    yield "json", lambda: open_json_view(context)
+    yield "chooser", lambda: open_chooser(context, optimizer, print)
+    for title in ("General", "Augmentation", "Text", "Statistics", "Doctor"):
+
+        def concept(title: str = title) -> Any:
+            editor = pages["concepts"].edit(0)
+            editor.show(title)
+            return editor
+
+        yield f"concept-{title.lower()}", concept
+    yield "captions", lambda: open_caption_editor(context)
+    for name, verb in (("replace", "open_replace"), ("annotate", "open_captions")):
+
+        def beside(name: str = name, verb: str = verb) -> Any:
+            editor: Any = open_caption_editor(context)
+            camera.settle()
+            getattr(editor, verb)()
+            return getattr(editor, f"{name}_window")
+
+        yield name, beside
+    yield "prompt", lambda: pages["sampling"].edit(0)
+    yield "images", lambda: ImageViewer(context, tiles, 0)
+
+    def sample() -> Any:
+        context.navigation.open("run")
+        pages["run"].samples.open((0, len(pages["run"].samples.table.steps) - 1))
+        return pages["run"].samples.viewer
+
+    yield "sample", sample
+    yield "comparison", lambda: RunComparison(context, pages["runs"].shown_records[:2])
+    yield "tokens", lambda: SecretsDialog(context).ask()
+    yield "question", lambda: ask.choose("Training is running", "Stop writes a backup.", answers, "warning")
+    yield "text", lambda: ask.ask_text("Save as a preset", "Its name:", "my preset")
+    yield "start", lambda: ask.confirm_start(warnings, None)
+    yield "failure", lambda: ask.show_failure(failure)
+    yield "folder", lambda: ask.ask_folders("Add folders of images", run_dir)
+
+
+def trained_demo(home: Path) -> Path:
+    """Train the demo in a folder; return the run's folder."""
+    from trainer.cli.main import main as command_line
+
+    demo = next(preset for preset in list_presets() if preset.name == FIRST_PRESET).load().config
+    for path, value in (
+        ("general.workspace_dir", str(home / "workspace")),
+        ("general.cache_dir", str(home / "cache")),
+        ("output.destination", str(home / "lora.safetensors")),
+    ):
+        demo, _ = set_path(demo, path, value)
+    save_file(demo, home / "demo.json")
+    command_line(["train", str(home / "demo.json")])
+    return max((home / "workspace" / "runs").iterdir())
+
+
+def main(arguments: list[str]) -> int:
+    """Take all screenshots."""
+    parser = argparse.ArgumentParser(prog="python -m tests.ui.screenshots", description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--run", type=Path)
+    options = parser.parse_args(arguments)
+    options.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="darkroom-screenshots-") as folder:
+        home = Path(folder)
+        for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
+            os.environ[name] = str(home / name.lower())
+        run_dir = (options.run or trained_demo(home)).resolve()
+        camera = Camera(options.out, run_dir)
+        for width, height in SIZES:
+            camera.resize(width, height)
+            camera.pages(f"{width}")
+        camera.resize(*SIZES[1])
+        camera.app.preferences.change(first_steps="choose")
+        camera.take("first-steps")
+        camera.app.preferences.change(first_steps="")
+        for name, open_it in windows(camera, run_dir):
+            camera.window(name, open_it)
+        camera.app.preferences.change(appearance="light")
+        camera.pages("light", _TELLING)
+        camera.app.close()
+        for percent in (150, 200):
+            camera = Camera(options.out, run_dir, scale_percent=percent)
+            camera.resize(*SIZES[2])
+            camera.pages(f"{percent}%", _TELLING)
+            camera.app.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,42 @@
+"""The interpreter of Tk, with a check that only the main thread calls it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import tkinter as tk
+from typing import Any
+
+_log = logging.getLogger(__name__)
+
+
+class MainThreadTk:
+    """Passes every call to Tk on; one from another thread is refused and logged as an error, which fails the test.
+
+    Tk itself would only be slow then, or hang, or crash now and then.
+    """
+
+    def __init__(self, interpreter: Any) -> None:
+        self._interpreter = interpreter
+        self._main = threading.get_ident()
+        self._call = interpreter.call
+
+    def call(self, *arguments: Any) -> Any:
+        if threading.get_ident() != self._main:
+            self._report(arguments)
+        return self._call(*arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        if threading.get_ident() != self._main:
+            self._report((name,))
+        return getattr(self._interpreter, name)
+
+    def _report(self, arguments: tuple[Any, ...]) -> None:
+        """Log where the call came from, and refuse it."""
+        _log.error("The thread %s called Tk: %s", threading.current_thread().name, arguments, stack_info=True)
+        raise RuntimeError("only the main thread may call Tk")
+
+
+def check_threads(root: tk.Tk) -> None:
+    """Let a root, and all widgets that are created in it from now on, call Tk through the check."""
+    root.tk = MainThreadTk(root.tk)
