@@ -63,6 +63,7 @@ def answer_file_dialog(root: tk.Tk, path: Path) -> None:
         if dialog is not None and dialog.path.get():
             entry = dialog.path_entry.tk_entry
             entry.focus_force()
+            entry.update()  # a key goes to the widget that has the focus
             entry.delete(0, "end")
             entry.insert(0, str(path))
             entry.event_generate("<Return>")
