@@ -46,7 +46,8 @@ def test_the_menu_lists_presets_by_family_then_the_users_then_recent_files(
     menu = window.app.shell.top_bar.make_menu()
     assert entries(menu) == [
         SD.label, "#one", "#two", "zz", "#three", "Your presets", "mine",
-        "---", "Recent files", "last.json", "---", "Manage presets…", "Differences…", "Config as JSON…", "Import presets…", "Tokens…",
+        "---", "Recent files", "last.json", "---", "Manage presets…",
+        "Differences…", "Config as JSON…", "Import presets…", "Tokens…",
     ]  # fmt: skip
     menu.invoke(2)
     window.settle()
