@@ -11,8 +11,8 @@ import torch
 
 from modules.config.schema import Config
 from modules.data.batch import Batch
-from modules.data.order import Rank
 from modules.memory.guard import DeviceGuard
+from modules.system.ranks import Rank
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder, draw_mask
 from trainer.benchmark.loop_speed import run_setup

@@ -17,14 +17,16 @@ import torch
 from modules.config.codec import load_file
 from modules.config.compare import fixed_on_resume
 from modules.config.schema import Config
+from modules.config.sections.general import General
 from modules.data.datasets import Datasets
 from modules.data.hub_download import download
 from modules.system.approvals import approved_hashes
 from modules.system.atomic import write_text
-from modules.system.devices import Device
+from modules.system.devices import Device, resolve_device
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from modules.system.problem import count
+from modules.system.ranks import current_rank
 from modules.system.redaction import redacted
 from modules.system.secrets import hub_access
 from modules.system.secrets_file import load_secrets
@@ -36,6 +38,7 @@ from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, WarningR
 from trainer.launch import RunRequest
 from trainer.phases import phase_facts
 from trainer.preflight.resume import learning_changes
+from trainer.ranks import ALONE, LostProcessError, Ranks, connect
 from trainer.run.checkpoint import SavedState, read_state
 from trainer.run.data import build_loaders, caches_of
 from trainer.run.downloads import DownloadMeter
@@ -69,18 +72,33 @@ def execute_guarded(
     clocks = clocks or Clocks()
     meter = MemoryMeter(emit, clocks.seconds)
     log = EventLog(meter.emit, clocks.now)
+    ranks: Ranks = ALONE
     try:
         _load_secrets_first(log)
-        execute(request, log=log, desk=desk, clocks=clocks, on_device=meter.watch)
+        ranks = _connected(request.config.general)
+        execute(request, log=log, desk=desk, clocks=clocks, on_device=meter.watch, ranks=ranks)
     except StopRequested:
+        ranks.announce_stop()
         log.emit(RunFinished("stopped", 0, "Stopped before the first step."))
+    except LostProcessError as error:
+        is_stopped = ranks.is_stop_announced(at_once=True)
+        log.emit(RunFinished("stopped", 0, "Stopped.") if is_stopped else _failure(error, log.run_dir))
     except BaseException as error:  # noqa: BLE001 - the outer edge of the training thread
-        log.emit(_failure(error, log.run_dir))
+        failed = _failure(error, log.run_dir)
+        ranks.leave_words(failed.message)
+        log.emit(failed)
     finally:
         log.close()
+        ranks.close()
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+
+
+def _connected(general: General) -> Ranks:
+    """Return the processes of the run, which torchrun or SLURM may have started; usually this is the only one."""
+    rank = current_rank()
+    return ALONE if rank.is_alone else connect(rank, device_type=resolve_device(general.train_device).type)
 
 
 def execute(
@@ -90,17 +108,26 @@ def execute(
     desk: CommandDesk,
     clocks: Clocks,
     on_device: Callable[[Device], None] = lambda device: None,
+    ranks: Ranks = ALONE,
 ) -> None:
     """Carry out a request. Raises DarkroomError for errors the user can fix, StopRequested before the first step.
 
     `on_device` gets the training device as soon as it is known.
     """
-    approved_code = request.allowed_code | approved_hashes()
-    backup = find_backup(request.resume_from) if request.resume_from is not None else None
+    approved_code, is_main = request.allowed_code | approved_hashes(), ranks.rank.is_main
+    backup = find_backup(ranks.from_main(request.resume_from)) if request.resume_from is not None else None
     _fetch_datasets(request, log, desk, clocks)
-    datasets = _checked(request, approved_code, log, desk, run_dir=backup.run_dir if backup else None)
+    datasets = _checked(
+        request, approved_code, log, desk, run_dir=backup.run_dir if backup else None, is_reported=is_main
+    )
     training = request.config.training
-    machine = machine_of(request.config.general, training.precision, autocast_cache=training.autocast_cache)
+    machine = machine_of(
+        request.config.general,
+        training.precision,
+        autocast_cache=training.autocast_cache,
+        ranks=ranks,
+        device_indexes=request.config.multi_gpu.device_indexes,
+    )
     on_device(machine.train_device)
     saved = _check_resume(request.config, backup) if backup else None
     if backup and saved and _is_complete(request.config, backup, saved):
@@ -110,10 +137,13 @@ def execute(
         )
         log.emit(RunFinished("already_complete", saved.counters.step, message, backup_path=str(backup.path)))
         return
-    num_threads = choose_num_threads(
-        request.config.general.num_threads or (saved.num_threads if saved else 0),
-        device_is_cpu=machine.train_device.is_cpu,
-        beside_window=request.beside_window,
+    num_threads = ranks.from_main(
+        choose_num_threads(
+            request.config.general.num_threads or (saved.num_threads if saved else 0),
+            device_is_cpu=machine.train_device.is_cpu,
+            beside_window=request.beside_window,
+            num_processes=ranks.rank.num_local,
+        )
     )
     with ExitStack() as stack:
         stack.enter_context(
@@ -129,9 +159,13 @@ def execute(
             _only_cache(request.config, datasets, machine, desk, log, clocks)
             return
         workspace = from_root(request.config.general.workspace_dir)
-        run_dir = backup.run_dir if backup else new_run_dir(workspace, now=clocks.now())
-        log.open(run_dir)
         if backup:
+            run_dir = backup.run_dir
+        else:
+            run_dir = ranks.from_main(new_run_dir(workspace, now=clocks.now()) if is_main else workspace)
+        if is_main:
+            log.open(run_dir)
+        if backup and is_main:
             _report_abandoned(backup, request.config.backup.keep, log)
             _report_changes(backup, request.config, log)
             backup = make_newest(backup, now=clocks.now())
@@ -181,6 +215,7 @@ def _checked(
     desk: CommandDesk,
     *,
     run_dir: Path | None,
+    is_reported: bool,
 ) -> Datasets:
     """Check the config once more, report its warnings and return its datasets, scanned unless the request has them.
 
@@ -199,7 +234,7 @@ def _checked(
         advice = " ".join(dict.fromkeys(e.advice for e in report.errors if e.advice))
         raise DarkroomError(" ".join(e.message for e in report.errors), advice=advice)
     for problem in report.problems:
-        if problem.severity == "warning":
+        if is_reported and problem.severity == "warning":
             log.emit(WarningRaised(problem.message, problem.advice))
     return report.datasets
 
