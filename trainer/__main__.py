@@ -2,10 +2,12 @@
 
     python -m trainer train CONFIG          CONFIG is a file, or the name of a preset such as '#demo'
     python -m trainer resume RUN            RUN is a run's folder, one of its backups, or a workspace
+    python -m trainer fork RUN              start a new run from a backup of RUN, with other settings
     python -m trainer check CONFIG          list the errors and warnings of a config, and what the run would do
     python -m trainer doctor CONFIG         find images and captions that are probably wrong
     python -m trainer sample CONFIG         generate its samples, with a LoRA if one is given
     python -m trainer cache CONFIG          fill the caches and stop
+    python -m trainer queue add CONFIG      queue configs, to train one after another; also run, list, remove, move
     python -m trainer inspect FILE          describe a model file or folder and list the programs that load it
     python -m trainer convert IN OUT        convert a model or a LoRA to another format or dtype
     python -m trainer caption FOLDER        write captions for its images with a model

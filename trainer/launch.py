@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from modules.config.schema import Config
 from trainer.commands import Command, CommandDesk
@@ -37,17 +37,36 @@ _ENGINE = "trainer.run.execute"
 class RunRequest:
     """What to run: a new run of a config, a run resumed from a backup, or only the caches.
 
-    `resume_from` is a backup, a run's folder or a workspace. With `beside_window` one CPU core is left to the window.
+    A fork is a new run that continues from a backup of another run, or starts from its weights only. `resume_from` is
+    a backup, a run's folder or a workspace. With `beside_window` one CPU core is left to the window.
     `allowed_code` are hashes of the user's own code files that may run in addition to the permanently approved ones.
     `datasets` are the images that the check of this config found, so that they need not be scanned again.
     """
 
     config: Config
-    kind: Literal["train", "resume", "cache"] = "train"
+    kind: Literal["train", "resume", "cache", "fork", "fork_weights"] = "train"
     resume_from: Path | None = None
     beside_window: bool = True
     allowed_code: frozenset[str] = frozenset()
     datasets: Datasets | None = None
+
+
+class LaunchedRun(Protocol):
+    """A running training, in a thread (`RunHandle`) or in a child process (`trainer.child.ChildRun`)."""
+
+    @property
+    def events(self) -> queue.SimpleQueue[Event]:
+        """The events to drain."""
+        ...
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether events may still arrive. Some may remain in the queue afterwards."""
+        ...
+
+    def send(self, command: Command) -> None:
+        """Send a command to the run; never blocks."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from modules.system.library_warnings import hide_library_warnings
 from modules.system.paths import from_caller
 from ui.app import App
+from ui.run.interpreter import keep_interpreter_smooth
 
 
 def main(arguments: Sequence[str], *, on_visible: Callable[[], None] | None = None) -> int:
@@ -25,6 +26,7 @@ def main(arguments: Sequence[str], *, on_visible: Callable[[], None] | None = No
         if app is None:
             return 1
         app.show(on_visible)
+        keep_interpreter_smooth()
         app.run()
         if not app.wants_reopen:
             return 0

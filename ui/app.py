@@ -8,8 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from modules.system.paths import log_dir, session_file
-from trainer.launch import launch
+from modules.system.paths import from_root, log_dir, queue_file, session_file
+from trainer.child import launch_child
+from trainer.launch import RunRequest, launch
+from trainer.run_queue.file import QueueFile
 from ui.actions import ActionTable, sequences_of
 from ui.commands import add_actions
 from ui.context import Context
@@ -21,7 +23,9 @@ from ui.interaction import Answer, Interaction
 from ui.navigation import Navigation
 from ui.notices import Notice, Notices, Reply
 from ui.preferences import Preferences
+from ui.run.offers import CRASHED, Offers
 from ui.run.pump import Pump
+from ui.run.queue_control import QueueControl
 from ui.run.session import Launch, RunSession
 from ui.run.starting import Starter, run_failure
 from ui.settings import load_session, save_session
@@ -51,6 +55,7 @@ class App:
         config_path: Path | None = None,
         interaction: Interaction | None = None,
         launch_run: Launch = launch,
+        launch_queued: Launch = launch_child,
         root: tk.Tk | None = None,
     ) -> None:
         self.diagnostics = Diagnostics(log_dir())
@@ -67,7 +72,8 @@ class App:
         self.root = root or create_root(self.theme, scale_percent=self.preferences.now.scale_percent)
         self.root.report_callback_exception = self.diagnostics.on_exception
         self.form = self._last.form or first_form()
-        self.context = self._make_context(interaction or TkInteraction(self.root, self.theme), launch_run)
+        interaction = interaction or TkInteraction(self.root, self.theme)
+        self.context = self._make_context(interaction, launch_run, launch_queued)
         self.diagnostics.show = self.context.interaction.show_failure
         self.diagnostics.defer = partial(self.root.after, 0)  # not `after_idle`: any redraw might run that
         self.shell = self._make_shell()
@@ -89,6 +95,7 @@ class App:
         accept_paths(self.root, self.shell, self._dropped)
         self.context.pump.start()
         self.context.starter.look_for_backup()
+        self.offers.look(self.context.workspaces())
 
     def run(self) -> None:
         """Run the window until it is closed."""
@@ -104,8 +111,15 @@ class App:
 
     def _prepare_start(self) -> None:
         """Finish pending window work before the training thread competes for the interpreter."""
+        self.preferences.note_workspace(from_root(self.form.config.general.workspace_dir))
+        self.context.notices.remove(CRASHED)  # it is on the Runs page, for when this run has ended
         self.save_session_soon()
         self.context.navigation.open("run")
+
+    def _note_workspace(self, request: RunRequest) -> None:
+        """Remember the workspace of a run of the queue; the open page stays."""
+        self.context.notices.remove(CRASHED)
+        self.preferences.note_workspace(from_root(request.config.general.workspace_dir))
 
     def _session_writer(self) -> Callable[[], None]:
         self.preferences.change(geometry=self.root.geometry(), page=self.context.navigation.page)
@@ -126,6 +140,7 @@ class App:
         message = "Stop writes a backup from which the run can resume. The window closes when the run has ended."
         if self.context.interaction.choose("Training is running", message, answers, "warning") == "stop":
             self._is_closing = True
+            self.context.queue.leave()
             session.changed.subscribe(self._close_when_over)
             session.stop()
             self._close_when_over()
@@ -137,6 +152,7 @@ class App:
         self._is_closed = True
         self.save_session()
         self.context.pump.stop()
+        self.context.queue.close()
         self.context.tips.close()
         self.diagnostics.close()
         if self._owns_root:
@@ -148,10 +164,19 @@ class App:
 
     # -- building
 
-    def _make_context(self, interaction: Interaction, launch_run: Launch) -> Context:
+    def _make_context(self, interaction: Interaction, launch_run: Launch, launch_queued: Launch) -> Context:
         pump = Pump(self.root.after)
         session = RunSession(pump.background, launch_run=launch_run)
         pump.add_source(session.drain)
+        queue = QueueControl(
+            QueueFile(queue_file()),
+            session,
+            pump.background,
+            launch_child=launch_queued,
+            before_run=self._note_workspace,
+            notify=self._notify,
+        )
+        pump.add_source(queue.look)
         findings = Findings()
         notices = Notices()
         navigation = Navigation(self.form, self.preferences.now.page)
@@ -182,6 +207,8 @@ class App:
             tips=tips,
             buttons=ActionButtons(actions, self.theme, tips),
             notify=self._notify,
+            queue=queue,
+            show_run=self._show_run,
         )
 
     def _make_shell(self) -> Shell:
@@ -213,6 +240,21 @@ class App:
         context.field_problems.changed.subscribe(self._show_current_problems)
         context.session.changed.subscribe(self._run_may_be_over)
         self._was_active = False
+        self.offers = Offers(
+            context.notices,
+            context.starter,
+            context.queue,
+            context.preferences,
+            context.pump.background,
+            show_run=self._show_run,
+            show_queue=partial(context.navigation.open, "queue"),
+            save_edited=lambda: context.queue.save_edited(context.form.config),
+        )
+
+    def _show_run(self, run_dir: Path) -> None:
+        self.context.navigation.open("runs")
+        page: Any = self.shell.page("runs")
+        page.show_run(run_dir)
 
     def _first_page(self, config_path: Path | None) -> None:
         if self._last.problems:
@@ -270,7 +312,8 @@ class App:
         is_active = self.context.session.is_active
         if self._was_active and not is_active:
             self.context.starter.look_for_backup()
-            if self.context.session.state.failed is not None and not self._is_closing:
+            is_unwatched = self._is_closing or self.context.queue.owns_run  # the queue continues, and its page shows it
+            if self.context.session.state.failed is not None and not is_unwatched:
                 self.root.after_idle(self._show_run_failure)
         self._was_active = is_active
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from trainer.events import RunFailed
 from ui.app import App
 from ui.benchmark import summarise
+from ui.run.interpreter import keep_interpreter_smooth
 
 BEAT_MS = 10
 _IDLE_SECONDS = 3.0
@@ -98,6 +99,7 @@ def main(config_file: Path, result_file: Path) -> None:
             app.root.after(100, look)
 
     app.show()
+    keep_interpreter_smooth()
     heart.start()
     app.root.after(100, look)
     app.run()

@@ -67,6 +67,12 @@ def _change(config: Config, record: FieldRecord, before: Any) -> Change | None:
     return Change(record.path, locate(Problem(record.path, ""), config).place, *words)
 
 
+def value_words(config: Config, path: str) -> str:
+    """Return the value of a field as text; a dash where the config has no such field."""
+    record = record_at(config, path)
+    return _words(record, value_at(config, path)) if record is not None else "–"
+
+
 def _words(record: FieldRecord, value: Any) -> str:
     if value is None and not record.optional:
         return "–"

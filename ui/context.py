@@ -5,7 +5,9 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
+from modules.system.paths import from_root
 from ui.actions import ActionTable
 from ui.documents import Documents
 from ui.findings import Findings
@@ -16,6 +18,7 @@ from ui.navigation import Navigation
 from ui.notices import Notices
 from ui.preferences import Preferences
 from ui.run.pump import Pump
+from ui.run.queue_control import QueueControl
 from ui.run.session import RunSession
 from ui.run.starting import Starter
 from ui.theme import Theme
@@ -44,3 +47,10 @@ class Context:
     tips: Tooltips
     buttons: ActionButtons
     notify: Callable[[str], None]
+    queue: QueueControl
+    show_run: Callable[[Path], None]  # on the Runs page
+
+    def workspaces(self) -> tuple[Path, ...]:
+        """Return the form's workspace and those of earlier runs."""
+        names = (self.form.config.general.workspace_dir, *self.preferences.now.workspaces)
+        return tuple(dict.fromkeys(from_root(name) for name in names if name.strip()))

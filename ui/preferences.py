@@ -28,6 +28,10 @@ class Preferences:
         """Add a config file to the recent ones."""
         self.change(recent=self.now.with_recent(path).recent, last_folder=str(path.parent))
 
+    def note_workspace(self, path: Path) -> None:
+        """Remember a workspace, whose runs the Runs page lists."""
+        self.change(workspaces=self.now.with_workspace(path).workspaces)
+
     def forget_file(self, path: Path) -> None:
         """Remove a file from the recent ones."""
         self.change(recent=tuple(name for name in self.now.recent if name != str(path)))

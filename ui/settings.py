@@ -20,6 +20,7 @@ from ui.forms.model import Document, FormModel, Source
 _log = logging.getLogger(__name__)
 _FORMAT = 1
 _MAX_RECENT = 8
+_MAX_WORKSPACES = 30
 
 
 class UiSettings(BaseModel):
@@ -35,11 +36,18 @@ class UiSettings(BaseModel):
     scale_percent: Annotated[int, Ge(0), Le(400)] = 0  # 0: as measured on the screen
     recent: tuple[str, ...] = ()
     last_folder: str = ""
+    workspaces: tuple[str, ...] = ()  # of runs started so far, the newest first
+    dismissed_run: str = ""  # a run that ended unexpectedly and is not offered again
 
     def with_recent(self, path: Path) -> UiSettings:
         """Return the settings with a file first among the recent ones."""
         names = (str(path), *(r for r in self.recent if r != str(path)))
         return self.model_copy(update={"recent": names[:_MAX_RECENT]})
+
+    def with_workspace(self, path: Path) -> UiSettings:
+        """Return the settings with a workspace first among those whose runs are listed."""
+        names = (str(path), *(w for w in self.workspaces if w != str(path)))
+        return self.model_copy(update={"workspaces": names[:_MAX_WORKSPACES]})
 
 
 @dataclass(frozen=True, slots=True)

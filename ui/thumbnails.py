@@ -1,16 +1,33 @@
-"""Thumbnails and fitted versions of images, made on background threads. No Tk."""
+"""Thumbnails and fitted versions of images, made on background threads, and a bounded cache of them on disk. No Tk."""
 
 from __future__ import annotations
 
+import hashlib
+import io
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal
+from uuid import uuid4
 
 from PIL import Image, ImageOps
 
+from modules.data.archives import status_of
 from modules.data.images import opened
 
 Enlarge = Literal["no", "smooth", "pixels"]
+Draw = Callable[[], Image.Image]
 _PIXELS = Image.Resampling.NEAREST
+_GAP_PX = 2  # between the images of a collage
+_MAX_BYTES = 200 * 2**20
+_KEPT_SHARE = 0.8  # of the limit, once it is exceeded
+_WRITES_BETWEEN_LOOKS = 500
+_SMALL_BYTES = 32 * 2**10  # such an image is decoded as fast as its thumbnail
+_FORMAT = 1  # part of the keys: increase it when thumbnails of the same file would change
+_log = logging.getLogger(__name__)
 
 
 def load_fitted(path: Path, width_px: int, height_px: int, *, enlarge: Enlarge = "no") -> Image.Image:
@@ -37,7 +54,127 @@ def load_whole(path: Path) -> Image.Image:
 
 def load_square(path: Path, side_px: int) -> Image.Image:
     """Return the centre of an image as a square of the given side. Raises the errors of `load_fitted`."""
+    return load_covering(path, side_px, side_px)
+
+
+def load_covering(path: Path, width_px: int, height_px: int) -> Image.Image:
+    """Return the centre of an image as a rectangle of the given sides. Raises the errors of `load_fitted`."""
     with opened(path) as image:
-        image.draft("RGB", (side_px * 2, side_px * 2))
+        image.draft("RGB", (width_px * 2, height_px * 2))
         upright = ImageOps.exif_transpose(image).convert("RGB")
-    return ImageOps.fit(upright, (side_px, side_px))
+    return ImageOps.fit(upright, (width_px, height_px))
+
+
+def collage(
+    paths: Sequence[Path], width_px: int, height_px: int, *, gap_colour: str, cache: ThumbnailCache
+) -> Image.Image:
+    """Return one image for several: the first large, three others beside it; one alone fills the place.
+
+    Unreadable images are left out. Raises OSError if none is readable.
+    """
+    small_px = (height_px - 2 * _GAP_PX) // 3
+    main_px = width_px - small_px - _GAP_PX if len(paths) > 3 else width_px
+    main = _first_readable(paths, lambda p: cache.covering(p, main_px, height_px))
+    if main_px == width_px:
+        return main
+    result = Image.new("RGB", (width_px, height_px), gap_colour)
+    result.paste(main, (0, 0))
+    for row, path in enumerate(paths[1:4]):
+        top = row * (small_px + _GAP_PX)
+        bottom = height_px if row == 2 else top + small_px
+        try:
+            result.paste(cache.covering(path, width_px - main_px - _GAP_PX, bottom - top), (main_px + _GAP_PX, top))
+        except OSError:
+            continue
+    return result
+
+
+def _first_readable(paths: Sequence[Path], load: Callable[[Path], Image.Image]) -> Image.Image:
+    for path in paths[:-1]:
+        try:
+            return load(path)
+        except OSError:
+            continue
+    return load(paths[-1])
+
+
+class ThumbnailCache:
+    """Thumbnails in files, by the path, size and modification time of their image and their own size.
+
+    A file is written under a temporary name and renamed. Once they take more than `max_bytes`, those that were used
+    longest ago are removed. It only saves time: where it cannot be read or written everything works without it.
+    Threads may share one.
+    """
+
+    def __init__(self, folder: Path, *, max_bytes: int = _MAX_BYTES) -> None:
+        self._folder = folder
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._writes_until_look = 0
+
+    def fitted(self, path: Path, width_px: int, height_px: int, *, enlarge: Enlarge = "no") -> Image.Image:
+        """Return what `load_fitted` returns."""
+        draw = partial(load_fitted, path, width_px, height_px, enlarge=enlarge)
+        return self._kept(path, f"fitted {width_px} {height_px} {enlarge}", draw)
+
+    def covering(self, path: Path, width_px: int, height_px: int) -> Image.Image:
+        """Return what `load_covering` returns."""
+        return self._kept(path, f"covering {width_px} {height_px}", partial(load_covering, path, width_px, height_px))
+
+    def _kept(self, path: Path, kind: str, draw: Draw) -> Image.Image:
+        status = status_of(path)
+        if status.size_bytes <= _SMALL_BYTES:
+            return draw()
+        facts = f"{_FORMAT} {os.fsencode(path)!r} {status.size_bytes} {status.mtime_ns} {kind}"
+        key = hashlib.blake2b(facts.encode(), digest_size=16).hexdigest()
+        file = self._folder / key[:2] / f"{key}.jpg"
+        found = _read(file)
+        if found is None:
+            found = draw()
+            self._write(file, found)
+        return found
+
+    def _write(self, file: Path, image: Image.Image) -> None:
+        content = io.BytesIO()
+        image.save(content, "JPEG", quality=88)
+        temporary = file.with_name(f".{file.stem}.{uuid4().hex[:8]}")
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                temporary.write_bytes(content.getvalue())  # not flushed: a damaged one is drawn again
+                temporary.replace(file)
+            finally:
+                temporary.unlink(missing_ok=True)
+            self._look_at_size()
+        except OSError as error:
+            _log.info("The thumbnail cache %s cannot be written: %s", self._folder, error)
+
+    def _look_at_size(self) -> None:
+        """Remove the files that were used longest ago if all of them take too much; not at every write."""
+        with self._lock:
+            self._writes_until_look -= 1
+            if self._writes_until_look > 0:
+                return
+            self._writes_until_look = _WRITES_BETWEEN_LOOKS
+        files = sorted((s.st_mtime_ns, s.st_size, p) for p in self._folder.glob("*/*") for s in [p.stat()])
+        too_many = sum(size for _, size, _ in files)
+        if too_many <= self._max_bytes:
+            return
+        too_many -= int(self._max_bytes * _KEPT_SHARE)
+        for _, size, path in files:
+            if too_many <= 0:
+                break
+            path.unlink(missing_ok=True)
+            too_many -= size
+
+
+def _read(file: Path) -> Image.Image | None:
+    """Return a thumbnail and mark it as used; None where there is none, or a damaged one."""
+    try:
+        with Image.open(file, formats=("JPEG",)) as image:
+            image.load()
+            result = image.convert("RGB")
+        os.utime(file)
+    except (OSError, SyntaxError, ValueError):
+        return None
+    return result

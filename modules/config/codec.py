@@ -10,7 +10,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -178,10 +178,11 @@ def _set(config: Config, path: str, value: object) -> Config:
     return config.model_copy(update={folder: get_path(config, folder).model_copy(update={key: value})})
 
 
-def encode(config: Config) -> dict[str, Any]:
-    """Return the config as JSON-safe data with every field."""
-    tree = {name: _storable(value) for name, value in config.model_dump().items()}
-    schema = tree["unknown"].pop(_SCHEMA, None)
+def encode(config: Config, sections: Collection[str] | None = None) -> dict[str, Any]:
+    """Return the config as JSON-safe data with every field, or with those of some of its sections."""
+    include = None if sections is None else set(sections)
+    tree = {name: _storable(value) for name, value in config.model_dump(include=include).items()}
+    schema = tree["unknown"].pop(_SCHEMA, None) if "unknown" in tree else None
     beginning = {} if schema is None else {_SCHEMA: schema}
     return beginning | {name: value for name, value in tree.items() if value or name not in ("unknown", "remembered")}
 

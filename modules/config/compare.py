@@ -20,9 +20,16 @@ def differing_paths(one: Config, other: Config) -> list[str]:
     """
     names = {*one.parts, *other.parts}
     one, other = (c.model_copy(update={"parts": {n: c.part(n) for n in names}}) for c in (one, other))
-    left, right = dict(_leaves(encode(one))), dict(_leaves(encode(other)))
+    # Neither equal sections nor lists are compared field by field: that takes long with a thousand concepts.
+    fields, other_fields = dict(one), dict(other)
+    differing = {n for n in fields.keys() | other_fields.keys() if fields.get(n) != other_fields.get(n)}
+    lists = {n for n in differing if isinstance(fields.get(n), tuple) and isinstance(other_fields.get(n), tuple)}
+    left, right = (
+        {path: leaf for name, value in encode(config, differing - lists).items() for path, leaf in _leaves(value, name)}
+        for config in (one, other)
+    )
     both = left.keys() & right.keys()
-    return sorted((left.keys() ^ right.keys()) | {path for path in both if left[path] != right[path]})
+    return sorted(lists | (left.keys() ^ right.keys()) | {path for path in both if left[path] != right[path]})
 
 
 def fixed_on_resume(one: Config, other: Config) -> list[str]:
@@ -58,9 +65,9 @@ def _changeable_of_variants(one: Config, other: Config) -> Iterator[tuple[str, s
                     yield record.path, inner.name
 
 
-def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
     if isinstance(tree, dict) and tree:
         for key, value in tree.items():
-            yield from _leaves(value, f"{path}.{key}" if path else key)
+            yield from _leaves(value, f"{path}.{key}")
     else:
         yield path, tree

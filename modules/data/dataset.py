@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -88,6 +88,7 @@ class WantedCompanions:
 
 
 NO_COMPANIONS = WantedCompanions()
+ScanOf = Callable[[Concept], Scan | None]
 _MATCHED = ("training", "prompts")  # the kinds whose samples regularization concepts match
 
 
@@ -142,11 +143,13 @@ def build_dataset(
     *,
     index: StatIndex | None = None,
     watch: Watch = unwatched,
+    scan_of: ScanOf | None = None,
 ) -> Dataset:
     """Scan the enabled concepts of one type (each with its absolute folder) and assign every image to a bucket.
 
     A concept with fewer resolutions than another repeats its own, so that all have the same number. `index` and `watch`
-    are those of each scan (`scan_source`). Raises OSError where a folder cannot be listed.
+    are those of each scan (`scan_source`); `scan_of` returns scans that are known already. Raises OSError where a
+    folder cannot be listed.
     """
     active = [(c, folder) for c, folder in concepts if c.enabled and c.dataset_kind == kind]
     sizes = {c.image.resolution_px: rules.sizes(c.image.resolution_px) for c, _ in active}
@@ -158,7 +161,8 @@ def build_dataset(
     for concept, folder in active:
         at_resolutions = sizes[concept.image.resolution_px]
         at_resolutions *= num_resolutions // len(at_resolutions)
-        scan = scan_concept(concept, folder, index=index, watch=watch)
+        known = scan_of(concept) if scan_of is not None else None
+        scan = known if known is not None else scan_concept(concept, folder, index=index, watch=watch)
         skipped += scan.skipped
         wrong_settings += [(len(facts), s) for s in scan.skipped if s.setting]
         if not concept.has_images:

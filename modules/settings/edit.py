@@ -38,15 +38,10 @@ def set_path(tree: Tree, path: str, value: Any) -> tuple[Tree, list[Problem]]:
     present = get_path(tree, path)
     if isinstance(value, str) and isinstance(present, Section):
         return choose_variant(tree, path, value)
-    data = tree.model_dump()
-    names = path.split(".")
-    node: Any = data
-    for name in names[:-1]:
-        node = node[int(name)] if isinstance(node, list | tuple) else node.setdefault(name, {})
-    plain = _plain(value)
-    if isinstance(node, tuple | list):
+    data, holder = _opened(tree, path)
+    if isinstance(holder, list):
         raise KeyError(f"{path}: set the whole list instead")
-    node[names[-1]] = plain
+    holder[path.rpartition(".")[2]] = _plain(value, present)
     try:
         return type(tree).model_validate(data), []
     except ValidationError as error:
@@ -103,11 +98,28 @@ def _child(node: Any, name: str, path: str) -> Any:
             raise KeyError(f"There is no setting {path!r} ({name!r} is unknown there).")
 
 
-def _plain(value: Any) -> Any:
+def _opened(tree: Section, path: str) -> tuple[dict[str, Any], Any]:
+    """Return the tree as plain data along a path, and the data that hold the value there.
+
+    What is beside the path stays as it is: sections that were validated before are not validated again.
+    """
+    data: dict[str, Any] = dict(tree)
+    holder: Any = data
+    for name in path.split(".")[:-1]:
+        key: Any = int(name) if isinstance(holder, list) else name
+        inner = holder[key] if isinstance(holder, list) or key in holder else {}
+        holder[key] = inner = list(inner) if isinstance(inner, tuple) else dict(inner)
+        holder = inner
+    return data, holder
+
+
+def _plain(value: Any, present: Any) -> Any:
+    """Return a value as plain data, apart from entries of the present list, which are valid already."""
     match value:
         case BaseModel():
             return value.model_dump()
         case tuple() | list():
-            return [_plain(v) for v in value]
+            valid = {id(entry) for entry in present} if isinstance(present, tuple) else set()
+            return [entry if id(entry) in valid else _plain(entry, None) for entry in value]
         case _:
             return value

@@ -46,6 +46,11 @@ def session_file() -> Path:
     return platformdirs.user_state_path(_APP, appauthor=False) / "session.json"
 
 
+def queue_file() -> Path:
+    """Return the file of the queue of runs, which all windows and command lines of the user share."""
+    return platformdirs.user_state_path(_APP, appauthor=False) / "queue.json"
+
+
 def models_dir() -> Path:
     """Return the folder of downloaded models that are not in the cache of Hugging Face."""
     return platformdirs.user_data_path(_APP, appauthor=False) / "models"
@@ -59,6 +64,11 @@ def replaced_files_dir() -> Path:
 def log_dir() -> Path:
     """Return the folder of the window's own logs."""
     return platformdirs.user_log_path(_APP, appauthor=False)
+
+
+def thumbnails_dir() -> Path:
+    """Return the folder of the window's cached thumbnails, in the platform's cache folder."""
+    return platformdirs.user_cache_path(_APP, appauthor=False) / "thumbnails"
 
 
 def _expanded(path: str | Path) -> Path:

@@ -66,7 +66,8 @@ class OtherProcess:
 
     def close(self) -> None:
         """End the process."""
-        assert self.child.stdin is not None and self.child.stdout is not None
+        assert self.child.stdin is not None
+        assert self.child.stdout is not None
         self.child.stdin.close()
         self.child.wait(timeout=30)
         self.child.stdout.close()

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,11 @@ from modules.system.paths import PROGRAM_ROOT
 from tests.builders.configs import laid_over, small_config
 from tests.builders.runs import run
 from trainer.__main__ import main
+from trainer.child import launch_child
 from trainer.cli.options import changed
+from trainer.commands import Pause, Resume
+from trainer.events import Event, PhaseChanged, RunFinished, StepFinished
+from trainer.launch import RunRequest
 
 
 @pytest.fixture
@@ -145,24 +150,24 @@ def test_sample_generates_with_and_without_a_lora(
     assert images[0] != images[1]
 
 
-def test_a_parent_that_is_gone_stops_the_child(config_file: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-m", "trainer", "train", str(config_file), "--json-lines", "--set", "training.epochs=500"],
-        cwd=PROGRAM_ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as child:
-        assert child.stdout is not None
-        assert child.stdin is not None
-        for line in child.stdout:
-            if json.loads(line)["event"] == "StepFinished":
-                child.stdin.close()
-                break
-        ending = json.loads(child.stdout.read().splitlines()[-1])
-        child.wait(timeout=60)
-    assert (ending["event"], ending["outcome"]) == ("RunFinished", "stopped")
-    assert child.returncode == 130
+def test_a_real_child_pauses_continues_and_stops_when_its_parent_is_gone(config_file: Path) -> None:
+    config = laid_over(load_file(config_file).config, {"training": {"epochs": 500}})
+    child = launch_child(RunRequest(config))
+
+    def wait_for(condition: Callable[[Event], bool]) -> Event:
+        return next(e for e in iter(lambda: child.events.get(timeout=60), None) if condition(e))
+
+    wait_for(lambda event: isinstance(event, StepFinished))
+    child.send(Pause())
+    wait_for(lambda event: isinstance(event, PhaseChanged) and event.phase == "paused")
+    child.send(Resume())
+    wait_for(lambda event: isinstance(event, StepFinished))
+    assert child.process.stdin is not None
+    child.process.stdin.close()  # as the system does when the parent has ended, however
+    ending = wait_for(lambda event: isinstance(event, RunFinished))
+    assert isinstance(ending, RunFinished)
+    assert ending.outcome == "stopped"
+    assert child.process.wait(timeout=60) == 130
 
 
 def test_the_defaults_are_a_config() -> None:

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from modules.config.schema import Config
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.ranks import OtherProcess, run_on_two
 from tests.builders.runs import Ran, run
-from trainer.events import StepFinished, ValidationFinished
+from trainer.events import StepFinished
 
 # Two sizes and batches of three: micro-batches of odd sizes, accumulation groups that are not full, 20 steps.
 SIZES = [(64, 64)] * 7 + [(96, 64)] * 4

@@ -131,7 +131,13 @@ def open_window(root: tk.Tk, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
         close_last()
         engine, asked = FakeEngine(), Recorder()
         interaction = None if with_dialogs else asked
-        app = App(config_path=config_path, interaction=interaction, launch_run=engine.launch, root=root)
+        app = App(
+            config_path=config_path,
+            interaction=interaction,
+            launch_run=engine.launch,
+            launch_queued=engine.launch_child,
+            root=root,
+        )
         opened.append(app)
         app.preferences.change(first_steps=first_steps)
         app.show()

@@ -43,12 +43,18 @@ class FakeEngine:
     def __init__(self) -> None:
         self.run: FakeRun | None = None
         self.requests: list[RunRequest] = []
+        self.children: list[RunRequest] = []
 
     def launch(self, request: RunRequest) -> RunHandle:
         """Start a run that does nothing by itself."""
         self.requests.append(request)
         self.run = FakeRun(request)
         return self.run.handle
+
+    def launch_child(self, request: RunRequest) -> RunHandle:
+        """Start a run of the queue, which has a process of its own."""
+        self.children.append(request)
+        return self.launch(request)
 
 
 def started(run_dir: str = "/tmp/runs/one", **changes: Any) -> RunStarted:

@@ -143,9 +143,9 @@ def test_folders_dropped_on_the_concepts_are_concepts_and_a_config_is_a_config(
     pytest.importorskip("tkinterdnd2")
     page = window.open_page("concepts")
     (tmp_path / "cats and dogs").mkdir()
-    drop(page.list.table.tree, tmp_path / "cats and dogs")  # type: ignore[attr-defined]
+    drop(page.grid.canvas, tmp_path / "cats and dogs")  # type: ignore[attr-defined]
     assert [c.path for c in window.app.form.config.concepts] == [str(tmp_path / "cats and dogs")]
-    drop(page.list.table.tree, folder / "onetrainer_3.json")  # type: ignore[attr-defined]
+    drop(page.grid.canvas, folder / "onetrainer_3.json")  # type: ignore[attr-defined]
     assert [c.path for c in window.app.form.config.concepts] == ["pictures/cats"]
     window.app.context.navigation.open("general")
     drop(window.app.shell.host, tmp_path / "cats and dogs")
@@ -336,12 +336,12 @@ def test_each_of_twelve_problems_links_to_its_field(window: Window, tmp_path: Pa
         assert window.app.context.navigation.page == page, path
     concepts, sampling = (window.app.shell.pages[key] for key in ("concepts", "sampling"))
     assert concepts.editor.path == "concepts.2"  # type: ignore[attr-defined]
-    assert concepts.list.table.selected == [2]  # type: ignore[attr-defined]
+    assert concepts.selected == [2]  # type: ignore[attr-defined]
     assert sampling.editor.path == "sampling.prompts.1"  # type: ignore[attr-defined]
     for path in ("concepts.1", "concepts.1.no_such_field"):
         concepts.editor.close()  # type: ignore[attr-defined]
         window.app.context.navigation.go_to(path)
-        assert concepts.list.table.selected == [1]  # type: ignore[attr-defined]
+        assert concepts.selected == [1]  # type: ignore[attr-defined]
         assert not concepts.editor.winfo_exists()  # type: ignore[attr-defined]
 
 

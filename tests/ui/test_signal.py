@@ -63,8 +63,9 @@ def test_a_form_watcher_that_raises_does_not_block_the_others(logged_errors: lis
 
 def test_a_scan_reaches_all_its_callbacks(logged_errors: list[str], tmp_path: Path) -> None:
     class Later(Background):
-        def run(self, work: Any, done: Any, failed: Any = None) -> Any:
-            waiting.append(lambda: done(work()))
+        def _submit(self, job: Any) -> Any:
+            waiting.append(lambda: job.done(job.work()))
+            return job
 
     waiting: list[Any] = []
     called: list[str] = []

@@ -47,6 +47,8 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     draw_good_images(root / "images")
     plant_faulty_images(root / "images")
     plant_faulty_captions(root / "images")
+    draw_scene(302).save(root / "images" / "misnamed.png", "JPEG")
+    write_caption(root / "images" / "misnamed.png", 302)
     for text in (root / "images").glob("*.txt"):  # a tag in all captions, and not at their start
         content = text.read_bytes()
         if content.strip():
@@ -105,6 +107,7 @@ def test_it_finds_each_planted_fault_and_nothing_else(drawn: Path) -> None:
         "hole.png": {"surprising_format"},
         "adobe.png": {"surprising_format"},
         "animation.gif": {"surprising_format"},
+        "misnamed.png": {"wrong_suffix"},
     }
     assert {f.check for f in report.findings} == set(CHECKS)
     assert {f.files[0].name for f in report.findings if f.severity == "error"} == {"broken.jpg", "letter.png"}

@@ -15,10 +15,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from modules.system import file_lock
 from modules.system.errors import DarkroomError
 from modules.system.paths import PROGRAM_ROOT
 from tests.builders.full_disk import FullDisk
-from trainer.run_folder import run_lock
 from trainer.run_folder.run_lock import LOCK_FILE, RunLock
 
 HOLD = "import sys; from pathlib import Path; from trainer.run_folder.run_lock import RunLock; "
@@ -45,7 +45,7 @@ def write_lock(run_dir: Path, *, pid: int, started: float, host: str | None = No
 @pytest.fixture
 def no_system_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a network drive: the name in the file is all there is."""
-    monkeypatch.setattr(run_lock, "_try_lock", lambda file: None)
+    monkeypatch.setattr(file_lock, "_try_lock", lambda file: None)
 
 
 def test_a_second_process_is_refused_by_name_until_the_first_has_ended(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_the_lock_of_a_killed_process_is_taken_over(
         process.kill()
     assert json.loads((tmp_path / LOCK_FILE).read_text())["pid"] == process.pid
     if locks == "none":
-        monkeypatch.setattr(run_lock, "_try_lock", lambda file: None)
+        monkeypatch.setattr(file_lock, "_try_lock", lambda file: None)
     lock = RunLock(tmp_path)
     assert json.loads((tmp_path / LOCK_FILE).read_text())["pid"] == os.getpid()
     lock.release()
@@ -129,7 +129,7 @@ def test_a_lock_file_that_names_nobody_is_stale(
 ) -> None:
     (tmp_path / LOCK_FILE).write_text(content.replace('""', f'"{platform.node()}"'))
     if locks == "none":
-        monkeypatch.setattr(run_lock, "_try_lock", lambda file: None)
+        monkeypatch.setattr(file_lock, "_try_lock", lambda file: None)
     RunLock(tmp_path).release()
     assert not list(tmp_path.iterdir())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from datetime import timedelta
@@ -48,11 +49,40 @@ class Listener(Protocol):
 
 
 class JsonLines:
-    """Prints every event as a line of JSON on standard output."""
+    """Prints every event as a line of JSON on standard output.
+
+    A reader that has ended, such as the killed parent of this process, does not end the run: it stops cleanly, with a
+    backup, because its standard input is closed, too.
+    """
+
+    def __init__(self) -> None:
+        self._has_reader = True
 
     def show(self, event: Event) -> None:
         """Write the event."""
-        print(to_line(event), flush=True)
+        if not self._has_reader:
+            return
+        try:
+            print(to_line(event), flush=True)
+        except OSError:  # a closed pipe; what is in the buffer would fail again at exit
+            self._has_reader = False
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class OtherProcess:
+    """Shows warnings and failures of a process that is not the main one, with its name, on standard error."""
+
+    def __init__(self, name: str, stream: TextIO | None = None) -> None:
+        self._name = name
+        self._stream = stream or sys.stderr
+
+    def show(self, event: Event) -> None:
+        """Write the event if it is a warning or a failure."""
+        if isinstance(event, WarningRaised | RunFailed):
+            print(f"{self._name}: {words(event)}", file=self._stream, flush=True)
 
     def close(self) -> None:
         """Nothing to close."""

@@ -17,7 +17,6 @@ from modules.data.buckets import Size
 from modules.data.dataset import Dataset, Example
 from modules.data.image_settings import AUGMENTATIONS, ImageChanges
 from modules.data.order import SampleIndex
-from modules.data.transforms.apply import load_mask, load_pixels
 from modules.data.transforms.recipe import Recipe, draw_recipe, plain_recipe
 from modules.data.versions import ImageVersions
 from modules.system.atomic import write_bytes
@@ -26,10 +25,10 @@ from modules.system.paths import from_caller
 from trainer.cli import Verb
 from trainer.cli.options import add_config_argument, read_config
 from trainer.data.datasets import datasets_of
+from trainer.data.preview import seen_pixels
 
 _MOST = 200  # images, epochs and uses of an image; a sheet is one PNG
 _TILE_PX, _GAP_PX, _LABEL_PX = 224, 8, 16
-_UNMASKED_SHADE = 0.35  # of the brightness, where the mask is black
 
 Tile = tuple[str, Recipe]
 
@@ -94,7 +93,7 @@ def _row(
         repeat = f", repeat {use.repeat + 1}" if is_repeated else ""
         size_of_use = f", {recipe.bucket}" if dataset.num_resolutions > 1 else ""
         tiles.append((f"epoch {use.epoch + 1}{repeat}{size_of_use}", recipe))
-    return [(label, _seen(example, recipe, size)) for label, recipe in tiles]
+    return [(label, seen_pixels(example, recipe)) for label, recipe in tiles]
 
 
 def _alone(settings: ImageChanges, example: Example, size: Size) -> Iterator[Tile]:
@@ -112,15 +111,6 @@ def _alone(settings: ImageChanges, example: Example, size: Size) -> Iterator[Til
             background=example.background,
         )
         yield name.replace("_", " "), recipe
-
-
-def _seen(example: Example, recipe: Recipe, size: Size) -> Image.Image:
-    image = Image.fromarray(load_pixels(example.image.path, recipe))
-    if example.mask is None:
-        return image
-    mask = load_mask(example.mask.path, recipe, image_size=size, is_alpha=example.mask.is_alpha)
-    darker = image.point(lambda value: int(value * _UNMASKED_SHADE))
-    return Image.composite(image, darker, Image.fromarray(mask))
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:

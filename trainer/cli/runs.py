@@ -1,22 +1,25 @@
-"""train, resume, cache: the verbs that start the engine."""
+"""train, resume, fork, cache: the verbs that start the engine."""
 
 from __future__ import annotations
 
 import argparse
 import logging
+import os
 import signal
 import sys
 import threading
 from types import FrameType
+from typing import Literal
 
 from modules.config.codec import load_file
 from modules.config.method_facts import data_in_use
 from modules.system.approvals import approved_hashes
 from modules.system.paths import from_caller
 from modules.system.problem import Problem
+from modules.system.ranks import current_rank
 from trainer import commands
 from trainer.cli import Verb
-from trainer.cli.console import Console, JsonLines
+from trainer.cli.console import Console, JsonLines, Listener, OtherProcess
 from trainer.cli.options import (
     add_allow_code,
     add_config_argument,
@@ -32,6 +35,9 @@ from trainer.events import Event, RunFailed, RunFinished
 from trainer.launch import RunRequest, import_engine
 from trainer.preflight import check
 from trainer.run_folder.backup import find_backup
+
+_LAUNCHER = "TORCHELASTIC_RUN_ID"
+STOPPED_UNDER_LAUNCHER = 0  # torchrun takes anything else for a failure, and would start the run again
 
 
 def _train(options: argparse.Namespace) -> int:
@@ -61,25 +67,38 @@ def _cache(options: argparse.Namespace) -> int:
 
 
 def _resume(options: argparse.Namespace) -> int:
+    return _run(_from_backup(options, "resume"), options)
+
+
+def _fork(options: argparse.Namespace) -> int:
+    return _run(_from_backup(options, "fork_weights" if options.weights_only else "fork"), options)
+
+
+def _from_backup(options: argparse.Namespace, kind: Literal["resume", "fork", "fork_weights"]) -> RunRequest:
     backup = find_backup(from_caller(options.run_path))
-    config = changed(load_file(backup.path / "config.json").config, options.changes)
+    if options.config:
+        config = read_config(options.config, options.changes).config
+    else:
+        config = changed(load_file(backup.path / "config.json").config, options.changes)
     allowed = allowed_code(config, options)
-    request = RunRequest(config, "resume", backup.path, beside_window=False, allowed_code=allowed)
-    return _run(request, options)
+    return RunRequest(config, kind, backup.path, beside_window=False, allowed_code=allowed)
 
 
 def _run(request: RunRequest, options: argparse.Namespace) -> int:
     """Run in this thread; the first Ctrl-C stops cleanly, the second immediately."""
     desk = commands.CommandDesk()
     ending: list[Event] = []
-    listener = JsonLines() if options.json_lines else Console()
+    rank = current_rank()
+    listener: Listener = OtherProcess(str(rank))
+    if rank.is_main:
+        listener = JsonLines() if options.json_lines else Console()
 
     def emit(event: Event) -> None:
         listener.show(event)
         if isinstance(event, RunFinished | RunFailed):
             ending.append(event)
 
-    if options.json_lines:
+    if options.json_lines and rank.is_main:  # the processes share one standard input
         threading.Thread(target=_read_commands, args=(desk,), name="darkroom-commands", daemon=True).start()
     _stop_on_signals(desk)
     import_engine(beside_window=False)
@@ -89,7 +108,7 @@ def _run(request: RunRequest, options: argparse.Namespace) -> int:
     listener.close()
     match ending[-1]:
         case RunFinished(outcome="stopped"):
-            return 130
+            return STOPPED_UNDER_LAUNCHER if _LAUNCHER in os.environ else 130
         case RunFinished():
             return 0
         case _:
@@ -137,8 +156,19 @@ def _cache_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _resume_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_path", metavar="RUN", help="a run's folder, one of its backups, or a workspace")
+    parser.add_argument("--config", metavar="CONFIG", default="", help="a config file instead of the run's settings")
     add_set_argument(parser)
     _add_run_options(parser)
+
+
+def _fork_arguments(parser: argparse.ArgumentParser) -> None:
+    _resume_arguments(parser)
+    parser.add_argument(
+        "--weights-only",
+        action="store_true",
+        help="start at step 0 from the weights of the backup, without the state of optimizer and schedule; more "
+        "settings may then change",
+    )
 
 
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -152,4 +182,5 @@ def _add_run_options(parser: argparse.ArgumentParser) -> None:
 
 TRAIN = Verb("train a config", _arguments, _train)
 RESUME = Verb("resume a run from its newest backup", _resume_arguments, _resume)
+FORK = Verb("start a new run from a backup of another run, which stays as it is", _fork_arguments, _fork)
 CACHE = Verb("fill the caches of a config and stop", _cache_arguments, _cache)

@@ -10,7 +10,8 @@ from itertools import accumulate, islice
 import torch
 
 from modules.data.batch import Batch
-from modules.data.captions.drawing import CaptionDropout, CaptionUse, DrawnCaption, draw_caption
+from modules.data.caption_uses import caption_of
+from modules.data.captions.drawing import CaptionDropout, DrawnCaption
 from modules.data.dataset import Dataset
 from modules.data.order import MicroBatch, SampleIndex
 from modules.data.plans import EpochPlans
@@ -266,14 +267,11 @@ class Loader:
 
     def _caption(self, sample_index: SampleIndex) -> DrawnCaption:
         """Return the caption of one use of an image."""
-        number, repeat, epoch = sample_index.example, sample_index.repeat, sample_index.epoch
-        image = self.dataset.examples[number].image
-        rules = self.dataset.concepts[self.dataset.examples[number].concept].captions
-        has_lines_in_turn = rules.choice == "in_turn" and len(image.captions) > 1
-        has_variations_in_turn = rules.variations > 1 and not self.draws_captions_anew
-        is_counted = has_lines_in_turn or has_variations_in_turn
-        num_used = self.plans.uses_before(number, epoch) + repeat if is_counted else 0
-        use = CaptionUse(self.run_seed, epoch, number, repeat, image.path.name, num_used)
-        return draw_caption(
-            image.captions, rules, use, dropout=self.caption_dropout, draws_anew=self.draws_captions_anew
+        return caption_of(
+            self.dataset,
+            self.plans,
+            sample_index,
+            run_seed=self.run_seed,
+            dropout=self.caption_dropout,
+            draws_anew=self.draws_captions_anew,
         )

@@ -32,8 +32,9 @@ from trainer.preflight.packages import problems_of_packages
 from trainer.preflight.perceptual import problems_of_perceptual
 from trainer.preflight.places import problems_of_places
 from trainer.preflight.prediction import problems_of_prediction
+from trainer.preflight.ranks import problems_of_ranks
 from trainer.preflight.report import Preview, Report
-from trainer.preflight.resume import problems_of_resume
+from trainer.preflight.resume import problems_of_other_runs, problems_of_resume
 from trainer.preflight.reward_models import problems_of_measuring, problems_of_reward_models
 from trainer.preflight.sample_images import problems_of_sample_images
 from trainer.preflight.speed import problems_of_speed
@@ -69,6 +70,7 @@ def check(
     problems = problems_of(config)
     problems += problems_of_devices(config)
     problems += problems_of_packages(config)
+    problems += problems_of_ranks(config)
     problems += problems_of_speed(config)
     problems += problems_of_places(config)
     problems += problems_of_caption_settings(config)
@@ -90,6 +92,7 @@ def check(
     problems += problems_of_perceptual(config)
     if resume_from is not None:
         problems += problems_of_resume(config, resume_from)
+    problems += problems_of_other_runs(config, run_dir)
     config = with_local_folders(config)
     concept_problems = dict(problems_of_concept_folders(config))
     problems += concept_problems.values()

@@ -1,4 +1,4 @@
-"""Resuming a run: settings that differ from those it was started with."""
+"""Resuming a run: settings that differ from those it was started with; and other runs that train at the moment."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from modules.config.compare import changed_learning, fixed_on_resume
 from modules.config.schema import Config
 from modules.settings.edit import get_path
 from modules.system.errors import DarkroomError
+from modules.system.paths import from_root
 from modules.system.problem import Problem, shown
 from trainer.run_folder.backup import find_backup
+from trainer.run_folder.records import running_in
+from trainer.run_folder.run_lock import in_use
 
 _NOTHING = "nothing"
 
@@ -48,6 +51,27 @@ def problems_of_resume(config: Config, place: Path) -> Iterator[Problem]:
             "warning",
             "Set it back if this is not intended.",
         )
+
+
+def problems_of_other_runs(config: Config, run_dir: Path | None) -> Iterator[Problem]:
+    """Yield the runs that train in the config's workspace at the moment: an error for the run that is to be resumed.
+
+    `run_dir` is the folder of that run; None for a new run.
+    """
+    if not config.general.workspace_dir.strip():
+        return
+    for other, holder in running_in(from_root(config.general.workspace_dir)):
+        if run_dir is not None and other.resolve() == run_dir.resolve():
+            error = in_use(run_dir, holder)
+            yield Problem("", error.message, advice=error.advice)
+        else:
+            yield Problem(
+                "general.workspace_dir",
+                f"Another run is training at the moment: {other.name}, in process {holder.pid}. Both share the memory "
+                "and the speed of this machine.",
+                "warning",
+                "Wait until it has ended, stop it, or add this config to the queue.",
+            )
 
 
 def learning_changes(before: Config, now: Config) -> Iterator[tuple[str, str, str]]:

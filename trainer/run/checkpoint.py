@@ -97,6 +97,26 @@ def read_state(folder: Path) -> SavedState:
         ) from error
 
 
+def start_from_weights(folder: Path, *, groups: Sequence[TrainGroup], stepper: Stepper) -> None:
+    """Copy the weights of a backup of another run into a new run, and start its EMA from them.
+
+    Raises DarkroomError if they are not those that the run trains.
+    """
+    parameters = kept_parameters(groups)
+    weights, _ = read_safetensors(folder / "weights.safetensors")
+    unlike = [n for n, p in parameters.items() if n not in weights or weights[n].shape != p.shape]
+    if unlike or len(weights) != len(parameters):
+        example = f" One that does not fit is {unlike[0]}." if unlike else ""
+        raise DarkroomError(
+            f"The weights in {folder} do not fit the settings: the backup has {len(weights)}, the run trains "
+            f"{len(parameters)}.{example}",
+            advice="Set the adapter and the trained parts as in the run it belongs to.",
+        )
+    _copy_weights(weights, parameters, groups)
+    if stepper.ema is not None:
+        stepper.ema.load(parameters, 0)
+
+
 def restore(
     folder: Path, saved: SavedState, *, groups: Sequence[TrainGroup], stepper: Stepper, method: TrainingMethod
 ) -> None:
@@ -112,11 +132,7 @@ def restore(
             f"{len(parameters)}.",
             advice="Resume with the settings the run was started with.",
         )
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(weights[name])
-    for master_weight in (s for g in groups for s in g.master_weights.values()):
-        master_weight.give_value()
+    _copy_weights(weights, parameters, groups)
     tensors, _ = read_safetensors(folder / "optimizer.safetensors")
     # A part that was trained when the backup was written may be frozen by now: its optimizer state is not needed.
     trained = moved_parameters(g for g in groups if g.is_training)
@@ -131,3 +147,13 @@ def restore(
     stepper.scaler.load_state_dict(saved.scaler)
     rollout = read_safetensors(folder / _METHOD_FILE)[0] if (folder / _METHOD_FILE).exists() else {}
     method.load_state_dict({**saved.method, **{name: tensor.clone() for name, tensor in rollout.items()}})
+
+
+def _copy_weights(
+    weights: Mapping[str, torch.Tensor], parameters: Mapping[str, torch.nn.Parameter], groups: Sequence[TrainGroup]
+) -> None:
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(weights[name])
+    for master_weight in (s for g in groups for s in g.master_weights.values()):
+        master_weight.give_value()

@@ -10,6 +10,7 @@ import logging
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -59,6 +60,8 @@ from trainer.run_folder.backup import (
     verify,
 )
 from trainer.run_folder.event_log import EventLog
+from trainer.run_folder.fork import fork_into, fork_weights_into, weights_do_not_fit
+from trainer.run_folder.launches import interrupted_run, mark_launch
 from trainer.step.failures import explain, is_fixable
 from trainer.step.precision import process_settings
 
@@ -115,7 +118,8 @@ def execute(
     `on_device` gets the training device as soon as it is known.
     """
     approved_code, is_main = request.allowed_code | approved_hashes(), ranks.rank.is_main
-    backup = find_backup(ranks.from_main(request.resume_from)) if request.resume_from is not None else None
+    request = _continued(request, ranks)
+    backup = find_backup(request.resume_from) if request.resume_from is not None else None
     _fetch_datasets(request, log, desk, clocks)
     datasets = _checked(
         request, approved_code, log, desk, run_dir=backup.run_dir if backup else None, is_reported=is_main
@@ -129,8 +133,12 @@ def execute(
         device_indexes=request.config.multi_gpu.device_indexes,
     )
     on_device(machine.train_device)
+    start_weights = backup if request.kind == "fork_weights" else None
+    if start_weights is not None:
+        _check_weights(request.config, start_weights)
+        backup = None
     saved = _check_resume(request.config, backup) if backup else None
-    if backup and saved and _is_complete(request.config, backup, saved):
+    if backup and saved and _is_complete(request.config, backup, saved, is_fork=request.kind == "fork"):
         message = (
             f"The run is already complete after {count(saved.counters.epoch, 'epoch')}. "
             "Increase the number of epochs to continue it."
@@ -159,16 +167,9 @@ def execute(
             _only_cache(request.config, datasets, machine, desk, log, clocks)
             return
         workspace = from_root(request.config.general.workspace_dir)
-        if backup:
-            run_dir = backup.run_dir
-        else:
-            run_dir = ranks.from_main(new_run_dir(workspace, now=clocks.now()) if is_main else workspace)
-        if is_main:
-            log.open(run_dir)
-        if backup and is_main:
-            _report_abandoned(backup, request.config.backup.keep, log)
-            _report_changes(backup, request.config, log)
-            backup = make_newest(backup, now=clocks.now())
+        opened = _opened_folder(request, backup, start_weights, workspace, log, clocks) if is_main else None
+        run_dir, backup_path = ranks.from_main(opened) or (workspace, None)
+        backup = find_backup(backup_path) if backup_path is not None else None
         carry_out(
             RunSetup(
                 request.config,
@@ -182,8 +183,52 @@ def execute(
                 backup,
                 saved,
                 approved_code,
+                start_weights,
             )
         )
+
+
+def _opened_folder(
+    request: RunRequest,
+    backup: BackupInfo | None,
+    start_weights: BackupInfo | None,
+    workspace: Path,
+    log: EventLog,
+    clocks: Clocks,
+) -> tuple[Path, Path | None]:
+    """Open the run's folder for writing: a new one, that of a fork, or that of the run which is resumed.
+
+    Returns it, and the backup to resume from, which a fork has copied.
+    """
+    is_resumed = backup is not None and request.kind != "fork"
+    run_dir = backup.run_dir if backup and is_resumed else new_run_dir(workspace, now=clocks.now())
+    if backup and not is_resumed:  # before the log is opened, which continues the copied history
+        log.emit(PhaseChanged("starting", f"copying the backup of step {backup.step:,}"))
+        backup = fork_into(run_dir, backup)
+    log.open(run_dir)
+    mark_launch(run_dir)
+    if start_weights is not None:
+        fork_weights_into(run_dir, start_weights)
+    if backup:
+        _report_abandoned(backup, request.config.backup.keep, log)
+        _report_changes(backup, request.config, log)
+        backup = make_newest(backup, now=clocks.now())
+    return run_dir, backup.path if backup else None
+
+
+def _continued(request: RunRequest, ranks: Ranks) -> RunRequest:
+    """Return the request; after a restart by torchrun, that of resuming the run that it started before.
+
+    All processes resume from the backup that the main one finds.
+    """
+    found = None
+    if ranks.rank.is_main and request.kind != "cache":
+        found = interrupted_run(from_root(request.config.general.workspace_dir))
+    if (found := ranks.from_main(found)) is not None:
+        return replace(request, kind="resume", resume_from=found)
+    if request.resume_from is None:
+        return request
+    return replace(request, resume_from=ranks.from_main(find_backup(request.resume_from).path))
 
 
 def _load_secrets_first(log: EventLog) -> None:
@@ -252,8 +297,24 @@ def _check_resume(config: Config, backup: BackupInfo) -> SavedState:
     return read_state(backup.path)
 
 
-def _is_complete(config: Config, backup: BackupInfo, saved: SavedState) -> bool:
-    """Return whether all epochs are trained, and the result is at its destination or in the run's folder."""
+def _check_weights(config: Config, backup: BackupInfo) -> None:
+    """Raise DarkroomError if a new run of the config cannot start from the weights of a backup."""
+    verify(backup)
+    changed = weights_do_not_fit(load_file(backup.path / "config.json").config, config)
+    if changed:
+        raise DarkroomError(
+            f"The weights of {backup.run_dir.name} were trained with other settings: {', '.join(changed)}.",
+            advice="Set them back to start from these weights, or start a new run without them.",
+        )
+
+
+def _is_complete(config: Config, backup: BackupInfo, saved: SavedState, *, is_fork: bool) -> bool:
+    """Return whether all epochs are trained, and the result is at its destination or in the run's folder.
+
+    A fork of a run that has trained all its epochs has nothing to do, wherever the result is.
+    """
+    if is_fork:
+        return saved.counters.epoch >= config.training.epochs
     destination = from_root(config.output.destination)
     places = (destination, backup.run_dir / "save" / destination.name)
     return saved.counters.epoch >= config.training.epochs and any(place.exists() for place in places)

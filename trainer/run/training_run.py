@@ -33,7 +33,7 @@ from trainer.methods.perceptual import load_perceptual
 from trainer.methods.protocol import StepContext, TrainingMethod
 from trainer.methods.reward_models import RewardModels, load_reward_models
 from trainer.ranks import ALONE
-from trainer.run.checkpoint import restore
+from trainer.run.checkpoint import restore, start_from_weights
 from trainer.run.compilation import compilation_of
 from trainer.run.data import Loaders, build_loaders, caches_of, plan_fingerprint
 from trainer.run.downloads import DownloadMeter
@@ -292,6 +292,8 @@ def _training(
             watchers.rewards.search.load_state_dict(of_search)
             watchers.guards.load_state_dict(of_guards)
         counters = _fitted(setup, counters, loaders.training, setup.saved.plan)
+    elif setup.start_weights is not None:
+        start_from_weights(setup.start_weights.path, groups=model.groups, stepper=stepper)
     ranks.copy_from_main(list(kept_parameters(model.groups).values()))
     for master_weight in (m for g in model.groups for m in g.master_weights.values() if not ranks.rank.is_alone):
         master_weight.give_value()

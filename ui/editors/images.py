@@ -27,7 +27,7 @@ class ImageViewer(Window):
 
     def __init__(self, context: Context, tiles: Sequence[Tile], index: int, title: str = "Images") -> None:
         super().__init__(context.root, context.theme, title)
-        self.tiles = tuple(tiles)
+        self.tiles = tiles
         self.index = index
         self._context = context
         self._photo: ImageTk.PhotoImage | None = None

@@ -23,12 +23,13 @@ _LINES_PER_RECORD = 40  # leaves room for the fields of a variant below its choi
 class GroupCard:
     """A card and its rows by path."""
 
-    def __init__(self, master: tk.Misc, context: Context, group: Group) -> None:
+    def __init__(self, master: tk.Misc, context: Context, group: Group, *, has_all_levels: bool = False) -> None:
         self.group = group
         self.rows: dict[str, Row] = {}
         self.card = Card(master, context.theme, group.title)
         self.preview: Preview | None = None
         self._context = context
+        self._has_all_levels = has_all_levels
         self._kept: set[str] = set()  # shown since the level was last set; stays visible while it is edited
         self._forced: set[str] = set()  # opened by a link
         self._is_explained = False
@@ -129,7 +130,8 @@ class GroupCard:
         if record.path in self._forced or self._context.form.draft(record.path) is not None:
             return True
         config = self._context.form.config
-        if is_shown(config, record, show_advanced=self._context.preferences.now.show_advanced):
+        show_advanced = self._has_all_levels or self._context.preferences.now.show_advanced
+        if is_shown(config, record, show_advanced=show_advanced):
             self._kept.add(record.path)
             return True
         return record.path in self._kept and is_reachable(config, record)

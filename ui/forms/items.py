@@ -50,6 +50,16 @@ def move(form: FormModel, path: str, index: int, by: int) -> int:
     return target
 
 
+def move_before(form: FormModel, path: str, indices: Collection[int], before: int) -> list[int]:
+    """Move entries, in their order, before another one; the length of the list is its end. Return their new indexes."""
+    items = items_of(form, path)
+    moved = [item for i, item in enumerate(items) if i in indices]
+    start = [item for i, item in enumerate(items[:before]) if i not in indices]
+    end = [item for i, item in enumerate(items) if i >= before and i not in indices]
+    form.edit(path, (*start, *moved, *end))
+    return list(range(len(start), len(start) + len(moved)))
+
+
 def change(form: FormModel, path: str, indices: Collection[int], **updates: Any) -> None:
     """Set the same fields on several entries."""
     items = items_of(form, path)

@@ -23,8 +23,8 @@ MAX_COLUMNS = 3
 class FormView(Panel):
     """The cards of some groups of fields; `groups()` returns the current ones.
 
-    `empty_note` is shown while no card has a visible row. `room()` is the height that is free for the form: if it is
-    enough, each field has its explanation below it.
+    `empty_note` is shown while no card has a visible row. With `has_all_levels` advanced fields are always shown.
+    `room()` is the height that is free for the form: if it is enough, each field has its explanation below it.
     """
 
     def __init__(
@@ -35,6 +35,7 @@ class FormView(Panel):
         *,
         max_columns: int = MAX_COLUMNS,
         empty_note: str = "",
+        has_all_levels: bool = False,
         room: Callable[[], int] | None = None,
     ) -> None:
         super().__init__(master, context.theme, "window")
@@ -43,6 +44,7 @@ class FormView(Panel):
         self._context = context
         self._wanted_groups = groups
         self._max_columns = max_columns
+        self._has_all_levels = has_all_levels
         self._room = room
         self._is_explained = False
         self._widths: dict[str, float] = {}  # of explanations, in design pixels
@@ -96,7 +98,7 @@ class FormView(Panel):
     def _build(self) -> Iterator[None]:
         self._groups = self._wanted_groups()
         for group in self._groups:
-            card = GroupCard(self, self._context, group)
+            card = GroupCard(self, self._context, group, has_all_levels=self._has_all_levels)
             self.cards.append(card)
             self._arrange()
             yield from card.build()

@@ -114,6 +114,8 @@ PAGES: tuple[PageSpec, ...] = (
         actions=("sample_now", "validate_now", "backup_now", "save_now", "open_run_folder"),
         view="ui.pages.run:RunPage",
     ),
+    PageSpec("runs", "Runs", "All runs so far.", view="ui.pages.runs:RunsPage"),
+    PageSpec("queue", "Queue", "Configs to train one after another.", view="ui.pages.queue:QueuePage"),
     PageSpec(
         "sample",
         "Sample",
@@ -138,7 +140,7 @@ PAGES: tuple[PageSpec, ...] = (
 
 def page_shortcut(page: PageSpec) -> str:
     """Return the shortcut that opens a page: a digit by its place in the side bar, letters from the eleventh on."""
-    letters = {"embeddings": "E", "run": "R", "choose": "G", "sample": "M", "tools": "L"}
+    letters = {"embeddings": "E", "run": "R", "choose": "G", "sample": "M", "tools": "L", "runs": "H", "queue": "U"}
     return f"Ctrl+{letters.get(page.key) or (PAGES.index(page) + 1) % 10}"
 
 

@@ -1,92 +1,101 @@
-"""The Concepts page: the folders of images and their contents."""
+"""The Concepts page: a card for each folder of images."""
 
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from PIL import Image, ImageTk
+from PIL import Image
 
 from modules.data.archives import ARCHIVE_SUFFIXES
 from modules.data.concept import Concept
-from modules.data.scan import Scan
-from modules.system.paths import PROGRAM_ROOT, from_root
+from modules.settings.field import records_of
+from modules.system.paths import PROGRAM_ROOT, from_root, thumbnails_dir
 from modules.system.problem import count
+from ui.concepts.captions import LABEL, edit_captions
+from ui.concepts.cards import CardFilter, ConceptCard, card_of, summary_of
+from ui.concepts.clones import clone
+from ui.concepts.grid_cards import grid_card_of
 from ui.context import Context
 from ui.documents import as_config_path
-from ui.editors.concept import ConceptEditor
 from ui.forms import items
 from ui.pages.catalogue import PageSpec
-from ui.pages.list_card import ENABLED_COLUMN, OFF, ON, ListCard
+from ui.pages.concepts_bars import FilterBar, ScanBar, UndoBar
+from ui.pages.concepts_menu import concepts_menu
 from ui.pages.page import PageFrame
 from ui.scanning import Scans
-from ui.theme import PAD
-from ui.thumbnails import load_square
+from ui.theme import GAP, PAD
+from ui.thumbnails import ThumbnailCache, collage
+from ui.widgets.card_grid import CardGrid
+from ui.widgets.controls import Button
 from ui.widgets.dropping import accept_paths
-from ui.widgets.panel import Text
-from ui.widgets.table import Column
+from ui.widgets.panel import Panel, Text
+
+if TYPE_CHECKING:
+    from ui.editors.concept.window import ConceptEditor
 
 PATH = "concepts"
-_THUMBNAIL_PX = 52
-_COLUMNS = (
-    Column("#0", "Name", 250),
-    Column(ENABLED_COLUMN, "On", 44, "center"),
-    Column("kind", "Type", 140),
-    Column("images", "Images", 110),
-    Column("path", "Folder", 260, is_stretched=True),
-)
 _NOTHING_YET = "Add the folders that contain your images.\nYou can choose several at once, or drop them here."
+_NONE_FOUND = "No concept matches the search and the filters."
+_REFRESH_SECONDS = 0.2  # while many folders are scanned
 
 
 class ConceptsPage:
-    """A table of the concepts, with an editor window for each."""
+    """A grid of concepts, with an editor window for each."""
 
     def __init__(self, master: tk.Misc, context: Context, spec: PageSpec) -> None:
         self.frame = PageFrame(master, context, spec)
         self.scans = Scans(context.pump.background)
+        self.thumbnails = ThumbnailCache(thumbnails_dir())
         self.editor: ConceptEditor | None = None
+        self.cards: list[ConceptCard] = []
+        self.shown_cards: list[ConceptCard] = []
+        self.buttons: dict[str, Button] = {}
         self._context = context
-        self._photos: dict[Path, ImageTk.PhotoImage | None] = {}
-        side_px = context.theme.px(_THUMBNAIL_PX)
-        self._blank = tk.PhotoImage(master=self.frame, width=side_px, height=side_px)
+        self._built: dict[int, tuple[Concept, object, ConceptCard]] = {}
         self._summary = Text(self.frame.buttons, context.theme, colour="muted")
         self._summary.pack(side="right")
-        self.list = ListCard(
-            self.frame,
-            context,
-            PATH,
-            _COLUMNS,
-            title="",
-            row_of=self._row_of,
-            edit=self.edit,
-            before_change=self._close_editor,
-            table_style="Images.Treeview",
-        )
-        px = context.theme.px
-        tk.Grid.grid_configure(self.list.card, row=1, column=0, sticky="nsew", padx=px(PAD + 4), pady=(0, px(PAD)))
-        self.list.add_button("add", "Add folders…", self.ask_folders, "Choose one or more folders")
-        self.list.add_usual_buttons()
-        self._empty = Text(
-            self.list.table, context.theme, _NOTHING_YET, colour="faint", on="card", justify="center", anchor="center"
-        )
+        self._add_body()
         accept_paths(context.root, self.frame, self._dropped)
         context.form.watch(PATH, self._follow)
+        self.scans.progressed.subscribe(lambda: context.pump.redraw_soon(self.scan_bar, self.scan_bar.show_progress))
         self._follow()
 
     def shown(self) -> None:
-        """Scan the folders again: images may have been added or removed."""
+        """Look at the folders again: images may have been added or removed."""
         self.scans.forget()
         self._follow()
 
     def hidden(self) -> None:
-        """Do nothing: the page has no background work."""
+        """Do nothing: scans continue, for the cards and the editor."""
 
     def show_field(self, path: str) -> bool:
         """Select the concept at a path; for a field of it, open its editor at the field."""
-        return self.list.show_field(path, lambda index: self.edit(index).show_field(path))
+        index, _, inner = path.removeprefix(PATH).removeprefix(".").partition(".")
+        if not path.startswith(PATH) or (index.isdigit() and int(index) >= len(self._concepts())):
+            return False
+        if index.isdigit():
+            self.select([int(index)])
+        self.grid.canvas.focus_set()
+        return self.edit(int(index)).show_field(path) if index.isdigit() and inner else True
+
+    # -- commands
+
+    @property
+    def selected(self) -> list[int]:
+        """The indexes of the selected concepts."""
+        return [self.shown_cards[n].index for n in sorted(self.grid.selection)]
+
+    def select(self, indices: Sequence[int]) -> None:
+        """Select concepts; filters that hide one of them are cleared."""
+        self._refresh()
+        if not set(indices) <= {card.index for card in self.shown_cards}:
+            self.filter_bar.clear()
+            self._refresh()
+        self.grid.select([n for n, card in enumerate(self.shown_cards) if card.index in indices])
 
     def ask_folders(self) -> None:
         """Ask for folders and add a concept for each."""
@@ -100,23 +109,147 @@ class ConceptsPage:
         paths = dict.fromkeys(p if is_own else p.parent for p, is_own in is_source)
         new = [Concept(path=as_config_path(p)) for p in paths]
         if new:
-            self.list.add(new)
-
-    def _dropped(self, paths: Sequence[Path]) -> None:
-        """Load a dropped config, as everywhere in the window; anything else is a concept."""
-        if not self._context.documents.open_dropped(paths):
-            self.add_folders(paths)
+            self.select(items.add(self._context.form, PATH, new))
 
     def edit(self, index: int) -> ConceptEditor:
         """Open the editor of a concept."""
+        from ui.editors.concept.window import ConceptEditor  # it needs NumPy, which the page is drawn without
+
         self._close_editor()
-        self.editor = ConceptEditor(self._context, self.scans, f"{PATH}.{index}")
+        self.editor = ConceptEditor(self._context, self.scans, self.thumbnails, f"{PATH}.{index}", self.edit)
         return self.editor
 
-    def _close_editor(self) -> None:
-        if self.editor is not None and self.editor.winfo_exists():
-            self.editor.close()
-        self.editor = None
+    def edit_selected(self) -> None:
+        """Open the editor of the first selected concept."""
+        if self.selected:
+            self.edit(self.selected[0])
+
+    def clone_selected(self) -> None:
+        """Clone each selected concept, with another augmentation seed, and select the clones."""
+        if self.selected:
+            self._close_editor()
+            self.select(clone(self._context.form, PATH, self.selected))
+
+    def toggle_indices(self, indices: Sequence[int], *, to: bool | None = None) -> None:
+        """Enable or disable concepts: the opposite of the first one's state by default."""
+        if indices:
+            is_on = not self._concepts()[indices[0]].enabled if to is None else to
+            items.change(self._context.form, PATH, indices, enabled=is_on)
+
+    def remove_indices(self, indices: Sequence[int]) -> None:
+        """Remove concepts and offer to undo it. Their files stay."""
+        if indices:
+            self._close_editor()
+            names = [card.name for card in self.cards if card.index in indices]
+            items.remove(self._context.form, PATH, indices)
+            what = names[0] if len(names) == 1 else count(len(names), "concept")
+            self.undo_bar.offer(f"Removed {what} from the config; no file was deleted.")
+            self._refresh()
+            self.grid.select([max(0, min(self.grid.current, len(self.shown_cards) - 1))])
+
+    def move_indices(self, indices: Sequence[int], before: int) -> None:
+        """Move concepts before the one at an index."""
+        if indices:
+            self._close_editor()
+            self.select(items.move_before(self._context.form, PATH, indices, before))
+
+    # -- the grid's handler
+
+    def open_card(self, number: int) -> None:
+        """Open the editor of a card's concept."""
+        self.edit(self.shown_cards[number].index)
+
+    def toggle(self, numbers: Sequence[int]) -> None:
+        """Enable or disable the concepts of cards."""
+        self.toggle_indices([self.shown_cards[n].index for n in numbers])
+
+    def remove(self, numbers: Sequence[int]) -> None:
+        """Remove the concepts of cards."""
+        self.remove_indices([self.shown_cards[n].index for n in numbers])
+
+    def move(self, numbers: Sequence[int], before: int) -> None:
+        """Move the concepts of cards before another card."""
+        end = self.shown_cards[-1].index + 1 if self.shown_cards else 0
+        target = self.shown_cards[before].index if before < len(self.shown_cards) else end
+        self.move_indices([self.shown_cards[n].index for n in numbers], target)
+
+    def pointed_at(self, number: int | None, event: tk.Event[Any]) -> None:
+        """Show the whole text of a card as a tooltip."""
+        self._context.tips.point_at(event, lambda: self._tip(number))
+
+    def open_menu(self, _number: int, event: tk.Event[Any]) -> None:
+        """Open the menu of the selected cards."""
+        self.menu().tk_popup(event.x_root, event.y_root)
+
+    def selected_changed(self) -> None:
+        """Enable the buttons that need a selection."""
+        for name in ("edit", "clone", "toggle", "remove", "earlier", "later"):
+            self.buttons[name].set_enabled(bool(self.grid.selection))
+
+    def menu(self) -> tk.Menu:
+        """Return the menu of the selected cards."""
+        chosen = self.selected
+        commands: dict[str, Callable[[], object]] = {"Edit…": self.edit_selected}
+        if chosen:
+            commands[LABEL] = partial(edit_captions, self._context, chosen[0], closed=self._scan_again)
+        commands |= {
+            "Open folder": self._open_folder,
+            "Clone": self.clone_selected,
+            "Enable": partial(self.toggle_indices, chosen, to=True),
+            "Disable": partial(self.toggle_indices, chosen, to=False),
+            "Remove": partial(self.remove_indices, chosen),
+        }
+        return concepts_menu(self.frame, self._context.theme, commands)
+
+    # -- building
+
+    def _add_body(self) -> None:
+        context, px = self._context, self._context.theme.px
+        body = Panel(self.frame, context.theme)
+        body.grid(row=1, column=0, sticky="nsew", padx=(px(PAD + 4), px(4)))
+        body.columnconfigure(0, weight=1)
+        body.rowconfigure(2, weight=1)
+        toolbar = Panel(body, context.theme)
+        toolbar.grid(row=0, column=0, sticky="ew", pady=(0, px(GAP)))
+        for name, label, command, tip in self._commands():
+            button = Button(toolbar, context.theme, label, command, style="primary" if name == "add" else "plain")
+            button.pack(side="left", padx=(0, GAP))
+            context.tips.attach(button, partial(str, tip))
+            self.buttons[name] = button
+        self.filter_bar = FilterBar(body, context, self._kinds(), self._filter_changed, self._enable_shown)
+        self.filter_bar.grid(row=1, column=0, sticky="ew", pady=(0, px(12)))
+        self.grid = CardGrid(body, context.theme, context.pump, _Handler(self), self._load)
+        self.grid.grid(row=2, column=0, sticky="nsew")
+        self._empty = Text(self.grid.canvas, context.theme, colour="faint", justify="center", anchor="center")
+        self.undo_bar = UndoBar(body, context, PATH)
+        self.undo_bar.grid(row=3, column=0, sticky="ew", pady=(px(GAP), px(GAP)), padx=(0, px(PAD)))
+        self.undo_bar.grid_remove()
+        self.scan_bar = ScanBar(body, context, self.scans, self._scan_again)
+        self.scan_bar.grid(row=4, column=0, sticky="ew", pady=(px(GAP), px(GAP)), padx=(0, px(PAD)))
+        self.scan_bar.grid_remove()
+        self.selected_changed()
+
+    def _commands(self) -> tuple[tuple[str, str, Any, str], ...]:
+        return (
+            ("add", "Add folders…", self.ask_folders, "Choose one or more folders; or drop them on the page"),
+            ("edit", "Edit…", self.edit_selected, "Open the editor (Return, double click)"),
+            ("clone", "Clone", self.clone_selected, "Copy the selected concepts, with another augmentation seed"),
+            ("toggle", "On / off", lambda: self.toggle_indices(self.selected), "Enable or disable (Space)"),
+            ("remove", "Remove", lambda: self.remove_indices(self.selected), "Remove from the config (Delete)"),
+            ("earlier", "←", lambda: self._step(-1), "Move before the one before (Alt+Left, or drag)"),
+            ("later", "→", lambda: self._step(1), "Move behind the next one (Alt+Right, or drag)"),
+        )
+
+    def _step(self, by: int) -> None:
+        chosen = self.selected
+        if chosen:
+            self.move_indices(chosen, max(0, chosen[0] - 1) if by < 0 else min(len(self._concepts()), chosen[-1] + 2))
+
+    def _kinds(self) -> dict[str, str]:
+        record = next(r for r in records_of(Concept) if r.path == "kind")
+        return dict(record.choices)
+
+    # -- following
 
     def _concepts(self) -> tuple[Concept, ...]:
         concepts: tuple[Any, ...] = items.items_of(self._context.form, PATH)
@@ -124,62 +257,76 @@ class ConceptsPage:
 
     def _follow(self) -> None:
         """Show the concepts and scan the new ones."""
-        self.list.refresh()
         concepts = self._concepts()
-        if concepts:
+        self.scans.keep_only(concepts)
+        for concept in concepts:
+            self.scans.want(concept, self._scanned)
+        self._refresh()
+
+    def _scanned(self) -> None:
+        self._context.pump.redraw_soon(self, self._refresh, at_most_every_seconds=_REFRESH_SECONDS)
+
+    def _filter_changed(self) -> None:
+        self.grid.select((), is_seen=False)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        self.cards = [self._card(index, concept) for index, concept in enumerate(self._concepts())]
+        wanted: CardFilter = self.filter_bar.filter
+        self.shown_cards = [card for card in self.cards if wanted.shows(card)]
+        self.grid.show([grid_card_of(card) for card in self.shown_cards])
+        self.filter_bar.show_count(len(self.shown_cards), len(self.cards), sum(not c.is_enabled for c in self.cards))
+        self._summary.set_text(summary_of(self.cards, [self.scans.facts_of(c) for c in self._concepts()]))
+        self._empty.set_text(_NONE_FOUND if self.cards else _NOTHING_YET)
+        if self.shown_cards:
             self._empty.place_forget()
         else:
-            self._empty.place(relx=0.5, rely=0.45, anchor="center")
-        self._summary.set_text(self._summed(concepts))
-        for index, concept in enumerate(concepts):
-            self.scans.want(concept, partial(self._scanned, concept))
-            self._show_thumbnail(index, concept)
+            self._empty.place(relx=0.5, rely=0.4, anchor="center")
+        self.scans.prefer(self._concepts()[self.shown_cards[n].index] for n in self.grid.in_sight)
 
-    def _scanned(self, concept: Concept) -> None:
-        self._context.pump.redraw_soon(self, self._follow)
+    def _card(self, index: int, concept: Concept) -> ConceptCard:
+        result, facts = self.scans.of(concept), self.scans.facts_of(concept)
+        known = self._built.get(index)
+        if known is None or known[0] is not concept or known[1] is not result:
+            label = self.filter_bar.kinds.get(concept.kind, concept.kind)
+            self._built[index] = known = (concept, result, card_of(index, concept, result, facts, kind_label=label))
+        return known[2]
 
-    def _show_thumbnail(self, index: int, concept: Concept) -> None:
-        scan = self.scans.of(concept)
-        if not isinstance(scan, Scan) or not scan.images or not concept.has_images:
-            self.list.table.set_image(index, self._blank)
-            return
-        path = scan.images[0].path
-        if path in self._photos:
-            self.list.table.set_image(index, self._photos[path] or self._blank)
-            return
-        self._photos[path] = None
-        side_px = self._context.theme.px(_THUMBNAIL_PX)
-        self._context.pump.background.run(
-            lambda: load_square(path, side_px), partial(self._thumbnail_loaded, path), lambda _error: None
-        )
+    def _scan_again(self) -> None:
+        self.scans.forget()
+        self._follow()
 
-    def _thumbnail_loaded(self, path: Path, image: Image.Image) -> None:
-        self._photos[path] = ImageTk.PhotoImage(image, master=self.frame)
-        self._context.pump.redraw_soon(self, self._follow)
+    def _enable_shown(self, *, to: bool) -> None:
+        self.toggle_indices([card.index for card in self.shown_cards], to=to)
 
-    def _row_of(self, index: int, concept: Concept) -> tuple[str, tuple[str, ...], str]:
-        kinds = self._context.form.record(f"{PATH}.{index}.kind")
-        kind = kinds.choices[concept.kind] if kinds else concept.kind
-        words, tag = self._found_words(concept)
-        name = concept.name or Path(concept.path).name or "no folder"
-        tag = tag if concept.enabled else "faint"
-        return f"  {name}", (ON if concept.enabled else OFF, kind, words, concept.path), tag
+    def _tip(self, number: int | None) -> str:
+        return self.shown_cards[number].tip if number is not None and number < len(self.shown_cards) else ""
 
-    def _found_words(self, concept: Concept) -> tuple[str, str]:
-        """Return the text of a concept's image count, and the colour of its row."""
-        match self.scans.of(concept):
-            case Scan(images=images, skipped=skipped):
-                extra = f" ({len(skipped)} skipped)" if skipped else ""
-                return f"{len(images):,}{extra}", "" if images else "error"
-            case None:
-                return "…", ""
-            case error:
-                return str(error), "error"
+    def _load(self, paths: tuple[Path, ...], size: int) -> Image.Image:
+        """Return the image of a card; on a background thread."""
+        width, height = size >> 16, size & 0xFFFF
+        colour = self._context.theme.colour("card")
+        return collage(paths, width, height, gap_colour=colour, cache=self.thumbnails)
 
-    def _summed(self, concepts: tuple[Concept, ...]) -> str:
-        scans = [(c, s) for c in concepts if c.enabled and isinstance(s := self.scans.of(c), Scan)]
-        if not concepts:
-            return ""
-        num_images, num_prompts = (sum(len(s.images) for c, s in scans if c.has_images is i) for i in (True, False))
-        prompts = f", {count(num_prompts, 'prompt')}" if num_prompts else ""
-        return f"{count(len(concepts), 'concept')}, {count(num_images, 'image')}{prompts} in use"
+    def _open_folder(self) -> None:
+        for index in self.selected[:1]:
+            folder = from_root(self._concepts()[index].path)
+            self._context.interaction.open_path(folder if folder.is_dir() else folder.parent)
+
+    def _dropped(self, paths: Sequence[Path]) -> None:
+        """Load a dropped config, as everywhere in the window; anything else is a concept."""
+        if not self._context.documents.open_dropped(paths):
+            self.add_folders(paths)
+
+    def _close_editor(self) -> None:
+        if self.editor is not None and self.editor.winfo_exists():
+            self.editor.close()
+        self.editor = None
+
+
+class _Handler:
+    """Passes what happens in the grid to the page."""
+
+    def __init__(self, page: ConceptsPage) -> None:
+        self.open_card, self.toggle, self.remove, self.move = page.open_card, page.toggle, page.remove, page.move
+        self.pointed_at, self.open_menu, self.selected = page.pointed_at, page.open_menu, page.selected_changed

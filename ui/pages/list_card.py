@@ -39,7 +39,6 @@ class ListCard:
         row_of: RowOf,
         edit: Callable[[int], object],
         before_change: Callable[[], object],
-        table_style: str = "Treeview",
         has_switches: bool = False,
     ) -> None:
         self.path = path
@@ -51,7 +50,7 @@ class ListCard:
         self._before_change = before_change
         self.toolbar = Panel(self.card.body, context.theme, "card")
         self.toolbar.pack(fill="x", padx=(context.theme.px(12), 0), pady=(0, context.theme.px(8)))
-        self.table = Table(self.card.body, context.theme, columns, style=table_style)
+        self.table = Table(self.card.body, context.theme, columns)
         self.table.pack(fill="both", expand=True, padx=(context.theme.px(12), 0))
         self.table.on_events(
             {

@@ -13,8 +13,16 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+Report = Callable[[str, int, int], None]
+"""Called during a long job with what is being done, how much of it is done, and all of it. Raises to stop the job."""
+
 _log = logging.getLogger(__name__)
 _NUM_THREADS = 2
+_REPORTED_EVERY_SECONDS = 0.1
+
+
+class JobCancelledError(Exception):
+    """Stops a job that reports its progress and was cancelled."""
 
 
 class Job:
@@ -46,7 +54,35 @@ class Background:
         failed: Callable[[Exception], None] | None = None,
     ) -> Job:
         """Run `work` on a thread; then `done(result)`, or `failed(error)`, on the thread that drains."""
-        job = Job(work, done, failed or _log_failure)
+        return self._submit(Job(work, done, failed or _log_failure))
+
+    def run_reporting(
+        self,
+        work: Callable[[Report], T],
+        done: Callable[[T], None],
+        failed: Callable[[Exception], None] | None = None,
+        *,
+        progress: Callable[[str, int, int], None],
+    ) -> Job:
+        """Run `work(report)` like `run`; `progress` is called on the thread that drains, ten times a second at most.
+
+        Once the job is cancelled, its next report stops it.
+        """
+        reported = time.perf_counter()
+
+        def report(what: str, number: int, total: int) -> None:
+            nonlocal reported
+            if job.is_cancelled:
+                raise JobCancelledError
+            now = time.perf_counter()
+            if now - reported >= _REPORTED_EVERY_SECONDS:
+                reported = now
+                self._results.put(lambda: None if job.is_cancelled else progress(what, number, total))
+
+        job = Job(lambda: work(report), done, failed or _log_failure)
+        return self._submit(job)
+
+    def _submit(self, job: Job) -> Job:
         self._jobs.put(job)
         if len(self._threads) < _NUM_THREADS:
             thread = threading.Thread(target=self._work, name="darkroom-background", daemon=True)

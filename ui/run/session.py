@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 from modules.config.schema import Config
 from modules.system.errors import DarkroomError
 from trainer.commands import Command, Pause, Resume, Stop
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished
-from trainer.launch import RunHandle, RunRequest, launch
+from trainer.launch import LaunchedRun, RunRequest, launch
 from trainer.preflight import Report, check
 from trainer.run_folder.backup import find_backup
 from trainer.run_folder.event_log import read_events
@@ -29,7 +29,8 @@ from ui.signal import Signal
 MAX_BACKLOG = 200
 
 Stage = Literal["idle", "checking", "running", "paused", "stopping"]
-Launch = Callable[[RunRequest], RunHandle]
+Launch = Callable[[RunRequest], LaunchedRun]
+T = TypeVar("T")
 
 
 class Check(Protocol):
@@ -61,7 +62,8 @@ class RunSession:
         self._launch = launch_run
         self._check = check_config
         self._wall_clock = wall_clock
-        self._handle: RunHandle | None = None
+        self.request: RunRequest | None = None  # of the current run, or of the last one
+        self._handle: LaunchedRun | None = None
         self._stage: Stage = "idle"
         self._state = RunState()
         self._history_job: Job | None = None
@@ -88,12 +90,20 @@ class RunSession:
         self, request: RunRequest, done: Callable[[Report], None], failed: Callable[[Exception], None] | None = None
     ) -> None:
         """Check a request in the background; `done(report)` is called on the Tk thread once the session is idle."""
+        # A fork of weights is a new run: its settings may differ from those of the backup.
+        resume_from = None if request.kind == "fork_weights" else request.resume_from
+        self.prepare(partial(self._check, request.config, resume_from=resume_from), done, failed)
+
+    def prepare(
+        self, work: Callable[[], T], done: Callable[[T], None], failed: Callable[[Exception], None] | None = None
+    ) -> None:
+        """Do the work before a run in the background, while no other run can start; then call `done(result)`."""
         assert self._stage == "idle", self._stage
         self._enter("checking")
 
-        def finished(report: Report) -> None:
+        def finished(result: T) -> None:
             self._enter("idle")
-            done(report)
+            done(result)
 
         def broken(error: Exception) -> None:
             self._enter("idle")
@@ -101,25 +111,34 @@ class RunSession:
                 raise error
             failed(error)
 
-        work = partial(self._check, request.config, resume_from=request.resume_from)
         self._background.run(work, finished, broken)
 
     def check_now(self, config: Config) -> Report:
         """Check a config synchronously, at any stage; for a background thread."""
         return self._check(config)
 
-    def begin(self, request: RunRequest) -> None:
-        """Start a run; the state of the last one is dropped."""
+    def begin(self, request: RunRequest, *, launch_run: Launch | None = None) -> None:
+        """Start a run, by another launch than usual if one is given; the state of the last one is dropped."""
         assert self._stage == "idle", self._stage
+        self._handle = (launch_run or self._launch)(request)
+        self.request = request
         self._state = RunState(phase="starting")
         self.config = request.config
-        self._handle = self._launch(request)
         if self._history_job is not None:
             self._history_job.cancel()
-        if request.resume_from is not None:
+        if request.resume_from is not None and request.kind != "fork_weights":
             work = partial(_history, request.resume_from)
             self._history_job = self._background.run(work, self._prepend_history)
         self._enter("running")
+
+    def show_past(self, state: RunState, config: Config | None = None) -> None:
+        """Show the state of an earlier run and its config, while none is active."""
+        assert self._handle is None
+        if self._history_job is not None:
+            self._history_job.cancel()
+        self.config = config
+        self._state = state
+        self.changed()
 
     def stop(self) -> None:
         """Ask the run to stop; the stage is "stopping" until it has."""
@@ -207,7 +226,7 @@ def newest_of_each(events: Iterable[Event]) -> Iterator[Event]:
         yield held
 
 
-def _waiting(handle: RunHandle, deadline: float) -> Iterator[Event]:
+def _waiting(handle: LaunchedRun, deadline: float) -> Iterator[Event]:
     while time.perf_counter() < deadline:
         try:
             yield handle.events.get_nowait()

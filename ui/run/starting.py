@@ -18,8 +18,9 @@ from trainer.launch import RunRequest
 from trainer.preflight import Report
 from trainer.run.allowed_code import unapproved_code
 from trainer.run_folder.backup import BackupInfo, newest_resumable
+from trainer.run_folder.fork import weights_do_not_fit
 from ui.findings import Findings, locate
-from ui.forms.model import FormModel
+from ui.forms.model import FormModel, Source
 from ui.interaction import Answer, Failure, Interaction
 from ui.run.background import Job
 from ui.run.pump import Pump
@@ -45,6 +46,7 @@ class Starter:
     ) -> None:
         self.report: Report | None = None
         self.resumable: BackupInfo | None = None
+        self.fork_from: BackupInfo | None = None  # the next start is a new run from this backup
         self._form = form
         self._session = session
         self._pump = pump
@@ -68,16 +70,30 @@ class Starter:
 
     def start(self) -> None:
         """Check the config in the background and start a new run if there are no errors and the user agrees."""
-        self._check_then(RunRequest(self._form.config))
+        if self.fork_from is not None:
+            self._with_config_of(self.fork_from, partial(self._fork_with, self.fork_from))
+        else:
+            self._check_then(RunRequest(self._form.config))
 
     def resume(self) -> None:
         """Resume from the newest backup of the workspace, with the settings of its run."""
         backup = self.resumable
         if backup is not None and self.can_start:
-            file = backup.path / "config.json"
-            self._pump.background.run(
-                lambda: load_file(file) if file.is_file() else None, partial(self._resume_with, backup)
-            )
+            self._with_config_of(backup, partial(self._resume_with, backup))
+
+    def resume_run(self, backup: BackupInfo) -> None:
+        """Resume a run from one of its backups: its settings replace those of the form, which can be undone."""
+        if self.can_start:
+            self._with_config_of(backup, partial(self._resume_as_it_was, backup))
+
+    def prepare_fork(self, backup: BackupInfo) -> None:
+        """Load the settings of a backup; the next start is a new run from it, with what is changed until then."""
+        self._with_config_of(backup, partial(self._prepared_fork, backup))
+
+    def cancel_fork(self) -> None:
+        """Let the next start be an ordinary new run; the settings stay."""
+        self.fork_from = None
+        self.changed()
 
     def refresh_preview(self) -> None:
         """Update the preview in the background, unless it is current."""
@@ -95,6 +111,48 @@ class Starter:
         if self._backup_job is not None:
             self._backup_job.cancel()
         self._backup_job = self._pump.background.run(lambda: newest_resumable(workspace), self._keep_backup)
+
+    def _with_config_of(self, backup: BackupInfo, done: Callable[[Loaded | None], None]) -> None:
+        file = backup.path / "config.json"
+        self._pump.background.run(lambda: load_file(file) if file.is_file() else None, done)
+
+    def _resume_as_it_was(self, backup: BackupInfo, loaded: Loaded | None) -> None:
+        if not self.can_start:
+            return
+        if loaded is not None:
+            self._form.load(loaded.config, Source(backup.run_dir.name))
+        self._check_then(RunRequest(self._form.config, "resume", backup.path))
+
+    def _prepared_fork(self, backup: BackupInfo, loaded: Loaded | None) -> None:
+        if loaded is not None:
+            self._form.load(loaded.config, Source(f"Fork of {backup.run_dir.name}"))
+        self.fork_from = backup
+        self.changed()
+
+    def _fork_with(self, backup: BackupInfo, loaded: Loaded | None) -> None:
+        """Start a fork: with the state of the run, or, if settings changed that its state depends on, its weights."""
+        now = self._form.config
+        before = loaded.config if loaded else now
+        if misfits := weights_do_not_fit(before, now):
+            message = f"The weights of {backup.run_dir.name} were trained with another setting."
+            advice = "Set it back to start from these weights, or cancel the fork to start without them."
+            problems = [Problem(path, message, advice=advice) for path in misfits]
+            self._findings.show("Cannot start from this backup", problems, now)
+            return
+        changed = fixed_on_resume(before, now)
+        if changed and not self._may_start_from_weights(backup, changed):
+            return
+        self._check_then(RunRequest(now, "fork_weights" if changed else "fork", backup.path))
+
+    def _may_start_from_weights(self, backup: BackupInfo, changed: list[str]) -> bool:
+        places = dict.fromkeys(locate(Problem(path, ""), self._form.config).place for path in changed)
+        message = (
+            f"These settings have changed: {'; '.join(places)}. The optimizer's state, the schedule and the order of "
+            f"images of {backup.run_dir.name} do not fit them. The new run can start at step 0 from the weights of "
+            f"step {backup.step:,}."
+        )
+        answers = (Answer("cancel", "Cancel"), Answer("weights", "Start from the weights", is_default=True))
+        return self._interaction.choose("Start from the weights only?", message, answers) == "weights"
 
     def _resume_with(self, backup: BackupInfo, loaded: Loaded | None) -> None:
         now = self._form.config
@@ -147,6 +205,8 @@ class Starter:
             return
         self._before_start()
         self._session.begin(replace(request, datasets=report.datasets))
+        if self.fork_from is not None and request.kind in ("fork", "fork_weights"):
+            self.cancel_fork()
 
     def _check_failed(self, error: Exception) -> None:
         problem = Problem("", f"The check failed: {error}", advice="The window's log has the details.")

@@ -5,15 +5,16 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from ui.run.pump import Pump
 from ui.theme import Theme
 from ui.widgets.auto_bar import AutoBar
+from ui.widgets.canvas_batch import CanvasBatch
 from ui.widgets.panel import Panel
-from ui.widgets.photos import Photos
+from ui.widgets.photos import Load, Photos, fitted_into_square
 
 _GAP_PX = 10
 _CAPTION_PX = 34
@@ -56,6 +57,7 @@ class ImageGrid(Panel):
         on: str = "card",
         empty_text: str = "",
         on_open: Callable[[int], object] | None = None,
+        load: Load = fitted_into_square,
     ) -> None:
         super().__init__(master, theme, on)
         self.tiles: Sequence[Tile] = ()
@@ -63,10 +65,12 @@ class ImageGrid(Panel):
         self._pump = pump
         self._min_tile_px = theme.px(tile_px)
         self._tile_px = self._min_tile_px
+        self._num_columns = 1
         self._empty_text = empty_text
         self._on_open = on_open
         self._top = 0
-        self._photos = Photos(self.canvas, pump, lambda: pump.redraw_soon(self, self.draw), most=_MAX_KEPT)
+        redraw = partial(pump.redraw_soon, self, self.draw)
+        self._photos = Photos(self.canvas, pump, redraw, most=_MAX_KEPT, load=load)
         self._bar = AutoBar(self, theme, self._scroll_by_bar, on=on)
         self.columnconfigure(0, weight=1)
         self.rowconfigure(0, weight=1)
@@ -87,9 +91,10 @@ class ImageGrid(Panel):
             self.draw()
 
     def show(self, tiles: Sequence[Tile]) -> None:
-        """Show other tiles; images that are already loaded are reused."""
-        self.tiles = tuple(tiles)
-        self._photos.keep_only({tile.path for tile in self.tiles})
+        """Show other tiles; images that are already loaded are reused. The sequence must not change."""
+        self.tiles = tuple(tiles) if isinstance(tiles, list) else tiles
+        if len(tiles) <= _MAX_KEPT:  # of more, those that were used last are kept
+            self._photos.keep_only({tile.path for tile in self.tiles})
         self.draw()
 
     def destroy(self) -> None:
@@ -101,17 +106,25 @@ class ImageGrid(Panel):
     def draw(self) -> None:
         """Draw the visible tiles."""
         canvas = self.canvas
-        canvas.delete("all")
-        if canvas.winfo_width() <= 1:
+        height = canvas.winfo_height()
+        if height <= 1:
             return  # not on the screen yet
         if not self.tiles:
+            canvas.delete("all")
             self._draw_empty()
             return
-        self._tile_px = self._fitting_tile_px()
-        self._top = max(0, min(self._top, self._height() - canvas.winfo_height()))
+        self._num_columns, self._tile_px = self._columns_and_tile_px()
+        self._top = max(0, min(self._top, self._height() - height))
         self._show_bar()
-        for index in self._indices_in_sight():
-            self._draw_tile(index)
+        in_sight = self._indices_in_sight(height)
+        self._photos.load_only({(self.tiles[index].path, self._tile_px) for index in in_sight})
+        batch = CanvasBatch(canvas)
+        for index in in_sight:
+            self._draw_tile(batch, index)
+        batch.draw()
+        for index in in_sight:
+            if self.tiles[index].badge:
+                self._draw_badge(*self._corner(index), self.tiles[index])
 
     def _draw_empty(self) -> None:
         self._bar.set(0, 1)
@@ -125,40 +138,27 @@ class ImageGrid(Panel):
             font=self.theme.font("small"),
         )
 
-    def _draw_tile(self, index: int) -> None:
-        tile, (x, y) = self.tiles[index], self._corner(index)
-        middle_x, middle_y = x + self._tile_px / 2, y + self._tile_px / 2
-        key = (tile.path, self._tile_px)
+    def _draw_tile(self, batch: CanvasBatch, index: int) -> None:
+        tile, (x, y), side = self.tiles[index], self._corner(index), self._tile_px
+        key = (tile.path, side)
         photo = self._photos.get(key)
         if photo is not None:
-            self.canvas.create_image(middle_x, middle_y, image=photo)
+            batch.add("image", x + side / 2, y + side / 2, image=photo)
         else:
-            self.canvas.create_rectangle(
-                x, y, x + self._tile_px, y + self._tile_px, fill=self.theme.colour("field"), width=0
-            )
+            batch.add("rectangle", x, y, x + side, y + side, fill=self.theme.colour("field"), width=0)
             self._photos.load(key)
         if tile.ring:
-            self._draw_ring(x, y, tile.ring)
-        if tile.badge:
-            self._draw_badge(x, y, tile)
+            width = self.theme.px(_RING_PX)
+            inset = width / 2
+            batch.add(
+                "rectangle", x + inset, y + inset, x + side - inset, y + side - inset,
+                outline=self.theme.colour(tile.ring), width=width, tags="ring",
+            )  # fmt: skip
         if tile.caption:
-            self.canvas.create_text(
-                x,
-                y + self._tile_px + self.theme.px(3),
-                text=_shortened(tile.caption, int(self._tile_px * _CHARS_PER_PX)),
-                width=self._tile_px,
-                anchor="nw",
-                fill=self.theme.colour("muted"),
-                font=self.theme.font("caption"),
-            )
-
-    def _draw_ring(self, x: float, y: float, token: str) -> None:
-        width, side = self.theme.px(_RING_PX), self._tile_px
-        inset = width / 2
-        self.canvas.create_rectangle(
-            x + inset, y + inset, x + side - inset, y + side - inset,
-            outline=self.theme.colour(token), width=width, tags="ring",
-        )  # fmt: skip
+            batch.add(
+                "text", x, y + side + self.theme.px(3), text=_shortened(tile.caption, int(side * _CHARS_PER_PX)),
+                width=side, anchor="nw", fill=self.theme.colour("muted"), font=self.theme.font("caption"),
+            )  # fmt: skip
 
     def _draw_badge(self, x: float, y: float, tile: Tile) -> None:
         """Write a text on a plate in the lower left corner, in the colour of the ring."""
@@ -173,31 +173,31 @@ class ImageGrid(Panel):
         )
         self.canvas.tag_raise(text, plate)
 
-    def _num_columns(self) -> int:
-        gap = self.theme.px(_GAP_PX)
-        return max(1, (self.canvas.winfo_width() + gap) // (self._min_tile_px + gap))
+    def _columns_and_tile_px(self) -> tuple[int, int]:
+        """Return the number of columns, and the side of a tile that fills the width.
 
-    def _fitting_tile_px(self) -> int:
-        """Return the side of a tile that fills the width, in coarse steps so that resizing reloads little."""
-        gap, columns = self.theme.px(_GAP_PX), self._num_columns()
-        side = (self.canvas.winfo_width() - gap * (columns - 1)) // columns
-        return max(self._min_tile_px, side // _TILE_STEP_PX * _TILE_STEP_PX)
+        The side changes in coarse steps, so that resizing the window reloads little.
+        """
+        gap, width = self.theme.px(_GAP_PX), self.canvas.winfo_width()
+        columns = max(1, (width + gap) // (self._min_tile_px + gap))
+        side = (width - gap * (columns - 1)) // columns
+        return columns, max(self._min_tile_px, side // _TILE_STEP_PX * _TILE_STEP_PX)
 
     def _row_px(self) -> int:
-        has_captions = any(tile.text for tile in self.tiles)  # without asking for any
+        has_captions = any(tile.text for tile in self.tiles[:_MAX_KEPT])  # without asking for any
         return self._tile_px + self.theme.px(_GAP_PX + (_CAPTION_PX if has_captions else 0))
 
     def _height(self) -> int:
-        return -(-len(self.tiles) // self._num_columns()) * self._row_px()
+        return -(-len(self.tiles) // self._num_columns) * self._row_px()
 
     def _corner(self, index: int) -> tuple[int, int]:
-        row, column = divmod(index, self._num_columns())
+        row, column = divmod(index, self._num_columns)
         return column * (self._tile_px + self.theme.px(_GAP_PX)), row * self._row_px() - self._top
 
-    def _indices_in_sight(self) -> range:
-        columns, row_px = self._num_columns(), self._row_px()
+    def _indices_in_sight(self, height: int) -> range:
+        columns, row_px = self._num_columns, self._row_px()
         first = self._top // row_px * columns
-        last = ((self._top + self.canvas.winfo_height()) // row_px + 1) * columns
+        last = ((self._top + height) // row_px + 1) * columns
         return range(first, min(len(self.tiles), last))
 
     def _show_bar(self) -> None:
@@ -207,16 +207,16 @@ class ImageGrid(Panel):
     def _scroll_by_bar(self, kind: str, amount: Any, _unit: str = "") -> None:
         target = float(amount) * self._height() if kind == "moveto" else self._top + float(amount) * _WHEEL_PX
         self._top = int(target)
-        self.draw()
+        self._pump.redraw_soon(self, self.draw)
 
     def _wheel(self, event: tk.Event[Any]) -> str:
         is_up = event.num == 4 or event.delta > 0
         self._top += -_WHEEL_PX if is_up else _WHEEL_PX
-        self.draw()
+        self._pump.redraw_soon(self, self.draw)
         return "break"
 
     def _clicked(self, event: tk.Event[Any]) -> None:
-        for index in self._indices_in_sight():
+        for index in self._indices_in_sight(self.canvas.winfo_height()):
             x, y = self._corner(index)
             if x <= event.x < x + self._tile_px and y <= event.y < y + self._tile_px and self._on_open is not None:
                 self._on_open(index)

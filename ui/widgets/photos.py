@@ -1,12 +1,13 @@
-"""Images that a widget shows: loaded in the background, fitted into a square, and kept as Tk's photos."""
+"""Images that a widget shows: loaded in the background, and kept as Tk's photos."""
 
 from __future__ import annotations
 
 import tkinter as tk
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from PIL import Image, ImageTk
 
@@ -14,14 +15,31 @@ from ui.run.background import Job
 from ui.run.pump import Pump
 from ui.thumbnails import load_fitted
 
-Key = tuple[Path, int]  # an image at the side of its square
+Key = tuple[Hashable, int]  # an image, usually its path, at a size, usually the side of its square
+Load = Callable[[Any, int], Image.Image]
+
+
+def fitted_into_square(path: Path, side_px: int) -> Image.Image:
+    """Return an image fitted into a square; a small one is enlarged."""
+    return load_fitted(path, side_px, side_px, enlarge="smooth")
 
 
 class Photos:
-    """The photos of a widget, which is redrawn as they arrive. The `most` that were used last are kept."""
+    """The photos of a widget, which is redrawn as they arrive. The `most` that were used last are kept.
 
-    def __init__(self, owner: tk.Misc, pump: Pump, redraw: Callable[[], None], *, most: int) -> None:
-        self._owner, self._pump, self._redraw, self._most = owner, pump, redraw, most
+    `load` returns the image of a key on a background thread; it raises OSError for an unreadable one.
+    """
+
+    def __init__(
+        self,
+        owner: tk.Misc,
+        pump: Pump,
+        redraw: Callable[[], None],
+        *,
+        most: int,
+        load: Load = fitted_into_square,
+    ) -> None:
+        self._owner, self._pump, self._redraw, self._most, self._load = owner, pump, redraw, most, load
         self._photos: OrderedDict[Key, ImageTk.PhotoImage | None] = OrderedDict()
         self._jobs: dict[Key, Job] = {}
 
@@ -48,11 +66,16 @@ class Photos:
     def load(self, key: Key) -> None:
         """Load an image in the background, unless that is done or under way."""
         if key not in self._jobs and key not in self._photos:
-            work = partial(load_fitted, key[0], key[1], key[1], enlarge="smooth")
+            work = partial(self._load, *key)
             done, failed = partial(self._loaded, key), partial(self._could_not_load, key)
             self._jobs[key] = self._pump.background.run(work, done, failed)
 
-    def keep_only(self, paths: Collection[Path]) -> None:
+    def load_only(self, keys: Collection[Key]) -> None:
+        """Cancel the loading of other images: they are no longer in sight."""
+        for key in [k for k in self._jobs if k not in keys]:
+            self._jobs.pop(key).cancel()
+
+    def keep_only(self, paths: Collection[Hashable]) -> None:
         """Forget all other images, and cancel their loading."""
         for key in [k for k in self._jobs if k[0] not in paths]:
             self._jobs.pop(key).cancel()

@@ -1,4 +1,4 @@
-"""A dense list: ttk's tree as a flat table, optionally with images in the rows."""
+"""A dense list: ttk's tree as a flat table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Column:
 
 
 class Table(Panel):
-    """Rows by number; the first column may have an image. Invisible rows cost nothing."""
+    """Rows by number. Invisible rows cost nothing."""
 
     def __init__(
         self,
@@ -34,7 +34,6 @@ class Table(Panel):
         theme: Theme,
         columns: Sequence[Column],
         *,
-        style: str = "Treeview",
         on: str = "card",
         num_rows: int = 5,
     ) -> None:
@@ -43,7 +42,6 @@ class Table(Panel):
         first, *others = columns
         self.tree = ttk.Treeview(
             self,
-            style=style,
             columns=[c.name for c in others],
             selectmode="extended",
             show="tree headings",

@@ -29,7 +29,7 @@ class Tooltips:
         """Show `text()` when the pointer stays on a widget or its children; an empty text shows nothing."""
         for part in (widget, *widget.winfo_children()):
             # tk.Misc.bind: customtkinter's own `bind` reaches only some of its parts.
-            tk.Misc.bind(part, "<Enter>", lambda event: self._enter(event, text), add="+")
+            tk.Misc.bind(part, "<Enter>", lambda event: self.point_at(event, text), add="+")
             tk.Misc.bind(part, "<Leave>", self._leave, add="+")
 
     def show(self, text: str, x: int, y: int) -> None:
@@ -57,7 +57,8 @@ class Tooltips:
             return ""
         return str(self._label.cget("text"))
 
-    def _enter(self, event: tk.Event[Any], text: Callable[[], str]) -> None:
+    def point_at(self, event: tk.Event[Any], text: Callable[[], str]) -> None:
+        """Show `text()` in place of another tip if the pointer stays, as for one of several things on a canvas."""
         self._leave()
         if self._is_closed:
             return

@@ -63,9 +63,7 @@ def _style_tables(style: ttk.Style, theme: Theme) -> None:
         borderwidth=0,
         relief="flat",
     )
-    style.configure("Images.Treeview", rowheight=px(60))
     style.layout("Treeview", [("Treeview.treearea", {"sticky": "nswe"})])  # without a border
-    style.layout("Images.Treeview", [("Treeview.treearea", {"sticky": "nswe"})])
     style.layout("Treeview.Item", _FLAT_ITEM)
     style.configure(
         "Treeview.Heading",

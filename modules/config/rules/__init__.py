@@ -22,7 +22,7 @@ from modules.config.rules.noise import noise_without_effect, noising_strengths, 
 from modules.config.rules.offload import offloaded_layers
 from modules.config.rules.optimizers import one_learning_rate, optimizer_fields, weights_that_stay_zero
 from modules.config.rules.pairs import pairs
-from modules.config.rules.quantization import quantized_layer_names, quantized_weights
+from modules.config.rules.quantization import quantized_layer_names, quantized_weights, residual_without_effect
 from modules.config.rules.rates import plausible_learning_rate
 from modules.config.rules.rewards import masked_training, method_settings, reward_limits, reward_models
 from modules.config.rules.schedules import falling_schedule, schedule_fields, schedule_of_optimizer, two_averages
@@ -71,6 +71,7 @@ RULES: tuple[Rule, ...] = (
     mixed_16_bit,
     quantized_weights,
     quantized_layer_names,
+    residual_without_effect,
     noising_strengths,
     timestep_distribution,
     noise_without_effect,

@@ -61,3 +61,17 @@ def quantized_layer_names(config: Config) -> Iterator[Problem]:
             f"{shown(invalid[0])} is not a valid regular expression: {invalid[1]}.",
             advice="Correct it, or switch off regular expressions.",
         )
+
+
+def residual_without_effect(config: Config) -> Iterator[Problem]:
+    """Yield a note on an SVD residual of a part whose weights come packed from a file, which stay as they are."""
+    if config.quantization.svd_dtype == "none":
+        return
+    formats = quantized_parts(config).formats
+    for part in FAMILIES[config.model.family].parts:
+        if part.name in formats and formats[part.name].format.is_stored:
+            yield Problem(
+                "quantization.svd_dtype",
+                f"{part.label} gets no SVD residual: its weights stay packed as they are in the GGUF file.",
+                "info",
+            )

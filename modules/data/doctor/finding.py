@@ -46,12 +46,16 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class CheckSpec:
-    """The record of a check: its name, its label, what it looks for, and the function that finds it."""
+    """The record of a check: its name, its label, what it looks for, and the function that finds it.
+
+    `compares_concepts`: what it finds depends on the other concepts of the run.
+    """
 
     name: str
     label: str
     help: str
     find: Callable[[Examined], Iterable[Finding]]
+    compares_concepts: bool = False
 
 
 def short_name(path: Path) -> str:

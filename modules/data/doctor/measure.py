@@ -36,7 +36,8 @@ class Measured:
     each pixel's smallest channel, in [0, 1], so that colourful places are not pale; `brightest`: the 99th of its
     largest. `spread`: the largest standard deviation of red, green and blue, of 255. `hash`: the perceptual
     hash, 64 bits. `colours`: uint8, (16, 16, 3), the image reduced to that size. `transparent`: the share of pixels
-    that show the background. `is_converted`: whether decoding converts its colours to sRGB.
+    that show the background. `is_converted`: whether decoding converts its colours to sRGB. `format`: Pillow's name of
+    the file's format.
     """
 
     sharpness: float | None
@@ -49,6 +50,7 @@ class Measured:
     transparent: float = 0.0
     is_converted: bool = False
     is_animated: bool = False
+    format: str = ""
 
 
 def measure(path: Path, background: Rgb | None = None) -> Measured:
@@ -57,6 +59,7 @@ def measure(path: Path, background: Rgb | None = None) -> Measured:
     The whole file is read and decoded; JPEGs at a reduced scale. Raises BrokenImageError if that fails.
     """
     with opened(path) as raw:
+        file_format = raw.format or ""
         is_animated = raw.format in _ANIMATED_FORMATS and bool(getattr(raw, "is_animated", False))
         scale = min(1.0, SIDE_PX / math.sqrt(raw.width * raw.height))
         raw.draft(None, (math.ceil(raw.width * scale), math.ceil(raw.height * scale)))
@@ -79,6 +82,7 @@ def measure(path: Path, background: Rgb | None = None) -> Measured:
         transparent,
         is_converted,
         is_animated,
+        file_format,
     )
 
 

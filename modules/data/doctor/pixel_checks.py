@@ -8,6 +8,7 @@ from pathlib import Path
 from modules.data.doctor.examined import Examined, SkippedFile
 from modules.data.doctor.finding import CheckSpec, Finding
 from modules.data.doctor.measure import Measured
+from modules.data.doctor.suffixes import right_suffix
 from modules.data.listing import SUFFIXES
 
 MIN_SHARPNESS = 0.08  # photographs have 0.4 and more, and with a Gaussian blur of 3 to 4 px at 512 px less than this
@@ -150,6 +151,22 @@ def _surprises(examined: Examined) -> Iterator[Finding]:
             )
 
 
+def _wrong_suffixes(examined: Examined) -> Iterator[Finding]:
+    for image, measured in examined.measured():
+        suffix = right_suffix(image.path, measured.format)
+        if suffix:
+            yield Finding(
+                "wrong_suffix",
+                (image.path,),
+                f"The file is a {measured.format} image but is named {image.path.suffix}. It is read here; other "
+                "programs may refuse it.",
+                1,
+                "wrong suffix",
+                f"Rename it to {image.path.stem}{suffix}.",
+                "info",
+            )
+
+
 def _is_plain(measured: Measured) -> bool:
     return measured.spread < MIN_SPREAD
 
@@ -162,6 +179,9 @@ DARK = CheckSpec("dark", "Dark images", "Images without any bright place.", _dar
 BLOWN_OUT = CheckSpec("blown_out", "Blown out images", "Images without any dark place.", _bright)
 LOW_VARIANCE = CheckSpec(
     "low_variance", "Images of nearly one colour", "Images that show next to nothing.", _low_variance
+)
+WRONG_SUFFIX = CheckSpec(
+    "wrong_suffix", "Wrong file suffixes", "Images whose suffix belongs to another format.", _wrong_suffixes
 )
 LETTERBOX = CheckSpec("letterbox", "Letterbox bars", "Images with bars of one colour at opposite edges.", _letterbox)
 SURPRISING_FORMAT = CheckSpec(

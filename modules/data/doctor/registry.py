@@ -29,6 +29,7 @@ CHECKS: Mapping[str, CheckSpec] = {
         caption_checks.CONSTANT_TAG,
         caption_checks.RARE_TAG,
         pixel_checks.SURPRISING_FORMAT,
+        pixel_checks.WRONG_SUFFIX,
     )
 }
 

@@ -82,4 +82,5 @@ CONCEPT_IMBALANCE = CheckSpec(
     "Concept imbalance",
     "Training concepts with far fewer samples per epoch (images times repeats) than another.",
     _imbalance,
+    compares_concepts=True,
 )

@@ -120,5 +120,9 @@ TINY = CheckSpec("tiny", "Images that are too small", "Images that are upscaled 
 EXTREME_ASPECT = CheckSpec("extreme_aspect", "Extreme aspect ratios", "Very long or high images.", _extreme_aspect)
 BUCKET_WASTE = CheckSpec("bucket_waste", "Images that lose much to cropping", "Images that fit no bucket.", _cropped)
 SMALL_BUCKET = CheckSpec(
-    "small_bucket", "Buckets with less than a batch", "Sizes with too few samples for one batch.", _small_buckets
+    "small_bucket",
+    "Buckets with less than a batch",
+    "Sizes with too few samples for one batch.",
+    _small_buckets,
+    compares_concepts=True,
 )

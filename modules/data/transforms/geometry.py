@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, replace
 
 from modules.data.buckets import ResizeCrop, Size
-from modules.data.rotation import edge_of, rotated_extent
+from modules.data.rotation import direction, edge_of, rotated_extent
 
 MASK_PADDING = (0.1, 0.3)  # of the mask's width or height, at each side
 MASK_ROTATION_DEGREES = 20.0
@@ -81,6 +81,26 @@ class Geometry:
             top + (middle_y - half_y) / scale_y,
             left + (middle_x + half_x) / scale_x,
             top + (middle_y + half_y) / scale_y,
+        )
+
+    def crop_corners(self, size: Size) -> tuple[tuple[float, float], ...]:
+        """Return the corners of what is trained, in pixels of an upright image of that size.
+
+        Clockwise from the upper left one of the crop before it is mirrored; with a rotation they are rotated.
+        """
+        source = size if self.cut is None else self.cut.size
+        left, top = (0, 0) if self.cut is None else (self.cut.left_px, self.cut.top_px)
+        fit = self.resize_crop
+        scale_x, scale_y = fit.scaled.width_px / source.width_px, fit.scaled.height_px / source.height_px
+        half_x, half_y = fit.bucket.width_px / 2, fit.bucket.height_px / 2
+        middle_x, middle_y = fit.crop_left_px + half_x, fit.crop_top_px + half_y
+        cosine, sine = direction(self.degrees)
+        return tuple(
+            (
+                left + (middle_x + cosine * x - sine * y) / scale_x,
+                top + (middle_y + sine * x + cosine * y) / scale_y,
+            )
+            for x, y in ((-half_x, -half_y), (half_x, -half_y), (half_x, half_y), (-half_x, half_y))
         )
 
     def crop_corner(self, size: Size) -> tuple[int, int]:

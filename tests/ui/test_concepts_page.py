@@ -1,0 +1,329 @@
+"""The Concepts page and the editor of a concept, in a window."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from modules.data.concept import Concept
+from tests.builders.shards import draw_shard
+from tests.ui.conftest import Window
+from tests.ui.driving import change, drop, expected, fill, flip, inside, shown_by
+from ui.editors.images import ImageViewer
+from ui.forms import items
+from ui.run.background import Background
+from ui.widgets.controls import Switch
+from ui.widgets.entry import Entry
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    """Two folders: one with three images, captions and broken files, one with an image in a sub-folder."""
+    first, second = tmp_path / "cats", tmp_path / "dogs"
+    first.mkdir()
+    for n in range(3):
+        Image.effect_noise((64, 48), 30 + n).convert("RGB").save(first / f"cat_{n}.png")
+    (first / "cat_0.txt").write_text("a cat that sits", encoding="utf-8")
+    (first / "broken.png").write_bytes(b"not an image")
+    (first / "empty.jpg").write_bytes(b"")
+    (second / "below").mkdir(parents=True)
+    Image.new("RGB", (48, 64)).save(second / "below" / "dog.png")
+    return first, second
+
+
+def scanned(window: Window, page: Any) -> None:
+    window.wait_until(lambda: not page.scans._waiting, "scans")
+    window.settle()
+
+
+@pytest.fixture
+def concepts(window: Window, folders: tuple[Path, Path]) -> Any:
+    page: Any = window.open_page("concepts")
+    assert "drop them here" in page._empty.cget("text")
+    assert page._empty.winfo_ismapped()
+    window.asked.answers["ask_folders"] = folders
+    page.buttons["add"].invoke()
+    scanned(window, page)
+    return page
+
+
+def names(window: Window) -> list[str]:
+    return [Path(c.path).name for c in window.app.form.config.concepts]
+
+
+def texts(page: Any) -> list[str]:
+    canvas = page.grid.canvas
+    return [canvas.itemcget(item, "text") for item in canvas.find_withtag("text")]
+
+
+def press(page: Any, window: Window, x: int, y: int, sequence: str = "<ButtonPress-1>", **options: Any) -> None:
+    page.grid.canvas.event_generate(sequence, x=x, y=y, **options)
+    if sequence == "<ButtonPress-1>":
+        page.grid.canvas.event_generate("<ButtonRelease-1>", x=x, y=y, **options)
+    window.settle()
+
+
+def test_cards_show_images_captions_and_problems(window: Window, concepts: Any, folders: tuple[Path, Path]) -> None:
+    assert [c.path for c in window.app.form.config.concepts] == [str(f) for f in folders]
+    assert texts(concepts) == [
+        "cats", "Training · 3 images", "2 files skipped and 1 more", "dogs", "Training · 0 images", "no images found",
+    ]  # fmt: skip
+    assert concepts.selected == [0, 1]
+    assert concepts._summary.cget("text") == "2 concepts, 3 images in use"
+    window.wait_until(lambda: concepts.grid.canvas.find_withtag("photo"), "thumbnails")
+    assert not concepts._empty.winfo_ismapped()
+    assert "2 without a caption" in concepts._tip(0)
+    drop(concepts.grid.canvas, folders[0] / "cat_0.png", folders[0] / "cat_1.png")
+    assert names(window)[2:] == ["cats"]
+    concepts.filter_bar.state.set("problems")
+    concepts.filter_bar.text.set("dog")
+    window.wait_until(lambda: len(concepts.grid.cards) == 1, "the filter")
+    assert concepts.filter_bar.count.cget("text") == "1 of 3 shown"
+    concepts.filter_bar.disable.invoke()
+    assert [c.enabled for c in window.app.form.config.concepts] == [True, False, True]
+    concepts.filter_bar.text.set("nothing like it")
+    window.wait_until(lambda: concepts._empty.winfo_ismapped(), "the note")
+    concepts.filter_bar.clear_button.invoke()
+    window.wait_until(lambda: len(concepts.grid.cards) == 3, "all cards")
+    assert concepts.filter_bar.count.cget("text") == "1 disabled"
+
+
+def test_cards_by_pointer_and_keys(window: Window, concepts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    form, grid, canvas = window.app.form, concepts.grid, concepts.grid.canvas
+    press(concepts, window, *grid.centre_of(1))
+    assert concepts.selected == [1]
+    press(concepts, window, *grid.centre_of(0), state=0x4)
+    assert concepts.selected == [0, 1]
+    press(concepts, window, *grid.switch_of(0))
+    assert [c.enabled for c in form.config.concepts] == [False, True]
+    press(concepts, window, *grid.switch_of(0))
+    assert form.config.concepts[0].enabled
+    concepts.select([0])
+    concepts.buttons["clone"].invoke()
+    window.settle()
+    assert names(window) == ["cats", "cats", "dogs"]
+    assert concepts.selected == [1]
+    assert form.config.concepts[1].seed is not None
+    x, y = grid.centre_of(2)
+    canvas.event_generate("<ButtonPress-1>", x=x, y=y)
+    target_x, target_y = grid.centre_of(0)
+    canvas.event_generate("<B1-Motion>", x=target_x - 60, y=target_y)
+    window.settle()
+    assert canvas.find_withtag("target")
+    canvas.event_generate("<ButtonRelease-1>", x=target_x - 60, y=target_y)
+    window.settle()
+    assert names(window) == ["dogs", "cats", "cats"]
+    assert concepts.selected == [0]
+    canvas.focus_force()
+    for key in ("<Right>", "<Alt-Right>"):
+        canvas.event_generate(key)
+        window.settle()
+    assert concepts.selected == [2]
+    concepts.buttons["earlier"].invoke()
+    assert concepts.selected == [1]
+    canvas.event_generate("<Delete>")
+    window.settle()
+    assert names(window) == ["dogs", "cats"]
+    assert concepts.undo_bar.winfo_ismapped()
+    concepts.undo_bar.button.invoke()
+    window.settle()
+    assert names(window) == ["dogs", "cats", "cats"]
+    assert not concepts.undo_bar.winfo_ismapped()
+    canvas.event_generate("<Control-a>")
+    canvas.event_generate("<space>")
+    assert [c.enabled for c in form.config.concepts] == [False, False, False]
+    edited: list[int] = []
+    monkeypatch.setattr("ui.pages.concepts.edit_captions", lambda _context, number, **_: edited.append(number))
+    concepts.menu().invoke("Captions and masks…")
+    assert edited == [0]
+    concepts.menu().invoke("Open folder")
+    assert window.asked.asked("open_path")
+    for _ in range(2):
+        press(concepts, window, *grid.centre_of(1))
+    assert concepts.editor.path == "concepts.1"
+
+
+def test_many_concepts_draw_only_what_is_visible(window: Window, tmp_path: Path) -> None:
+    window.app.form.edit("concepts", tuple(Concept(name=str(n), path=str(tmp_path)) for n in range(400)))
+    begun = time.monotonic()
+    page: Any = window.open_page("concepts")
+    scanned(window, page)
+    assert time.monotonic() - begun < 15  # a guard against the quadratic, not a measurement
+    assert len(page.grid.cards) == 400
+    assert len(page.grid.canvas.find_withtag("card")) < 20
+    page.select([399])
+    window.settle()
+    assert "399" in texts(page)
+    page.toggle_indices(page.selected)
+    assert window.app.form.config.concepts[399].enabled is False
+
+
+def test_scanning_is_stopped_and_begun_again(
+    window: Window, concepts: Any, folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scans, bar = concepts.scans, concepts.scan_bar
+    held = Background()
+    monkeypatch.setattr(held, "_submit", lambda job: job)  # which then never ends
+    with monkeypatch.context() as patch:
+        patch.setattr(scans, "_background", held)
+        concepts.add_folders([folders[0].parent])
+        scans._progressed(window.app.form.config.concepts[2], "scanning", 300, 20_000)
+        window.wait_until(lambda: "300 of 20,000 images" in bar.text.cget("text"), "the progress")
+        bar.button.invoke()
+        window.wait_until(lambda: "stopped" in bar.text.cget("text"), "the stop")
+        window.wait_until(lambda: concepts.cards[2].figures != "scanning…", "the card")
+        assert concepts.cards[2].figures == "not scanned"
+    bar.button.invoke()
+    scanned(window, concepts)
+    assert not bar.winfo_ismapped()
+    assert concepts.cards[2].figures == "0 images"
+
+
+def test_the_editor_shows_fields_images_and_what_is_skipped(window: Window, concepts: Any) -> None:
+    editor = concepts.edit(0)
+    window.settle()
+    general = editor.tabs["General"]
+    assert general.summary.cget("text") == "3 images, 2 without a caption"
+    assert [t.caption for t in general.grid_view.tiles] == ["a cat that sits", "(no caption)", "(no caption)"]
+    assert "broken.png: not a readable image" in general.skipped.cget("text")
+    assert "empty.jpg: an empty file" in general.skipped.cget("text")
+    grid = general.grid_view
+    window.wait_until(lambda: all((t.path, grid._tile_px) in grid._photos for t in grid.tiles), "thumbnails")
+    seen = 0
+    for title in ("General", "Augmentation", "Text"):
+        editor.show(title)
+        window.settle()
+        for path in [row.record.path for row in editor.form_view.rows()]:
+            row = editor.form_view.reveal(path)
+            window.app.root.update()
+            assert shown_by(row) == expected(row.record, window.app.form.value(path))
+            wanted = change(row)
+            if wanted is None:  # a choice of one
+                continue
+            assert window.app.form.value(path) == wanted, path
+            window.app.form.undo()
+            window.app.root.update()
+            seen += 1
+    assert seen > 45
+    text = window.app.form.value("concepts.0.text")
+    editor.show("General")
+    window.app.form.edit("concepts.0.text", text.model_copy(update={"trigger_word": "sks", "prefix": "photo of"}))
+    window.settle()
+    assert [t.caption for t in grid.tiles] == ["photo of sks, a cat that sits", "photo of sks", "photo of sks"]
+    assert "as they are trained, after wildcards, replacements" in general.summary.cget("text")
+
+
+def test_the_tabs_of_the_editor(window: Window, concepts: Any, folders: tuple[Path, Path]) -> None:
+    form = window.app.form
+    form.edit("concepts.0.image.flip", "always")
+    editor = concepts.edit(0)
+    augmentation = editor.show("Augmentation")
+    window.wait_until(lambda: augmentation.model.shown, "the preview")
+    window.settle()
+    assert augmentation.caption.cget("text") == "Caption: a cat that sits"
+    assert "Flipped" in augmentation.changes.cget("text")
+    assert augmentation.original.find_withtag("outline")
+    augmentation.buttons["image next"].invoke()
+    window.wait_until(lambda: augmentation.image_text.cget("text") == "image 2 of 3", "the next image")
+    form.edit("concepts.0.image.flip", "off")
+    window.wait_until(lambda: "No augmentation" in augmentation.changes.cget("text"), "the preview of the edit")
+    text = editor.show("Text")
+    form.edit("concepts.0.text.prefix", "photo of")
+    window.wait_until(lambda: "1.  photo of a cat that sits" in text.trained.cget("text"), "captions")
+    statistics = editor.show("Statistics")
+    window.wait_until(lambda: statistics.task.result, "statistics")
+    window.settle()
+    assert statistics.figures.tree.item("0", "values") == ("3",)
+    assert statistics.buckets.find_withtag("bar")
+    assert len(statistics.sizes.find_withtag("point")) == 1
+    statistics.search.set("cat")
+    window.wait_until(lambda: statistics.tag_text.cget("text").startswith("1 tag"), "tags")
+    doctor = editor.show("Doctor")
+    window.wait_until(lambda: doctor.task.result, "findings")
+    window.settle()
+    assert "broken.png" in str(doctor.table.tree.item("0", "values"))
+    doctor.fix_buttons["set_aside"].invoke()
+    assert (folders[0] / "broken.png").exists(), "not confirmed"
+    assert "broken.png → .set-aside/broken.png" in window.asked.asked("choose")[-1][1]
+    window.asked.answers["choose"] = "apply"
+    doctor.fix("set_aside")
+    assert not (folders[0] / "broken.png").exists()
+    window.wait_until(lambda: "set_aside" not in doctor.fix_buttons and doctor.undo_button.winfo_ismapped(), "a look")
+    doctor.undo_button.invoke()
+    assert (folders[0] / "broken.png").exists()
+    window.wait_until(lambda: "set_aside" in doctor.fix_buttons, "another look")
+    assert editor.show_field("concepts.0.text.suffix")
+    assert editor.shown == "Text"
+    editor._go(1)
+    window.settle()
+    assert (concepts.editor.path, concepts.editor.shown) == ("concepts.1", "Text")
+    root = window.app.root
+    before = len(root.winfo_children()), len(form._watchers), len(form.changed._listeners)
+    for title in ("Statistics", "Doctor", "Augmentation"):
+        concepts.edit(1).show(title)
+        root.update()
+    concepts._close_editor()
+    concepts.edit(1).show("Text")
+    window.settle()
+    assert (len(root.winfo_children()), len(form._watchers), len(form.changed._listeners)) == before
+
+
+def test_the_editor_follows_the_folder_and_the_list(window: Window, concepts: Any, tmp_path: Path) -> None:
+    assert window.app.context.navigation.go_to("concepts.1.path")
+    window.settle()
+    editor, general = concepts.editor, concepts.editor.tabs["General"]
+    assert (editor.path, concepts.selected) == ("concepts.1", [1])
+    assert general.summary.cget("text") == "0 images"
+    flip(inside(editor.form_view.reveal("concepts.1.include_subfolders").control.frame, Switch))
+    window.wait_until(lambda: general.summary.cget("text").startswith("1 image"))
+    fill(inside(editor.form_view.reveal("concepts.1.path").control.frame, Entry), "/nowhere")
+    window.wait_until(lambda: general.summary.cget("text") == "Folder not found.")
+    window.wait_until(lambda: "folder not found" in texts(concepts), "the card")
+    editor = concepts.edit(0)
+    general = editor.tabs["General"]
+    window.app.form.edit("concepts.0.kind", "prompts")
+    window.wait_until(lambda: general.summary.cget("text") == "1 prompt")
+    window.settle()
+    assert general.prompts.cget("text") == "a cat that sits"
+    assert general.prompts.winfo_ismapped()
+    assert not general.grid_view.winfo_ismapped()
+    window.wait_until(lambda: "Prompts · 1 prompt" in texts(concepts), "the card")
+    window.app.form.edit("concepts.0.kind", "training")
+    window.wait_until(lambda: general.summary.cget("text").startswith("3 images"))
+    window.settle()
+    assert general.grid_view.winfo_ismapped()
+    general.open_image(0)
+    viewer = next(w for w in window.app.root.winfo_children() if isinstance(w, ImageViewer))
+    window.wait_until(lambda: viewer._photo is not None, "the image")
+    assert (viewer.place_text.cget("text"), viewer.caption.cget("text")) == ("1 of 3", "cat_0.png\na cat that sits")
+    viewer.focus_force()
+    window.app.root.update()
+    viewer.event_generate("<Right>")
+    assert viewer.place_text.cget("text") == "2 of 3"
+    viewer.event_generate("<Left>")
+    viewer.event_generate("<Left>")
+    assert viewer.index == 0
+    viewer.event_generate("<Escape>")
+    assert not viewer.winfo_exists()
+    items.remove(window.app.form, "concepts", [1])
+    window.wait_until(lambda: not editor.winfo_exists())
+    assert window.app.context.navigation.go_to("concepts")
+    shard = draw_shard(tmp_path / "a.tar", sizes=[(64, 64)] * 2)
+    concepts.add_folders([shard])
+    assert names(window)[-1] == "a.tar"
+    general = concepts.edit(1).tabs["General"]
+    window.wait_until(lambda: general.summary.cget("text").startswith("2 images"))
+
+
+def test_the_last_session_restores_the_concepts(
+    window: Window, open_window: Callable[..., Window], concepts: Any
+) -> None:
+    again = open_window()
+    page: Any = again.open_page("concepts")
+    window.wait_until(lambda: "cats" in texts(page), "the cards")
+    assert again.app.context.navigation.page == "concepts"

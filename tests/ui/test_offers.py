@@ -1,0 +1,210 @@
+"""What the window offers by itself about runs: resuming after a crash, forks, the queue. No Tk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from modules.config.codec import save_file
+from modules.config.schema import Config
+from modules.settings.edit import set_path
+from tests.ui.test_starting import Bench
+from tests.unit.test_run_records import started, step, write_run
+from trainer.events import RunFinished
+from trainer.run_folder.backup import BackupInfo, write_backup
+from trainer.run_folder.records import RunRecord
+from trainer.run_queue.file import QueueFile
+from ui.notices import Notices
+from ui.preferences import Preferences
+from ui.run.offers import CRASHED, EDITED, FORK, QUEUE, Offers
+from ui.run.queue_control import QueueControl
+from ui.settings import UiSettings
+
+
+class Desk(Bench):
+    """A starter and a queue with the notices about them."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        super().__init__(tmp_path)
+        self.file = QueueFile(tmp_path / "queue.json")
+        self.notices, self.preferences = Notices(), Preferences(UiSettings())
+        self.shown: list[object] = []
+        self.queue = QueueControl(
+            self.file,
+            self.session,
+            self.pump.background,
+            launch_child=self.engine.launch_child,
+            before_run=lambda _request: None,
+            notify=lambda _text: None,
+        )
+        self.offers = Offers(
+            self.notices,
+            self.starter,
+            self.queue,
+            self.preferences,
+            self.pump.background,
+            show_run=self.shown.append,
+            show_queue=lambda: self.shown.append("queue"),
+            save_edited=lambda: self.queue.save_edited(self.form.config),
+        )
+
+    def keys(self) -> list[str]:
+        return [notice.key for notice in self.notices.items]
+
+    def press(self, label: str) -> None:
+        notice, reply = next((n, r) for n in self.notices.items for r in n.replies if r.label == label)
+        self.notices.reply(notice, reply)
+
+    def look(self) -> None:
+        """Look as at the start of the window, and wait for the result."""
+        offer_run, looked = self.offers._offer_run, list[bool]()
+
+        def offered(of_queue: str, record: RunRecord | None) -> None:
+            offer_run(of_queue, record)
+            looked.append(True)
+
+        self.offers._offer_run = offered  # type: ignore[method-assign]
+        self.offers.look((self.workspace,))
+        self.wait_until(lambda: looked)
+        self.offers._offer_run = offer_run  # type: ignore[method-assign]
+
+    def crashed_run(self, name: str = "2026-03-01_12-00-00", *, epochs: int = 3) -> BackupInfo:
+        run_dir = write_run(self.workspace, name, [(0, started(self.workspace)), (5, step(33))])
+        config, _ = set_path(self.form.config, "training.epochs", epochs)
+
+        def files(folder: Path) -> None:
+            save_file(config, folder / "config.json")
+
+        return write_backup(run_dir, step=20, epoch=1, now=datetime(2026, 3, 1, 12, 4), write=files)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def test_a_run_that_ended_unexpectedly_is_offered_with_step_and_time(desk: Desk) -> None:
+    backup = desk.crashed_run(epochs=77)
+    desk.look()
+    desk.wait_until(lambda: desk.keys() == [CRASHED])
+    [notice] = desk.notices.items
+    assert notice.text == (
+        "The run of 01 March, 12:00 ended unexpectedly at step 33 of 40. Its newest backup is step 20 (12:04)."
+    )
+    desk.press("Show run")
+    assert desk.shown == [backup.run_dir]
+    assert desk.keys() == [CRASHED]
+    desk.press("Resume at step 20")
+    desk.wait_until(lambda: desk.engine.requests)
+    [request] = desk.engine.requests
+    assert (request.kind, request.resume_from, request.config.training.epochs) == ("resume", backup.path, 77)
+    assert desk.keys() == []
+    assert desk.form.undo()
+    assert desk.form.config.training.epochs != 77
+
+
+def test_a_dismissed_run_is_not_offered_again_but_a_newer_one_is(desk: Desk) -> None:
+    desk.crashed_run()
+    desk.look()
+    desk.wait_until(lambda: desk.keys() == [CRASHED])
+    desk.notices.dismiss(desk.notices.items[0])
+    desk.look()
+    assert desk.keys() == []
+    desk.crashed_run("2026-03-02_12-00-00")
+    desk.look()
+    desk.wait_until(lambda: desk.keys() == [CRASHED])
+
+
+def test_nothing_is_offered_after_a_run_that_ended(desk: Desk) -> None:
+    desk.crashed_run()
+    write_run(desk.workspace, "2026-03-02_12-00-00", [(0, RunFinished("finished", 3, "Finished."))])
+    desk.look()
+    assert desk.keys() == []
+
+
+def test_an_interrupted_queue_is_offered_instead_of_its_run(desk: Desk) -> None:
+    backup = desk.crashed_run()
+    for name in ("zog", "next"):
+        desk.file.change(lambda queue, name=name: queue.added(name, desk.form.config))  # type: ignore[misc]
+    desk.file.change(lambda queue: queue.began(1).in_run(1, str(backup.run_dir)))
+    desk.look()
+    assert desk.keys() == [QUEUE]
+    assert "while it trained zog" in desk.notices.items[0].text
+    assert desk.notices.items[0].text.endswith("then 1 more.")
+    desk.press("Show queue")
+    assert desk.shown == ["queue"]
+    desk.press("Continue the queue")
+    desk.wait_until(lambda: desk.engine.children)
+    assert (desk.engine.children[0].kind, desk.engine.children[0].resume_from) == ("resume", backup.path)
+    assert desk.engine.run is not None
+    desk.engine.run.over.set()
+    desk.queue.close()
+
+
+def changed(path: str, value: object) -> Callable[[Desk], None]:
+    return lambda desk: desk.form.edit(path, value) and None
+
+
+@pytest.mark.parametrize(
+    ("edit", "kind"),
+    [(changed("training.epochs", 50), "fork"), (changed("training.batch_size", 7), "fork_weights")],
+)
+def test_a_fork_starts_with_the_state_where_the_settings_allow_it_else_with_the_weights(
+    desk: Desk, edit: Callable[[Desk], None], kind: str
+) -> None:
+    backup = desk.crashed_run()
+    desk.starter.prepare_fork(backup)
+    desk.wait_until(lambda: desk.keys() == [FORK])
+    assert "from step 20 of 2026-03-01_12-00-00" in desk.notices.items[0].text
+    assert desk.form.config.training.epochs == 3
+    edit(desk)
+    desk.asked.answers["choose"] = "weights"
+    desk.press("Start")
+    desk.wait_until(lambda: desk.engine.requests)
+    [request] = desk.engine.requests
+    assert (request.kind, request.resume_from, request.config) == (kind, backup.path, desk.form.config)
+    assert bool(desk.asked.asked("choose")) is (kind == "fork_weights")
+    assert desk.checked_from == (backup.path if kind == "fork" else None)
+    assert desk.keys() == []
+    assert desk.starter.fork_from is None
+
+
+def test_a_fork_with_another_adapter_is_refused_and_a_cancelled_one_is_a_plain_start(desk: Desk) -> None:
+    backup = desk.crashed_run()
+    desk.starter.prepare_fork(backup)
+    desk.wait_until(lambda: desk.keys() == [FORK])
+    desk.form.edit("adapter.rank", 99)
+    desk.press("Start")
+    desk.wait_until(lambda: desk.findings.items)
+    assert [f.problem.path for f in desk.findings.items] == ["adapter.rank"]
+    assert not desk.engine.requests
+    desk.form.edit("training.batch_size", 9)
+    desk.form.edit("adapter.rank", Config().adapter.rank)
+    desk.press("Start")  # the question about the weights is cancelled
+    desk.wait_until(lambda: desk.asked.asked("choose"))
+    assert not desk.engine.requests
+    desk.notices.dismiss(desk.notices.items[0])
+    assert desk.keys() == []
+    desk.starter.start()
+    desk.wait_until(lambda: desk.engine.requests)
+    assert desk.engine.requests[0].kind == "train"
+
+
+def test_an_edited_item_of_the_queue_is_saved_or_discarded(desk: Desk) -> None:
+    desk.file.change(lambda queue: queue.added("zog", Config()))
+    desk.queue.refresh()
+    desk.wait_until(lambda: desk.queue.queue.items)
+    desk.queue.edit(1)
+    assert desk.keys() == [EDITED]
+    assert desk.notices.items[0].text == "You are editing zog, item 1 of the queue."
+    desk.notices.dismiss(desk.notices.items[0])
+    assert desk.queue.editing is None
+    desk.queue.edit(1)
+    desk.form.edit("training.epochs", 42)
+    desk.press("Save to the queue")
+    desk.wait_until(lambda: json.loads(desk.file.path.read_text())["items"][0]["settings"]["training"]["epochs"] == 42)
+    assert desk.keys() == []

@@ -1,0 +1,259 @@
+"""The Runs page and the Queue page in the window, driven by the pointer, with a fake engine."""
+
+from __future__ import annotations
+
+import json
+import tkinter as tk
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modules.config.codec import save_file
+from modules.config.schema import Config
+from modules.settings.edit import set_path
+from modules.system.paths import queue_file
+from tests.ui.conftest import Window
+from tests.ui.fake_engine import started as run_started
+from tests.ui.fake_engine import step
+from tests.ui.real_input import click, keys, xdotool
+from tests.unit.test_run_records import started, validated, write_run
+from trainer.events import Event, RunFailed, RunFinished
+from trainer.preflight import Report
+from trainer.run_folder.backup import BackupInfo, write_backup
+from trainer.run_queue.file import QueueFile
+from ui.bars.notice_bar import NoticeLine
+from ui.editors.run_comparison import RunComparison
+from ui.forms.model import Source
+
+FINISHED = RunFinished("finished", 400, "Finished after 400 steps.")
+
+
+def config_in(workspace: Path, epochs: int = 10) -> Config:
+    config = Config()
+    for path, value in (("general.workspace_dir", str(workspace)), ("training.epochs", epochs)):
+        config, problems = set_path(config, path, value)
+        assert not problems
+    return config
+
+
+def day(number: int) -> str:
+    return f"2026-03-{number:02}_12-00-00"
+
+
+def crashed(workspace: Path, number: int, *, epochs: int) -> BackupInfo:
+    """Write a run that ended unexpectedly after its backup of step 20."""
+    events: list[tuple[float, Event]] = [(0, started(workspace)), (1, validated(1, 0.5, 0.5, 1))]
+    run_dir = write_run(workspace, day(number), [*events, *((n, step(n)) for n in range(1, 34))])
+    config = config_in(workspace, epochs)
+    save_file(config, run_dir / "config.json")
+
+    def files(folder: Path) -> None:
+        save_file(config, folder / "config.json")
+
+    return write_backup(run_dir, step=20, epoch=1, now=datetime(2026, 3, number, 12, 4), write=files)
+
+
+def notice(window: Window, words: str) -> NoticeLine:
+    """Return the notice with some words, once it is shown."""
+
+    def lines() -> list[NoticeLine]:
+        return [line for line in window.app.shell.notice_bar.lines if words in line.notice.text]
+
+    window.wait_until(lines, f"the notice about {words}")
+    window.settle()
+    return lines()[0]
+
+
+def press(window: Window, widget: tk.Misc) -> None:
+    """Click on a widget; one on the right needs the window moved, because the screen may be narrow."""
+    window.settle()
+    is_outside = widget.winfo_rootx() + widget.winfo_width() > window.app.root.winfo_screenwidth()
+    if is_outside:
+        window.app.root.geometry("1100x740+-320+0")
+        window.wait_until(lambda: window.app.root.winfo_rootx() == -320, "the move")
+    click(window, widget)
+    if is_outside and window.app.root.winfo_exists():
+        window.app.root.geometry("1100x740+0+0")
+        window.wait_until(lambda: window.app.root.winfo_rootx() == 0, "the move back")
+
+
+def click_row(window: Window, tree: Any, row: int, *, key: str = "") -> None:
+    window.settle()
+    x, y, *_ = (int(edge) for edge in tree.bbox(str(row)))
+    place = ("mousemove", str(tree.winfo_rootx() + x + 30), str(tree.winfo_rooty() + y + 8), "click", "1")
+    xdotool(*(("keydown", key, *place, "keyup", key) if key else place))
+    window.settle()
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    return tmp_path / "workspace"
+
+
+@pytest.fixture
+def opened(open_window: Callable[..., Window], workspace: Path) -> Window:
+    """A window whose config writes to the workspace."""
+    first = open_window()
+    first.app.form.load(config_in(workspace), Source("zog"))
+    return first
+
+
+def test_a_run_is_reopened_compared_deleted_brought_back_forked_and_resumed(
+    opened: Window, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backup = crashed(workspace, 1, epochs=55)
+    crashed(workspace, 2, epochs=66)
+    page: Any = opened.open_page("runs")
+    opened.wait_until(lambda: len(page.shown_records) == 2, "the runs")
+    opened.settle()
+    assert page.table.tree.set("0", "ending") == "Crashed"
+    assert [name for name, button in page.buttons.items() if button.cget("state") == "normal"] == ["trash"]
+
+    page.table.select([1])
+    opened.settle()
+    opened.wait_until(lambda: page.details.state.series, "the curve")
+    opened.settle()
+    assert "Step 33 of 40" in page.details.facts.cget("text")
+    assert page.details.backup.step == 20
+    page.buttons["reopen"].invoke()
+    opened.wait_until(lambda: opened.app.form.config.training.epochs == 55, "the settings of the run")
+    assert opened.app.context.navigation.page == "run"
+    run_page: Any = opened.app.shell.pages["run"]
+    opened.wait_until(lambda: run_page.curves.chart.lines, "the curve on the Run page")
+
+    opened.open_page("runs")
+    page.table.select([0, 1])
+    opened.settle()
+    page.buttons["compare"].invoke()
+    root = opened.app.root
+    opened.wait_until(lambda: any(isinstance(w, RunComparison) for w in root.winfo_children()), "the comparison")
+    comparison = next(w for w in root.winfo_children() if isinstance(w, RunComparison))
+    opened.wait_until(lambda: comparison.runs, "the runs")
+    assert [len(line.series) for line in comparison.chart.lines] == [33, 1, 33, 1]
+    texts = [comparison.table.tree.item(row, "text").strip() for row in comparison.table.tree.get_children()]
+    assert "Training › Epochs" in texts
+    comparison.close()
+
+    opened.asked.answers["choose"] = "delete"
+    page.buttons["delete"].invoke()
+    opened.wait_until(lambda: not page.shown_records, "an empty list")
+    [(title, message, *_)] = opened.asked.asked("choose")
+    assert title == "Delete 2 runs?"
+    assert "backups" in message
+    notice(opened, "Moved 2 runs").buttons["Undo"].invoke()
+    opened.wait_until(lambda: len(page.shown_records) == 2, "the runs again")
+
+    monkeypatch.setattr(opened.app.context.session, "_check", lambda config, *, resume_from=None: Report((), None))
+    page.table.select([1])
+    opened.settle()
+    page.buttons["fork"].invoke()
+    line = notice(opened, "Start begins a run from step 20")
+    assert opened.app.context.navigation.page == "training"
+    opened.app.form.edit("training.epochs", 70)
+    line.buttons["Start"].invoke()
+    opened.wait_until(lambda: opened.engine.requests, "the fork")
+    [request] = opened.engine.requests
+    assert (request.kind, request.resume_from, request.config.training.epochs) == ("fork", backup.path, 70)
+    assert opened.engine.run is not None
+    opened.engine.run.end(FINISHED)
+    opened.wait_until(lambda: opened.app.context.session.stage == "idle", "the end")
+    assert not opened.app.shell.notice_bar.lines
+
+    opened.open_page("runs")
+    page.table.select([1])
+    opened.settle()
+    page.buttons["resume"].invoke()
+    opened.wait_until(lambda: len(opened.engine.requests) == 2, "the resumed run")
+    assert opened.engine.requests[1].kind == "resume"
+    assert opened.app.form.config.training.epochs == 55
+    opened.engine.run.end(FINISHED)
+    opened.wait_until(lambda: opened.app.context.session.stage == "idle", "the end")
+
+
+def test_a_queue_of_two_runs_with_a_failure_an_edit_and_an_undo(opened: Window, workspace: Path) -> None:
+    page: Any = opened.open_page("queue")
+    queue = opened.app.context.queue
+    for number in (1, 2, 3):
+        press(opened, page.buttons["add"]) if number == 1 else page.buttons["add"].invoke()
+        opened.wait_until(lambda number=number: len(queue.queue.items) == number, "the item")  # type: ignore[misc]
+        opened.app.form.edit("training.epochs", 10 + number)
+    file = workspace.parent / "file.json"
+    save_file(config_in(workspace, 7), file)
+    opened.asked.answers["ask_file"] = file
+    page.buttons["file"].invoke()
+    opened.wait_until(lambda: queue.queue.items[-1].name == "file", "the config of a file")
+    page.preset_menu(opened.app.context.documents.presets()).invoke(0)
+    opened.wait_until(lambda: len(queue.queue.items) == 5, "a preset")
+    opened.settle()
+    page.table.select([3, 4])
+    page.remove()
+    opened.wait_until(lambda: len(queue.queue.items) == 3, "the removal of both")
+    click_row(opened, page.table.tree, 2)
+    keys(opened, "Delete")
+    opened.wait_until(lambda: len(queue.queue.items) == 2, "the removal")
+    press(opened, notice(opened, "Removed zog").buttons["Undo"])
+    opened.wait_until(lambda: len(queue.queue.items) == 3, "the item again")
+    click_row(opened, page.table.tree, 2)
+    keys(opened, "alt+Up")
+    opened.wait_until(lambda: [item.number for item in queue.queue.items] == [1, 3, 2], "the move")
+
+    press(opened, page.buttons["run"])
+    opened.wait_until(lambda: len(opened.engine.children) == 1 and opened.engine.run, "the first child")
+    first = opened.engine.run
+    assert first is not None
+    first.emit(run_started("/tmp/runs/one"), step(40))
+    bar = opened.app.shell.bottom_bar
+    opened.wait_until(lambda: bar.step_label.cget("text") == "Step 40 of 40", "the steps in the bar")
+    opened.wait_until(lambda: page.table.tree.set("0", "message") == "step 40 of 400", "the steps in the list")
+    assert page.table.tree.set("0", "state") == "Running"
+
+    click_row(opened, page.table.tree, 1)
+    press(opened, page.buttons["edit"])
+    line = notice(opened, "You are editing zog")
+    opened.app.form.edit("training.epochs", 99)
+    press(opened, line.buttons["Save to the queue"])
+    opened.wait_until(lambda: queue.queue.item(3).config.training.epochs == 99, "the saved item")
+
+    first.end(RunFailed("The GPU ran out of memory.", "Lower the batch size."))
+    opened.wait_until(lambda: len(opened.engine.children) == 2 and opened.engine.run is not first, "the second child")
+    assert opened.engine.children[1].config.training.epochs == 99
+    assert not opened.asked.asked("show_failure"), "the queue continues without a dialog"
+    page = opened.open_page("queue")
+    press(opened, page.buttons["last"])
+    second = opened.engine.run
+    assert second is not None
+    second.end(FINISHED)
+    opened.wait_until(lambda: not queue.is_running, "the end")
+    opened.settle()
+    states = [page.table.tree.set(row, "state") for row in page.table.tree.get_children()]
+    assert states == ["Failed", "Finished", "Waiting"]
+    assert page.status.cget("text") == "1 run left."
+
+
+def test_after_a_restart_the_runs_and_the_queue_are_found_again(
+    open_window: Callable[..., Window], workspace: Path, tmp_path: Path
+) -> None:
+    first = open_window()
+    first.app.preferences.note_workspace(workspace)
+    backup = crashed(workspace, 1, epochs=55)
+    file = QueueFile(queue_file())
+    file.change(lambda queue: queue.added("zog", config_in(workspace)).began(1))
+    again = open_window()
+    line = notice(again, "ended unexpectedly at step 33 of 40")
+    interrupted = notice(again, "The queue was interrupted while it trained zog")
+    interrupted.buttons["Show queue"].invoke()
+    page: Any = again.app.shell.pages["queue"]
+    again.wait_until(lambda: page.table.tree.set("0", "state") == "Interrupted", "the item")
+    line.buttons["Show run"].invoke()
+    runs: Any = again.app.shell.pages["runs"]
+    again.wait_until(lambda: runs.selected, "the run")
+    assert runs.selected[0].run_dir == backup.run_dir
+    assert again.app.form.config.general.workspace_dir != str(workspace)
+    line.buttons["Dismiss"].invoke()
+    again.settle()
+    assert again.app.preferences.now.dismissed_run == str(backup.run_dir)
+    assert json.loads(queue_file().read_text())["items"][0]["state"] == "running"
+    assert isinstance(again.app.root, tk.Tk)

@@ -1,0 +1,199 @@
+"""A run in a child process: its events, commands, and how its end is told. The children here are small scripts."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from modules.config.codec import load_file
+from modules.config.schema import Config
+from modules.system.paths import PROGRAM_ROOT
+from trainer.child import ChildRun, command_of, launch_child
+from trainer.cli.console import JsonLines
+from trainer.cli.queue import run_queue
+from trainer.commands import Pause, Resume, Stop
+from trainer.event_lines import to_line
+from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, StepFinished
+from trainer.launch import RunRequest
+from trainer.run_queue.file import QueueFile
+from trainer.run_queue.items import Item
+
+STEP = StepFinished(1, 1, 1, 3, 1, 3, float("nan"), 0.5, None, 2.0, 1.0)
+ENDED = RunFinished("stopped", 1, "Stopped after 1 step.")
+# Answers every command with an event, and ends at Stop or when its parent has ended.
+OBEDIENT = f"""
+import sys
+print({to_line(STEP)!r}, flush=True)
+print("a library writes this", flush=True)
+for line in sys.stdin:
+    if "Pause" in line: print({to_line(PhaseChanged("paused"))!r}, flush=True)
+    if "Resume" in line: print({to_line(PhaseChanged("training"))!r}, flush=True)
+    if "Stop" in line: break
+print({to_line(ENDED)!r}, flush=True)
+"""
+
+
+def child(script: str, folder: Path) -> ChildRun:
+    return ChildRun([sys.executable, "-S", "-c", script], log=folder / "child.log")
+
+
+def events_until(run: ChildRun, is_last: Callable[[Event], bool]) -> list[Event]:
+    found: list[Event] = []
+    while not found or not is_last(found[-1]):
+        found.append(run.events.get(timeout=20))
+    return found
+
+
+def ending(run: ChildRun) -> Event:
+    last = events_until(run, lambda event: isinstance(event, RunFinished | RunFailed))[-1]
+    run.thread.join(20)
+    assert not run.is_alive
+    with pytest.raises(queue.Empty):
+        run.events.get_nowait()
+    return last
+
+
+def test_events_arrive_and_commands_reach_it(tmp_path: Path) -> None:
+    run = child(OBEDIENT, tmp_path)
+    [first] = events_until(run, lambda event: True)
+    assert isinstance(first, StepFinished)
+    assert first.loss != first.loss, "NaN survives"
+    for command, phase in ((Pause(), "paused"), (Resume(), "training")):
+        run.send(command)
+        [event] = events_until(run, lambda event: True)
+        assert isinstance(event, PhaseChanged)
+        assert event.phase == phase
+    run.send(Stop())
+    assert ending(run) == ENDED
+    run.send(Stop())  # to a process that has ended: nothing happens
+    assert not list(tmp_path.iterdir()), "the log of a run that ended is removed"
+
+
+def test_it_ends_when_its_parent_does(tmp_path: Path) -> None:
+    run = child(OBEDIENT, tmp_path)
+    assert run.process.stdin is not None
+    run.process.stdin.close()  # as the system does when the parent has ended, however
+    assert ending(run) == ENDED
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals to kill with")
+def test_a_killed_child_is_a_failure_with_its_words(tmp_path: Path) -> None:
+    run = child(OBEDIENT, tmp_path)
+    run.events.get(timeout=20)
+    run.process.send_signal(signal.SIGKILL)
+    failed = ending(run)
+    assert isinstance(failed, RunFailed)
+    assert "killed (SIGKILL)" in failed.message
+    assert "memory was full" in failed.advice
+    assert Path(failed.details_path).is_file()
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("import sys; sys.stderr.write('There is no file x.json\\n'); sys.exit(2)", "There is no file x.json"),
+        ("raise SystemError('the driver crashed')", "ended unexpectedly with code 1"),
+        ("pass", "ended unexpectedly with code 0"),
+    ],
+)
+def test_a_child_without_an_ending_is_a_failure(tmp_path: Path, script: str, words: str) -> None:
+    failed = ending(child(script, tmp_path))
+    assert isinstance(failed, RunFailed)
+    assert words in failed.message
+    assert Path(failed.details_path) == tmp_path / "child.log"
+
+
+def test_it_is_a_process_group_of_its_own(tmp_path: Path) -> None:
+    """Ctrl-C in a terminal reaches the parent only, which asks its child to stop."""
+    run = child(OBEDIENT, tmp_path)
+    if sys.platform != "win32":
+        assert os.getpgid(run.process.pid) == run.process.pid != os.getpgid(0)
+    run.send(Stop())
+    ending(run)
+
+
+def test_the_command_line_of_each_kind_of_request(tmp_path: Path) -> None:
+    file, backup = tmp_path / "c.json", tmp_path / "b"
+    kinds = [
+        (RunRequest(Config()), ["train", str(file)]),
+        (RunRequest(Config(), "resume", backup), ["resume", str(backup), "--config", str(file)]),
+        (RunRequest(Config(), "fork", backup), ["fork", str(backup), "--config", str(file)]),
+        (
+            RunRequest(Config(), "fork_weights", backup),
+            ["fork", str(backup), "--config", str(file), "--weights-only"],
+        ),
+        (RunRequest(Config(), allowed_code=frozenset({"a"})), ["train", str(file), "--allow-code"]),
+    ]
+    for request, arguments in kinds:
+        assert command_of(request, file)[4:] == [*arguments, "--json-lines"]
+
+
+def test_the_config_of_a_child_is_written_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def command(request: RunRequest, config_file: Path) -> list[str]:
+        seen.append((config_file, load_file(config_file).config))
+        return [sys.executable, "-S", "-c", OBEDIENT]
+
+    monkeypatch.setattr("trainer.child.command_of", command)
+    run = launch_child(RunRequest(Config()))
+    run.send(Stop())
+    assert ending(run) == ENDED
+    [(config_file, config)] = seen
+    assert config == Config()
+    assert not config_file.exists()
+
+
+@pytest.mark.parametrize(
+    ("after_failure", "states"), [("continue", ["failed", "finished"]), ("stop", ["failed", "waiting"])]
+)
+def test_the_queue_continues_after_a_failure_or_stops(tmp_path: Path, after_failure: str, states: list[str]) -> None:
+    file = QueueFile(tmp_path / "queue.json")
+    for name in ("killed", "good"):
+        file.change(lambda now, name=name: now.added(name, Config()))  # type: ignore[misc]
+    file.change(lambda now: now.with_after_failure("continue" if after_failure == "continue" else "stop"))
+    good = f"print({to_line(RunFinished('finished', 3, 'Finished after 3 steps.'))!r}, flush=True)"
+
+    def launch(item: Item) -> ChildRun:
+        return child(good if item.name == "good" else "import os; os.kill(os.getpid(), 9)", tmp_path)
+
+    assert run_queue(file, JsonLines(), launch=launch) == 1
+    assert [item.state for item in file.read().items] == states
+    assert "killed (SIGKILL)" in file.read().items[0].message
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows reports closed pipes otherwise")
+def test_a_child_outlives_the_reader_of_its_events() -> None:
+    """It died from the closed pipe of a killed parent, before it could stop with a backup."""
+    script = """
+import sys
+from trainer.cli.console import JsonLines
+from trainer.events import RunFinished
+lines = JsonLines()
+sys.stdin.read()
+for _ in range(3):
+    lines.show(RunFinished("stopped", 1, "Stopped."))
+sys.stderr.write("the backup is written")
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        cwd=PROGRAM_ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        process.stdin.close()
+        assert process.stderr.read() == "the backup is written"
+        assert process.wait(20) == 0

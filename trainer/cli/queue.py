@@ -1,0 +1,183 @@
+"""queue: several configs one after another, each in a process of its own; the same queue as in the window."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import queue
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from modules.system.paths import queue_file
+from modules.system.problem import errors_in
+from trainer.child import ChildRun, launch_child
+from trainer.cli import Verb
+from trainer.cli.console import Console, JsonLines, Listener
+from trainer.cli.options import (
+    add_allow_code,
+    add_set_argument,
+    allowed_code,
+    describe,
+    read_config,
+)
+from trainer.commands import Stop
+from trainer.events import Event, RunFailed, RunFinished
+from trainer.run_queue.file import QueueFile
+from trainer.run_queue.items import Item, State
+from trainer.run_queue.running import QueueRun, continues_after, ending_of, request_of
+
+_WAIT_SECONDS = 0.2
+
+
+def _add(options: argparse.Namespace) -> int:
+    for name in options.configs:
+        loaded = read_config(name, options.changes, preset=options.preset)
+        for problem in errors_in(loaded.problems):
+            sys.stderr.write(f"{describe(problem)}\n")
+        title = options.name or name.lstrip("#")
+        changed = _file().change(lambda now, title=title, config=loaded.config: now.added(title, config))  # type: ignore[misc]
+        sys.stdout.write(f"{changed.items[-1].number}: {title}\n")
+    return 0
+
+
+def _list(options: argparse.Namespace) -> int:
+    now, runner = _file().read(), _file().runner
+    if options.json:
+        data = {**now.to_json(), "runner": runner.pid if runner else None}
+        sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+        return 0
+    if not now.items:
+        sys.stdout.write("The queue is empty. Add configs with: queue add CONFIG\n")
+    for item in now.items:
+        words = f"  {item.message}" if item.message else ""
+        sys.stdout.write(f"{item.number:>4}  {item.state:<12} {item.name}{words}\n")
+    if runner is not None:
+        sys.stdout.write(f"Process {runner.pid} is running the queue.\n")
+    return 0
+
+
+def _remove(options: argparse.Namespace) -> int:
+    _file().change(lambda now: now.removed(options.numbers))
+    return 0
+
+
+def _move(options: argparse.Namespace) -> int:
+    _file().change(lambda now: now.moved(options.number, options.place - 1))
+    return 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    file = _file()
+    if options.after_failure:
+        file.change(lambda now: now.with_after_failure(options.after_failure))
+    return run_queue(file, JsonLines() if options.json_lines else Console(), launch=_launched(options))
+
+
+def run_queue(file: QueueFile, listener: Listener, *, launch: Callable[[Item], ChildRun]) -> int:
+    """Train the items of the queue until it is empty, a run fails or the user stops; return the exit code.
+
+    Raises DarkroomError if another program runs the queue.
+    """
+    running, states = QueueRun(file), list[State]()
+    try:
+        while (item := running.take_next()) is not None:
+            sys.stderr.write(f"Queue item {item.number}: {item.name}\n")
+            states.append(_follow(running, item, listener, launch))
+            if not continues_after(file.read(), states[-1]):
+                break
+    finally:
+        running.close()
+        listener.close()
+    if "stopped" in states:
+        return 130
+    return int("failed" in states)
+
+
+def _follow(running: QueueRun, item: Item, listener: Listener, launch: Callable[[Item], ChildRun]) -> State:
+    """Train an item to its end and return how it ended. A child that cannot be started is a failure."""
+    try:
+        child = launch(item)
+    except OSError as error:
+        failed = RunFailed(f"The training process could not be started: {error}.")
+        running.note(item, failed)
+        listener.show(failed)
+        return "failed"
+    with _stopping(child):
+        for event in _events(child):
+            listener.show(event)
+            running.note(item, event)
+            if isinstance(event, RunFinished | RunFailed):
+                ending = ending_of(event)[0]
+    return ending
+
+
+def _events(child: ChildRun) -> Iterator[Event]:
+    while True:
+        was_alive = child.is_alive
+        try:
+            yield child.events.get(timeout=_WAIT_SECONDS)
+        except queue.Empty:
+            if not was_alive:
+                return
+
+
+@contextmanager
+def _stopping(child: ChildRun) -> Iterator[None]:
+    """Stop the run cleanly at the first Ctrl-C, or when the system asks the program to end."""
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        child.send(Stop())
+        signal.signal(number, signal.SIG_DFL)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _launched(options: argparse.Namespace) -> Callable[[Item], ChildRun]:
+    return lambda item: launch_child(request_of(item, allowed_code=allowed_code(item.config, options)))
+
+
+def _file() -> QueueFile:
+    return QueueFile(queue_file())
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+
+    def action(name: str, help_text: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+        command = actions.add_parser(name, help=help_text, description=help_text)
+        command.set_defaults(do=run)
+        return command
+
+    add = action("add", "add copies of configs; later changes of a file do not change the queue", _add)
+    add.add_argument("configs", metavar="CONFIG", nargs="+", help="a config file, or the name of a preset")
+    add.add_argument("--name", default="", help="the name in the queue (default: that of the file)")
+    add.add_argument("--preset", metavar="NAME", help="use this preset for settings the config leaves out")
+    add_set_argument(add)
+    listed = action("list", "list the queue", _list)
+    listed.add_argument("--json", action="store_true", help="print the queue as JSON")
+    run = action("run", "train the configs of the queue one after another", _run)
+    run.add_argument("--after-failure", choices=("continue", "stop"), default="", help="what to do after a failed run")
+    run.add_argument("--json-lines", action="store_true", help="print events as JSON lines to standard output")
+    add_allow_code(run)
+    remove = action("remove", "remove items", _remove)
+    remove.add_argument("numbers", metavar="NUMBER", nargs="+", type=int)
+    move = action("move", "move an item to another place, counted from 1", _move)
+    move.add_argument("number", metavar="NUMBER", type=int)
+    move.add_argument("place", metavar="PLACE", type=int)
+
+
+def _do(options: argparse.Namespace) -> int:
+    do: Callable[[argparse.Namespace], Any] = options.do
+    return int(do(options))
+
+
+QUEUE = Verb("train several configs one after another: queue add, list, run, remove, move", _arguments, _do)

@@ -1,0 +1,213 @@
+"""What a run sees of an image: its crop, its pixels after all augmentations, its mask and its caption. Torch-free.
+
+Everything is computed by the functions that the run itself uses, from the same seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+
+from PIL import Image
+
+from modules.config.method_facts import data_in_use
+from modules.config.schema import Config
+from modules.data.buckets import Size
+from modules.data.caption_uses import caption_of
+from modules.data.captions.drawing import CaptionDropout, DrawnCaption
+from modules.data.concept import Concept
+from modules.data.dataset import Dataset, Example, ScanOf, build_dataset
+from modules.data.order import SampleIndex
+from modules.data.plans import EpochPlans
+from modules.data.scan import Scan, Watch, unwatched
+from modules.data.transforms.apply import load_mask, load_pixels
+from modules.data.transforms.colour import Colour
+from modules.data.transforms.recipe import Recipe, plain_recipe
+from modules.data.versions import ImageVersions, num_variations
+from modules.families.registry import FAMILIES
+from modules.system.paths import from_root
+from trainer.data.datasets import dataset_settings
+from trainer.phases import phase_facts
+
+UNMASKED_SHADE = 0.35  # of the brightness, where the mask is black
+MAX_USES = 200  # that a preview steps through
+_MAX_EPOCHS = 10_000  # searched for them: with few repeats, most epochs use an image never
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One use of an image by a run.
+
+    `corners` are those of the crop, in pixels of the upright image of `size`. `pixels` is the image as it is trained,
+    with the black area of its mask darkened; None for a prompt. `changes` are the augmentations in words, `captions`
+    the captions as they are written, `caption` the one that is trained. `is_dropped`: the empty prompt is trained.
+    `variation` counts from 0; `num_variations` is None where every use is augmented anew.
+    """
+
+    path: Path
+    sample_index: SampleIndex
+    size: Size
+    bucket: Size
+    corners: tuple[tuple[float, float], ...]
+    pixels: Image.Image | None
+    has_mask: bool
+    changes: tuple[str, ...]
+    captions: tuple[str, ...]
+    caption: str
+    is_dropped: bool = False
+    variation: int = 0
+    num_variations: int | None = None
+
+
+class ConceptPreview:
+    """The images of one concept of a config as a run sees them; the concept counts as enabled."""
+
+    def __init__(self, config: Config, number: int, *, scan_of: ScanOf | None = None, watch: Watch = unwatched) -> None:
+        """Scan the concepts of the same dataset; `scan_of` returns scans that are known already.
+
+        Concepts whose folders cannot be read count as empty. Raises OSError if that of this concept cannot be.
+        """
+        concepts = list(config.concepts)
+        chosen = concepts[number] = concepts[number].model_copy(update={"enabled": True})
+        config = config.model_copy(update={"concepts": tuple(concepts)})
+        settings = dataset_settings(config)
+        active = [c for c in settings.concepts if c.dataset_kind == chosen.dataset_kind]
+        place = sum(c.enabled and c.dataset_kind == chosen.dataset_kind for c in concepts[:number])
+        located = [(c, from_root(c.path)) for c in active]
+        is_validation = chosen.dataset_kind == "validation"
+        self.dataset: Dataset = build_dataset(
+            located,
+            chosen.dataset_kind,
+            settings.rules,
+            settings.wanted,
+            watch=watch,
+            scan_of=_or_empty(scan_of, besides=active[place]),
+        )
+        self._facts = self.dataset.concepts[place]
+        self._plans: EpochPlans = settings.plans_of(self.dataset, is_validation=is_validation)
+        self._run_seed = settings.run_seed
+        self._versions = ImageVersions(self.dataset, settings.run_seed, is_cached=data_in_use(config).latent_cache)
+        self._draws_anew = not phase_facts(config).has_text_cache
+        self._dropout = CaptionDropout() if is_validation else _dropout(config)
+
+    @cached_property
+    def examples(self) -> tuple[Example, ...]:
+        """The images of the concept that a run uses."""
+        first = self._facts.first_example
+        return self.dataset.examples[first : first + self._facts.num_examples]
+
+    def uses(self, image: int) -> list[SampleIndex]:
+        """Return the first uses of an image in a run, over as many epochs as needed."""
+        if not (self._facts.repeats if self._facts.samples_per_epoch is None else self._facts.samples_per_epoch):
+            return []
+        return list(islice(self._uses(self._facts.first_example + image), MAX_USES))
+
+    def seen(self, sample_index: SampleIndex, *, is_augmented: bool = True) -> Seen:
+        """Return one use of an image; without `is_augmented`, what it would be without image augmentation.
+
+        Raises BrokenImageError, an OSError, for an image or a mask that cannot be decoded.
+        """
+        example = self.dataset.examples[sample_index.example]
+        size = Size(example.image.width_px, example.image.height_px)
+        version = self._versions.of(sample_index)
+        recipe = version.recipe
+        if not is_augmented:
+            recipe = plain_recipe(example.resize_crops[sample_index.resolution], example.background)
+        drawn = self._caption(sample_index)
+        return Seen(
+            example.image.path,
+            sample_index,
+            size,
+            recipe.bucket,
+            recipe.geometry.crop_corners(size),
+            seen_pixels(example, recipe) if example.image.has_image else None,
+            example.mask is not None,
+            changes_of(recipe) if example.image.has_image else (),
+            example.image.captions,
+            drawn.text,
+            is_dropped=not drawn.text and bool(example.image.captions),
+            variation=version.variation,
+            num_variations=num_variations(self._facts) if self._versions.is_cached else None,
+        )
+
+    def caption(self, sample_index: SampleIndex) -> str:
+        """Return the caption of one use of an image; empty where it is dropped."""
+        return self._caption(sample_index).text
+
+    def _caption(self, sample_index: SampleIndex) -> DrawnCaption:
+        return caption_of(
+            self.dataset,
+            self._plans,
+            sample_index,
+            run_seed=self._run_seed,
+            dropout=self._dropout,
+            draws_anew=self._draws_anew,
+        )
+
+    def _uses(self, number: int) -> Iterator[SampleIndex]:
+        for epoch in range(_MAX_EPOCHS):
+            yield from self._plans.samples_of(number, epoch)
+
+
+def seen_pixels(example: Example, recipe: Recipe) -> Image.Image:
+    """Return an image as it is trained, with the black area of its mask darkened. Raises BrokenImageError."""
+    image = Image.fromarray(load_pixels(example.image.path, recipe))
+    if example.mask is None:
+        return image
+    size = Size(example.image.width_px, example.image.height_px)
+    mask = load_mask(example.mask.path, recipe, image_size=size, is_alpha=example.mask.is_alpha)
+    darker = image.point(lambda value: int(value * UNMASKED_SHADE))
+    return Image.composite(image, darker, Image.fromarray(mask))
+
+
+def changes_of(recipe: Recipe) -> tuple[str, ...]:
+    """Return the augmentations of a recipe in words: "flipped", "rotated by 3.2°"."""
+    geometry, colour = recipe.geometry, recipe.colour
+    words = []
+    if geometry.is_flipped:
+        words.append("flipped")
+    if geometry.degrees:
+        words.append(f"rotated by {geometry.degrees:.1f}°")
+    if geometry.cut is not None:
+        words.append("cropped to its mask")
+    words += [
+        f"{name} × {value:.2f}"
+        for name, value in (
+            ("brightness", colour.brightness),
+            ("contrast", colour.contrast),
+            ("saturation", colour.saturation),
+        )
+        if value != 1.0
+    ]
+    if colour.hue_degrees != Colour().hue_degrees:
+        words.append(f"hue {colour.hue_degrees:+.0f}°")
+    if recipe.mask_circle is not None:
+        words.append(f"mask circle {recipe.mask_circle:.0%}")
+    return tuple(words)
+
+
+def _dropout(config: Config) -> CaptionDropout:
+    num_encoders = len(FAMILIES[config.model.family].names_of("text_encoder"))
+    return CaptionDropout(config.data.caption_dropout, config.data.caption_dropout_2 if num_encoders > 1 else None)
+
+
+def _or_empty(scan_of: ScanOf | None, *, besides: Concept) -> ScanOf:
+    """Return scans that are known, or empty ones for concepts, apart from one, whose folders do not exist."""
+
+    def scan(concept: Concept) -> Scan | None:
+        known = scan_of(concept) if scan_of is not None else None
+        if known is not None or concept is besides or _is_there(concept.path):
+            return known
+        return Scan((), ())
+
+    return scan
+
+
+def _is_there(path: str) -> bool:
+    try:
+        return bool(path.strip()) and from_root(path).exists()
+    except (OSError, ValueError):
+        return False

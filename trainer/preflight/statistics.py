@@ -1,0 +1,85 @@
+"""The statistics of one concept of a config, with the buckets and the tokenizer of its run. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from modules.config.schema import Config
+from modules.data.dataset import Dataset, build_dataset
+from modules.data.listing import Skipped, walk
+from modules.data.scan import Scan
+from modules.data.statistics import FileCounts, Statistics, file_counts, statistics_of, tag_counts
+from modules.families.parts.clip_tokens import CHUNK_TOKENS
+from modules.families.parts.prompt_weights import without_weights
+from modules.system.paths import from_root
+from trainer.data.datasets import dataset_settings
+from trainer.preflight.doctor import Progress, no_progress
+from trainer.preflight.tokenizer import read_tokenizer
+
+_REPORTED_EVERY = 200  # captions
+
+
+def concept_statistics(
+    config: Config, number: int, *, scan: Scan | None = None, progress: Progress = no_progress
+) -> Statistics:
+    """Return the statistics of the concept at a number of a config, whether it is enabled or not.
+
+    `scan` is that of its folder where it is known. Raises OSError for an unreadable folder, DarkroomError for an
+    unreadable tokenizer; whatever `progress` raises stops it.
+    """
+    concept = config.concepts[number].model_copy(update={"enabled": True})
+    alone = config.model_copy(update={"concepts": (concept,)})
+    settings = dataset_settings(alone)
+    (concept,) = settings.concepts  # with its local folder
+    folder = from_root(concept.path)
+    dataset = build_dataset(
+        [(concept, folder)],
+        concept.dataset_kind,
+        settings.rules,
+        settings.wanted,
+        watch=partial(progress, "scanning"),
+        scan_of=lambda _concept: scan,
+    )
+    images = [e.image for e in dataset.examples]
+    skipped: list[Skipped] = []
+    files = FileCounts()
+    if folder.is_dir():
+        files = file_counts(walk(folder, include_subfolders=concept.include_subfolders, skipped=skipped), images)
+    rules = dataset.concepts[0].captions
+    return statistics_of(
+        images,
+        files,
+        dataset.bucket_counts if concept.has_images else {},
+        tag_counts(images, delimiter=rules.delimiter, separator=rules.separator),
+        texts=_texts(alone, dataset, settings.run_seed),
+        count_tokens=_counter(alone, progress, sum(len(i.captions) for i in images)),
+        chunk_tokens=CHUNK_TOKENS,
+    )
+
+
+def _texts(config: Config, dataset: Dataset, run_seed: int) -> list[tuple[str, str]]:
+    has_weights = config.model.prompt_weighting
+    return [
+        (without_weights(text) if has_weights else text, example.image.path.name)
+        for example in dataset.examples
+        for text in dataset.longest_texts(example, run_seed=run_seed)
+    ]
+
+
+def _counter(config: Config, progress: Progress, total: int) -> Callable[[str], int]:
+    """Return a function that counts tokens, each text once, and reports its progress."""
+    tokenizer = read_tokenizer(config)
+    known: dict[str, int] = {}
+    done = 0
+
+    def counted(text: str) -> int:
+        nonlocal done
+        if done % _REPORTED_EVERY == 0:
+            progress("counting tokens", min(done, total), total)
+        done += 1
+        if text not in known:
+            known[text] = tokenizer.count(text)
+        return known[text]
+
+    return counted

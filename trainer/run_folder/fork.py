@@ -1,0 +1,97 @@
+"""A fork: a new run that starts from a backup of another run, whose folder is only read. Torch-free."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from modules.config.compare import fixed_on_resume
+from modules.config.schema import Config
+from modules.system.atomic import write_text
+from trainer.event_lines import from_line
+from trainer.events import RewardMeasured, StepFinished, ValidationFinished
+from trainer.run_folder.backup import BackupInfo
+from trainer.run_folder.event_log import EVENTS_FILE
+from trainer.run_folder.start_copy import start_copy_in
+
+ORIGIN_FILE = "forked_from.json"
+_OF_WEIGHTS = ("model.base_model", "model.family", "training.trains", "adapter.", "embeddings")
+_MEASURED = (StepFinished, ValidationFinished, RewardMeasured)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a fork comes from: the other run, and the step of its backup. `is_weights_only`: without its state."""
+
+    run_dir: Path
+    step: int
+    is_weights_only: bool = False
+
+
+def weights_do_not_fit(of_run: Config, wanted: Config) -> list[str]:
+    """Return the changed settings with which the weights of a run mean something else: no fork can start from them."""
+    return [p for p in fixed_on_resume(of_run, wanted) if p.startswith(_OF_WEIGHTS) and "dropout" not in p]
+
+
+def fork_into(run_dir: Path, backup: BackupInfo) -> BackupInfo:
+    """Copy a backup and what it needs into the folder of a new run, with the curves up to it; return the copy.
+
+    Raises OSError, for example on a full disk; the new folder is then removed.
+    """
+    copy = run_dir / "backup" / backup.path.name
+    try:
+        _copy_start(run_dir, backup)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(backup.path, copy)
+        _copy_history(run_dir, backup)
+        write_origin(run_dir, Origin(backup.run_dir, backup.step))
+    except BaseException:
+        shutil.rmtree(run_dir, ignore_errors=True)
+        raise
+    return replace(backup, path=copy)
+
+
+def fork_weights_into(run_dir: Path, backup: BackupInfo) -> None:
+    """Prepare the folder of a new run that reads only the weights of a backup. Raises OSError."""
+    _copy_start(run_dir, backup)
+    write_origin(run_dir, Origin(backup.run_dir, backup.step, is_weights_only=True))
+
+
+def write_origin(run_dir: Path, origin: Origin) -> None:
+    """Record where a fork comes from."""
+    data = {"run_dir": str(origin.run_dir), "step": origin.step, "is_weights_only": origin.is_weights_only}
+    write_text(run_dir / ORIGIN_FILE, json.dumps(data, indent=1))
+
+
+def origin_of(run_dir: Path) -> Origin | None:
+    """Return where a run comes from; None for a run that is no fork."""
+    try:
+        data = json.loads((run_dir / ORIGIN_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    match data:
+        case {"run_dir": str(place), "step": int(step), "is_weights_only": bool(is_weights_only)}:
+            return Origin(Path(place), step, is_weights_only)
+        case _:
+            return None
+
+
+def _copy_start(run_dir: Path, backup: BackupInfo) -> None:
+    """Copy the adapter file and the embeddings that the other run started from, which the new run needs, too."""
+    start = start_copy_in(backup.run_dir)
+    if start.is_file():
+        shutil.copy2(start, start_copy_in(run_dir))
+    if (backup.run_dir / "embeddings").is_dir():
+        shutil.copytree(backup.run_dir / "embeddings", run_dir / "embeddings")
+
+
+def _copy_history(run_dir: Path, backup: BackupInfo) -> None:
+    """Copy the curves up to the backup; a history that cannot be read is no reason not to fork."""
+    try:
+        lines = (backup.run_dir / EVENTS_FILE).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return
+    kept = [line for line in lines if isinstance(event := from_line(line), _MEASURED) and event.step <= backup.step]
+    write_text(run_dir / EVENTS_FILE, "".join(f"{line}\n" for line in kept))

@@ -1,0 +1,292 @@
+"""What happened in each run of a workspace, read from the run's folder. Torch-free.
+
+A run's log has a line for every step, so only the first and the last of them are parsed: five hundred runs are read in
+about a second.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from modules.config.codec import load_file
+from modules.config.schema import Config
+from modules.system.file_lock import Holder
+from trainer.event_lines import from_line
+from trainer.events import (
+    Event,
+    ModelSaved,
+    PhaseChanged,
+    RewardMeasured,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    SampleReady,
+    StepFinished,
+    ValidationFinished,
+)
+from trainer.run_folder.backup import BackupInfo, list_backups, started_at
+from trainer.run_folder.event_log import EVENTS_FILE
+from trainer.run_folder.fork import Origin, origin_of
+from trainer.run_folder.run_lock import holder_of
+
+Ending = Literal["running", "finished", "stopped", "failed", "crashed"]
+
+_OF_STEP = b'{"event": "StepFinished"'
+_ENDINGS: dict[str, Ending] = {"stopped": "stopped"}  # of other outcomes: "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A run: its folder and the facts in its log. `seconds` is the time that it ran, without that between attempts.
+
+    `ending` is "crashed" if neither an ending was logged nor a process holds the folder. `best_loss` is the lowest
+    validation loss. `outputs` are the saved models, `size_bytes` is that of the folder without them.
+    """
+
+    run_dir: Path
+    started: datetime | None
+    ending: Ending
+    message: str
+    step: int
+    total_steps: int
+    seconds: float
+    best_loss: float | None
+    best_step: int | None
+    num_samples: int
+    outputs: tuple[Path, ...]
+    size_bytes: int
+    facts: RunStarted | None
+    last_loss: float | None = None
+    backups: tuple[BackupInfo, ...] = ()
+    origin: Origin | None = None
+    base_model: str = ""
+    destination: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return self.run_dir.name
+
+    @property
+    def workspace(self) -> Path:
+        """The workspace it belongs to."""
+        return self.run_dir.parent.parent
+
+    @property
+    def newest_backup(self) -> BackupInfo | None:
+        """The backup it would be resumed from."""
+        return self.backups[-1] if self.backups else None
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether it ended unexpectedly and can be resumed."""
+        return self.ending == "crashed" and bool(self.backups)
+
+
+def run_dirs(workspace: Path) -> list[Path]:
+    """Return the folders of the runs of a workspace, the newest first."""
+    try:
+        found = [path for path in (workspace / "runs").iterdir() if path.is_dir() and not path.name.startswith(".")]
+    except (OSError, ValueError):
+        return []
+    return sorted(found, key=lambda path: (path.name[:19], len(path.name), path.name), reverse=True)
+
+
+def read_record(run_dir: Path) -> RunRecord:
+    """Return the record of a run. What cannot be read is left out."""
+    log = _Log()
+    for line in _lines(run_dir):
+        log.add(line)
+    log.close()
+    holder, settings = holder_of(run_dir), _raw_settings(run_dir)
+    ending, message = log.ending if holder is None else ("running", f"Process {holder.pid} trains it.")
+    return RunRecord(
+        run_dir=run_dir,
+        started=started_at(run_dir),
+        ending=ending,
+        message=message,
+        step=log.last.step if log.last else 0,
+        total_steps=log.last.total_steps if log.last else (log.started.total_steps if log.started else 0),
+        seconds=log.seconds,
+        best_loss=log.best_loss,
+        best_step=log.best_step,
+        num_samples=log.num_samples,
+        outputs=tuple(dict.fromkeys(log.outputs)),
+        size_bytes=size_of(run_dir),
+        facts=log.started,
+        last_loss=log.last.smoothed_loss if log.last else None,
+        backups=tuple(list_backups(run_dir)),
+        origin=origin_of(run_dir),
+        base_model=_text_in(settings, "model", "base_model"),
+        destination=_text_in(settings, "output", "destination"),
+    )
+
+
+def config_of(run_dir: Path) -> Config | None:
+    """Return the settings that a run was started with last; None if they cannot be read."""
+    file = run_dir / "config.json"
+    loaded = load_file(file) if file.is_file() else None
+    if loaded is None or any(p.severity == "error" and not p.path for p in loaded.problems):
+        return None
+    return loaded.config
+
+
+def stamp_of(run_dir: Path) -> tuple[object, ...]:
+    """Return a value that changes when the run does: cheap, for a list that is read again and again."""
+    return (
+        _stat(run_dir / EVENTS_FILE), _stat(run_dir / "backup"), _stat(run_dir / "save"), holder_of(run_dir) is not None
+    )  # fmt: skip
+
+
+def newest_unfinished(workspaces: Iterable[Path]) -> RunRecord | None:
+    """Return the newest run that ended unexpectedly and can be resumed.
+
+    Only the newest run of each workspace counts: whoever has started another one since knows about the earlier one.
+    """
+    newest = [read_record(found[0]) for workspace in dict.fromkeys(workspaces) if (found := run_dirs(workspace))]
+    return max((r for r in newest if r.is_unfinished), key=lambda r: r.name, default=None)
+
+
+def running_in(workspace: Path) -> Iterator[tuple[Path, Holder]]:
+    """Yield the folder and the process of each run of a workspace that trains at the moment."""
+    for run_dir in run_dirs(workspace):
+        holder = holder_of(run_dir)
+        if holder is not None:
+            yield run_dir, holder
+
+
+def size_of(folder: Path) -> int:
+    """Return the bytes of the files in a folder; files that disappear meanwhile do not count."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.stat(os.path.join(place, name), follow_symlinks=False).st_size  # noqa: PTH116, PTH118 - fast
+            except OSError:
+                continue
+    return total
+
+
+def timed_events(run_dir: Path) -> Iterator[tuple[float, Event]]:
+    """Yield the events of a run with their time in seconds since 1970; 0 where the log has none."""
+    for line in _lines(run_dir):
+        event = from_line(line.decode(errors="replace"))
+        if event is not None:
+            yield _time_of(line) or 0.0, event
+
+
+class _Log:
+    """Collects the facts of a log line by line; of the steps only the first and the last of an attempt are parsed."""
+
+    def __init__(self) -> None:
+        self.started: RunStarted | None = None
+        self.last: StepFinished | None = None
+        self.best_loss: float | None = None
+        self.best_step: int | None = None
+        self.num_samples = 0
+        self.outputs: list[Path] = []
+        self.seconds = 0.0
+        self._end: RunFinished | RunFailed | None = None
+        self._last_step = b""
+        self._attempt_began: float | None = None
+        self._attempt_seen: float | None = None
+
+    @property
+    def ending(self) -> tuple[Ending, str]:
+        """How the last attempt ended, and the words of its ending."""
+        match self._end:
+            case RunFinished():
+                return _ENDINGS.get(self._end.outcome, "finished"), self._end.message
+            case RunFailed():
+                return "failed", f"{self._end.message} {self._end.advice}".strip()
+            case _:
+                return "crashed", "The program or the computer stopped before the run ended."
+
+    def add(self, line: bytes) -> None:
+        """Add a line."""
+        if line.startswith(_OF_STEP):
+            self._last_step = line
+            self._end = None
+            return
+        event = from_line(line.decode(errors="replace"))
+        if event is None:
+            return
+        self._time(line, event)
+        match event:
+            case RunStarted():
+                self.started = event
+            case ValidationFinished() if event.best_step is not None:
+                self.best_loss, self.best_step = event.best_loss, event.best_step
+            case SampleReady():
+                self.num_samples += 1
+            case ModelSaved():
+                self.outputs.append(Path(event.path))
+        self._end = event if isinstance(event, RunFinished | RunFailed) else None
+
+    def close(self) -> None:
+        """Parse the last step, and close the last attempt."""
+        event = from_line(self._last_step.decode(errors="replace")) if self._last_step else None
+        self.last = event if isinstance(event, StepFinished) else None
+        self._close_attempt()
+
+    def _time(self, line: bytes, event: Event) -> None:
+        """Add up the time of the attempts: each begins with RunStarted and ends with its last event."""
+        if isinstance(event, RunStarted):
+            self._close_attempt()
+            self._attempt_began = self._attempt_seen = _time_of(line)
+            self._last_step = b""
+        elif self._attempt_began is not None and not isinstance(event, PhaseChanged | RewardMeasured):
+            self._attempt_seen = _time_of(line) or self._attempt_seen
+            if isinstance(event, RunFinished | RunFailed):
+                self._close_attempt()
+
+    def _close_attempt(self) -> None:
+        if self._attempt_began is not None and self._attempt_seen is not None:
+            last = max(self._attempt_seen, _time_of(self._last_step) or 0.0)
+            self.seconds += max(0.0, last - self._attempt_began)
+        self._attempt_began = None
+
+
+def _lines(run_dir: Path) -> Iterator[bytes]:
+    try:
+        with (run_dir / EVENTS_FILE).open("rb") as file:
+            yield from file
+    except OSError:
+        return
+
+
+def _time_of(line: bytes) -> float | None:
+    """Return the time stamp of a line in seconds since 1970."""
+    try:
+        data: Any = json.loads(line)
+        return datetime.fromisoformat(data["time"]).timestamp()
+    except (ValueError, KeyError, TypeError, OverflowError, OSError, RecursionError):
+        return None
+
+
+def _raw_settings(run_dir: Path) -> dict[str, Any]:
+    """Return the run's config as it is in the file: reading it in full takes too long for a list of runs."""
+    try:
+        data = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _text_in(settings: dict[str, Any], section: str, key: str) -> str:
+    inner = settings.get(section)
+    return str(inner.get(key, "")) if isinstance(inner, dict) else ""
+
+
+def _stat(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size

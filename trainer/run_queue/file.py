@@ -1,0 +1,94 @@
+"""The file of the queue: one for all windows and command lines of the user. Torch-free.
+
+Every change reads the file, changes it and replaces it atomically under a lock, so that two programs never undo each
+other's changes. Another lock marks the program that runs the queue.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from modules.system.atomic import write_text
+from modules.system.errors import DarkroomError
+from modules.system.file_lock import FileLock, Holder, LockTaken, living_holder, locked_soon
+from trainer.run_queue.items import Change, RunQueue, from_json
+
+_PATIENCE_SECONDS = 10.0
+
+
+class QueueFile:
+    """The queue on disk. A missing file is an empty queue."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> RunQueue:
+        """Return the queue; an item whose program has ended is interrupted.
+
+        Raises DarkroomError for a file that cannot be read; it is never overwritten.
+        """
+        try:
+            queue = from_json(json.loads(self.path.read_text(encoding="utf-8")))
+            return queue if self.runner is not None else queue.recovered()
+        except FileNotFoundError:
+            return RunQueue()
+        except (OSError, ValueError, RecursionError) as error:
+            raise DarkroomError(
+                f"The queue in {self.path} cannot be read: {error}.",
+                advice="Rename or remove the file to start with an empty queue.",
+            ) from error
+
+    def change(self, change: Change) -> RunQueue:
+        """Change the queue on disk and return it. Raises DarkroomError, and OSError if it cannot be written."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock = locked_soon(self._beside(".lock"), patience_seconds=_PATIENCE_SECONDS)
+        except LockTaken:
+            raise DarkroomError(
+                f"The queue in {self.path} is in use by another program.", advice="Try again in a moment."
+            ) from None
+        try:
+            changed = change(self.read())
+            write_text(self.path, json.dumps(changed.to_json(), indent=1, ensure_ascii=False) + "\n")
+        finally:
+            lock.release()
+        return changed
+
+    def stamp(self) -> tuple[int, int] | None:
+        """Return a value that changes with the file; None without a file."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_ino
+
+    def hold(self) -> FileLock:
+        """Become the program that runs the queue; release the lock afterwards.
+
+        Runs that were interrupted when an earlier program ended are marked. Raises DarkroomError if another program
+        runs the queue.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock = FileLock(self._beside(".running"))
+        except LockTaken as taken:
+            process = f" (process {taken.holder.pid})" if taken.holder else ""
+            raise DarkroomError(
+                f"Another program is running the queue{process}.",
+                advice="Items that you add here are trained by it, too. Stop it there to run the queue here.",
+            ) from None
+        try:
+            self.change(RunQueue.recovered)
+        except BaseException:
+            lock.release()
+            raise
+        return lock
+
+    @property
+    def runner(self) -> Holder | None:
+        """The process that runs the queue; None if none does."""
+        return living_holder(self._beside(".running"))
+
+    def _beside(self, suffix: str) -> Path:
+        return self.path.with_name(self.path.name + suffix)

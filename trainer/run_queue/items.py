@@ -1,0 +1,189 @@
+"""The queue of runs as a value: configs to be trained one after another. Torch-free.
+
+A config is copied when it is added: later edits of a file or the window do not change it. Secrets are not part of
+configs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, get_args
+
+from modules.config.codec import decode, encode, packed
+from modules.config.schema import Config
+from modules.system.errors import DarkroomError
+from modules.system.problem import count
+
+State = Literal["waiting", "running", "interrupted", "finished", "stopped", "failed"]
+AfterFailure = Literal["continue", "stop"]
+OPEN: frozenset[State] = frozenset({"waiting", "interrupted"})
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A config in the queue. `number` identifies it for good; `run_dir` is the folder of its run once it has one."""
+
+    number: int
+    name: str
+    settings: Mapping[str, Any]
+    state: State = "waiting"
+    message: str = ""
+    run_dir: str = ""
+
+    @property
+    def config(self) -> Config:
+        """Its config; settings that cannot be read have their defaults, as in a file."""
+        return decode(dict(self.settings)).config
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is still to be trained."""
+        return self.state in OPEN
+
+
+@dataclass(frozen=True, slots=True)
+class RunQueue:
+    """The items in order. Every method returns another queue."""
+
+    items: tuple[Item, ...] = ()
+    next_number: int = 1
+    after_failure: AfterFailure = "continue"
+
+    @property
+    def running(self) -> Item | None:
+        """The item that is trained at the moment."""
+        return next((item for item in self.items if item.state == "running"), None)
+
+    @property
+    def next(self) -> Item | None:
+        """The item to train next: an interrupted one first, then the first that waits."""
+        is_open = [item for item in self.items if item.is_open]
+        return min(is_open, key=lambda item: item.state != "interrupted", default=None)
+
+    def item(self, number: int) -> Item:
+        """Return an item. Raises DarkroomError for a number that is not in the queue."""
+        found = next((item for item in self.items if item.number == number), None)
+        if found is None:
+            raise DarkroomError(f"The queue has no item {number}.", advice="List the queue to see the numbers.")
+        return found
+
+    def added(self, name: str, config: Config) -> RunQueue:
+        """Add a copy of a config at the end."""
+        item = Item(self.next_number, name, encode(packed(config)))
+        return replace(self, items=(*self.items, item), next_number=self.next_number + 1)
+
+    def removed(self, numbers: Collection[int]) -> RunQueue:
+        """Remove items. Raises DarkroomError for the running one."""
+        for number in numbers:
+            if self.item(number).state == "running":
+                raise DarkroomError(f"Item {number} is running.", advice="Stop it first, then remove it.")
+        return replace(self, items=tuple(item for item in self.items if item.number not in numbers))
+
+    def put_back(self, item: Item, place: int) -> RunQueue:
+        """Undo a removal: insert an item at a place."""
+        others = [other for other in self.items if other.number != item.number]
+        others.insert(max(0, min(place, len(others))), item)
+        return replace(self, items=tuple(others), next_number=max(self.next_number, item.number + 1))
+
+    def moved(self, number: int, place: int) -> RunQueue:
+        """Move an item to a place, counted from 0; a place beyond the ends is the first or the last."""
+        return self.put_back(self.item(number), place)
+
+    def moved_by(self, number: int, by: int) -> RunQueue:
+        """Move an item up (negative) or down by some places."""
+        return self.moved(number, self.items.index(self.item(number)) + by)
+
+    def edited(self, number: int, config: Config) -> RunQueue:
+        """Replace the config of an item that is still to be trained. Raises DarkroomError for another."""
+        item = self.item(number)
+        if item.state != "waiting":
+            raise DarkroomError(
+                f"Item {number} cannot be edited: it is {item.state}.", advice="Add the config as a new item."
+            )
+        return self._with(replace(item, settings=encode(packed(config))))
+
+    def repeated(self, numbers: Collection[int]) -> RunQueue:
+        """Let items that have ended wait again, to be trained anew."""
+        queue = self
+        for number in numbers:
+            item = self.item(number)
+            if item.state != "running":
+                queue = queue._with(replace(item, state="waiting", message="", run_dir=""))
+        return queue
+
+    def began(self, number: int) -> RunQueue:
+        """Mark an item as running."""
+        return self._with(replace(self.item(number), state="running", message=""))
+
+    def in_run(self, number: int, run_dir: str) -> RunQueue:
+        """Record the folder of the item's run."""
+        return self._with(replace(self.item(number), run_dir=run_dir))
+
+    def ended(self, number: int, state: State, message: str) -> RunQueue:
+        """Record how the item's run ended."""
+        return self._with(replace(self.item(number), state=state, message=message))
+
+    def recovered(self) -> RunQueue:
+        """Mark items as interrupted that were running when their program ended; they resume from their backups."""
+        message = "The program that ran the queue ended."
+        items = (replace(i, state="interrupted", message=message) if i.state == "running" else i for i in self.items)
+        return replace(self, items=tuple(items))
+
+    def without_ended(self) -> RunQueue:
+        """Remove the items that have finished."""
+        return replace(self, items=tuple(item for item in self.items if item.state != "finished"))
+
+    def with_after_failure(self, choice: AfterFailure) -> RunQueue:
+        """Choose what happens after a run that failed."""
+        return replace(self, after_failure=choice)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the queue as JSON-safe data."""
+        return {"darkroom_queue": _FORMAT, **asdict(self), "items": [asdict(item) for item in self.items]}
+
+    def _with(self, changed: Item) -> RunQueue:
+        return replace(self, items=tuple(changed if item.number == changed.number else item for item in self.items))
+
+
+Change = Callable[[RunQueue], RunQueue]
+
+
+def from_json(data: object) -> RunQueue:
+    """Return the queue of JSON data. Raises ValueError for data that are no queue of this version."""
+    match data:
+        case {
+            "darkroom_queue": int(number),
+            "items": list(items),
+            "next_number": int(next_number),
+            "after_failure": "continue" | "stop" as after_failure,
+        } if number == _FORMAT:
+            read = tuple(map(_item, items))
+            return RunQueue(read, max([next_number, *(i.number + 1 for i in read)]), after_failure)
+        case _:
+            raise ValueError("it does not contain a queue of this version")
+
+
+def _item(data: object) -> Item:
+    match data:
+        case {
+            "number": int(number),
+            "name": str(name),
+            "settings": dict(settings),
+            "state": str(state),
+            "message": str(message),
+            "run_dir": str(run_dir),
+        } if state in get_args(State):
+            return Item(number, name, settings, state, message, run_dir)  # type: ignore[arg-type]
+        case _:
+            raise ValueError("it contains an item that cannot be read")
+
+
+def summary(queue: RunQueue) -> str:
+    """Return how many items wait, run and have ended."""
+    num_open = sum(item.is_open for item in queue.items)
+    num_failed = sum(item.state == "failed" for item in queue.items)
+    parts = [f"{num_open:,} waiting"] if num_open else []
+    parts += [f"{num_failed:,} failed"] if num_failed else []
+    return f"{count(len(queue.items), 'run')}{': ' if parts else ''}{', '.join(parts)}"

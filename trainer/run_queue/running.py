@@ -1,0 +1,83 @@
+"""Running the queue: which item is next, as what, and how it ended. Torch-free.
+
+The caller launches the requests one after another and passes their events on: the window from its event loop, the
+command line from a plain loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from modules.system.file_lock import FileLock
+from trainer.events import Event, RunFailed, RunFinished, RunStarted
+from trainer.launch import RunRequest
+from trainer.run_folder.backup import list_backups
+from trainer.run_queue.file import QueueFile
+from trainer.run_queue.items import Item, RunQueue, State
+
+
+class QueueRun:
+    """This program runs the queue, from the creation of this object until `close`."""
+
+    def __init__(self, file: QueueFile) -> None:
+        """Raises DarkroomError if another program runs the queue, or the file cannot be read."""
+        self._file = file
+        self._lock: FileLock | None = file.hold()
+
+    def take_next(self) -> Item | None:
+        """Mark the next item as running and return it; None at the end of the queue."""
+        taken: list[Item] = []
+
+        def take(queue: RunQueue) -> RunQueue:
+            taken.clear()
+            item = queue.next
+            if item is None:
+                return queue
+            taken.append(item)
+            return queue.began(item.number)
+
+        self._file.change(take)
+        return taken[0] if taken else None
+
+    def note(self, item: Item, event: Event) -> RunQueue | None:
+        """Record what an event of an item's run means for the queue; None for events that mean nothing."""
+        match event:
+            case RunStarted():
+                return self._file.change(lambda queue: queue.in_run(item.number, event.run_dir))
+            case RunFinished() | RunFailed():
+                state, message = ending_of(event)
+                return self._file.change(lambda queue: queue.ended(item.number, state, message))
+            case _:
+                return None
+
+    def close(self) -> None:
+        """Let another program run the queue."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+
+def request_of(item: Item, *, allowed_code: frozenset[str] = frozenset()) -> RunRequest:
+    """Return the request of an item: an interrupted run resumes from its newest backup, if it has one."""
+    request = RunRequest(item.config, beside_window=False, allowed_code=allowed_code)
+    backups = list_backups(Path(item.run_dir)) if item.run_dir else []
+    if item.state == "interrupted" and backups:
+        return replace(request, kind="resume", resume_from=backups[-1].path)
+    return request
+
+
+def ending_of(event: RunFinished | RunFailed) -> tuple[State, str]:
+    """Return the state of an item whose run ended with an event, and the words."""
+    match event:
+        case RunFailed():
+            return "failed", f"{event.message} {event.advice}".strip()
+        case RunFinished(outcome="stopped"):
+            return "stopped", event.message
+        case _:
+            return "finished", event.message
+
+
+def continues_after(queue: RunQueue, state: State) -> bool:
+    """Return whether the next item is trained after one that ended in a state: not after a stop by the user."""
+    return state == "finished" or (state == "failed" and queue.after_failure == "continue")

@@ -1,0 +1,179 @@
+"""The pointer and the keys of a grid of cards."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ui.widgets.grid_card import Handler
+
+if TYPE_CHECKING:
+    from ui.widgets.card_grid import CardGrid
+
+_WHEEL_PX = 72
+_DRAG_PX = 8  # the pointer moves so far before it drags
+_EDGE_PX = 40  # at the upper and lower edge, dragging scrolls
+
+
+@dataclass(slots=True)
+class _Press:
+    """A pressed button: where, on which card, whether it drags, and before which card it would drop."""
+
+    x: int
+    y: int
+    number: int
+    is_dragging: bool = False
+    target: int = 0
+    was_selected: bool = False
+
+
+class GridInput:
+    """Selects by click, Ctrl, Shift and arrows; opens, toggles, removes and moves through the handler."""
+
+    def __init__(self, grid: CardGrid, handler: Handler) -> None:
+        self._grid, self._handler, self._canvas = grid, handler, grid.canvas
+        self._press: _Press | None = None
+        self._bind()
+
+    def _bind(self) -> None:
+        canvas, grid = self._canvas, self._grid
+        # Not at once: Tk calls this while it places children, when none may be removed (the bar is).
+        canvas.bind("<Configure>", lambda _e: grid.draw_soon())
+        canvas.bind("<ButtonPress-1>", self._pressed)
+        canvas.bind("<B1-Motion>", self._dragged)
+        canvas.bind("<ButtonRelease-1>", self._released)
+        canvas.bind("<Double-Button-1>", self._double_clicked)
+        canvas.bind("<Button-2>" if canvas.tk.call("tk", "windowingsystem") == "aqua" else "<Button-3>", self._menu)
+        canvas.bind("<Motion>", self._moved)
+        canvas.bind("<Leave>", self._left)
+        for sequence in ("<MouseWheel>", "<Button-4>", "<Button-5>"):
+            canvas.bind(sequence, self._wheel)
+        for sequence in ("<FocusIn>", "<FocusOut>"):
+            canvas.bind(sequence, lambda _e: grid.draw_soon())
+        for key in ("Left", "Right", "Up", "Down", "Home", "End", "Prior", "Next"):
+            canvas.bind(f"<{key}>", partial(self._arrow, key, False))
+            canvas.bind(f"<Shift-{key}>", partial(self._arrow, key, True))
+        for key, by in (("Left", -1), ("Right", 1)):
+            canvas.bind(f"<Alt-{key}>", partial(self._move_by_key, by))
+        canvas.bind("<Return>", lambda _e: self._on_current(self._handler.open_card))
+        canvas.bind("<space>", lambda _e: self._on_selection(self._handler.toggle))
+        canvas.bind("<Delete>", lambda _e: self._on_selection(self._handler.remove))
+        canvas.bind("<Control-a>", self._select_all)
+
+    def _pressed(self, event: tk.Event[Any]) -> None:
+        self._canvas.focus_set()
+        number = self._grid.card_at(event.x, event.y)
+        state = int(event.state)
+        if number is None:
+            self._grid.select(())
+            return
+        if self._grid.is_on_switch(number, event.x, event.y):
+            self._handler.toggle([number])
+            return
+        self._press = _Press(event.x, event.y, number, was_selected=number in self._grid.selection)
+        if state & 0x1:
+            self._grid.select_to(number)
+        elif state & 0x4:
+            self._grid.selection ^= {number}
+            self._grid.current = self._grid.anchor = number
+        elif number not in self._grid.selection:
+            self._grid.selection = {number}
+            self._grid.current = self._grid.anchor = number
+        self._grid.draw_soon()
+        self._handler.selected()
+
+    def _dragged(self, event: tk.Event[Any]) -> None:
+        press = self._press
+        if press is None:
+            return
+        if abs(event.x - press.x) + abs(event.y - press.y) > self._grid.theme.px(_DRAG_PX):
+            press.is_dragging = True
+        if press.is_dragging:
+            edge = self._grid.theme.px(_EDGE_PX)
+            if event.y < edge:
+                self._grid.scroll(-edge // 4)
+            elif event.y > self._canvas.winfo_height() - edge:
+                self._grid.scroll(edge // 4)
+            press.target = self._grid.drop_before = self._grid.gap_at(event.x, event.y)
+            self._grid.draw_soon()
+
+    def _released(self, event: tk.Event[Any]) -> None:
+        press, self._press = self._press, None
+        self._grid.drop_before = None
+        if press is None:
+            return
+        if press.is_dragging:
+            self._handler.move(sorted(self._grid.selection | {press.number}), press.target)
+        elif press.was_selected and not int(event.state) & 0x5 and self._grid.selection != {press.number}:
+            self._grid.select([press.number], is_seen=False)
+        self._grid.draw_soon()
+
+    def _double_clicked(self, event: tk.Event[Any]) -> None:
+        number = self._grid.card_at(event.x, event.y)
+        self._press = None
+        if number is None:
+            return
+        if self._grid.is_on_switch(number, event.x, event.y):  # two clicks
+            self._handler.toggle([number])
+        else:
+            self._handler.open_card(number)
+
+    def _menu(self, event: tk.Event[Any]) -> None:
+        number = self._grid.card_at(event.x, event.y)
+        if number is not None:
+            if number not in self._grid.selection:
+                self._grid.select([number], is_seen=False)
+            self._handler.open_menu(number, event)
+
+    def _moved(self, event: tk.Event[Any]) -> None:
+        number = self._grid.card_at(event.x, event.y)
+        if number != self._grid.hovered:
+            self._grid.hovered = number
+            self._grid.draw_soon()
+            self._handler.pointed_at(number, event)
+
+    def _left(self, event: tk.Event[Any]) -> None:
+        self._grid.hovered = None
+        self._grid.draw_soon()
+        self._handler.pointed_at(None, event)
+
+    def _wheel(self, event: tk.Event[Any]) -> str:
+        is_up = event.num == 4 or event.delta > 0
+        self._grid.scroll(self._grid.theme.px(-_WHEEL_PX if is_up else _WHEEL_PX))
+        return "break"
+
+    def _arrow(self, key: str, is_extending: bool, _event: object) -> str:
+        if self._grid.cards:
+            number = self._grid.places().beside(self._grid.current, key, self._canvas.winfo_height())
+            if is_extending:
+                self._grid.select_to(number)
+                self._grid.see(number)
+                self._handler.selected()
+            else:
+                self._grid.select([number])
+        return "break"
+
+    def _move_by_key(self, by: int, _event: object) -> str:
+        if self._grid.selection:
+            chosen = sorted(self._grid.selection)
+            self._handler.move(chosen, max(0, chosen[0] - 1) if by < 0 else min(len(self._grid.cards), chosen[-1] + 2))
+        return "break"
+
+    def _on_current(self, act: Callable[[int], object]) -> str:
+        if self._grid.cards:
+            act(self._grid.current)
+        return "break"
+
+    def _on_selection(self, act: Callable[[Sequence[int]], object]) -> str:
+        if self._grid.selection:
+            act(sorted(self._grid.selection))
+        return "break"
+
+    def _select_all(self, _event: object) -> str:
+        self._grid.selection = set(range(len(self._grid.cards)))
+        self._grid.draw_soon()
+        self._handler.selected()
+        return "break"

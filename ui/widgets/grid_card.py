@@ -1,0 +1,56 @@
+"""What a grid of cards shows, and what it calls."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of text in the colour of a token."""
+
+    text: str
+    colour: str = "muted"
+
+
+@dataclass(frozen=True, slots=True)
+class GridCard:
+    """A card. `image` is the key of its image, as `load` takes it; `note` stands in its place where there is none.
+
+    `share` is drawn as a thin bar below the first line; None draws none.
+    """
+
+    title: str
+    is_on: bool
+    lines: tuple[Line, ...] = ()
+    share: float | None = None
+    image: Hashable = None
+    note: str = ""
+
+
+class Handler(Protocol):
+    """What a grid calls. Cards are given by their number."""
+
+    def open_card(self, number: int) -> object:
+        """Open a card."""
+
+    def toggle(self, numbers: Sequence[int]) -> object:
+        """Switch cards on or off."""
+
+    def remove(self, numbers: Sequence[int]) -> object:
+        """Remove cards."""
+
+    def move(self, numbers: Sequence[int], before: int) -> object:
+        """Move cards before another one; the number of cards stands for the end."""
+
+    def selected(self) -> object:
+        """Called after another selection."""
+
+    def pointed_at(self, number: int | None, event: tk.Event[Any]) -> object:
+        """Called when the pointer reaches another card; None for none."""
+
+    def open_menu(self, number: int, event: tk.Event[Any]) -> object:
+        """Open the menu of a card."""
