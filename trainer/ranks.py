@@ -202,6 +202,7 @@ class SeveralProcesses:
         from torch import distributed
 
         distributed.destroy_process_group()
+        del self._control, self._store  # which would keep the connections open, and the others waiting
 
     @contextlib.contextmanager
     def _together(self) -> Iterator[None]:

@@ -51,8 +51,9 @@ class Batch:
     `pixels_B3PP`, float32 in [-1, 1], are the images themselves for a method that trains on pixels: then the latents
     are zeros, there is no conditioning, and the masks have the size of the images. None otherwise.
     Where several processes share a micro-batch, this one's images are those from `first_row` on, of
-    `micro_batch_samples` in all; 0 if the micro-batch is not shared. If it does not `count`, other processes train its
-    images, too, and its loss has no weight.
+    `micro_batch_samples` in all; 0 if the micro-batch is not shared. Its captions are padded to the longest of
+    `padded_like`, all captions of the micro-batch. If it does not `count`, other processes train its images, too, and
+    its loss has no weight.
     """
 
     latents_BCHW: torch.Tensor
@@ -79,6 +80,7 @@ class Batch:
     pixels_B3PP: torch.Tensor | None = None
     first_row: int = 0
     micro_batch_samples: int = 0
+    padded_like: tuple[str, ...] = ()
     counts: bool = True
 
     @property
@@ -114,9 +116,9 @@ class Batch:
         `encoder` is the model family.
         """
         if not self.empty_for:
-            texts = complete_conditioning(self.conditioning, self.captions, encoder)
+            texts = complete_conditioning(self.conditioning, self.captions, encoder, self.padded_like)
         else:
-            given = complete_conditioning(self.conditioning, (*self.captions, ""), encoder)
+            given = complete_conditioning(self.conditioning, (*self.captions, ""), encoder, self.padded_like)
             own, empty = given.select(range(self.num_samples)), given.select([self.num_samples])
             texts = encoder.with_empty_prompts(own, self.empty_for, empty)
         return encoder.with_size_conditioning(texts, self.size_conditionings)

@@ -12,6 +12,7 @@ import torch
 from modules.data.batch import Batch
 from modules.data.caption_uses import caption_of
 from modules.data.captions.drawing import CaptionDropout, DrawnCaption
+from modules.data.conditioning import DeliveredConditioning
 from modules.data.dataset import Dataset
 from modules.data.order import MicroBatch, SampleIndex
 from modules.data.plans import EpochPlans
@@ -71,13 +72,13 @@ class _Image:
 
 @dataclass(frozen=True, slots=True)
 class _Texts:
-    """The captions of a batch, and what is read of their embeddings ahead of time."""
+    """The captions of a micro-batch, and what is read of their embeddings ahead of time."""
 
     drawn: tuple[DrawnCaption, ...]
     prepared: PreparedTexts
 
-    def rows(self, share: Share) -> _Texts:
-        """Return the captions of a process's share of these."""
+    def of(self, share: Share) -> _Texts:
+        """Return the captions of a process's share."""
         return _Texts(self.drawn[share.first_row : share.first_row + share.num_rows], None)
 
     @property
@@ -203,11 +204,12 @@ class Loader:
             ) from error
 
     def _batch(self, epoch: int, position: _Position, pending: _Pending) -> Batch:
-        images, texts = [self._result(image) for image in pending.images], pending.texts.result()
+        images, whole_texts = [self._result(image) for image in pending.images], pending.texts.result()
         share, samples = position.share, position.share.sample_indices
         versions = [image.version for image in images]
         examples = [self.dataset.examples[s.example] for s in samples]
         concepts = [self.dataset.concepts[e.concept] for e in examples]
+        texts = whole_texts.of(share)
         latents_BCHW = self.latents.deliver(versions, [image.latents for image in images])
         masks = None
         if self.masks is not None:
@@ -229,7 +231,7 @@ class Loader:
         return Batch(
             latents_BCHW=latents_BCHW,
             captions=texts.captions,
-            conditioning=self.conditioning.deliver(texts.encoded, texts.prepared),
+            conditioning=self._conditioning(whole_texts, share, has_empty=bool(texts.empty_for)),
             loss_weights_B=move(pinned(torch.tensor([c.loss_weight for c in concepts]), self.device), self.device),
             size_conditionings=[v.size_conditioning for v in versions],
             sample_indices=samples,
@@ -251,19 +253,25 @@ class Loader:
             pixels_B3PP=pixels_B3PP,
             first_row=share.first_row,
             micro_batch_samples=0 if share.is_whole else len(share.whole),
+            padded_like=() if share.is_whole else whole_texts.captions,
             counts=share.counts,
         )
 
+    def _conditioning(self, texts: _Texts, share: Share, *, has_empty: bool) -> DeliveredConditioning:
+        """Return the conditioning of a share, padded like that of its micro-batch.
+
+        With `has_empty`, that of the empty prompt is at its end.
+        """
+        delivered = self.conditioning.deliver(texts.encoded, texts.prepared)
+        if share.is_whole or delivered is None:
+            return delivered
+        empty = [len(texts.encoded) - 1] if has_empty else []
+        return delivered.select([*range(share.first_row, share.first_row + share.num_rows), *empty])
+
     def _texts(self, share: Share) -> _Texts:
-        """Draw the captions of a batch and read their embeddings; on a loader thread."""
-        whole = _Texts(tuple(self._caption(s) for s in share.whole), None)
-        own = whole if share.is_whole else whole.rows(share)
-        prepared = self.conditioning.prepare(whole.encoded)
-        if prepared is not None and not share.is_whole:
-            # All of them are read, because the shorter ones are padded to the longest of the micro-batch.
-            empty = [len(whole.encoded) - 1] if own.empty_for else []
-            prepared = prepared.select([*range(share.first_row, share.first_row + share.num_rows), *empty])
-        return replace(own, prepared=prepared)
+        """Draw the captions of a micro-batch and read their embeddings; on a loader thread."""
+        drawn = _Texts(tuple(self._caption(s) for s in share.whole), None)
+        return replace(drawn, prepared=self.conditioning.prepare(drawn.encoded))
 
     def _caption(self, sample_index: SampleIndex) -> DrawnCaption:
         """Return the caption of one use of an image."""
