@@ -26,7 +26,8 @@ from modules.system.redaction import redacted
 from trainer.commands import Command, to_line
 from trainer.event_lines import from_line
 from trainer.events import Event, RunFailed, RunFinished
-from trainer.launch import RunRequest
+from trainer.launch import LaunchedRun, RunRequest, launch
+from trainer.processes import num_processes, trainer_command
 
 _VERBS: Mapping[str, str] = {
     "train": "train",
@@ -97,6 +98,11 @@ class ChildRun:
             self._config_file.unlink(missing_ok=True)
 
 
+def launch_as_set(request: RunRequest) -> LaunchedRun:
+    """Start a run in a thread, or in child processes if it is for several devices. Raises OSError."""
+    return launch(request) if num_processes(request.config) == 1 else launch_child(request)
+
+
 def launch_child(request: RunRequest) -> ChildRun:
     """Start a run in a child process and return at once. Raises OSError."""
     folder = log_dir()
@@ -114,7 +120,7 @@ def launch_child(request: RunRequest) -> ChildRun:
 
 def command_of(request: RunRequest, config_file: Path) -> list[str]:
     """Return the command line of a request whose config is in a file."""
-    start = [sys.executable, "-s", "-m", "trainer", _VERBS[request.kind]]
+    start = [*trainer_command(request.config), _VERBS[request.kind]]
     if request.resume_from is None:
         start += [str(config_file)]
     else:

@@ -31,7 +31,7 @@ _WORK = timedelta(minutes=30)  # between the sums of a step, where all processes
 _WAITING = timedelta(days=7)  # for the work of the main process alone
 _BUCKET_BYTES = 32 * 2**20
 _SECONDS_BETWEEN_LOOKS = 0.5
-_STOPPING = "darkroom/stopping"
+_STOPPING = "stopping"
 
 
 class Ranks(Protocol):
@@ -234,6 +234,7 @@ def connect(rank: Rank, *, device_type: str) -> Ranks:
     if rank.is_alone:
         return ALONE
     from torch import distributed
+    from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
     host, port = meeting_place()
@@ -241,7 +242,8 @@ def connect(rank: Rank, *, device_type: str) -> Ranks:
         # torchrun has a store of its own, which rendezvous finds, and which outlives each of the processes.
         place = "env://" if "MASTER_PORT" in os.environ else f"tcp://{host}:{port}"
         found = rendezvous(f"{place}?rank={rank.index}&world_size={rank.world_size}", timeout=_MEETING)
-        store, _, _ = next(found)
+        # It also outlives a restart of all of them, and still has the addresses of those that ended.
+        store = PrefixStore(f"darkroom/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", next(found)[0])
         distributed.init_process_group(
             "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo",
             store=store,
@@ -275,4 +277,4 @@ def buckets(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
 
 
 def _words_key(index: int) -> str:
-    return f"darkroom/words/{index}"
+    return f"words/{index}"

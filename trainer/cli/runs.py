@@ -6,6 +6,7 @@ import argparse
 import logging
 import os
 import signal
+import subprocess
 import sys
 import threading
 from types import FrameType
@@ -13,6 +14,7 @@ from typing import Literal
 
 from modules.config.codec import load_file
 from modules.config.method_facts import data_in_use
+from modules.config.schema import Config
 from modules.system.approvals import approved_hashes
 from modules.system.paths import from_caller
 from modules.system.problem import Problem
@@ -34,6 +36,7 @@ from trainer.cli.prune import prune
 from trainer.events import Event, RunFailed, RunFinished
 from trainer.launch import RunRequest, import_engine
 from trainer.preflight import check
+from trainer.processes import num_processes, trainer_command
 from trainer.run_folder.backup import find_backup
 
 _LAUNCHER = "TORCHELASTIC_RUN_ID"
@@ -86,6 +89,8 @@ def _from_backup(options: argparse.Namespace, kind: Literal["resume", "fork", "f
 
 def _run(request: RunRequest, options: argparse.Namespace) -> int:
     """Run in this thread; the first Ctrl-C stops cleanly, the second immediately."""
+    if current_rank().is_alone and _LAUNCHER not in os.environ and num_processes(request.config) > 1:
+        return _run_on_several(request.config)
     desk = commands.CommandDesk()
     ending: list[Event] = []
     rank = current_rank()
@@ -113,6 +118,20 @@ def _run(request: RunRequest, options: argparse.Namespace) -> int:
             return 0
         case _:
             return 1
+
+
+def _run_on_several(config: Config) -> int:
+    """Carry out the same command line in as many processes as the config asks for, and return the launcher's code.
+
+    A signal is passed on: the launcher tells the processes to stop, and this one waits for them.
+    """
+    # In a session of its own, so that Ctrl-C reaches it once, through this process.
+    with subprocess.Popen([*trainer_command(config), *sys.argv[1:]], start_new_session=True) as launcher:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(
+                number, lambda number, _frame: launcher.send_signal(number) if number == signal.SIGTERM else None
+            )
+        return launcher.wait()
 
 
 def _stop_on_signals(desk: commands.CommandDesk) -> None:
