@@ -14,6 +14,7 @@ import pytest
 
 from modules.config.codec import load_file
 from modules.config.schema import Config
+from modules.config.sections.devices import MultiGpu
 from modules.system.paths import PROGRAM_ROOT
 from trainer.child import ChildRun, command_of, launch_child
 from trainer.cli.console import JsonLines
@@ -131,6 +132,9 @@ def test_the_command_line_of_each_kind_of_request(tmp_path: Path) -> None:
         ),
         (RunRequest(Config(), allowed_code=frozenset({"a"})), ["train", str(file), "--allow-code"]),
     ]
+    several = Config(multi_gpu=MultiGpu(enabled=True, device_indexes="0, 2"))
+    start = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "trainer", "train", str(file)]
+    assert command_of(RunRequest(several), file)[3:] == [*start, "--json-lines"]
     for request, arguments in kinds:
         assert command_of(request, file)[4:] == [*arguments, "--json-lines"]
 

@@ -43,7 +43,7 @@ from trainer.ranks import ALONE, LostProcessError, Ranks, connect
 from trainer.run.checkpoint import SavedState, read_state
 from trainer.run.data import build_loaders, caches_of
 from trainer.run.downloads import DownloadMeter
-from trainer.run.machine import Machine, machine_of
+from trainer.run.machine import Machine, machine_of, name_of
 from trainer.run.memory_meter import MemoryMeter
 from trainer.run.model import load_model
 from trainer.run.prune import kinds_in_use, unused_entries
@@ -133,6 +133,7 @@ def execute(
         device_indexes=request.config.multi_gpu.device_indexes,
     )
     on_device(machine.train_device)
+    _report_uneven_devices(machine, log)
     start_weights = backup if request.kind == "fork_weights" else None
     if start_weights is not None:
         _check_weights(request.config, start_weights)
@@ -184,6 +185,18 @@ def execute(
                 saved,
                 approved_code,
                 start_weights,
+            )
+        )
+
+
+def _report_uneven_devices(machine: Machine, log: EventLog) -> None:
+    """Warn if the devices of the processes differ: all of them wait for the slowest."""
+    names = machine.ranks.gathered(name_of(machine.train_device))
+    if machine.ranks.rank.is_main and len(set(names)) > 1:
+        log.emit(
+            WarningRaised(
+                f"The devices of this run differ: {', '.join(names)}. Every step waits for the slowest of them.",
+                "They share the images of a step evenly, so the one with the least memory limits the batch size.",
             )
         )
 

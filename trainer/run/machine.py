@@ -63,3 +63,11 @@ def device_of_rank(device: Device, rank: Rank, device_indexes: str) -> Device:
     own = resolve_device(f"cuda:{indexes[rank.local_index]}")
     torch.cuda.set_device(own.torch)  # collectives and some libraries use the current device
     return own
+
+
+def name_of(device: Device) -> str:
+    """Return the name of a device's hardware, with the memory of a GPU."""
+    if device.type != "cuda":
+        return device.type
+    facts = torch.cuda.get_device_properties(device.torch)
+    return f"{facts.name} ({facts.total_memory / 2**30:.0f} GiB)"
