@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 
 from modules.config.codec import save_file
 from modules.config.schema import Config
@@ -21,8 +22,10 @@ from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.ranks import OtherProcess, run_on_two
 from tests.builders.runs import Ran, run
+from trainer.child import launch_as_set
 from trainer.commands import Command, Pause, Resume, Stop
-from trainer.events import Event, PhaseChanged, RunFailed, StepFinished, ValidationFinished, WarningRaised
+from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, StepFinished, ValidationFinished, WarningRaised
+from trainer.launch import RunRequest
 
 # Two sizes and batches of three: the processes share micro-batches of odd sizes, and some of a single image.
 SIZES = [(64, 64)] * 7 + [(96, 64)] * 4
@@ -168,6 +171,29 @@ def torchrun(config_file: Path, *, max_restarts: int = 0) -> subprocess.Popen[st
     return subprocess.Popen(
         command, cwd=PROGRAM_ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_a_config_for_several_devices_starts_its_processes(config: Config, tmp_path: Path) -> None:
+    one = run(in_folder(config, tmp_path / "one"))
+    own = in_folder(config, tmp_path / "two", multi_gpu={"enabled": True, "device_indexes": "0, 1"})
+    child = launch_as_set(RunRequest(own))
+    events: list[Event] = []
+    while not events or not isinstance(events[-1], RunFinished | RunFailed):
+        events.append(child.events.get(timeout=120))
+    two = Ran(events)
+    assert losses_of(two) == pytest.approx(losses_of(one), abs=1e-5, rel=0)
+    assert_same_weights(one, two)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_two_gpus_train_as_one(other: OtherProcess, config: Config, tmp_path: Path) -> None:
+    changes = {"general": {"train_device": "cuda"}, "training": {"precision": "float32"}}
+    one = run(in_folder(config, tmp_path / "one", **changes))
+    two, _ = run_on_two(other, in_folder(config, tmp_path / "two", **changes))
+    assert losses_of(two) == pytest.approx(losses_of(one), abs=1e-4, rel=0)
 
 
 def events_of(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
