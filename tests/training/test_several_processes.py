@@ -55,7 +55,7 @@ def other() -> Iterator[OtherProcess]:
 def config(tiny_sd: Path, tmp_path_factory: pytest.TempPathFactory) -> Config:
     folder = tmp_path_factory.mktemp("ranks")
     long = ", ".join(f"a disc number {n}" for n in range(25))  # two chunks: shorter captions are padded
-    images = draw_folder(folder / "images", sizes=SIZES, captions=["a disc", long, "nothing"])
+    images = draw_folder(folder / "images", sizes=SIZES, captions=["a <zog> disc", long, "nothing"])
     measured = draw_folder(folder / "measured", sizes=[(64, 64)] * 2, captions=["a disc"])
     concepts = [{"path": str(images)}, {"path": str(measured), "kind": "validation"}]
     return small_config(folder, model=tiny_sd, images=images, **HARD, concepts=concepts)
@@ -147,6 +147,11 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "float16": {"training": {"precision": "float16"}},
     "bfloat16": {"parts": {"unet": {"dtype": "bfloat16"}}, "training": {"trains": "full", "learning_rate": 1e-4}},
+    "embedding": {
+        "training": {"trains": "embedding", "learning_rate": 1e-2},
+        "embeddings": {"words": [{"placeholder": "<zog>", "initial_text": "cat", "token_count": 2}]},
+    },
+    "vae": {"training": {"trains": "vae", "vae": {"decoder_only": False}}},
     "clipped": {"training": {"clip_grad_norm": 0.01, "optimizer": {"name": "prodigy"}, "learning_rate": 1.0}},
 }
 

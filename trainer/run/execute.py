@@ -120,7 +120,9 @@ def execute(
     approved_code, is_main = request.allowed_code | approved_hashes(), ranks.rank.is_main
     request = _continued(request, ranks)
     backup = find_backup(request.resume_from) if request.resume_from is not None else None
-    _fetch_datasets(request, log, desk, clocks)
+    if is_main:
+        _fetch_datasets(request, log, desk, clocks)
+    ranks.from_main(None)  # the others use what it has downloaded
     datasets = _checked(
         request, approved_code, log, desk, run_dir=backup.run_dir if backup else None, is_reported=is_main
     )

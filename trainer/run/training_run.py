@@ -19,6 +19,7 @@ from modules.optim.kept_norms import KeptNorms
 from modules.optim.param_groups import TrainGroup, kept_parameters, named_parameters
 from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError
+from modules.system.paths import from_root
 from trainer import phases
 from trainer.callbacks.backup import BackupCallback
 from trainer.callbacks.compile_report import CompileReport
@@ -184,9 +185,14 @@ def _load(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
     log.emit(PhaseChanged("loading", config.model.base_model))
     meter = DownloadMeter(emit=log.emit, desk=setup.desk, clock=setup.clocks.seconds)
     compilation = compilation_of(config, setup.clocks.seconds)
+    ranks, is_local = machine.ranks, from_root(config.model.base_model).exists()
+    if not is_local and not ranks.rank.is_main:
+        ranks.from_main(None)  # the main process downloads the model first
     # Of a new run only the main process writes the copy of the file that it starts from; the others read that file.
     start_copy = start_copy_in(setup.run_dir) if machine.ranks.rank.is_main or setup.backup is not None else None
     model = load_model(config, machine, meter, start_copy=start_copy, compilation=compilation)
+    if not is_local and ranks.rank.is_main:
+        ranks.from_main(None)
     if setup.backup is None:
         _report_start(setup, model)
     setup.desk.check()
