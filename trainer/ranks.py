@@ -201,7 +201,8 @@ class SeveralProcesses:
         """Leave the others."""
         from torch import distributed
 
-        distributed.destroy_process_group()
+        with contextlib.suppress(RuntimeError):  # after a failure there may be nothing left to leave
+            distributed.destroy_process_group()
         del self._control, self._store  # which would keep the connections open, and the others waiting
 
     @contextlib.contextmanager
@@ -253,6 +254,8 @@ def connect(rank: Rank, *, device_type: str) -> Ranks:
         )
         control = distributed.new_group(backend="gloo", timeout=_WAITING)
     except (RuntimeError, ValueError, OSError) as error:
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
         raise DarkroomError(
             f"The {rank} could not meet the others at {host}:{port}: {error}",
             advice="Start all processes with torchrun or srun, and check that no firewall separates the machines.",

@@ -151,8 +151,8 @@ CASES: dict[str, dict[str, Any]] = {
         "training": {"trains": "embedding", "learning_rate": 1e-2},
         "embeddings": {"words": [{"placeholder": "<zog>", "initial_text": "cat", "token_count": 2}]},
     },
-    "vae": {"training": {"trains": "vae", "vae": {"decoder_only": False}}},
-    "clipped": {"training": {"clip_grad_norm": 0.01, "optimizer": {"name": "prodigy"}, "learning_rate": 1.0}},
+    "vae": {"training": {"trains": "vae", "learning_rate": 1e-4, "vae": {"decoder_only": False}}},
+    "clipped": {"training": {"clip_grad_norm": 0.01}},
 }
 
 

@@ -150,7 +150,8 @@ def execute(
         return
     num_threads = ranks.from_main(
         choose_num_threads(
-            request.config.general.num_threads or (saved.num_threads if saved else 0),
+            # Another number of processes shares the machine in another way.
+            request.config.general.num_threads or (saved.num_threads if saved and ranks.rank.is_alone else 0),
             device_is_cpu=machine.train_device.is_cpu,
             beside_window=request.beside_window,
             num_processes=ranks.rank.num_local,
