@@ -65,7 +65,7 @@ class StopRequested(Exception):  # noqa: N818 - not an error: the user requested
 
 
 class StopAgreed(StopRequested):
-    """Raised in all processes of a run at the same place: they have told each other."""
+    """Raised in all processes of a run at the same place: they have agreed on it."""
 
 
 class CommandDesk:

@@ -9,7 +9,7 @@ from modules.system import hardware
 
 
 def num_processes(config: Config) -> int:
-    """Return how many processes a config asks for: one for each GPU that it names, or for each of the machine."""
+    """Return how many processes a config requires: one for each GPU that it names, or for each of the machine."""
     settings = config.multi_gpu
     if not settings.enabled:
         return 1
@@ -18,7 +18,7 @@ def num_processes(config: Config) -> int:
 
 
 def trainer_command(config: Config) -> list[str]:
-    """Return the command line, without its verb, that carries out a config with as many processes as it asks for."""
+    """Return the command line, without its verb, that carries out a config with as many processes as it requires."""
     python, count = [sys.executable, "-s", "-m"], num_processes(config)
     if count == 1:
         return [*python, "trainer"]

@@ -1,7 +1,7 @@
-"""What the processes of a run tell each other. A single process tells nobody anything.
+"""The communication between the processes of a run; a single process has none.
 
 Gradients are summed here once per step, in flat buckets, with torch.distributed's own collectives, and not by
-DistributedDataParallel: that replaces a module's forward, and nobody but the family calls the forward of a part. (With
+DistributedDataParallel: that replaces a module's forward, while only the family calls the forward of a part. (With
 an adapter the trained layers are deep inside a part, and a step may call a part several times.) Everything else goes
 over a second group on the CPU, which may wait for hours: the others wait there while the main process samples.
 """
@@ -103,17 +103,17 @@ class OneProcess:
         return [value]
 
     def announce_stop(self) -> None:
-        """Do nothing: nobody else is there."""
+        """Do nothing: there is no other process."""
 
     def is_stop_announced(self, *, at_once: bool = False) -> bool:
-        """Return False: nobody else is there."""
+        """Return False: there is no other process."""
         return False
 
     def leave_words(self, message: str) -> None:
-        """Do nothing: nobody else is there."""
+        """Do nothing: there is no other process."""
 
     def close(self) -> None:
-        """Do nothing: nobody else is there."""
+        """Do nothing: there is no other process."""
 
 
 ALONE = OneProcess()
@@ -180,7 +180,7 @@ class SeveralProcesses:
 
     def announce_stop(self) -> None:
         """Let the other processes know at once that the run is to stop."""
-        with contextlib.suppress(RuntimeError):  # nobody is left to be told
+        with contextlib.suppress(RuntimeError):  # no other process is left
             self._store.set(_STOPPING, "yes")
 
     def is_stop_announced(self, *, at_once: bool = False) -> bool:

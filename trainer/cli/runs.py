@@ -121,9 +121,9 @@ def _run(request: RunRequest, options: argparse.Namespace) -> int:
 
 
 def _run_on_several(config: Config) -> int:
-    """Carry out the same command line in as many processes as the config asks for, and return the launcher's code.
+    """Carry out the same command line in as many processes as the config requires, and return the launcher's code.
 
-    A signal is passed on: the launcher tells the processes to stop, and this one waits for them.
+    A signal is passed on: the launcher passes it to the processes, and this one waits for them.
     """
     # In a session of its own, so that Ctrl-C reaches it once, through this process.
     with subprocess.Popen([*trainer_command(config), *sys.argv[1:]], start_new_session=True) as launcher:

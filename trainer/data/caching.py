@@ -205,7 +205,7 @@ class Caches:
     def _share_of(self, missing: list[str]) -> tuple[list[str], list[str]]:
         """Return the keys of all missing entries and those that this process builds.
 
-        The main process says which are missing: another one may look when the first entries are already written.
+        The main process decides which are missing: another one may look when the first entries are already written.
         """
         if not self._is_shared:
             return missing, missing
