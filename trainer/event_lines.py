@@ -13,15 +13,17 @@ from pydantic import TypeAdapter, ValidationError
 
 from modules.system.redaction import redacted
 from trainer.events import Event
+from trainer.job_events import JobEvent
 from trainer.rollout_events import SampledImage
 
 EVENT_TYPES: Mapping[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
+_JOB_EVENT_TYPES: Mapping[str, type[JobEvent]] = {kind.__name__: kind for kind in get_args(JobEvent)}
 _PLACES = frozenset({"run_dir", "path", "model_path", "backup_path", "details_path"})
 _Record = TypeVar("_Record", bound=Event | SampledImage)
 _NAMES = frozenset({"phase", "outcome", "family", "method", "trains", "format", "what", "device"})
 
 
-def to_line(event: Event, **extra: Any) -> str:
+def to_line(event: Event | JobEvent, **extra: Any) -> str:
     """Return the event as one line of JSON, its kind under "event"; `extra` keys (a time stamp) are added.
 
     A number that is not finite, such as a NaN loss, is written as a string ("nan", "inf"), because JSON cannot hold it.
@@ -30,23 +32,34 @@ def to_line(event: Event, **extra: Any) -> str:
 
 
 def from_line(line: str) -> Event | None:
-    """Return the event of a line, or None for any other line (from a newer version, or half written)."""
+    """Return the event of a run in a line, or None for any other line (from a newer version, or half written)."""
+    event: Event | None = _event(line, EVENT_TYPES)
+    return event
+
+
+def job_event(line: str) -> JobEvent | None:
+    """Return the event of a job in a line, or None for any other line."""
+    event: JobEvent | None = _event(line, _JOB_EVENT_TYPES)
+    return event
+
+
+def _event(line: str, types: Mapping[str, type]) -> Any:
     try:
         data = json.loads(line)
     except (ValueError, RecursionError):
         return None
     name = data.pop("event", None) if isinstance(data, dict) else None
-    if not isinstance(name, str) or name not in EVENT_TYPES:
+    if not isinstance(name, str) or name not in types:
         return None
     try:
-        return _reader(name).validate_python(data)
+        return _reader(types[name]).validate_python(data)
     except ValidationError:
         return None
 
 
 @cache
-def _reader(name: str) -> TypeAdapter[Event]:
-    return TypeAdapter(EVENT_TYPES[name])
+def _reader(kind: type) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 def without_secrets(record: _Record) -> _Record:

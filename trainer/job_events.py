@@ -1,17 +1,11 @@
-"""What a job beside training reports (a tool, samples without a run): frozen records, and their form as JSON lines.
+"""What a job beside training reports (a tool, samples without a run, captions and masks): frozen records.
 
 A job is a child process of the window, or a verb on the command line.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from functools import cache
-from typing import get_args
-
-from pydantic import TypeAdapter, ValidationError
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +30,19 @@ class ImageSampled:
     caption: str = ""
     is_grid: bool = False
     request: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ImageAnnotated:
+    """An image got a caption or a mask: `text` is its new caption. `problem` is why nothing could be written.
+
+    `has_written` is False where the file stays as it is.
+    """
+
+    path: str
+    has_written: bool
+    text: str = ""
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,30 +73,4 @@ class JobStopped:
     request: int = 0
 
 
-JobEvent = JobProgress | ImageSampled | JobFinished | JobFailed | JobStopped
-JOB_EVENTS: Mapping[str, type[JobEvent]] = {kind.__name__: kind for kind in get_args(JobEvent)}
-
-
-def job_line(event: JobEvent) -> str:
-    """Return an event as one line of JSON, its kind under "event"."""
-    return json.dumps({"event": type(event).__name__, **asdict(event)})
-
-
-def job_event(line: str) -> JobEvent | None:
-    """Return the event of a line, or None for any other line."""
-    try:
-        data = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    name = data.pop("event", None) if isinstance(data, dict) else None
-    if not isinstance(name, str) or name not in JOB_EVENTS:
-        return None
-    try:
-        return _reader(name).validate_python(data)
-    except ValidationError:
-        return None
-
-
-@cache
-def _reader(name: str) -> TypeAdapter[JobEvent]:
-    return TypeAdapter(JOB_EVENTS[name])
+JobEvent = JobProgress | ImageSampled | ImageAnnotated | JobFinished | JobFailed | JobStopped

@@ -52,7 +52,7 @@ class RunRequest:
 
 
 class LaunchedRun(Protocol):
-    """A running training, in a thread (`RunHandle`) or in a child process (`trainer.child.ChildRun`)."""
+    """A running training, in a thread (`RunHandle`) or in a child process (`trainer.child.run.ChildRun`)."""
 
     @property
     def events(self) -> queue.SimpleQueue[Event]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from modules.config.schema import Config
 from modules.system import hardware
 
@@ -17,9 +15,9 @@ def num_processes(config: Config) -> int:
     return max(1, len(named) or len(hardware.here().capabilities or ()))
 
 
-def trainer_command(config: Config) -> list[str]:
-    """Return the command line, without its verb, that carries out a config with as many processes as it requires."""
-    python, count = [sys.executable, "-s", "-m"], num_processes(config)
+def module_arguments(config: Config) -> list[str]:
+    """Return Python's arguments, without the verb, that start as many processes as a config requires."""
+    count, trainer = num_processes(config), ["-m", "trainer"]
     if count == 1:
-        return [*python, "trainer"]
-    return [*python, "torch.distributed.run", "--standalone", "--nproc-per-node", str(count), "-m", "trainer"]
+        return trainer
+    return ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count), *trainer]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.system.paths import from_root, log_dir, queue_file, session_file
-from trainer.child import launch_child
+from trainer.child.run import launch_child
 from trainer.launch import RunRequest, launch
 from trainer.run_queue.file import QueueFile
 from ui.actions import ActionTable, sequences_of

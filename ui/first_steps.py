@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from modules.config.schema import Config
 from ui.documents import FIRST_PRESET
@@ -14,10 +14,11 @@ CHOOSING, HIDDEN = "choose", ""  # states beside the names of the ways
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What the user has done so far."""
+    """What the user has done so far. `baseline` is the config as it was loaded."""
 
     config: Config
     source: Source
+    baseline: Config = field(default_factory=Config)
     num_errors: int = 0
     has_started: bool = False
     has_finished: bool = False
@@ -50,11 +51,19 @@ def _is_demo(progress: Progress) -> bool:
 
 
 def _has_own_images(progress: Progress) -> bool:
-    return not _is_demo(progress) and any(c.enabled and c.path.strip() for c in progress.config.concepts)
+    """Return whether there is a folder of images; those of the demo are not the user's."""
+    of_demo = {c.path for c in progress.baseline.concepts} if _is_demo(progress) else set()
+    return any(c.enabled and c.path.strip() and c.path not in of_demo for c in progress.config.concepts)
 
 
 def _has_prompts(progress: Progress) -> bool:
-    return not _is_demo(progress) and any(p.enabled for p in progress.config.sampling.prompts)
+    of_demo = {p.prompt for p in progress.baseline.sampling.prompts} if _is_demo(progress) else set()
+    return any(p.enabled and p.prompt not in of_demo for p in progress.config.sampling.prompts)
+
+
+def _has_preset(progress: Progress) -> bool:
+    """Return whether a preset or a config is loaded. The demo's is one for those who add their images to it."""
+    return _has_own_images(progress) if _is_demo(progress) else progress.source != Source()
 
 
 def _is_opened(progress: Progress) -> bool:
@@ -92,7 +101,7 @@ WAYS: Mapping[str, Way] = {
                 "Preset",
                 "Choose the preset for your model and the memory of your card. It sets everything else.",
                 "Presets…",
-                lambda p: not _is_demo(p) and p.source != Source(),
+                _has_preset,
                 action="presets",
             ),
             Step(

@@ -12,13 +12,9 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from modules.adapters.delta_adapter import (
-    AdaptedLayer,
-    DeltaKind,
-    applied,
-    strength_ratio,
-)
-from modules.adapters.layer_dropout import ModuleDropout, attach_module_dropout, dropped_channels
+from modules.adapters.delta_adapter import AdaptedLayer, DeltaKind, applied
+from modules.adapters.factor_delta import FactorDelta
+from modules.adapters.layer_dropout import ModuleDropout, attach_module_dropout
 from modules.adapters.loha import LOHA, Loha, factor_shapes
 from modules.adapters.ranks import at_layer, is_convolution, ranks_of
 from modules.formats.adapter_layers import AdapterLayer
@@ -48,8 +44,10 @@ class HadamardProduct(torch.autograd.Function):
         return (*gradients, other @ b2.T, a2.T @ other)
 
 
-class HadamardDelta(nn.Module):
+class HadamardDelta(FactorDelta):
     """What LoHa adds to one linear or convolution layer. `factors` are named as in LyCORIS files."""
+
+    last = ("hada_w2_a",)
 
     def __init__(
         self,
@@ -62,37 +60,15 @@ class HadamardDelta(nn.Module):
         module_dropout: ModuleDropout | None = None,
     ) -> None:
         """`shape` is that of the layer's weight. The dropouts are of inputs, of outputs and of the whole."""
-        super().__init__()
-        for name, factor in factors.items():
-            self.register_parameter(name, nn.Parameter(factor))
-        self.dropout = nn.Dropout(dropout)
-        self.alpha = alpha
-        self.scale = alpha / factors["hada_w1_b"].shape[0]
-        self.is_enabled = True
+        super().__init__(
+            factors, alpha=alpha, dropout=dropout, rank_dropout=rank_dropout, module_dropout=module_dropout
+        )
         self._shape = tuple(shape)
-        self._rank_dropout = rank_dropout
-        self._module_dropout = (module_dropout,)  # in a tuple: it is the layer's module, not this one's
 
-    @property
-    def module_dropout(self) -> ModuleDropout | None:
-        """The module dropout of the layer, if it has one."""
-        return self._module_dropout[0]
-
-    def factors(self) -> dict[str, nn.Parameter]:
-        """Return the trained factors by their names in files."""
-        return dict(self.named_parameters())
-
-    def stored(self, values: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], float | None]:
-        """Return the factors and alpha as files hold them."""
-        return dict(values), self.alpha
-
-    def load(self, layer: AdapterLayer) -> None:
-        """Take the factors of a layer in a file, in place; where its strength is another, the last one is scaled."""
-        rank = layer.factors["hada_w1_b"].shape[0]
-        ratio = strength_ratio(1.0 if layer.alpha is None else layer.alpha / rank, self.scale)
-        with torch.no_grad():
-            for name, factor in self.factors().items():
-                factor.copy_(layer.factors[name].float() * (ratio if name == "hada_w2_a" else 1.0))
+    @staticmethod
+    def scale_of(factors: Mapping[str, torch.Tensor], alpha: float | None) -> float:
+        """Return alpha by rank; 1 where no alpha is given."""
+        return 1.0 if alpha is None else alpha / factors["hada_w1_b"].shape[0]
 
     def weight(self) -> torch.Tensor:
         """Return what is added to the layer's weight, of shape (out, in, kernel), in the dtype of the factors."""
@@ -101,23 +77,9 @@ class HadamardDelta(nn.Module):
             product: torch.Tensor = HadamardProduct.apply(a1 * self.scale, b1, a2, b2)  # type: ignore[no-untyped-call]
         return product.reshape(self._shape)
 
-    def weight_change(self, layer: AdaptedLayer) -> torch.Tensor:
-        """Return what it adds to the weight of its layer, in float32."""
-        return self.weight().float()
-
     def forward(self, layer: AdaptedLayer, x: torch.Tensor) -> torch.Tensor:
         """Return what is added to the layer's output."""
         return applied(layer, self.dropout(x.to(next(self.parameters()).dtype)), self.weight())
-
-    def add_to(self, layer: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
-        """Return a layer's output with this added: its forward hook."""
-        assert isinstance(layer, AdaptedLayer)
-        if not self.is_enabled:
-            return output
-        change, dropout = self(layer, inputs[0]), self.module_dropout
-        axis = 1 if isinstance(layer, nn.Conv2d) else output.ndim - 1
-        change = dropped_channels(change, self._rank_dropout, training=self.training, channel_axis=axis)
-        return output + (change if dropout is None else dropout.kept(change)).to(output.dtype)
 
     def _side(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return a (out, rank) and b (rank, in * kernel) of one of the two products; a Tucker core is part of b."""

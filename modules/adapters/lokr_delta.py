@@ -9,15 +9,15 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from modules.adapters.delta_adapter import AdaptedLayer, applied, strength_ratio
-from modules.adapters.layer_dropout import ModuleDropout, dropped_channels
-from modules.formats.adapter_layers import AdapterLayer
-
-_LAST = ("lokr_w2", "lokr_w2_b")
+from modules.adapters.delta_adapter import AdaptedLayer, applied
+from modules.adapters.factor_delta import FactorDelta
+from modules.adapters.layer_dropout import ModuleDropout
 
 
-class KroneckerDelta(nn.Module):
+class KroneckerDelta(FactorDelta):
     """What LoKr adds to one linear or convolution layer. `factors` are named as in LyCORIS files."""
+
+    last = ("lokr_w2", "lokr_w2_b")
 
     def __init__(
         self,
@@ -30,37 +30,17 @@ class KroneckerDelta(nn.Module):
         rank_dropout: float = 0.0,
         module_dropout: ModuleDropout | None = None,
     ) -> None:
-        super().__init__()
-        for name, factor in factors.items():
-            self.register_parameter(name, nn.Parameter(factor))
-        self.dropout = nn.Dropout(dropout)
-        self.scale = scale_of(factors, alpha)
-        self.alpha = alpha
-        self.is_enabled = True
-        self._rank_dropout = rank_dropout
-        self._module_dropout = (module_dropout,)  # in a tuple: it is the layer's module, not this one's
+        super().__init__(
+            factors, alpha=alpha, dropout=dropout, rank_dropout=rank_dropout, module_dropout=module_dropout
+        )
         self._kernel = tuple(kernel)
         self._vec_trick = vec_trick
 
-    @property
-    def module_dropout(self) -> ModuleDropout | None:
-        """The module dropout of the layer, if it has one."""
-        return self._module_dropout[0]
-
-    def factors(self) -> dict[str, nn.Parameter]:
-        """Return the trained factors by their names in files."""
-        return dict(self.named_parameters())
-
-    def stored(self, values: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], float | None]:
-        """Return the factors and alpha as files hold them."""
-        return dict(values), self.alpha
-
-    def load(self, layer: AdapterLayer) -> None:
-        """Take the factors of a layer in a file, in place; where its strength is another, the last one is scaled."""
-        ratio = strength_ratio(scale_of(layer.factors, layer.alpha), self.scale)
-        with torch.no_grad():
-            for name, factor in self.factors().items():
-                factor.copy_(layer.factors[name].float() * (ratio if name in _LAST else 1.0))
+    @staticmethod
+    def scale_of(factors: Mapping[str, torch.Tensor], alpha: float | None) -> float:
+        """Return alpha by rank; 1 for two full matrices, and where no alpha is given."""
+        rank = rank_in(factors)
+        return 1.0 if rank is None or alpha is None else alpha / rank
 
     def first(self) -> torch.Tensor:
         """Return w1, scaled, of shape (rows, columns)."""
@@ -84,10 +64,6 @@ class KroneckerDelta(nn.Module):
         first, second = self.first(), self.second()
         return torch.kron(first.reshape(*first.shape, *(1 for _ in self._kernel)), second.contiguous())
 
-    def weight_change(self, layer: AdaptedLayer) -> torch.Tensor:
-        """Return the same in float32."""
-        return self.weight().float()
-
     def forward(self, layer: AdaptedLayer, x: torch.Tensor) -> torch.Tensor:
         """Return what is added to the layer's output."""
         x = self.dropout(x.to(next(self.parameters()).dtype))
@@ -108,23 +84,7 @@ class KroneckerDelta(nn.Module):
         mixed = functional.conv2d(blocks.reshape(batch, num_blocks, -1, width), first[:, :, None, None])
         return mixed.reshape(batch, -1, height, width)
 
-    def add_to(self, layer: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
-        """Return a layer's output with this added: its forward hook."""
-        assert isinstance(layer, AdaptedLayer)
-        if not self.is_enabled:
-            return output
-        change, dropout = self(layer, inputs[0]), self.module_dropout
-        axis = 1 if isinstance(layer, nn.Conv2d) else output.ndim - 1
-        change = dropped_channels(change, self._rank_dropout, training=self.training, channel_axis=axis)
-        return output + (change if dropout is None else dropout.kept(change)).to(output.dtype)
-
 
 def rank_in(factors: Mapping[str, torch.Tensor]) -> int | None:
     """Return the rank of the low-rank factors; None where both matrices are full."""
     return next((int(factors[name].shape[0]) for name in ("lokr_w1_b", "lokr_w2_b") if name in factors), None)
-
-
-def scale_of(factors: Mapping[str, torch.Tensor], alpha: float | None) -> float:
-    """Return alpha by rank; 1 for two full matrices, and where no alpha is given."""
-    rank = rank_in(factors)
-    return 1.0 if rank is None or alpha is None else alpha / rank

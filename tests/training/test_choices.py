@@ -470,13 +470,13 @@ def test_the_average_lies_where_it_is_asked_to(base: Config, monkeypatch: pytest
         ("training.noise.shift", 3.0),
         ("concepts.0.repeats", 2.0),
         ("concepts.0.text.shuffle_tags", True),
-        ("concepts.0.text.wildcards", True),
-        ("concepts.0.text.replacements", "round => square"),
+        pytest.param("concepts.0.text.wildcards", True, marks=pytest.mark.full),
+        pytest.param("concepts.0.text.replacements", "round => square", marks=pytest.mark.full),
         ("concepts.0.text.trigger_word", "sks"),
-        ("concepts.0.text.prefix", "a photo of"),
-        ("concepts.0.text.suffix", ", best quality"),
-        ("concepts.0.text.keep_tags_separator", "round"),
-        ("concepts.0.text.tag_group_separator", "round"),
+        pytest.param("concepts.0.text.prefix", "a photo of", marks=pytest.mark.full),
+        pytest.param("concepts.0.text.suffix", ", best quality", marks=pytest.mark.full),
+        pytest.param("concepts.0.text.keep_tags_separator", "round", marks=pytest.mark.full),
+        pytest.param("concepts.0.text.tag_group_separator", "round", marks=pytest.mark.full),
         ("model.prompt_weighting", True),
         ("concepts.0.loss_weight", 3.0),
         ("parts.unet.learning_rate", 0.5),
@@ -486,6 +486,7 @@ def test_the_average_lies_where_it_is_asked_to(base: Config, monkeypatch: pytest
     ],
 )
 def test_a_value_that_is_set_is_used(base: Config, plain: str, path: str, value: object) -> None:
+    """Daily two settings of captions: all are read in one place, which has its own tests."""
     ran = run(with_value(base, path, value), clocks=CLOCKS)
     assert ran.of(RunStarted)
     assert left_behind(ran) != plain

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from modules.system.paths import PROGRAM_ROOT
 from tests.builders.configs import laid_over, small_config
 from tests.builders.runs import run
 from trainer.__main__ import main
-from trainer.child import launch_child
+from trainer.child.run import launch_child
 from trainer.cli.options import changed
 from trainer.commands import Pause, Resume
 from trainer.events import Event, PhaseChanged, RunFinished, StepFinished
@@ -31,11 +31,11 @@ def config_file(tiny_sd: Path, images: Path, tmp_path: Path) -> Path:
     return tmp_path / "config.json"
 
 
-def process(*arguments: str, cwd: Path = PROGRAM_ROOT) -> subprocess.Popen[str]:
+def process(*arguments: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(PROGRAM_ROOT)}
     return subprocess.Popen(
         [sys.executable, "-m", "trainer", *arguments],
-        cwd=cwd,
+        cwd=PROGRAM_ROOT,
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -44,17 +44,32 @@ def process(*arguments: str, cwd: Path = PROGRAM_ROOT) -> subprocess.Popen[str]:
     )
 
 
-def test_train_trains_and_reports_it_in_plain_lines(config_file: Path, tmp_path: Path) -> None:
-    with process("train", "config.json", "--set", "training.epochs=1", cwd=tmp_path) as child:
-        _, reported = child.communicate(timeout=120)
-    assert child.returncode == 0, reported
+@pytest.fixture
+def signals_as_before() -> Iterator[None]:
+    """Undo what a run in this process sets for Ctrl-C."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("signals_as_before")
+def test_train_trains_and_reports_it_in_plain_lines(
+    config_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "config.json", "--set", "training.epochs=1"]) == 0
+    reported = capsys.readouterr().err
     assert (tmp_path / "out" / "lora.safetensors").is_file()
     assert "training 3/3" in reported
     assert "Finished after 3 steps." in reported
     assert "\r" not in reported
 
 
-def test_ctrl_c_stops_cleanly_and_resume_continues(config_file: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("signals_as_before")
+def test_ctrl_c_stops_cleanly_and_resume_continues(
+    config_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     # Without a cache the first line is that of the first step; the next would come ten seconds later.
     with process(
         "train", str(config_file), "--set", "training.epochs=500", "--set", "data.latent_cache=false"
@@ -70,10 +85,8 @@ def test_ctrl_c_stops_cleanly_and_resume_continues(config_file: Path, tmp_path: 
     assert "The run can be resumed from here." in rest
     [run_dir] = (tmp_path / "workspace" / "runs").iterdir()
     steps = int(rest.split("Stopped after ")[1].split()[0])
-    with process("resume", str(run_dir), "--set", f"training.epochs={steps // 3 + 2}") as child:
-        _, reported = child.communicate(timeout=120)
-    assert child.returncode == 0, reported
-    assert f"Finished after {3 * (steps // 3 + 2)} steps." in reported
+    assert main(["resume", str(run_dir), "--set", f"training.epochs={steps // 3 + 2}"]) == 0
+    assert f"Finished after {3 * (steps // 3 + 2)} steps." in capsys.readouterr().err
 
 
 def test_check_reports_the_problems_and_the_preview(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,13 +100,13 @@ def test_check_reports_the_problems_and_the_preview(config_file: Path, capsys: p
     assert data["preview"]["total_steps"] == 6
 
 
+@pytest.mark.usefixtures("signals_as_before")
 def test_a_failed_run_has_its_exit_code(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (config_file.parent / "empty").mkdir()
     broken = config_file.parent / "empty" / "model_index.json"
     broken.write_text('{"_class_name": "StableDiffusionPipeline"}')
-    with process("train", str(config_file), "--set", f"model.base_model={broken.parent}") as child:
-        _, reported = child.communicate(timeout=60)
-    assert child.returncode == 1
+    assert main(["train", str(config_file), "--set", f"model.base_model={broken.parent}"]) == 1
+    reported = capsys.readouterr().err
     assert "unet/config.json is missing" in reported
     assert "Traceback" not in reported
 
@@ -141,12 +154,11 @@ def test_sample_generates_with_and_without_a_lora(
     prompts = ["--set", f"sampling.prompts={json.dumps([prompt])}"]
     config = laid_over(load_file(config_file).config, {"training": {"learning_rate": 0.05}})
     lora = str(run(config).finished.model_path)
-    with process("sample", str(config_file), "--out", str(tmp_path / "with"), *prompts, "--lora", lora) as child:
-        reported, errors = child.communicate(timeout=60)
-    assert child.returncode == 0, errors
     capsys.readouterr()
-    assert main(["sample", str(config_file), "--out", str(tmp_path / "plain"), *prompts]) == 0
-    images = [Path(path.strip()).read_bytes() for path in (reported, capsys.readouterr().out)]
+    images = []
+    for name, options in (("with", ["--lora", lora]), ("plain", [])):
+        assert main(["sample", str(config_file), "--out", str(tmp_path / name), *prompts, *options]) == 0
+        images.append(Path(capsys.readouterr().out.strip()).read_bytes())
     assert images[0] != images[1]
 
 

@@ -89,7 +89,9 @@ def assert_all_went_well(ran: Ran) -> None:
 @pytest.mark.parametrize(
     ("model", "latent_cache", "text_cache", "text_is_trained", "temp_device", "form", "offloaded_layers"),
     matrix(
-        ["tiny_sd", "tiny_sdxl"], [True, False], [True, False], [True, False], ["cpu:1", "cpu"], list(FORMS), [0.0, 0.5]
+        ["tiny_sd", "tiny_sdxl"], [True, False], [True, False], [True, False], ["cpu:1", "cpu"], list(FORMS),
+        [0.0, 0.5],
+        most_daily=9,
     ),
 )  # fmt: skip
 def test_no_phase_uses_a_parked_part_or_mixes_devices(
@@ -143,8 +145,13 @@ def test_the_guard_changes_nothing(tiny_sd: Path, images: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("text_cache", "precision"), [(True, "float32"), (False, "float32"), (True, "bfloat16")]
-)  # fmt: skip
+    ("text_cache", "precision"),
+    [
+        pytest.param(True, "float32", marks=pytest.mark.one_family),
+        pytest.param(False, "float32", marks=pytest.mark.one_family),
+        (True, "bfloat16"),
+    ],
+)
 def test_what_is_cached_arrives_as_what_is_encoded(
     any_model: Path, images: Path, tmp_path: Path, text_cache: bool, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

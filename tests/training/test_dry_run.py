@@ -469,7 +469,13 @@ def test_a_resumed_run_that_fails_in_it_keeps_its_backup_as_it_is(
 
 @pytest.mark.parametrize(
     ("trains", "optimizer"),
-    [("adapter", "adamw"), ("full", "adamw"), ("adapter", "adafactor"), ("full", "adafactor"), ("full", "muon")],
+    [
+        ("adapter", "adamw"),
+        pytest.param("full", "adamw", marks=pytest.mark.full),
+        pytest.param("adapter", "adafactor", marks=pytest.mark.full),
+        ("full", "adafactor"),
+        ("full", "muon"),
+    ],
 )
 def test_the_coming_optimizer_state_is_foreseen(
     config: Config, monkeypatch: pytest.MonkeyPatch, optimizer: str, trains: str

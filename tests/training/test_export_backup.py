@@ -32,7 +32,9 @@ def test_an_exported_backup_is_the_save_of_its_step(
     [save] = [s for s in ran.of(ModelSaved) if s.step == 2]
     backup, out = Path(save.path).parent.parent / "backup" / "step-00000002", tmp_path / "exported.safetensors"
     assert main(["export", str(backup), "--out", str(out)]) == 0
-    assert "(step 2)" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert printed.out == f"{out}\n"
+    assert "Step 2 of the run." in printed.err
     tensors, metadata = read_safetensors(out)
     expected, of_save = read_safetensors(Path(save.path))
     assert_equal_tensors(expected, tensors)

@@ -173,6 +173,7 @@ def test_a_layer_of_another_kind_is_kept_instead_of_trained(
         assert {name.partition(".")[2] for name in own} == {"lora_down.weight", "lora_up.weight", "alpha"}
 
 
+@pytest.mark.one_family
 def test_the_diffusers_form_has_all_that_it_can_hold(config: Config, any_model: Path, tmp_path: Path) -> None:
     file = whole_lora(any_model, tmp_path / "whole.safetensors", extra=norms_and_more, tucker=True)
     first = starting(laid_over(config, {"output": {"format": "diffusers"}}), file, **UNET_ONLY)

@@ -252,18 +252,12 @@ ADAPTER_PLANS = {
 DAILY = [
     Case("sd1", 512, 1, "full", F32, False, "off"),
     Case("sd1", 512, 1, "full", F32, True, "block"),
-    Case("sd1", 1024, 1, "adapter", F32, True, "off"),
     Case("sd1", 512, 2, "lokr", BF16, True, "block"),
-    Case("sd1", 512, 1, "loha", BF16, True, "off"),
-    Case("sd1", 512, 1, "oft", BF16, True, "off"),
     Case("sd1", 512, 1, "dora", BF16, True, "off"),
     Case("sd1", 512, 1, "adapter", BF16, True, "off", "nfloat4"),
-    Case("sd1", 512, 1, "embedding", F32, False, "off"),
     Case("sd1", 512, 2, "embedding", BF16, True, "block"),
     Case("sdxl", 512, 1, "full", BF16, True, "off"),
-    Case("sd1", 512, 1, "adapter", BF16, True, "transformer"),
     Case("sd1", 512, 1, "adapter", BF16, True, "selective"),
-    Case("sd1", 512, 1, "full", F32, False, "selective"),
 ]
 REST = [
     Case(model, side_px, batch, trains, dtype, is_mixed, mode)
@@ -283,7 +277,10 @@ REST = [
 OF_ADAPTERS = [
     Case("sd1", 512, 1, "lokr", F32, False, "off"),
     Case("sd1", 512, 1, "lokr as a whole", BF16, True, "off"),
+    Case("sd1", 512, 1, "loha", BF16, True, "off"),
+    Case("sd1", 512, 1, "oft", BF16, True, "off"),
     Case("sd1", 512, 1, "oft", F32, False, "block"),
+    Case("sd1", 512, 1, "embedding", F32, False, "off"),
     Case("sd1", 512, 1, "oft v2", BF16, True, "off"),
     Case("sd1", 512, 1, "dora of inputs", F32, True, "block"),
 ]
@@ -539,7 +536,7 @@ def test_consecutive_backprop_steps_need_the_estimated_memory(mode: str) -> None
     plans = {"text_encoder": PartPlan(), "vae": PartPlan(), "unet": case.plan}
     size: dict[str, Any] = {"batch": 2, "width_px": 512, "height_px": 512, "gradients": "new"}
     passes = Passes(FAMILIES["sd"], shipped_configs("sd1"))
-    for num_passes in (1, 2, 3) if mode == "off" else (3,):
+    for num_passes in (1, 2, 3) if mode == "off" else (2,):
         kept, peak = measured(case, num_passes=num_passes)
         activations, gradients, found = passes.consecutive(plans, **size, num_passes=num_passes)
         assert found == pytest.approx(kept, rel=0.05, abs=4_000_000)

@@ -22,7 +22,7 @@ from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.ranks import OtherProcess, run_on_two
 from tests.builders.runs import Ran, run
-from trainer.child import launch_as_set
+from trainer.child.run import launch_as_set
 from trainer.commands import Command, Pause, Resume, Stop
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, StepFinished, ValidationFinished, WarningRaised
 from trainer.launch import RunRequest

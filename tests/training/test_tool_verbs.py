@@ -16,7 +16,8 @@ from tests.training.test_lora_tools import assert_same, changes, write_lora
 from trainer import commands
 from trainer.__main__ import main
 from trainer.cli.lora_options import split_strength
-from trainer.job_events import JobFailed, JobFinished, JobProgress, JobStopped, job_event
+from trainer.event_lines import job_event
+from trainer.job_events import JobFailed, JobFinished, JobProgress, JobStopped
 from trainer.tools.job import Job
 
 pytestmark = pytest.mark.usefixtures("one_thread")

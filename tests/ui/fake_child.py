@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import queue
 from collections.abc import Iterator, Sequence
+from typing import IO
 
-from trainer.job_events import JobEvent, job_line
+from trainer.event_lines import to_line
+from trainer.job_events import JobEvent
 
 
 class _Input(io.StringIO):
@@ -36,13 +38,12 @@ class FakeChild:
         self.lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self.stdin = _Input(self)
         self.stdout = self._lines()
-        self.stderr: Sequence[str] = ()
 
     def report(self, *events: JobEvent) -> None:
         for event in events:
-            self.lines.put(job_line(event) + "\n")
+            self.lines.put(to_line(event) + "\n")
 
-    def end(self, code: int = 0, errors: str = "") -> None:
+    def end(self, code: int = 0) -> None:
         self.code = code
         self.lines.put(None)
 
@@ -60,7 +61,7 @@ class Spawner:
     def __init__(self) -> None:
         self.children: list[FakeChild] = []
 
-    def __call__(self, arguments: Sequence[str]) -> FakeChild:
+    def __call__(self, arguments: Sequence[str], _errors: IO[bytes]) -> FakeChild:
         self.children.append(FakeChild(arguments))
         return self.children[-1]
 

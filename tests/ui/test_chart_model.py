@@ -22,7 +22,7 @@ from ui.run.chart_model import (
     shown,
     values_at,
 )
-from ui.run.past_runs import read_past_run, run_folders
+from ui.run.past import read_past_run, with_curves
 from ui.run.run_state import RunState, fold
 from ui.run.series import Series
 
@@ -132,9 +132,9 @@ def test_earlier_runs_are_found_and_read(tmp_path: Path) -> None:
     lines = [*map(to_line, events), '{"event": "StepFinished", "ste', json.dumps({"event": "StepFinished"})]
     (runs / "2026-01-02_10-00-00" / "events.jsonl").write_text("\n".join(lines), encoding="utf-8")
     (runs / "2026-01-03_10-00-00" / "events.jsonl").write_text("", encoding="utf-8")
-    assert [p.name for p in run_folders(tmp_path)] == ["2026-01-03_10-00-00", "2026-01-02_10-00-00"]
-    assert run_folders(tmp_path, without=runs / "2026-01-03_10-00-00") == [runs / "2026-01-02_10-00-00"]
-    assert run_folders(tmp_path / "nowhere") == []
+    assert [p.name for p in with_curves(tmp_path)] == ["2026-01-03_10-00-00", "2026-01-02_10-00-00"]
+    assert with_curves(tmp_path, without=runs / "2026-01-03_10-00-00") == [runs / "2026-01-02_10-00-00"]
+    assert with_curves(tmp_path / "nowhere") == []
     found = read_past_run(runs / "2026-01-02_10-00-00")
     assert list(found.series["loss"]) == [(1, 0.6), (2, 0.35), (3, None)]
     assert [s for s, _ in found.series["smoothed"]] == [1, 2, 3]

@@ -14,7 +14,7 @@ from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.data.concept import Concept
 from modules.data.statistics import FileCounts, Statistics
-from ui.concepts.cards import CardFilter, CardProblem, card_of, summary_of
+from ui.concepts.cards import CardFilter, card_of, summary_of
 from ui.concepts.clones import clone
 from ui.concepts.figures import (
     bucket_bars,
@@ -53,9 +53,9 @@ def test_a_card_shows_images_captions_and_problems() -> None:
     found = card()
     assert (found.name, found.figures, found.captions) == ("cats", "4 images", "3 of 4 captioned")
     assert found.share_captioned == 0.75
-    assert found.problems == (CardProblem("1 without a caption"),)
+    assert [problem.text for problem in found.problems] == ["1 without a caption"]
     assert "3 of 4 captioned" in found.tip
-    assert "• 1 without a caption" in found.tip
+    assert "• 1 without a caption: write them" in found.tip
 
 
 @pytest.mark.parametrize(

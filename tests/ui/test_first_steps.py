@@ -12,7 +12,9 @@ from tests.ui.conftest import Window
 from ui.documents import FIRST_PRESET
 from ui.first_steps import WAYS, Progress, current_step
 from ui.forms.model import Source
+from ui.notices import Notice
 from ui.pages.catalogue import PAGES
+from ui.run.offers import CRASHED
 
 DEMO = Source(FIRST_PRESET, Path("demo.json"), "built_in")
 OTHER = Source("#sd 1.5 LoRA", Path("lora.json"), "built_in")
@@ -27,7 +29,10 @@ WITH_PROMPT = Config.model_validate({"concepts": [{"path": "images"}], "sampling
         ("demo", Progress(Config(), DEMO), "Start"),
         ("demo", Progress(Config(), DEMO, has_started=True), "Watch"),
         ("demo", Progress(Config(), DEMO, has_started=True, has_finished=True), ""),
-        ("images", Progress(WITH_PROMPT, DEMO), "Preset"),  # those of the demo are not the user's
+        ("images", Progress(WITH_PROMPT, DEMO, WITH_PROMPT), "Preset"),  # those of the demo are not the user's
+        ("images", Progress(WITH_IMAGES, DEMO), "Prompt"),  # who adds images to the demo uses its model
+        ("images", Progress(WITH_PROMPT, DEMO, WITH_IMAGES), "Preset"),
+        ("images", Progress(WITH_PROMPT, DEMO), "Start"),
         ("images", Progress(Config(), OTHER), "Images"),
         ("images", Progress(WITH_IMAGES, OTHER), "Prompt"),
         ("images", Progress(WITH_PROMPT, OTHER), "Start"),
@@ -58,6 +63,12 @@ def test_the_card_leads_through_the_demo_and_stays_away_once_closed(open_window:
     assert card.winfo_ismapped()
     assert [card.buttons[name].cget("text") for name in WAYS] == [way.label for way in WAYS.values()]
     assert card.buttons["resume"].cget("state") == "disabled"  # nothing to continue
+    context.notices.show(Notice(CRASHED, "It ended unexpectedly."))
+    window.settle()
+    assert "resume" not in card.buttons  # the notice offers the same
+    context.notices.remove(CRASHED)
+    window.settle()
+    assert "resume" in card.buttons
     card.buttons["demo"].invoke()
     window.settle()
     assert context.form.source.name == FIRST_PRESET

@@ -15,9 +15,9 @@ from modules.sampling.registry import SAMPLERS
 from modules.settings.edit import set_path
 from tests.ui.fake_child import Spawner
 from trainer.__main__ import _parser
+from trainer.child.job import Ended
 from trainer.idle_sampling.request import AdapterChoice, AxisChoice, request_in
-from trainer.job_events import ImageSampled, JobFailed, JobFinished, JobProgress, JobStopped
-from trainer.job_process import Ended
+from trainer.job_events import ImageAnnotated, ImageSampled, JobFailed, JobFinished, JobProgress, JobStopped
 from ui.jobs.job import JobRunner, JobState, reduced
 from ui.jobs.sampler import SampleSession
 from ui.jobs.tools import BLOCKS, COMBINE, EXTRACT, MERGE, RESIZE, TOOLS, MissingValueError, ToolSpec, joined_files
@@ -80,6 +80,9 @@ def test_the_states_of_a_job() -> None:
     failed = reduced(state, JobFailed("It does not fit.", "Choose another."))
     assert failed.failure is not None
     assert failed.failure.advice == "Choose another."
+    annotated = reduced(state, ImageAnnotated("x/a.png", True, "a cat"))
+    annotated = reduced(annotated, ImageAnnotated("x/b.png", False, problem="an empty file"))
+    assert reduced(annotated, ImageAnnotated("x/c.png", False)).lines == ("a.png: a cat", "▲ b.png: an empty file")
     broken = reduced(state, Ended(-9, "first\nlast words\n"))
     assert broken.stage == "failed"
     assert broken.failure is not None

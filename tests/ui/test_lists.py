@@ -33,6 +33,8 @@ def test_a_first_sample_has_the_training_resolution(window: Window, sampling: An
     (sample,) = window.app.form.config.sampling.prompts
     assert (sample.width_px, sample.height_px) == (64, 64)
     assert sampling.editor.winfo_viewable()
+    focused = sampling.editor.focus_lastfor()
+    assert focused is sampling.editor.form_view.reveal("sampling.prompts.0.prompt").control.frame.text
 
 
 def test_the_next_one_is_like_the_last(window: Window, sampling: Any) -> None:

@@ -19,7 +19,8 @@ from trainer.preflight import Report
 from trainer.run_queue.file import QueueFile
 from trainer.run_queue.running import QueueRun
 from ui.run.pump import Pump
-from ui.run.queue_control import QueueControl, status_line
+from ui.run.queue_control import QueueControl
+from ui.run.queue_words import status_line
 from ui.run.session import RunSession
 
 FINISHED = RunFinished("finished", 40, "Finished after 40 steps.")

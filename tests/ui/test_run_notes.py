@@ -137,10 +137,16 @@ def test_the_time_left_of_phase_and_run() -> None:
     assert time_lines(state) == ["Time left: 9 s of caching"]
     state = folded(PhaseChanged("training"), step(100, seconds_left=300.0), state=state)
     assert time_lines(state) == ["Time left: 20 s of this epoch, 5 min of the run"]
+    assert state.seconds_left == state.run_seconds_left  # the bottom bar shows the same
     state = folded(PhaseChanged("sampling"), SampleProgress(5, 50, 30.0), state=state)
     assert time_lines(state) == ["Time left: 30 s of sampling, 5 min of the run"]
     assert time_lines(folded(RunFinished("finished", 100, "Done."), state=state)) == []
     assert time_lines(RunState()) == []
+
+
+def test_a_finished_run_names_its_result() -> None:
+    state = folded(started(), RunFinished("finished", 100, "Done.", "models/cat.safetensors"))
+    assert "Result: models/cat.safetensors" in run_lines(state, is_active=False)
 
 
 def test_memory_is_that_of_the_card_and_of_the_machine() -> None:

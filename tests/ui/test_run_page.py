@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from PIL import Image
 
 from tests.ui.conftest import Window
+from tests.ui.fake_child import Spawner
 from tests.ui.fake_engine import FakeRun, started, step
 from tests.ui.test_run_window import end, press_start
 from trainer.commands import SaveNow
@@ -23,6 +25,7 @@ from trainer.events import (
     ValidationFinished,
     WarningRaised,
 )
+from trainer.job_events import JobProgress, JobStopped
 from trainer.run_folder.backup import write_backup
 from ui.editors.differences import RUN, Differences
 from ui.pages import step_model
@@ -226,8 +229,8 @@ def test_the_run_page_live(ready: Window, run_dir: Path) -> None:
 def test_stars_and_backups_of_a_run_are_there_again(
     ready: Window, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exported: list[tuple[Path, Path]] = []
-    monkeypatch.setattr(step_model, "export_backup", lambda *arguments: exported.append(arguments))
+    spawn = Spawner()
+    monkeypatch.setattr(step_model, "export_backup", partial(step_model.export_backup, spawn=spawn))
     backup = write_backup(run_dir, step=20, epoch=1, now=datetime(2026, 1, 2), write=lambda f: (f / "x").touch())
     samples = [sample(run_dir, n, 0) for n in (20, 40)]
     (run_dir / STARS_FILE).write_text('["samples/0/step-20.png"]', encoding="utf-8")
@@ -238,8 +241,17 @@ def test_stars_and_backups_of_a_run_are_there_again(
     end(ready, run)
     ready.asked.answers["ask_save_file"] = run_dir / "chosen.safetensors"
     step_model.save_step_model(ready.app.context, 20)
-    ready.wait_until(lambda: exported, "the export")
-    assert exported == [(backup.path, run_dir / "chosen.safetensors")]
+    ready.wait_until(lambda: spawn.children, "the export")
+    chosen = str(run_dir / "chosen.safetensors")
+    assert spawn.last.arguments == ["export", str(backup.path), "--out", chosen, "--overwrite", "--json-lines"]
+    notices = ready.app.context.notices
+    spawn.last.report(JobProgress("loading the model", 0, 1))
+    ready.wait_until(lambda: "loading the model" in notices.items[0].text, "the progress")
+    notices.dismiss(notices.items[0])  # its button is Stop
+    assert '"Stop"' in spawn.last.sent[-1]
+    spawn.last.report(JobStopped())
+    spawn.last.end(130)
+    ready.wait_until(lambda: not any(n.text.startswith("Exporting") for n in notices.items), "the end")
     ((title, start, _),) = ready.asked.asked("ask_save_file")
     assert title == "Save the model of step 20, from its backup"
     assert start.name == "lora-step-20.safetensors"

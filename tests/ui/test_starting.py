@@ -221,3 +221,13 @@ def test_a_failure_includes_its_details_file(tmp_path: Path) -> None:
     assert reported.advice == "Fix it. The newest backup is /backup/step-5."
     reported = run_failure(RunFailed("It broke.", details_path=str(tmp_path / "gone.txt")))
     assert (reported.details, reported.details_file) == ("", None)
+
+
+def test_the_number_of_steps_is_known_for_runs_of_the_same_length(bench: Bench) -> None:
+    starter, form = bench.starter, bench.form
+    starter.refresh_preview()
+    bench.wait_until(lambda: starter.report)
+    form.edit("training.learning_rate", 2e-5)
+    assert starter.known_steps(form.config) == 120
+    form.edit("training.epochs", form.config.training.epochs + 1)  # as another config that is loaded
+    assert starter.known_steps(form.config) == 0

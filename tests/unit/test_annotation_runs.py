@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import queue
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +23,15 @@ from trainer.annotation.arguments import (
     mask_request,
 )
 from trainer.annotation.captions import CaptionRequest, caption_work
-from trainer.annotation.child import AnnotationProcess, command_of
-from trainer.annotation.events import AnnotationEvent, Failed, Finished, ImageDone, Loading, from_line, to_line
 from trainer.annotation.masks import MaskRequest, mask_work
 from trainer.annotation.models import load_annotator
 from trainer.annotation.originals import Originals
-from trainer.annotation.work import Work, carry_out
+from trainer.annotation.work import Summary, Work, carry_out
+from trainer.child.job import Ended, start_job
+from trainer.commands import CommandDesk, Stop
+from trainer.event_lines import job_event
+from trainer.job_events import ImageAnnotated, JobEvent, JobFinished, JobProgress
+from trainer.tools.job import Job
 
 
 class Fixed:
@@ -60,17 +60,19 @@ def folder(tmp_path: Path) -> Path:
     return place
 
 
-def run(
-    work: Work, originals: Originals, should_stop: Callable[[], bool] = lambda: False
-) -> tuple[Finished, list[AnnotationEvent]]:
-    ticks = iter(range(10_000))
-    events: list[AnnotationEvent] = []
-    done = carry_out(work, events.append, originals, should_stop=should_stop, clock=lambda: float(next(ticks)))
-    assert events[-1] == done
-    return done, events
+def run(work: Work, originals: Originals, *, stops_after: int = 99) -> tuple[Summary, list[JobEvent]]:
+    ticks, desk = iter(range(10_000)), CommandDesk()
+    events: list[JobEvent] = []
+
+    def emit(event: JobEvent) -> None:
+        events.append(event)
+        if isinstance(event, JobProgress) and event.done == stops_after:
+            desk.put(Stop())
+
+    return carry_out(work, Job(emit, desk), originals, what="captions", clock=lambda: float(next(ticks))), events
 
 
-def captioned(request: CaptionRequest, tmp_path: Path, **options: Any) -> tuple[Finished, list[AnnotationEvent]]:
+def captioned(request: CaptionRequest, tmp_path: Path, **options: Any) -> tuple[Summary, list[JobEvent]]:
     originals = Originals(request.folder, tmp_path / "kept")
     return run(caption_work(request, Fixed, originals), originals, **options)
 
@@ -81,9 +83,11 @@ def test_existing_captions_stay_unless_asked(folder: Path, tmp_path: Path) -> No
     assert (folder / "a.txt").read_bytes() == b"\xef\xbb\xbfmine\r\n"
     assert (folder / "b.txt").read_text() == "zog, seen 1, 20 px!"
     assert not (folder / "deep" / "d.txt").exists()
-    images = [e for e in events if isinstance(e, ImageDone)]
-    assert [(e.done, e.has_written, e.text) for e in images][1] == (2, True, "zog, seen 1, 20 px!")
-    assert [e.seconds_left for e in images] == [None, None, 0]  # the first image waits for the model
+    images = [e for e in events if isinstance(e, ImageAnnotated)]
+    assert [(e.has_written, e.text) for e in images][1] == (True, "zog, seen 1, 20 px!")
+    progress = [e for e in events if isinstance(e, JobProgress)]
+    assert [(e.done, e.total) for e in progress] == [(1, 3), (2, 3), (3, 3)]
+    assert [e.seconds_left for e in progress] == [None, None, 0]  # the first image waits for the model
 
 
 @pytest.mark.parametrize(
@@ -107,18 +111,17 @@ def test_a_damaged_image_or_caption_does_not_end_the_work(folder: Path, tmp_path
     (folder / "c.txt").write_bytes(b"\xff\xfeodd")
     done, events = captioned(CaptionRequest(folder, "x", mode="append"), tmp_path)
     assert (done.num_written, done.num_failed) == (1, 2)
-    problems = {Path(e.path).name: e.problem for e in events if isinstance(e, ImageDone) and e.problem}
+    problems = {Path(e.path).name: e.problem for e in events if isinstance(e, ImageAnnotated) and e.problem}
     assert problems["c.png"] == "its caption file is not valid text"
     assert "image" in problems["b.png"]
     assert (folder / "c.txt").read_bytes() == b"\xff\xfeodd"
 
 
 def test_stop_ends_before_the_next_image(folder: Path, tmp_path: Path) -> None:
-    answers = iter([False, True])
     request = CaptionRequest(folder, "x", mode="replace")
-    done, events = captioned(request, tmp_path, should_stop=lambda: next(answers))
+    done, events = captioned(request, tmp_path, stops_after=1)
     assert done.outcome == "stopped"
-    assert sum(isinstance(e, ImageDone) for e in events) == 1
+    assert sum(isinstance(e, ImageAnnotated) for e in events) == 1
     assert not (folder / "b.txt").exists()
 
 
@@ -153,26 +156,19 @@ def test_nothing_is_downloaded_unasked(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(DarkroomError) as error:
         load_annotator(
             CAPTIONERS["blip_base"], CaptionSettings(), device="cpu", may_download=False,
-            emit=lambda _event: None, should_stop=lambda: False,
+            job=Job(lambda _event: None),
         )  # fmt: skip
     assert "Salesforce/blip-image-captioning-base" in error.value.message
     assert "990" in error.value.message or "1.0 GB" in error.value.message
     assert "--download" in error.value.advice
 
 
-@pytest.mark.parametrize(
-    "event",
-    [
-        Loading("BLIP", 1.5, 990),
-        ImageDone(1, 2, "x.png", True, "a, b", "", 3.5),
-        Finished("stopped", 1, 2, 3, "kept"),
-        Failed("no", "try"),
-    ],
-)
-def test_an_event_is_a_line(event: AnnotationEvent) -> None:
-    assert from_line(to_line(event)) == event
-    assert from_line("{}") is None
-    assert from_line("Warning: something") is None
+def test_how_it_ended_is_words() -> None:
+    words = Summary("finished", 1, 2, 1, "kept").words("captions")
+    assert words == (
+        "1 caption written, 2 images left as they are, 1 image could not be done. The files before are kept in kept."
+    )
+    assert Summary("stopped", 2, 0, 0).words("masks") == "Stopped. 2 masks written."
 
 
 def test_a_request_is_a_command_line_and_back(tmp_path: Path) -> None:
@@ -198,57 +194,27 @@ def test_a_request_is_a_command_line_and_back(tmp_path: Path) -> None:
     assert not options.download
 
 
-def events_of(child: AnnotationProcess) -> list[AnnotationEvent]:
-    found = []
-    while not found or not isinstance(found[-1], Finished | Failed):
-        found.append(child.events.get(timeout=60))
-    return found
-
-
 def test_a_child_does_the_work_with_the_options_of_the_window(folder: Path) -> None:
     request = MaskRequest(folder, "colour", settings=MaskSettings(colour="#c81e1e"))
-    events = events_of(AnnotationProcess(command_of(mask_arguments(request, may_download=False))))
-    assert events[-1] == Finished("finished", 3, 0, 0)
+    child = start_job([*mask_arguments(request, may_download=False), "--json-lines"])
+    child.thread.join(60)
+    *_, finished, ended = child.waiting()
+    assert finished == JobFinished("3 masks written.")
+    assert ended == Ended(0, "")
     with Image.open(folder / "a-masklabel.png") as mask:
         assert mask.getextrema() == (0, 0)
-
-
-def test_a_child_stops_when_asked_and_reports_its_end() -> None:
-    script = (
-        "import sys\n"
-        "from trainer.annotation.child import stop_signal\n"
-        "from trainer.annotation.events import Finished, ImageDone, to_line\n"
-        "print(to_line(ImageDone(1, 9, 'a.png', True)), flush=True)\n"
-        "asked = stop_signal(sys.stdin)\n"
-        "while not asked(): pass\n"
-        "print(to_line(Finished('stopped', 1, 0, 0)), flush=True)\n"
-    )
-    child = AnnotationProcess([sys.executable, "-c", script])
-    assert isinstance(child.events.get(timeout=60), ImageDone)
-    child.stop()
-    assert child.events.get(timeout=60) == Finished("stopped", 1, 0, 0)
-    orphan = AnnotationProcess([sys.executable, "-c", script])
-    assert isinstance(orphan.events.get(timeout=60), ImageDone)
-    assert orphan._process.stdin is not None
-    orphan._process.stdin.close()  # as when the window is killed
-    assert orphan.events.get(timeout=60) == Finished("stopped", 1, 0, 0)
-    broken = events_of(AnnotationProcess([sys.executable, "-c", "raise SystemExit('no luck')"]))
-    assert isinstance(broken[-1], Failed)
-    assert "no luck" in broken[-1].message
-    with pytest.raises(queue.Empty):
-        child.events.get_nowait()
 
 
 def test_the_verbs_report_what_they_did(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.cli.annotate.stop_signal", lambda _stream: lambda: False)
+    monkeypatch.setattr("trainer.cli.jobs._read_stop", lambda _desk: None)
     assert main(["mask", str(folder), "--model", "colour", "--colour", "white", "--include-subfolders"]) == 0
     assert "4 masks written." in capsys.readouterr().err
     assert main(["mask", str(folder), "--model", "colour", "--colour", "whitish", "--mode", "replace"]) == 2
     assert "not a colour" in capsys.readouterr().err
     (folder / "b.png").write_bytes(b"no image")
-    assert main(["mask", str(folder), "--model", "colour", "--mode", "add", "--events"]) == 1
-    lines = [from_line(line) for line in capsys.readouterr().out.splitlines()]
-    assert isinstance(lines[-1], Finished)
-    assert lines[-1].num_failed == 1
+    assert main(["mask", str(folder), "--model", "colour", "--mode", "add", "--json-lines"]) == 1
+    lines = [job_event(line) for line in capsys.readouterr().out.splitlines()]
+    assert isinstance(lines[-1], JobFinished)
+    assert "1 image could not be done" in lines[-1].message

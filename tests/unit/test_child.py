@@ -7,22 +7,25 @@ import queue
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 
 from modules.config.codec import load_file
 from modules.config.schema import Config
 from modules.config.sections.devices import MultiGpu
-from modules.system.paths import PROGRAM_ROOT
-from trainer.child import ChildRun, command_of, launch_child
+from modules.system.paths import PROGRAM_ROOT, log_dir
+from trainer.child.process import Child, spawn_python
+from trainer.child.run import ChildRun, arguments_of, ending_of, launch_child
 from trainer.cli.console import JsonLines
 from trainer.cli.queue import run_queue
 from trainer.commands import Pause, Resume, Stop
-from trainer.event_lines import to_line
+from trainer.event_lines import from_line, to_line
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, StepFinished
 from trainer.launch import RunRequest
+from trainer.processes import module_arguments
 from trainer.run_queue.file import QueueFile
 from trainer.run_queue.items import Item
 
@@ -41,8 +44,8 @@ print({to_line(ENDED)!r}, flush=True)
 """
 
 
-def child(script: str, folder: Path) -> ChildRun:
-    return ChildRun([sys.executable, "-S", "-c", script], log=folder / "child.log")
+def child(script: str) -> ChildRun:
+    return ChildRun(["-S", "-c", script], read=from_line, ending=ending_of, spawn=spawn_python)
 
 
 def events_until(run: ChildRun, is_last: Callable[[Event], bool]) -> list[Event]:
@@ -61,8 +64,8 @@ def ending(run: ChildRun) -> Event:
     return last
 
 
-def test_events_arrive_and_commands_reach_it(tmp_path: Path) -> None:
-    run = child(OBEDIENT, tmp_path)
+def test_events_arrive_and_commands_reach_it() -> None:
+    run = child(OBEDIENT)
     [first] = events_until(run, lambda event: True)
     assert isinstance(first, StepFinished)
     assert first.loss != first.loss, "NaN survives"
@@ -74,21 +77,22 @@ def test_events_arrive_and_commands_reach_it(tmp_path: Path) -> None:
     run.send(Stop())
     assert ending(run) == ENDED
     run.send(Stop())  # to a process that has ended: nothing happens
-    assert not list(tmp_path.iterdir()), "the log of a run that ended is removed"
+    assert not list(log_dir().iterdir()), "the log of a run that ended is removed"
 
 
-def test_it_ends_when_its_parent_does(tmp_path: Path) -> None:
-    run = child(OBEDIENT, tmp_path)
+def test_it_ends_when_its_parent_does() -> None:
+    run = child(OBEDIENT)
     assert run.process.stdin is not None
     run.process.stdin.close()  # as the system does when the parent has ended, however
     assert ending(run) == ENDED
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals to kill with")
-def test_a_killed_child_is_a_failure_with_its_words(tmp_path: Path) -> None:
-    run = child(OBEDIENT, tmp_path)
+def test_a_killed_child_is_a_failure_with_its_words() -> None:
+    run = child(OBEDIENT)
     run.events.get(timeout=20)
-    run.process.send_signal(signal.SIGKILL)
+    process: Any = run.process
+    process.send_signal(signal.SIGKILL)
     failed = ending(run)
     assert isinstance(failed, RunFailed)
     assert "killed (SIGKILL)" in failed.message
@@ -104,18 +108,19 @@ def test_a_killed_child_is_a_failure_with_its_words(tmp_path: Path) -> None:
         ("pass", "ended unexpectedly with code 0"),
     ],
 )
-def test_a_child_without_an_ending_is_a_failure(tmp_path: Path, script: str, words: str) -> None:
-    failed = ending(child(script, tmp_path))
+def test_a_child_without_an_ending_is_a_failure(script: str, words: str) -> None:
+    failed = ending(child(script))
     assert isinstance(failed, RunFailed)
     assert words in failed.message
-    assert Path(failed.details_path) == tmp_path / "child.log"
+    assert list(log_dir().iterdir()) == [Path(failed.details_path)]
 
 
-def test_it_is_a_process_group_of_its_own(tmp_path: Path) -> None:
+def test_it_is_a_process_group_of_its_own() -> None:
     """Ctrl-C in a terminal reaches the parent only, which asks its child to stop."""
-    run = child(OBEDIENT, tmp_path)
+    run = child(OBEDIENT)
     if sys.platform != "win32":
-        assert os.getpgid(run.process.pid) == run.process.pid != os.getpgid(0)
+        process: Any = run.process
+        assert os.getpgid(process.pid) == process.pid != os.getpgid(0)
     run.send(Stop())
     ending(run)
 
@@ -133,21 +138,22 @@ def test_the_command_line_of_each_kind_of_request(tmp_path: Path) -> None:
         (RunRequest(Config(), allowed_code=frozenset({"a"})), ["train", str(file), "--allow-code"]),
     ]
     several = Config(multi_gpu=MultiGpu(enabled=True, device_indexes="0, 2"))
-    start = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "trainer", "train", str(file)]
-    assert command_of(RunRequest(several), file)[3:] == [*start, "--json-lines"]
+    assert module_arguments(Config()) == ["-m", "trainer"]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    assert module_arguments(several) == [*launcher, "-m", "trainer"]
     for request, arguments in kinds:
-        assert command_of(request, file)[4:] == [*arguments, "--json-lines"]
+        assert arguments_of(request, file) == [*arguments, "--json-lines"]
 
 
-def test_the_config_of_a_child_is_written_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_config_of_a_child_is_written_and_removed() -> None:
     seen = []
 
-    def command(request: RunRequest, config_file: Path) -> list[str]:
+    def spawn(arguments: Sequence[str], errors: IO[bytes]) -> Child:
+        config_file = Path(arguments[1])
         seen.append((config_file, load_file(config_file).config))
-        return [sys.executable, "-S", "-c", OBEDIENT]
+        return spawn_python(["-S", "-c", OBEDIENT], errors)
 
-    monkeypatch.setattr("trainer.child.command_of", command)
-    run = launch_child(RunRequest(Config()))
+    run = launch_child(RunRequest(Config()), spawn=spawn)
     run.send(Stop())
     assert ending(run) == ENDED
     [(config_file, config)] = seen
@@ -166,7 +172,7 @@ def test_the_queue_continues_after_a_failure_or_stops(tmp_path: Path, after_fail
     good = f"print({to_line(RunFinished('finished', 3, 'Finished after 3 steps.'))!r}, flush=True)"
 
     def launch(item: Item) -> ChildRun:
-        return child(good if item.name == "good" else "import os; os.kill(os.getpid(), 9)", tmp_path)
+        return child(good if item.name == "good" else "import os; os.kill(os.getpid(), 9)")
 
     assert run_queue(file, JsonLines(), launch=launch) == 1
     assert [item.state for item in file.read().items] == states

@@ -153,3 +153,9 @@ def test_keys_without_effect_inside_objects_are_kept_there(place: str, key: str,
     result = placed(place, {key: value})
     assert json.dumps(result.config.unknown["onetrainer"]).count(key) == 1
     assert result.config.model_copy(update={"unknown": {}}) == placed(place, {}).config
+
+
+def test_the_report_names_what_of_a_used_object_has_no_effect() -> None:
+    """Not the object itself, most of which is used."""
+    result = placed("top", {"concepts": [{"path": "images", "telepathy": 1}], "unet": {"train": True, "colour": "red"}})
+    assert any(p.message.endswith("unchanged: concepts (telepathy), unet (colour).") for p in result.problems)

@@ -147,7 +147,6 @@ def _add_shared(parser: argparse.ArgumentParser, models: list[str], modes: list[
     parser.add_argument("--include-subfolders", action="store_true", help="also the images in subfolders")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps")
     parser.add_argument("--download", action="store_true", help="download the model's files if they are missing")
-    parser.add_argument("--events", action="store_true", help="print the progress as lines of JSON")
 
 
 def _shared(verb: str, request: CaptionRequest | MaskRequest, *, may_download: bool) -> list[str]:

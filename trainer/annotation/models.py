@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +11,7 @@ from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
 from modules.system.secrets import hub_access
 from modules.system.secrets_file import load_secrets
-from trainer.annotation.events import AnnotationEvent, Loading
-from trainer.annotation.work import StoppedError
-
-_SECONDS_BETWEEN = 0.2
+from trainer.tools.job import Job
 
 
 def load_annotator(
@@ -25,13 +20,12 @@ def load_annotator(
     *,
     device: str,
     may_download: bool,
-    emit: Callable[[AnnotationEvent], None],
-    should_stop: Callable[[], bool],
+    job: Job,
 ) -> Any:
     """Return the captioner or masker of a record, loaded.
 
-    Raises DarkroomError where a package or a file is missing and may not be downloaded, and StoppedError where the user
-    stops the download.
+    Raises DarkroomError where a package or a file is missing and may not be downloaded, and StopRequested where the
+    user stops the download.
     """
     for package in spec.packages:
         if not package.is_installed:
@@ -39,19 +33,12 @@ def load_annotator(
                 f"{spec.label} needs the package {package.name}, which is not installed.",
                 advice=f"{package.install}, or choose another model.",
             )
-    place = None if spec.files is None else _place(spec, may_download, emit, should_stop)
-    emit(Loading(spec.label))
-    if should_stop():
-        raise StoppedError
+    place = None if spec.files is None else _place(spec, may_download, job)
+    job.progress(f"loading {spec.label}", 0, 1)
     return load_factory(spec.factory)(place, settings, device)
 
 
-def _place(
-    spec: CaptionerSpec | MaskerSpec,
-    may_download: bool,
-    emit: Callable[[AnnotationEvent], None],
-    should_stop: Callable[[], bool],
-) -> Path:
+def _place(spec: CaptionerSpec | MaskerSpec, may_download: bool, job: Job) -> Path:
     assert spec.files is not None
     place = found_place(spec.files)
     if place is not None:
@@ -61,15 +48,9 @@ def _place(
             f"{spec.label} needs files that are not on this computer: {spec.files.words}.",
             advice="Repeat the command with --download to download them.",
         )
-    last = 0.0
 
     def on_bytes(done: float, total: float) -> None:
-        nonlocal last
-        if should_stop():
-            raise StoppedError
-        if time.monotonic() - last >= _SECONDS_BETWEEN:
-            last = time.monotonic()
-            emit(Loading(spec.label, done / 1e6, total / 1e6))
+        job.progress(f"downloading {spec.label} (MB)", round(done / 1e6), round(total / 1e6))
 
     download = load_factory("modules.annotators.download:downloaded_place")
     result: Path = download(spec.files, hub=hub_access(load_secrets().secrets), on_bytes=on_bytes)

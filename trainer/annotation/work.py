@@ -6,17 +6,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from modules.data.archives import archive_of
 from modules.data.images import BrokenImageError
 from modules.data.listing import list_images
 from modules.system.errors import DarkroomError
-from trainer.annotation.events import AnnotationEvent, Finished, ImageDone, Outcome
+from modules.system.problem import count
 from trainer.annotation.originals import Originals
-
-
-class StoppedError(Exception):
-    """The user stopped the work."""
+from trainer.commands import StopRequested
+from trainer.job_events import ImageAnnotated, JobProgress
+from trainer.tools.job import Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,28 @@ class Work:
     do: Callable[[Path], Done]
 
 
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """How the work ended. `kept_in` is the folder with copies of the replaced files, if there are any."""
+
+    outcome: Literal["finished", "stopped"]
+    num_written: int
+    num_left: int
+    num_failed: int
+    kept_in: str = ""
+
+    def words(self, what: str) -> str:
+        """Return how it ended, as sentences; `what` is "captions" or "masks"."""
+        parts = [f"{count(self.num_written, what.removesuffix('s'))} written"]
+        if self.num_left:
+            parts.append(f"{count(self.num_left, 'image')} left as they are")
+        if self.num_failed:
+            parts.append(f"{count(self.num_failed, 'image')} could not be done")
+        stopped = "Stopped. " if self.outcome == "stopped" else ""
+        kept = f" The files before are kept in {self.kept_in}." if self.kept_in else ""
+        return f"{stopped}{', '.join(parts)}.{kept}"
+
+
 def images_of(folder: Path, *, include_subfolders: bool) -> tuple[Path, ...]:
     """Return the image files of a folder, without those in archives. Raises DarkroomError without any."""
     try:
@@ -59,30 +81,30 @@ def images_of(folder: Path, *, include_subfolders: bool) -> tuple[Path, ...]:
 
 def carry_out(
     work: Work,
-    emit: Callable[[AnnotationEvent], None],
+    job: Job,
     originals: Originals,
     *,
-    should_stop: Callable[[], bool],
+    what: str,
     clock: Callable[[], float] = time.monotonic,
-) -> Finished:
-    """Work on all images and return the summary, which is also the last event.
+) -> Summary:
+    """Work on all images, report each, and return the summary. `what` is "captions" or "masks".
 
     An image that cannot be read or written is reported, and the next one follows. Stops before the next image. Raises
     DarkroomError where the model cannot be used.
     """
     images = images_of(work.folder, include_subfolders=work.include_subfolders)
     num_written = num_left = num_failed = num_worked = 0
-    outcome: Outcome = "finished"
+    outcome: Literal["finished", "stopped"] = "finished"
     began: float | None = None
     for number, image in enumerate(images, 1):
-        if should_stop():
+        if job.desk.is_stop_requested:
             outcome = "stopped"
             break
         done, problem = Done(has_written=False), work.is_left(image)
         if problem is None:
             try:
                 done, problem = work.do(image), ""
-            except StoppedError:
+            except StopRequested:
                 outcome = "stopped"
                 break
             except OSError as error:
@@ -97,7 +119,6 @@ def carry_out(
             if began is not None and num_worked > 1
             else None
         )
-        emit(ImageDone(number, len(images), str(image), done.has_written, done.text, problem, left))
-    finished = Finished(outcome, num_written, num_left, num_failed, str(originals.place or ""))
-    emit(finished)
-    return finished
+        job.emit(ImageAnnotated(str(image), done.has_written, done.text, problem))
+        job.emit(JobProgress(what, number, len(images), left))
+    return Summary(outcome, num_written, num_left, num_failed, str(originals.place or ""))

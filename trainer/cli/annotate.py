@@ -1,66 +1,48 @@
-"""What the verbs caption and mask share: their progress, on a terminal or as events, and how they stop."""
+"""What the verbs caption and mask share: a job over the images of a folder, and its exit code."""
 
 from __future__ import annotations
 
-import sys
-import threading
+import argparse
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
 
-from modules.system.errors import DarkroomError
-from trainer.annotation.child import stop_signal
-from trainer.annotation.events import AnnotationEvent, Failed, Finished, ImageDone, Loading, to_line
-from trainer.cli.console import Meter
+from modules.annotators.spec import CaptionerSpec, MaskerSpec
+from trainer.annotation.models import load_annotator
+from trainer.annotation.originals import Originals
+from trainer.annotation.work import Summary, Work, carry_out
+from trainer.cli.jobs import run_job
+from trainer.job_events import JobFinished, JobStopped
+from trainer.tools.job import Job
 
-_FAILED, _WRONG, _STOPPED = 1, 2, 130
-Emit = Callable[[AnnotationEvent], None]
-RunWork = Callable[[Emit, Callable[[], bool]], Finished]
-
-
-def annotate(run: RunWork, *, what: str, as_events: bool) -> int:
-    """Run `run(emit, should_stop)` and return the exit code. `what` is "captions" or "masks"."""
-    return _with_events(run) if as_events else _on_a_terminal(run, what)
-
-
-def _with_events(run: RunWork) -> int:
-    def emit(event: AnnotationEvent) -> None:
-        sys.stdout.write(f"{to_line(event)}\n")
-        sys.stdout.flush()
-
-    try:
-        return _code(run(emit, stop_signal(sys.stdin)))
-    except DarkroomError as error:
-        emit(Failed(error.message, error.advice))
-        return _WRONG
-    except Exception as error:
-        emit(Failed(f"{type(error).__name__}: {error}"))
-        raise
+_FAILED = 1
+WorkOf = Callable[[Callable[[], Any], Originals], Work]
 
 
-def _on_a_terminal(run: RunWork, what: str) -> int:
-    meter, asked = Meter(), threading.Event()
+def annotate(
+    options: argparse.Namespace,
+    work_of: WorkOf,
+    spec: CaptionerSpec | MaskerSpec,
+    settings: object,
+    *,
+    what: str,
+    folder: Path,
+) -> int:
+    """Work on all images and return the exit code. `what` is "captions" or "masks", `folder` the one they are in.
 
-    def emit(event: AnnotationEvent) -> None:
-        match event:
-            case Loading(total_mb=total) if total:
-                meter.progress("downloading the model (MB)", round(event.done_mb), round(total), "")
-            case ImageDone(problem=problem) if problem:
-                meter.line(f"{event.path}: {problem}")
-            case ImageDone():
-                left = event.seconds_left
-                meter.progress(what, event.done, event.total, f"about {left:.0f} s left" if left else "")
-            case Finished():
-                meter.line(event.words(what))
+    `work_of(load, originals)` returns the work; `load()` returns the captioner or masker.
+    """
+    originals = Originals(folder)
+    done: list[Summary] = []
 
-    try:
-        return _code(run(emit, asked.is_set))
-    except KeyboardInterrupt:
-        meter.line(f"Stopped. The {what} that were written stay.")
-        return _STOPPED
-    finally:
-        meter.close()
+    def work(job: Job) -> JobFinished | JobStopped:
+        load = partial(
+            load_annotator, spec, settings, device=options.device, may_download=options.download, job=job
+        )  # fmt: skip
+        done.append(carry_out(work_of(load, originals), job, originals, what=what))
+        words = done[-1].words(what)
+        return JobStopped(words) if done[-1].outcome == "stopped" else JobFinished(words)
 
-
-def _code(finished: Finished) -> int:
-    if finished.outcome == "stopped":
-        return _STOPPED
-    return _FAILED if finished.num_failed else 0
+    code = run_job(options, work, stopped=f"Stopped. The {what} that were written stay.")
+    return _FAILED if not code and any(summary.num_failed for summary in done) else code

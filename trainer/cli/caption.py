@@ -8,32 +8,20 @@ from functools import partial
 from modules.annotators.registry import CAPTIONERS
 from trainer.annotation.arguments import add_caption_arguments, caption_request
 from trainer.annotation.captions import caption_work
-from trainer.annotation.models import load_annotator
-from trainer.annotation.originals import Originals
-from trainer.annotation.work import carry_out
 from trainer.cli import Verb
 from trainer.cli.annotate import annotate
+from trainer.cli.jobs import add_job_arguments
 
 
 def _caption(options: argparse.Namespace) -> int:
     request = caption_request(options)
-    originals = Originals(request.folder)
-    load = partial(
-        load_annotator,
+    return annotate(
+        options,
+        partial(caption_work, request),
         CAPTIONERS[request.model],
         request.settings,
-        device=request.device,
-        may_download=options.download,
-    )
-    return annotate(
-        lambda emit, should_stop: carry_out(
-            caption_work(request, partial(load, emit=emit, should_stop=should_stop), originals),
-            emit,
-            originals,
-            should_stop=should_stop,
-        ),
         what="captions",
-        as_events=options.events,
+        folder=request.folder,
     )
 
 
@@ -44,6 +32,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         "done, 2 the model cannot be used, 130 stopped."
     )
     add_caption_arguments(parser)
+    add_job_arguments(parser)
 
 
 CAPTION = Verb("write captions for the images of a folder with a model", _arguments, _caption)

@@ -13,7 +13,8 @@ from modules.system.errors import DarkroomError
 from modules.system.redaction import redacted
 from trainer import commands
 from trainer.cli.console import Meter, time_left
-from trainer.job_events import JobEvent, JobFailed, JobFinished, JobProgress, JobStopped, job_line
+from trainer.event_lines import to_line
+from trainer.job_events import ImageAnnotated, JobEvent, JobFailed, JobFinished, JobProgress, JobStopped
 from trainer.tools.job import Job
 
 DTYPES = ("float16", "bfloat16", "float32")
@@ -36,17 +37,24 @@ def add_output_arguments(parser: argparse.ArgumentParser, *, default_dtype: str 
     add_job_arguments(parser)
 
 
-def run_job(options: argparse.Namespace, work: Callable[[Job], JobFinished]) -> int:
-    """Run a job and return its exit code. Raises DarkroomError where it fails, unless it prints JSON lines."""
+def run_job(
+    options: argparse.Namespace, work: Callable[[Job], JobFinished | JobStopped], *, stopped: str = _NOTHING_WRITTEN
+) -> int:
+    """Run a job and return its exit code. `stopped` is the message if a stop ends it before it is done.
+
+    Raises DarkroomError where it fails, unless it prints JSON lines.
+    """
     desk = commands.CommandDesk()
     meter = Meter()
 
     def show(event: JobEvent) -> None:
         if options.json_lines:
-            sys.stdout.write(job_line(event) + "\n")
+            sys.stdout.write(to_line(event) + "\n")
             sys.stdout.flush()
         elif isinstance(event, JobProgress):
             meter.progress(event.what, event.done, event.total, time_left(event.seconds_left))
+        elif isinstance(event, ImageAnnotated) and event.problem:
+            meter.line(f"{event.path}: {event.problem}")
 
     if options.json_lines:
         threading.Thread(target=_read_stop, args=(desk,), name="darkroom-commands", daemon=True).start()
@@ -55,9 +63,7 @@ def run_job(options: argparse.Namespace, work: Callable[[Job], JobFinished]) -> 
     try:
         return _done(work(Job(show, desk)), show, meter, is_json=options.json_lines)
     except (commands.StopRequested, KeyboardInterrupt):
-        show(JobStopped(_NOTHING_WRITTEN))
-        meter.line(_NOTHING_WRITTEN)
-        return 130
+        return _done(JobStopped(stopped), show, meter, is_json=options.json_lines)
     except (DarkroomError, OSError) as error:
         failed = error if isinstance(error, DarkroomError) else _not_written(error)
         meter.close()
@@ -67,15 +73,18 @@ def run_job(options: argparse.Namespace, work: Callable[[Job], JobFinished]) -> 
         return 2
 
 
-def _done(finished: JobFinished, show: Callable[[JobEvent], None], meter: Meter, *, is_json: bool) -> int:
+def _done(end: JobFinished | JobStopped, show: Callable[[JobEvent], None], meter: Meter, *, is_json: bool) -> int:
+    """Print how a job ended and return its exit code: the files it wrote to standard output, words beside it."""
     meter.close()
     if is_json:
-        show(finished)
-        return 0
-    for note in finished.notes:
-        meter.line(note)
-    sys.stdout.write("".join(f"{path}\n" for path in finished.paths))
-    return 0
+        show(end)
+    elif isinstance(end, JobStopped) or not end.paths:
+        meter.line(end.message)
+    else:
+        for note in end.notes:
+            meter.line(note)
+        sys.stdout.write("".join(f"{path}\n" for path in end.paths))
+    return 130 if isinstance(end, JobStopped) else 0
 
 
 def _not_written(error: OSError) -> DarkroomError:

@@ -8,32 +8,20 @@ from functools import partial
 from modules.annotators.registry import MASKERS
 from trainer.annotation.arguments import add_mask_arguments, mask_request
 from trainer.annotation.masks import mask_work
-from trainer.annotation.models import load_annotator
-from trainer.annotation.originals import Originals
-from trainer.annotation.work import carry_out
 from trainer.cli import Verb
 from trainer.cli.annotate import annotate
+from trainer.cli.jobs import add_job_arguments
 
 
 def _mask(options: argparse.Namespace) -> int:
     request = mask_request(options)
-    originals = Originals(request.masks_folder or request.folder)
-    load = partial(
-        load_annotator,
+    return annotate(
+        options,
+        partial(mask_work, request),
         MASKERS[request.model],
         request.settings,
-        device=request.device,
-        may_download=options.download,
-    )
-    return annotate(
-        lambda emit, should_stop: carry_out(
-            mask_work(request, partial(load, emit=emit, should_stop=should_stop), originals),
-            emit,
-            originals,
-            should_stop=should_stop,
-        ),
         what="masks",
-        as_events=options.events,
+        folder=request.masks_folder or request.folder,
     )
 
 
@@ -44,6 +32,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         "done, 1 some images could not be done, 2 the model cannot be used, 130 stopped."
     )
     add_mask_arguments(parser)
+    add_job_arguments(parser)
 
 
 MASK = Verb("write masks for the images of a folder with a model", _arguments, _mask)

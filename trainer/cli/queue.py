@@ -14,7 +14,7 @@ from typing import Any
 
 from modules.system.paths import queue_file
 from modules.system.problem import errors_in
-from trainer.child import ChildRun, launch_child
+from trainer.child.run import ChildRun, launch_child
 from trainer.cli import Verb
 from trainer.cli.console import Console, JsonLines, Listener
 from trainer.cli.options import (

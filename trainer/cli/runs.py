@@ -36,7 +36,7 @@ from trainer.cli.prune import prune
 from trainer.events import Event, RunFailed, RunFinished
 from trainer.launch import RunRequest, import_engine
 from trainer.preflight import check
-from trainer.processes import num_processes, trainer_command
+from trainer.processes import module_arguments, num_processes
 from trainer.run_folder.backup import find_backup
 
 _LAUNCHER = "TORCHELASTIC_RUN_ID"
@@ -126,7 +126,9 @@ def _run_on_several(config: Config) -> int:
     A signal is passed on: the launcher passes it to the processes, and this one waits for them.
     """
     # In a session of its own, so that Ctrl-C reaches it once, through this process.
-    with subprocess.Popen([*trainer_command(config), *sys.argv[1:]], start_new_session=True) as launcher:
+    with subprocess.Popen(
+        [sys.executable, "-s", *module_arguments(config), *sys.argv[1:]], start_new_session=True
+    ) as launcher:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(
                 number, lambda number, _frame: launcher.send_signal(number) if number == signal.SIGTERM else None

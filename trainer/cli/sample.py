@@ -16,10 +16,11 @@ from trainer.cli import Verb
 from trainer.cli.jobs import add_job_arguments, run_job
 from trainer.cli.lora_options import split_strength
 from trainer.cli.options import add_set_argument, changed, read_config
+from trainer.event_lines import to_line
 from trainer.idle_sampling.axes import AXES
 from trainer.idle_sampling.base import with_model
 from trainer.idle_sampling.request import AdapterChoice, AxisChoice, SampleRequest
-from trainer.job_events import JobEvent, JobFinished, job_line
+from trainer.job_events import JobEvent, JobFinished
 from trainer.launch import import_engine
 from trainer.tools.job import Job
 
@@ -52,7 +53,7 @@ def _serve() -> int:
     threading.Thread(target=inbox.read, args=(sys.stdin,), name="darkroom-requests", daemon=True).start()
 
     def emit(event: JobEvent) -> None:
-        sys.stdout.write(job_line(event) + "\n")
+        sys.stdout.write(to_line(event) + "\n")
         sys.stdout.flush()
 
     import_engine(beside_window=False)

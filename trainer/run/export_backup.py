@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -31,11 +32,12 @@ class Exported:
     epoch: int
 
 
-def export_backup(backup: BackupInfo, out: Path, *, now: datetime) -> Exported:
+def export_backup(backup: BackupInfo, out: Path, *, now: datetime, report: Callable[[str], object] = str) -> Exported:
     """Write the model of a backup, with its EMA weights if there are any, in the format that its run saves.
 
     The model is loaded on the CPU: a card may be in use by another run. The metadata have no facts about images that
-    are no longer there. Raises DarkroomError for a damaged backup, or if its optimizer would be needed, and OSError.
+    are no longer there. `report(what)` is called before each part of the work, and may raise to stop it. Raises
+    DarkroomError for a damaged backup, or if its optimizer would be needed, and OSError.
     """
     verify(backup)
     config = load_file(backup.path / "config.json").config
@@ -43,13 +45,16 @@ def export_backup(backup: BackupInfo, out: Path, *, now: datetime) -> Exported:
         config, _ = set_path(config, f"general.{name}", "cpu")
     saved = read_state(backup.path)
     machine = machine_of(config.general, config.training.precision)
+    report("loading the model")
     model = load_model(config, machine, None, start_copy=start_copy_in(backup.run_dir))
     try:
+        report("checking the images")
         datasets = check(config, run_dir=backup.run_dir).datasets
         dataset = datasets.training if datasets is not None else Dataset((), (), 1)
         total_steps = saved.counters.step if datasets is None else datasets.plans.total_steps(config.training.epochs)
         exporter = exporter_of(config, backup.run_dir, model, dataset, total_steps)
         values, _ = read_safetensors(_weights_file(backup, config))
+        report("writing the model")
         exporter.save(out, values, now=now, step=saved.counters.step, epoch=saved.counters.epoch)
     finally:
         model.placement.close()

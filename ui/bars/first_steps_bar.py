@@ -8,6 +8,7 @@ from functools import partial
 
 from ui.context import Context
 from ui.first_steps import CHOOSING, HIDDEN, WAYS, Progress, Step, Way, current_step
+from ui.run.offers import CRASHED
 from ui.theme import GAP, PAD
 from ui.widgets.card import Card
 from ui.widgets.controls import Button, ButtonStyle
@@ -30,6 +31,7 @@ class FirstStepsBar(Panel):
             context.session.changed,
             context.starter.changed,
             context.field_problems.changed,
+            context.notices.changed,
         ):
             signal.subscribe(lambda: context.pump.redraw_soon(self, self.refresh))
         context.navigation.page_wanted.subscribe(lambda _page: context.pump.redraw_soon(self, self.refresh))
@@ -43,7 +45,8 @@ class FirstStepsBar(Panel):
             self.grid_remove()
             return
         current = current_step(way, self._progress()) if way is not None else 0
-        wanted = (state, current, self._context.starter.resumable is not None, self._context.navigation.page)
+        context = self._context
+        wanted = (state, current, context.starter.resumable is not None, context.navigation.page, *self._ways())
         if wanted != self._drawn:
             self._drawn = wanted
             self._draw(way, current)
@@ -80,9 +83,10 @@ class FirstStepsBar(Panel):
         header.grid(row=0, column=0, columnspan=len(WAYS), sticky="ew", pady=(0, px(8)))
         Text(header, theme, "How would you like to begin?", role="heading", on="card").pack(side="left")
         self._add_button(header, "close", "Not now", self.close).pack(side="right")
-        for column, (name, way) in enumerate(WAYS.items()):
+        ways = self._ways()
+        for column, (name, way) in enumerate(ways.items()):
             body.columnconfigure(column, weight=1, uniform="ways")
-            gap = (0, px(PAD) if column + 1 < len(WAYS) else 0)
+            gap = (0, px(PAD) if column + 1 < len(ways) else 0)
             button = self._add_button(body, name, way.label, partial(self.choose, name), is_primary=column == 0)
             tk.Grid.grid_configure(button, row=1, column=column, sticky="ew", padx=gap)
             is_possible = not way.action or self._context.actions[way.action].is_enabled()
@@ -112,6 +116,11 @@ class FirstStepsBar(Panel):
         self._add_button(buttons, "back", "Other ways", self._back).pack(side="left", padx=(GAP, 0))
         self._add_button(buttons, "close", "Close", self.close).pack(side="left", padx=(GAP, 0))
 
+    def _ways(self) -> dict[str, Way]:
+        """Return the ways to offer: not the last run, where a notice offers to resume it."""
+        is_offered = any(notice.key == CRASHED for notice in self._context.notices.items)
+        return {name: way for name, way in WAYS.items() if not (is_offered and way.action == "resume")}
+
     def _add_button(
         self, master: tk.Misc, name: str, label: str, run: Callable[[], object], *, is_primary: bool = False
     ) -> Button:
@@ -134,6 +143,7 @@ class FirstStepsBar(Panel):
         return Progress(
             context.form.config,
             context.form.source,
+            context.form.baseline,
             num_errors=len(context.field_problems.errors),
             has_started=context.session.is_active or state.started is not None,
             has_finished=state.finished is not None,

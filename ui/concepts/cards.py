@@ -27,6 +27,12 @@ class CardProblem:
 
     text: str
     severity: Severity = "warning"
+    advice: str = ""
+
+    @property
+    def tip(self) -> str:
+        """The text with what to do."""
+        return f"{self.text}: {self.advice}" if self.advice else self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +58,7 @@ class ConceptCard:
     def tip(self) -> str:
         """The whole text, for a tooltip."""
         lines = [self.name, self.path, f"{self.kind_label}, {self.figures}", self.captions]
-        return "\n".join([*filter(None, lines), *(f"• {p.text}" for p in self.problems)])
+        return "\n".join([*filter(None, lines), *(f"• {p.tip}" for p in self.problems)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +133,8 @@ def _problems(concept: Concept, facts: ScanFacts, what: str) -> list[CardProblem
     if facts.num_skipped:
         found.append(CardProblem(f"{count(facts.num_skipped, 'file')} skipped"))
     if concept.has_images and facts.num_captioned < facts.num_images:
-        found.append(CardProblem(f"{facts.num_images - facts.num_captioned:,} without a caption"))
+        advice = "write them, or have a model write them, with Captions and masks…"
+        found.append(CardProblem(f"{facts.num_images - facts.num_captioned:,} without a caption", advice=advice))
     if facts.num_wrongly_encoded:
         found.append(CardProblem(f"{count(facts.num_wrongly_encoded, 'caption')} not UTF-8"))
     return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tkinter as tk
+
 from modules.settings.field import Section
 from ui.context import Context
 from ui.forms.layout import FormView
@@ -34,6 +36,9 @@ class ItemEditor(Window):
         self.form_view.build()
         self._unwatch = context.form.watch(self._list_path, self._follow)
         self.appear(*_SIZE)
+        text = _first_text(scroll.body)
+        if text is not None:
+            text.focus_set()  # such as the prompt of a sample that was just added
 
     def show_field(self, path: str) -> bool:
         """Show a field."""
@@ -47,3 +52,12 @@ class ItemEditor(Window):
     def _follow(self) -> None:
         if len(self._context.form.value(self._list_path)) != self._num_items:
             self._context.root.after_idle(self.close)
+
+
+def _first_text(master: tk.Misc) -> tk.Misc | None:
+    """Return the first widget inside that takes text."""
+    for child in master.winfo_children():
+        found = child if isinstance(child, tk.Text | tk.Entry) else _first_text(child)
+        if found is not None:
+            return found
+    return None

@@ -9,7 +9,7 @@ from modules.system.problem import count
 from trainer.run_folder.records import RunRecord
 from ui.context import Context
 from ui.run.background import Job
-from ui.run_compare import MAX_RUNS, ComparedRun, compared, comparison_lines, figure_rows, setting_rows
+from ui.runs.comparing import MAX_RUNS, ComparedRun, compared, comparison_lines, figure_rows, setting_rows
 from ui.theme import PAD
 from ui.widgets.chart import RunChart
 from ui.widgets.controls import Button
@@ -36,8 +36,8 @@ class RunComparison(Window):
         self.summary.pack(side="left")
         self.chart = RunChart(self, context.theme, on="window")
         self.chart.pack(fill="both", expand=True, padx=px(PAD), pady=(px(PAD), px(8)))
-        columns = [Column(f"run{n}", "", 150) for n in range(len(self._records))]
-        self.table = Table(self, context.theme, (Column("#0", "Setting", 260, is_stretched=True), *columns), num_rows=9)
+        columns = [Column(f"run{n}", "", 150, is_stretched=True) for n in range(len(self._records))]
+        self.table = Table(self, context.theme, (Column("#0", "Setting", 280), *columns), num_rows=9)
         self.table.pack(fill="both", expand=True, padx=px(PAD))
         self._job: Job = context.pump.background.run(partial(compared, self._records), self._show)
         self.appear(*_SIZE)

@@ -31,9 +31,8 @@ class Preview:
         if not is_shown:
             self.frame.grid_remove()
             return
-        report = self._context.starter.report
-        total_steps = report.preview.total_steps if report is not None and report.preview is not None else 0
-        preview = load_factory(self._function)(self._context.form.config, total_steps)
+        config = self._context.form.config
+        preview = load_factory(self._function)(config, self._context.starter.known_steps(config))
         self.frame.grid()
         self.caption.set_text(preview.caption)
         self.chart.show(preview)

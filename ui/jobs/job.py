@@ -8,11 +8,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
-from trainer.job_events import JobEvent, JobFailed, JobFinished, JobProgress, JobStopped
-from trainer.job_process import Ended, JobProcess, Spawn, spawn_trainer
+from trainer.child.job import ChildJob, Ended, start_job
+from trainer.child.process import Spawn, spawn_trainer
+from trainer.job_events import ImageAnnotated, JobEvent, JobFailed, JobFinished, JobProgress, JobStopped
 from ui.interaction import Failure
 from ui.signal import Signal
 
+_MAX_LINES = 200
 Stage = Literal["idle", "running", "stopping", "finished", "stopped", "failed"]
 
 
@@ -29,6 +31,7 @@ class JobState:
     notes: tuple[str, ...] = ()
     paths: tuple[Path, ...] = ()
     failure: Failure | None = None
+    lines: tuple[str, ...] = ()  # the newest ones of its log
 
     @property
     def is_active(self) -> bool:
@@ -55,6 +58,8 @@ def reduced(state: JobState, event: JobEvent | Ended) -> JobState:
         case JobProgress(what=what, done=done, total=total, seconds_left=left) if state.is_active:
             share = done / total if total else 0.0
             return replace(state, what=what, share=share, detail=_detail(done, total, left))
+        case ImageAnnotated():
+            return replace(state, lines=(*state.lines, *_lines(event))[-_MAX_LINES:])
         case JobFinished(message=message, paths=paths, notes=notes):
             places = tuple(map(Path, paths))
             return replace(state, stage="finished", share=1.0, message=message, notes=notes, paths=places)
@@ -80,6 +85,15 @@ def _detail(done: int, total: int, seconds_left: float | None) -> str:
     return f"{done:,} of {total:,}{left}"
 
 
+def _lines(event: ImageAnnotated) -> list[str]:
+    name = Path(event.path).name
+    if event.problem:
+        return [f"▲ {name}: {event.problem}"]
+    if not event.has_written:
+        return []
+    return [f"{name}: {event.text}" if event.text else name]
+
+
 class JobRunner:
     """Runs one job at a time, each in a process of its own; `changed` is emitted after each change."""
 
@@ -87,14 +101,17 @@ class JobRunner:
         self.state = JobState()
         self.changed: Signal[[]] = Signal()
         self._spawn = spawn
-        self._process: JobProcess | None = None
+        self._process: ChildJob | None = None
 
     def start(self, title: str, arguments: Sequence[str]) -> None:
         """Start a job; nothing while one runs."""
         if self.state.is_active:
             return
-        self._process = JobProcess([*arguments, "--json-lines"], spawn=self._spawn)
         self.state = JobState("running", title)
+        try:
+            self._process = start_job([*arguments, "--json-lines"], spawn=self._spawn)
+        except OSError as error:
+            self.state = reduced(self.state, JobFailed(f"The process could not be started: {error}."))
         self.changed()
 
     def stop(self) -> None:
@@ -109,9 +126,10 @@ class JobRunner:
         if self._process is None:
             return False
         before = self.state
-        self._process.drain(self._take)
-        if self._process.has_ended:
-            self._process = None
+        for event in self._process.waiting():
+            self.state = reduced(self.state, event)
+            if isinstance(event, Ended):
+                self._process = None
         if self.state is not before:
             self.changed()
         return self.state is not before
@@ -120,6 +138,3 @@ class JobRunner:
         """Let the job end with the window."""
         if self._process is not None:
             self._process.close()
-
-    def _take(self, event: JobEvent | Ended) -> None:
-        self.state = reduced(self.state, event)

@@ -14,11 +14,12 @@ from modules.settings.edit import set_path
 from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
+from trainer.child.job import ChildJob, Ended, start_job
+from trainer.child.process import Spawn, spawn_trainer
 from trainer.idle_sampling.base import with_model
 from trainer.idle_sampling.image_files import read_settings
 from trainer.idle_sampling.request import AdapterChoice, AxisChoice, SampleRequest, request_in, request_line
 from trainer.job_events import ImageSampled, JobEvent, JobFailed, JobFinished, JobStopped
-from trainer.job_process import Ended, JobProcess, Spawn, spawn_trainer
 from ui.forms.model import FormModel
 from ui.jobs.job import JobState, reduced
 from ui.run.background import Background, Job
@@ -68,7 +69,7 @@ class SampleSession:
         self._background = background
         self._state_file = state_file
         self._spawn = spawn
-        self._process: JobProcess | None = None
+        self._process: ChildJob | None = None
         self._num_requests = 0
         self._job: Job | None = None
         self._restore()
@@ -121,12 +122,14 @@ class SampleSession:
 
     def drain(self, _deadline: float) -> bool:
         """Take the worker's events, for the pump."""
-        if self._process is None or not self._process.drain(self._take):
-            return False
-        if self._process.has_ended:
-            self._process = None
-        self.changed()
-        return True
+        events = list(self._process.waiting()) if self._process is not None else []
+        for event in events:
+            self._take(event)
+            if isinstance(event, Ended):
+                self._process = None
+        if events:
+            self.changed()
+        return bool(events)
 
     def use_settings_of(self, path: Path) -> bool:
         """Take the prompt and the fields of an image; return whether it has any."""
@@ -190,9 +193,9 @@ class SampleSession:
             self.changed()
             return
         if self._process is None:
-            self._process = JobProcess(_WORKER, spawn=self._spawn)
+            self._process = start_job(_WORKER, spawn=self._spawn)
         line = request_line(request)
-        self._process.send(line)
+        self._process.send_line(line)
         self._background.run(lambda: write_text(self._state_file, line), lambda _done: None, lambda _error: None)
 
     def _not_sent(self, error: Exception) -> None:

@@ -57,7 +57,7 @@ class ConceptsPage:
         self._context = context
         self._built: dict[int, tuple[Concept, object, ConceptCard]] = {}
         self._summary = Text(self.frame.buttons, context.theme, colour="muted")
-        self._summary.pack(side="right")
+        self._summary.pack(side="right", padx=(context.theme.px(GAP), 0))
         self._add_body()
         accept_paths(context.root, self.frame, self._dropped)
         context.form.watch(PATH, self._follow)

@@ -18,7 +18,7 @@ from ui.forms.model import Source
 from ui.notices import Notice, Reply
 from ui.pages.catalogue import PageSpec
 from ui.pages.page import PageFrame
-from ui.run.queue_control import status_line
+from ui.run.queue_words import status_line
 from ui.theme import GAP, PAD
 from ui.widgets.card import Card
 from ui.widgets.controls import Button, Switch

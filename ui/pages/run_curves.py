@@ -10,7 +10,7 @@ from modules.families.registry import FAMILIES
 from modules.system.paths import from_root
 from ui.context import Context
 from ui.run.chart_model import CURVES, SHOWN_AT_FIRST, PastRun, Zoom, lines_of, offered, shown
-from ui.run.past_runs import read_past_run, run_folders
+from ui.run.past import read_past_run, with_curves
 from ui.run.run_state import RunState
 from ui.theme import GAP
 from ui.widgets.chart import RunChart
@@ -117,7 +117,7 @@ class RunCurves(Panel):
         workspace = from_root(self._context.form.config.general.workspace_dir)
         started = self._state.started
         current = Path(started.run_dir) if started else None
-        self._context.pump.background.run(partial(run_folders, workspace, without=current), self._offer_runs)
+        self._context.pump.background.run(partial(with_curves, workspace, without=current), self._offer_runs)
 
     def _offer_runs(self, folders: list[Path]) -> None:
         if not self.winfo_exists():

@@ -13,7 +13,7 @@ from trainer.run_folder.trash import Contents, Deleted, contents_of, delete_run,
 from ui.context import Context
 from ui.interaction import Answer, Failure
 from ui.notices import Notice, Reply
-from ui.run_list import deletion_words, size_words
+from ui.runs.words import deletion_words, size_words
 
 _UNDO = "deleted runs"
 

@@ -18,7 +18,7 @@ from ui.run.background import Job
 from ui.run.chart_model import SHOWN_AT_FIRST, lines_of, shown
 from ui.run.past import past_state
 from ui.run.run_state import RunState
-from ui.run_list import fact_lines, size_words
+from ui.runs.words import fact_lines, size_words
 from ui.widgets.chart import RunChart
 from ui.widgets.image_grid import ImageGrid, Tile
 from ui.widgets.panel import WrappedText

@@ -20,8 +20,9 @@ from ui.pages.run_deletion import RunDeletion
 from ui.pages.run_details import RunDetails
 from ui.run.past import past_state
 from ui.run.run_state import RunState
-from ui.run_compare import MAX_RUNS
-from ui.run_list import RunList, row_of
+from ui.runs.comparing import MAX_RUNS
+from ui.runs.listing import RunList
+from ui.runs.words import row_of
 from ui.theme import GAP, PAD
 from ui.widgets.card import Card
 from ui.widgets.controls import Button

@@ -43,7 +43,7 @@ class ModelCard:
         self._session = session
         self._use_run = use_run
         body = Panel(self.card.body, theme, "card")
-        body.pack(fill="x", padx=(px(GAP), 0))
+        body.pack(fill="x", padx=(px(12), 0))
         self.loras = WeightedFiles(body, context, changed=lambda: None, empty="No LoRA")
         self.loras.set(joined_files([(a.path, f"{a.strength:g}") for a in session.choices.adapters]))
         self.loras.pack(fill="x")
@@ -96,7 +96,7 @@ class GridCard:
         self.card = Card(master, theme, "Images and grid")
         self._context = context
         body = Panel(self.card.body, theme, "card")
-        body.pack(fill="x", padx=(px(GAP), 0))
+        body.pack(fill="x", padx=(px(12), 0))
         body.columnconfigure(1, weight=1)
         chosen = session.choices
         self.num_images = TextVar(master=body, value=chosen.num_images)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from modules.system.paths import PROGRAM_ROOT
+from trainer.child.process import Spawn, spawn_trainer
 from trainer.commands import SaveNow
 from trainer.run_folder.backup import list_backups
 from trainer.run_folder.result import copy_model
 from ui.context import Context
 from ui.documents import as_config_path
 from ui.interaction import Answer, Failure
+from ui.jobs.job import JobRunner
+from ui.notices import Notice
 from ui.run.sample_table import StepModel, model_of_step
 
 _KINDS = (("Model", "*.safetensors"),)
@@ -51,9 +53,34 @@ def _copy(context: Context, source: Path, step: int) -> None:
 def _export(context: Context, backup: Path, step: int) -> None:
     chosen = _ask(context, step, ".safetensors", f"Save the model of step {step:,}, from its backup")
     if chosen is not None:
-        context.notify(f"Exporting the backup of step {step:,}. This loads the model and can take a minute.")
-        done, failed = partial(_done, context, chosen, step), partial(_failed, context)
-        context.pump.background.run(partial(export_backup, backup, chosen), done, failed)
+        export_backup(context, backup, chosen, done=partial(_done, context, chosen, step, None))
+
+
+def export_backup(
+    context: Context, backup: Path, destination: Path, *, done: Callable[[], object], spawn: Spawn = spawn_trainer
+) -> None:
+    """Export a backup as a model, in a process of its own on the CPU; a notice shows how far it is, with Stop."""
+    title = f"Exporting {backup.name}"
+    key, runner = f"export {destination}", JobRunner(spawn=spawn)
+
+    def draw() -> None:
+        state = runner.state
+        if state.is_active:
+            text = f"{title}. {state.status}"
+            context.notices.show(Notice(key, text, on_dismiss=runner.stop, dismiss_label="Stop"))
+            return
+        context.pump.remove_source(runner.drain)
+        context.notices.remove(key)
+        if state.failure is not None:
+            context.interaction.show_failure(state.failure)
+        elif state.stage == "finished":
+            done()
+        else:
+            context.notify(f"{title}: {state.status}")
+
+    context.pump.add_source(runner.drain)
+    runner.changed.subscribe(draw)
+    runner.start(title, ["export", str(backup), "--out", str(destination), "--overwrite"])
 
 
 def _save_now(context: Context, step: int) -> None:
@@ -73,14 +100,6 @@ def _save_now(context: Context, step: int) -> None:
     answers = (Answer("cancel", "Cancel"), Answer("now", f"Save step {current.step + 1:,}", is_default=True))
     if context.interaction.choose("No model of this step", message, answers) == "now":
         context.session.send(SaveNow())
-
-
-def export_backup(backup: Path, destination: Path) -> None:
-    """Export a backup as a model, in a process of its own on the CPU. Raises OSError if that fails."""
-    command = [sys.executable, "-m", "trainer", "export", str(backup), "--out", str(destination)]
-    ended = subprocess.run(command, cwd=PROGRAM_ROOT, capture_output=True, text=True, errors="replace", check=False)
-    if ended.returncode:
-        raise OSError(" ".join(ended.stderr.strip().splitlines()[-2:]) or "The export failed.")
 
 
 def _ask(context: Context, step: int, suffix: str, title: str) -> Path | None:

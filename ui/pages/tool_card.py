@@ -37,7 +37,7 @@ class ToolForm(Panel):
         self._proposed = ""
         px = context.theme.px
         help_text = WrappedText(self, context.theme, tool.help, on="card", colour="muted")
-        help_text.grid(row=0, column=0, columnspan=2, sticky="ew", padx=px(GAP), pady=(0, px(10)))
+        help_text.grid(row=0, column=0, columnspan=2, sticky="ew", padx=(px(12), px(GAP)), pady=(0, px(10)))
         self.columnconfigure(0, minsize=px(_LABEL_WIDTH))
         self.columnconfigure(1, weight=1)
         for row, field in enumerate(tool.fields, 1):
@@ -114,7 +114,7 @@ class ToolForm(Panel):
     def _add(self, row: int, field: ToolField) -> None:
         theme, px = self._context.theme, self._context.theme.px
         label = Text(self, theme, field.label, on="card", colour="label")
-        label.grid(row=row, column=0, sticky="nw", padx=(px(GAP), px(12)), pady=(px(10), px(4)))
+        label.grid(row=row, column=0, sticky="nw", padx=(px(12), px(12)), pady=(px(10), px(4)))
         control = self._control(field)
         is_wide = field.kind in ("model", "lora", "loras", "save_lora", "save_model", "save_any") or bool(field.hint)
         sticky = "ew" if is_wide and field.name not in ("rank", "conv_rank", "energy") else "w"

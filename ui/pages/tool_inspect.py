@@ -33,9 +33,11 @@ class InspectView(Panel):
         self._use = use
         self._job: Job | None = None
         px = context.theme.px
-        WrappedText(self, context.theme, _HINT, on="card", colour="muted").pack(fill="x", padx=px(GAP), pady=(0, px(8)))
+        WrappedText(self, context.theme, _HINT, on="card", colour="muted").pack(
+            fill="x", padx=(px(12), px(GAP)), pady=(0, px(8))
+        )
         buttons = Panel(self, context.theme, "card")
-        buttons.pack(fill="x", padx=px(GAP))
+        buttons.pack(fill="x", padx=(px(12), px(GAP)))
         Button(buttons, context.theme, "Choose a file…", self._choose_file, on="card").pack(side="left", padx=(0, GAP))
         Button(buttons, context.theme, "Choose a folder…", self._choose_folder, on="card").pack(side="left")
         self.copy = Button(buttons, context.theme, "Copy metadata", self._copy, on="card")
@@ -78,14 +80,14 @@ class InspectView(Panel):
         self.found = found
         px = self.theme.px
         self.name.set_text(found.path.name)
-        self.name.pack(anchor="w", padx=px(GAP), pady=(px(14), px(2)))
+        self.name.pack(anchor="w", padx=(px(12), px(GAP)), pady=(px(14), px(2)))
         self.sentence.set_text(found.kind.sentence)
         self.sentence.recolour("text" if found.is_sound else "error")
-        self.sentence.pack(fill="x", padx=px(GAP))
+        self.sentence.pack(fill="x", padx=(px(12), px(GAP)))
         self._show_uses(found)
         for old in self.table.winfo_children():
             old.destroy()
-        self.table.pack(fill="x", padx=px(GAP), pady=(px(10), 0))
+        self.table.pack(fill="x", padx=(px(12), px(GAP)), pady=(px(10), 0))
         row = self._section(0, "Facts", found.facts)
         loads = [(x.program, f"{x.answer}   {x.note}".rstrip()) for x in found.shown_loads]
         row = self._section(row, "Loaded completely by", loads)
@@ -105,7 +107,7 @@ class InspectView(Panel):
             button = Button(self.uses, self.theme, label, partial(self._use, verb, found.path), on="card")
             button.pack(side="left", padx=(0, GAP))
         if uses:
-            self.uses.pack(fill="x", padx=self.theme.px(GAP), pady=(self.theme.px(10), 0))
+            self.uses.pack(fill="x", padx=(self.theme.px(12), self.theme.px(GAP)), pady=(self.theme.px(10), 0))
         else:
             self.uses.pack_forget()
 

@@ -15,7 +15,7 @@ from ui.pages.page import PageFrame
 from ui.pages.tool_card import ToolForm
 from ui.pages.tool_inspect import InspectView
 from ui.pages.tool_job import JobPanel
-from ui.theme import GAP, PAD
+from ui.theme import PAD
 from ui.widgets.card import Card
 from ui.widgets.dropping import accept_paths
 from ui.widgets.panel import Panel
@@ -47,7 +47,7 @@ class ToolsPage:
         self.job_card = Card(self.scroll.body, context.theme, "Result")
         tk.Grid.grid_configure(self.job_card, row=1, column=0, sticky="new", pady=(0, px(PAD)))
         self.job = JobPanel(self.job_card.body, context, self.runner, self.inspect_file)
-        self.job.pack(fill="x", padx=(px(GAP), 0))
+        self.job.pack(fill="x", padx=(px(12), 0))
         self.scroll.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "width"), self._arrange), add="+")
         self.runner.changed.subscribe(self._follow)
         context.pump.add_source(self.runner.drain)

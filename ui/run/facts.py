@@ -29,6 +29,8 @@ def run_lines(state: RunState, *, is_active: bool) -> list[str]:
         lines.append(validation_line(state.validation))
     if state.rewards:
         lines.append(reward_line(state.rewards[-1]))
+    if state.finished is not None and state.finished.model_path:
+        lines.append(f"Result: {state.finished.model_path}")
     if state.memory is not None and is_active:
         lines += memory_lines(state.memory)
     words = data_words(started.num_images, started.num_prompts, started.num_pairs)

@@ -12,7 +12,6 @@ from functools import partial
 from modules.config.schema import Config
 from modules.system.errors import DarkroomError
 from modules.system.file_lock import Holder
-from modules.system.problem import count
 from trainer.events import RunFailed, RunFinished
 from trainer.launch import RunRequest
 from trainer.run_queue.file import QueueFile
@@ -290,19 +289,3 @@ def _interrupted(item: Item, queue: RunQueue) -> RunQueue:
 
 
 _ENDED = {"failed": "failed", "stopped": "was stopped", "finished": "finished"}
-
-
-def status_line(control: QueueControl) -> str:
-    """Return who runs the queue and what is left, as a sentence."""
-    num_open = sum(item.is_open for item in control.queue.items)
-    left = f"{count(num_open, 'run')} left" if num_open else "nothing left"
-    if control.problem:
-        return control.problem
-    if control.current is not None:
-        after = ", then the queue stops" if control.is_last else f", {left}" if num_open else ", the last one"
-        return f"Training {control.current.name}{after}."
-    if control.is_running:
-        return f"The queue starts when the current run has ended: {left}."
-    if control.runner is not None:
-        return f"Process {control.runner.pid} runs the queue: {left}."
-    return f"{left[0].upper()}{left[1:]}." if control.queue.items else ""

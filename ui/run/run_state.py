@@ -101,7 +101,7 @@ class RunState:
 
     @property
     def seconds_left(self) -> float | None:
-        """The seconds left of the phase (downloading, caching) or of the training, including current sampling."""
+        """The seconds left of the phase (downloading, caching) or of the run, including current sampling."""
         match self.phase:
             case "loading":
                 return self.downloading.seconds_left if self.downloading else None
@@ -110,7 +110,7 @@ class RunState:
             case "sampling" if self.sampling and self.sampling.seconds_left is not None:
                 return self.sampling.seconds_left + ((self.step.seconds_left or 0.0) if self.step else 0.0)
             case _:
-                return self.step.seconds_left if self.step and not self.is_over else None
+                return self.run_seconds_left
 
     @property
     def phase_seconds_left(self) -> float | None:

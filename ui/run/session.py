@@ -16,7 +16,7 @@ from typing import Literal, Protocol, TypeVar
 
 from modules.config.schema import Config
 from modules.system.errors import DarkroomError
-from trainer.child import launch_as_set
+from trainer.child.run import launch_as_set
 from trainer.commands import Command, Pause, Resume, Stop
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished
 from trainer.launch import LaunchedRun, RunRequest

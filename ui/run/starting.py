@@ -45,6 +45,7 @@ class Starter:
         before_start: Callable[[], None],
     ) -> None:
         self.report: Report | None = None
+        self._report_of: Config | None = None
         self.resumable: BackupInfo | None = None
         self.fork_from: BackupInfo | None = None  # the next start is a new run from this backup
         self._form = form
@@ -95,6 +96,13 @@ class Starter:
         self.fork_from = None
         self.changed()
 
+    def known_steps(self, config: Config) -> int:
+        """Return how many steps a run of a config has; 0 unless the last check was of a run of the same length."""
+        if self.report is None or self.report.preview is None or self._report_of is None:
+            return 0
+        is_same = _length_of(config) == _length_of(self._report_of)
+        return self.report.preview.total_steps if is_same else 0
+
     def refresh_preview(self) -> None:
         """Update the preview in the background, unless it is current."""
         config = self._form.config
@@ -103,7 +111,8 @@ class Starter:
         self._checked = config
         if self._preview_job is not None:
             self._preview_job.cancel()
-        self._preview_job = self._pump.background.run(lambda: self._session.check_now(config), self._keep_report)
+        keep = partial(self._keep_report, config)
+        self._preview_job = self._pump.background.run(lambda: self._session.check_now(config), keep)
 
     def look_for_backup(self) -> None:
         """Search in the background for a run to resume in the workspace."""
@@ -194,7 +203,7 @@ class Starter:
 
     def _handle_report(self, request: RunRequest, report: Report) -> None:
         self._checked = request.config
-        self._keep_report(report)
+        self._keep_report(request.config, report)
         problems = [*self._form.problems(), *report.problems]
         if errors_in(problems):
             self._findings.show("Cannot start yet", problems, self._form.config)
@@ -213,7 +222,8 @@ class Starter:
         self._findings.show("Cannot start yet", [problem], self._form.config)
         self._interaction.show_failure(Failure("The check failed", str(error), "Please report this."))
 
-    def _keep_report(self, report: Report) -> None:
+    def _keep_report(self, config: Config, report: Report) -> None:
+        self._report_of = config
         self.report = replace(report, datasets=None)  # not kept: those of large data sets take much memory
         self.changed()
 
@@ -233,3 +243,10 @@ def run_failure(failed: RunFailed) -> Failure:
     if failed.backup_path:
         advice = f"{advice} The newest backup is {failed.backup_path}.".strip()
     return Failure("Training failed", failed.message, advice, details, file)
+
+
+def _length_of(config: Config) -> tuple[object, ...]:
+    """Return the settings that the number of steps depends on."""
+    training = config.training
+    steps = (training.epochs, training.batch_size, training.accumulation_steps)
+    return (*steps, training.method, config.data, config.concepts, config.validation)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Sequence
-from typing import Any
 
 from ui.run.pump import Pump
 from ui.theme import RADIUS, Theme
-from ui.widgets.auto_bar import AutoBar
 from ui.widgets.canvas_batch import CanvasBatch
 from ui.widgets.card_grid_input import GridInput
 from ui.widgets.drawn import Shapes
 from ui.widgets.fitted_text import FittedTexts
 from ui.widgets.grid_card import GridCard, Handler
 from ui.widgets.grid_places import GridPlaces
-from ui.widgets.panel import Panel
-from ui.widgets.photos import Load, Photos
+from ui.widgets.image_canvas import ImageCanvas
+from ui.widgets.photos import Load
 
 _MAX_KEPT = 200
 _MIN_CARD_PX, _GAP_PX, _INSET_PX = 196, 12, 8
@@ -26,42 +24,28 @@ _SWITCH_PX = (30, 16)
 _BAR_PX = 4
 
 
-class CardGrid(Panel):
+class CardGrid(ImageCanvas):
     """Call `show` with cards. Click, Ctrl, Shift and arrows select; Return opens; Space toggles; dragging reorders."""
 
     def __init__(
         self, master: tk.Misc, theme: Theme, pump: Pump, handler: Handler, load: Load, *, on: str = "window"
     ) -> None:
-        super().__init__(master, theme, on)
+        super().__init__(master, theme, pump, on=on, most_photos=_MAX_KEPT, load=load, takes_focus=True)
         self.cards: Sequence[GridCard] = ()
         self.selection: set[int] = set()
         self.current = 0
-        self.canvas = tk.Canvas(
-            self, highlightthickness=0, borderwidth=0, takefocus=True, width=theme.px(200), height=theme.px(120)
-        )
-        self._pump, self._handler = pump, handler
-        self._top = 0
+        self._handler = handler
         self.hovered: int | None = None
         self.drop_before: int | None = None  # the card before which dragged ones would be dropped
         self.anchor = 0  # where a range of selected cards begins
         self._texts = FittedTexts(self.canvas, theme)
         self._shapes = Shapes(self.canvas, theme)
-        self._photos = Photos(self.canvas, pump, self.draw_soon, most=_MAX_KEPT, load=load)
-        self._bar = AutoBar(self, theme, self._scroll_by_bar, on=on)
-        self.columnconfigure(0, weight=1)
-        self.rowconfigure(0, weight=1)
-        self.canvas.grid(row=0, column=0, sticky="nsew")
-        self._bar.grid(row=0, column=1, sticky="ns")
         self._input = GridInput(self, handler)
-        self.apply_theme()
 
     def apply_theme(self) -> None:
         """Apply the colours of the current mode."""
+        self._shapes.forget()
         super().apply_theme()
-        if hasattr(self, "canvas"):
-            self.canvas.configure(background=self.theme.colour(self.token))
-            self._shapes.forget()
-            self.draw_soon()
 
     def show(self, cards: Sequence[GridCard]) -> None:
         """Show other cards; images that are already loaded are reused."""
@@ -142,14 +126,9 @@ class CardGrid(Panel):
         self.current = number
         self.draw_soon()
 
-    def scroll(self, by_px: int) -> None:
-        """Scroll down, or up for a negative distance."""
-        self._top = max(0, self._top + by_px)
-        self.draw_soon()
-
-    def draw_soon(self) -> None:
-        """Draw on the next turn of the pump."""
-        self._pump.redraw_soon(self, self.draw)
+    def content_height(self) -> int:
+        """Return the height of all cards in pixels."""
+        return self.places().height
 
     def draw(self) -> None:
         """Draw the visible cards."""
@@ -157,9 +136,7 @@ class CardGrid(Panel):
         height, places = canvas.winfo_height(), self.places()
         if height <= 1:
             return  # not on the screen yet
-        self._top = max(0, min(self._top, places.height - height))
-        needed = max(1, places.height)
-        self._bar.set(self._top / needed, min(1.0, (self._top + height) / needed))
+        self._keep_inside()
         in_sight = places.in_sight(self._top, height)
         size = self._image_key(places)
         self._photos.load_only({(self.cards[n].image, size) for n in in_sight})
@@ -172,10 +149,8 @@ class CardGrid(Panel):
         batch.draw()
 
     def destroy(self) -> None:
-        """Also cancel the images that are still being loaded."""
-        self._photos.close()
+        """Also forget the drawn shapes."""
         self._shapes.forget()
-        self._pump.forget(self)
         super().destroy()
 
     # -- drawing
@@ -248,7 +223,3 @@ class CardGrid(Panel):
             "text", x, y, text=self._texts.fitted(text, role, room), anchor="nw",
             fill=self.theme.colour(token), font=self.theme.font(role), tags="text",
         )  # fmt: skip
-
-    def _scroll_by_bar(self, kind: str, amount: Any, _unit: str = "") -> None:
-        self._top = int(float(amount) * self.places().height if kind == "moveto" else self._top + float(amount) * 60)
-        self.draw_soon()

@@ -13,7 +13,6 @@ from ui.widgets.grid_card import Handler
 if TYPE_CHECKING:
     from ui.widgets.card_grid import CardGrid
 
-_WHEEL_PX = 72
 _DRAG_PX = 8  # the pointer moves so far before it drags
 _EDGE_PX = 40  # at the upper and lower edge, dragging scrolls
 
@@ -39,9 +38,7 @@ class GridInput:
         self._bind()
 
     def _bind(self) -> None:
-        canvas, grid = self._canvas, self._grid
-        # Not at once: Tk calls this while it places children, when none may be removed (the bar is).
-        canvas.bind("<Configure>", lambda _e: grid.draw_soon())
+        canvas = self._canvas
         canvas.bind("<ButtonPress-1>", self._pressed)
         canvas.bind("<B1-Motion>", self._dragged)
         canvas.bind("<ButtonRelease-1>", self._released)
@@ -49,10 +46,6 @@ class GridInput:
         canvas.bind("<Button-2>" if canvas.tk.call("tk", "windowingsystem") == "aqua" else "<Button-3>", self._menu)
         canvas.bind("<Motion>", self._moved)
         canvas.bind("<Leave>", self._left)
-        for sequence in ("<MouseWheel>", "<Button-4>", "<Button-5>"):
-            canvas.bind(sequence, self._wheel)
-        for sequence in ("<FocusIn>", "<FocusOut>"):
-            canvas.bind(sequence, lambda _e: grid.draw_soon())
         for key in ("Left", "Right", "Up", "Down", "Home", "End", "Prior", "Next"):
             canvas.bind(f"<{key}>", partial(self._arrow, key, False))
             canvas.bind(f"<Shift-{key}>", partial(self._arrow, key, True))
@@ -139,11 +132,6 @@ class GridInput:
         self._grid.hovered = None
         self._grid.draw_soon()
         self._handler.pointed_at(None, event)
-
-    def _wheel(self, event: tk.Event[Any]) -> str:
-        is_up = event.num == 4 or event.delta > 0
-        self._grid.scroll(self._grid.theme.px(-_WHEEL_PX if is_up else _WHEEL_PX))
-        return "break"
 
     def _arrow(self, key: str, is_extending: bool, _event: object) -> str:
         if self._grid.cards:

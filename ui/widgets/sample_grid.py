@@ -10,22 +10,19 @@ from typing import Any
 from ui.run.pump import Pump
 from ui.run.sample_table import GridGeometry, Place, SampleTable
 from ui.theme import Theme
-from ui.widgets.auto_bar import AutoBar
 from ui.widgets.focus import focused_widget
-from ui.widgets.panel import Panel
-from ui.widgets.photos import Photos
+from ui.widgets.image_canvas import ImageCanvas, shortened
 
 _GAP_PX, _TITLE_PX, _LABEL_PX = 8, 20, 18
 _MIN_TILE_PX, _MAX_TILE_PX = 104, 240
 _MAX_KEPT = 300
-_WHEEL_PX = 60
 _DRAG_PX = 5
 _STAR_PX = 26
 _CHARS_PER_PX = 1 / 6.2
 _MOVES = {"<Left>": (0, -1), "<Right>": (0, 1), "<Up>": (-1, 0), "<Down>": (1, 0)}
 
 
-class SampleGrid(Panel):
+class SampleGrid(ImageCanvas):
     """Call `show` with the samples; a click on one calls `on_open(place)`, one on its star `on_star(place)`.
 
     Drag, or turn the wheel with Shift, to see other steps. The arrow keys choose a sample, Return opens it and S stars
@@ -42,49 +39,27 @@ class SampleGrid(Panel):
         on_open: Callable[[Place], object],
         on_star: Callable[[Place], object],
     ) -> None:
-        super().__init__(master, theme, "card")
+        super().__init__(master, theme, pump, on="card", most_photos=_MAX_KEPT, takes_focus=True)
         self.table = SampleTable()
         self.starred: Collection[Path] = frozenset()
         self.chosen: Place | None = None
-        self.canvas = tk.Canvas(
-            self, highlightthickness=0, borderwidth=0, width=theme.px(200), height=theme.px(120), takefocus=True
-        )
-        self._pump, self._empty_text, self._on_open, self._on_star = pump, empty_text, on_open, on_star
-        self._left = self._top = 0
+        self._empty_text, self._on_open, self._on_star = empty_text, on_open, on_star
+        self._left = 0
         self._hovered: Place | None = None
         self._pressed: tuple[int, int, int, int] | None = None
-        self._photos = Photos(self.canvas, pump, self._redraw_soon, most=_MAX_KEPT)
-        self._bar = AutoBar(self, theme, self._scroll_by_bar, on="card")
-        self.columnconfigure(0, weight=1)
-        self.rowconfigure(0, weight=1)
-        self.canvas.grid(row=0, column=0, sticky="nsew")
-        self._bar.grid(row=0, column=1, sticky="ns")
         self._bind_events()
-        self.apply_theme()
 
     def _bind_events(self) -> None:
         canvas = self.canvas
-        canvas.bind("<Configure>", lambda _e: self._redraw_soon())
         canvas.bind("<Button-1>", self._press)
         canvas.bind("<B1-Motion>", self._drag)
         canvas.bind("<ButtonRelease-1>", self._release)
         canvas.bind("<Motion>", lambda event: self._hover(self._place_at(event.x, event.y)))
         canvas.bind("<Leave>", lambda _e: self._hover(None))
-        for sequence in ("<MouseWheel>", "<Button-4>", "<Button-5>"):
-            canvas.bind(sequence, self._wheel)
         for key, (rows, columns) in _MOVES.items():
             canvas.bind(key, lambda _e, rows=rows, columns=columns: self._choose(rows, columns))  # type: ignore[misc]
         canvas.bind("<Return>", lambda _e: self._with_chosen(self._on_open))
         canvas.bind("<s>", lambda _e: self._with_chosen(self._on_star))
-        for sequence in ("<FocusIn>", "<FocusOut>"):
-            canvas.bind(sequence, lambda _e: self._redraw_soon(), add="+")
-
-    def apply_theme(self) -> None:
-        """Apply the colours of the current mode."""
-        super().apply_theme()
-        if hasattr(self, "canvas"):
-            self.canvas.configure(background=self.theme.colour(self.token))
-            self._redraw_soon()
 
     def show(self, table: SampleTable, starred: Collection[Path]) -> None:
         """Show these samples; images that are already loaded are reused."""
@@ -94,12 +69,6 @@ class SampleGrid(Panel):
         if follows:
             self._left = self.geometry.size[0]  # drawing keeps it inside
         self.draw()
-
-    def destroy(self) -> None:
-        """Also cancel the images that are still being loaded."""
-        self._photos.close()
-        self._pump.forget(self)
-        super().destroy()
 
     @property
     def geometry(self) -> GridGeometry:
@@ -111,6 +80,10 @@ class SampleGrid(Panel):
         side = max(least, min(side, px(_MAX_TILE_PX)))
         return GridGeometry(len(self.table.rows), num_columns, side, gap, px(_TITLE_PX), px(_LABEL_PX))
 
+    def content_height(self) -> int:
+        """Return the height of all rows in pixels."""
+        return self.geometry.size[1]
+
     def draw(self) -> None:
         """Draw the visible cells."""
         canvas, geometry = self.canvas, self.geometry
@@ -119,11 +92,10 @@ class SampleGrid(Panel):
         if width <= 1:
             return  # not on the screen yet
         if not self.table.samples:
-            self._draw_empty(width, height)
+            self._write_in_the_middle(self._empty_text)
             return
         self._left = max(0, min(self._left, geometry.size[0] - width))
-        self._top = max(0, min(self._top, geometry.size[1] - height))
-        self._bar.set(self._top / geometry.size[1], min(1.0, (self._top + height) / geometry.size[1]))
+        self._keep_inside()
         rows, columns = geometry.visible(self._left, self._top, width, height)
         for row in rows:
             self._draw_title(geometry, row)
@@ -132,18 +104,11 @@ class SampleGrid(Panel):
         if geometry.size[0] > width:
             self._draw_position(width, height, geometry.size[0])
 
-    def _draw_empty(self, width: int, height: int) -> None:
-        self._bar.set(0, 1)
-        self.canvas.create_text(
-            width / 2, height / 2, text=self._empty_text, width=max(80, width - 40), justify="center",
-            fill=self.theme.colour("faint"), font=self.theme.font("small"),
-        )  # fmt: skip
-
     def _draw_title(self, geometry: GridGeometry, row: int) -> None:
         y = geometry.corner(row, 0)[1] - self._top - geometry.title_px // 2
         most = int(self.canvas.winfo_width() * _CHARS_PER_PX / self.theme.scale)
         self.canvas.create_text(
-            0, y, text=_shortened(self.table.title(row), most), anchor="w", tags="title",
+            0, y, text=shortened(self.table.title(row), most), anchor="w", tags="title",
             fill=self.theme.colour("label"), font=self.theme.font("small"),
         )  # fmt: skip
 
@@ -187,9 +152,6 @@ class SampleGrid(Panel):
 
     # -- moving
 
-    def _redraw_soon(self) -> None:
-        self._pump.redraw_soon(self, self.draw)
-
     def _corner(self, geometry: GridGeometry, place: Place) -> tuple[int, int]:
         x, y = geometry.corner(*place)
         return x - self._left, y - self._top
@@ -198,19 +160,13 @@ class SampleGrid(Panel):
         place = self.geometry.at(x + self._left, y + self._top)
         return place if place is not None and self.table.at(*place) is not None else None
 
-    def _scroll_by_bar(self, kind: str, amount: Any, _unit: str = "") -> None:
-        target = float(amount) * self.geometry.size[1] if kind == "moveto" else self._top + float(amount) * _WHEEL_PX
-        self._top = int(target)
-        self.draw()
-
     def _wheel(self, event: tk.Event[Any]) -> str:
-        by = -_WHEEL_PX if event.num == 4 or event.delta > 0 else _WHEEL_PX
         is_sideways = isinstance(event.state, int) and bool(event.state & 1)
-        if is_sideways or self.geometry.size[1] <= self.canvas.winfo_height():
-            self._left += by
-        else:
-            self._top += by
-        self.draw()
+        if not is_sideways and self.content_height() > self.canvas.winfo_height():
+            return super()._wheel(event)
+        by = self.theme.px(self.wheel_px)
+        self._left += -by if event.num == 4 or event.delta > 0 else by
+        self.draw_soon()
         return "break"
 
     def _press(self, event: tk.Event[Any]) -> None:
@@ -244,7 +200,7 @@ class SampleGrid(Panel):
     def _hover(self, place: Place | None) -> None:
         if place != self._hovered:
             self._hovered = place
-            self._redraw_soon()
+            self.draw_soon()
 
     def _choose(self, rows: int, columns: int) -> str:
         if self.table.samples:
@@ -263,8 +219,3 @@ class SampleGrid(Panel):
     def _with_chosen(self, act: Callable[[Place], object]) -> None:
         if self.chosen is not None and self.table.at(*self.chosen) is not None:
             act(self.chosen)
-
-
-def _shortened(text: str, max_chars: int) -> str:
-    plain = " ".join(text.split())
-    return plain if len(plain) <= max_chars else plain[: max(1, max_chars - 1)] + "…"

@@ -11,12 +11,9 @@ from typing import Any
 
 from ui.run.pump import Pump
 from ui.theme import Theme
-from ui.widgets.auto_bar import AutoBar
-from ui.widgets.panel import Panel
-from ui.widgets.photos import Photos
+from ui.widgets.image_canvas import ImageCanvas
 
 _ROW_PX, _IMAGE_PX, _GAP_PX = 58, 46, 6
-_WHEEL_ROWS = 2
 _MAX_KEPT = 200
 _MAX_CHARS = 120
 
@@ -31,11 +28,13 @@ class Line:
     mark: str = ""
 
 
-class ThumbnailList(Panel):
+class ThumbnailList(ImageCanvas):
     """Call `show` with images; `line_of(index)` returns a row when it is drawn, `on_choose(index)` a click.
 
     Up, Down, Page Up, Page Down, Home and End choose, too.
     """
+
+    wheel_px = 2 * _ROW_PX
 
     def __init__(
         self,
@@ -47,36 +46,14 @@ class ThumbnailList(Panel):
         on_choose: Callable[[int], object],
         empty_text: str = "",
     ) -> None:
-        super().__init__(master, theme, "card")
+        super().__init__(master, theme, pump, on="card", most_photos=_MAX_KEPT, takes_focus=True)
         self.images: Sequence[Path] = ()
         self.chosen = -1
         self.empty_text = empty_text
-        self.canvas = tk.Canvas(self, highlightthickness=0, borderwidth=0, width=theme.px(180), height=theme.px(100))
-        self.canvas.configure(takefocus=True)
-        self._pump, self._line_of, self._on_choose = pump, line_of, on_choose
-        self._top = 0
-        self._photos = Photos(self.canvas, pump, self.redraw, most=_MAX_KEPT)
-        self._bar = AutoBar(self, theme, self._scroll_by_bar, on="card")
-        self.columnconfigure(0, weight=1)
-        self.rowconfigure(0, weight=1)
-        self.canvas.grid(row=0, column=0, sticky="nsew")
-        self._bar.grid(row=0, column=1, sticky="ns")
-        self.canvas.bind("<Configure>", lambda _e: self.redraw())
+        self._line_of, self._on_choose = line_of, on_choose
         self.canvas.bind("<Button-1>", self._clicked)
-        for sequence in ("<MouseWheel>", "<Button-4>", "<Button-5>"):
-            self.canvas.bind(sequence, self._wheel)
         for sequence, by in (("<Home>", -(10**9)), ("<End>", 10**9)):
             self.canvas.bind(sequence, lambda _e, by=by: self._step(by))  # type: ignore[misc]
-        self.canvas.bind("<FocusIn>", lambda _e: self.redraw())
-        self.canvas.bind("<FocusOut>", lambda _e: self.redraw())
-        self.apply_theme()
-
-    def apply_theme(self) -> None:
-        """Apply the colours of the current mode."""
-        super().apply_theme()
-        if hasattr(self, "canvas"):
-            self.canvas.configure(background=self.theme.colour("card"))
-            self.redraw()
 
     def show(self, images: Sequence[Path], chosen: int) -> None:
         """Show other images; thumbnails that are loaded stay."""
@@ -90,35 +67,25 @@ class ThumbnailList(Panel):
         if index >= 0:
             row_px, height = self._row_px(), self.canvas.winfo_height()
             self._top = max(min(self._top, index * row_px), (index + 1) * row_px - max(height, row_px))
-        self.redraw()
-
-    def redraw(self) -> None:
-        """Draw again on a coming turn."""
-        self._pump.redraw_soon(self, self._draw)
-
-    def destroy(self) -> None:
-        """Also cancel the thumbnails that are being loaded."""
-        self._pump.forget(self)
-        self._photos.close()
-        super().destroy()
+        self.draw_soon()
 
     def _row_px(self) -> int:
         return self.theme.px(_ROW_PX)
 
-    def _draw(self) -> None:
+    def content_height(self) -> int:
+        """Return the height of all rows in pixels."""
+        return len(self.images) * self._row_px()
+
+    def draw(self) -> None:
+        """Draw the rows in sight."""
         canvas, row_px = self.canvas, self._row_px()
         canvas.delete("all")
         width, height = canvas.winfo_width(), canvas.winfo_height()
         if width <= 1:
             return
-        whole = len(self.images) * row_px
-        self._top = max(0, min(self._top, whole - height))
-        self._bar.set(self._top / max(1, whole), min(1.0, (self._top + height) / max(1, whole)))
+        self._keep_inside()
         if not self.images:
-            canvas.create_text(
-                width / 2, height / 3, text=self.empty_text, width=max(60, width - 24), justify="center",
-                fill=self.theme.colour("faint"), font=self.theme.font("small"),
-            )  # fmt: skip
+            self._write_in_the_middle(self.empty_text)
         for index in range(self._top // row_px, min(len(self.images), (self._top + height) // row_px + 1)):
             self._draw_row(index, index * row_px - self._top, width)
 
@@ -150,17 +117,6 @@ class ThumbnailList(Panel):
                 width - gap, y + row_px * 0.32, text=line.mark, anchor="e",
                 fill=theme.colour("accent"), font=theme.font("caption"),
             )  # fmt: skip
-
-    def _scroll_by_bar(self, kind: str, amount: Any, _unit: str = "") -> None:
-        whole = len(self.images) * self._row_px()
-        self._top = int(float(amount) * whole) if kind == "moveto" else self._top + int(amount) * self._row_px()
-        self.redraw()
-
-    def _wheel(self, event: tk.Event[Any]) -> str:
-        is_up = event.num == 4 or event.delta > 0
-        self._top += (-1 if is_up else 1) * _WHEEL_ROWS * self._row_px()
-        self.redraw()
-        return "break"
 
     def _step(self, by: int) -> str:
         if self.images:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import tkinter as tk
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,12 +16,11 @@ from modules.annotators.registry import CAPTIONERS, MASKERS
 from modules.annotators.spec import CaptionerSpec, MaskerSpec
 from trainer.annotation.arguments import caption_arguments, mask_arguments
 from trainer.annotation.captions import CaptionRequest
-from trainer.annotation.child import AnnotationProcess, command_of
 from trainer.annotation.masks import MaskRequest
 from ui.context import Context
-from ui.editors.captions.annotation_state import AnnotationState, after
 from ui.editors.captions.image_set import Source
 from ui.interaction import Answer
+from ui.jobs.job import JobRunner
 from ui.theme import GAP, PAD
 from ui.widgets.controls import Button, Choice, Switch
 from ui.widgets.dialog import Window
@@ -86,22 +84,21 @@ class AnnotateWindow(Window):
         *,
         is_for_masks: bool,
         done: Callable[[], object],
-        command: Callable[[list[str]], list[str]] = command_of,
     ) -> None:
         self.what = "masks" if is_for_masks else "captions"
         super().__init__(master, context.theme, f"Automatic {self.what}")
         self.source = source
-        self.progress: AnnotationState | None = None
-        self._context, self._done, self._command = context, done, command
+        self.runner = JobRunner()
+        self._context, self._done = context, done
         self._specs: Mapping[str, CaptionerSpec | MaskerSpec] = MASKERS if is_for_masks else CAPTIONERS
         self._option_rows = _MASK_OPTIONS if is_for_masks else _CAPTION_OPTIONS
-        self.process: AnnotationProcess | None = None
         self.variables: dict[str, Any] = {}
         self._rows: dict[str, list[tk.Widget]] = {}
         self._build(MASK_MODES if is_for_masks else CAPTION_MODES)
         self._show_model()
         self.appear(*_SIZE)
-        context.pump.add_source(self._drain)
+        context.pump.add_source(self.runner.drain)
+        self.runner.changed.subscribe(lambda: context.pump.redraw_soon(self, self._show, at_most_every_seconds=0.1))
 
     # -- building
 
@@ -188,7 +185,7 @@ class AnnotateWindow(Window):
 
     def start(self) -> None:
         """Check the options, ask before a download, and start the process."""
-        if self.process is not None:
+        if self.runner.state.is_active:
             return
         try:
             request = self._request()
@@ -212,17 +209,13 @@ class AnnotateWindow(Window):
 
     def stop(self) -> None:
         """Stop after the current image."""
-        if self.process is not None:
-            self.process.stop()
-            self.stop_button.set_enabled(False)
-            self._show_status("Stopping after this image…", "label")
+        self.runner.stop()
 
     def destroy(self) -> None:
-        """Also end the process; files that are written stay."""
-        self._context.pump.remove_source(self._drain)
+        """Also end the process, after its current image; files that are written stay."""
+        self._context.pump.remove_source(self.runner.drain)
         self._context.pump.forget(self)
-        if self.process is not None:
-            self.process.close()
+        self.runner.close()
         super().destroy()
 
     def _found(self, request: CaptionRequest | MaskRequest, place: Path | None) -> None:
@@ -241,11 +234,7 @@ class AnnotateWindow(Window):
             arguments = mask_arguments(request, may_download=may_download)
         else:
             arguments = caption_arguments(request, may_download=may_download)
-        self.progress = AnnotationState(self.what)
-        self.start_button.set_enabled(False)
-        self.stop_button.set_enabled(True)
-        self.process = AnnotationProcess(self._command(arguments))
-        self._show()
+        self.runner.start(f"Automatic {self.what}", arguments)
 
     def _request(self) -> CaptionRequest | MaskRequest:
         """Return what is entered. Raises ValueError with the text that is not a number."""
@@ -282,40 +271,21 @@ class AnnotateWindow(Window):
             **shared, extension=self.source.extension, prefix=value["prefix"], suffix=value["suffix"], settings=settings
         )
 
-    def _drain(self, deadline: float) -> bool:
-        """Fold the events that have come; called on every turn of the pump."""
-        del deadline  # folding is quick, and only the last state is drawn
-        process, state = self.process, self.progress
-        if process is None or state is None:
-            return False
-        before = state
-        while not state.is_over:
-            try:
-                state = after(state, process.events.get_nowait())
-            except queue.Empty:
-                break
-        if state is before:
-            return False
-        self.progress = state
-        if state.is_over:
-            self.process = None
-        self._context.pump.redraw_soon(self, self._show, at_most_every_seconds=0.1)
-        return True
-
     def _show(self) -> None:
-        state = self.progress
-        if state is None or not self.winfo_exists():
-            return
+        state = self.runner.state
         self.bar.set(state.share)
-        self._show_status(state.text, "error" if state.failed is not None else "label")
+        if state.failure is not None:
+            self._show_status(f"{state.failure.message} {state.failure.advice}".strip(), "error")
+        else:
+            self._show_status(state.status, "label")
         self.log.configure(state="normal")
         self.log.delete("1.0", "end")
         self.log.insert("1.0", "\n".join(state.lines))
         self.log.see("end")
         self.log.configure(state="disabled")
-        if state.is_over:
-            self.start_button.set_enabled(True)
-            self.stop_button.set_enabled(False)
+        self.start_button.set_enabled(not state.is_active)
+        self.stop_button.set_enabled(state.stage == "running")
+        if not state.is_active:
             self._done()
 
     def _show_status(self, text: str, token: str) -> None:

@@ -24,6 +24,7 @@ from ui.widgets.panel import Panel, WrappedText
 from ui.widgets.variables import TextVar
 
 _SENTENCE_CHARS = 60
+_HINT = "Write what the image shows, as tags or as a sentence. It is saved when you open another image."
 _NO_TAGS = "Tags of this line, separated by commas, appear here."
 
 
@@ -52,6 +53,8 @@ class CaptionPanel(Panel):
         for sequence in ("<KeyRelease>", "<ButtonRelease-1>"):
             self.text.bind(sequence, lambda _e: self._show_tags(), add="+")
         self.text.bind("<Tab>", lambda _e: self._focus_entry())
+        self.hint = WrappedText(self.text, theme, _HINT, colour="faint", on="field")
+        self.hint.bind("<Button-1>", lambda _e: self.focus_text())
         self.problem = WrappedText(self, theme, role="small", colour="warning", on="card")
         self.problem.grid(row=1, column=0, sticky="ew")
         self.variable = TextVar(master=self)
@@ -115,6 +118,11 @@ class CaptionPanel(Panel):
         self.variable.trace_remove("write", self._trace)
         super().destroy()
 
+    def focus_text(self) -> str:
+        """Give the keyboard to the text of the caption."""
+        self.text.focus_set()
+        return "break"  # a click on a label elsewhere takes the focus away again
+
     # -- text
 
     def _content(self) -> str:
@@ -150,6 +158,15 @@ class CaptionPanel(Panel):
         line = line_at(self._content(), self._line_number())
         is_sentence = DELIMITER not in line and len(line) > _SENTENCE_CHARS
         self.chips.show(() if is_sentence else tags_of(line), _NO_TAGS)
+        self._place_hint()
+
+    def _place_hint(self) -> None:
+        """Explain an empty caption, below the cursor."""
+        px = self.theme.px
+        if self._content() or self.text.cget("state") == "disabled":
+            self.hint.place_forget()
+        elif not self.hint.winfo_manager():
+            self.hint.place(x=px(8), y=px(30), relwidth=1.0, width=-px(16))
 
     def _remove(self, index: int) -> None:
         self._replace_line(without_tag(line_at(self._content(), self._line_number()), index))

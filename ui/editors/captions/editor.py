@@ -14,12 +14,13 @@ from ui.context import Context
 from ui.editors.captions.annotate_window import AnnotateWindow
 from ui.editors.captions.caption_panel import CaptionPanel
 from ui.editors.captions.image_set import ImageSet, Shown, Source, read_images
+from ui.editors.captions.keys import bind_keys
 from ui.editors.captions.list_panel import OTHER_FOLDER, ListPanel
-from ui.editors.captions.mask_canvas import MaskCanvas, Tool
+from ui.editors.captions.mask_canvas import MaskCanvas
 from ui.editors.captions.replace_window import ReplaceWindow
 from ui.editors.captions.session import EditorSession, Loaded, Unsaved, load_image
 from ui.editors.captions.tool_bar import ToolBar
-from ui.interaction import Answer
+from ui.editors.captions.unsaved import ask_about
 from ui.run.background import Job
 from ui.theme import GAP, PAD
 from ui.widgets.controls import Button
@@ -55,9 +56,10 @@ class CaptionEditor(Window):
         self._selecting: Job | None = None
         self._is_asking = False
         self._build()
-        self._bind_keys()
+        bind_keys(self)
+        self.bind("<FocusIn>", self._came_back, add="+")
         self.appear(*_SIZE)
-        self.canvas.focus_set()
+        self.caption_panel.focus_text()  # most who open it come to write
         self.read()
 
     # -- building
@@ -121,8 +123,8 @@ class CaptionEditor(Window):
         self.status.pack(fill="x", pady=(px(4), px(6)))
         self.buttons: dict[str, Button] = {}
         for row in (
-            (("previous", "‹ Previous", lambda: self.step(-1), "The previous image (Page Up, Alt+Up)"),
-             ("next", "Next ›", lambda: self.step(1), "The next image (Page Down, Alt+Down)"),
+            (("previous", "‹ Previous", lambda: self._step_and_write(-1), "The previous image (Page Up, Alt+Up)"),
+             ("next", "Next ›", lambda: self._step_and_write(1), "The next image (Page Down, Alt+Down)"),
              ("revert", "Revert", self.revert, "The caption as it was when the image was opened")),
             (("replace", "Replace…", self.open_replace, "Find and replace in all captions (Ctrl+H)"),
              ("auto_captions", "Captions…", self.open_captions, "Write captions with a model"),
@@ -136,48 +138,6 @@ class CaptionEditor(Window):
                 line.columnconfigure(column, weight=1, uniform="buttons")
                 self._context.tips.attach(button, lambda tip=tip: tip)  # type: ignore[misc]
                 self.buttons[name] = button
-
-    def _bind_keys(self) -> None:
-        always: dict[str, Callable[[], object]] = {
-            "<Prior>": lambda: self.step(-1),
-            "<Next>": lambda: self.step(1),
-            "<Alt-Up>": lambda: self.step(-1),
-            "<Alt-Down>": lambda: self.step(1),
-            "<Control-s>": self.save,
-            "<Control-h>": self.open_replace,
-            "<Control-m>": self.tool_bar.next_view,
-            "<Control-f>": lambda: self.list_panel.search.tk_entry.focus_set(),
-            "<Control-d>": lambda: self.tool_bar.choose("brush"),
-        }
-        for sequence, command in always.items():
-            self._bind_key(sequence, command, is_for_text=True)
-            for widget in (self.caption_panel.text, self.caption_panel.entry.tk_entry):  # before Tk's own
-                widget.bind(sequence, partial(_run, command))
-        tools: dict[str, Tool] = {"v": "move", "b": "brush", "e": "eraser", "f": "fill"}
-        for key, tool in tools.items():
-            self._bind_key(f"<{key}>", partial(self.tool_bar.choose, tool))
-        for sequence, factor in (("bracketleft", 1 / 1.15), ("bracketright", 1.15)):
-            self._bind_key(f"<{sequence}>", lambda factor=factor: self.canvas.set_brush(self.canvas.brush_px * factor))  # type: ignore[misc]
-        for sequence, by in (("<Up>", -1), ("<Down>", 1)):
-            self._bind_key(sequence, partial(self.step, by))
-        self._bind_key("<plus>", lambda: self.canvas.zoom(1.25))
-        self._bind_key("<minus>", lambda: self.canvas.zoom(0.8))
-        self._bind_key("<Key-0>", self.canvas.fit)
-        for sequence, command in (
-            ("<Control-z>", self.undo_mask), ("<Control-Z>", self.redo_mask), ("<Control-y>", self.redo_mask),
-        ):  # fmt: skip
-            self._bind_key(sequence, command)
-        self.bind("<FocusIn>", self._came_back, add="+")
-
-    def _bind_key(self, sequence: str, command: Callable[[], object], *, is_for_text: bool = False) -> None:
-        """Bind a key of the window; keys of texts stay theirs. None of them reaches the main window."""
-
-        def pressed(event: tk.Event[Any]) -> str:
-            if is_for_text or not isinstance(event.widget, tk.Text | tk.Entry):
-                command()
-            return "break"
-
-        self.bind(sequence, pressed)
 
     # -- images
 
@@ -222,6 +182,14 @@ class CaptionEditor(Window):
         session = self.session
         if session.images:
             self.go_to(min(len(session.images) - 1, max(0, session.index + by)) if session.index >= 0 else 0)
+
+    def _step_and_write(self, by: int) -> None:
+        """Open another image by a button, ready for what the user does: writing a caption, or drawing a mask."""
+        self.step(by)
+        if self.canvas.tool == "move":
+            self.caption_panel.focus_text()
+        else:
+            self.canvas.focus_set()
 
     def _was_read(self, images: ImageSet) -> None:
         self._reading = None
@@ -346,7 +314,7 @@ class CaptionEditor(Window):
         self.status.set_text(f"Edited. {_RULE}" if session.is_edited else "")
         self.buttons["revert"].set_enabled(caption is not None and caption.differs_from_first)
         self.tool_bar.refresh()
-        self.list_panel.list.redraw()
+        self.list_panel.list.draw_soon()
 
     def undo_mask(self) -> None:
         """Undo the last step of the mask."""
@@ -386,25 +354,16 @@ class CaptionEditor(Window):
                     return False
         finally:
             self._is_asking = False
+        self.list_panel.show_count()
         self._refresh()
         return True
 
     def _resolved(self, unsaved: Unsaved) -> bool:
         """Ask what to do with what could not be saved; return whether it is settled."""
-        name, reason = unsaved.file.name, unsaved.reason
+        reason = unsaved.reason
         while True:
-            if reason:
-                answers = [Answer("stay", "Stay here", is_default=True), Answer("discard", "Discard my changes")]
-                message = f"{name} cannot be written: {reason}. Free it and save again, or discard your changes."
-            else:
-                answers = [
-                    Answer("stay", "Stay here"),
-                    Answer("discard", "Use the file"),
-                    Answer("mine", "Keep mine", is_default=True),
-                ]
-                message = f"{name} was changed by another program while you edited it here."
-            chosen = self._context.interaction.choose("Not saved", message, answers, "warning")
-            if not self.winfo_exists() or chosen in (None, "stay"):
+            chosen = ask_about(self._context.interaction, unsaved, reason)
+            if not self.winfo_exists() or chosen == "stay":
                 return False
             if chosen == "discard":
                 self.session.discard(unsaved)
@@ -497,11 +456,6 @@ class CaptionEditor(Window):
                 job.cancel()
         super().destroy()
         self._closed()
-
-
-def _run(command: Callable[[], object], _event: object) -> str:
-    command()
-    return "break"
 
 
 def _shortened(name: str, max_chars: int = 38) -> str:

@@ -6,6 +6,7 @@ import tkinter as tk
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from modules.system.problem import count
 from ui.context import Context
 from ui.editors.captions.image_set import SHOWN, Shown
 from ui.editors.captions.session import EditorSession
@@ -68,15 +69,20 @@ class ListPanel(Panel):
 
     def refresh(self, *, is_reading: bool = False) -> None:
         """Show the session's list."""
-        session = self._session
         self.list.empty_text = "Reading the folder…" if is_reading else _NOTHING
-        self.list.show(session.images, session.index)
+        self.list.show(self._session.images, self._session.index)
+        if is_reading:
+            self.count.set_text("")
+        else:
+            self.show_count()
+
+    def show_count(self) -> None:
+        """Show how many images, captions and masks there are."""
+        session = self._session
         total, listed = len(session.set.images), len(session.images)
         with_caption = sum(bool(text.strip()) for text in session.set.texts.values())
-        words = f"{listed:,} of {total:,} images" if listed != total else f"{total:,} images"
-        self.count.set_text(
-            "" if is_reading else f"{words}, {with_caption:,} captions, {len(session.set.masked):,} masks"
-        )
+        words = f"{listed:,} of {count(total, 'image')}" if listed != total else count(total, "image")
+        self.count.set_text(f"{words}, {count(with_caption, 'caption')}, {count(len(session.set.masked), 'mask')}")
 
     def destroy(self) -> None:
         """Also drop a search that is due, and unsubscribe from the variable."""

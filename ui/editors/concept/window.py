@@ -149,8 +149,10 @@ class ConceptEditor(Window):
             command=lambda: self._context.preferences.change(show_advanced=self.advanced.get()),
         )  # fmt: skip
         Button(footer, self.theme, "Close", self.close).pack(side="right")
-        for label, by in (("Next concept ›", 1), ("‹ Previous", -1)):
-            Button(footer, self.theme, label, partial(self._go, by), style="ghost").pack(side="right", padx=(0, GAP))
+        for label, by in (("Next concept ›", 1), ("‹ Previous concept", -1)):
+            button = Button(footer, self.theme, label, partial(self._go, by), style="ghost")
+            button.set_enabled(self._num_items > 1)
+            button.pack(side="right", padx=(0, GAP))
 
     def _go(self, by: int) -> None:
         """Open the editor of another concept, at the same tab."""

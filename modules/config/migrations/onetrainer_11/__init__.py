@@ -43,6 +43,7 @@ _THEIR_DEFAULTS: Mapping[str, object] = {
     "include_train_config": "NONE",
 }
 _MAX_NAMED = 8
+_PARTLY_USED = ("unet", "text_encoder", "text_encoder_2", "vae", "concepts", "samples", "additional_embeddings")
 
 
 def to_darkroom_1(tree: Tree, notes: Notes) -> Tree:
@@ -67,12 +68,23 @@ def to_darkroom_1(tree: Tree, notes: Notes) -> Tree:
     samples_of(rest, result, notes)
     if rest:
         result["unknown"] = {"onetrainer": rest}
-        message = f"These settings have no effect here and are kept unchanged: {_named(sorted(rest))}."
+        message = f"These settings have no effect here and are kept unchanged: {_named(rest)}."
         notes.append(Problem("", message, "info"))
     return result
 
 
-def _named(keys: list[str]) -> str:
+def _named(rest: Tree) -> str:
     """Return the first few names, and how many more there are."""
-    rest = f" and {len(keys) - _MAX_NAMED} more" if len(keys) > _MAX_NAMED else ""
-    return ", ".join(cut(key, max_chars=40) for key in keys[:_MAX_NAMED]) + rest
+    keys = sorted(rest)
+    more = f" and {len(keys) - _MAX_NAMED} more" if len(keys) > _MAX_NAMED else ""
+    return ", ".join(cut(_name(key, rest[key]), max_chars=60) for key in keys[:_MAX_NAMED]) + more
+
+
+def _name(key: str, value: object) -> str:
+    """Return a name, with the names inside if the rest of the object is used."""
+    if key not in _PARTLY_USED:
+        return cut(key, max_chars=40)
+    inside = [
+        name for item in (value if isinstance(value, list) else [value]) if isinstance(item, dict) for name in item
+    ]
+    return f"{key} ({', '.join(dict.fromkeys(inside))})" if inside else key

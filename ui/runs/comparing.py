@@ -13,7 +13,7 @@ from ui.run.chart_model import Line
 from ui.run.past import past_state
 from ui.run.run_state import RunState
 from ui.run.series import Series
-from ui.run_list import model_name, row_of, when
+from ui.runs.words import model_name, row_of, when
 
 MAX_RUNS = 5
 _COLOURS = ("chart_smooth", "chart_validation", "chart_a", "chart_b", "chart_c")

@@ -1,0 +1,1 @@
+"""Child processes: training runs and jobs, with events and commands as lines of JSON."""

@@ -1,0 +1,98 @@
+"""Running a request in a child process instead of a thread, with the same events and commands. Torch-free.
+
+The child stops with a backup when its parent has ended. Its log is kept if it ended unexpectedly.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+from uuid import uuid4
+
+from modules.config.codec import export_file
+from modules.system.paths import log_dir
+from trainer.child.process import Child, ChildProcess, Spawn, last_lines, spawn_python
+from trainer.event_lines import from_line
+from trainer.events import Event, RunFailed, RunFinished
+from trainer.launch import LaunchedRun, RunRequest, launch
+from trainer.processes import module_arguments, num_processes
+
+_VERBS: Mapping[str, str] = {
+    "train": "train",
+    "cache": "cache",
+    "resume": "resume",
+    "fork": "fork",
+    "fork_weights": "fork",
+}
+_MAX_CHARS = 400
+_OUT_OF_MEMORY = "The system may have stopped it because the memory was full."
+
+ChildRun = ChildProcess[Event]
+
+
+def launch_as_set(request: RunRequest) -> LaunchedRun:
+    """Start a run in a thread, or in child processes if it is for several devices. Raises OSError."""
+    return launch(request) if num_processes(request.config) == 1 else launch_child(request)
+
+
+def launch_child(request: RunRequest, *, spawn: Spawn | None = None) -> ChildRun:
+    """Start a run in a child process, or in one for each of several devices, and return at once. Raises OSError."""
+
+    def spawn_as_set(arguments: Sequence[str], errors: IO[bytes]) -> Child:
+        return spawn_python([*module_arguments(request.config), *arguments], errors)
+
+    folder = log_dir()
+    folder.mkdir(parents=True, exist_ok=True)
+    config_file = folder / f"child-{uuid4().hex[:8]}.json"
+    export_file(request.config, config_file)
+    try:
+        return ChildRun(
+            arguments_of(request, config_file),
+            read=from_line,
+            ending=ending_of,
+            spawn=spawn or spawn_as_set,
+            discarded=config_file,
+        )
+    except BaseException:
+        config_file.unlink(missing_ok=True)
+        raise
+
+
+def arguments_of(request: RunRequest, config_file: Path) -> list[str]:
+    """Return the command line of a request whose config is in a file."""
+    start = [_VERBS[request.kind]]
+    if request.resume_from is None:
+        start += [str(config_file)]
+    else:
+        start += [str(request.resume_from), "--config", str(config_file)]
+    if request.kind == "fork_weights":
+        start.append("--weights-only")
+    if request.allowed_code:
+        start.append("--allow-code")
+    return [*start, "--json-lines"]
+
+
+def ending_of(last: Event | None, code: int, log: Path) -> RunFailed | None:
+    """Return the failure of a process that ended without its last event: killed, or refused before the run began."""
+    if isinstance(last, RunFinished | RunFailed):
+        log.unlink(missing_ok=True)
+        return None
+    words = " ".join(last_lines(log, 2).split())[-_MAX_CHARS:]
+    if code < 0:
+        name = _signal_name(-code)
+        reason = _OUT_OF_MEMORY if name == "SIGKILL" else ""
+        advice = f"{reason} Resume it from its newest backup, or start again.".strip()
+        return RunFailed(f"The training process was killed ({name}).", advice, str(log))
+    if code == 2 and words:  # a command or config that it refused, with its sentence
+        return RunFailed(words, details_path=str(log))
+    reason = f": {words}" if words else ""
+    return RunFailed(f"The training process ended unexpectedly with code {code}{reason}", details_path=str(log))
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
