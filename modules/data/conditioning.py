@@ -81,8 +81,10 @@ class PartialConditioning:
     ) -> Conditioning:
         """Return the conditioning of all captions; the missing ones are encoded now, in one call, with gradients."""
         missing = [c for c, entry in zip(captions, self.entries, strict=True) if entry is None]
-        if not missing:  # those of another process's share of the micro-batch
-            return encoder.join([e for e in self.entries if e is not None], self.empty)
+        if not missing:  # the process that shares the micro-batch encodes them; the empty prompt has their length
+            whole = encoder.encode_prompts([""], padded_like)
+            joined = encoder.join([*(e for e in self.entries if e is not None), whole], self.empty)
+            return joined.select(range(len(captions)))
         encoded = encoder.encode_prompts(missing, padded_like)
         rows = iter(range(len(missing)))
         entries = [encoded.select([next(rows)]) if entry is None else entry for entry in self.entries]
