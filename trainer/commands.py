@@ -69,6 +69,10 @@ class StopRequested(Exception):  # noqa: N818 - not an error: the user requested
     """Raised by `CommandDesk.check` once the run is to stop; unwinds to the loop, which ends cleanly."""
 
 
+class StopAgreed(StopRequested):
+    """Raised in all processes of a run at the same place: they have agreed on it."""
+
+
 class CommandDesk:
     """Holds commands until the training thread takes them. Thread-safe."""
 

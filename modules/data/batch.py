@@ -50,6 +50,10 @@ class Batch:
     `inpainting` is None except for inpainting models, `depth_B1HW`, from -1 to 1, except for depth models.
     `pixels_B3PP`, float32 in [-1, 1], are the images themselves for a method that trains on pixels: then the latents
     are zeros, there is no conditioning, and the masks have the size of the images. None otherwise.
+    Where several processes share a micro-batch, this one's images are those from `first_row` on, of
+    `micro_batch_samples` in all; 0 if the micro-batch is not shared. Its captions are padded to the longest of
+    `padded_like`, all captions of the micro-batch. If it does not `count`, other processes train its images, too, and
+    its loss has no weight.
     """
 
     latents_BCHW: torch.Tensor
@@ -74,11 +78,20 @@ class Batch:
     inpainting: InpaintingInputs | None = None
     depth_B1HW: torch.Tensor | None = None
     pixels_B3PP: torch.Tensor | None = None
+    first_row: int = 0
+    micro_batch_samples: int = 0
+    padded_like: tuple[str, ...] = ()
+    counts: bool = True
 
     @property
     def num_samples(self) -> int:
         """The number of images in it."""
         return len(self.captions)
+
+    @property
+    def num_counted(self) -> int:
+        """The number of images that count in the loss of the step."""
+        return self.num_samples if self.counts else 0
 
     @property
     def extra(self) -> tuple[torch.Tensor, ...]:
@@ -103,9 +116,9 @@ class Batch:
         `encoder` is the model family.
         """
         if not self.empty_for:
-            texts = complete_conditioning(self.conditioning, self.captions, encoder)
+            texts = complete_conditioning(self.conditioning, self.captions, encoder, self.padded_like)
         else:
-            given = complete_conditioning(self.conditioning, (*self.captions, ""), encoder)
+            given = complete_conditioning(self.conditioning, (*self.captions, ""), encoder, self.padded_like)
             own, empty = given.select(range(self.num_samples)), given.select([self.num_samples])
             texts = encoder.with_empty_prompts(own, self.empty_for, empty)
         return encoder.with_size_conditioning(texts, self.size_conditionings)

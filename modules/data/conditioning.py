@@ -36,8 +36,8 @@ class Conditioning(Protocol):
 class PromptEncoder(Protocol):
     """The part of a model family that computes conditioning: see `ModelFamily`, which implements it."""
 
-    def encode_prompts(self, prompts: Sequence[str]) -> Conditioning:
-        """Return the conditioning of prompts, padded to the longest of them."""
+    def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> Conditioning:
+        """Return the conditioning of prompts, padded to the longest of them and of those in `padded_like`."""
         ...
 
     def with_size_conditioning(
@@ -72,10 +72,20 @@ class PartialConditioning:
     entries: Sequence[Conditioning | None]
     empty: Conditioning
 
-    def completed(self, captions: Sequence[str], encoder: PromptEncoder) -> Conditioning:
+    def select(self, indices: Sequence[int]) -> PartialConditioning:
+        """Return that of some of the captions, in that order."""
+        return PartialConditioning([self.entries[i] for i in indices], self.empty)
+
+    def completed(
+        self, captions: Sequence[str], encoder: PromptEncoder, padded_like: Sequence[str] = ()
+    ) -> Conditioning:
         """Return the conditioning of all captions; the missing ones are encoded now, in one call, with gradients."""
         missing = [c for c, entry in zip(captions, self.entries, strict=True) if entry is None]
-        encoded = encoder.encode_prompts(missing)
+        if not missing:  # the process that shares the micro-batch encodes them; the empty prompt has their length
+            whole = encoder.encode_prompts([""], padded_like)
+            joined = encoder.join([*(e for e in self.entries if e is not None), whole], self.empty)
+            return joined.select(range(len(captions)))
+        encoded = encoder.encode_prompts(missing, padded_like)
         rows = iter(range(len(missing)))
         entries = [encoded.select([next(rows)]) if entry is None else entry for entry in self.entries]
         return encoder.join(entries, self.empty)
@@ -86,13 +96,19 @@ DeliveredConditioning = Conditioning | PartialConditioning | None
 
 
 def complete_conditioning(
-    delivered: DeliveredConditioning, captions: Sequence[str], encoder: PromptEncoder
+    delivered: DeliveredConditioning,
+    captions: Sequence[str],
+    encoder: PromptEncoder,
+    padded_like: Sequence[str] = (),
 ) -> Conditioning:
-    """Return the complete conditioning of captions; the missing ones are encoded now."""
+    """Return the complete conditioning of captions; the missing ones are encoded now.
+
+    They are padded to the longest of them and of those in `padded_like`.
+    """
     match delivered:
         case None:
-            return encoder.encode_prompts(captions)
+            return encoder.encode_prompts(captions, padded_like)
         case PartialConditioning():
-            return delivered.completed(captions, encoder)
+            return delivered.completed(captions, encoder, padded_like)
         case _:
             return delivered

@@ -36,27 +36,6 @@ AccumulationGroup = tuple[MicroBatch, ...]  # the micro-batches of one optimizer
 
 
 @dataclass(frozen=True, slots=True)
-class Rank:
-    """Which of several processes this one is, counted from 0, and their number. A run is one process so far."""
-
-    index: int
-    world_size: int
-
-    def share_of(self, group: AccumulationGroup) -> tuple[tuple[int, MicroBatch], ...]:
-        """Return the micro-batches of an accumulation group that this process trains, with their numbers in it.
-
-        The shares of all ranks are disjoint and together complete, and every rank takes part in every optimizer step:
-        its gradients are divided by the samples of the whole group. A share is empty where a group has fewer
-        micro-batches than there are ranks. The numbers, on which the seeds depend, are the same for any number of
-        ranks.
-        """
-        return tuple((n, m) for n, m in enumerate(group) if n % self.world_size == self.index)
-
-
-ONLY_RANK = Rank(0, 1)
-
-
-@dataclass(frozen=True, slots=True)
 class ConceptRepeats:
     """The examples of one concept, which are contiguous, and how often an epoch repeats each.
 

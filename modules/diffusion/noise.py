@@ -6,6 +6,7 @@ The CPU generates the same numbers for every device, at a cost that is negligibl
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -19,9 +20,36 @@ def generator_for(run_seed: int, purpose: str, *counters: int) -> torch.Generato
     return torch.Generator("cpu").manual_seed(derive_seed(run_seed, purpose, *counters))
 
 
-def gaussian_like(tensor_BCHW: torch.Tensor, generator: torch.Generator, device: Device) -> torch.Tensor:
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The place of samples in the micro-batch whose random numbers are drawn together: from `first` on, of `total`.
+
+    Several processes may share a micro-batch: each draws all its numbers and takes those of its own samples. A total
+    of 0 means that the samples are the whole micro-batch.
+    """
+
+    first: int = 0
+    total: int = 0
+
+    def drawn(self, num_samples: int) -> int:
+        """Return how many samples' numbers to draw for `num_samples` samples."""
+        return self.total or num_samples
+
+    def own(self, drawn: torch.Tensor, num_samples: int) -> torch.Tensor:
+        """Return the numbers of the own samples among those of the micro-batch, along the first dimension."""
+        return drawn[self.first : self.first + num_samples] if self.total else drawn
+
+
+WHOLE = Rows()
+
+
+def gaussian_like(
+    tensor_BCHW: torch.Tensor, generator: torch.Generator, device: Device, rows: Rows = WHOLE
+) -> torch.Tensor:
     """Return standard normal noise of a tensor's shape, float32, on a device."""
-    return move(torch.randn(tensor_BCHW.shape, generator=generator), device)
+    num_samples, *shape = tensor_BCHW.shape
+    drawn = torch.randn((rows.drawn(num_samples), *shape), generator=generator)
+    return move(rows.own(drawn, num_samples), device)
 
 
 def uniform_timesteps(
@@ -31,10 +59,12 @@ def uniform_timesteps(
     generator: torch.Generator,
     device: Device,
     strengths: Strengths = (0.0, 1.0),
+    rows: Rows = WHOLE,
 ) -> torch.Tensor:
     """Return timesteps sampled uniformly from those of the schedule's `strengths`, int64 of shape (B,)."""
     among = timesteps_between(strengths, num_timesteps=num_timesteps)
-    return move(torch.randint(among.start, among.stop, (batch_size,), generator=generator), device)
+    drawn = torch.randint(among.start, among.stop, (rows.drawn(batch_size),), generator=generator)
+    return move(rows.own(drawn, batch_size), device)
 
 
 def fixed_timesteps(num_levels: int, *, num_timesteps: int) -> Sequence[int]:

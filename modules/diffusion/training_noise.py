@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import interpolate
 
-from modules.diffusion.noise import gaussian_like, generator_for
+from modules.diffusion.noise import WHOLE, Rows, gaussian_like, generator_for
 from modules.diffusion.process import NoiseProcess
 from modules.system.devices import Device, move
 
@@ -51,12 +51,16 @@ class TrainingNoise:
 
 @dataclass(frozen=True, slots=True)
 class NoiseSeed:
-    """What all random numbers of a micro-batch's noise derive from, and the device that gets it."""
+    """What all random numbers of a micro-batch's noise derive from, and the device that gets it.
+
+    `rows` is the place of the samples in the micro-batch, if several processes share it.
+    """
 
     run_seed: int
     step: int
     micro_batch: int
     device: Device
+    rows: Rows = WHOLE
 
     def generator(self, purpose: str) -> torch.Generator:
         """Return the generator of one kind of noise."""
@@ -77,19 +81,19 @@ def training_noise(
     perturbation is added to the noisy latents alone, so that the model learns to correct errors in its input (Ning et
     al. 2023, "Input Perturbation Reduces Exposure Bias in Diffusion Models", algorithm 1; kohya's `ip_noise_gamma`).
     """
-    noise_BCHW = gaussian_like(clean_BCHW, seed.generator("noise"), seed.device)
+    noise_BCHW = gaussian_like(clean_BCHW, seed.generator("noise"), seed.device, seed.rows)
     if settings.pyramid_iterations:
         generator = seed.generator("pyramid noise")
         noise_BCHW = pyramid_noise(noise_BCHW, settings.pyramid_iterations, settings.pyramid_discount, generator, seed)
     if settings.has_offset:
         noise_BCHW = noise_BCHW + _offset(settings, clean_BCHW, timesteps_B, process, seed)
     if settings.perturbation_weight:
-        extra_BCHW = gaussian_like(clean_BCHW, seed.generator("perturbation noise"), seed.device)
+        extra_BCHW = gaussian_like(clean_BCHW, seed.generator("perturbation noise"), seed.device, seed.rows)
         noise_BCHW = noise_BCHW + settings.perturbation_weight * extra_BCHW
     if not settings.input_perturbation:
         return TrainingNoise(noise_BCHW, noise_BCHW)
     generator = seed.generator("input perturbation")
-    extra_BCHW = gaussian_like(clean_BCHW, generator, seed.device)
+    extra_BCHW = gaussian_like(clean_BCHW, generator, seed.device, seed.rows)
     strength_B111 = _strengths(clean_BCHW, settings.input_perturbation_random_strength, generator, seed)
     return TrainingNoise(noise_BCHW, noise_BCHW + settings.input_perturbation * strength_B111 * extra_BCHW)
 
@@ -110,7 +114,9 @@ def pyramid_noise(
         ratio = 2.0 + 2.0 * float(torch.rand((), dtype=torch.float64, generator=generator))
         level_height = max(1, int(height / ratio**level))
         level_width = max(1, int(width / ratio**level))
-        coarse = torch.randn((num_samples, channels, level_height, level_width), generator=generator)
+        num_drawn = seed.rows.drawn(num_samples)
+        drawn = torch.randn((num_drawn, channels, level_height, level_width), generator=generator)
+        coarse = seed.rows.own(drawn, num_samples)
         enlarged_BCHW = interpolate(coarse, size=(height, width), mode="bilinear", align_corners=False)
         result_BCHW = result_BCHW + discount**level * move(enlarged_BCHW, seed.device)
         if level_height == 1 or level_width == 1:
@@ -148,7 +154,9 @@ def _offset(
     The adaptive scale adds the absolute mean of the sample's channel to the weight, as kohya's `adaptive_noise_scale`.
     """
     generator = seed.generator("offset noise")
-    offset_BC11 = move(torch.randn((*clean_BCHW.shape[:2], 1, 1), generator=generator), seed.device)
+    num_samples, channels = clean_BCHW.shape[:2]
+    drawn = torch.randn((seed.rows.drawn(num_samples), channels, 1, 1), generator=generator)
+    offset_BC11 = move(seed.rows.own(drawn, num_samples), seed.device)
     weight = _strengths(clean_BCHW, settings.offset_random_strength, generator, seed) * settings.offset_weight
     if settings.offset_adaptive_scale:
         means_BC11 = clean_BCHW.float().mean(dim=(2, 3), keepdim=True).abs()
@@ -160,7 +168,8 @@ def _offset(
 
 def _strengths(clean_BCHW: torch.Tensor, is_random: bool, generator: torch.Generator, seed: NoiseSeed) -> torch.Tensor:
     """Return a factor for each sample, (B, 1, 1, 1): uniform in [0, 1), or 1."""
-    shape = (len(clean_BCHW), 1, 1, 1)
+    num_samples = len(clean_BCHW)
     if not is_random:
-        return move(torch.ones(shape), seed.device)
-    return move(torch.rand(shape, generator=generator), seed.device)
+        return move(torch.ones((num_samples, 1, 1, 1)), seed.device)
+    drawn = torch.rand((seed.rows.drawn(num_samples), 1, 1, 1), generator=generator)
+    return move(seed.rows.own(drawn, num_samples), seed.device)

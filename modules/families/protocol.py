@@ -100,8 +100,8 @@ class ModelFamily(Protocol):
         """Return the images of latents, float32 in [-1, 1], (B, 3, P, P)."""
         ...
 
-    def encode_prompts(self, prompts: Sequence[str]) -> Conditioning:
-        """Return the conditioning of prompts, padded to the longest of them."""
+    def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> Conditioning:
+        """Return the conditioning of prompts, padded to the longest of them and of those in `padded_like`."""
         ...
 
     def with_size_conditioning(

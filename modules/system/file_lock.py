@@ -34,6 +34,11 @@ class Holder:
     started: float
     host: str
 
+    @classmethod
+    def of(cls, pid: int) -> Holder:
+        """Return a process of this computer."""
+        return cls(pid, _start_of(pid), platform.node())
+
     @property
     def is_alive(self) -> bool:
         """Whether the process still runs. A process of another computer counts as alive: it cannot be checked."""
@@ -65,7 +70,7 @@ class FileLock:
         self._path = path
         self._file = _locked(path)
         try:
-            holder = Holder(os.getpid(), _start_of(os.getpid()), platform.node())
+            holder = Holder.of(os.getpid())
             self._file.truncate(0)
             self._file.write(json.dumps(asdict(holder)).encode())
         except BaseException:

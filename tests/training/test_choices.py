@@ -389,7 +389,7 @@ def test_what_is_not_there_yet_is_named(base: Config) -> None:
             found = [p.severity for p in problems_of(config) if p.path == record.path]
             assert expected in found, record.path
             named.add(record.path)
-    assert "multi_gpu.enabled" in named
+    assert "multi_gpu.fused_reduce" in named
 
 
 def another_value(config: Config, record: FieldRecord) -> Any:

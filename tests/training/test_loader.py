@@ -11,8 +11,8 @@ import torch
 
 from modules.config.schema import Config
 from modules.data.batch import Batch
-from modules.data.order import Rank
 from modules.memory.guard import DeviceGuard
+from modules.system.ranks import Rank
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder, draw_mask
 from trainer.benchmark.loop_speed import run_setup
@@ -98,13 +98,28 @@ def test_a_batch_has_images_of_one_size_and_an_epoch_all_of_them(loader: Loader)
 
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_several_processes_share_each_group(loader: Loader, world_size: int) -> None:
-    shares = [delivered(replace(loader, rank=Rank(index, world_size))) for index in range(world_size)]
-    together = sorted((b for share in shares for b in share), key=lambda b: (b.step, b.micro_batch))
-    for one, other in zip(together, delivered(loader), strict=True):
-        assert_same(one, other)
-    for share in shares:
-        steps = [b.step for b in share]
-        assert [b.step for b in share if b.is_last_micro_batch] == sorted(set(steps))
+    wholes = {(b.step, b.micro_batch): b for b in delivered(loader)}
+    trained: list[tuple[int, int, int]] = []
+    for index in range(world_size):
+        batches = delivered(replace(loader, rank=Rank(index, world_size)))
+        steps = [b.step for b in batches]
+        assert (
+            [b.step for b in batches if b.is_last_micro_batch]
+            == sorted({step for step, _ in wholes})
+            == list(dict.fromkeys(steps))
+        )
+        for batch in batches:
+            whole, rows = wholes[batch.step, batch.micro_batch], range(batch.num_samples)
+            if not batch.micro_batch_samples:
+                assert_same(batch, replace(whole, is_last_micro_batch=batch.is_last_micro_batch))
+            elif batch.counts:
+                assert batch.micro_batch_samples == whole.num_samples
+                assert batch.group_start == whole.group_start + batch.first_row
+            for name, tensor in tensors_of(batch).items():
+                for row in rows:
+                    assert torch.equal(tensor[row], tensors_of(whole)[name][batch.first_row + row]), name
+            trained += [(batch.step, batch.micro_batch, batch.first_row + row) for row in rows if batch.counts]
+    assert sorted(trained) == [(*place, row) for place, b in sorted(wholes.items()) for row in range(b.num_samples)]
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

@@ -15,6 +15,7 @@ import pytest
 
 from modules.config.codec import load_file
 from modules.config.schema import Config
+from modules.config.sections.devices import MultiGpu
 from modules.system.paths import PROGRAM_ROOT, log_dir
 from trainer.child.process import Child, spawn_python
 from trainer.child.run import ChildRun, arguments_of, ending_of, launch_child
@@ -24,6 +25,7 @@ from trainer.commands import Pause, Resume, Stop
 from trainer.event_lines import from_line, to_line
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, StepFinished
 from trainer.launch import RunRequest
+from trainer.processes import module_arguments
 from trainer.run_queue.file import QueueFile
 from trainer.run_queue.items import Item
 
@@ -135,6 +137,10 @@ def test_the_command_line_of_each_kind_of_request(tmp_path: Path) -> None:
         ),
         (RunRequest(Config(), allowed_code=frozenset({"a"})), ["train", str(file), "--allow-code"]),
     ]
+    several = Config(multi_gpu=MultiGpu(enabled=True, device_indexes="0, 2"))
+    assert module_arguments(Config()) == ["-m", "trainer"]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    assert module_arguments(several) == [*launcher, "-m", "trainer"]
     for request, arguments in kinds:
         assert arguments_of(request, file) == [*arguments, "--json-lines"]
 

@@ -379,10 +379,12 @@ def test_stochastic_rounding_is_a_setting_of_the_weights(dtype: str, asked: bool
     assert [r.config.training.low_precision_updates for r in (full, lora)] == [expected, expected]
 
 
-def test_unsupported_settings_that_would_change_the_training_are_refused() -> None:
-    result = loaded(concepts=[{"path": "x"}], multi_gpu=True)
-    assert warnings_of(result) == []
-    assert [p.path for p in problems_of(result.config) if p.severity == "error"] == ["multi_gpu.enabled"]
+def test_the_batch_size_of_several_gpus_is_that_of_all_of_them() -> None:
+    result = loaded(concepts=[{"path": "x"}], multi_gpu=True, batch_size=4)
+    assert (result.config.multi_gpu.enabled, result.config.training.batch_size) == (True, 4)
+    [problem] = [p for p in result.problems if p.severity == "warning"]
+    assert problem.path == "training.batch_size"
+    assert [p.path for p in problems_of(result.config) if p.severity == "error"] == []
 
 
 def test_a_quantized_base_with_a_residual_is_read() -> None:

@@ -11,16 +11,17 @@ from hypothesis import strategies as st
 
 from modules.data.buckets import Size
 from modules.data.order import (
-    ONLY_RANK,
     AccumulationGroup,
     ConceptRepeats,
-    Rank,
     SampleIndex,
     groups_of_epoch,
     period_of_epochs,
     sample_indices_of_epoch,
     sizes_of_epoch,
 )
+from modules.data.shares import share_of
+from modules.system.errors import DarkroomError
+from modules.system.ranks import ONLY_RANK, Rank, current_rank, meeting_place
 from tests.unit.strategies import steady
 
 SIZES = [Size(64, 64), Size(96, 64), Size(64, 96)]
@@ -224,10 +225,32 @@ def test_the_shares_of_all_ranks_are_disjoint_and_complete(
     sample_indices = sample_indices_of_epoch([ConceptRepeats(0, count, 1.0)], num_resolutions=2, epoch=epoch)
     plan = accumulation_groups(sample_indices, batch_size=batch_size, accumulation_steps=accumulation, epoch=epoch)
     for group in plan:
-        shares = [Rank(index, world_size).share_of(group) for index in range(world_size)]
-        assert sorted(entry for share in shares for entry in share) == list(enumerate(group))
-        assert max(map(len, shares)) - min(map(len, shares)) <= 1
-    assert all(ONLY_RANK.share_of(group) == tuple(enumerate(group)) for group in plan)
+        shares = [share_of(group, Rank(index, world_size)) for index in range(world_size)]
+        counted = [share for of_rank in shares for share in of_rank if share.counts]
+        placed = [(s.number, row) for s in counted for row in range(s.first_row, s.first_row + s.num_rows)]
+        assert sorted(placed) == [(n, row) for n, m in enumerate(group) for row in range(len(m))]
+        assert all(s.sample_indices and s.whole == group[s.number] for of_rank in shares for s in of_rank)
+        assert all(shares), "a process without a batch would not take part in the step"
+        sizes = [sum(s.num_rows for s in of_rank if s.counts) for of_rank in shares]
+        assert max(sizes) - min(sizes) <= (len(group) // world_size) * (batch_size - 1) + len(group) % world_size
+    assert all([s.whole for s in share_of(group, ONLY_RANK) if s.is_whole] == list(group) for group in plan)
+
+
+def test_the_rank_is_that_of_torchrun_or_of_slurm() -> None:
+    torchrun = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    step = {
+        "SLURM_PROCID": "3",
+        "SLURM_STEP_NUM_TASKS": "4",
+        "SLURM_LOCALID": "1",
+        "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+    }
+    assert current_rank(torchrun) == current_rank(step) == Rank(3, 4, 1, 2)
+    assert current_rank({}) is current_rank({"RANK": "0", "WORLD_SIZE": "1"}) is ONLY_RANK
+    assert current_rank({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0"}) is ONLY_RANK  # without srun
+    assert meeting_place({**step, "SLURM_JOB_ID": "7", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1"}) == ("10.0.0.1", 20_007)
+    for wrong in ({"RANK": "4"}, {"RANK": "-1"}, {"RANK": "one"}):
+        with pytest.raises(DarkroomError, match="no valid process"):
+            current_rank({**torchrun, **wrong})
 
 
 def test_the_order_stays_what_it_is() -> None:

@@ -29,6 +29,7 @@ from trainer.benchmark.loop_variants import loop_variants
 from trainer.benchmark.measure import Ratio
 from trainer.benchmark.quantized_bases import quantized_bases
 from trainer.benchmark.saving_memory import Saving, of_denoiser, ways_against_none
+from trainer.benchmark.several import two_against_one
 from trainer.benchmark.toy_sdxl import write_toy_sdxl
 from trainer.benchmark.waiting import waiting_share
 
@@ -54,6 +55,7 @@ def measure_all(device_name: str, *, num_threads: int, wanted: frozenset[str]) -
             "memory": lambda: _memory(folder, device),
             "loop": lambda: _loop(folder, device, num_threads),
             "large-loop": lambda: _large_loop(folder, device, num_threads),
+            "several": lambda: _several(folder, device),
             "loop-variants": lambda: _loop_variants(folder, device, num_threads),
             "saving": lambda: _saving(folder, device, num_threads),
             "quantization": lambda: _quantization(folder, device, num_threads),
@@ -107,6 +109,23 @@ def _loop(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
 def _large_loop(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
     config = with_large_unet(_demo(folder, device, repeats=1, batch_size=6), folder)
     yield _ratio_row("training loop, large UNet", loop_against_bare(config, rounds=5, num_threads=num_threads), 0.97)
+
+
+def _several(folder: Path, device: Device) -> Iterator[Row]:
+    name = "two processes against one, a thread each"
+    if not device.is_cpu:
+        yield Row(name, "measured on a CPU only")
+        return
+    for words, large in (("demo model", False), ("large UNet", True)):
+        config = _demo(folder, device, repeats=1 if large else 6, batch_size=6)
+        config = with_large_unet(config, folder) if large else config
+        result = two_against_one(config, folder, rounds=5)
+        yield Row(
+            f"{name}, {words}",
+            f"{result.ratio:.2f} times as fast ({result.ratio / 2:.0%} of linear)",
+            "at least 95 % of linear" if large else "",
+            asdict(result),
+        )
 
 
 def _loop_variants(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:

@@ -6,16 +6,18 @@ The child stops with a backup when its parent has ended. Its log is kept if it e
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 from uuid import uuid4
 
 from modules.config.codec import export_file
 from modules.system.paths import log_dir
-from trainer.child.process import ChildProcess, Spawn, last_lines, spawn_trainer
+from trainer.child.process import Child, ChildProcess, Spawn, last_lines, spawn_python
 from trainer.event_lines import from_line
 from trainer.events import Event, RunFailed, RunFinished
-from trainer.launch import RunRequest
+from trainer.launch import LaunchedRun, RunRequest, launch
+from trainer.processes import module_arguments, num_processes
 
 _VERBS: Mapping[str, str] = {
     "train": "train",
@@ -30,15 +32,28 @@ _OUT_OF_MEMORY = "The system may have stopped it because the memory was full."
 ChildRun = ChildProcess[Event]
 
 
-def launch_child(request: RunRequest, *, spawn: Spawn = spawn_trainer) -> ChildRun:
-    """Start a run in a child process and return at once. Raises OSError."""
+def launch_as_set(request: RunRequest) -> LaunchedRun:
+    """Start a run in a thread, or in child processes if it is for several devices. Raises OSError."""
+    return launch(request) if num_processes(request.config) == 1 else launch_child(request)
+
+
+def launch_child(request: RunRequest, *, spawn: Spawn | None = None) -> ChildRun:
+    """Start a run in a child process, or in one for each of several devices, and return at once. Raises OSError."""
+
+    def spawn_as_set(arguments: Sequence[str], errors: IO[bytes]) -> Child:
+        return spawn_python([*module_arguments(request.config), *arguments], errors)
+
     folder = log_dir()
     folder.mkdir(parents=True, exist_ok=True)
     config_file = folder / f"child-{uuid4().hex[:8]}.json"
     export_file(request.config, config_file)
     try:
         return ChildRun(
-            arguments_of(request, config_file), read=from_line, ending=ending_of, spawn=spawn, discarded=config_file
+            arguments_of(request, config_file),
+            read=from_line,
+            ending=ending_of,
+            spawn=spawn or spawn_as_set,
+            discarded=config_file,
         )
     except BaseException:
         config_file.unlink(missing_ok=True)

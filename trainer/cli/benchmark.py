@@ -16,6 +16,7 @@ MEASUREMENTS = (
     "memory",
     "loop",
     "large-loop",
+    "several",
     "loop-variants",
     "saving",
     "quantization",

@@ -73,6 +73,22 @@ class JsonLines:
         """Nothing to close."""
 
 
+class OtherProcess:
+    """Shows warnings and failures of a process that is not the main one, with its name, on standard error."""
+
+    def __init__(self, name: str, stream: TextIO | None = None) -> None:
+        self._name = name
+        self._stream = stream or sys.stderr
+
+    def show(self, event: Event) -> None:
+        """Write the event if it is a warning or a failure."""
+        if isinstance(event, WarningRaised | RunFailed):
+            print(f"{self._name}: {words(event)}", file=self._stream, flush=True)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
 class Meter:
     """A progress bar on a terminal, occasional lines otherwise."""
 

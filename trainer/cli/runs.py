@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import signal
+import subprocess
 import sys
 import threading
 from types import FrameType
@@ -17,9 +19,10 @@ from modules.system.approvals import approved_hashes
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_caller
 from modules.system.problem import Problem
+from modules.system.ranks import current_rank
 from trainer import commands
 from trainer.cli import Verb
-from trainer.cli.console import Console, JsonLines
+from trainer.cli.console import Console, JsonLines, Listener, OtherProcess
 from trainer.cli.fit import add_fit_arguments, fitted
 from trainer.cli.options import (
     add_allow_code,
@@ -35,7 +38,11 @@ from trainer.cli.prune import prune
 from trainer.events import Event, RunFailed, RunFinished
 from trainer.launch import RunRequest, import_engine
 from trainer.preflight import check
+from trainer.processes import module_arguments, num_processes
 from trainer.run_folder.backup import find_backup
+
+_LAUNCHER = "TORCHELASTIC_RUN_ID"
+STOPPED_UNDER_LAUNCHER = 0  # torchrun takes anything else for a failure, and would start the run again
 
 
 def _train(options: argparse.Namespace) -> int:
@@ -97,18 +104,23 @@ def _from_backup(options: argparse.Namespace, kind: Literal["resume", "fork", "f
 
 def _run(request: RunRequest, options: argparse.Namespace) -> int:
     """Run in this thread; the first Ctrl-C stops cleanly, the second immediately."""
+    if current_rank().is_alone and _LAUNCHER not in os.environ and num_processes(request.config) > 1:
+        return _run_on_several(request.config)
     desk = commands.CommandDesk()
     if options.profile:
         desk.put(commands.ProfileNow())
     ending: list[Event] = []
-    listener = JsonLines() if options.json_lines else Console()
+    rank = current_rank()
+    listener: Listener = OtherProcess(str(rank))
+    if rank.is_main:
+        listener = JsonLines() if options.json_lines else Console()
 
     def emit(event: Event) -> None:
         listener.show(event)
         if isinstance(event, RunFinished | RunFailed):
             ending.append(event)
 
-    if options.json_lines:
+    if options.json_lines and rank.is_main:  # the processes share one standard input
         threading.Thread(target=_read_commands, args=(desk,), name="darkroom-commands", daemon=True).start()
     _stop_on_signals(desk)
     import_engine(beside_window=False)
@@ -118,11 +130,27 @@ def _run(request: RunRequest, options: argparse.Namespace) -> int:
     listener.close()
     match ending[-1]:
         case RunFinished(outcome="stopped"):
-            return 130
+            return STOPPED_UNDER_LAUNCHER if _LAUNCHER in os.environ else 130
         case RunFinished():
             return 0
         case _:
             return 1
+
+
+def _run_on_several(config: Config) -> int:
+    """Carry out the same command line in as many processes as the config requires, and return the launcher's code.
+
+    A signal is passed on: the launcher passes it to the processes, and this one waits for them.
+    """
+    # In a session of its own, so that Ctrl-C reaches it once, through this process.
+    with subprocess.Popen(
+        [sys.executable, "-s", *module_arguments(config), *sys.argv[1:]], start_new_session=True
+    ) as launcher:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(
+                number, lambda number, _frame: launcher.send_signal(number) if number == signal.SIGTERM else None
+            )
+        return launcher.wait()
 
 
 def _stop_on_signals(desk: commands.CommandDesk) -> None:

@@ -21,9 +21,10 @@ from modules.system.devices import CPU, move
 from modules.system.errors import DarkroomError
 from modules.system.problem import count
 from trainer import phases
-from trainer.commands import CommandDesk
+from trainer.commands import CommandDesk, StopAgreed, StopRequested
 from trainer.data.encoders import Encoders
 from trainer.events import CacheFilled, CacheProgress, Event, PhaseChanged, WarningRaised
+from trainer.ranks import ALONE, Ranks
 
 Emit = Callable[[Event], None]
 ImageJobs = dict[tuple[int, int, int], ImageJob]
@@ -56,6 +57,7 @@ class Stores:
     text: EntryStore
     masks: EntryStore
     digests: DigestIndex
+    is_on_disk: bool = False
 
     @classmethod
     def of(cls, cache_dir: Path | None, dtype: torch.dtype | None) -> Stores:
@@ -67,12 +69,16 @@ class Stores:
             CacheStore(cache_dir / "text", dtype),
             CacheStore(cache_dir / "masks"),
             DigestIndex(cache_dir),
+            is_on_disk=True,
         )
 
 
 @dataclass(frozen=True, eq=False)
 class Caches:
-    """The latent cache and the text cache of a run, and how to fill them. `used` are the keys that the run uses."""
+    """The latent cache and the text cache of a run, and how to fill them. `used` are the keys that the run uses.
+
+    Of several processes each fills its share of the caches on disk; in memory each has caches of its own.
+    """
 
     stores: Stores
     identities: EncoderIdentities
@@ -81,6 +87,7 @@ class Caches:
     desk: CommandDesk
     emit: Emit
     used: set[str] = field(default_factory=set)
+    ranks: Ranks = ALONE
 
     def image_jobs(self, versions: ImageVersions | RejectedVersions, *, verify: bool) -> ImageJobs:
         """Return the encoding jobs by example, resolution and variation.
@@ -112,13 +119,14 @@ class Caches:
     ) -> list[Built]:
         """Encode what is missing of images and report it; with `all_needed`, a broken image ends the run."""
         store = self.stores.latents
-        todo = missing_images(jobs, store)
+        by_key = {job.key: job for job in jobs}
+        todo, own = self._share_of([job.key for job in missing_images(jobs, store)])
         built: list[Built] = []
         if todo:
             self.emit(PhaseChanged("caching", f"encoding {what}"))
             with self.placement.phase(phases.CACHE_IMAGES):
                 build = build_images(
-                    todo,
+                    [by_key[key] for key in own],
                     store,
                     self.encoders.latents,
                     threads=threads,
@@ -126,7 +134,7 @@ class Caches:
                     encode_in_float32=self.encoders.latents_in_float32,
                     stage=self.encoders.staged,
                 )
-                built = self._drive(build, what, len(todo))
+                built = self._drive(build, what, len(own))
         if all_needed and (problem := next((b.problem for b in built if b.problem), "")):
             raise DarkroomError(
                 f"The conditioning image {problem}.", advice="Repair the file, or remove it together with its image."
@@ -139,11 +147,12 @@ class Caches:
         """Store the missing masks, by key. Raises DarkroomError for one that cannot be decoded."""
         store = self.stores.masks
         self.used.update(files)
-        todo = [(key, file) for key, file in files.items() if not store.has(key)]
+        todo, own = self._share_of([key for key in files if not store.has(key)])
         if not todo:
             return
         self.emit(PhaseChanged("caching", "reading masks"))
-        broken = self._drive(build_masks(todo, store, threads=threads), "masks", len(todo))
+        build = build_masks([(key, files[key]) for key in own], store, threads=threads)
+        broken = self._drive(build, "masks", len(own))
         if broken:
             raise DarkroomError(
                 f"The mask {broken[0].problem}.", advice="Repair the file, or remove it together with its image."
@@ -154,12 +163,13 @@ class Caches:
         store = self.stores.text
         by_key = {self.caption_key(c): c for c in sorted(captions)}
         self.used.update(by_key)
-        missing = {k: c for k, c in by_key.items() if not store.has(k)}
-        if missing:
+        todo, own = self._share_of([key for key in by_key if not store.has(key)])
+        if todo:
             self.emit(PhaseChanged("caching", "encoding captions"))
             with self.placement.phase(phases.CACHE_CAPTIONS):
-                self._drive(build_captions(missing, store, self._caption_tensors), "captions", len(missing))
-        self._report_size("captions", by_key.keys(), len(missing), store)
+                build = build_captions({key: by_key[key] for key in own}, store, self._caption_tensors)
+                self._drive(build, "captions", len(own))
+        self._report_size("captions", by_key.keys(), len(todo), store)
 
     def caption_key(self, caption: str) -> str:
         """Return the key of a caption's entry."""
@@ -188,7 +198,39 @@ class Caches:
     def _caption_tensors(self, caption: str) -> dict[str, torch.Tensor]:
         return {n: move(t, CPU) for n, t in self.encoders.caption(caption).tensors().items()}
 
+    @property
+    def _is_shared(self) -> bool:
+        return self.stores.is_on_disk and not self.ranks.rank.is_alone
+
+    def _share_of(self, missing: list[str]) -> tuple[list[str], list[str]]:
+        """Return the keys of all missing entries and those that this process builds.
+
+        The main process decides which are missing: another one may look when the first entries are already written.
+        """
+        if not self._is_shared:
+            return missing, missing
+        missing, rank = self.ranks.from_main(missing), self.ranks.rank
+        return missing, missing[rank.index :: rank.world_size]
+
     def _drive(self, build: Generator[Built, None, None], what: str, total: int) -> list[Built]:
+        """Run the build of a share and wait for the other processes; returns the entries that need a warning, of all.
+
+        Raises StopRequested once the run is to stop; of several processes in all of them.
+        """
+        if not self._is_shared:
+            return self._drive_own(build, what, total)
+        notable, is_stopped = list[Built](), False
+        try:
+            notable = self._drive_own(build, what, total)
+        except StopRequested:
+            is_stopped = True
+            self.ranks.announce_stop()
+        found = self.ranks.gathered((notable, is_stopped))
+        if any(stopped for _, stopped in found):
+            raise StopAgreed
+        return [entry for entries, _ in found for entry in entries]
+
+    def _drive_own(self, build: Generator[Built, None, None], what: str, total: int) -> list[Built]:
         """Run a build to completion and report its progress; returns the entries that need a warning."""
         notable: list[Built] = []
         start = time.monotonic()
@@ -199,6 +241,8 @@ class Caches:
                 seconds_left = (time.monotonic() - start) / done * (total - done)
                 self.emit(CacheProgress(what, done, total, seconds_left))
                 self.desk.check()
+                if self.ranks.is_stop_announced():
+                    raise StopRequested
         return notable
 
     def _report(self, built: list[Built]) -> None:

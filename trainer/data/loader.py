@@ -12,13 +12,16 @@ import torch
 from modules.data.batch import Batch
 from modules.data.caption_uses import caption_of
 from modules.data.captions.drawing import CaptionDropout, DrawnCaption
+from modules.data.conditioning import DeliveredConditioning
 from modules.data.dataset import Dataset
-from modules.data.order import ONLY_RANK, MicroBatch, Rank, SampleIndex
+from modules.data.order import MicroBatch, SampleIndex
 from modules.data.plans import EpochPlans
 from modules.data.rejected import RejectedVersions
+from modules.data.shares import Share, share_of
 from modules.data.versions import ImageVersion, ImageVersions
 from modules.system.devices import Device, move, pinned
 from modules.system.errors import DarkroomError
+from modules.system.ranks import ONLY_RANK, Rank
 from trainer.data.depth import DepthSource
 from trainer.data.inpainting import InpaintingSource, PreparedInpainting
 from trainer.data.masks import MaskSource
@@ -29,11 +32,10 @@ _PREFETCH = 4  # micro-batches
 
 @dataclass(frozen=True, slots=True)
 class _Position:
-    """The position of a micro-batch: its step in the run, its number in the accumulation group, and its first image."""
+    """The position of a micro-batch, or of a share of it: its step in the run, and its first image in the group."""
 
-    sample_indices: MicroBatch
+    share: Share
     step: int
-    micro_batch: int
     group_start: int
     group_samples: int
     is_last_micro_batch: bool
@@ -74,6 +76,10 @@ class _Texts:
 
     drawn: tuple[DrawnCaption, ...]
     prepared: PreparedTexts
+
+    def of(self, share: Share) -> _Texts:
+        """Return the captions of a process's share."""
+        return _Texts(self.drawn[share.first_row : share.first_row + share.num_rows], None)
 
     @property
     def captions(self) -> tuple[str, ...]:
@@ -149,7 +155,8 @@ class Loader:
         if not batches:
             return None
         heaviest = max(batches, key=lambda m: (self._num_pixels(m), self._num_kinds(m)))
-        position = _Position(heaviest, step, 0, 0, len(heaviest), is_last_micro_batch=True)
+        share = Share(0, heaviest, 0, len(heaviest))
+        position = _Position(share, step, 0, len(heaviest), is_last_micro_batch=True)
         with ThreadPoolExecutor(self.threads, thread_name_prefix="darkroom-loader") as pool:
             return self._batch(epoch, position, self._submit(pool, position))
 
@@ -166,14 +173,14 @@ class Loader:
         for index, group in enumerate(self.plans.accumulation_groups(epoch)[first_group:]):
             first_step = step - num_done + index * self.plans.steps_per_group
             *group_starts, group_samples = accumulate((len(m) for m in group), initial=0)
-            share = self.rank.share_of(group)
-            for number, sample_indices in share:
-                start, is_last = group_starts[number], number == share[-1][0]
-                yield _Position(sample_indices, first_step, number, start, group_samples, is_last)
+            shares = share_of(group, self.rank)
+            for share in shares:
+                start = group_starts[share.number] + share.first_row
+                yield _Position(share, first_step, start, group_samples, is_last_micro_batch=share is shares[-1])
 
     def _submit(self, pool: ThreadPoolExecutor, position: _Position) -> _Pending:
-        images = [pool.submit(self._image, s) for s in position.sample_indices]
-        return _Pending(images, pool.submit(self._texts, position.sample_indices))
+        images = [pool.submit(self._image, s) for s in position.share.sample_indices]
+        return _Pending(images, pool.submit(self._texts, position.share))
 
     def _image(self, sample_index: SampleIndex) -> _Image:
         """Read one use of an image; on a loader thread."""
@@ -197,14 +204,16 @@ class Loader:
             ) from error
 
     def _batch(self, epoch: int, position: _Position, pending: _Pending) -> Batch:
-        images, texts = [self._result(image) for image in pending.images], pending.texts.result()
+        images, whole_texts = [self._result(image) for image in pending.images], pending.texts.result()
+        share, samples = position.share, position.share.sample_indices
         versions = [image.version for image in images]
-        examples = [self.dataset.examples[s.example] for s in position.sample_indices]
+        examples = [self.dataset.examples[s.example] for s in samples]
         concepts = [self.dataset.concepts[e.concept] for e in examples]
+        texts = whole_texts.of(share)
         latents_BCHW = self.latents.deliver(versions, [image.latents for image in images])
         masks = None
         if self.masks is not None:
-            masks = self.masks.deliver(versions, [i.mask for i in images], position.sample_indices)
+            masks = self.masks.deliver(versions, [i.mask for i in images], samples)
         inpainting = None
         if self.inpainting is not None:
             inpainting = self.inpainting.deliver([i.inpainting for i in images if i.inpainting is not None])
@@ -222,13 +231,13 @@ class Loader:
         return Batch(
             latents_BCHW=latents_BCHW,
             captions=texts.captions,
-            conditioning=self.conditioning.deliver(texts.encoded, texts.prepared),
+            conditioning=self._conditioning(whole_texts, share, has_empty=bool(texts.empty_for)),
             loss_weights_B=move(pinned(torch.tensor([c.loss_weight for c in concepts]), self.device), self.device),
             size_conditionings=[v.size_conditioning for v in versions],
-            sample_indices=position.sample_indices,
+            sample_indices=samples,
             epoch=epoch,
             step=position.step,
-            micro_batch=position.micro_batch,
+            micro_batch=share.number,
             group_start=position.group_start,
             group_samples=position.group_samples,
             is_last_micro_batch=position.is_last_micro_batch,
@@ -242,11 +251,26 @@ class Loader:
             rejected_latents_BCHW=rejected_BCHW,
             same_pairs=tuple(image.is_same for image in images) if self.rejected is not None else (),
             pixels_B3PP=pixels_B3PP,
+            first_row=share.first_row,
+            micro_batch_samples=0 if share.is_whole else len(share.whole),
+            padded_like=() if share.is_whole else whole_texts.captions,
+            counts=share.counts,
         )
 
-    def _texts(self, sample_indices: MicroBatch) -> _Texts:
+    def _conditioning(self, texts: _Texts, share: Share, *, has_empty: bool) -> DeliveredConditioning:
+        """Return the conditioning of a share, padded like that of its micro-batch.
+
+        With `has_empty`, that of the empty prompt is at its end.
+        """
+        delivered = self.conditioning.deliver(texts.encoded, texts.prepared)
+        if share.is_whole or delivered is None:
+            return delivered
+        empty = [len(texts.encoded) - 1] if has_empty else []
+        return delivered.select([*range(share.first_row, share.first_row + share.num_rows), *empty])
+
+    def _texts(self, share: Share) -> _Texts:
         """Draw the captions of a micro-batch and read their embeddings; on a loader thread."""
-        drawn = _Texts(tuple(self._caption(s) for s in sample_indices), None)
+        drawn = _Texts(tuple(self._caption(s) for s in share.whole), None)
         return replace(drawn, prepared=self.conditioning.prepare(drawn.encoded))
 
     def _caption(self, sample_index: SampleIndex) -> DrawnCaption:

@@ -55,7 +55,7 @@ class Denoise:
         loss, metrics = self._reduced(errors_BCHW, timesteps_B, batch, process)
         return StepLoss(
             loss=loss,
-            num_samples=batch.num_samples,
+            num_samples=batch.num_counted,
             group_samples=batch.group_samples,
             is_last_micro_batch=batch.is_last_micro_batch,
             zero_gradient_is_legal=batch.is_prior_only,

@@ -8,6 +8,7 @@ import torch
 
 from modules.config.sections.noise import Noise, timestep_sampling_of
 from modules.data.batch import Batch
+from modules.diffusion.noise import Rows
 from modules.diffusion.timesteps.drawing import BatchPosition, draw_timesteps
 from modules.diffusion.timesteps.sampling import TimestepSampling
 from modules.diffusion.training_noise import NoiseSeed, NoiseSettings, TrainingNoise, training_noise
@@ -35,7 +36,7 @@ class Noising:
             relative_size=relative_size(clean_BCHW, context.family.spec),
             device=context.device,
         )
-        seed = NoiseSeed(context.run_seed, position.step, position.micro_batch, context.device)
+        seed = NoiseSeed(context.run_seed, position.step, position.micro_batch, context.device, position.rows)
         return timesteps_B, training_noise(self.noise, clean_BCHW, timesteps_B, process, seed)
 
 
@@ -47,6 +48,7 @@ def position_of(batch: Batch) -> BatchPosition:
         batch.num_samples,
         group_start=batch.group_start,
         group_samples=batch.group_samples,
+        rows=Rows(batch.first_row, batch.micro_batch_samples),
     )
 
 

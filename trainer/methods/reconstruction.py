@@ -59,7 +59,7 @@ class ReconstructionMethod:
             losses_B = losses_B + settings.kl_strength * divergences_B
         return StepLoss(
             loss=(losses_B * batch.loss_weights_B).mean(),
-            num_samples=batch.num_samples,
+            num_samples=batch.num_counted,
             group_samples=batch.group_samples,
             is_last_micro_batch=batch.is_last_micro_batch,
             metrics=metrics,

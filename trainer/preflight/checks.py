@@ -32,6 +32,7 @@ from trainer.preflight.packages import problems_of_packages
 from trainer.preflight.perceptual import problems_of_perceptual
 from trainer.preflight.places import problems_of_places
 from trainer.preflight.prediction import problems_of_prediction
+from trainer.preflight.ranks import problems_of_ranks
 from trainer.preflight.report import Preview, Report
 from trainer.preflight.resume import problems_of_other_runs, problems_of_resume
 from trainer.preflight.reward_models import problems_of_measuring, problems_of_reward_models
@@ -69,6 +70,7 @@ def check(
     problems = problems_of(config)
     problems += problems_of_devices(config)
     problems += problems_of_packages(config)
+    problems += problems_of_ranks(config)
     problems += problems_of_speed(config)
     problems += problems_of_places(config)
     problems += problems_of_caption_settings(config)

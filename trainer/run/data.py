@@ -25,6 +25,7 @@ from modules.system.devices import Device
 from modules.system.dtypes import dtype_of
 from modules.system.paths import from_root
 from modules.system.problem import count
+from modules.system.ranks import ONLY_RANK
 from trainer.commands import CommandDesk
 from trainer.data.caching import Caches, Emit, EncoderIdentities, ImageJobs, Stores, overflow_warning
 from trainer.data.depth import DepthSource
@@ -66,7 +67,8 @@ def caches_of(
     encoders = Encoders(model.family, machine.train_device, machine.precision.autocast)
     dtype = None if data.cache_dtype == "encoder" else dtype_of(data.cache_dtype)
     stores = Stores.of(from_root(cache_dir) if data.cache_location == "disk" else None, dtype)
-    return Caches(stores, stored_identities(data, model.identities), encoders, model.placement, desk, emit)
+    identities = stored_identities(data, model.identities)
+    return Caches(stores, identities, encoders, model.placement, desk, emit, ranks=machine.ranks)
 
 
 def stored_identities(data: Data, identities: EncoderIdentities) -> EncoderIdentities:
@@ -78,7 +80,7 @@ def build_loaders(
     data: Data, masks: Masks, datasets: Datasets, model: LoadedModel, machine: Machine, caches: Caches
 ) -> Loaders:
     """Fill the caches for the images of a run and return the loaders for training and validation."""
-    if datasets.index is not None:
+    if datasets.index is not None and machine.ranks.rank.is_main:
         datasets.index.save()  # only here: a check leaves no file behind
     dropout = CaptionDropout(data.caption_dropout, data.caption_dropout_2 if _num_encoders(model) > 1 else None)
     training = _loader(data, masks, datasets, datasets.training, model, machine, caches, caption_dropout=dropout)
@@ -157,6 +159,7 @@ def _loader(
         else None,
         rejected=RejectedImages(RejectedVersions(versions), rejected) if rejected is not None else None,
         pixels=Pixels(functools.partial(_image_job, usable), machine.train_device) if settings.reads_pixels else None,
+        rank=ONLY_RANK if is_validation else machine.ranks.rank,
     )
 
 

@@ -26,6 +26,7 @@ from trainer.step.callback import DryRunState
 from trainer.step.counters import Counters
 from trainer.step.failures import explain
 from trainer.step.loop import LoopOutcome, Training
+from trainer.step.meeting import Meeting
 from trainer.step.stepper import Stepper
 
 logger = logging.getLogger("darkroom.run")
@@ -126,6 +127,7 @@ class Prepared:
     training: Training
     watchers: Watchers
     backups: Backups
+    meeting: Meeting | None = None
 
     def close(self) -> None:
         """Remove hooks from the parts and close open logs."""

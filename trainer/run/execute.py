@@ -10,6 +10,7 @@ import logging
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -17,14 +18,16 @@ import torch
 from modules.config.codec import load_file
 from modules.config.compare import fixed_on_resume
 from modules.config.schema import Config
+from modules.config.sections.general import General
 from modules.data.datasets import Datasets
 from modules.data.hub_download import download
 from modules.system.approvals import approved_hashes
 from modules.system.atomic import write_text
-from modules.system.devices import Device
+from modules.system.devices import Device, resolve_device
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from modules.system.problem import count
+from modules.system.ranks import current_rank
 from modules.system.redaction import redacted
 from modules.system.secrets import hub_access
 from modules.system.secrets_file import load_secrets
@@ -38,10 +41,11 @@ from trainer.phases import phase_facts
 from trainer.preflight.estimates import sizes_of
 from trainer.preflight.memory_advice import memory_advice
 from trainer.preflight.resume import learning_changes
+from trainer.ranks import ALONE, LostProcessError, Ranks, connect
 from trainer.run.checkpoint import SavedState, read_state
 from trainer.run.data import build_loaders, caches_of
 from trainer.run.downloads import DownloadMeter
-from trainer.run.machine import Machine, machine_of
+from trainer.run.machine import Machine, machine_of, name_of
 from trainer.run.memory_meter import MemoryMeter
 from trainer.run.model import load_model
 from trainer.run.prune import kinds_in_use, unused_entries
@@ -59,6 +63,7 @@ from trainer.run_folder.backup import (
 )
 from trainer.run_folder.event_log import EventLog
 from trainer.run_folder.fork import fork_into, fork_weights_into, weights_do_not_fit
+from trainer.run_folder.launches import interrupted_run, mark_launch
 from trainer.step.failures import NotEnoughMemoryError, explain, is_fixable, is_out_of_memory
 from trainer.step.precision import process_settings
 
@@ -72,18 +77,33 @@ def execute_guarded(
     clocks = clocks or Clocks()
     meter = MemoryMeter(emit, clocks.seconds)
     log = EventLog(meter.emit, clocks.now)
+    ranks: Ranks = ALONE
     try:
         _load_secrets_first(log)
-        execute(request, log=log, desk=desk, clocks=clocks, on_device=meter.watch)
+        ranks = _connected(request.config.general)
+        execute(request, log=log, desk=desk, clocks=clocks, on_device=meter.watch, ranks=ranks)
     except StopRequested:
+        ranks.announce_stop()
         log.emit(RunFinished("stopped", 0, "Stopped before the first step."))
+    except LostProcessError as error:
+        is_stopped = ranks.is_stop_announced(at_once=True)
+        log.emit(RunFinished("stopped", 0, "Stopped.") if is_stopped else _failure(error, log.run_dir))
     except BaseException as error:  # noqa: BLE001 - the outer edge of the training thread
-        log.emit(_failure(error, log.run_dir))
+        failed = _failure(error, log.run_dir)
+        ranks.leave_words(failed.message)
+        log.emit(failed)
     finally:
         log.close()
+        ranks.close()
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+
+
+def _connected(general: General) -> Ranks:
+    """Return the processes of the run, which torchrun or SLURM may have started; usually this is the only one."""
+    rank = current_rank()
+    return ALONE if rank.is_alone else connect(rank, device_type=resolve_device(general.train_device).type)
 
 
 def execute(
@@ -93,18 +113,31 @@ def execute(
     desk: CommandDesk,
     clocks: Clocks,
     on_device: Callable[[Device], None] = lambda device: None,
+    ranks: Ranks = ALONE,
 ) -> None:
     """Carry out a request. Raises DarkroomError for errors the user can fix, StopRequested before the first step.
 
     `on_device` gets the training device as soon as it is known.
     """
-    approved_code = request.allowed_code | approved_hashes()
+    approved_code, is_main = request.allowed_code | approved_hashes(), ranks.rank.is_main
+    request = _continued(request, ranks)
     backup = find_backup(request.resume_from) if request.resume_from is not None else None
-    _fetch_datasets(request, log, desk, clocks)
-    datasets = _checked(request, approved_code, log, desk, run_dir=backup.run_dir if backup else None)
+    if is_main:
+        _fetch_datasets(request, log, desk, clocks)
+    ranks.from_main(None)  # the others use what it has downloaded
+    datasets = _checked(
+        request, approved_code, log, desk, run_dir=backup.run_dir if backup else None, is_reported=is_main
+    )
     training = request.config.training
-    machine = machine_of(request.config.general, training.precision, autocast_cache=training.autocast_cache)
+    machine = machine_of(
+        request.config.general,
+        training.precision,
+        autocast_cache=training.autocast_cache,
+        ranks=ranks,
+        device_indexes=request.config.multi_gpu.device_indexes,
+    )
     on_device(machine.train_device)
+    _report_uneven_devices(machine, log)
     start_weights = backup if request.kind == "fork_weights" else None
     if start_weights is not None:
         _check_weights(request.config, start_weights)
@@ -117,10 +150,14 @@ def execute(
         )
         log.emit(RunFinished("already_complete", saved.counters.step, message, backup_path=str(backup.path)))
         return
-    num_threads = choose_num_threads(
-        request.config.general.num_threads or (saved.num_threads if saved else 0),
-        device_is_cpu=machine.train_device.is_cpu,
-        beside_window=request.beside_window,
+    num_threads = ranks.from_main(
+        choose_num_threads(
+            # Another number of processes shares the machine in another way.
+            request.config.general.num_threads or (saved.num_threads if saved and ranks.rank.is_alone else 0),
+            device_is_cpu=machine.train_device.is_cpu,
+            beside_window=request.beside_window,
+            num_processes=ranks.rank.num_local,
+        )
     )
     with ExitStack() as stack:
         stack.enter_context(
@@ -136,18 +173,9 @@ def execute(
             _only_cache(request.config, datasets, machine, desk, log, clocks)
             return
         workspace = from_root(request.config.general.workspace_dir)
-        is_resumed = backup is not None and request.kind != "fork"
-        run_dir = backup.run_dir if backup and is_resumed else new_run_dir(workspace, now=clocks.now())
-        if backup and not is_resumed:  # before the log is opened, which continues the copied history
-            log.emit(PhaseChanged("starting", f"copying the backup of step {backup.step:,}"))
-            backup = fork_into(run_dir, backup)
-        log.open(run_dir)
-        if start_weights is not None:
-            fork_weights_into(run_dir, start_weights)
-        if backup:
-            _report_abandoned(backup, request.config.backup.keep, log)
-            _report_changes(backup, request.config, log)
-            backup = make_newest(backup, now=clocks.now())
+        opened = _opened_folder(request, backup, start_weights, workspace, log, clocks) if is_main else None
+        run_dir, backup_path = ranks.from_main(opened) or (workspace, None)
+        backup = find_backup(backup_path) if backup_path is not None else None
         setup = RunSetup(
             request.config,
             datasets,
@@ -168,6 +196,61 @@ def execute(
             if is_out_of_memory(error) or is_out_of_memory(error.__cause__):
                 raise _not_enough_memory(error, setup) from (error.__cause__ or error)
             raise
+
+
+def _report_uneven_devices(machine: Machine, log: EventLog) -> None:
+    """Warn if the devices of the processes differ: all of them wait for the slowest."""
+    names = machine.ranks.gathered(name_of(machine.train_device))
+    if machine.ranks.rank.is_main and len(set(names)) > 1:
+        log.emit(
+            WarningRaised(
+                f"The devices of this run differ: {', '.join(names)}. Every step waits for the slowest of them.",
+                "They share the images of a step evenly, so the one with the least memory limits the batch size.",
+            )
+        )
+
+
+def _opened_folder(
+    request: RunRequest,
+    backup: BackupInfo | None,
+    start_weights: BackupInfo | None,
+    workspace: Path,
+    log: EventLog,
+    clocks: Clocks,
+) -> tuple[Path, Path | None]:
+    """Open the run's folder for writing: a new one, that of a fork, or that of the run which is resumed.
+
+    Returns it, and the backup to resume from, which a fork has copied.
+    """
+    is_resumed = backup is not None and request.kind != "fork"
+    run_dir = backup.run_dir if backup and is_resumed else new_run_dir(workspace, now=clocks.now())
+    if backup and not is_resumed:  # before the log is opened, which continues the copied history
+        log.emit(PhaseChanged("starting", f"copying the backup of step {backup.step:,}"))
+        backup = fork_into(run_dir, backup)
+    log.open(run_dir)
+    mark_launch(run_dir)
+    if start_weights is not None:
+        fork_weights_into(run_dir, start_weights)
+    if backup:
+        _report_abandoned(backup, request.config.backup.keep, log)
+        _report_changes(backup, request.config, log)
+        backup = make_newest(backup, now=clocks.now())
+    return run_dir, backup.path if backup else None
+
+
+def _continued(request: RunRequest, ranks: Ranks) -> RunRequest:
+    """Return the request; after a restart by torchrun, that of resuming the run that it started before.
+
+    All processes resume from the backup that the main one finds.
+    """
+    found = None
+    if ranks.rank.is_main and request.kind != "cache":
+        found = interrupted_run(from_root(request.config.general.workspace_dir))
+    if (found := ranks.from_main(found)) is not None:
+        return replace(request, kind="resume", resume_from=found)
+    if request.resume_from is None:
+        return request
+    return replace(request, resume_from=ranks.from_main(find_backup(request.resume_from).path))
 
 
 def _load_secrets_first(log: EventLog) -> None:
@@ -199,6 +282,7 @@ def _checked(
     desk: CommandDesk,
     *,
     run_dir: Path | None,
+    is_reported: bool,
 ) -> Datasets:
     """Check the config once more, report its warnings and return its datasets, scanned unless the request has them.
 
@@ -217,7 +301,7 @@ def _checked(
         advice = " ".join(dict.fromkeys(e.advice for e in report.errors if e.advice))
         raise DarkroomError(" ".join(e.message for e in report.errors), advice=advice)
     for problem in report.problems:
-        if problem.severity == "warning":
+        if is_reported and problem.severity == "warning":
             log.emit(WarningRaised(problem.message, problem.advice))
     return report.datasets
 

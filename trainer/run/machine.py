@@ -1,31 +1,73 @@
-"""The devices and the precision of a run, and the guard that checks devices in debug mode."""
+"""The devices and the precision of a run, its processes, and the guard that checks devices in debug mode."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from modules.config.sections.general import General
 from modules.memory.guard import DeviceGuard
 from modules.system.devices import Device, resolve_device
+from modules.system.errors import DarkroomError
+from modules.system.problem import count
+from modules.system.ranks import Rank
+from trainer.ranks import ALONE, Ranks
 from trainer.step.precision import Precision
 
 
 @dataclass(frozen=True, eq=False)
 class Machine:
-    """The devices and the precision of a run."""
+    """The devices and the precision of a run, and its processes."""
 
     train_device: Device
     temp_device: Device
     precision: Precision
     guard: DeviceGuard | None
+    ranks: Ranks = ALONE
 
 
-def machine_of(general: General, precision: str, *, autocast_cache: bool = True) -> Machine:
-    """Return the devices and the precision of a run. Raises DarkroomError for a device that is not available."""
-    device = resolve_device(general.train_device)
+def machine_of(
+    general: General,
+    precision: str,
+    *,
+    autocast_cache: bool = True,
+    ranks: Ranks = ALONE,
+    device_indexes: str = "",
+) -> Machine:
+    """Return the devices and the precision of a run. Raises DarkroomError for a device that is not available.
+
+    Of several processes each gets a GPU of its own: of those in `device_indexes`, or of all of the machine.
+    """
+    device = device_of_rank(resolve_device(general.train_device), ranks.rank, device_indexes)
     return Machine(
         train_device=device,
         temp_device=resolve_device(general.temp_device),
         precision=Precision(precision, device, autocast_cache),
         guard=DeviceGuard() if general.debug_checks else None,
+        ranks=ranks,
     )
+
+
+def device_of_rank(device: Device, rank: Rank, device_indexes: str) -> Device:
+    """Return the training device of a process. Raises DarkroomError if there are fewer GPUs than processes."""
+    if rank.is_alone or device.type != "cuda":
+        return device
+    chosen = [int(part) for part in device_indexes.split(",") if part.strip()]
+    indexes = chosen or list(range(torch.cuda.device_count()))
+    if rank.local_index >= len(indexes):
+        raise DarkroomError(
+            f"There are {rank.num_local} processes on this machine, but only {count(len(indexes), 'GPU')}.",
+            advice="Start one process for each GPU.",
+        )
+    own = resolve_device(f"cuda:{indexes[rank.local_index]}")
+    torch.cuda.set_device(own.torch)  # collectives and some libraries use the current device
+    return own
+
+
+def name_of(device: Device) -> str:
+    """Return the name of a device's hardware, with the memory of a GPU."""
+    if device.type != "cuda":
+        return device.type
+    facts = torch.cuda.get_device_properties(device.torch)
+    return f"{facts.name} ({facts.total_memory / 2**30:.0f} GiB)"

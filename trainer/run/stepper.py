@@ -66,6 +66,7 @@ def build_stepper(
         is_fused=is_fused,
         after_update=_in_turn(changes),
         effective_rate=optimizer_spec(training.optimizer).effective_rate,
+        ranks=machine.ranks,
     )
 
 

@@ -14,15 +14,21 @@ _WORTH_IT = 1.25
 
 
 def choose_num_threads(
-    wanted: int, *, device_is_cpu: bool, beside_window: bool, clock: Callable[[], float] = time.perf_counter
+    wanted: int,
+    *,
+    device_is_cpu: bool,
+    beside_window: bool,
+    clock: Callable[[], float] = time.perf_counter,
+    num_processes: int = 1,
 ) -> int:
     """Return the number of threads: `wanted` if it is not 0, otherwise one, or all free cores if that is faster.
 
     On a busy machine two spinning threads can be several times slower than one, so more than one is used only if a
-    short measurement shows a benefit. With `beside_window` one core is left to the window. A GPU run needs few threads.
+    short measurement shows a benefit. With `beside_window` one core is left to the window; `num_processes` share
+    the machine. A GPU run needs few threads.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    most = max(1, cores - 1) if beside_window else cores
+    most = max(1, (cores - 1 if beside_window else cores) // num_processes)
     if wanted:
         return wanted
     if not device_is_cpu:

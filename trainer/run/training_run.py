@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from modules.adapters.max_norm import max_norm_of
 from modules.adapters.protocol import Adapter
@@ -14,22 +16,24 @@ from modules.data.plan_table import as_csv, plan_rows
 from modules.memory.placement import free_cached_memory
 from modules.objectives.perceptual import PerceptualDistance
 from modules.optim.kept_norms import KeptNorms
-from modules.optim.param_groups import TrainGroup, named_parameters
+from modules.optim.param_groups import TrainGroup, kept_parameters, named_parameters
 from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError
+from modules.system.paths import from_root
 from trainer import phases
 from trainer.callbacks.backup import BackupCallback
 from trainer.callbacks.compile_report import CompileReport
-from trainer.commands import StopRequested
+from trainer.commands import CommandDesk, StopRequested
 from trainer.data.datasets import up_to_date
 from trainer.data.loader import Loader
 from trainer.dry_run.dry_run import dry_run as try_every_branch
-from trainer.events import PhaseChanged, RunStarted, WarningRaised
+from trainer.events import PhaseChanged, RunFinished, RunStarted, WarningRaised
 from trainer.launch import QuietPoints
 from trainer.methods.build import build_method
 from trainer.methods.perceptual import load_perceptual
 from trainer.methods.protocol import StepContext, TrainingMethod
 from trainer.methods.reward_models import RewardModels, load_reward_models
+from trainer.ranks import ALONE
 from trainer.run.checkpoint import restore, start_from_weights
 from trainer.run.compilation import compilation_of
 from trainer.run.data import Loaders, build_loaders, caches_of, plan_fingerprint
@@ -48,6 +52,7 @@ from trainer.step.callback import Callback
 from trainer.step.counters import Counters
 from trainer.step.freezing import freeze_finished_units, training_parts
 from trainer.step.loop import Training, run_loop
+from trainer.step.meeting import Meeting
 from trainer.step.pauses import Pauses
 from trainer.step.prior import prior_mode
 from trainer.step.rollout import rollout_mode
@@ -56,33 +61,50 @@ from trainer.step.stepper import Stepper
 
 def carry_out(setup: RunSetup) -> None:
     """Carry out a complete training run. Raises DarkroomError for errors the user can fix."""
-    export_file(setup.config, setup.run_dir / "config.json")
+    is_main = setup.machine.ranks.rank.is_main
+    if is_main:
+        export_file(setup.config, setup.run_dir / "config.json")
     run = prepare(setup)
     training, watchers = run.training, run.watchers
     is_safe = True  # nothing is trained yet that could be lost
     try:
         dry_run(run)
         is_safe = False
-        if training.counters.step == 0:
-            watchers.sampling.at_start(training.counters)
-        watchers.validation.at_start(training.counters)
-        if watchers.rewards is not None:
-            watchers.rewards.at_start(training.counters)
+        if is_main:
+            _at_start(run)
         outcome = run_loop(training)
-        with suppress(StopRequested):  # training is complete: a stop now only ends sampling
-            watchers.sampling.at_end(training.counters)
-        end(run, outcome)
+        if is_main:
+            with suppress(StopRequested):  # training is complete: a stop now only ends sampling
+                watchers.sampling.at_end(training.counters)
+            end(run, outcome)
+        else:
+            setup.log.emit(RunFinished(outcome, training.counters.step, ""))
         is_safe = True
-    except StopRequested:
+    except StopRequested as stop:
+        if run.meeting is not None:
+            run.meeting.stop_others(stop)
         if not training.counters.step:
             is_safe = True
             raise
-        end_stopped(run)
+        if is_main:
+            end_stopped(run)
+        else:
+            setup.log.emit(RunFinished("stopped", training.counters.step, ""))
         is_safe = True
     finally:
-        if not is_safe:
+        if not is_safe and is_main:
             rescue(run)
         run.close()
+
+
+def _at_start(run: Prepared) -> None:
+    """Sample, validate and measure rewards before the first step, as set."""
+    counters, watchers = run.training.counters, run.watchers
+    if counters.step == 0:
+        watchers.sampling.at_start(counters)
+    watchers.validation.at_start(counters)
+    if watchers.rewards is not None:
+        watchers.rewards.at_start(counters)
 
 
 def prepare(setup: RunSetup) -> Prepared:
@@ -90,8 +112,9 @@ def prepare(setup: RunSetup) -> Prepared:
     model, loaders = _load(setup)
     training_loader = loaders.training
     epochs = setup.config.training.epochs
-    rows = plan_rows(training_loader.dataset, training_loader.plans, training_loader.versions, epochs=epochs)
-    write_text(setup.run_dir / "plan.csv", as_csv(rows))
+    if setup.machine.ranks.rank.is_main:
+        rows = plan_rows(training_loader.dataset, training_loader.plans, training_loader.versions, epochs=epochs)
+        write_text(setup.run_dir / "plan.csv", as_csv(rows))
     reward_models = _load_reward_models(setup)
     perceptual = _load_perceptual(setup)
     method = build_method(setup.config.training, reward_models.followed if reward_models else perceptual)
@@ -101,7 +124,8 @@ def prepare(setup: RunSetup) -> Prepared:
     stepper = _stepper(setup, model.groups, total_steps, adapters=model.adapters, max_norm=limit, norms=norms)
     watchers = build_watchers(setup, model, loaders, stepper, total_steps, reward_models, perceptual)
     backups = Backups(setup, model, stepper, method, plan_fingerprint(loaders.training), watchers)
-    training = _training(setup, model, loaders, stepper, method, watchers, backups)
+    meeting = _meeting(setup, watchers)
+    training = _training(setup, model, loaders, stepper, method, watchers, backups, meeting)
     setup.desk.freed_memory = lambda: freed_memory(
         model.placement,
         model.groups,
@@ -111,7 +135,15 @@ def prepare(setup: RunSetup) -> Prepared:
         phase=lambda: setup.log.work_phase,
     )
     _announce(setup, training, model, loaders, total_steps)
-    return Prepared(setup, model, training, watchers, backups)
+    return Prepared(setup, model, training, watchers, backups, meeting)
+
+
+def _meeting(setup: RunSetup, watchers: Watchers) -> Meeting | None:
+    """Return where the processes of a run meet; None if there is only one."""
+    if setup.machine.ranks.rank.is_alone:
+        return None
+    should_stop = functools.partial(getattr, watchers, "should_stop")
+    return Meeting(setup.machine.ranks, desk=setup.desk, should_stop=should_stop, emit=setup.log.emit)
 
 
 def dry_run(run: Prepared) -> None:
@@ -121,7 +153,8 @@ def dry_run(run: Prepared) -> None:
     """
     training, setup = run.training, run.setup
     total_steps = training.loader.plans.total_steps(training.epochs)
-    try_every_branch(training, lambda groups: _stepper(setup, groups, total_steps), check=setup.desk.check)
+    alone = replace(setup, machine=replace(setup.machine, ranks=ALONE))  # each process tries it by itself
+    try_every_branch(training, lambda groups: _stepper(alone, groups, total_steps), check=setup.desk.check)
 
 
 def _stepper(
@@ -152,7 +185,14 @@ def _load(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
     log.emit(PhaseChanged("loading", config.model.base_model))
     meter = DownloadMeter(emit=log.emit, desk=setup.desk, clock=setup.clocks.seconds)
     compilation = compilation_of(config, setup.clocks.seconds)
-    model = load_model(config, machine, meter, start_copy=start_copy_in(setup.run_dir), compilation=compilation)
+    ranks, is_local = machine.ranks, from_root(config.model.base_model).exists()
+    if not is_local and not ranks.rank.is_main:
+        ranks.from_main(None)  # the main process downloads the model first
+    # Of a new run only the main process writes the copy of the file that it starts from; the others read that file.
+    start_copy = start_copy_in(setup.run_dir) if machine.ranks.rank.is_main or setup.backup is not None else None
+    model = load_model(config, machine, meter, start_copy=start_copy, compilation=compilation)
+    if not is_local and ranks.rank.is_main:
+        ranks.from_main(None)
     if setup.backup is None:
         _report_start(setup, model)
     setup.desk.check()
@@ -209,11 +249,14 @@ def _training(
     method: TrainingMethod,
     watchers: Watchers,
     backups: Backups,
+    meeting: Meeting | None,
 ) -> Training:
     """Return the state of the training loop at the step where the run starts or resumes."""
     config = setup.config
     counters = setup.saved.counters if setup.saved else Counters()
-    pauses = Pauses(setup.desk, setup.log.emit, setup.clocks.seconds)
+    ranks = setup.machine.ranks
+    # Several processes stop and pause together, between steps: at their meetings.
+    pauses = Pauses(setup.desk if meeting is None else CommandDesk(), setup.log.emit, setup.clocks.seconds)
     source, family = loaders.training.conditioning, model.family
     context = StepContext(
         model.family,
@@ -243,7 +286,8 @@ def _training(
     def freeze(now: Counters, when: str = "") -> None:
         for unit in freeze_finished_units(model.groups, stepper.optimizer, now.moment):
             message = f"Training of {unit.label} has stopped as set, {when or f'at step {now.step}'}."
-            setup.log.emit(WarningRaised(message))
+            if ranks.rank.is_main:
+                setup.log.emit(WarningRaised(message))
 
     freeze(counters, "before this point")  # the exact step is not known for a resumed run
     if setup.backup and setup.saved:
@@ -256,6 +300,9 @@ def _training(
         counters = _fitted(setup, counters, loaders.training, setup.saved.plan)
     elif setup.start_weights is not None:
         start_from_weights(setup.start_weights.path, groups=model.groups, stepper=stepper)
+    ranks.copy_from_main(list(kept_parameters(model.groups).values()))
+    for master_weight in (m for g in model.groups for m in g.master_weights.values() if not ranks.rank.is_alone):
+        master_weight.give_value()
     method.prepare(context)
     compiling = CompileReport(model.compilation, setup.log.emit) if model.compilation is not None else None
     backup_callback = BackupCallback(config.backup.every, write=backups.write, try_out=backups.try_out, desk=setup.desk)
@@ -266,9 +313,9 @@ def _training(
         precision=setup.machine.precision,
         stepper=stepper,
         groups=model.groups,
-        callbacks=_callbacks(watchers, backup_callback, compiling),
+        callbacks=_callbacks(watchers, backup_callback, compiling) if ranks.rank.is_main else (),
         freeze=freeze,
-        should_stop=lambda: watchers.should_stop,
+        should_stop=meeting.hold if meeting is not None else lambda: watchers.should_stop,
         pauses=pauses,
         log=setup.log,
         clock=setup.clocks.seconds,
@@ -276,6 +323,7 @@ def _training(
         max_consecutive_skipped_steps=config.training.max_consecutive_skipped_steps,
         quiet_points=QuietPoints(setup.clocks.seconds),
         counters=counters,
+        ranks=ranks,
     )
 
 

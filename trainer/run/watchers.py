@@ -78,9 +78,8 @@ def build_watchers(
     config, machine, log, desk = setup.config, setup.machine, setup.log, setup.desk
     device, evaluation = machine.train_device, evaluation_of(model, stepper)
     first_step = setup.saved.counters.step if setup.saved else 0
-    tensorboard = (
-        TensorBoardLog(setup.run_dir / "tensorboard", first_step=first_step) if config.general.tensorboard else None
-    )
+    writes_log = config.general.tensorboard and machine.ranks.rank.is_main
+    tensorboard = TensorBoardLog(setup.run_dir / "tensorboard", first_step=first_step) if writes_log else None
     image_sampler = ImageSampler(model.family, model.placement, device, machine.precision)
     sampling = _sampling(setup, model, loaders, evaluation, tensorboard)
     saving = _saving(setup, model, loaders, evaluation, total_steps)

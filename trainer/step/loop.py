@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from modules.data.batch import Batch
 from modules.optim.param_groups import TrainGroup
 from modules.system.errors import DarkroomError
 from modules.system.global_rng import seeded_global_rng
@@ -14,6 +15,7 @@ from trainer.data.loader import Loader
 from trainer.events import PhaseChanged
 from trainer.launch import QuietPoints
 from trainer.methods.protocol import StepBatch, StepContext, StepLoss, TrainingMethod
+from trainer.ranks import ALONE, Ranks
 from trainer.run_folder.event_log import EventLog
 from trainer.step.callback import Callback, StepView
 from trainer.step.counters import Counters
@@ -47,6 +49,7 @@ class Training:
     max_consecutive_skipped_steps: int
     quiet_points: QuietPoints
     counters: Counters
+    ranks: Ranks = ALONE
 
 
 def run_loop(training: Training) -> LoopOutcome:
@@ -95,7 +98,9 @@ def add_micro_batch(
 ) -> StepLoss:
     """Add the gradient of a method's loss for a batch to a stepper, and return the loss."""
     # Dropout inside the model uses the global generator, so it is seeded for each micro-batch.
-    seed = derive_seed(context.run_seed, "dropout", batch.step, batch.micro_batch)
+    # Processes that share one must not drop the same places.
+    rows = (batch.first_row,) if isinstance(batch, Batch) and batch.first_row else ()
+    seed = derive_seed(context.run_seed, "dropout", batch.step, batch.micro_batch, *rows)
     with seeded_global_rng(seed, context.device):
         with precision.autocast(), references_left():
             step_loss = method.loss(batch, context)
@@ -109,6 +114,8 @@ def finish_step(training: Training, epoch_steps: int, started: float) -> None:
     before = training.counters
     outcome = training.stepper.finish(before.step)
     seconds = training.clock() - started
+    # The stop of a part may depend on them, so all processes count those of the main one.
+    (seconds,) = training.ranks.sums([seconds if training.ranks.rank.is_main else 0.0])
     trained_parts = training_parts(training.groups)
     training.counters = before.after_step(
         epoch_steps=epoch_steps,

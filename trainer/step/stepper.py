@@ -18,6 +18,7 @@ from modules.optim.updates.fused_backward import FusedBackward
 from modules.optim.updates.master_weights import MasterWeight
 from modules.optim.updates.sliced_step import Generators, SlicedStep, holding, norm_of, slices, total_norm
 from trainer.methods.protocol import StepLoss
+from trainer.ranks import ALONE, Ranks
 from trainer.step.prior import require_no_reference
 from trainer.step.watchdog import Watchdog
 
@@ -57,6 +58,7 @@ class Stepper:
         is_fused: bool = False,
         after_update: Callable[[], Mapping[str, float]] | None = None,
         effective_rate: EffectiveRate | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         """`rate_factor(step)` is the factor on the learning rate of a step, counted from 0.
 
@@ -64,7 +66,7 @@ class Stepper:
         `after_update()` may change the weights after each update, and returns metrics.
         With `is_fused` weights are updated in the backward pass, and `clip_grad_norm` applies to each weight's gradient
         alone; raises ValueError with an enabled scaler.
-        `effective_rate(group)` is that of the optimizer's record.
+        `effective_rate(group)` is that of the optimizer's record. The gradients of a step are summed over `ranks`.
         """
         if is_fused and scaler.is_enabled():
             raise ValueError("a fused backward pass does not support a gradient scaler")
@@ -80,6 +82,7 @@ class Stepper:
         self._after_update = after_update
         self._fused = FusedBackward(groups, self._sliced_step, clip_grad_norm=clip_grad_norm) if is_fused else None
         self._effective_rate = effective_rate
+        self._ranks = ranks
         self._step = 0
         self._losses: list[torch.Tensor] = []
         self._may_be_zero = False
@@ -115,12 +118,12 @@ class Stepper:
         Raises DarkroomError if a unit was not trained in the first steps (see `Watchdog`).
         """
         learning_rates = self._set_learning_rates(step)
+        total_loss = self._total_loss()
         is_scaled = self.scaler.is_enabled() and self._has_gradients()  # a scaler raises if there are no gradients
         if is_scaled:
             self._unscale()
         if self._fused is not None:
             self._fused.move_rest(self._generators_of(step))
-        total_loss = torch.stack(self._losses).sum().float()
         norms = {unit: n.to(total_loss.device) for unit, n in self.gradient_norms().items()}
         norm = norm_of(list(norms.values())) if norms else torch.zeros_like(total_loss)
         _, rates = effective_rates(self.optimizer.param_groups, self._effective_rate)
@@ -193,6 +196,27 @@ class Stepper:
         self.is_moving = True
         with fused.updating(self._generators_of(self._step), loss):
             loss.backward()
+
+    def _total_loss(self) -> torch.Tensor:
+        """Return the loss of the step, of shape (); of several processes, after summing their gradients and losses."""
+        total_loss = torch.stack(self._losses).sum().float()
+        if self._ranks.rank.is_alone:
+            return total_loss
+        parameters = [p for g in self._groups.values() for p in g.parameters.values() if p.requires_grad]
+        own = [self._num_images, self._may_be_zero, bool(self._metrics), *(p.grad is not None for p in parameters)]
+        num_images, num_zero, num_measured, *have_gradients = self._ranks.sums(own)
+        self._num_images, self._may_be_zero = round(num_images), num_zero > 0
+        if num_measured:
+            self._metrics = [(n, v, k) for of_rank in self._ranks.gathered(_read(self._metrics)) for n, v, k in of_rank]
+        total_loss = total_loss.clone()
+        summed = [total_loss]
+        for parameter, num_processes in zip(parameters, have_gradients, strict=True):
+            if num_processes and parameter.grad is None:  # an embedding that is only in the batches of others
+                parameter.grad = torch.zeros_like(parameter)
+            if parameter.grad is not None:
+                summed.append(parameter.grad)
+        self._ranks.sum_tensors(summed)
+        return total_loss
 
     def _move_all(self, step: int, norm: torch.Tensor) -> None:
         def clip(parameters: Sequence[nn.Parameter]) -> None:

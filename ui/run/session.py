@@ -16,9 +16,10 @@ from typing import Literal, Protocol, TypeVar
 
 from modules.config.schema import Config
 from modules.system.errors import DarkroomError
+from trainer.child.run import launch_as_set
 from trainer.commands import Command, Pause, Resume, Stop
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished
-from trainer.launch import LaunchedRun, RunRequest, launch
+from trainer.launch import LaunchedRun, RunRequest
 from trainer.preflight import Report, check
 from trainer.run_folder.backup import find_backup
 from trainer.run_folder.event_log import read_events
@@ -54,7 +55,7 @@ class RunSession:
         self,
         background: Background,
         *,
-        launch_run: Launch = launch,
+        launch_run: Launch = launch_as_set,
         check_config: Check = check,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:

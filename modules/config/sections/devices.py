@@ -12,16 +12,16 @@ _SHARED = When("enabled", (True,))
 
 
 class MultiGpu(Section):
-    """Training on several GPUs of this machine at once, each with its own batch."""
+    """Training on several GPUs of this machine at once, which share the images of each step."""
 
     enabled: Annotated[
         bool,
         Setting(
             "Multi-GPU training",
-            "Each GPU trains on its own batch; the gradients are reduced for every step.",
+            "The GPUs share the images of each step, batch size times accumulation steps in all, and add up their "
+            "gradients. The result is that of one GPU.",
             group="Several GPUs",
             level="advanced",
-            not_yet="refused",
         ),
     ] = False
     device_indexes: Annotated[
@@ -44,6 +44,7 @@ class MultiGpu(Section):
             group="Several GPUs",
             level="advanced",
             applies_when=_SHARED,
+            not_yet="ignored",
             choice_labels={
                 "float32": "float32",
                 "float32_stochastic": "float32, stochastic rounding",
@@ -60,6 +61,7 @@ class MultiGpu(Section):
             group="Several GPUs",
             level="advanced",
             applies_when=_SHARED,
+            not_yet="ignored",
         ),
     ] = True
     async_reduce: Annotated[
@@ -70,6 +72,7 @@ class MultiGpu(Section):
             group="Several GPUs",
             level="advanced",
             applies_when=_SHARED,
+            not_yet="ignored",
         ),
     ] = True
     async_reduce_buffer_mb: Annotated[
@@ -83,5 +86,6 @@ class MultiGpu(Section):
             group="Several GPUs",
             level="advanced",
             applies_when=When("async_reduce", (True,)),
+            not_yet="ignored",
         ),
     ] = 100

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from modules.diffusion.noise import generator_for, uniform_timesteps
+from modules.diffusion.noise import WHOLE, Rows, generator_for, uniform_timesteps
 from modules.diffusion.timesteps.sampling import Stratification, TimestepSampling, timesteps_between
 from modules.system.devices import Device, move
 
@@ -17,7 +17,7 @@ class BatchPosition:
 
     `group_start` is the number of the group's images before it, and `group_samples` that of all its images. The
     micro-batches of a group share its strata. `group_samples` is 0 if the group is not known: then the micro-batch has
-    strata of its own.
+    strata of its own. `rows` is the place of the images in the micro-batch, if several processes share it.
     """
 
     step: int
@@ -25,6 +25,7 @@ class BatchPosition:
     num_samples: int
     group_start: int = 0
     group_samples: int = 0
+    rows: Rows = WHOLE
 
 
 def draw_timesteps(
@@ -48,6 +49,7 @@ def draw_timesteps(
             generator=generator_for(run_seed, "timesteps", *counters),
             device=device,
             strengths=sampling.strengths,
+            rows=position.rows,
         )
     among = timesteps_between(sampling.strengths, num_timesteps=num_timesteps)
     table = torch.tensor(
@@ -60,13 +62,15 @@ def draw_timesteps(
 
 def _uniforms_of(stratification: Stratification, position: BatchPosition, run_seed: int) -> torch.Tensor:
     """Return the uniform numbers of a micro-batch, float64 of shape (B,)."""
-    counters = (position.step, position.micro_batch)
+    counters, rows = (position.step, position.micro_batch), position.rows
+    num_drawn = rows.drawn(position.num_samples)
     if stratification == "off":
         generator = generator_for(run_seed, "timesteps", *counters)
-        return torch.rand(position.num_samples, dtype=torch.float64, generator=generator)
+        uniforms_B = torch.rand(num_drawn, dtype=torch.float64, generator=generator)
+        return rows.own(uniforms_B, position.num_samples)
     if not position.group_samples:
         generator = generator_for(run_seed, "timestep strata", *counters)
-        return stratified_uniforms(position.num_samples, stratification, generator)
+        return rows.own(stratified_uniforms(num_drawn, stratification, generator), position.num_samples)
     generator = generator_for(run_seed, "timestep strata", position.step)
     uniforms_G = stratified_uniforms(position.group_samples, stratification, generator)
     return uniforms_G[position.group_start : position.group_start + position.num_samples]

@@ -17,10 +17,12 @@ from modules.families.parts.latent_diffusion import LatentDiffusion
 class StableDiffusion(LatentDiffusion):
     """A UNet, one text encoder, a VAE; implements `ModelFamily`."""
 
-    def encode_prompts(self, prompts: Sequence[str]) -> TextConditioning:
+    def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> TextConditioning:
         """Return the text states (B, 77 * chunks, D) of prompts."""
         tower = self.towers["text_encoder"]
-        states = tower.encode(self._forward("text_encoder"), prompts, num_chunks=tower.num_chunks(prompts))
+        states = tower.encode(
+            self._forward("text_encoder"), prompts, num_chunks=tower.num_chunks((*prompts, *padded_like))
+        )
         return TextConditioning(states.states_BLD)
 
     def with_size_conditioning(

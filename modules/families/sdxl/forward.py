@@ -18,9 +18,9 @@ from modules.families.sdxl.text import SdxlConditioning
 class StableDiffusionXL(LatentDiffusion):
     """A UNet, two text encoders, a VAE; implements `ModelFamily`."""
 
-    def encode_prompts(self, prompts: Sequence[str]) -> SdxlConditioning:
+    def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> SdxlConditioning:
         """Return text states (B, 77 * chunks, D1 + D2) and pooled states (B, E) of prompts, without sizes yet."""
-        num_chunks = max(tower.num_chunks(prompts) for tower in self.towers.values())
+        num_chunks = max(tower.num_chunks((*prompts, *padded_like)) for tower in self.towers.values())
         first, second = (
             tower.encode(self._forward(name), prompts, num_chunks=num_chunks) for name, tower in self.towers.items()
         )

@@ -22,4 +22,5 @@ SPEC = MethodSpec(
     "trainer.methods.denoise:build",
     has_denoising_loss=lambda settings: True,
     trains_embeddings=True,
+    is_shareable=True,
 )

@@ -117,6 +117,7 @@ SPEC = MethodSpec(
     Reconstruction,
     "trainer.methods.reconstruction:build",
     trains_on="pixels",
+    is_shareable=True,
     adds_noise=lambda settings: False,
     problems=_problems,
     guide=MethodGuide(

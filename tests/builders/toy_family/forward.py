@@ -52,7 +52,7 @@ class ToyPixel:
     def decode(self, latents_BCHW: torch.Tensor) -> torch.Tensor:
         return latents_BCHW.float()
 
-    def encode_prompts(self, prompts: Sequence[str]) -> TextConditioning:
+    def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> TextConditioning:
         forward = self._forwards.of("text_encoder", self.tower.encoder)
         states = self.tower.encode(forward, prompts, num_chunks=self.tower.num_chunks(prompts))
         return TextConditioning(states.states_BLD)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from modules.config.migrations.darkroom_cloud import note_of_cloud
 from modules.config.migrations.onetrainer_11.tables import move_all
 from modules.config.migrations.tree_moves import Notes, Tree, choose
+from modules.system.problem import Problem
 
 _MULTI_GPU = {
     "multi_gpu": "multi_gpu.enabled",
@@ -23,6 +24,15 @@ _REDUCE = {
 
 def devices_of(rest: Tree, result: Tree, notes: Notes) -> None:
     """Convert the multi-GPU settings; cloud training that is on is reported as unsupported."""
+    if rest.get("multi_gpu") is True:
+        notes.append(
+            Problem(
+                "training.batch_size",
+                "In OneTrainer the batch size is that of each GPU; here it is that of all of them together.",
+                "warning",
+                advice="Multiply it by the number of GPUs to keep the steps as they were.",
+            )
+        )
     move_all(rest, result, _MULTI_GPU)
     choose(rest, result, "gradient_reduce_precision", "multi_gpu.reduce_precision", _REDUCE, notes)
     cloud = rest.get("cloud")

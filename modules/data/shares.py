@@ -1,0 +1,55 @@
+"""How the processes of a run share an optimizer step: by micro-batches, and by images where those do not suffice.
+
+The seeds of a sample depend on its step, its micro-batch and its place there, never on the process that trains it, so a
+step has the same noise and timesteps for any number of processes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from modules.data.order import AccumulationGroup, MicroBatch
+from modules.system.ranks import Rank
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The images of one micro-batch that one process trains: those from `first_row` on.
+
+    `number` is that of the micro-batch in its accumulation group, `whole` all its images. A share that does not count
+    repeats an image of another process, with no weight: its process would have nothing to train in the step.
+    """
+
+    number: int
+    whole: MicroBatch
+    first_row: int
+    num_rows: int
+    counts: bool = True
+
+    @property
+    def sample_indices(self) -> MicroBatch:
+        """The images of the share."""
+        return self.whole[self.first_row : self.first_row + self.num_rows]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the process trains the whole micro-batch."""
+        return self.num_rows == len(self.whole)
+
+
+def share_of(group: AccumulationGroup, rank: Rank) -> tuple[Share, ...]:
+    """Return what a process trains of an accumulation group, which is one optimizer step; never nothing.
+
+    Whole micro-batches as long as there is one for each process; of each of the rest every process takes its part of
+    the images. The counting shares of all processes are disjoint and together complete.
+    """
+    size = rank.world_size
+    num_dealt = len(group) // size * size
+    shares = [Share(n, m, 0, len(m)) for n, m in enumerate(group[:num_dealt]) if n % size == rank.index]
+    for number, whole in enumerate(group[num_dealt:], start=num_dealt):
+        first, end = (len(whole) * place // size for place in (rank.index, rank.index + 1))
+        if end > first:
+            shares.append(Share(number, whole, first, end - first))
+    if not shares and group:
+        shares.append(Share(0, group[0], 0, 1, counts=False))
+    return tuple(shares)

@@ -1,0 +1,253 @@
+"""A run on two processes is the run on one: the same images, noise and timesteps in every step."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from modules.config.codec import save_file
+from modules.config.schema import Config
+from modules.system.paths import PROGRAM_ROOT
+from tests.builders.configs import laid_over, small_config
+from tests.builders.images import draw_folder
+from tests.builders.ranks import OtherProcess, run_on_two
+from tests.builders.runs import Ran, run
+from trainer.child.run import launch_as_set
+from trainer.commands import Command, Pause, Resume, Stop
+from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, StepFinished, ValidationFinished, WarningRaised
+from trainer.launch import RunRequest
+
+# Two sizes and batches of three: the processes share micro-batches of odd sizes, and some of a single image.
+SIZES = [(64, 64)] * 7 + [(96, 64)] * 4
+HARD: dict[str, Any] = {
+    "training": {
+        "epochs": 2,  # 10 steps
+        "batch_size": 3,
+        "learning_rate": 3e-3,
+        "ema": {"mode": "train_device", "decay": 0.9},
+    },
+    "parts": {
+        "unet": {"stop_after": {"n": 7, "unit": "step"}},
+        "text_encoder": {"train": True, "learning_rate": 1e-3},
+    },
+    "validation": {"every": {"n": 5, "unit": "step"}},
+}
+
+
+@pytest.fixture(scope="module")
+def other() -> Iterator[OtherProcess]:
+    process = OtherProcess()
+    yield process
+    process.close()
+
+
+@pytest.fixture(scope="module")
+def config(tiny_sd: Path, tmp_path_factory: pytest.TempPathFactory) -> Config:
+    folder = tmp_path_factory.mktemp("ranks")
+    long = ", ".join(f"a disc number {n}" for n in range(25))  # two chunks: shorter captions are padded
+    images = draw_folder(folder / "images", sizes=SIZES, captions=["a <zog> disc", long, "nothing"])
+    measured = draw_folder(folder / "measured", sizes=[(64, 64)] * 2, captions=["a disc"])
+    concepts = [{"path": str(images)}, {"path": str(measured), "kind": "validation"}]
+    return small_config(folder, model=tiny_sd, images=images, **HARD, concepts=concepts)
+
+
+def in_folder(config: Config, folder: Path, **changes: Any) -> Config:
+    places = {
+        "general": {"workspace_dir": str(folder / "workspace"), "cache_dir": str(folder / "cache")},
+        "output": {"destination": str(folder / "out" / "a.safetensors")},
+    }
+    return laid_over(laid_over(config, places), changes)
+
+
+def losses_of(*parts: Ran) -> list[float]:
+    """Return the losses of the steps of a run in one or more parts, and of its validations."""
+    steps = [step.loss for ran in parts for step in ran.of(StepFinished)]
+    validations = [v.loss for ran in parts for v in ran.of(ValidationFinished)]
+    assert validations, "before the first step, and every five steps"
+    assert None not in steps
+    return [*steps, *validations]  # type: ignore[list-item]
+
+
+def assert_same_weights(one: Ran, two: Ran) -> None:
+    """Adam divides small gradients by their size, so that weights differ by more than losses do."""
+    weights, others = one.weights, two.weights
+    assert weights.keys() == others.keys()
+    assert max(float((weights[name] - others[name]).abs().max()) for name in weights) < 1e-4
+
+
+def commanding(at_step: dict[int, Command]) -> Callable[[Event, Callable[[Command], None]], None]:
+    """Return a listener that sends commands at steps, and continues a run that has paused."""
+
+    def listen(event: Event, send: Callable[[Command], None]) -> None:
+        if isinstance(event, StepFinished) and event.step in at_step:
+            send(at_step[event.step])
+        if event == PhaseChanged("paused"):
+            send(Resume())
+
+    return listen
+
+
+def test_a_run_on_two_processes_that_stops_and_continues_on_one_is_the_run_on_one(
+    other: OtherProcess, config: Config, tmp_path: Path
+) -> None:
+    one = run(in_folder(config, tmp_path / "one"))
+    two = in_folder(config, tmp_path / "two")
+    first, ending = run_on_two(other, two, on_event=commanding({2: Pause(), 6: Stop()}))
+    assert first.finished.outcome == "stopped"
+    assert ending == {"event": "RunFinished", "outcome": "stopped", "step": 6}
+    assert PhaseChanged("paused") in first.events
+    assert first.of(StepFinished)[-1].step == 6  # not within a step, which the processes share
+    rest = run(two, resume_from=Path(first.finished.backup_path).parent.parent)
+    assert losses_of(first, rest) == pytest.approx(losses_of(one), abs=1e-5, rel=0)
+    assert_same_weights(one, rest)
+    stopped = [w.message for w in rest.of(WarningRaised) if "stopped as set" in w.message]
+    assert stopped == ["Training of UNet has stopped as set, at step 7."]
+    assert len(list((tmp_path / "two" / "workspace" / "runs").iterdir())) == 1  # only the main process has a folder
+
+
+def test_a_process_that_fails_ends_the_run_with_its_words(other: OtherProcess, config: Config, tmp_path: Path) -> None:
+    ran, ending = run_on_two(other, in_folder(config, tmp_path), fault="RunStarted")
+    assert isinstance(ran.ending, RunFailed)
+    assert ran.ending.message == (
+        "The process 2 of 2 failed: An unexpected error occurred: ValueError: a planted fault."
+    )
+    assert ending["event"] == "RunFailed"
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "whole model": {
+        "training": {"trains": "full", "learning_rate": 1e-4},
+        "parts": {"text_encoder": {"learning_rate": 1e-4}},
+    },
+    "accumulation": {"training": {"accumulation_steps": 3}},
+    "dropout": {"training": {"accumulation_steps": 2, "batch_size": 2}, "adapter": {"dropout": 0.2}},
+    "uncached": {"data": {"latent_cache": False, "text_cache": False}},
+    "in memory": {"data": {"cache_location": "memory"}},
+    "frozen encoder": {"parts": {"text_encoder": {"train": False}}, "data": {"caption_dropout": 0.3}},
+    "noise": {
+        "training": {
+            "noise": {
+                "offset_weight": 0.1,
+                "offset_random_strength": True,
+                "pyramid_iterations": 3,
+                "input_perturbation": 0.1,
+                "stratification": "antithetic",
+            }
+        }
+    },
+    "float16": {"training": {"precision": "float16"}},
+    "bfloat16": {"parts": {"unet": {"dtype": "bfloat16"}}, "training": {"trains": "full", "learning_rate": 1e-4}},
+    "embedding": {
+        "training": {"trains": "embedding", "learning_rate": 1e-2},
+        "embeddings": {"words": [{"placeholder": "<zog>", "initial_text": "cat", "token_count": 2}]},
+    },
+    "vae": {"training": {"trains": "vae", "learning_rate": 1e-4, "vae": {"decoder_only": False}}},
+    "clipped": {"training": {"clip_grad_norm": 0.01}},
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("case", CASES)
+def test_whatever_is_trained(other: OtherProcess, config: Config, tmp_path: Path, case: str) -> None:
+    longer = laid_over(config, {"training": {"epochs": 4}})  # 20 steps, unless they are accumulated
+    ran = [in_folder(longer, tmp_path / str(number), **CASES[case]) for number in (1, 2)]
+    one, (two, _) = run(ran[0]), run_on_two(other, ran[1])
+    exact = case not in ("float16", "bfloat16")
+    assert losses_of(two) == pytest.approx(losses_of(one), abs=1e-5 if exact else 2e-2, rel=0)
+    if exact:
+        assert_same_weights(one, two)
+
+
+def torchrun(config_file: Path, *, max_restarts: int = 0) -> subprocess.Popen[str]:
+    """Start a run of two processes as a user does."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["--max-restarts", str(max_restarts), "-m", "trainer", "train", str(config_file), "--json-lines"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    return subprocess.Popen(
+        command, cwd=PROGRAM_ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_a_config_for_several_devices_starts_its_processes(config: Config, tmp_path: Path) -> None:
+    one = run(in_folder(config, tmp_path / "one"))
+    own = in_folder(config, tmp_path / "two", multi_gpu={"enabled": True, "device_indexes": "0, 1"})
+    child = launch_as_set(RunRequest(own))
+    events: list[Event] = []
+    while not events or not isinstance(events[-1], RunFinished | RunFailed):
+        events.append(child.events.get(timeout=120))
+    two = Ran(events)
+    assert losses_of(two) == pytest.approx(losses_of(one), abs=1e-5, rel=0)
+    assert_same_weights(one, two)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_two_gpus_train_as_one(other: OtherProcess, config: Config, tmp_path: Path) -> None:
+    changes = {"general": {"train_device": "cuda"}, "training": {"precision": "float32"}}
+    one = run(in_folder(config, tmp_path / "one", **changes))
+    two, _ = run_on_two(other, in_folder(config, tmp_path / "two", **changes))
+    assert losses_of(two) == pytest.approx(losses_of(one), abs=1e-4, rel=0)
+
+
+def events_of(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("{"):
+            yield json.loads(line)
+
+
+def kill_a_process_that_is_not_the_main_one(parent: int) -> None:
+    for child in psutil.Process(parent).children():
+        if child.environ().get("RANK") == "1":
+            child.send_signal(signal.SIGKILL)
+            return
+    raise AssertionError("no such process")
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_torchrun_continues_a_run_whose_process_was_killed(config: Config, tmp_path: Path) -> None:
+    one = run(in_folder(config, tmp_path / "one"))
+    file = tmp_path / "config.json"
+    save_file(in_folder(config, tmp_path / "two"), file)
+    losses: dict[int, float] = {}
+    failed: list[str] = []
+    with torchrun(file, max_restarts=1) as process:
+        is_killed = False
+        for event in events_of(process):
+            if event["event"] == "StepFinished":
+                losses[event["step"]] = event["loss"]
+                if event["step"] == 4 and not is_killed:
+                    kill_a_process_that_is_not_the_main_one(process.pid)
+                    is_killed = True
+            if event["event"] == "RunFailed":
+                failed.append(event["message"])
+    assert failed == ["Another process of this run has ended, and the run with it."]
+    assert process.returncode == 0
+    assert len(list((tmp_path / "two" / "workspace" / "runs").iterdir())) == 1  # it was resumed, not started again
+    assert list(losses.values()) == pytest.approx([s.loss for s in one.of(StepFinished)], abs=1e-5, rel=0)
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_torchrun_ends_well_after_a_stop(config: Config, tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    save_file(in_folder(config, tmp_path), file)
+    with torchrun(file, max_restarts=1) as process:
+        for event in events_of(process):
+            if event["event"] == "StepFinished" and event["step"] == 3:
+                process.send_signal(signal.SIGINT)
+            last = event
+    assert (last["event"], last["outcome"]) == ("RunFinished", "stopped")

@@ -1,0 +1,46 @@
+"""What does not go together with several processes is refused, however they are started."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from modules.config.schema import Config
+from modules.system.ranks import ONLY_RANK, Rank
+from tests.unit.preflight.setups import changed
+from trainer.preflight.ranks import problems_of_ranks
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "training.method": {"training__method__name": "grpo"},
+    "training.loss.learned_weighting": {"training__loss__learned_weighting": True},
+    "training.optimizer.fused_back_pass": {"training__optimizer__fused_back_pass": True},
+    "parts.unet.offload_fraction": {"parts__unet__offload_fraction": 0.5},
+}
+
+
+@pytest.mark.parametrize("path", REFUSED)
+def test_what_several_processes_do_not_support_yet(config: Config, path: str) -> None:
+    config = changed(config, **REFUSED[path])
+    assert list(problems_of_ranks(config, ONLY_RANK)) == []
+    [problem] = problems_of_ranks(config, Rank(1, 4))
+    assert (problem.path, problem.severity) == (path, "error")
+    assert "not supported yet with several processes (this run has 4)" in problem.message
+    own = changed(config, multi_gpu__enabled=True, multi_gpu__device_indexes="0, 1")
+    assert path in [p.path for p in problems_of_ranks(own, ONLY_RANK)]
+
+
+@pytest.mark.parametrize(
+    ("indexes", "path", "severity"),
+    [
+        ("", "multi_gpu.enabled", "warning"),  # the machine of the tests has no GPU
+        ("1", "multi_gpu.enabled", "warning"),
+        ("0, 0", "multi_gpu.device_indexes", "error"),
+        ("0, first", "multi_gpu.device_indexes", "error"),
+        ("0, 1, 2", "training.batch_size", "warning"),
+        ("0, 1", "", ""),
+    ],
+)
+def test_the_gpus_of_a_run(config: Config, indexes: str, path: str, severity: str) -> None:
+    config = changed(config, training__batch_size=2, multi_gpu__enabled=True, multi_gpu__device_indexes=indexes)
+    assert [(p.path, p.severity) for p in problems_of_ranks(config, ONLY_RANK)] == ([(path, severity)] if path else [])

@@ -1,0 +1,87 @@
+"""Runs of several processes: what does not go together with them yet. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from modules.config.method_facts import method_of, updates_in_backward
+from modules.config.schema import Config
+from modules.config.words import trained_parts
+from modules.system import hardware
+from modules.system.problem import Problem, count
+from modules.system.ranks import Rank, current_rank
+from trainer.processes import num_processes
+
+
+def problems_of_ranks(config: Config, rank: Rank | None = None) -> Iterator[Problem]:
+    """Yield the settings that a run of several processes does not support."""
+    world_size = (current_rank() if rank is None else rank).world_size
+    if world_size == 1 and config.multi_gpu.enabled:
+        yield from _of_devices(config)
+        world_size = num_processes(config)
+    if world_size == 1:
+        return
+    with_several = f"with several processes (this run has {world_size})"
+    if not method_of(config).is_shareable:
+        yield Problem(
+            "training.method",
+            f"{method_of(config).label} is not supported yet {with_several}.",
+            advice="Train on one device, or choose the method Denoising.",
+        )
+    if updates_in_backward(config):
+        yield Problem(
+            "training.optimizer.fused_back_pass",
+            f"A fused backward pass is not supported yet {with_several}: the weights would change before the gradients "
+            "of the others are there.",
+            advice="Switch it off.",
+        )
+    if config.training.loss.learned_weighting:
+        yield Problem(
+            "training.loss.learned_weighting",
+            f"Learned loss weights are not supported yet {with_several}.",
+            advice="Switch them off.",
+        )
+    for part in trained_parts(config):
+        if config.part(part.name).offload_fraction > 0:
+            yield Problem(
+                f"parts.{part.name}.offload_fraction",
+                f"Offloading layers is not supported yet {with_several}.",
+                advice="Set it to 0, or train on one device.",
+            )
+
+
+def _of_devices(config: Config) -> Iterator[Problem]:
+    """Yield what is wrong with the GPUs of a run that starts a process for each, and how they share a step."""
+    named = [part.strip() for part in config.multi_gpu.device_indexes.split(",") if part.strip()]
+    if not all(part.isdecimal() for part in named) or len(set(named)) < len(named):
+        yield Problem(
+            "multi_gpu.device_indexes",
+            f"{config.multi_gpu.device_indexes!r} are not different GPUs.",
+            advice="Separate their indexes by commas, as in 0, 1, or leave the field empty for all of them.",
+        )
+        return
+    found, device = hardware.here().capabilities, config.general.train_device
+    missing = [part for part in named if found is not None and int(part) >= len(found)]
+    if missing and hardware.here().kind_of(device) == "cuda":
+        yield Problem(
+            "multi_gpu.device_indexes",
+            f"This machine has no GPU {', '.join(missing)}: it has {count(len(found or ()), 'NVIDIA GPU')}.",
+            advice="Indexes count from 0.",
+        )
+    world_size = num_processes(config)
+    if world_size == 1:
+        yield Problem(
+            "multi_gpu.enabled",
+            "Multi-GPU training is on, but only one device was found. The run uses it alone.",
+            "warning",
+            advice="Name the GPUs in multi_gpu.device_indexes, or switch it off.",
+        )
+        return
+    step = config.training.batch_size * config.training.accumulation_steps
+    if step < world_size:
+        yield Problem(
+            "training.batch_size",
+            f"A step has {count(step, 'image')} for {world_size} devices: some of them have nothing to train.",
+            "warning",
+            advice="The batch size is that of all devices together (in OneTrainer it is that of each): raise it.",
+        )
