@@ -41,6 +41,7 @@ from ui.interaction import Answer, Failure
 from ui.run.sample_table import SampleTable
 from ui.signal import Signal
 from ui.widgets import dialog as dialogs
+from ui.widgets.file_dialog import FileServices
 from ui.widgets.image_grid import Tile
 from ui.widgets.tk_interaction import TkInteraction
 
@@ -83,6 +84,7 @@ def openers(window: Window, tmp_path: Path) -> Openers:
     table = SampleTable(tuple(SampleReady(n, 0, "a cat", str(path)) for n, path in enumerate(images)))
     records = [read_record(path) for path in sorted((tmp_path / "workspace" / "runs").iterdir())]
     ask = TkInteraction(root, theme)
+    ask.serve_files(FileServices(context.pump, context.preferences, tuple))
     optimizer = record_at(form.config, "training.optimizer")
     assert optimizer is not None
 

@@ -74,7 +74,7 @@ def _of_devices(config: Config) -> Iterator[Problem]:
             "multi_gpu.enabled",
             "Multi-GPU training is on, but only one device was found. The run uses it alone.",
             "warning",
-            advice="Name the GPUs in multi_gpu.device_indexes, or switch it off.",
+            advice="Name the indexes of the GPUs, or switch it off.",
         )
         return
     step = config.training.batch_size * config.training.accumulation_steps

@@ -16,7 +16,7 @@ from ui.widgets.scroll import ScrollFrame
 from ui.widgets.variables import FlagVar
 
 WIDTH = 176
-_SPACINGS_PX = (7, 6, 5, 4, 3, 2)  # above and below the text of an entry: the largest with which all entries fit
+_SPACINGS_PX = (7, 6, 5, 4, 3, 2, 1, 0)  # above and below the text of an entry: the largest with which all entries fit
 SCALES = (0, 100, 125, 150, 175, 200)  # percent; 0: as measured on the screen
 
 

@@ -15,6 +15,7 @@ from ui.theme import Theme
 from ui.widgets.auto_bar import AutoBar
 from ui.widgets.canvas_batch import CanvasBatch
 from ui.widgets.fitted_text import FittedTexts
+from ui.widgets.focus import focused_widget
 from ui.widgets.panel import Panel
 from ui.widgets.photos import Photos
 
@@ -139,7 +140,7 @@ class FileBoard(Panel):
         box = (x + inset, y + 1, x + layout.cell_width - inset, y + layout.cell_height - 1)
         if index in self.browser.selected:
             batch.add("rectangle", *box, fill=colour("selection"), width=0)
-        if index == self.browser.cursor and self.canvas.focus_get() is self.canvas:
+        if index == self.browser.cursor and focused_widget(self.canvas) is self.canvas:
             batch.add("rectangle", *box, outline=colour("accent"))
 
     def _draw_row(self, batch: CanvasBatch, entry: Entry, x: int, y: int, width: int) -> None:
