@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import tkinter as tk
+from types import FrameType
 from typing import Any
 
 _log = logging.getLogger(__name__)
@@ -32,9 +34,20 @@ class MainThreadTk:
         return getattr(self._interpreter, name)
 
     def _report(self, arguments: tuple[Any, ...]) -> None:
-        """Log where the call came from, and refuse it."""
-        _log.error("The thread %s called Tk: %s", threading.current_thread().name, arguments, stack_info=True)
+        """Log where the call came from, and refuse it.
+
+        Deleting an image or a variable that the garbage collector found is only refused: collections start in any
+        thread, and tkinter's finalizers ignore the error.
+        """
+        if not _is_finalizer(sys._getframe(2)):
+            thread = threading.current_thread().name
+            _log.error("The thread %s called Tk: %s", thread, arguments, stack_info=True)
         raise RuntimeError("only the main thread may call Tk")
+
+
+def _is_finalizer(frame: FrameType | None) -> bool:
+    """Whether a call comes from a finalizer of tkinter."""
+    return frame is not None and frame.f_code.co_name == "__del__"
 
 
 def check_threads(root: tk.Tk) -> None:
