@@ -26,7 +26,7 @@ def test_every_key_is_listed_and_each_window_opens_once(open_window: Callable[..
         window.settle()
     [bundle] = [w for w in context.root.winfo_children() if isinstance(w, BundleWindow)]
     window.wait_until(lambda: bundle.files, "the files")
-    assert bundle.text.get("1.0", "1.1") == "{"
+    window.wait_until(lambda: bundle.text.get("1.0", "1.1") == "{", "the first file")
     window.asked.answers["ask_save_file"] = tmp_path / "report"
     said = window.app.shell.bottom_bar.detail
     bundle.save()
