@@ -82,7 +82,8 @@ def assert_all_went_well(ran: Ran) -> None:
     assert [e.step for e in ran.of(SampleReady)] == [0, 2, 4]
     assert [e.step for e in ran.of(ValidationFinished)] == [0, 2, 4]
     assert [e.step for e in ran.of(BackupSaved)] == [2, 4]
-    assert [(e.step, e.is_final) for e in ran.of(ModelSaved)] == [(2, False), (4, False), (4, True)]
+    saved = {(e.step, e.is_final) for e in ran.of(ModelSaved)}  # some of them twice, as the best so far, too
+    assert saved == {(2, False), (4, False), (4, True)}
     assert not [w.message for w in ran.of(WarningRaised) if "could not" in w.message]
 
 
