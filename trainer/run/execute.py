@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -15,36 +14,30 @@ from pathlib import Path
 
 import torch
 
-from modules.config.codec import load_file
-from modules.config.compare import fixed_on_resume
 from modules.config.schema import Config
 from modules.config.sections.general import General
 from modules.data.datasets import Datasets
 from modules.data.hub_download import download
 from modules.system.approvals import approved_hashes
-from modules.system.atomic import write_text
 from modules.system.devices import Device, resolve_device
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from modules.system.problem import count
 from modules.system.ranks import current_rank
-from modules.system.redaction import redacted
 from modules.system.secrets import hub_access
 from modules.system.secrets_file import load_secrets
 from trainer import preflight
 from trainer.commands import CommandDesk, StopRequested
 from trainer.data.datasets import scan_watch, still_valid, up_to_date
 from trainer.data.hub_datasets import hub_cache_dir, hub_datasets, with_local_folders
-from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, WarningRaised
+from trainer.events import Event, PhaseChanged, RunFinished, WarningRaised
 from trainer.launch import RunRequest
 from trainer.phases import phase_facts
-from trainer.preflight.estimates import sizes_of
-from trainer.preflight.memory_advice import memory_advice
-from trainer.preflight.resume import learning_changes
 from trainer.ranks import ALONE, LostProcessError, Ranks, connect
-from trainer.run.checkpoint import SavedState, read_state
+from trainer.run.backup_start import check_resume, check_weights, is_complete, opened_folder
 from trainer.run.data import build_loaders, caches_of
 from trainer.run.downloads import DownloadMeter
+from trainer.run.failure import failure_of, not_enough_memory
 from trainer.run.machine import Machine, machine_of, name_of
 from trainer.run.memory_meter import MemoryMeter
 from trainer.run.model import load_model
@@ -53,18 +46,11 @@ from trainer.run.setup import Clocks, RunSetup
 from trainer.run.threads import choose_num_threads
 from trainer.run.training_run import carry_out
 from trainer.run_folder.backup import (
-    BackupInfo,
-    abandoned_by,
     find_backup,
-    list_backups,
-    make_newest,
-    new_run_dir,
-    verify,
 )
 from trainer.run_folder.event_log import EventLog
-from trainer.run_folder.fork import fork_into, fork_weights_into, weights_do_not_fit
-from trainer.run_folder.launches import interrupted_run, mark_launch
-from trainer.step.failures import NotEnoughMemoryError, explain, is_fixable, is_out_of_memory
+from trainer.run_folder.launches import interrupted_run
+from trainer.step.failures import is_out_of_memory
 from trainer.step.precision import process_settings
 
 logger = logging.getLogger("darkroom.run")
@@ -87,9 +73,9 @@ def execute_guarded(
         log.emit(RunFinished("stopped", 0, "Stopped before the first step."))
     except LostProcessError as error:
         is_stopped = ranks.is_stop_announced(at_once=True)
-        log.emit(RunFinished("stopped", 0, "Stopped.") if is_stopped else _failure(error, log.run_dir))
+        log.emit(RunFinished("stopped", 0, "Stopped.") if is_stopped else failure_of(error, log.run_dir))
     except BaseException as error:  # noqa: BLE001 - the outer edge of the training thread
-        failed = _failure(error, log.run_dir)
+        failed = failure_of(error, log.run_dir)
         ranks.leave_words(failed.message)
         log.emit(failed)
     finally:
@@ -140,10 +126,10 @@ def execute(
     _report_uneven_devices(machine, log)
     start_weights = backup if request.kind == "fork_weights" else None
     if start_weights is not None:
-        _check_weights(request.config, start_weights)
+        check_weights(request.config, start_weights)
         backup = None
-    saved = _check_resume(request.config, backup) if backup else None
-    if backup and saved and _is_complete(request.config, backup, saved, is_fork=request.kind == "fork"):
+    saved = check_resume(request.config, backup) if backup else None
+    if backup and saved and is_complete(request.config, backup, saved, is_fork=request.kind == "fork"):
         message = (
             f"The run is already complete after {count(saved.counters.epoch, 'epoch')}. "
             "Increase the number of epochs to continue it."
@@ -173,7 +159,7 @@ def execute(
             _only_cache(request.config, datasets, machine, desk, log, clocks)
             return
         workspace = from_root(request.config.general.workspace_dir)
-        opened = _opened_folder(request, backup, start_weights, workspace, log, clocks) if is_main else None
+        opened = opened_folder(request, backup, start_weights, workspace, log, clocks) if is_main else None
         run_dir, backup_path = ranks.from_main(opened) or (workspace, None)
         backup = find_backup(backup_path) if backup_path is not None else None
         setup = RunSetup(
@@ -194,7 +180,7 @@ def execute(
             carry_out(setup)
         except Exception as error:
             if is_out_of_memory(error) or is_out_of_memory(error.__cause__):
-                raise _not_enough_memory(error, setup) from (error.__cause__ or error)
+                raise not_enough_memory(error, setup) from (error.__cause__ or error)
             raise
 
 
@@ -208,34 +194,6 @@ def _report_uneven_devices(machine: Machine, log: EventLog) -> None:
                 "They share the images of a step evenly, so the one with the least memory limits the batch size.",
             )
         )
-
-
-def _opened_folder(
-    request: RunRequest,
-    backup: BackupInfo | None,
-    start_weights: BackupInfo | None,
-    workspace: Path,
-    log: EventLog,
-    clocks: Clocks,
-) -> tuple[Path, Path | None]:
-    """Open the run's folder for writing: a new one, that of a fork, or that of the run which is resumed.
-
-    Returns it, and the backup to resume from, which a fork has copied.
-    """
-    is_resumed = backup is not None and request.kind != "fork"
-    run_dir = backup.run_dir if backup and is_resumed else new_run_dir(workspace, now=clocks.now())
-    if backup and not is_resumed:  # before the log is opened, which continues the copied history
-        log.emit(PhaseChanged("starting", f"copying the backup of step {backup.step:,}"))
-        backup = fork_into(run_dir, backup)
-    log.open(run_dir)
-    mark_launch(run_dir)
-    if start_weights is not None:
-        fork_weights_into(run_dir, start_weights)
-    if backup:
-        _report_abandoned(backup, request.config.backup.keep, log)
-        _report_changes(backup, request.config, log)
-        backup = make_newest(backup, now=clocks.now())
-    return run_dir, backup.path if backup else None
 
 
 def _continued(request: RunRequest, ranks: Ranks) -> RunRequest:
@@ -306,65 +264,6 @@ def _checked(
     return report.datasets
 
 
-def _check_resume(config: Config, backup: BackupInfo) -> SavedState:
-    """Return the state of a backup. Raises DarkroomError if the config cannot resume from it."""
-    verify(backup)
-    changed = fixed_on_resume(load_file(backup.path / "config.json").config, config)
-    if changed:
-        raise DarkroomError(
-            f"These settings differ from those the run was started with: {', '.join(changed)}.",
-            advice="Set them back, or start a new run. Only settings such as epochs, learning rates, samples, "
-            "backups and the output destination may change.",
-        )
-    return read_state(backup.path)
-
-
-def _check_weights(config: Config, backup: BackupInfo) -> None:
-    """Raise DarkroomError if a new run of the config cannot start from the weights of a backup."""
-    verify(backup)
-    changed = weights_do_not_fit(load_file(backup.path / "config.json").config, config)
-    if changed:
-        raise DarkroomError(
-            f"The weights of {backup.run_dir.name} were trained with other settings: {', '.join(changed)}.",
-            advice="Set them back to start from these weights, or start a new run without them.",
-        )
-
-
-def _is_complete(config: Config, backup: BackupInfo, saved: SavedState, *, is_fork: bool) -> bool:
-    """Return whether all epochs are trained, and the result is at its destination or in the run's folder.
-
-    A fork of a run that has trained all its epochs has nothing to do, wherever the result is.
-    """
-    if is_fork:
-        return saved.counters.epoch >= config.training.epochs
-    destination = from_root(config.output.destination)
-    places = (destination, backup.run_dir / "save" / destination.name)
-    return saved.counters.epoch >= config.training.epochs and any(place.exists() for place in places)
-
-
-def _report_changes(backup: BackupInfo, config: Config, log: EventLog) -> None:
-    """Report how the learning rates, their schedule and the weight decay differ from those at the start of the run."""
-    changes = list(learning_changes(load_file(backup.path / "config.json").config, config))
-    if changes:
-        words = "; ".join(f"{path} is {now} (was {before})" for path, before, now in changes)
-        log.emit(WarningRaised(f"The run resumes with changed settings: {words}."))
-
-
-def _report_abandoned(backup: BackupInfo, keep: int, log: EventLog) -> None:
-    """Warn about the backups of the branch that this run abandons, and report what happens to them."""
-    abandoned = abandoned_by(backup)
-    if not abandoned:
-        return
-    limit = f" (the newest {keep} are kept)" if keep else ""
-    log.emit(
-        WarningRaised(
-            f"The run resumes from step {backup.step} and abandons the branch of these backups: "
-            f"{', '.join(b.path.name for b in abandoned)}.",
-            f"They stay until newer backups replace them{limit}. Copy them to another folder to keep them.",
-        )
-    )
-
-
 def _only_cache(
     config: Config, datasets: Datasets, machine: Machine, desk: CommandDesk, log: EventLog, clocks: Clocks
 ) -> None:
@@ -386,50 +285,3 @@ def _only_cache(
     if unused.entries:
         message += f" Not in use by this config: {unused.words}; cache --prune removes them."
     log.emit(RunFinished("cached", 0, message))
-
-
-def _failure(error: BaseException, run_dir: Path | None) -> RunFailed:
-    """Return the failure of a run, if necessary without its backup and details: a run never ends without an event."""
-    try:
-        return _full_failure(error, run_dir)
-    except Exception:
-        logger.exception("The failure of the run could not be described in full.")
-        return RunFailed(f"The run failed: {type(error).__name__}.", "The log has the details.")
-
-
-def _full_failure(error: BaseException, run_dir: Path | None) -> RunFailed:
-    """Return the failure as a sentence and an advice, with the technical details in the run's folder."""
-    message, advice = explain(error)
-    backups = list_backups(run_dir) if run_dir else []
-    backup_path = str(backups[-1].path) if backups else ""
-    if is_fixable(error):
-        return RunFailed(message, advice, backup_path=backup_path)
-    details = redacted("".join(traceback.format_exception(error)))
-    logger.error("The run failed.\n%s", details)
-    return RunFailed(message, advice, _write_details(details, run_dir), backup_path)
-
-
-def _not_enough_memory(error: Exception, setup: RunSetup) -> NotEnoughMemoryError:
-    """Return the error with what the run was estimated to need, and with what to lower by how much."""
-    message, advice = explain(error)
-    try:
-        sizes = sizes_of(setup.datasets.training, setup.datasets.validation)
-        estimate, ways = memory_advice(setup.config, sizes)
-    except Exception:
-        logger.exception("There is no estimate of the memory.")
-        estimate, ways = "", ""
-    advice = " ".join(text for text in (ways, advice if isinstance(error, DarkroomError) or not ways else "") if text)
-    return NotEnoughMemoryError(f"{message} {estimate}".strip(), advice=advice)
-
-
-def _write_details(details: str, run_dir: Path | None) -> str:
-    """Write the technical details into the run's folder; return the file's path, or an empty string if that fails."""
-    if run_dir is None:
-        return ""
-    file = run_dir / "error.txt"
-    try:
-        write_text(file, details)
-    except OSError:  # the disk may be full, which may even be why the run failed
-        logger.warning("%s could not be written.", file, exc_info=True)
-        return ""
-    return str(file)

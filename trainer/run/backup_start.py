@@ -1,0 +1,107 @@
+"""Starting a run from a backup: whether it may, opening the folder, and what differs from before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from modules.config.codec import load_file
+from modules.config.compare import fixed_on_resume
+from modules.config.schema import Config
+from modules.system.errors import DarkroomError
+from modules.system.paths import from_root
+from trainer.events import PhaseChanged, WarningRaised
+from trainer.launch import RunRequest
+from trainer.preflight.resume import learning_changes
+from trainer.run.checkpoint import SavedState, read_state
+from trainer.run.setup import Clocks
+from trainer.run_folder.backup import BackupInfo, abandoned_by, make_newest, new_run_dir, verify
+from trainer.run_folder.event_log import EventLog
+from trainer.run_folder.fork import fork_into, fork_weights_into, weights_do_not_fit
+from trainer.run_folder.launches import mark_launch
+
+
+def check_resume(config: Config, backup: BackupInfo) -> SavedState:
+    """Return the state of a backup. Raises DarkroomError if the config cannot resume from it."""
+    verify(backup)
+    changed = fixed_on_resume(load_file(backup.path / "config.json").config, config)
+    if changed:
+        raise DarkroomError(
+            f"These settings differ from those the run was started with: {', '.join(changed)}.",
+            advice="Set them back, or start a new run. Only settings such as epochs, learning rates, samples, "
+            "backups and the output destination may change.",
+        )
+    return read_state(backup.path)
+
+
+def check_weights(config: Config, backup: BackupInfo) -> None:
+    """Raise DarkroomError if a new run of the config cannot start from the weights of a backup."""
+    verify(backup)
+    changed = weights_do_not_fit(load_file(backup.path / "config.json").config, config)
+    if changed:
+        raise DarkroomError(
+            f"The weights of {backup.run_dir.name} were trained with other settings: {', '.join(changed)}.",
+            advice="Set them back to start from these weights, or start a new run without them.",
+        )
+
+
+def is_complete(config: Config, backup: BackupInfo, saved: SavedState, *, is_fork: bool) -> bool:
+    """Return whether all epochs are trained, and the result is at its destination or in the run's folder.
+
+    A fork of a run that has trained all its epochs has nothing to do, wherever the result is.
+    """
+    if is_fork:
+        return saved.counters.epoch >= config.training.epochs
+    destination = from_root(config.output.destination)
+    places = (destination, backup.run_dir / "save" / destination.name)
+    return saved.counters.epoch >= config.training.epochs and any(place.exists() for place in places)
+
+
+def opened_folder(
+    request: RunRequest,
+    backup: BackupInfo | None,
+    start_weights: BackupInfo | None,
+    workspace: Path,
+    log: EventLog,
+    clocks: Clocks,
+) -> tuple[Path, Path | None]:
+    """Open the run's folder for writing: a new one, that of a fork, or that of the run which is resumed.
+
+    Returns it, and the backup to resume from, which a fork has copied.
+    """
+    is_resumed = backup is not None and request.kind != "fork"
+    run_dir = backup.run_dir if backup and is_resumed else new_run_dir(workspace, now=clocks.now())
+    if backup and not is_resumed:  # before the log is opened, which continues the copied history
+        log.emit(PhaseChanged("starting", f"copying the backup of step {backup.step:,}"))
+        backup = fork_into(run_dir, backup)
+    log.open(run_dir)
+    mark_launch(run_dir)
+    if start_weights is not None:
+        fork_weights_into(run_dir, start_weights)
+    if backup:
+        _report_abandoned(backup, request.config.backup.keep, log)
+        _report_changes(backup, request.config, log)
+        backup = make_newest(backup, now=clocks.now())
+    return run_dir, backup.path if backup else None
+
+
+def _report_changes(backup: BackupInfo, config: Config, log: EventLog) -> None:
+    """Report how the learning rates, their schedule and the weight decay differ from those at the start of the run."""
+    changes = list(learning_changes(load_file(backup.path / "config.json").config, config))
+    if changes:
+        words = "; ".join(f"{path} is {now} (was {before})" for path, before, now in changes)
+        log.emit(WarningRaised(f"The run resumes with changed settings: {words}."))
+
+
+def _report_abandoned(backup: BackupInfo, keep: int, log: EventLog) -> None:
+    """Warn about the backups of the branch that this run abandons, and report what happens to them."""
+    abandoned = abandoned_by(backup)
+    if not abandoned:
+        return
+    limit = f" (the newest {keep} are kept)" if keep else ""
+    log.emit(
+        WarningRaised(
+            f"The run resumes from step {backup.step} and abandons the branch of these backups: "
+            f"{', '.join(b.path.name for b in abandoned)}.",
+            f"They stay until newer backups replace them{limit}. Copy them to another folder to keep them.",
+        )
+    )

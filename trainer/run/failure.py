@@ -1,0 +1,66 @@
+"""How a run failed: a sentence, an advice, and the technical details in the run's folder."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from pathlib import Path
+
+from modules.system.atomic import write_text
+from modules.system.errors import DarkroomError
+from modules.system.redaction import redacted
+from trainer.events import RunFailed
+from trainer.preflight.estimates import sizes_of
+from trainer.preflight.memory_advice import memory_advice
+from trainer.run.setup import RunSetup
+from trainer.run_folder.backup import list_backups
+from trainer.step.failures import NotEnoughMemoryError, explain, is_fixable
+
+logger = logging.getLogger("darkroom.run")
+
+
+def failure_of(error: BaseException, run_dir: Path | None) -> RunFailed:
+    """Return the failure of a run, if necessary without its backup and details: a run never ends without an event."""
+    try:
+        return _full_failure(error, run_dir)
+    except Exception:
+        logger.exception("The failure of the run could not be described in full.")
+        return RunFailed(f"The run failed: {type(error).__name__}.", "The log has the details.")
+
+
+def _full_failure(error: BaseException, run_dir: Path | None) -> RunFailed:
+    """Return the failure as a sentence and an advice, with the technical details in the run's folder."""
+    message, advice = explain(error)
+    backups = list_backups(run_dir) if run_dir else []
+    backup_path = str(backups[-1].path) if backups else ""
+    if is_fixable(error):
+        return RunFailed(message, advice, backup_path=backup_path)
+    details = redacted("".join(traceback.format_exception(error)))
+    logger.error("The run failed.\n%s", details)
+    return RunFailed(message, advice, _write_details(details, run_dir), backup_path)
+
+
+def not_enough_memory(error: Exception, setup: RunSetup) -> NotEnoughMemoryError:
+    """Return the error with what the run was estimated to need, and with what to lower by how much."""
+    message, advice = explain(error)
+    try:
+        sizes = sizes_of(setup.datasets.training, setup.datasets.validation)
+        estimate, ways = memory_advice(setup.config, sizes)
+    except Exception:
+        logger.exception("There is no estimate of the memory.")
+        estimate, ways = "", ""
+    advice = " ".join(text for text in (ways, advice if isinstance(error, DarkroomError) or not ways else "") if text)
+    return NotEnoughMemoryError(f"{message} {estimate}".strip(), advice=advice)
+
+
+def _write_details(details: str, run_dir: Path | None) -> str:
+    """Write the technical details into the run's folder; return the file's path, or an empty string if that fails."""
+    if run_dir is None:
+        return ""
+    file = run_dir / "error.txt"
+    try:
+        write_text(file, details)
+    except OSError:  # the disk may be full, which may even be why the run failed
+        logger.warning("%s could not be written.", file, exc_info=True)
+        return ""
+    return str(file)
