@@ -73,7 +73,7 @@ MORE: dict[str, tuple[list[dict[str, Any]], str, str]] = {
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def masked_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Images with captions, masks and maps that serve as depth."""
     folder = draw_folder(
         tmp_path_factory.mktemp("theirs") / "images", sizes=[(64, 64)] * 2, captions=["a <zog>", "a <zig>, a <zog>"]
@@ -84,7 +84,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def written(folder: Path, pictures: Path, changes: list[dict[str, Any]], request: pytest.FixtureRequest) -> Path:
+def written(folder: Path, masked_images: Path, changes: list[dict[str, Any]], request: pytest.FixtureRequest) -> Path:
     """Write a config as OneTrainer does, with a tiny model in place of the published one."""
     sample = {"prompt": "a disc", "width": 64, "height": 64, "diffusion_steps": 2, "sample_inpainting": False}
     tree: dict[str, Any] = {
@@ -111,7 +111,7 @@ def written(folder: Path, pictures: Path, changes: list[dict[str, Any]], request
         "text_encoder_2": PART,
         "vae": {"train": True, "weight_dtype": "FLOAT_32", "model_name": ""},
         "optimizer": {"optimizer": "ADAMW"},
-        "concepts": [{"__version": 2, "path": str(pictures), "text": {"prompt_source": "sample"}}],
+        "concepts": [{"__version": 2, "path": str(masked_images), "text": {"prompt_source": "sample"}}],
         "samples": [sample],
         "sample_after": 1,
         "sample_after_unit": "EPOCH",
@@ -120,7 +120,10 @@ def written(folder: Path, pictures: Path, changes: list[dict[str, Any]], request
     for change in changes:
         tree |= change
     if "INPAINTING" in tree["model_type"]:
-        images = {"base_image_path": str(pictures / "000.png"), "mask_image_path": str(pictures / "000-masklabel.png")}
+        images = {
+            "base_image_path": str(masked_images / "000.png"),
+            "mask_image_path": str(masked_images / "000-masklabel.png"),
+        }
         tree["samples"] = [{**sample, "sample_inpainting": True, **images}]
     kind, _, base = tree["base_model_name"].rpartition(" ")
     model: Path = request.getfixturevalue(base)
@@ -134,9 +137,9 @@ def written(folder: Path, pictures: Path, changes: list[dict[str, Any]], request
 
 
 @pytest.mark.parametrize("name", [*CASES, *(pytest.param(name, marks=pytest.mark.full) for name in MORE)])
-def test_it_trains_as_it_is(name: str, pictures: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_it_trains_as_it_is(name: str, masked_images: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     changes, kind, variant = {**CASES, **MORE}[name]
-    loaded = load_config(written(tmp_path, pictures, changes, request))
+    loaded = load_config(written(tmp_path, masked_images, changes, request))
     assert [p for p in loaded.problems if p.severity == "error"] == []
     config = laid_over(loaded.config, {"general": {"num_threads": 1}})
     assert check(config).errors == []
