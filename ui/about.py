@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, metadata
 
 from modules.system.hardware import here
 from modules.system.paths import PROGRAM_ROOT, log_dir, session_file, user_presets_dir
@@ -26,12 +26,13 @@ class KeyRow:
 
 def about_lines() -> tuple[tuple[str, str], ...]:
     """Return the facts of this installation, labelled."""
+    project = tomllib.loads((PROGRAM_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     python, *packages = system_facts()
     return (
-        ("Version", _own("Version")),
-        ("Licence", _own("License-Expression")),
+        ("Version", project["version"]),
+        ("Licence", project["license"]),
         ("System", python),
-        ("Packages", ", ".join(packages[1:])),
+        ("Packages", ", ".join(packages)),
         ("torch build", here().torch_build or "default"),
         ("Program", str(PROGRAM_ROOT)),
         ("Your presets", str(user_presets_dir())),
@@ -69,11 +70,3 @@ _ELSEWHERE = (
     ("Choose page", "S or Space", "Skip"),
     ("Choose page", "U or Backspace", "Take back the last choice"),
 )
-
-
-def _own(field: str) -> str:
-    """Return a field of the installed package."""
-    try:
-        return metadata("darkroom-trainer")[field] or "unknown"
-    except (PackageNotFoundError, KeyError):
-        return "not installed as a package"

@@ -27,7 +27,7 @@ from ui.interaction import Failure
 _log = logging.getLogger(__name__)
 _MAX_LINES = 200
 _KEPT_LOGS = 10
-_PACKAGES = ("darkroom-trainer", "customtkinter", "pydantic", "pillow", "torch", "diffusers")
+_PACKAGES = ("customtkinter", "pydantic", "pillow", "torch", "diffusers")
 _MAX_REPEATS, _REPEATS_SECONDS = 5, 10.0
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
