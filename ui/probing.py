@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ from modules.config.codec import save_file
 from modules.settings.edit import set_path
 from modules.system.paths import from_root
 from trainer.child.process import Spawn, spawn_trainer
+from trainer.probe.curve import RatePoint
+from trainer.probe.plot import Plot, batch_plot, rate_plot
 from ui.forms.model import FormModel
 from ui.jobs.job import JobRunner
 from ui.run.background import Background
@@ -27,7 +29,7 @@ class ProbeFindings:
     """What was measured: the words and the plot of each search, and what can be taken of it; None without it."""
 
     words: tuple[str, ...] = ()
-    plots: tuple[Path, ...] = ()
+    plots: Mapping[str, Plot] = field(default_factory=dict)
     batch: int | None = None
     rate: float | None = None
 
@@ -36,10 +38,18 @@ def read_findings(folder: Path) -> ProbeFindings:
     """Return what a probe wrote into a folder. Raises OSError and ValueError for an unreadable file."""
     data: dict[str, dict[str, Any]] = json.loads((folder / "points.json").read_text(encoding="utf-8"))
     of_batch, of_rate = data.get("batch", {}), data.get("learning_rate", {})
-    plots = (folder / "learning_rate.png", folder / "batch_size.png")
+    plots = {}
+    if of_rate.get("points"):
+        swept = [RatePoint(**point) for point in of_rate["points"]]
+        plots[RATE] = rate_plot(
+            [p.rate for p in swept], [p.change for p in swept], of_rate["smoothed"], of_rate["suggested"]
+        )
+    if points := of_batch.get("points"):
+        speeds = [p["images_per_second"] for p in points]
+        plots[BATCH] = batch_plot([p["batch_size"] for p in points], speeds, of_batch["fastest"])
     return ProbeFindings(
         tuple(str(part["words"]) for part in (of_rate, of_batch) if part),
-        tuple(plot for plot in plots if plot.is_file()),
+        plots,
         of_batch.get("fastest"),
         of_rate.get("suggested"),
     )

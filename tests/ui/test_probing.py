@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
 from modules.config.codec import load_file
 from modules.config.schema import Config
@@ -34,12 +33,21 @@ class FakeChild:
 
 def write_results(folder: Path) -> None:
     data = {
-        "batch": {"points": [], "largest": 8, "fastest": 4, "words": "The largest batch that ran is 8."},
-        "learning_rate": {"points": [], "suggested": 0.00123, "diverges_at": None, "words": "It falls at 1.2e-03."},
+        "batch": {
+            "points": [{"batch_size": n, "images_per_second": 10.0 * n, "peak_bytes": 0} for n in (1, 4, 8)],
+            "largest": 8,
+            "fastest": 4,
+            "words": "The largest batch that ran is 8.",
+        },
+        "learning_rate": {
+            "points": [{"rate": 10.0**-n, "loss": 0.5 - 0.1 / n, "untrained_loss": 0.5} for n in range(6, 1, -1)],
+            "smoothed": [-0.02, -0.02, -0.025, -0.03, -0.05],
+            "suggested": 0.00123,
+            "diverges_at": None,
+            "words": "It falls at 1.2e-03.",
+        },
     }
     (folder / "points.json").write_text(json.dumps(data))
-    for name in ("learning_rate.png", "batch_size.png"):
-        Image.new("RGB", (900, 460), "#ffffff").save(folder / name)
 
 
 def spawner(seen: list[Sequence[str]]) -> Callable[..., Any]:
@@ -81,7 +89,11 @@ def test_it_measures_a_copy_of_the_config_and_its_findings_are_taken_with_undo(t
     drained(probing, background)
     assert probing.findings == read_findings(folder)
     assert (probing.findings.rate, probing.findings.batch) == (0.00123, 4)
-    assert [p.name for p in probing.findings.plots] == ["learning_rate.png", "batch_size.png"]
+    plots = probing.findings.plots
+    assert list(plots) == [RATE, BATCH]
+    assert (plots[RATE].is_log, plots[RATE].mark) == (True, 0.00123)
+    assert plots[RATE].dots[0] == pytest.approx(-0.1 / 6)
+    assert (plots[BATCH].x, plots[BATCH].mark) == ([1.0, 4.0, 8.0], 4)
     before = model.config
     assert "Ctrl+Z" in probing.take_rate()
     assert model.config.training.learning_rate == 0.0012
@@ -123,14 +135,19 @@ def test_the_window_shows_the_plot_and_offers_the_findings(ready: Window) -> Non
     probing = Probing(context.form, context.pump.background, may_start=lambda: True, spawn=spawner(seen))
     window = ProbeWindow(context, probing)
     window.start_button.invoke()
-    ready.wait_until(lambda: window._image is not None, "the plot")
+    ready.wait_until(lambda: window.plot.find_withtag("line"), "the plot")
     ready.settle()
     assert len(seen) == 1
     assert "It falls at 1.2e-03." in window.status.cget("text")
-    assert window.plot.cget("image")
+    assert len(window.plot.find_withtag("dot")) == 5
+    assert window.plot.cget("background") == ready.app.theme.colour("window")
+    middle = window.plot.coords(window.plot.find_withtag("dot")[2])[0]
+    window.plot.event_generate("<Motion>", x=round(middle) + 3, y=100)
+    texts = [window.plot.itemcget(item, "text") for item in window.plot.find_withtag("pointer")
+             if window.plot.type(item) == "text"]  # fmt: skip
+    assert "Learning rate 0.0001" in texts
     window.plot_buttons[BATCH].invoke()
-    assert window._shown is not None
-    assert window._shown.name == "batch_size.png"
+    assert len(window.plot.find_withtag("dot")) == 3
     window.take_buttons[RATE].invoke()
     window.take_buttons[BATCH].invoke()
     ready.settle()

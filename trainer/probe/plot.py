@@ -1,4 +1,4 @@
-"""A plot of a probe as a PNG, drawn with Pillow."""
+"""The plots of a probe: what they show, and as PNGs, drawn with Pillow. Torch-free: the window draws them, too."""
 
 from __future__ import annotations
 
@@ -37,6 +37,32 @@ class Plot:
     mark: float | None = None
     mark_words: str = ""
     is_log: bool = False
+
+
+def batch_plot(sizes: Sequence[int], speeds: Sequence[float], fastest: int) -> Plot:
+    """Return the plot of images per second by the size of a micro-batch, with the smallest of the fastest marked."""
+    at = [float(size) for size in sizes]
+    return Plot("Speed by batch size", "Batch size (images)", "Images per second", at, speeds, speeds, fastest,
+                f"fastest: {fastest}")  # fmt: skip
+
+
+def rate_plot(
+    rates: Sequence[float], changes: Sequence[float], smoothed: Sequence[float], suggested: float | None
+) -> Plot:
+    """Return the plot of what training changes in the loss by learning rate, with the suggested rate marked."""
+    words = f"steepest fall: {suggested:.1e}" if suggested else ""
+    return Plot("Learning rate range test (Smith 2017)", "Learning rate", "Change of the loss by training",
+                rates, changes, smoothed, suggested, words, is_log=True)  # fmt: skip
+
+
+def y_range(plot: Plot) -> tuple[float, float]:
+    """Return the range of the y axis: the line, zero and most dots decide it; a few outliers do not."""
+    dots = sorted(y for y in plot.dots if math.isfinite(y))
+    most = dots[len(dots) // 20 : len(dots) - len(dots) // 20]
+    values = [y for y in (*plot.line, *most, 0.0) if math.isfinite(y)]
+    low, high = min(values), max(values)
+    spread = (high - low) or 1.0
+    return (low - 0.15 * spread if low < 0 else low), high + 0.15 * spread
 
 
 def write_plot(file: Path, plot: Plot) -> None:
@@ -78,13 +104,8 @@ def write_plot(file: Path, plot: Plot) -> None:
 
 
 def _scales(plot: Plot) -> tuple[Scale, Scale, list[float], list[float]]:
-    """Return the functions from values to pixels, and the ticks. The line and most dots decide the range of y."""
-    dots = sorted(y for y in plot.dots if math.isfinite(y))
-    most = dots[len(dots) // 20 : len(dots) - len(dots) // 20]
-    values = [y for y in (*plot.line, *most, 0.0) if math.isfinite(y)]
-    low, high = min(values), max(values)
-    spread = (high - low) or 1.0
-    low, high = (low - 0.15 * spread if low < 0 else low), high + 0.15 * spread
+    """Return the functions from values to pixels, and the ticks."""
+    low, high = y_range(plot)
     to = math.log10 if plot.is_log else float
     first, last = to(min(plot.x)), to(max(plot.x))
     width, height = _SIZE[0] - _LEFT - _RIGHT, _SIZE[1] - _TOP - _BOTTOM

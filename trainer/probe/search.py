@@ -28,7 +28,7 @@ from trainer.preflight.budget import memory_estimate
 from trainer.preflight.estimates import sizes_of
 from trainer.preflight.run_budget import TIGHT
 from trainer.probe.curve import RatePoint, RateResult, evaluated, has_diverged, sweep_expression, swept_rate
-from trainer.probe.plot import Plot, write_plot
+from trainer.probe.plot import batch_plot, rate_plot, write_plot
 from trainer.probe.trial import Trial, run_trial
 from trainer.run.machine import machine_of
 from trainer.step.failures import is_out_of_memory
@@ -253,18 +253,14 @@ def _fits_memory(config: Config) -> bool:
 
 
 def _plot_batches(file: Path, found: BatchResult) -> Path:
-    sizes, speeds = ([float(p.batch_size) for p in found.points], [p.images_per_second for p in found.points])
-    mark = found.fastest.batch_size
-    write_plot(file, Plot("Speed by batch size", "Batch size (images)", "Images per second", sizes, speeds, speeds,
-                          mark, f"fastest: {mark}"))  # fmt: skip
+    sizes, speeds = [p.batch_size for p in found.points], [p.images_per_second for p in found.points]
+    write_plot(file, batch_plot(sizes, speeds, found.fastest.batch_size))
     return file
 
 
 def _plot_rates(file: Path, found: RateResult) -> Path:
     rates, changes = [p.rate for p in found.points], [p.change for p in found.points]
-    words = f"steepest fall: {found.suggested:.1e}" if found.suggested else ""
     if not rates or not any(map(math.isfinite, changes)):
         raise DarkroomError("No step of the sweep has a finite loss.", advice="Start at a lower rate (--from).")
-    write_plot(file, Plot("Learning rate range test (Smith 2017)", "Learning rate", "Change of the loss by training",
-                          rates, changes, found.smoothed, found.suggested, words, is_log=True))  # fmt: skip
+    write_plot(file, rate_plot(rates, changes, found.smoothed, found.suggested))
     return file

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import tkinter as tk
 from functools import partial
-from pathlib import Path
-
-from PIL import Image, ImageTk
 
 from ui.context import Context
 from ui.probing import BATCH, RATE, Probing
@@ -15,6 +11,7 @@ from ui.widgets.controls import Button, Switch
 from ui.widgets.dialog import Window
 from ui.widgets.entry import Entry
 from ui.widgets.panel import Panel, Text, WrappedText
+from ui.widgets.plot_chart import PlotChart
 from ui.widgets.progress import ThinBar
 from ui.widgets.variables import FlagVar, TextVar
 
@@ -24,7 +21,6 @@ _HELP = (
     "learning rate at which the loss falls most steeply (a range test, Smith 2017). Nothing of your runs is touched."
 )
 _LABELS = {RATE: "Learning rate", BATCH: "Batch size"}
-_PLOT_SIZE = (900, 460)
 
 
 class ProbeWindow(Window):
@@ -37,17 +33,14 @@ class ProbeWindow(Window):
         self.probing = probing or Probing(context.form, context.pump.background, may_start=may_start)
         self.wanted = {name: FlagVar(master=self, value=True) for name in _LABELS}
         self.steps = TextVar(master=self, value="60")
-        self._photo: ImageTk.PhotoImage | None = None
-        self._image: Image.Image | None = None
-        self._shown: Path | None = None
+        self._shown = RATE
         pad = context.theme.px(PAD)
         WrappedText(self, context.theme, _HELP, colour="muted").pack(fill="x", padx=pad, pady=(pad, 0))
         self._add_choices(pad)
         self._add_footer(pad)
         self._add_progress(pad)
-        self.plot = tk.Label(self, background=context.theme.colour("window"), borderwidth=0)
+        self.plot = PlotChart(self, context.theme)
         self.plot.pack(fill="both", expand=True, padx=pad, pady=(0, context.theme.px(8)))
-        self.plot.bind("<Configure>", lambda _e: self._soon())
         self._unsubscribe = self.probing.changed.subscribe(self._soon)
         context.pump.add_source(self.probing.runner.drain)
         self._follow()
@@ -63,10 +56,10 @@ class ProbeWindow(Window):
         if said:
             self._context.notify(said)
 
-    def show_plot(self, file: Path) -> None:
-        """Show a plot, read in the background."""
-        self._shown = file
-        self._context.pump.background.run(partial(_read, file), self._keep_image)
+    def show_plot(self, name: str) -> None:
+        """Show the plot of a search."""
+        self._shown = name
+        self._follow()
 
     def destroy(self) -> None:
         """Also stop the process and unsubscribe."""
@@ -103,16 +96,10 @@ class ProbeWindow(Window):
             name: Button(footer, self.theme, "", partial(self.take, name), style="primary") for name in _LABELS
         }
         self.plot_buttons = {
-            name: Button(footer, self.theme, label, partial(self._show_named, name)) for name, label in _LABELS.items()
+            name: Button(footer, self.theme, label, partial(self.show_plot, name)) for name, label in _LABELS.items()
         }
         self.folder_button = Button(footer, self.theme, "Show in folder", self._open_folder)
         self._footer_rest = [*self.plot_buttons.values(), self.folder_button]
-
-    def _show_named(self, name: str) -> None:
-        wanted = "learning_rate" if name == RATE else "batch_size"
-        for plot in self.probing.findings.plots:
-            if plot.stem == wanted:
-                self.show_plot(plot)
 
     def _open_folder(self) -> None:
         if self.probing.folder is not None:
@@ -135,9 +122,10 @@ class ProbeWindow(Window):
             self.stop_button.pack_forget()
         self.stop_button.set_enabled(state.stage == "running")
         self._offer()
-        if found.plots and self._shown not in found.plots:
-            self.show_plot(found.plots[0])
-        self._draw_plot()
+        shown = self._shown if self._shown in found.plots else next(iter(found.plots), "")
+        self.plot.show(found.plots.get(shown))
+        for name, button in self.plot_buttons.items():
+            button.set_enabled(name != shown)
 
     def _offer(self) -> None:
         found = self.probing.findings
@@ -155,26 +143,6 @@ class ProbeWindow(Window):
         rest = self._footer_rest if len(found.plots) > 1 else self._footer_rest[-1:]
         for button in rest if found.plots else ():
             button.pack(side="left", padx=(0, GAP))
-
-    def _keep_image(self, image: Image.Image) -> None:
-        self._image = image
-        self._soon()
-
-    def _draw_plot(self) -> None:
-        """Fit the plot into its place."""
-        if self._image is None or self._shown not in self.probing.findings.plots:
-            self.plot.configure(image="")
-            return
-        width, height = max(80, self.plot.winfo_width()), max(40, self.plot.winfo_height())
-        factor = min(width / _PLOT_SIZE[0], height / _PLOT_SIZE[1])
-        size = (max(1, round(_PLOT_SIZE[0] * factor)), max(1, round(_PLOT_SIZE[1] * factor)))
-        self._photo = ImageTk.PhotoImage(self._image.resize(size, Image.Resampling.LANCZOS), master=self)
-        self.plot.configure(image=self._photo)
-
-
-def _read(file: Path) -> Image.Image:
-    with Image.open(file) as image:
-        return image.convert("RGB")
 
 
 def open_probe(context: Context) -> ProbeWindow:
