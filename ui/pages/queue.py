@@ -8,8 +8,6 @@ from pathlib import Path
 
 from modules.config.imports.any_file import load_any
 from modules.config.presets import Preset
-from modules.families.registry import FAMILIES
-from modules.objectives.registry import METHODS
 from modules.system.problem import errors_in
 from trainer.run_queue.items import Item
 from ui.context import Context
@@ -18,6 +16,7 @@ from ui.forms.model import Source
 from ui.notices import Notice, Reply
 from ui.pages.catalogue import PageSpec
 from ui.pages.page import PageFrame
+from ui.pages.queue_rows import difference_words, length_words, names_of, training_words
 from ui.run.queue_words import status_line
 from ui.theme import GAP, PAD
 from ui.widgets.card import Card
@@ -29,9 +28,10 @@ from ui.widgets.variables import FlagVar
 
 _COLUMNS = (
     Column("#0", "", 50),
-    Column("name", "Name", 210),
-    Column("what", "Training", 230),
-    Column("state", "State", 110),
+    Column("name", "Name", 150),
+    Column("what", "Training", 260, is_optional=True),
+    Column("length", "Length", 150),
+    Column("state", "State", 90),
     Column("message", "Result", 260, is_stretched=True),
 )
 _TAGS = {"failed": "error", "interrupted": "warning", "running": "good", "finished": "muted", "stopped": "muted"}
@@ -51,6 +51,7 @@ class QueuePage:
         self._context = context
         self._is_shown = False
         self._items: tuple[Item, ...] = ()
+        self._described: tuple[Item | None, str] = (None, "")
         px = context.theme.px
         card = Card(self.frame, context.theme)
         tk.Grid.grid_configure(card, row=1, column=0, sticky="nsew", padx=px(PAD + 4), pady=(0, px(PAD)))
@@ -145,7 +146,7 @@ class QueuePage:
         self._context.queue.change(lambda now: now.repeated(numbers))
 
     def show_run(self) -> None:
-        """Show the run of the selected item on the Runs page."""
+        """Show the run of the selected item on the Run history page."""
         item = self._one()
         if item is not None and item.run_dir:
             self._context.show_run(Path(item.run_dir))
@@ -169,7 +170,7 @@ class QueuePage:
             ("up", "↑", lambda: self.move(-1), "Move up (Alt+Up)"),
             ("down", "↓", lambda: self.move(1), "Move down (Alt+Down)"),
             ("repeat", "Again", self.repeat, "Train it once more"),
-            ("show", "Show run", self.show_run, "Show its run on the Runs page"),
+            ("show", "Show run", self.show_run, "Show its run on the Run history page"),
             ("remove", "Remove", self.remove, "Remove from the queue (Delete)"),
         ):
             self.buttons[name] = self._button(bar, label, press, tip)
@@ -242,7 +243,8 @@ class QueuePage:
         control = self._context.queue
         kept = {item.number for item in self.selected}
         self._items = control.queue.items
-        self.table.set_rows([self._row(place, item) for place, item in enumerate(self._items)])
+        named = zip(names_of(self._items), self._items, strict=True)
+        self.table.set_rows([self._row(place, name, item) for place, (name, item) in enumerate(named)])
         wanted = [n for n, item in enumerate(self._items) if item.number in kept]
         if wanted != self.table.selected:
             self.table.select(wanted)
@@ -255,18 +257,18 @@ class QueuePage:
         self.status.recolour("error" if control.problem else "label")
         self._enable()
 
-    def _row(self, place: int, item: Item) -> tuple[str, Sequence[str], str]:
+    def _row(self, place: int, name: str, item: Item) -> tuple[str, Sequence[str], str]:
         control, words = self._context.queue, item.message
         if control.current is not None and control.current.number == item.number:
             step = self._context.session.state.step
             words = f"step {step.step:,} of {step.total_steps:,}" if step else "starting"
-        cells = (item.name, training_words(item), item.state.capitalize(), words)
+        cells = (name, training_words(item), length_words(item), item.state.capitalize(), words)
         return f" {place + 1}", cells, _TAGS.get(item.state, "")
 
     def _enable(self) -> None:
         control, items = self._context.queue, self.selected
         one = items[0] if len(items) == 1 else None
-        self.message.set_text(one.message if one else "")
+        self.message.set_text("\n".join(filter(None, self._details(one))) if one else "")
         ended = [item for item in items if not item.is_open and item.state != "running"]
         enabled = {
             "edit": one is not None and one.state == "waiting",
@@ -286,15 +288,11 @@ class QueuePage:
         if self.buttons["last"].cget("text") != label:
             self.buttons["last"].configure(text=label)
 
+    def _details(self, item: Item) -> tuple[str, str]:
+        """Return how an item ended, and how it differs from its namesake; kept, because configs take long to read."""
+        if self._described[0] is not item:
+            self._described = (item, difference_words(item, self._items))
+        return item.message, self._described[1]
+
     def _one(self) -> Item | None:
         return self.selected[0] if len(self.selected) == 1 else None
-
-
-def training_words(item: Item) -> str:
-    """Return what an item trains: the family and the method, from its settings as they are stored."""
-    model, training = item.settings.get("model"), item.settings.get("training")
-    family = FAMILIES.get(str(model.get("family"))) if isinstance(model, dict) else None
-    method = training.get("method") if isinstance(training, dict) else None
-    name = str(method.get("name")) if isinstance(method, dict) else str(method)
-    words = [family.label if family else "", METHODS[name].label if name in METHODS else ""]
-    return ", ".join(word for word in words if word)

@@ -1,0 +1,44 @@
+"""The rows of the queue: names of copies, what is trained and for how long, and how copies differ."""
+
+from __future__ import annotations
+
+from modules.config.schema import Config
+from modules.settings.edit import set_path
+from trainer.run_queue.items import RunQueue
+from ui.pages.queue_rows import difference_words, length_words, names_of, training_words
+
+
+def config(**training: object) -> Config:
+    found = Config()
+    for name, value in training.items():
+        found, problems = set_path(found, f"training.{name}", value)
+        assert not problems
+    return found
+
+
+def test_copies_are_numbered_and_their_differences_named() -> None:
+    queue = RunQueue().added("zog", config(epochs=10)).added("cat", config())
+    queue = queue.added("zog", config(epochs=30, batch_size=2)).added("zog", config(epochs=30, batch_size=2))
+    items = queue.items
+    assert names_of(items) == ["zog", "cat", "zog (2)", "zog (3)"]
+    assert difference_words(items[0], items) == difference_words(items[1], items) == ""
+    words = difference_words(items[2], items)
+    assert words.startswith("Differs from zog: ")
+    assert "Epochs: 10 → 30" in words
+    assert difference_words(items[3], items) == "The settings are those of zog (2)."
+
+
+def test_many_differences_are_cut() -> None:
+    queue = RunQueue().added("zog", config())
+    other = config(epochs=3, batch_size=2, accumulation_steps=4, learning_rate=1e-3, trains="full")
+    items = queue.added("zog", other).items
+    assert difference_words(items[1], items).endswith("; 2 more settings.")
+
+
+def test_an_item_tells_what_it_trains_and_for_how_long() -> None:
+    items = RunQueue().added("a", config(epochs=1)).added("b", config(batch_size=2, accumulation_steps=4)).items
+    assert training_words(items[0]) == "Stable Diffusion 1 and 2, LoRA, Denoising"
+    assert [length_words(item) for item in items] == ["1 epoch, batch 1", "10 epochs, batch 2 x 4"]
+    strange = RunQueue().added("c", config()).items[0]
+    broken = type(strange)(1, "c", {"training": {"epochs": "many"}, "model": None})
+    assert (training_words(broken), length_words(broken)) == ("", "10 epochs, batch 1")

@@ -1,0 +1,69 @@
+"""The rows of the queue in words: what an item trains, for how long, and how copies differ. No Tk."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from modules.config.schema import Config
+from modules.config.sections.training import Training
+from modules.families.registry import FAMILIES
+from modules.objectives.registry import METHODS
+from modules.system.problem import count
+from trainer.run_queue.items import Item
+from ui.changes import changes
+from ui.forms.records import top_records
+
+_MAX_CHANGES = 3
+
+
+def names_of(items: Sequence[Item]) -> list[str]:
+    """Return the names of the items; the second of a name is "name (2)"."""
+    seen: Counter[str] = Counter()
+    names = []
+    for item in items:
+        seen[item.name] += 1
+        names.append(item.name if seen[item.name] == 1 else f"{item.name} ({seen[item.name]})")
+    return names
+
+
+def training_words(item: Item) -> str:
+    """Return what an item trains: the family, the target and the method, from its settings as they are stored."""
+    training = _section(item, "training")
+    family = FAMILIES.get(str(_section(item, "model").get("family")))
+    method = training.get("method")
+    name = str(method.get("name")) if isinstance(method, dict) else str(method)
+    target = top_records(Config)["training.trains"].choices.get(str(training.get("trains")), "")
+    words = [family.label if family else "", target, METHODS[name].label if name in METHODS else ""]
+    return ", ".join(word for word in words if word)
+
+
+def length_words(item: Item) -> str:
+    """Return how long an item trains: its epochs, and the images of a step."""
+    training = _section(item, "training")
+    epochs, batch, steps = (
+        value if isinstance(value := training.get(name), int) else Training.model_fields[name].default
+        for name in ("epochs", "batch_size", "accumulation_steps")
+    )
+    return f"{count(epochs, 'epoch')}, batch {batch}{f' x {steps}' if steps > 1 else ''}"
+
+
+def difference_words(item: Item, items: Sequence[Item]) -> str:
+    """Return in which settings an item differs from the one of the same name before it; nothing if there is none."""
+    same = [(other, name) for other, name in zip(items, names_of(items), strict=True) if other.name == item.name]
+    place = next((n for n, (other, _) in enumerate(same) if other.number == item.number), 0)
+    if place == 0:
+        return ""
+    before, name = same[place - 1]
+    found = changes(item.config, before.config)
+    if not found:
+        return f"The settings are those of {name}."
+    words = "; ".join(f"{c.place}: {c.before} → {c.now}" for c in found[:_MAX_CHANGES])
+    more = f"; {count(len(found) - _MAX_CHANGES, 'more setting')}" if len(found) > _MAX_CHANGES else ""
+    return f"Differs from {name}: {words}{more}."
+
+
+def _section(item: Item, name: str) -> Mapping[str, Any]:
+    section = item.settings.get(name)
+    return section if isinstance(section, dict) else {}
