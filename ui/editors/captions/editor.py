@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -12,20 +11,19 @@ from typing import Any
 from modules.system.paths import session_file
 from ui.context import Context
 from ui.editors.captions.annotate_window import AnnotateWindow
-from ui.editors.captions.caption_panel import CaptionPanel
+from ui.editors.captions.caption_side import CaptionSide
 from ui.editors.captions.image_set import ImageSet, Shown, Source, read_images
 from ui.editors.captions.keys import bind_keys
 from ui.editors.captions.list_panel import OTHER_FOLDER, ListPanel
 from ui.editors.captions.mask_canvas import MaskCanvas
 from ui.editors.captions.replace_window import ReplaceWindow
-from ui.editors.captions.session import EditorSession, Loaded, Unsaved, load_image
+from ui.editors.captions.saving import Saving
+from ui.editors.captions.session import EditorSession, Loaded, load_image
 from ui.editors.captions.tool_bar import ToolBar
-from ui.editors.captions.unsaved import ask_about
 from ui.run.background import Job
 from ui.theme import GAP, PAD
-from ui.widgets.controls import Button
 from ui.widgets.dialog import Window
-from ui.widgets.panel import Panel, Text, WrappedText
+from ui.widgets.panel import Panel
 
 _SIZE = (1280, 820)
 _SIDES = ((216, 0.17, 320), (286, 0.23, 430))  # of the list and the caption: least px, share of the width, most px
@@ -54,7 +52,7 @@ class CaptionEditor(Window):
         self._job: Job | None = None
         self._reading: Job | None = None
         self._selecting: Job | None = None
-        self._is_asking = False
+        self._saving = Saving(self.session, context.interaction, self)
         self._build()
         bind_keys(self)
         self.bind("<FocusIn>", self._came_back, add="+")
@@ -108,36 +106,17 @@ class CaptionEditor(Window):
                 card.configure(width=wanted)
 
     def _build_caption(self, master: Panel) -> None:
-        theme, px = self.theme, self.theme.px
-        self.name = Text(master, theme, role="strong", on="card")
-        self.name.pack(anchor="w")
-        self.facts = Text(master, theme, role="small", colour="muted", on="card")
-        self.facts.pack(anchor="w", pady=(0, px(6)))
-        footer = Panel(master, theme, "card")
-        footer.pack(side="bottom", fill="x")
-        self.caption_panel = CaptionPanel(master, theme, on_edit=self._caption_edited, counts=self._counts)
-        self.caption_panel.pack(fill="both", expand=True)
-        self.note = WrappedText(footer, theme, role="small", colour="warning", on="card")
-        self.note.pack(fill="x")
-        self.status = WrappedText(footer, theme, role="small", colour="muted", on="card")
-        self.status.pack(fill="x", pady=(px(4), px(6)))
-        self.buttons: dict[str, Button] = {}
-        for row in (
-            (("previous", "‹ Previous", lambda: self._step_and_write(-1), "The previous image (Page Up, Alt+Up)"),
-             ("next", "Next ›", lambda: self._step_and_write(1), "The next image (Page Down, Alt+Down)"),
-             ("revert", "Revert", self.revert, "The caption as it was when the image was opened")),
-            (("replace", "Replace…", self.open_replace, "Find and replace in all captions (Ctrl+H)"),
-             ("auto_captions", "Captions…", self.open_captions, "Write captions with a model"),
-             ("auto_masks", "Masks…", self.open_masks, "Write masks with a model")),
-        ):  # fmt: skip
-            line = Panel(footer, theme, "card")
-            line.pack(fill="x", pady=(0, px(6)))
-            for column, (name, label, command, tip) in enumerate(row):
-                button = Button(line, theme, label, command, on="card", width=40)
-                button.grid(row=0, column=column, sticky="ew", padx=(0 if column == 0 else px(5), 0))
-                line.columnconfigure(column, weight=1, uniform="buttons")
-                self._context.tips.attach(button, lambda tip=tip: tip)  # type: ignore[misc]
-                self.buttons[name] = button
+        self.side = CaptionSide(
+            master, self._context, on_edit=self._caption_edited, counts=lambda: self.session.set.counts,
+            commands={
+                "previous": lambda: self._step_and_write(-1), "next": lambda: self._step_and_write(1),
+                "revert": self.revert, "replace": self.open_replace, "auto_captions": self.open_captions,
+                "auto_masks": self.open_masks,
+            },
+        )  # fmt: skip
+        self.side.pack(fill="both", expand=True)
+        self.caption_panel, self.buttons = self.side.caption, self.side.buttons
+        self.note, self.status = self.side.note, self.side.status
 
     # -- images
 
@@ -267,7 +246,7 @@ class CaptionEditor(Window):
         self.canvas.show(loaded.image, self.session.mask)
         self.canvas.set_tool(self.canvas.tool)
         width, height = loaded.image.size
-        self.facts.set_text(f"{width} × {height}")
+        self.side.facts.set_text(f"{width} × {height}")
         if loaded.problem:
             self.note.set_text(f"The mask cannot be edited: {loaded.problem}")
         self._refresh()
@@ -281,9 +260,9 @@ class CaptionEditor(Window):
 
     def _show_caption(self, *, keeps_undo: bool = False) -> None:
         session, caption = self.session, self.session.caption
-        self.name.set_text(_shortened(session.current.name) if session.current else "")
+        self.side.show_name(session.current.name if session.current else "")
         if not keeps_undo:
-            self.facts.set_text("")
+            self.side.facts.set_text("")
             self.note.set_text(session.set.source.note)
         is_editable = caption is not None and caption.file.is_editable
         self.caption_panel.show(
@@ -293,9 +272,6 @@ class CaptionEditor(Window):
             keeps_undo=keeps_undo,
         )
         self._refresh()
-
-    def _counts(self) -> Counter[str]:
-        return self.session.set.counts
 
     def _caption_edited(self, text: str) -> None:
         if self.session.caption is not None:
@@ -345,42 +321,28 @@ class CaptionEditor(Window):
 
     def _leave(self) -> bool:
         """Save what was edited, and ask about what cannot be; return whether nothing is left to save."""
-        if self._is_asking:
+        if not self._saving.settle():
             return False
-        self._is_asking = True
-        try:
-            for unsaved in self.session.save():
-                if not self._resolved(unsaved):
-                    return False
-        finally:
-            self._is_asking = False
         self.list_panel.show_count()
         self._refresh()
         return True
 
-    def _resolved(self, unsaved: Unsaved) -> bool:
-        """Ask what to do with what could not be saved; return whether it is settled."""
-        reason = unsaved.reason
-        while True:
-            chosen = ask_about(self._context.interaction, unsaved, reason)
-            if not self.winfo_exists() or chosen == "stay":
-                return False
-            if chosen == "discard":
-                self.session.discard(unsaved)
-                self._show_caption()
-                self._load()
-                return True
-            try:
-                self.session.keep_mine(unsaved)
-            except OSError as error:
-                reason = error.strerror or str(error)
-                continue
-            self._show_caption(keeps_undo=True)
-            return True
+    def is_open(self) -> bool:
+        """Return whether the window still exists."""
+        return bool(self.winfo_exists())
+
+    def discarded(self) -> None:
+        """Show the file, for which the edits were given up."""
+        self._show_caption()
+        self._load()
+
+    def kept(self) -> None:
+        """Show the edits, which are in the file now."""
+        self._show_caption(keeps_undo=True)
 
     def _came_back(self, event: tk.Event[Any]) -> None:
         """Look at the files again when the window gets the focus: another program may have changed them."""
-        if event.widget is not self or self._is_asking:
+        if event.widget is not self or self._saving.is_asking:
             return
         state = self.session.look_at_disk()
         if state == "reloaded":
@@ -456,7 +418,3 @@ class CaptionEditor(Window):
                 job.cancel()
         super().destroy()
         self._closed()
-
-
-def _shortened(name: str, max_chars: int = 38) -> str:
-    return name if len(name) <= max_chars else f"{name[: max_chars - 12]}…{name[-10:]}"
