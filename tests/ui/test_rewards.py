@@ -193,7 +193,7 @@ def test_the_reward_chart(ready: Window, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "Reward 0.6000, held-out reward 0.3200 (Contrast) at step 20, best so far" in shown
     assert {"Brightness", "Contrast", "0.6000", "0.3200"} <= set(shown)
     monkeypatch.setattr("ui.pages.run._REWARD_ROOM_PX", 10_000)  # a low window
-    view._fit_rewards()
+    view._fit_left()
     ready.settle()
     assert not view.reward_card.winfo_ismapped()
     assert [line.label for line in view.chart.lines][-2:] == ["training reward", "held-out reward"]

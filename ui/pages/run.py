@@ -31,11 +31,12 @@ from ui.widgets.scroll import ScrollFrame
 from ui.widgets.tabs import TabbedCard
 
 _CHART_SECONDS = 0.25
-_LOSS, _METRICS, _SAMPLES, _ROLLOUT = "Curves", "Metrics", "Samples", "Rollout"
+_LOSS, _METRICS, _LOG, _SAMPLES, _ROLLOUT = "Curves", "Metrics", "Log", "Samples", "Rollout"
 _ROLLOUT_PX = 84
 _FACTS_SHARE, _MIN_FACTS_PX = 0.36, 54
 _REWARD_HEIGHT = 150  # of its card; lower, its scales are unreadable
 _REWARD_ROOM_PX = 460  # of the column, so that curves and log stay readable beside the card
+_LOG_ROOM_PX = 400  # of the column; lower, the log is a tab beside the curves
 _RINGS: Mapping[Mark, str] = {"": "", "best": "good", "worst": "error"}
 
 
@@ -49,6 +50,7 @@ class RunPage:
         self._was_active = False
         self._drawn = RunState()
         self._curves: tuple[object, ...] = (None, None, None)
+        self._log_place: tk.Misc | None = None
         px = context.theme.px
         outer = Panel(self.frame, context.theme)
         outer.grid(row=1, column=0, sticky="nsew", padx=px(PAD + 4), pady=(0, px(PAD)))
@@ -90,28 +92,47 @@ class RunPage:
 
     def _fill_left(self, left: Panel) -> None:
         context, px = self._context, self._context.theme.px
-        self.curves_card, log_card = TabbedCard(left, context.theme), Card(left, context.theme)
+        self.curves_card, self.log_card = TabbedCard(left, context.theme), Card(left, context.theme)
         tk.Grid.grid_configure(self.curves_card, row=0, column=0, sticky="nsew", pady=(0, px(PAD)))
         self.reward_card = Card(left, context.theme, "Reward")
         tk.Grid.grid_configure(self.reward_card, row=1, column=0, sticky="nsew", pady=(0, px(PAD)))
-        tk.Grid.grid_configure(log_card, row=2, column=0, sticky="nsew")
+        tk.Grid.grid_configure(self.log_card, row=2, column=0, sticky="nsew")
         self.reward_chart = RewardChart(self.reward_card.body, context.theme)
         self.reward_chart.pack(fill="both", expand=True, padx=(px(4), 0))
         self._has_reward_curve = False
-        left.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "rewards"), self._fit_rewards), add="+")
+        left.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "left"), self._fit_left), add="+")
         self.curves = RunCurves(self.curves_card.add(_LOSS, is_offered=True), context)
         self.curves.pack(fill="both", expand=True, padx=(px(4), 0))
         self.chart = self.curves.chart
         self.metrics = MetricGrid(self.curves_card.add(_METRICS), context.theme, context.tips)
         self.metrics.pack(fill="both", expand=True, padx=(px(12), 0))
-        self.log = LogPanel(
-            log_card.body, context.theme, on_copied=lambda number: context.notify(f"Copied {count(number, 'line')}.")
+        self._log_tab = self.curves_card.add(_LOG)
+        self.log = LogPanel(  # in its card, or in a tab of the curves' card
+            left, context.theme, on_copied=lambda number: context.notify(f"Copied {count(number, 'line')}.")
         )
-        self.log.pack(fill="both", expand=True, padx=(px(12), 0))
+        self._place_log(self.log_card.body)
         self._show_rewards(RunState())
 
-    def _fit_rewards(self) -> None:
+    def _fit_left(self) -> None:
+        """Give the curves the place of the log in a low window, and show the rewards where there is room."""
+        left, px = self.log_card.master, self._context.theme.px
+        if left.winfo_height() > 1:
+            has_card = left.winfo_height() >= px(_LOG_ROOM_PX)
+            self._place_log(self.log_card.body if has_card else self._log_tab)
+            self.curves_card.offer(_LOG, is_offered=not has_card, is_shown=False)
+            tk.Grid.rowconfigure(left, 2, weight=2 if has_card else 0)
+            tk.Grid.grid_configure(self.curves_card, pady=(0, px(PAD) if has_card else 0))
+            if has_card:
+                self.log_card.grid()
+            else:
+                self.log_card.grid_remove()
         self._show_rewards(self._drawn)
+
+    def _place_log(self, place: tk.Misc) -> None:
+        if place is not self._log_place:
+            self._log_place = place
+            self.log.pack(in_=place, fill="both", expand=True, padx=(self._context.theme.px(12), 0))
+            self.log.lift()
 
     def _show_rewards(self, state: RunState) -> None:
         """Show the reward curve; hide its card if no reward is measured.
