@@ -14,11 +14,14 @@ from ui.editors.item import ItemEditor
 from ui.forms.layout import FormView
 from ui.pages.catalogue import PageSpec, groups_on
 from ui.pages.list_card import ENABLED_COLUMN, ListCard
+from ui.pages.more_settings import MoreSettings
 from ui.pages.page import PageFrame, form_room
 from ui.theme import PAD
 from ui.widgets.table import Column
 
 _LIST_HEIGHT = 340  # of a list with some entries
+_WIDE_FROM_PX = 1300  # of the page
+_MOST_CARDS_BESIDE = 2  # of the form, beside the list
 Row = tuple[str, Sequence[str], str]
 
 
@@ -58,20 +61,26 @@ class FormWithList:
         self.frame = PageFrame(master, context, spec)
         self.scroll = self.frame.add_scroll(context)
         self.editor: ItemEditor | None = None
-        self._context = context
-        self._entries = entries
+        self._context, self._spec, self._entries = context, spec, entries
+        self._is_shown = self._is_wide = self._is_placed = False
         form = context.form
-        gap = (0, context.theme.px(PAD))
+        self._gap = (0, context.theme.px(PAD))
         if lead is not None:
-            tk.Grid.grid_configure(lead(self.scroll.body, context), row=0, column=0, sticky="new", pady=gap)
+            card = lead(self.scroll.body, context)
+            tk.Grid.grid_configure(card, row=0, column=0, columnspan=2, sticky="new", pady=self._gap)
         self.form_view = FormView(
             self.scroll.body,
             context,
             lambda: groups_on(spec, form.config),
             empty_note=spec.empty_note,
-            room=lambda: form_room(context) - context.theme.px(_LIST_HEIGHT),
+            room=self._form_room,
         )
         self.form_view.grid(row=1, column=0, sticky="new")
+        self.scroll.body.rowconfigure(2, weight=1)  # a list beside the form is higher than it
+        self.more = MoreSettings(self.scroll.body, context, self.show_field)
+        self.form_view.bind("<Configure>", lambda _e: self._soon(), add="+")
+        for signal in (form.changed, form.loaded, context.preferences.changed):
+            signal.subscribe(self._soon)
         self.form_view.build()
         self.list = ListCard(
             self.scroll.body,
@@ -84,7 +93,7 @@ class FormWithList:
             before_change=self._close_editor,
             has_switches=ENABLED_COLUMN in entries.item_type.model_fields,
         )
-        tk.Grid.grid_configure(self.list.card, row=2, column=0, sticky="nsew", pady=gap)
+        self._place_list()
         self.list.add_button("add", entries.add_label, self.add, entries.add_tip)
         self.list.add_usual_buttons()
         if entries.depends_on:
@@ -92,10 +101,13 @@ class FormWithList:
         self._follow()
 
     def shown(self) -> None:
-        """Do nothing: a form follows the config even while hidden."""
+        """Arrange the page; the form itself follows the config even while hidden."""
+        self._is_shown = True
+        self._soon()
 
     def hidden(self) -> None:
-        """Do nothing: a form follows the config even while hidden."""
+        """Arrange nothing while hidden."""
+        self._is_shown = False
 
     def show_field(self, path: str) -> bool:
         """Show a field of the form, the list, or a field in the editor of an entry."""
@@ -118,6 +130,42 @@ class FormWithList:
         entries = self._entries
         self.editor = ItemEditor(self._context, f"{entries.path}.{index}", entries.item_name, entries.item_type)
         return self.editor
+
+    def _form_room(self) -> int:
+        return form_room(self._context) - (0 if self._is_wide else self._context.theme.px(_LIST_HEIGHT))
+
+    def _soon(self) -> None:
+        if self._is_shown:
+            self._context.pump.redraw_soon((self, "wide"), self._arrange)
+
+    def _arrange(self) -> None:
+        """Put the list beside a short form where the page is wide, and name below the form what it hides."""
+        num_cards = sum(1 for card in self.form_view.cards if card.num_rows_shown())
+        applies = self._entries.applies(self._context.form.config)
+        is_wide = self.scroll.body.winfo_width() >= self._context.theme.px(_WIDE_FROM_PX)
+        is_wide = is_wide and applies and 0 < num_cards <= _MOST_CARDS_BESIDE
+        if is_wide != self._is_wide:
+            self._is_wide = is_wide
+            self._place_list()
+        room = self._form_room() - self.form_view.winfo_reqheight()
+        groups = groups_on(self._spec, self._context.form.config)
+        if is_wide and self.more.follow(self.form_view, groups, room):
+            tk.Grid.grid_configure(self.more, row=2, column=0, sticky="new", pady=self._gap)
+        else:
+            self.more.grid_remove()
+
+    def _place_list(self) -> None:
+        """Place the list beside the form, or below it."""
+        px, body = self._context.theme.px, self.scroll.body
+        for column, weight in enumerate((2, 3) if self._is_wide else (1, 0)):
+            body.columnconfigure(column, weight=weight, uniform="wide" if self._is_wide else "")
+        place = {"row": 1, "column": 1, "rowspan": 2} if self._is_wide else {"row": 2, "column": 0, "rowspan": 1}
+        left = px(PAD) if self._is_wide else 0
+        is_hidden = not self.list.card.winfo_manager() and self._is_placed
+        tk.Grid.grid_configure(self.list.card, sticky="new", padx=(left, 0), pady=self._gap, **place)
+        if is_hidden:
+            self.list.card.grid_remove()
+        self._is_placed = True
 
     def _follow(self) -> None:
         self.list.refresh()
