@@ -72,6 +72,7 @@ class SampleSession:
         self._process: ChildJob | None = None
         self._num_requests = 0
         self._job: Job | None = None
+        self.was_restored = False  # from an earlier session
         self._restore()
         self.form.watch("model.base_model", self._identify)
 
@@ -219,6 +220,7 @@ class SampleSession:
             return
         if request is None:
             return
+        self.was_restored = True
         self.form = FormModel(_with_prompt(self.form.config, request.prompt))
         self.choices = SampleChoices(
             request.adapters,

@@ -1,4 +1,4 @@
-"""The Sample page: images of any model, with LoRAs and embeddings, without a run."""
+"""The Generate page: images of any model, with LoRAs and embeddings, without a run."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from ui.forms.field_problems import FieldProblems
 from ui.forms.layout import FormView
 from ui.forms.records import Group, inner_records, top_records
 from ui.jobs.job import JobState
+from ui.jobs.results import Result, newest_results
 from ui.jobs.sampler import SampleSession
 from ui.jobs.tools import split_file
 from ui.pages.catalogue import PageSpec
@@ -27,6 +28,7 @@ from ui.pages.page import PageFrame
 from ui.pages.sample_cards import GridCard, ModelCard
 from ui.theme import GAP, PAD
 from ui.widgets.card import Card
+from ui.widgets.card_columns import CardColumns
 from ui.widgets.controls import Button
 from ui.widgets.dropping import accept_paths
 from ui.widgets.image_grid import ImageGrid, Tile
@@ -35,6 +37,8 @@ from ui.widgets.progress import ThinBar
 from ui.widgets.scroll import ScrollFrame
 
 _LEFT_WIDTH = 430
+_WIDE_FROM_PX = 1500  # of the page: its cards are in two columns
+_PROMPT_FIELDS = ("prompt", "negative_prompt")
 _DEMO = "#demo"
 _EMPTY = "Press Generate. Images appear here as they are sampled.\nThe model stays loaded, so the next ones are fast."
 _MODEL_FIELDS = ("model.base_model", "model.vae_file", "model.clip_skip", "model.prediction_type")
@@ -56,17 +60,20 @@ class SamplePage:
         self._add_buttons()
         context.pump.work_through((self, "cards"), self._cards())
         self.session.changed.subscribe(lambda: context.pump.redraw_soon((self, "state"), self._draw))
-        context.session.changed.subscribe(self._make_room)
+        self._was_training = context.session.is_active
+        context.session.changed.subscribe(self._run_changed)
         context.pump.add_source(self.session.drain)
         self.frame.bind("<Destroy>", self._destroyed, add="+")
         self.frame.bind_all("<Control-Return>", self._by_key, add="+")
         accept_paths(context.root, self.frame, self.drop)
         self._is_shown = False
+        self._takes_newest = not self.session.was_restored  # at the first look
         self._draw()
 
     def shown(self) -> None:
-        """Take shortcuts."""
+        """Take shortcuts, and look for results of runs."""
         self._is_shown = True
+        self._look_for_results()
 
     def hidden(self) -> None:
         """Take no shortcuts; sampling continues."""
@@ -86,10 +93,13 @@ class SamplePage:
             self.status.set_text(problem)
             self.status.recolour("error")
 
-    def _make_room(self) -> None:
-        """Free the memory of a loaded model for a run that starts."""
+    def _run_changed(self) -> None:
+        """Free the memory of a loaded model for a run that starts; look for its result when it has ended."""
         if self._context.session.is_active and not self.session.state.is_active:
             self.session.unload()
+        if self._was_training and not self._context.session.is_active and self._is_shown:
+            self._look_for_results()
+        self._was_training = self._context.session.is_active
 
     def drop(self, paths: Sequence[Path]) -> None:
         """Take dropped files: models, LoRAs, embeddings, runs."""
@@ -103,35 +113,56 @@ class SamplePage:
         self.body = Panel(self.frame, context.theme)
         self.body.grid(row=1, column=0, sticky="nsew", padx=(px(PAD + 4), px(PAD)))
         self.body.columnconfigure(0, minsize=px(_LEFT_WIDTH))
+        self.body.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "columns"), self._fit), add="+")
         self.body.columnconfigure(1, weight=1)
         self.body.rowconfigure(0, weight=1)
         self.scroll = ScrollFrame(self.body, context.theme)
         self.scroll.grid(row=0, column=0, sticky="nsew", padx=(0, px(4)))
-        self.scroll.body.columnconfigure(0, weight=1)
+        self.cards = CardColumns(self.scroll.body, context.theme)
+        self.cards.pack(fill="x")
 
     def _cards(self) -> Iterator[None]:
         """Build the cards on the left, one per `next`: together they would stall the window."""
-        context, px, body = self._context, self._context.theme.px, self.scroll.body
-        prompt = Group("sampling.prompts.0", "Prompt", _prompt_records())
+        context, body = self._context, self.cards
+        records = _prompt_records()
+        prompt, image = (
+            Group(f"sampling.prompts.0/{title}", title, tuple(r for r in records if _is_of_prompt(r) == is_of_prompt))
+            for title, is_of_prompt in (("Prompt", True), ("Image", False))
+        )
         self.prompt_view = FormView(body, self.own_context, lambda: (prompt,), max_columns=1)
-        self.prompt_view.grid(row=0, column=0, sticky="new")
+        body.add(self.prompt_view, 0, gap_px=0)
         self.prompt_view.build()
         yield
         self.prompt_view.finish()
         for text in _texts_in(self.prompt_view):  # whose own Return would add a line
             text.bind("<Control-Return>", self._by_key)
         yield
-        self.model_card = ModelCard(body, context, self.session, self.use_run, self.use_config, self.use_demo)
-        tk.Grid.grid_configure(self.model_card.card, row=1, column=0, sticky="new", pady=(0, px(PAD)))
+        self.model_card = ModelCard(
+            body, context, self.session, use_run=self.use_run, use_result=self.use_result, use_config=self.use_config,
+            use_demo=self.use_demo,
+        )  # fmt: skip
+        body.add(self.model_card.card, 0)
         yield
-        records = top_records(type(self.session.form.config))
-        model = Group("model", "Base model", tuple(records[path] for path in _MODEL_FIELDS))
+        model_records = top_records(type(self.session.form.config))
+        model = Group("model", "Base model", tuple(model_records[path] for path in _MODEL_FIELDS))
         self.model_view = FormView(body, self.own_context, lambda: (model,), max_columns=1)
-        self.model_view.grid(row=2, column=0, sticky="new")
+        body.add(self.model_view, 0, gap_px=0)
         self.model_view.build()
         yield
+        self.image_view = FormView(body, self.own_context, lambda: (image,), max_columns=1)
+        body.add(self.image_view, 1, gap_px=0)
+        self.image_view.build()
+        yield
+        self.image_view.finish()
         self.grid_card = GridCard(body, context, self.session)
-        tk.Grid.grid_configure(self.grid_card.card, row=3, column=0, sticky="new", pady=(0, px(PAD)))
+        body.add(self.grid_card.card, 1)
+
+    def _fit(self) -> None:
+        """Put the cards on the left into two columns where the page is wide."""
+        px = self._context.theme.px
+        is_wide = self.body.winfo_width() >= px(_WIDE_FROM_PX)
+        self.body.columnconfigure(0, minsize=px(_LEFT_WIDTH * (2 if is_wide else 1)))
+        self.cards.set_wide(is_wide=is_wide)
 
     def _add_right(self) -> None:
         context, px = self._context, self._context.theme.px
@@ -176,6 +207,16 @@ class SamplePage:
         self.session.use_config(config.model_copy(update={"general": own}), with_prompt=True)
         self.model_card.refresh()
 
+    def use_result(self, result: Result, *, with_prompt: bool = False) -> None:
+        """Take the result of a run and the run's base model, and with `with_prompt` also its first prompt."""
+        self.session.use_config(result.config, with_prompt=with_prompt)
+        self.session.choose(run=str(result.run_dir), backup="")
+        if result.kind == "full":
+            self.session.form.edit("model.base_model", str(result.path))
+        self.model_card.loras.set(f"{result.path}\t1" if result.kind == "adapter" else "")
+        self.model_card.embeddings.set(str(result.path) if result.kind == "embedding" else "")
+        self.model_card.refresh()
+
     def use_run(self, folder: Path) -> None:
         """Take the model of a run, or of one of its backups, read in the background."""
         is_backup = folder.parent.name == "backup"
@@ -200,6 +241,20 @@ class SamplePage:
         if backup:
             self.model_card.loras.set("")
         self.model_card.show_run(found)
+
+    def _look_for_results(self) -> None:
+        """Offer the results of runs; the newest is taken where nothing has been chosen yet."""
+
+        def found(results: tuple[Result, ...]) -> None:
+            self._context.pump.finish((self, "cards"))
+            is_untouched = not (self.model_card.loras.rows or self.session.choices.run or self.session.images)
+            if results and self._takes_newest and is_untouched:
+                self.use_result(results[0], with_prompt=True)
+            self._takes_newest = False
+            self.model_card.show_results(results)
+
+        places = self._context.workspaces()
+        self._context.pump.background.run(lambda: newest_results(places), found)
 
     def _no_run(self, error: Exception) -> None:
         self._context.notify(str(getattr(error, "message", error)))
@@ -269,6 +324,7 @@ class SamplePage:
             self.session.close()
             self._context.pump.forget((self, "state"))
             self._context.pump.forget((self, "cards"))
+            self._context.pump.forget((self, "columns"))
 
 
 def _texts_in(widget: tk.Misc) -> Iterator[tk.Text]:
@@ -281,6 +337,10 @@ def _texts_in(widget: tk.Misc) -> Iterator[tk.Text]:
 def _prompt_records() -> tuple[FieldRecord, ...]:
     records = inner_records(SamplePrompt, "sampling.prompts.0")
     return tuple(_always(record) for record in records if not record.path.endswith(".enabled"))
+
+
+def _is_of_prompt(record: FieldRecord) -> bool:
+    return record.path.rpartition(".")[2] in _PROMPT_FIELDS
 
 
 def _always(record: FieldRecord) -> FieldRecord:

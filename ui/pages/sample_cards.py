@@ -1,9 +1,10 @@
-"""The cards of the Sample page beside its forms: LoRAs, embeddings and runs; the number of images and the grid."""
+"""The cards of the Generate page beside its forms: LoRAs, embeddings and runs; the number of images and the grid."""
 
 from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from trainer.idle_sampling.axes import AXES, axis_labels
 from trainer.idle_sampling.request import AxisChoice
 from trainer.idle_sampling.saves import RunModels
 from ui.context import Context
+from ui.jobs.results import Result
 from ui.jobs.sampler import SampleSession
 from ui.jobs.tools import joined_files
 from ui.pages.weighted_files import WeightedFiles
@@ -19,6 +21,7 @@ from ui.theme import GAP
 from ui.widgets.card import Card
 from ui.widgets.controls import Button, Choice
 from ui.widgets.entry import Entry
+from ui.widgets.menu import make_menu
 from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.variables import TextVar
 
@@ -26,14 +29,19 @@ _WILDCARDS = "In prompts, {red|blue} is one of its choices, and __colour__ a lin
 
 
 class ModelCard:
-    """The LoRAs and the embeddings, and buttons that take the model of the config or of a run."""
+    """The LoRAs and the embeddings, and buttons that take the model of the config or of a run.
+
+    `results` are those of earlier runs, the newest first; the newest is offered where it is not in use.
+    """
 
     def __init__(
         self,
         master: tk.Misc,
         context: Context,
         session: SampleSession,
+        *,
         use_run: Callable[[Path], None],
+        use_result: Callable[[Result], None],
         use_config: Callable[[], None],
         use_demo: Callable[[], None],
     ) -> None:
@@ -41,10 +49,12 @@ class ModelCard:
         self.card = Card(master, theme, "LoRAs and embeddings")
         self._context = context
         self._session = session
-        self._use_run = use_run
+        self.results: tuple[Result, ...] = ()
+        self._use_run, self._use_result = use_run, use_result
         body = Panel(self.card.body, theme, "card")
         body.pack(fill="x", padx=(px(12), 0))
-        self.loras = WeightedFiles(body, context, changed=lambda: None, empty="No LoRA")
+        self._add_offer(body)
+        self.loras = WeightedFiles(body, context, changed=self._follow_offer, empty="No LoRA")
         self.loras.set(joined_files([(a.path, f"{a.strength:g}") for a in session.choices.adapters]))
         self.loras.pack(fill="x")
         self.embeddings = WeightedFiles(body, context, changed=lambda: None, title="embedding", has_strength=False)
@@ -53,7 +63,7 @@ class ModelCard:
         row = Panel(body, theme, "card")
         row.pack(fill="x", pady=(px(10), 0))
         Button(row, theme, "Model of the config", use_config, on="card").pack(side="left", padx=(0, GAP))
-        self.run_button = Button(row, theme, "From a run…", self._browse, on="card")
+        self.run_button = Button(row, theme, "From a run ▾", self._open_runs, on="card")
         self.run_button.pack(side="left", padx=(0, GAP))
         self.demo_button = Button(row, theme, "Demo model", use_demo, on="card")
         self.demo_button.pack(side="left")
@@ -61,8 +71,24 @@ class ModelCard:
         self.run_text.pack(fill="x", pady=(px(6), 0))
         self.refresh()
 
+    def show_results(self, results: tuple[Result, ...]) -> None:
+        """Offer the results of runs."""
+        self.results = results
+        self._follow_offer()
+
+    def run_menu(self) -> tk.Menu:
+        """Return the menu of the results of runs."""
+        menu = make_menu(self.card, self._context.theme)
+        for result in self.results:
+            menu.add_command(label=result.words, command=partial(self._use_result, result))
+        if self.results:
+            menu.add_separator()
+        menu.add_command(label="The folder of a run, or a backup…", command=self._browse)
+        return menu
+
     def refresh(self) -> None:
         """Show which run is chosen."""
+        self._follow_offer()
         chosen = self._session.choices
         if chosen.backup:
             self.run_text.set_text(f"The weights of the backup {Path(chosen.backup).name} of {Path(chosen.run).name}")
@@ -79,6 +105,35 @@ class ModelCard:
         saves = f"Saves: {labels} (the axis Save compares them)." if labels else "It has no saves."
         backups = f" {len(found.backups)} backups: choose the folder of one to sample from it." if found.backups else ""
         self.run_text.set_text(f"{name}. {saves}{backups}")
+
+    def _add_offer(self, body: Panel) -> None:
+        theme, px = self._context.theme, self._context.theme.px
+        self.offer = Panel(body, theme, "card")
+        self.offer_text = WrappedText(self.offer, theme, on="card", colour="label")
+        self.offer_text.pack(side="left", fill="x", expand=True)
+        self.offer_button = Button(self.offer, theme, "Use it", self._take_offer, style="primary", on="card")
+        self.offer_button.pack(side="right", padx=(px(GAP), 0))
+
+    def _take_offer(self) -> None:
+        if self.results:
+            self._use_result(self.results[0])
+
+    def _follow_offer(self) -> None:
+        """Offer the newest result, unless it is in use."""
+        newest = self.results[0] if self.results else None
+        if newest is None or self._uses(newest.path):
+            self.offer.pack_forget()
+        else:
+            self.offer_text.set_text(f"Newest result: {newest.words}")
+            self.offer.pack(fill="x", pady=(0, self._context.theme.px(8)), before=self.loras)
+
+    def _uses(self, path: Path) -> bool:
+        files = [file for file, _ in (*self.loras.rows, *self.embeddings.rows)]
+        return path in files or str(path) == self._session.form.value("model.base_model")
+
+    def _open_runs(self) -> None:
+        button = self.run_button
+        self.run_menu().tk_popup(button.winfo_rootx(), button.winfo_rooty() + button.winfo_height())
 
     def _browse(self) -> None:
         start = from_root(self._context.form.config.general.workspace_dir) / "runs"

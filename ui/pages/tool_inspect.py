@@ -9,13 +9,17 @@ from pathlib import Path
 
 from trainer.tools.inspection import Inspection, inspect_file
 from ui.context import Context
+from ui.documents import as_config_path
+from ui.jobs.results import Result
 from ui.run.background import Job
 from ui.theme import GAP
 from ui.widgets.controls import Button
+from ui.widgets.link_columns import Link, LinkColumns
 from ui.widgets.panel import Panel, Text, WrappedText
 
 _HINT = "Drop a model, LoRA, VAE or embedding here, or choose one: what it is, which programs load it, its metadata."
 _MAX_METADATA, _MAX_CHARS = 60, 160
+_RESULT_PX, _RESULTS_PX = 340, 320
 _USES = {
     "lora": (("lora-merge", "Merge into a model…"), ("lora-combine", "Add and subtract…"), ("lora-resize", "Resize…"),
              ("lora-blocks", "Strengths per block…"), ("convert", "Convert…")),
@@ -41,6 +45,9 @@ class InspectView(Panel):
         Button(buttons, context.theme, "Choose a file…", self._choose_file, on="card").pack(side="left", padx=(0, GAP))
         Button(buttons, context.theme, "Choose a folder…", self._choose_folder, on="card").pack(side="left")
         self.copy = Button(buttons, context.theme, "Copy metadata", self._copy, on="card")
+        self.results = LinkColumns(self, context.theme, lambda key: self.open(Path(key)), min_column_px=_RESULT_PX)
+        self._results: tuple[Result, ...] = ()
+        self.bind("<Configure>", lambda _e: context.pump.redraw_soon(self, self._draw_results), add="+")
         self.name = Text(self, context.theme, on="card", role="heading")
         self.sentence = WrappedText(self, context.theme, on="card")
         self.uses = Panel(self, context.theme, "card")
@@ -53,11 +60,26 @@ class InspectView(Panel):
             self._job.cancel()
         self._job = self._context.pump.background.run(partial(inspect_file, path), self._show)
 
+    def show_results(self, results: tuple[Result, ...]) -> None:
+        """Offer the results of runs, until a file is shown."""
+        self._results = results
+        self._draw_results()
+
     def destroy(self) -> None:
         """Also drop what is still being read."""
+        self._context.pump.forget(self)
         if self._job is not None:
             self._job.cancel()
         super().destroy()
+
+    def _draw_results(self) -> None:
+        px, width = self.theme.px, self.winfo_width()
+        links = [Link(str(r.path), r.words, as_config_path(r.path.parent)) for r in self._results]
+        groups = [("Results of your runs", links)]
+        if links and self.found is None and width > 1 and self.results.show(groups, width - px(32), px(_RESULTS_PX)):
+            self.results.pack(fill="x", padx=(px(12), px(GAP)), pady=(px(16), 0))
+        else:
+            self.results.pack_forget()
 
     def _choose_file(self) -> None:
         kinds = (("Models", "*.safetensors *.ckpt *.pt *.bin"), ("All files", "*"))
@@ -78,6 +100,7 @@ class InspectView(Panel):
 
     def _show(self, found: Inspection) -> None:
         self.found = found
+        self._draw_results()
         px = self.theme.px
         self.name.set_text(found.path.name)
         self.name.pack(anchor="w", padx=(px(12), px(GAP)), pady=(px(14), px(2)))

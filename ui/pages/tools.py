@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ui.context import Context
 from ui.jobs.job import JobRunner
+from ui.jobs.results import newest_results
 from ui.jobs.tools import TOOLS
 from ui.pages.catalogue import PageSpec
 from ui.pages.page import PageFrame
@@ -56,7 +57,9 @@ class ToolsPage:
         self._follow()
 
     def shown(self) -> None:
-        """Do nothing: the page is drawn while hidden, too."""
+        """Look for results of runs to offer."""
+        places = self._context.workspaces()
+        self._context.pump.background.run(lambda: newest_results(places), self.inspect.show_results)
 
     def hidden(self) -> None:
         """Do nothing: a job continues while the page is hidden."""
