@@ -1,12 +1,14 @@
-"""`python -m tests.ui.screenshots OUT [--run RUN_DIR]`: screenshots of every page and window. Needs a display.
+"""`python -m tests.ui.screenshots OUT [--run RUN_DIR] [--only TEXT]`: screenshots of every page and window.
 
-Every page is drawn at three sizes, and some at other scales and in light. RUN_DIR is the folder of a finished run of
-the demo, whose curves and samples are shown; without it, the demo is trained first. The user's session is left alone.
+Needs a display. Every page is drawn at three sizes, and some at other scales and in light. RUN_DIR is the folder of a
+finished run of the demo, whose curves and samples are shown; without it, the demo is trained first. With `--only` just
+the screenshots are taken whose names contain TEXT. The user's session is left alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 import tempfile
@@ -22,13 +24,17 @@ from modules.config.presets import list_presets
 from modules.settings.edit import set_path
 from modules.system.problem import Problem
 from tests.ui.recorder import Recorder
+from trainer.probe.curve import RatePoint
+from trainer.probe.plot import batch_plot, rate_plot
 from ui.app import App
 from ui.commands import open_finder
+from ui.context import Context
 from ui.documents import FIRST_PRESET
 from ui.editors.captions.opening import open_caption_editor
 from ui.editors.differences import open_differences
 from ui.editors.images import ImageViewer
 from ui.editors.json_view import open_json_view
+from ui.editors.probe import ProbeWindow
 from ui.editors.run_comparison import RunComparison
 from ui.editors.secrets import SecretsDialog
 from ui.forms.chooser import open_chooser
@@ -36,6 +42,7 @@ from ui.forms.model import Source
 from ui.forms.records import record_at
 from ui.interaction import Answer, Failure
 from ui.pages.catalogue import PAGES
+from ui.probing import BATCH, RATE, ProbeFindings
 from ui.run.past import past_state
 from ui.widgets.dialog import Dialog, Window
 from ui.widgets.image_grid import Tile
@@ -43,13 +50,16 @@ from ui.widgets.tk_interaction import TkInteraction
 
 SIZES = ((1024, 600), (1100, 740), (1920, 1080))
 _PATIENCE_SECONDS = 20.0
-_TELLING = ("general", "concepts", "training", "run", "runs", "sample", "tools")  # pages at other scales and in light
+_TELLING = ("general", "concepts", "training", "run", "runs", "queue", "sample", "tools")  # at other scales, in light
+_DENSE = ("concept-statistics", "concept-augmentation", "captions", "probe", "sample", "comparison")  # too, of windows
 
 
 class Camera:
     """One window, its size, and the screenshots of it."""
 
-    def __init__(self, out: Path, run_dir: Path, *, scale_percent: int = 100, appearance: str = "dark") -> None:
+    def __init__(
+        self, out: Path, run_dir: Path, *, scale_percent: int = 100, appearance: str = "dark", only: str = ""
+    ) -> None:
         self.app = App(interaction=Recorder())
         self.app.preferences.change(appearance=appearance, first_steps="")
         if self.app.theme.scale != scale_percent / 100:
@@ -57,7 +67,7 @@ class Camera:
             self.app.close()  # the scale is that of the next window
             self.app = App(interaction=Recorder())
         self.root = self.app.root
-        self._out = out
+        self._out, self._only = out, only
         self.app.show()
         self.app.form.load(load_file(run_dir / "config.json").config, Source("demo"))
         self.app.context.session.show_past(past_state(run_dir), self.app.form.config)
@@ -87,12 +97,23 @@ class Camera:
         box = (left, top, left + window.winfo_width(), top + window.winfo_height())
         ImageGrab.grab(bbox=box, xdisplay=os.environ["DISPLAY"]).save(self._out / f"{name}.png")
 
+    def wants(self, name: str) -> bool:
+        """Return whether a screenshot is to be taken."""
+        return self._only in name
+
     def pages(self, suffix: str, keys: tuple[str, ...] = ()) -> None:
         """Take every page, or some."""
         for page in PAGES:
-            if not page.on_demand and (not keys or page.key in keys):
+            is_wanted = not page.on_demand and (not keys or page.key in keys)
+            if is_wanted and self.wants(f"page-{page.key}-{suffix}"):
                 self.app.context.navigation.open(page.key)
                 self.take(f"page-{page.key}-{suffix}")
+
+    def windows(self, run_dir: Path, suffix: str, names: tuple[str, ...] = ()) -> None:
+        """Take every window, or some."""
+        for name, open_it in windows(self, run_dir):
+            if (not names or name in names) and self.wants(f"window-{name}{suffix}"):
+                self.window(f"{name}{suffix}", open_it)
 
     def window(self, name: str, open_it: Callable[[], Any]) -> None:
         """Take the window that a function opens, and close it; a modal one is taken while it waits."""
@@ -150,6 +171,15 @@ def windows(camera: Camera, run_dir: Path) -> Iterator[tuple[str, Callable[[], A
             return getattr(editor, f"{name}_window")
 
         yield name, beside
+    yield "probe", lambda: probed(context)
+    for action in ("fit", "bundle", "manage_presets", "keys", "about"):
+
+        def act(action: str = action) -> Any:
+            before = set(camera.root.winfo_children())
+            context.actions.run(action)
+            return next(w for w in camera.root.winfo_children() if w not in before and isinstance(w, Window))
+
+        yield action, act
     yield "prompt", lambda: pages["sampling"].edit(0)
     yield "images", lambda: ImageViewer(context, tiles, 0)
 
@@ -168,9 +198,33 @@ def windows(camera: Camera, run_dir: Path) -> Iterator[tuple[str, Callable[[], A
     yield "folder", lambda: ask.ask_folders("Add folders of images", run_dir)
 
 
+def probed(context: Context) -> ProbeWindow:
+    """Return the window of a probe that has measured a made-up curve."""
+    points = [RatePoint(10 ** (-6 + n / 15), 0.2, 0.2 + 0.01 * math.sin(7 * n)) for n in range(60)]
+    falling = [0.004 * math.sin(n) - 0.12 * math.exp(-(((n - 44) / 9) ** 2)) for n in range(60)]
+    changes = [after - (p.untrained_loss - p.loss) / 4 for p, after in zip(points, falling, strict=True)]
+    rates = rate_plot([p.rate for p in points], changes, falling, 4.6e-4)
+    speeds = batch_plot([1, 2, 3, 4, 6, 8], [3.1, 5.4, 7.0, 8.1, 8.2, 8.3], 4)
+    words = ("The loss falls most steeply at a learning rate of about 4.6e-04.", "The largest batch that ran is 8.")
+    window = ProbeWindow(context)
+    window.probing.findings = ProbeFindings(words, {RATE: rates, BATCH: speeds}, 4, 4.6e-4)
+    window.probing.changed()
+    return window
+
+
+def filled_queue(camera: Camera) -> None:
+    """Add two copies of the config to the queue, one with other settings."""
+    context = camera.app.context
+    for epochs in (30, 60):
+        context.form.edit("training.epochs", epochs)
+        context.queue.add("demo", context.form.config)
+        camera.settle()
+    context.form.undo()
+
+
 def trained_demo(home: Path) -> Path:
     """Train the demo in a folder; return the run's folder."""
-    from trainer.cli.main import main as command_line
+    from trainer.__main__ import main as command_line
 
     demo = next(preset for preset in list_presets() if preset.name == FIRST_PRESET).load().config
     for path, value in (
@@ -189,6 +243,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.ui.screenshots", description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--run", type=Path)
+    parser.add_argument("--only", default="")
     options = parser.parse_args(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="darkroom-screenshots-") as folder:
@@ -196,25 +251,35 @@ def main(arguments: list[str]) -> int:
         for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
             os.environ[name] = str(home / name.lower())
         run_dir = (options.run or trained_demo(home)).resolve()
-        camera = Camera(options.out, run_dir)
-        for width, height in SIZES:
-            camera.resize(width, height)
-            camera.pages(f"{width}")
-        camera.resize(*SIZES[1])
+        take_all(options.out, run_dir, options.only)
+    return 0
+
+
+def take_all(out: Path, run_dir: Path, only: str) -> None:
+    """Take all screenshots, or those whose names contain a text."""
+    camera = Camera(out, run_dir, only=only)
+    filled_queue(camera)
+    for width, height in SIZES:
+        camera.resize(width, height)
+        camera.pages(f"{width}")
+    camera.resize(*SIZES[1])
+    if camera.wants("first-steps"):
         camera.app.preferences.change(first_steps="choose")
         camera.take("first-steps")
         camera.app.preferences.change(first_steps="")
-        for name, open_it in windows(camera, run_dir):
-            camera.window(name, open_it)
-        camera.app.preferences.change(appearance="light")
-        camera.pages("light", _TELLING)
+    for appearance in ("dark", "light"):
+        camera.app.preferences.change(appearance=appearance)
+        camera.windows(run_dir, "" if appearance == "dark" else "-light")
+    camera.pages("light", _TELLING)
+    camera.resize(*SIZES[2])
+    camera.pages("1920-light", _TELLING)
+    camera.app.close()
+    for percent in (150, 200):
+        camera = Camera(out, run_dir, scale_percent=percent, only=only)
+        camera.resize(*SIZES[2])
+        camera.pages(f"{percent}%", _TELLING)
+        camera.windows(run_dir, f"-{percent}%", _DENSE)
         camera.app.close()
-        for percent in (150, 200):
-            camera = Camera(options.out, run_dir, scale_percent=percent)
-            camera.resize(*SIZES[2])
-            camera.pages(f"{percent}%", _TELLING)
-            camera.app.close()
-    return 0
 
 
 if __name__ == "__main__":
