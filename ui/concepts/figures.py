@@ -48,7 +48,7 @@ def rows_of(found: Statistics) -> tuple[tuple[str, str], ...]:
         ("Conditioning images", f"{files.num_conditioning_images:,}"),
     ]
     if found.pixels is not None:
-        rows += _spread_rows("Pixels", found.pixels, lambda n: f"{n / 1e6:.2f} MP")
+        rows += _spread_rows("Pixels", found.pixels, _pixel_words)
     if found.characters is not None:
         rows += _spread_rows("Characters", found.characters, lambda n: f"{n:,.0f}")
     if found.tokens is not None:
@@ -126,6 +126,10 @@ def size_words(num_bytes: float) -> str:
             return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
         num_bytes /= 1000
     return f"{num_bytes:.2f} GB"
+
+
+def _pixel_words(pixels: float) -> str:
+    return f"{pixels / 1e6:.2f} MP" if pixels >= 100_000 else f"{pixels:,.0f} px"
 
 
 def _paired(total: int, unpaired: int) -> str:

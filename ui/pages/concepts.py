@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 PATH = "concepts"
 _NOTHING_YET = "Add the folders that contain your images.\nYou can choose several at once, or drop them here."
+_MORE = "Drop more folders, images or archives here."
+_FEW = 0.6  # of the height, up to which cards leave room for that hint
 _NONE_FOUND = "No concept matches the search and the filters."
 _REFRESH_SECONDS = 0.2  # while many folders are scanned
 
@@ -221,6 +223,9 @@ class ConceptsPage:
         self.grid = CardGrid(body, context.theme, context.pump, _Handler(self), self._load)
         self.grid.grid(row=2, column=0, sticky="nsew")
         self._empty = Text(self.grid.canvas, context.theme, colour="faint", justify="center", anchor="center")
+        self.grid.canvas.bind(
+            "<Configure>", lambda _e: context.pump.redraw_soon((self, "hint"), self._show_hint), add="+"
+        )
         self.undo_bar = UndoBar(body, context, PATH)
         self.undo_bar.grid(row=3, column=0, sticky="ew", pady=(px(GAP), px(GAP)), padx=(0, px(PAD)))
         self.undo_bar.grid_remove()
@@ -277,12 +282,19 @@ class ConceptsPage:
         self.grid.show([grid_card_of(card) for card in self.shown_cards])
         self.filter_bar.show_count(len(self.shown_cards), len(self.cards), sum(not c.is_enabled for c in self.cards))
         self._summary.set_text(summary_of(self.cards, [self.scans.facts_of(c) for c in self._concepts()]))
-        self._empty.set_text(_NONE_FOUND if self.cards else _NOTHING_YET)
-        if self.shown_cards:
-            self._empty.place_forget()
-        else:
-            self._empty.place(relx=0.5, rely=0.4, anchor="center")
+        self._show_hint()
         self.scans.prefer(self._concepts()[self.shown_cards[n].index] for n in self.grid.in_sight)
+
+    def _show_hint(self) -> None:
+        """Say how to add concepts where there are none, and below a few."""
+        if not self.shown_cards:
+            self._empty.set_text(_NONE_FOUND if self.cards else _NOTHING_YET)
+            self._empty.place(relx=0.5, rely=0.4, anchor="center")
+        elif 0 < self.grid.content_height() < _FEW * self.grid.canvas.winfo_height():
+            self._empty.set_text(_MORE)
+            self._empty.place(relx=0.5, rely=0.96, anchor="s")
+        else:
+            self._empty.place_forget()
 
     def _card(self, index: int, concept: Concept) -> ConceptCard:
         result, facts = self.scans.of(concept), self.scans.facts_of(concept)

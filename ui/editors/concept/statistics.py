@@ -54,7 +54,7 @@ class StatisticsTab:
         self.figures = Table(
             self._card("Files and captions", 1, 0, rowspan=2),
             theme,
-            (Column("#0", "", 150), Column("value", "", 150, is_stretched=True)),
+            (Column("#0", "", 186), Column("value", "", 150, is_stretched=True)),
             num_rows=4,
         )
         self.figures.tree.configure(show="tree")
