@@ -125,7 +125,7 @@ class App:
     def _prepare_start(self) -> None:
         """Finish pending window work before the training thread competes for the interpreter."""
         self.preferences.note_workspace(from_root(self.form.config.general.workspace_dir))
-        self.context.notices.remove(CRASHED)  # it is on the Runs page, for when this run has ended
+        self.context.notices.remove(CRASHED)  # it is on the Run history page, for when this run has ended
         self.save_session_soon()
         self.context.navigation.open("run")
 

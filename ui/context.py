@@ -48,7 +48,7 @@ class Context:
     buttons: ActionButtons
     notify: Callable[[str], None]
     queue: QueueControl
-    show_run: Callable[[Path], None]  # on the Runs page
+    show_run: Callable[[Path], None]  # on the Run history page
 
     def workspaces(self) -> tuple[Path, ...]:
         """Return the form's workspace and those of earlier runs."""

@@ -30,7 +30,7 @@ class Preferences:
         self.change(recent=self.now.with_recent(path).recent, last_folder=str(path.parent))
 
     def note_workspace(self, path: Path) -> None:
-        """Remember a workspace, whose runs the Runs page lists."""
+        """Remember a workspace, whose runs the Run history page lists."""
         self.change(workspaces=self.now.with_workspace(path).workspaces)
 
     def forget_file(self, path: Path) -> None:

@@ -38,7 +38,7 @@ ELSEWHERE = {
     "clear_cache_before_training": "Not needed: only what a change affects is encoded again.",
     "cloud": "No training in the cloud; kept in the file.",
     "coft_eps": f"{_ADAPTER} › Adapter type › COFT constraint",
-    "continue_last_backup": "The button Resume run (F6), and the Runs page",
+    "continue_last_backup": "The button Resume run (F6), and the Run history page",
     "debug_dir": _NO_DUMP,
     "debug_mode": _NO_DUMP,
     "custom_learning_rate_scheduler": "Training › Learning rate › Schedule: PyTorch class",

@@ -1,4 +1,4 @@
-"""The Sample page and the Tools page in a real window, with children that the test speaks for."""
+"""The Generate page and the Tools page in a real window, with children that the test speaks for."""
 
 from __future__ import annotations
 

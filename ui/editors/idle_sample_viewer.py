@@ -15,7 +15,7 @@ from ui.widgets.panel import Panel
 
 
 class IdleSampleViewer(ImageViewer):
-    """The samples of the Sample page; `use(path)` takes the settings of one."""
+    """The samples of the Generate page; `use(path)` takes the settings of one."""
 
     def __init__(self, context: Context, tiles: Sequence[Tile], index: int, use: Callable[[Path], object]) -> None:
         super().__init__(context, tiles, index, "Samples")

@@ -83,7 +83,7 @@ PAGES: tuple[PageSpec, ...] = (
     PageSpec(
         "sampling",
         "Sampling",
-        "Sample images during training.",
+        "When a run samples images, and the prompts.",
         ("sampling",),
         ("sample_now",),
         view="ui.pages.sampling:sampling_page",
@@ -112,16 +112,16 @@ PAGES: tuple[PageSpec, ...] = (
     PageSpec(
         "run",
         "Run",
-        "The training run.",
+        "The current training run, or the last one.",
         actions=("sample_now", "validate_now", "backup_now", "save_now", "open_run_folder", "tensorboard", "profile"),
         view="ui.pages.run:RunPage",
     ),
-    PageSpec("runs", "Runs", "All runs so far.", view="ui.pages.runs:RunsPage"),
+    PageSpec("runs", "Run history", "All runs so far, and what each has left.", view="ui.pages.runs:RunsPage"),
     PageSpec("queue", "Queue", "Configs to train one after another.", view="ui.pages.queue:QueuePage"),
     PageSpec(
         "sample",
-        "Sample",
-        "Images of any model, with any LoRAs, without training.",
+        "Generate",
+        "Sample images of any model, with any LoRAs, without training.",
         view="ui.pages.sample:SamplePage",
     ),
     PageSpec(

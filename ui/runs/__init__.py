@@ -1,1 +1,1 @@
-"""The runs of all workspaces, as the Runs page shows them. No Tk."""
+"""The runs of all workspaces, as the Run history page shows them. No Tk."""
