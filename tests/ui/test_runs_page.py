@@ -1,4 +1,4 @@
-"""The Runs page and the Queue page in the window, driven by the pointer, with a fake engine."""
+"""The Run history page and the Queue page in the window, driven by the pointer, with a fake engine."""
 
 from __future__ import annotations
 
@@ -110,7 +110,11 @@ def test_a_run_is_reopened_compared_deleted_brought_back_forked_and_resumed(
     opened.wait_until(lambda: len(page.shown_records) == 2, "the runs")
     opened.settle()
     assert page.table.tree.set("0", "ending") == "Crashed"
-    assert [name for name, button in page.buttons.items() if button.cget("state") == "normal"] == ["trash"]
+    assert page.selected[0].run_dir.name == day(2), "the newest run is selected"
+    opened.wait_until(lambda: page.details.state.series, "its curve")
+    usable = [name for name, button in page.buttons.items() if button.cget("state") == "normal"]
+    assert usable == ["reopen", "resume", "fork", "folder", "delete", "trash"]
+    assert not page.buttons["trash"].winfo_manager(), "nothing was deleted yet"
 
     page.table.select([1])
     opened.settle()
@@ -143,6 +147,7 @@ def test_a_run_is_reopened_compared_deleted_brought_back_forked_and_resumed(
     [(title, message, *_)] = opened.asked.asked("choose")
     assert title == "Delete 2 runs?"
     assert "backups" in message
+    opened.wait_until(lambda: page.buttons["trash"].winfo_manager(), "the button that empties the trash")
     notice(opened, "Moved 2 runs").buttons["Undo"].invoke()
     opened.wait_until(lambda: len(page.shown_records) == 2, "the runs again")
 

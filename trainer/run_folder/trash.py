@@ -69,6 +69,11 @@ def restore_run(deleted: Deleted) -> Path:
     return destination
 
 
+def has_trash(workspaces: Sequence[Path]) -> bool:
+    """Return whether any of some workspaces has deleted runs."""
+    return any((workspace / TRASH).is_dir() and any((workspace / TRASH).iterdir()) for workspace in workspaces)
+
+
 def trash_bytes(workspaces: Sequence[Path]) -> int:
     """Return the size of the deleted runs of some workspaces."""
     return sum(size_of(workspace / TRASH) for workspace in workspaces)

@@ -1,4 +1,4 @@
-"""Deleting runs on the Runs page: the preview, the trash, and the way back."""
+"""Deleting runs on the Run history page: the preview, the trash, and the way back."""
 
 from __future__ import annotations
 
@@ -71,9 +71,13 @@ class RunDeletion:
             self._context.notices.remove(_UNDO)
             self._context.pump.background.run(
                 lambda: empty_trash(places),
-                lambda _done: self._context.notify(f"Freed {size_words(size_bytes)}."),
+                lambda _done: self._emptied(size_bytes),
                 self._failed,
             )
+
+    def _emptied(self, size_bytes: int) -> None:
+        self._context.notify(f"Freed {size_words(size_bytes)}.")
+        self._refresh()
 
     def _failed(self, error: Exception) -> None:
         self._refresh()

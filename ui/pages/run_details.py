@@ -1,4 +1,4 @@
-"""The details of a run on the Runs page: its facts and backups, its curves, its samples."""
+"""The details of a run on the Run history page: its facts and backups, its curves, its samples."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ from ui.widgets.chart import RunChart
 from ui.widgets.image_grid import ImageGrid, Tile
 from ui.widgets.panel import WrappedText
 from ui.widgets.scroll import ScrollFrame
+from ui.widgets.stacking_card import StackingCard
 from ui.widgets.table import Column, Table
-from ui.widgets.tabs import TabbedCard
 
 _RUN, _CURVES, _SAMPLES = "Run", "Curves", "Samples"
 _BACKUPS = (Column("#0", "Backup", 110), Column("created", "Written", 150, is_stretched=True))
 _MAX_ROWS = 8
+_STACKS_FROM_PX = 440  # lower, the curves are unreadable below the facts
 _NONE = "Select a run to see what became of it."
 _NO_SAMPLES = "This run has no samples."
 
 
 class RunDetails:
-    """Shows one run; its log is read in the background, once."""
+    """Shows one run; its log is read in the background, once. The session's own run is shown as it proceeds."""
 
     def __init__(self, master: tk.Misc, context: Context) -> None:
-        self.card = TabbedCard(master, context.theme)
+        self.card = StackingCard(master, context.theme, context.pump, stacks_from_px=_STACKS_FROM_PX, weights=(2, 3, 3))
         self.state = RunState()
         self._context = context
         self._record: RunRecord | None = None
@@ -94,9 +95,14 @@ class RunDetails:
     def _read_log(self) -> None:
         if self._job is not None:
             self._job.cancel()
-        if self._record is not None:
-            work = partial(past_state, self._record.run_dir)
-            self._job = self._context.pump.background.run(work, self._show_state)
+        if self._record is None:
+            return
+        session = self._context.session.state
+        if session.started is not None and Path(session.started.run_dir) == self._record.run_dir:
+            self._show_state(session)
+            return
+        work = partial(past_state, self._record.run_dir)
+        self._job = self._context.pump.background.run(work, self._show_state)
 
     def _show_state(self, state: RunState) -> None:
         self.state = state

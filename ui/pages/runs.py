@@ -1,4 +1,4 @@
-"""The Runs page: every run of the known workspaces, what became of each, and what can be done with it."""
+"""The Run history page: every run of the known workspaces, what became of each, and what can be done with it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from modules.config.schema import Config
 from modules.system.problem import count
 from trainer.run_folder.backup import BackupInfo
 from trainer.run_folder.records import RunRecord, config_of
+from trainer.run_folder.trash import has_trash
 from ui.context import Context
 from ui.editors.run_comparison import RunComparison
 from ui.forms.model import Source
@@ -61,6 +62,7 @@ class RunsPage:
         self._was_active = False
         self._next_look = 0.0
         self._wanted: Path | None = None
+        self._selects_newest = True  # until something is selected
         px = context.theme.px
         body = Panel(self.frame, context.theme)
         body.grid(row=1, column=0, sticky="nsew", padx=px(PAD + 4), pady=(0, px(PAD)))
@@ -100,7 +102,9 @@ class RunsPage:
     def refresh(self) -> None:
         """Find the runs of the form's workspace and of all that were used before."""
         self._next_look = time.monotonic() + _LOOK_SECONDS
-        self.runs.refresh(self._context.workspaces())
+        places = self._context.workspaces()
+        self.runs.refresh(places)
+        self._context.pump.background.run(partial(has_trash, places), self._show_trash)
 
     # -- actions
 
@@ -178,9 +182,7 @@ class RunsPage:
             button.pack(side="left", padx=(0, GAP))
             context.tips.attach(button, lambda tip=tip: tip)  # type: ignore[misc]
             self.buttons[name] = button
-        trash = Button(bar, context.theme, "Empty trash…", self.deletion.empty_trash, style="ghost")
-        trash.pack(side="right")
-        self.buttons["trash"] = trash
+        self.buttons["trash"] = Button(bar, context.theme, "Empty trash…", self.deletion.empty_trash, style="ghost")
 
     def _add_table(self, body: Panel) -> None:
         context, px = self._context, self._context.theme.px
@@ -233,6 +235,7 @@ class RunsPage:
     def _follow(self) -> None:
         """Show the list; the selection stays with its runs."""
         kept = {record.run_dir for record in self.selected}
+        selects_newest = bool(kept) or self._selects_newest
         if self._wanted is not None and self.runs.of(self._wanted) is not None:
             kept, self._wanted = {self._wanted}, None
         records = self.runs.visible()
@@ -240,6 +243,9 @@ class RunsPage:
             self.shown_records = records
             self.table.set_rows([_row(record) for record in records])
         wanted = [n for n, record in enumerate(records) if record.run_dir in kept]
+        if records and not wanted and selects_newest and self._wanted is None:
+            wanted = [0]
+        self._selects_newest = selects_newest and not wanted
         if wanted != self.table.selected:
             self.table.select(wanted)
         self._show_headings()
@@ -247,6 +253,12 @@ class RunsPage:
         number = count(len(self.runs), "run")
         self.summary.set_text(f"{number}, reading…" if self.runs.is_reading else number)
         self._select_changed()
+
+    def _show_trash(self, has_any: bool) -> None:
+        if has_any:
+            self.buttons["trash"].pack(side="right")
+        else:
+            self.buttons["trash"].pack_forget()
 
     def _show_headings(self) -> None:
         sorting = self.runs.sorting

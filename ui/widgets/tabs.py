@@ -23,18 +23,27 @@ class TabbedCard(Card):
         self.tabs: dict[str, Tab] = {}
         self.shown = ""
         self._has_chosen = False
-        self._bar = Panel(self, theme, "card")
-        self._bar.pack(anchor="w", before=self.body, padx=theme.px(PAD), pady=(theme.px(12), theme.px(4)))
+        self.bar = Panel(self, theme, "card")
+        self.pack_bar()
         self.body.pack_configure(pady=(theme.px(2), theme.px(10)))
         self.body.columnconfigure(0, weight=1)
         self.body.rowconfigure(0, weight=1)
 
+    def pack_bar(self) -> None:
+        """Show the tabs."""
+        px = self.bar.theme.px
+        self.bar.pack(anchor="w", before=self.body, padx=px(PAD), pady=(px(12), px(4)))
+
+    def is_offered(self, title: str) -> bool:
+        """Return whether a view is among the tabs."""
+        return bool(self.tabs[title].winfo_manager())
+
     def add(self, title: str, *, is_offered: bool = False) -> Panel:
         """Add a view and return its panel."""
-        view = Panel(self.body, self._bar.theme, "card")
+        view = Panel(self.body, self.bar.theme, "card")
         view.grid(row=0, column=0, sticky="nsew")
         self.views[title] = view
-        self.tabs[title] = Tab(self._bar, self._bar.theme, title, partial(self.choose, title))
+        self.tabs[title] = Tab(self.bar, self.bar.theme, title, partial(self.choose, title))
         if is_offered:
             self.offer(title)
         else:
@@ -48,14 +57,14 @@ class TabbedCard(Card):
 
     def offer(self, title: str, *, is_offered: bool = True, is_shown: bool = True) -> None:
         """Add a view to the tabs, and with `is_shown` show it unless the user has chosen another; or remove it."""
-        if is_offered == bool(self.tabs[title].winfo_manager()):
+        if is_offered == self.is_offered(title):
             return
         for tab in self.tabs.values():
             if tab is self.tabs[title]:
                 tab.set_offered(is_offered=is_offered)
         if not is_offered and self.shown == title:
             self._has_chosen = False
-            self.show(next(t for t, tab in self.tabs.items() if tab.winfo_manager()))
+            self.show(next(t for t in self.tabs if self.is_offered(t)))
         elif is_offered and is_shown and not self._has_chosen:
             self.show(title)
         self._mark()
@@ -69,7 +78,7 @@ class TabbedCard(Card):
         self._mark()
 
     def _mark(self) -> None:
-        offered = [tab for tab in self.tabs.values() if tab.winfo_manager()]
+        offered = [title for title in self.tabs if self.is_offered(title)]
         for title, tab in self.tabs.items():
             tab.mark(is_open=title == self.shown, is_alone=len(offered) == 1)
 
