@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from modules.settings.field import FieldRecord
 from ui.context import Context
 from ui.forms.values import display
 from ui.forms.visibility import not_yet_words
 
 _SHORT_HELP = 90  # characters
+_END = re.compile(r"\. (?=[A-Z])")  # of a sentence; "Hu et al. 2021" goes on
 _A_STEP = "A step is one optimizer update; with gradient accumulation it takes several batches."
 
 
@@ -34,5 +37,5 @@ def tip_of(context: Context, record: FieldRecord) -> str:
 def explanation(record: FieldRecord) -> str:
     """Return the first sentence of a field's help; all of it if it is short."""
     text = record.setting.help
-    end = text.find(". ")
-    return text if end < 0 or len(text) <= _SHORT_HELP else text[: end + 1]
+    end = _END.search(text)
+    return text if end is None or len(text) <= _SHORT_HELP else text[: end.start() + 1]

@@ -112,7 +112,7 @@ PAGES: tuple[PageSpec, ...] = (
     PageSpec(
         "run",
         "Run",
-        "The current training run, or the last one.",
+        "The current run, or the last one.",
         actions=("sample_now", "validate_now", "backup_now", "save_now", "open_run_folder", "tensorboard", "profile"),
         view="ui.pages.run:RunPage",
     ),

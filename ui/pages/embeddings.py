@@ -49,6 +49,8 @@ _WORDS = ListSpec(
     item_type=EmbeddingWord,
     row_of=_row_of,
     new=_new,
+    empty_text="No embeddings. An embedding is a new word for prompts:\n"
+    "alone as the training target (top bar), or beside a LoRA or a fine-tune.",
     depends_on="training.trains",
     applies=uses_denoiser,
 )

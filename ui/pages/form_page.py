@@ -11,6 +11,8 @@ from ui.pages.more_settings import MoreSettings
 from ui.pages.page import PageFrame, form_room
 from ui.theme import PAD
 
+_WIDE_FROM_PX = 1200  # of the page: a single card does not need all of it
+
 
 class FormPage:
     """General, Model, Data, Training, LoRA / Adapter, Validation, Backup: the fields of their sections."""
@@ -56,9 +58,16 @@ class FormPage:
             self._context.pump.redraw_soon((self, "more"), self._follow)
 
     def _follow(self) -> None:
-        """Show below the form which settings it hides, if there is room."""
-        room = form_room(self._context) - self.form_view.winfo_reqheight()
-        if self.more.follow(self.form_view, groups_on(self._spec, self._context.form.config), room):
-            tk.Grid.grid_configure(self.more, row=1, column=0, sticky="new", pady=(0, self._context.theme.px(PAD)))
+        """Show which settings the form hides, below it, or beside a single card, if there is room."""
+        px, body, groups = self._context.theme.px, self.scroll.body, groups_on(self._spec, self._context.form.config)
+        num_cards = sum(1 for card in self.form_view.cards if card.num_rows_shown())
+        is_beside = num_cards == 1 and body.winfo_width() >= px(_WIDE_FROM_PX)
+        for column in (0, 1):
+            weight = 1 if is_beside or column == 0 else 0
+            body.columnconfigure(column, weight=weight, uniform="wide" if is_beside else "")
+        room = form_room(self._context) - (0 if is_beside else self.form_view.winfo_reqheight())
+        place = {"row": 0, "column": 1, "padx": (px(PAD), 0)} if is_beside else {"row": 1, "column": 0, "padx": 0}
+        if self.more.follow(self.form_view, groups, room):
+            tk.Grid.grid_configure(self.more, sticky="new", pady=(0, px(PAD)), **place)  # type: ignore[arg-type]
         else:
             self.more.grid_remove()

@@ -31,7 +31,7 @@ class ListSpec:
 
     `row_of(entry, config)` returns the row of an entry, `new(present, config)` a new entry. Rows that depend on another
     setting are refreshed when the value at `depends_on` changes; the list is shown while
-    `applies(config)` is true.
+    `applies(config)` is true; `empty_text` is shown while it has no entries.
     """
 
     path: str
@@ -43,6 +43,7 @@ class ListSpec:
     item_type: type[Section]
     row_of: Callable[[Any, Config], Row]
     new: Callable[[Sequence[Any], Config], Section]
+    empty_text: str = ""
     depends_on: str = ""
     applies: Callable[[Config], bool] = lambda config: True
 
@@ -92,6 +93,7 @@ class FormWithList:
             edit=self.edit,
             before_change=self._close_editor,
             has_switches=ENABLED_COLUMN in entries.item_type.model_fields,
+            empty_text=entries.empty_text,
         )
         self._place_list()
         self.list.add_button("add", entries.add_label, self.add, entries.add_tip)

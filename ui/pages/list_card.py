@@ -13,7 +13,7 @@ from ui.forms import items
 from ui.theme import GAP
 from ui.widgets.card import Card
 from ui.widgets.controls import Button
-from ui.widgets.panel import Panel
+from ui.widgets.panel import Panel, Text
 from ui.widgets.switch_image import WIDTH, SwitchImages
 from ui.widgets.table import Column, Table
 
@@ -40,6 +40,7 @@ class ListCard:
         edit: Callable[[int], object],
         before_change: Callable[[], object],
         has_switches: bool = False,
+        empty_text: str = "",
     ) -> None:
         self.path = path
         self.card = Card(master, context.theme, title)
@@ -52,6 +53,9 @@ class ListCard:
         self.toolbar.pack(fill="x", padx=(context.theme.px(12), 0), pady=(0, context.theme.px(8)))
         self.table = Table(self.card.body, context.theme, columns)
         self.table.pack(fill="both", expand=True, padx=(context.theme.px(12), 0))
+        self._empty = Text(
+            self.table, context.theme, empty_text, colour="faint", on="card", justify="center", anchor="center"
+        )
         self.table.on_events(
             {
                 "<Return>": self.edit_selected,
@@ -96,6 +100,10 @@ class ListCard:
         self.table.set_rows([self._row_of(index, item) for index, item in enumerate(self.items)])
         self._draw_switches()
         self._enable_buttons()
+        if self.items:
+            self._empty.place_forget()
+        else:
+            self._empty.place(relx=0.5, rely=0.5, anchor="center")
 
     def show_field(self, path: str, open_at: Callable[[int], bool]) -> bool:
         """Show the list, the entry at a path, or, by `open_at`, a field of that entry.

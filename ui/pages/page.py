@@ -39,12 +39,31 @@ class PageFrame(Panel):
         self.rowconfigure(1, weight=1)
         header = Panel(self, context.theme)
         header.grid(row=0, column=0, sticky="ew", padx=px(PAD + 4), pady=(px(PAD), px(12)))
-        Text(header, context.theme, spec.title, role="title").pack(side="left")
-        Text(header, context.theme, spec.hint, colour="muted").pack(side="left", padx=(px(14), 0), pady=(px(5), 0))
         self.buttons = Panel(header, context.theme)
         self.buttons.pack(side="right")
+        self._title = Text(header, context.theme, spec.title, role="title")
+        self._title.pack(side="left")
+        self._hint = Text(header, context.theme, spec.hint, colour="muted")
+        self._hint.pack(side="left", padx=(px(14), 0), pady=(px(5), 0))
+        self._context = context
+        for part in (header, self.buttons):
+            part.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "hint"), self._fit_hint), add="+")
         for name in spec.actions:
             context.buttons.make(self.buttons, name).pack(side="left", padx=(GAP, 0))
+
+    def destroy(self) -> None:
+        """Also forget the pending redraw."""
+        self._context.pump.forget((self, "hint"))
+        super().destroy()
+
+    def _fit_hint(self) -> None:
+        """Show the hint only where the buttons leave room for it."""
+        px, header = self._context.theme.px, self.buttons.master
+        room = header.winfo_width() - self.buttons.winfo_reqwidth() - self._title.winfo_reqwidth()
+        if self._hint.winfo_reqwidth() + px(14 + PAD) > room:
+            self._hint.pack_forget()
+        elif not self._hint.winfo_manager():
+            self._hint.pack(side="left", padx=(px(14), 0), pady=(px(5), 0))
 
     def add_scroll(self, context: Context) -> ScrollFrame:
         """Return a scroll frame that fills the page below its title."""

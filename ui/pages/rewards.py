@@ -67,6 +67,7 @@ _REWARD_MODELS = ListSpec(
     item_type=Scorer,
     row_of=_row_of,
     new=_new,
+    empty_text="No reward models. Add one that scores the images.",
     applies=lambda config: method_of(config).needs_reward_models,
     depends_on="training.method",  # whether a reward model is trained on or held out
 )

@@ -38,7 +38,7 @@ class RunDetails:
     """Shows one run; its log is read in the background, once. The session's own run is shown as it proceeds."""
 
     def __init__(self, master: tk.Misc, context: Context) -> None:
-        self.card = StackingCard(master, context.theme, context.pump, stacks_from_px=_STACKS_FROM_PX, weights=(2, 3, 3))
+        self.card = StackingCard(master, context.theme, context.pump, stacks_from_px=_STACKS_FROM_PX, weights=(1, 1, 1))
         self.state = RunState()
         self._context = context
         self._record: RunRecord | None = None

@@ -59,7 +59,7 @@ class ModelCard:
         self.loras.pack(fill="x")
         self.embeddings = WeightedFiles(body, context, changed=lambda: None, title="embedding", has_strength=False)
         self.embeddings.set("\n".join(session.choices.embeddings))
-        self.embeddings.pack(fill="x", pady=(px(8), 0))
+        self.embeddings.pack(fill="x", pady=(px(6), 0))
         row = Panel(body, theme, "card")
         row.pack(fill="x", pady=(px(10), 0))
         Button(row, theme, "Model of the config", use_config, on="card").pack(side="left", padx=(0, GAP))

@@ -51,6 +51,7 @@ _PROMPTS = ListSpec(
     item_type=SamplePrompt,
     row_of=_row_of,
     new=_new,
+    empty_text="No prompts: a run generates no samples.\nAdd some to watch it learn.",
     depends_on="training.trains",
     applies=uses_denoiser,  # a VAE's samples are images of the data
 )

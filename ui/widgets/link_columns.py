@@ -11,6 +11,8 @@ from ui.theme import PAD, Theme
 
 _HEADING, _LINE, _DETAIL, _GAP = 24, 20, 15, 5
 _BETWEEN_GROUPS = 10
+_MOST = 3  # columns, as of a form
+_NARROW_PX, _MOST_NARROW = 220, 8  # without details
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,8 @@ def laid_out(
             column, y, is_new = column + 1, 0, True
         if is_new:
             y += px(_BETWEEN_GROUPS) if y else 0
-            placed.append(Placed(column * column_px, y, heading=title))
+            is_repeated = title == last and len(groups) == 1  # a single one is not repeated
+            placed.append(Placed(column * column_px, y, heading="" if is_repeated else title))
             y, last = y + px(_HEADING), title
         placed.append(Placed(column * column_px, y, link=link, detail="\n".join(lines)))
         y += height
@@ -93,19 +96,23 @@ class LinkColumns(tk.Canvas):
 
     def show(self, groups: Groups, width: int, room: int) -> bool:
         """Show links in a width, with details if all fit into the height `room`; return whether they fit at all."""
-        gap = self.theme.px(PAD)
-        num_columns = max(1, (width + gap) // (self._min_column_px + gap))
-        self._column_px = (width + gap) // num_columns
-        found: list[Placed] = []
-        for wrapped in (_without_details, self._wrapped):
-            placed, height = laid_out(groups, num_columns, self._column_px, self.theme.px, wrapped)
+        gap, self.placed = self.theme.px(PAD), []
+        tries = (
+            (self.theme.px(_NARROW_PX), _MOST_NARROW, _without_details),
+            (self._min_column_px, _MOST, self._wrapped),
+        )
+        for least_px, most, wrapped in tries:
+            num_columns = max(1, min(most, (width + gap) // (least_px + gap)))
+            column_px, before = (width + gap) // num_columns, self._column_px
+            self._column_px = column_px
+            placed, height = laid_out(groups, num_columns, column_px, self.theme.px, wrapped)
             if height > room:
+                self._column_px = before
                 break
-            found = placed
+            self.placed = placed
             self.configure(height=height)
-        self.placed = found
         self._draw()
-        return bool(found)
+        return bool(self.placed)
 
     def _wrapped(self, detail: str) -> list[str]:
         """Return a detail in lines that fit the column."""
