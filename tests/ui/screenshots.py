@@ -45,6 +45,7 @@ from ui.pages.catalogue import PAGES
 from ui.probing import BATCH, RATE, ProbeFindings
 from ui.run.past import past_state
 from ui.widgets.dialog import Dialog, Window
+from ui.widgets.file_dialog import FileServices
 from ui.widgets.image_grid import Tile
 from ui.widgets.tk_interaction import TkInteraction
 
@@ -140,8 +141,12 @@ class Camera:
 def windows(camera: Camera, run_dir: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield the name of each window with the function that opens it."""
     app, context = camera.app, camera.app.context
+    for key in ("runs", "run"):  # whose curves, samples and runs the windows show
+        context.navigation.open(key)
+        camera.settle()
     pages: dict[str, Any] = {key: app.shell.page(key) for key in ("concepts", "sampling", "embeddings", "runs", "run")}
     ask = TkInteraction(camera.root, app.theme)
+    ask.serve_files(FileServices(context.pump, context.preferences, app._places))
     optimizer = record_at(app.form.config, "training.optimizer")
     assert optimizer is not None
     answers = (Answer("keep", "Keep training", is_default=True), Answer("stop", "Stop and close"))
@@ -223,7 +228,7 @@ def filled_queue(camera: Camera) -> None:
 
 
 def trained_demo(home: Path) -> Path:
-    """Train the demo in a folder; return the run's folder."""
+    """Train the demo in a folder, after a shorter run; return the run's folder."""
     from trainer.__main__ import main as command_line
 
     demo = next(preset for preset in list_presets() if preset.name == FIRST_PRESET).load().config
@@ -233,8 +238,9 @@ def trained_demo(home: Path) -> Path:
         ("output.destination", str(home / "lora.safetensors")),
     ):
         demo, _ = set_path(demo, path, value)
-    save_file(demo, home / "demo.json")
-    command_line(["train", str(home / "demo.json")])
+    for epochs in (8, demo.training.epochs):  # a short one to compare with
+        save_file(set_path(demo, "training.epochs", epochs)[0], home / "demo.json")
+        command_line(["train", str(home / "demo.json")])
     return max((home / "workspace" / "runs").iterdir())
 
 

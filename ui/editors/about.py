@@ -14,8 +14,8 @@ from ui.widgets.panel import Panel, Text
 from ui.widgets.table import Column, Table
 
 _WRAP_PX = 430
-_KEYS_SIZE = (700, 560)
-_COLUMNS = (Column("#0", "Where", 110), Column("key", "Key", 210), Column("what", "What it does", 330))
+_KEYS_SIZE = (960, 600)
+_COLUMNS = (Column("#0", "Where", 110), Column("key", "Key", 210), Column("what", "What it does", 590))
 
 
 class About(Window):

@@ -48,13 +48,14 @@ class StatisticsTab:
         theme, px = editing.context.theme, editing.context.theme.px
         frame.rowconfigure(0, weight=0)
         frame.rowconfigure((1, 2), weight=1, uniform="charts")
-        frame.columnconfigure((0, 1, 2), weight=1, uniform="charts")
+        for column, weight in enumerate((6, 5, 5)):
+            frame.columnconfigure(column, weight=weight, uniform="charts")
         self.bar = TaskBar(frame, theme, start=self._start, stop=self.task.stop, label="Refresh")
         self.bar.grid(row=0, column=0, columnspan=3, sticky="ew", padx=px(PAD), pady=(px(12), px(GAP)))
         self.figures = Table(
             self._card("Files and captions", 1, 0, rowspan=2),
             theme,
-            (Column("#0", "", 186), Column("value", "", 150, is_stretched=True)),
+            (Column("#0", "", 168), Column("value", "", 150, is_stretched=True)),
             num_rows=4,
         )
         self.figures.tree.configure(show="tree")
