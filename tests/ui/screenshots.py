@@ -52,6 +52,7 @@ from ui.widgets.tk_interaction import TkInteraction
 SIZES = ((1024, 600), (1100, 740), (1920, 1080))
 _PATIENCE_SECONDS = 20.0
 _TELLING = ("general", "concepts", "training", "run", "runs", "queue", "sample", "tools")  # at other scales, in light
+_LONG = ("model", "data", "training", "adapter")  # with the advanced settings, too
 _DENSE = ("concept-statistics", "concept-augmentation", "captions", "probe", "sample", "comparison")  # too, of windows
 
 
@@ -268,6 +269,9 @@ def take_all(out: Path, run_dir: Path, only: str) -> None:
     for width, height in SIZES:
         camera.resize(width, height)
         camera.pages(f"{width}")
+        camera.app.preferences.change(show_advanced=True)
+        camera.pages(f"{width}-advanced", _LONG)
+        camera.app.preferences.change(show_advanced=False)
     camera.resize(*SIZES[1])
     if camera.wants("first-steps"):
         camera.app.preferences.change(first_steps="choose")
