@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from modules.config.schema import Config
 from ui.forms.heights import HEADING, ROW, card_height, distributed
 from ui.forms.records import record_at
+from ui.forms.tips import explanation
 
 
 def test_cards_go_to_the_lowest_column_in_their_order() -> None:
@@ -22,3 +25,15 @@ def test_a_card_is_as_high_as_its_rows_and_the_lines_of_its_explanations() -> No
     assert card_height([record], 2, [], width=400, measure=len) == plain + ROW
     one, two = (card_height([record, record], 0, ["a" * n, ""], width=400, measure=len) for n in (300, 400))
     assert plain < one < two
+
+
+def test_a_high_last_card_does_not_make_one_column_much_higher() -> None:
+    assert distributed([190, 370, 470, 190, 260, 420, 190, 430], 3) == ([0, 1, 2, 0, 2, 1, 2, 0], 920)
+
+
+def test_an_explanation_is_a_whole_sentence() -> None:
+    record = record_at(Config(), "training.epochs")
+    assert record is not None
+    text = "Zero: the product begins as zero (Hu et al. 2021), so that training starts at the base model. And more."
+    help_of = replace(record, setting=replace(record.setting, help=text))
+    assert explanation(help_of) == text.removesuffix(" And more.")

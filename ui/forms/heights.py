@@ -34,14 +34,31 @@ def card_height(
 
 
 def distributed(heights: Iterable[float], num_columns: int) -> tuple[list[int], float]:
-    """Return the column of each card, in order, each in the lowest column so far, and the height of the highest.
+    """Return the column of each card, and the height of the highest column.
 
-    A card without height is in the first column and takes no room.
+    Each card is in the column that is lowest when it comes; then cards leave the highest one as long as that makes it
+    lower. A card without height is in the first column and takes no room.
     """
-    columns = [0.0] * num_columns
-    places = []
-    for height in heights:
+    sizes, columns, places = list(heights), [0.0] * num_columns, []
+    for height in sizes:
         column = columns.index(min(columns)) if height else 0
         columns[column] += height
         places.append(column)
+    while (move := _best_move(sizes, columns, places)) is not None:
+        card, to = move
+        columns[places[card]] -= sizes[card]
+        columns[to] += sizes[card]
+        places[card] = to
     return places, max(columns)
+
+
+def _best_move(sizes: Sequence[float], columns: Sequence[float], places: Sequence[int]) -> tuple[int, int] | None:
+    """Return the card of the highest column, and where it goes, so that both become as low as possible."""
+    highest, lowest = columns.index(max(columns)), columns.index(min(columns))
+    found = [
+        (max(columns[highest] - size, columns[lowest] + size), card)
+        for card, (size, place) in enumerate(zip(sizes, places, strict=True))
+        if size and place == highest
+    ]
+    height, card = min(found, default=(columns[highest], 0))
+    return (card, lowest) if height < columns[highest] - 1 else None
