@@ -9,6 +9,7 @@ from modules.settings.field import FieldRecord
 
 ROW, TALL_ROW, HEADING, GAP = 38.0, 84.0, 60.0, 16.0  # design pixels; the heading has the card's margins
 _LINE, _BELOW, _BESIDE = 15.0, 6.0, 52.0  # of an explanation: a line, the distance below, the card's margins
+_WORTH = 60.0  # how much lower a column must become for a card to leave the order
 
 Measure = Callable[[str], float]
 
@@ -37,7 +38,7 @@ def distributed(heights: Iterable[float], num_columns: int) -> tuple[list[int], 
     """Return the column of each card, and the height of the highest column.
 
     Each card is in the column that is lowest when it comes; then cards leave the highest one as long as that makes it
-    lower. A card without height is in the first column and takes no room.
+    clearly lower. A card without height is in the first column and takes no room.
     """
     sizes, columns, places = list(heights), [0.0] * num_columns, []
     for height in sizes:
@@ -61,4 +62,4 @@ def _best_move(sizes: Sequence[float], columns: Sequence[float], places: Sequenc
         if size and place == highest
     ]
     height, card = min(found, default=(columns[highest], 0))
-    return (card, lowest) if height < columns[highest] - 1 else None
+    return (card, lowest) if height < columns[highest] - _WORTH else None
