@@ -178,12 +178,32 @@ def check_viewer(window: Window, viewer: Any) -> None:
     window.wait_until(lambda: len(viewer.images) == 1, "one image")
 
 
+def check_low_window(window: Window, page: Any) -> None:
+    """In a low window the log is a tab beside the curves; the newest sample stays in view."""
+    window.app.root.geometry("1024x600")
+    window.wait_until(lambda: page.curves_card.is_offered("Log"), "the tab of the log")
+    window.settle()
+    assert not page.log_card.winfo_ismapped()
+    assert page.curves_card.shown == "Curves"
+    page.curves_card.choose("Log")
+    window.settle()
+    assert page.log.winfo_ismapped()
+    right = page.samples._corner(page.samples.geometry, (0, 2))[0] + page.samples.geometry.tile_px
+    assert right <= page.samples.canvas.winfo_width() + 8
+    window.app.root.geometry("1100x740")
+    window.wait_until(lambda: not page.curves_card.is_offered("Log"), "the card of the log")
+    window.settle()
+    assert page.log_card.winfo_ismapped()
+    assert page.log.winfo_ismapped()
+
+
 def test_the_run_page_live(ready: Window, run_dir: Path) -> None:
     run = play(ready, run_dir)
     page: Any = ready.app.shell.pages["run"]
     check_curves(ready, page)
     check_log(ready, page)
     check_samples(ready, page, run, run_dir)
+    check_low_window(ready, page)
 
     ready.app.form.edit_text("training.epochs", "33")
     ready.wait_until(page.notices.edited.winfo_ismapped, "the edited setting")

@@ -45,6 +45,8 @@ class SampleGrid(ImageCanvas):
         self.chosen: Place | None = None
         self._empty_text, self._on_open, self._on_star = empty_text, on_open, on_star
         self._left = 0
+        self._drawn: GridGeometry | None = None
+        self._drawn_width = 0
         self._hovered: Place | None = None
         self._pressed: tuple[int, int, int, int] | None = None
         self._bind_events()
@@ -63,7 +65,7 @@ class SampleGrid(ImageCanvas):
 
     def show(self, table: SampleTable, starred: Collection[Path]) -> None:
         """Show these samples; images that are already loaded are reused."""
-        follows = self._left >= self.geometry.size[0] - self.canvas.winfo_width() - self.theme.px(_GAP_PX)
+        follows = self._is_at_end(self.geometry, self.canvas.winfo_width())
         self.table, self.starred = table, starred
         self._photos.keep_only({Path(s.path) for s in table.samples})
         if follows:
@@ -94,6 +96,7 @@ class SampleGrid(ImageCanvas):
         if not self.table.samples:
             self._write_in_the_middle(self._empty_text)
             return
+        self._keep_steps(geometry, width)
         self._left = max(0, min(self._left, geometry.size[0] - width))
         self._keep_inside()
         rows, columns = geometry.visible(self._left, self._top, width, height)
@@ -103,6 +106,19 @@ class SampleGrid(ImageCanvas):
                 self._draw_cell(geometry, (row, column))
         if geometry.size[0] > width:
             self._draw_position(width, height, geometry.size[0])
+
+    def _is_at_end(self, geometry: GridGeometry, width: int) -> bool:
+        return self._left >= geometry.size[0] - width - self.theme.px(_GAP_PX)
+
+    def _keep_steps(self, geometry: GridGeometry, width: int) -> None:
+        """Keep the last step in view when the size of the window changes, or else the first one that is shown."""
+        before = self._drawn
+        if before is not None and (before.tile_px, self._drawn_width) != (geometry.tile_px, width):
+            if self._is_at_end(before, self._drawn_width):
+                self._left = geometry.size[0]
+            else:
+                self._left = round(self._left / before.column_px) * geometry.column_px
+        self._drawn, self._drawn_width = geometry, width
 
     def _draw_title(self, geometry: GridGeometry, row: int) -> None:
         y = geometry.corner(row, 0)[1] - self._top - geometry.title_px // 2
