@@ -112,6 +112,17 @@ def test_a_run_is_reopened_compared_deleted_brought_back_forked_and_resumed(
     assert page.table.tree.set("0", "ending") == "Crashed"
     assert page.selected[0].run_dir.name == day(2), "the newest run is selected"
     opened.wait_until(lambda: page.details.state.series, "its curve")
+    opened.settle()
+    assert page.details.card.is_stacked, "facts and curve are shown together"
+    assert page.details.facts.winfo_ismapped()
+    assert page.details.chart.winfo_ismapped()
+    opened.app.root.geometry("1024x600")
+    opened.wait_until(lambda: not page.details.card.is_stacked, "tabs in a low window")
+    opened.settle()
+    assert page.details.facts.winfo_ismapped()
+    assert not page.details.chart.winfo_ismapped()
+    opened.app.root.geometry("1100x740")
+    opened.wait_until(lambda: page.details.card.is_stacked, "both again")
     usable = [name for name, button in page.buttons.items() if button.cget("state") == "normal"]
     assert usable == ["reopen", "resume", "fork", "folder", "delete", "trash"]
     assert not page.buttons["trash"].winfo_manager(), "nothing was deleted yet"
@@ -235,7 +246,7 @@ def test_a_queue_of_two_runs_with_a_failure_an_edit_and_an_undo(opened: Window, 
     opened.settle()
     states = [page.table.tree.set(row, "state") for row in page.table.tree.get_children()]
     assert states == ["Failed", "Finished", "Waiting"]
-    assert page.status.cget("text") == "1 run left."
+    opened.wait_until(lambda: page.status.cget("text") == "1 run left.", "the state of the queue")
 
 
 def test_after_a_restart_the_runs_and_the_queue_are_found_again(
