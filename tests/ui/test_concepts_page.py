@@ -76,7 +76,7 @@ def test_cards_show_images_captions_and_problems(window: Window, concepts: Any, 
     assert concepts.selected == [0, 1]
     assert concepts._summary.cget("text") == "2 concepts, 3 images in use"
     window.wait_until(lambda: concepts.grid.canvas.find_withtag("photo"), "thumbnails")
-    assert not concepts._empty.winfo_ismapped()
+    assert concepts._empty.cget("text") == "Drop more folders, images or archives here."
     assert "2 without a caption" in concepts._tip(0)
     drop(concepts.grid.canvas, folders[0] / "cat_0.png", folders[0] / "cat_1.png")
     assert names(window)[2:] == ["cats"]
@@ -87,7 +87,7 @@ def test_cards_show_images_captions_and_problems(window: Window, concepts: Any, 
     concepts.filter_bar.disable.invoke()
     assert [c.enabled for c in window.app.form.config.concepts] == [True, False, True]
     concepts.filter_bar.text.set("nothing like it")
-    window.wait_until(lambda: concepts._empty.winfo_ismapped(), "the note")
+    window.wait_until(lambda: concepts._empty.cget("text").startswith("No concept matches"), "the note")
     concepts.filter_bar.clear_button.invoke()
     window.wait_until(lambda: len(concepts.grid.cards) == 3, "all cards")
     assert concepts.filter_bar.count.cget("text") == "1 disabled"

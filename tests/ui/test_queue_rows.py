@@ -35,7 +35,7 @@ def test_many_differences_are_cut() -> None:
     assert difference_words(items[1], items).endswith("; 2 more settings.")
 
 
-def test_an_item_tells_what_it_trains_and_for_how_long() -> None:
+def test_the_target_and_the_length_of_an_item() -> None:
     items = RunQueue().added("a", config(epochs=1)).added("b", config(batch_size=2, accumulation_steps=4)).items
     assert training_words(items[0]) == "Stable Diffusion 1 and 2, LoRA, Denoising"
     assert [length_words(item) for item in items] == ["1 epoch, batch 1", "10 epochs, batch 2 x 4"]
