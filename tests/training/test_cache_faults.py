@@ -254,6 +254,7 @@ def test_a_cache_in_memory_writes_nothing_and_trains_the_same(config: Config, tm
     assert "in memory" in str(refused.ending)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("kept_in", ["bfloat16", "float16"])
 def test_a_cache_in_16_bits_has_half_the_size(config: Config, kept_in: str) -> None:
     plain = {e.what: e.num_bytes for e in cached(config).of(CacheFilled)}

@@ -107,6 +107,7 @@ FULL = {
 }
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("case", [*EVERY_DAY, *(pytest.param(name, marks=pytest.mark.full) for name in FULL)])
 def test_gradients_are_those_of_the_plain_blocks(tiny_sd: Path, case: str) -> None:
     kind, loss, memory = (EVERY_DAY | FULL)[case]

@@ -59,6 +59,7 @@ def test_a_run_of_the_unet_keeps_the_text_layers(config: Config, any_model: Path
     assert "They are kept: they act in the run" in note
 
 
+@pytest.mark.daily(1)
 def test_the_last_text_layer_and_the_projection_are_kept(config: Config, any_model: Path, tmp_path: Path) -> None:
     file = whole_lora(any_model, tmp_path / "whole.safetensors", dtype=torch.bfloat16)
     # The layers that clip skip, or SDXL's first encoder, leaves out; the projection has no name that all programs know.
@@ -148,6 +149,7 @@ def test_a_tucker_lora_becomes_a_plain_one(config: Config, any_model: Path, tmp_
     assert any("Tucker" in w.message for w in ran.of(WarningRaised))
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("choice", ["keep", "leave_out"])
 @pytest.mark.one_family
 def test_a_layer_of_another_kind_is_kept_instead_of_trained(
@@ -205,6 +207,7 @@ def text_entries(config: Config) -> set[str]:
     return {p.stem for p in (Path(config.general.cache_dir) / "text").rglob("*.safetensors")}
 
 
+@pytest.mark.full
 @pytest.mark.one_family
 def test_another_start_file_has_other_cached_text_states(config: Config, any_model: Path, tmp_path: Path) -> None:
     one = whole_lora(any_model, tmp_path / "one.safetensors")

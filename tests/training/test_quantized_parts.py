@@ -189,6 +189,7 @@ def test_packed_weights_are_offloaded_and_fetched(tiny_sd: Path, name: str) -> N
     assert any(id(layer.packed) in offloaded and id(layer.scales) in offloaded for layer in layers)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", daily(f"nfloat4{RESIDUAL}"))
 def test_compiled_blocks_compute_the_same(tiny_sd: Path, name: str) -> None:
     family = quantized(tiny_sd, name)
