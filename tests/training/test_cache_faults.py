@@ -137,6 +137,7 @@ for number in (1, 5, 40):
 """
 
 
+@pytest.mark.full
 @needs_fork
 def test_two_runs_fill_one_cache_at_once(config: Config, tmp_path: Path) -> None:
     file = tmp_path / "config.json"

@@ -253,6 +253,7 @@ def compiled_run(tiny_sd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     return laid_over(config, {"model": {"compile": True}, "training": {"epochs": 2}, "parts": unet_only})
 
 
+@pytest.mark.full
 def test_a_run_reports_what_it_compiled_and_resumes_to_the_bit(compiled_run: Config) -> None:
     whole = run(compiled_run)
     first, *later = whole.of(BlocksCompiled)

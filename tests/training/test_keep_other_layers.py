@@ -114,6 +114,7 @@ def test_norms_and_embeddings_are_kept(config: Config, any_model: Path, tmp_path
     assert "1 tensor of no layer (bundle_emb.disc" in note
 
 
+@pytest.mark.full
 @pytest.mark.one_family
 def test_several_ranks_in_one_file(config: Config, any_model: Path, tmp_path: Path) -> None:
     file = whole_lora(
@@ -137,6 +138,7 @@ def test_several_ranks_in_one_file(config: Config, any_model: Path, tmp_path: Pa
     assert (facts["ss_network_dim"], facts["ss_network_alpha"]) == ("5", f"{alpha:g}")
 
 
+@pytest.mark.full
 @pytest.mark.one_family
 def test_a_tucker_lora_becomes_a_plain_one(config: Config, any_model: Path, tmp_path: Path) -> None:
     file = whole_lora(any_model, tmp_path / "whole.safetensors", tucker=True)
@@ -175,6 +177,7 @@ def test_a_layer_of_another_kind_is_kept_instead_of_trained(
         assert {name.partition(".")[2] for name in own} == {"lora_down.weight", "lora_up.weight", "alpha"}
 
 
+@pytest.mark.full
 @pytest.mark.one_family
 def test_the_diffusers_form_has_all_that_it_can_hold(config: Config, any_model: Path, tmp_path: Path) -> None:
     file = whole_lora(any_model, tmp_path / "whole.safetensors", extra=norms_and_more, tucker=True)

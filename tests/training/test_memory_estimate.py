@@ -530,6 +530,7 @@ def test_the_perceptual_loss_needs_the_estimated_memory(is_mixed: bool) -> None:
     assert sum(found) == pytest.approx(peak, rel=FACTOR)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "mode", [pytest.param("off", marks=pytest.mark.full), "block", pytest.param("whole", marks=pytest.mark.full)]
 )

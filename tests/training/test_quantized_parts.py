@@ -229,6 +229,7 @@ WHOLE: dict[str, Any] = {
 }
 
 
+@pytest.mark.full
 def test_a_resumed_run_on_quantized_parts_ends_bit_for_bit_the_same(tiny_sd: Path, tmp_path: Path) -> None:
     images = draw_folder(tmp_path / "images", sizes=SIZES)
     config = small_config(tmp_path, model=tiny_sd, images=images, **WHOLE)
