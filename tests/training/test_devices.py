@@ -332,7 +332,7 @@ def caller_outside_of_libraries(size_conditioning: FrameType | None) -> str:
     return "nobody"
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("checkpointing", ["block", "whole"])
 def test_only_the_family_runs_a_part(
     any_model: Path, two_sizes: Path, tmp_path: Path, checkpointing: str, monkeypatch: pytest.MonkeyPatch

@@ -143,7 +143,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("model", "trains", "ema", "accumulation", "checkpointing", "weights", "dropout", "caches"),
     matrix(
@@ -335,7 +335,7 @@ def test_a_folder_of_the_run_that_cannot_be_written_is_found_before_the_first_st
     assert "could not be read or written" in failed.message
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(("trains", "form"), [("adapter", ""), ("full", "single_file"), ("full", "diffusers")])
 def test_a_result_that_cannot_be_written_is_found_and_the_former_one_stands(
     config: Config, tmp_path: Path, trains: str, form: str
@@ -472,7 +472,7 @@ def test_a_resumed_run_that_fails_in_it_keeps_its_backup_as_it_is(
     assert files_of(backups) == before
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("trains", "optimizer"),
     [

@@ -63,7 +63,7 @@ def as_folder(path: Path, folder: Path) -> Path:
 NOW, LATER = datetime(2026, 1, 1), datetime(2026, 5, 6)
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("form", ["single_file", "diffusers"])
 def test_stock_diffusers_generates_the_trainers_sample(config: Config, tmp_path: Path, form: str) -> None:
     destination = tmp_path / ("tuned.safetensors" if form == "single_file" else "tuned")
@@ -179,7 +179,7 @@ def test_a_layer_name_that_matches_nothing_is_an_error(sd_config: Config) -> Non
         assert [p.message for p in errors] == ["No layer's name contains 'atn1'."]
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("dtype", "low_precision_updates", "kept"),
     [("float32", "master", torch.float32), ("bfloat16", "master", torch.float32),

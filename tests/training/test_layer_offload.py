@@ -331,7 +331,7 @@ CASES: dict[str, tuple[float, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("model", "trains", "case"), matrix(["tiny_sd", "tiny_sdxl"], ["adapter", "full"], list(CASES), most_daily=3)
 )

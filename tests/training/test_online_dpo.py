@@ -312,7 +312,7 @@ def test_any_sampler(tiny_sd: Path, two_images: Path, tmp_path: Path, sampler: s
     assert ran.of(StepFinished)[0].loss == pytest.approx(math.log(2), abs=1e-6)
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("method", "first"),
     [({"label_smoothing": 0.2}, math.log(2)), ({"loss": "ipo"}, 0.25), ({"beta": 10.0}, math.log(2))],
@@ -412,7 +412,7 @@ def assert_resumed(straight: Ran, first: Ran, second: Ran) -> None:
         assert_equal_tensors(load_file(files[0]), load_file(files[1]))
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("stop_after", [1, 2, 3, 5])
 def test_a_stopped_run_resumes_bit_equal_with_its_reference(
     hard: Callable[[Path], Config], straight: Ran, tmp_path: Path, stop_after: int
@@ -488,7 +488,7 @@ def test_planted_faults_end_the_dry_run(
 # ---- the newest rollouts as files
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     "method",
     [

@@ -119,7 +119,7 @@ def priors(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
     return seen
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     "changes",
     [{}, {"adapter": {"dropout": 0.5}}, FULL, {**FULL, "training": {"trains": "full", "precision": "bfloat16"}}],

@@ -325,7 +325,7 @@ def test_an_image_that_cannot_be_decoded_is_named_and_left_out(tiny_sd: Path, tm
     assert any("cut.jpg" in w.message for w in ran.of(WarningRaised))
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("cache", ["latents", "text"])
 def test_a_damaged_cache_entry_is_built_again(any_config: Config, tmp_path: Path, cache: str) -> None:
     untrained = {"text_encoder": {"train": False}, "text_encoder_2": {"train": False}}
@@ -429,6 +429,7 @@ def ran_losses(ran: Ran) -> list[float | None]:
     return [s.loss for s in ran.of(StepFinished)]
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     ("model", "precision"),
     [("tiny_sd", "bfloat16"), ("tiny_sd", "float16"), ("tiny_sd", "tfloat32"), ("tiny_sdxl", "bfloat16"),
