@@ -131,7 +131,9 @@ class AnnotateWindow(Window):
         labels = {name: spec.label for name, spec in self._specs.items()}
         self._add_row(Option("model", "Model", "", next(iter(labels)), labels), command=self._show_model)
         self.help = WrappedText(self.form, theme, role="small", colour="muted")
-        self.help.grid(row=self.form.grid_size()[1], column=1, sticky="ew", pady=(0, px(8)))
+        self.help.grid(row=self.form.grid_size()[1], column=1, sticky="ew", pady=(0, px(4)))
+        self.missing = WrappedText(self.form, theme, role="small", colour="warning")
+        self.missing.grid(row=self.form.grid_size()[1], column=1, sticky="ew", pady=(0, px(8)))
         self._add_row(Option("mode", "Existing files", "", "skip", dict(modes)))
         for option in self._option_rows:
             self._add_row(option)
@@ -169,11 +171,15 @@ class AnnotateWindow(Window):
         """Show what the model is for, where its files are, and only the options that it uses."""
         spec = self.spec
         missing = [p for p in spec.packages if not p.is_installed]
-        lines = [spec.help, *(f"{p.install}." for p in missing)]
+        lines = [spec.help]
         if spec.files is not None:
             lines.append(f"Files: {spec.files.words}.{f' Licence: {spec.licence}.' if spec.licence else ''}")
         self.help.set_text("\n".join(lines))
-        self.help.recolour("warning" if missing else "muted")
+        self.missing.set_text("\n".join(f"{p.install}." for p in missing))
+        if missing:
+            self.missing.grid()
+        else:
+            self.missing.grid_remove()
         for option in self._option_rows:
             for widget in self._rows[option.name]:
                 if option.setting and option.setting not in spec.settings:
