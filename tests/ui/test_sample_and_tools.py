@@ -77,11 +77,11 @@ def test_samples_from_the_page_to_the_enlarged_image(window: Window, lora: Path,
     page.model_card.demo_button.invoke()
     assert page.session.form.value("model.base_model") == "demo/model"
     assert page.session.form.value("sampling.prompts.0.width_px") == 64
-    page.use_config()
+    page.sources.use_config()
     assert page.session.form.value("model.base_model") == "owner/name"
     spawn = Spawner()
     page.session._spawn = spawn
-    page.drop([lora])
+    page.sources.drop([lora])
     window.wait_until(lambda: page.model_card.loras.rows, "the LoRA")
     page.model_card.loras.rows[0][1].set("0.5")
     page.session.form.edit("sampling.prompts.0.prompt", "a {red|blue} house")

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
-from modules.config.presets import list_presets
 from modules.config.sections.evaluation import SamplePrompt
-from modules.families.kinds.identify import identify
 from modules.settings.field import FieldRecord
 from modules.system.paths import from_root, session_file
 from trainer.idle_sampling.request import AdapterChoice
-from trainer.idle_sampling.saves import RunModels, saves_of
 from ui.context import Context
 from ui.editors.idle_sample_viewer import IdleSampleViewer
 from ui.forms.field_problems import FieldProblems
 from ui.forms.layout import FormView
 from ui.forms.records import Group, inner_records, top_records
 from ui.jobs.job import JobState
-from ui.jobs.results import Result, newest_results
 from ui.jobs.sampler import SampleSession
 from ui.jobs.tools import split_file
 from ui.pages.catalogue import PageSpec
 from ui.pages.page import PageFrame
 from ui.pages.sample_cards import GridCard, ModelCard
+from ui.pages.sample_sources import SampleSources
 from ui.theme import GAP, PAD
 from ui.widgets.card import Card
 from ui.widgets.card_columns import CardColumns
@@ -39,7 +35,6 @@ from ui.widgets.scroll import ScrollFrame
 _LEFT_WIDTH = 430
 _WIDE_FROM_PX = 1500  # of the page: its cards are in two columns
 _PROMPT_FIELDS = ("prompt", "negative_prompt")
-_DEMO = "#demo"
 _EMPTY = "Press Generate. Images appear here as they are sampled.\nThe model stays loaded, so the next ones are fast."
 _MODEL_FIELDS = ("model.base_model", "model.vae_file", "model.clip_skip", "model.prediction_type")
 
@@ -55,6 +50,7 @@ class SamplePage:
         self.session = SampleSession(context.form.config, context.pump.background, state_file=state_file)
         form = self.session.form
         self.own_context = replace(context, form=form, field_problems=FieldProblems(form, context.pump))
+        self.sources = SampleSources(context, self.session, self._complete_card)
         self._add_body()
         self._add_right()
         self._add_buttons()
@@ -65,15 +61,14 @@ class SamplePage:
         context.pump.add_source(self.session.drain)
         self.frame.bind("<Destroy>", self._destroyed, add="+")
         self.frame.bind_all("<Control-Return>", self._by_key, add="+")
-        accept_paths(context.root, self.frame, self.drop)
+        accept_paths(context.root, self.frame, self.sources.drop)
         self._is_shown = False
-        self._takes_newest = not self.session.was_restored  # at the first look
         self._draw()
 
     def shown(self) -> None:
         """Take shortcuts, and look for results of runs."""
         self._is_shown = True
-        self._look_for_results()
+        self.sources.look()
 
     def hidden(self) -> None:
         """Take no shortcuts; sampling continues."""
@@ -98,13 +93,8 @@ class SamplePage:
         if self._context.session.is_active and not self.session.state.is_active:
             self.session.unload()
         if self._was_training and not self._context.session.is_active and self._is_shown:
-            self._look_for_results()
+            self.sources.look()
         self._was_training = self._context.session.is_active
-
-    def drop(self, paths: Sequence[Path]) -> None:
-        """Take dropped files: models, LoRAs, embeddings, runs."""
-        background = self._context.pump.background
-        background.run(lambda: [(path, identify(path).kind) for path in paths], self._place)
 
     # -- building
 
@@ -123,7 +113,7 @@ class SamplePage:
 
     def _cards(self) -> Iterator[None]:
         """Build the cards on the left, one per `next`: together they would stall the window."""
-        context, body = self._context, self.cards
+        context, body, sources = self._context, self.cards, self.sources
         records = _prompt_records()
         prompt, image = (
             Group(f"sampling.prompts.0/{title}", title, tuple(r for r in records if _is_of_prompt(r) == is_of_prompt))
@@ -138,8 +128,8 @@ class SamplePage:
             text.bind("<Control-Return>", self._by_key)
         yield
         self.model_card = ModelCard(
-            body, context, self.session, use_run=self.use_run, use_result=self.use_result, use_config=self.use_config,
-            use_demo=self.use_demo,
+            body, context, self.session, use_run=sources.use_run, use_result=sources.use_result,
+            use_config=sources.use_config, use_demo=sources.use_demo,
         )  # fmt: skip
         body.add(self.model_card.card, 0)
         yield
@@ -194,90 +184,13 @@ class SamplePage:
 
     # -- doing
 
-    def use_config(self) -> None:
-        """Take the model of the config that is being edited."""
-        self.session.use_config(self._context.form.config)
-        self.model_card.refresh()
-
-    def use_demo(self) -> None:
-        """Take the demo model, which needs no download, with one of its prompts."""
-        demo = next(preset for preset in list_presets() if preset.name == _DEMO)
-        own = self.session.form.config.general
-        config = demo.load().config
-        self.session.use_config(config.model_copy(update={"general": own}), with_prompt=True)
-        self.model_card.refresh()
-
-    def use_result(self, result: Result, *, with_prompt: bool = False) -> None:
-        """Take the result of a run and the run's base model, and with `with_prompt` also its first prompt."""
-        self.session.use_config(result.config, with_prompt=with_prompt)
-        self.session.choose(run=str(result.run_dir), backup="")
-        if result.kind == "full":
-            self.session.form.edit("model.base_model", str(result.path))
-        self.model_card.loras.set(f"{result.path}\t1" if result.kind == "adapter" else "")
-        self.model_card.embeddings.set(str(result.path) if result.kind == "embedding" else "")
-        self.model_card.refresh()
-
-    def use_run(self, folder: Path) -> None:
-        """Take the model of a run, or of one of its backups, read in the background."""
-        is_backup = folder.parent.name == "backup"
-        run_dir = folder.parent.parent if is_backup else folder
-        backup = str(folder) if is_backup else ""
-        run = self._context.pump.background.run
-        run(lambda: saves_of(run_dir), lambda found: self._show_run(run_dir, backup, found), self._no_run)
-
     def enlarge(self, index: int) -> None:
         """Show an image large."""
-        IdleSampleViewer(self._context, self.grid.tiles, index, self._use_settings)
+        IdleSampleViewer(self._context, self.grid.tiles, index, self.sources.use_settings)
 
-    def _show_run(self, run_dir: Path, backup: str, found: RunModels) -> None:
-        self.session.use_config(found.config)
-        self.session.choose(run=str(run_dir), backup=backup)
-        last = next((save for save in reversed(found.saves) if save.step >= 0), next(iter(found.saves), None))
-        if last is not None and not backup:
-            if last.is_adapter:
-                self.model_card.loras.set(f"{last.path}\t1")
-            else:
-                self.session.form.edit("model.base_model", str(last.path))
-        if backup:
-            self.model_card.loras.set("")
-        self.model_card.show_run(found)
-
-    def _look_for_results(self) -> None:
-        """Offer the results of runs; the newest is taken where nothing has been chosen yet."""
-
-        def found(results: tuple[Result, ...]) -> None:
-            self._context.pump.finish((self, "cards"))
-            is_untouched = not (self.model_card.loras.rows or self.session.choices.run or self.session.images)
-            if results and self._takes_newest and is_untouched:
-                self.use_result(results[0], with_prompt=True)
-            self._takes_newest = False
-            self.model_card.show_results(results)
-
-        places = self._context.workspaces()
-        self._context.pump.background.run(lambda: newest_results(places), found)
-
-    def _no_run(self, error: Exception) -> None:
-        self._context.notify(str(getattr(error, "message", error)))
-
-    def _place(self, found: Sequence[tuple[Path, str]]) -> None:
+    def _complete_card(self) -> ModelCard:
         self._context.pump.finish((self, "cards"))
-        for path, kind in found:
-            if kind == "lora":
-                self.model_card.loras.add([path])
-            elif kind == "embedding":
-                self.model_card.embeddings.add([path])
-            elif (path / "config.json").is_file() and kind not in ("diffusers_folder", "checkpoint"):
-                self.use_run(path)
-            elif kind in ("diffusers_folder", "checkpoint"):
-                self.session.form.edit("model.base_model", str(path))
-            elif not self._use_settings(path):
-                self._context.notify(f"{path.name} is not a model, a LoRA, an embedding, a run or a sample.")
-
-    def _use_settings(self, path: Path) -> bool:
-        has_any = self.session.use_settings_of(path)
-        if has_any:
-            self._context.notify("The settings of the image are taken.")
-        return has_any
+        return self.model_card
 
     def _collect(self) -> None:
         """Take what the cards hold into the session."""
