@@ -111,6 +111,16 @@ class Camera:
                 self.app.context.navigation.open(page.key)
                 self.take(f"page-{page.key}-{suffix}")
 
+    def method_pages(self, suffix: str) -> None:
+        """Take the page of a method that learns from rewards, and that of choices."""
+        names = {key: f"page-{key}-{suffix}" for key in ("rewards-grpo", "choose")}
+        if any(map(self.wants, names.values())):
+            self.app.form.choose_variant("training.method", "grpo")
+            for key, name in names.items():
+                self.app.context.navigation.open(key.partition("-")[0])
+                self.take(name)
+            self.app.form.choose_variant("training.method", "denoise")
+
     def windows(self, run_dir: Path, suffix: str, names: tuple[str, ...] = ()) -> None:
         """Take every window, or some."""
         for name, open_it in windows(self, run_dir):
@@ -272,6 +282,7 @@ def take_all(out: Path, run_dir: Path, only: str) -> None:
         camera.app.preferences.change(show_advanced=True)
         camera.pages(f"{width}-advanced", _LONG)
         camera.app.preferences.change(show_advanced=False)
+        camera.method_pages(f"{width}")
     camera.resize(*SIZES[1])
     if camera.wants("first-steps"):
         camera.app.preferences.change(first_steps="choose")

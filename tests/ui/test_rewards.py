@@ -14,7 +14,7 @@ from modules.rewards.settings import Scorer
 from modules.rewards.user_code_file import hash_of
 from modules.system.approvals import approved_hashes
 from tests.ui.conftest import Window
-from tests.ui.driving import pick
+from tests.ui.driving import inside, pick
 from tests.ui.fake_engine import started, step
 from trainer.events import PhaseChanged, RewardMeasured, RunFinished
 from trainer.rollout_events import RolloutSampled, SampledImage
@@ -23,6 +23,7 @@ from ui.forms.model import Source
 from ui.pages.rewards import needs_of
 from ui.run.plotting import course_range
 from ui.run.words import reward_line, reward_rows
+from ui.widgets.link_columns import LinkColumns
 
 
 def row_values(table: Any, index: int) -> list[str]:
@@ -86,6 +87,16 @@ def test_the_held_out_reward_model_is_marked(window: Window) -> None:
     form.edit("training.method.held_out_reward", "contrast")
     window.settle()
     assert [row_values(page.list.table, i)[0] for i in (0, 1)] == ["Brightness", "Contrast (held out)"]
+    form.choose_variant("training.method", "denoise")
+    window.settle()
+    assert page.form_view.empty_note.winfo_ismapped()
+    assert page.form_view.winfo_reqheight() < 120, "the cards that are gone leave no gap"
+    others = inside(page.frame, LinkColumns)
+    place = next(p for p in others.placed if p.link is not None and p.link.key == "grpo")
+    others.event_generate("<Button-1>", x=place.x + 5, y=place.y + 5)
+    window.settle()
+    assert form.config.training.method.name == "grpo"
+    assert not others.winfo_ismapped()
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,9 @@ class MethodCard:
         for column, weight in enumerate(_WEIGHTS):
             self.columns.columnconfigure(column, weight=weight, uniform="guide")
         self.others = LinkColumns(self.card.body, context.theme, self._choose, min_column_px=_OTHER_PX)
-        tk.Misc.bind(self.card, "<Configure>", lambda _e: context.pump.redraw_soon((self, "width"), self._draw_others))
+        self.card.body.bind(  # not of the card itself, which customtkinter draws then
+            "<Configure>", lambda _e: context.pump.redraw_soon((self, "width"), self._draw_others), add="+"
+        )
         context.form.changed.subscribe(lambda: context.pump.redraw_soon(self, self.refresh))
         self.refresh()
 
