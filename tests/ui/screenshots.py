@@ -44,6 +44,7 @@ from ui.interaction import Answer, Failure
 from ui.pages.catalogue import PAGES
 from ui.probing import BATCH, RATE, ProbeFindings
 from ui.run.past import past_state
+from ui.run.run_state import RunState
 from ui.widgets.dialog import Dialog, Window
 from ui.widgets.file_dialog import FileServices
 from ui.widgets.image_grid import Tile
@@ -236,6 +237,10 @@ def filled_queue(camera: Camera) -> None:
         context.queue.add("demo", context.form.config)
         camera.settle()
     context.form.undo()
+    page: Any = camera.app.shell.page("queue")
+    page.shown()
+    camera.settle()
+    page.table.select([1])  # the line below the table says how it differs
 
 
 def trained_demo(home: Path) -> Path:
@@ -284,6 +289,12 @@ def take_all(out: Path, run_dir: Path, only: str) -> None:
         camera.app.preferences.change(show_advanced=False)
         camera.method_pages(f"{width}")
     camera.resize(*SIZES[1])
+    if camera.wants("page-run-before"):
+        session, state = camera.app.context.session, camera.app.context.session.state
+        session.show_past(RunState(), camera.app.form.config)
+        camera.app.context.navigation.open("run")
+        camera.take("page-run-before")
+        session.show_past(state, camera.app.form.config)
     if camera.wants("first-steps"):
         camera.app.preferences.change(first_steps="choose")
         camera.take("first-steps")

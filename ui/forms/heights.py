@@ -54,12 +54,12 @@ def distributed(heights: Iterable[float], num_columns: int) -> tuple[list[int], 
 
 
 def _best_move(sizes: Sequence[float], columns: Sequence[float], places: Sequence[int]) -> tuple[int, int] | None:
-    """Return the card of the highest column, and where it goes, so that both become as low as possible."""
+    """Return a card of the highest column, and where it goes, so that both become as low as possible.
+
+    The first card of a column stays: the first ones are the most important.
+    """
     highest, lowest = columns.index(max(columns)), columns.index(min(columns))
-    found = [
-        (max(columns[highest] - size, columns[lowest] + size), card)
-        for card, (size, place) in enumerate(zip(sizes, places, strict=True))
-        if size and place == highest
-    ]
+    in_highest = [card for card, place in enumerate(places) if place == highest and sizes[card]]
+    found = [(max(columns[highest] - sizes[card], columns[lowest] + sizes[card]), card) for card in in_highest[1:]]
     height, card = min(found, default=(columns[highest], 0))
     return (card, lowest) if height < columns[highest] - _WORTH else None

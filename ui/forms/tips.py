@@ -10,7 +10,7 @@ from ui.forms.values import display
 from ui.forms.visibility import not_yet_words
 
 _SHORT_HELP = 90  # characters
-_END = re.compile(r"\. (?=[A-Z])")  # of a sentence, not of "et al. 2021"
+_END = re.compile(r"(?<!et al)\. ")  # of a sentence
 _A_STEP = "A step is one optimizer update; with gradient accumulation it takes several batches."
 
 

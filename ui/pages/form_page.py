@@ -5,7 +5,7 @@ from __future__ import annotations
 import tkinter as tk
 
 from ui.context import Context
-from ui.forms.layout import FormView
+from ui.forms.layout import MAX_COLUMNS, FormView
 from ui.pages.catalogue import PageSpec, groups_on
 from ui.pages.more_settings import MoreSettings
 from ui.pages.page import PageFrame, form_room
@@ -65,6 +65,7 @@ class FormPage:
         for column in (0, 1):
             weight = 1 if is_beside or column == 0 else 0
             body.columnconfigure(column, weight=weight, uniform="wide" if is_beside else "")
+        self.form_view.limit_columns(1 if is_beside else MAX_COLUMNS)
         room = form_room(self._context) - (0 if is_beside else self.form_view.winfo_reqheight())
         place = {"row": 0, "column": 1, "padx": (px(PAD), 0)} if is_beside else {"row": 1, "column": 0, "padx": 0}
         if self.more.follow(self.form_view, groups, room):
