@@ -163,8 +163,8 @@ class RunPage:
         self._facts_view.pack(fill="both", expand=True, padx=(px(12), 0))
         self.facts = Text(self._facts_view.body, context.theme, colour="label", on="card", wrap_px=300)
         self.facts.pack(anchor="w")
-        self.facts.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "facts"), self._fit_facts))
-        right.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "facts"), self._fit_facts), add="+")
+        for part in (self.facts, self._facts_view.canvas, right):
+            part.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "facts"), self._fit_facts), add="+")
         samples, rollout = self.images_card.add(_SAMPLES, is_offered=True), self.images_card.add(_ROLLOUT)
         self.samples = RunSamples(samples, context)
         self.samples.pack(fill="both", expand=True, padx=(px(12), 0))
