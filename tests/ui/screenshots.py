@@ -80,7 +80,8 @@ class Camera:
         """Change the size of the window."""
         self.root.geometry(f"{width}x{height}+0+0")
         self.settle()
-        self.root.event_generate("<Motion>", warp=True, x=width - 1, y=height - 1)  # away from what has a tooltip
+        x, y = self.root.winfo_screenwidth() - 1, self.root.winfo_screenheight() - 1
+        self.root.event_generate("<Motion>", warp=True, x=x, y=y)  # away from what has a tooltip
 
     def settle(self) -> None:
         """Run the window until nothing has been built, scanned or drawn for a while."""
