@@ -241,7 +241,7 @@ def filled_queue(camera: Camera) -> None:
     page: Any = camera.app.shell.page("queue")
     page.shown()
     camera.settle()
-    page.table.select([1])  # the line below the table says how it differs
+    page.table.select([1])  # so that the line below the table shows how it differs
 
 
 def trained_demo(home: Path) -> Path:

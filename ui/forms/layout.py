@@ -157,9 +157,9 @@ class FormView(Panel):
             card.card.pack_forget()
             if num_rows:
                 card.place_in(self._columns[column])
-        for column in self._columns:
-            if not column.pack_slaves():
-                column.configure(height=1)  # Tk would keep the height that the cards had
+        for panel in self._columns:
+            if not panel.pack_slaves():
+                panel.configure(height=1)  # Tk would keep the height that the cards had
 
     def _places(self, num_columns: int, width: int, room: int) -> list[int]:
         """Return the column of each card; show the explanations if all of them fit."""
