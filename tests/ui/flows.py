@@ -154,7 +154,8 @@ def fork(walk_: Walk) -> None:
     x, y, *_ = (int(edge) for edge in page.table.tree.bbox(row))
     tree = page.table.tree
     xdotool("mousemove", str(tree.winfo_rootx() + x + 30), str(tree.winfo_rooty() + y + 8), "click", "1")
-    walk_.wait(lambda: page.buttons["fork"].cget("state") == "normal", "the selection")
+    walk_.wait(lambda: page.table.selected == [int(row)], "the selection")
+    walk_.wait(lambda: page.buttons["fork"].cget("state") == "normal", "its backups")
     walk_.click(page.buttons["fork"])
     walk_.wait(lambda: app.context.navigation.page == "training", "the settings of the fork")
     walk_.fill(app.shell.pages["training"], "training.epochs", *str(_NUM_EPOCHS + 1))
