@@ -10,23 +10,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from modules.system.errors import DarkroomError
 from ui.files.browser import Browser, Chosen, Enter, Outcome, Purpose, Rejected, common_start, completions
+from ui.files.creating import create_folder
 from ui.files.listing import Contents, Counts, Entry, count_images, folder_of, read_folder
 from ui.files.places import mounted_disks, places
 from ui.interaction import Answer, FileKind
 from ui.preferences import Preferences
 from ui.run.pump import Pump
-from ui.theme import GAP, PAD, Theme
+from ui.theme import GAP, Theme
 from ui.widgets.controls import Button, Choice, Switch
 from ui.widgets.dialog import Dialog
 from ui.widgets.entry import Entry as TextEntry
 from ui.widgets.file_board import FileBoard, size_words
+from ui.widgets.new_folder_bar import NewFolderBar
 from ui.widgets.panel import Panel, Text
-from ui.widgets.scroll import ScrollFrame
+from ui.widgets.places_list import PlacesList
 from ui.widgets.variables import FlagVar, TextVar
 
 _SIZE = (920, 600)
-_PLACES_PX = 168
 _FIND_PAUSE_MS = 1200
 _BUTTONS = {"open": "Open", "save": "Save", "folder": "Choose", "folders": "Choose"}
 
@@ -117,6 +119,21 @@ class FileDialog(Dialog):
         self._services.pump.background.run(
             lambda: read_folder(folder, is_cancelled=token.is_set), partial(self._show, token, focus)
         )
+
+    def create_folder(self, name: str) -> bool:
+        """Create a folder in the open one and select it; a file is then saved in it. Return whether it was created."""
+        try:
+            folder = create_folder(self.browser.folder, name)
+        except DarkroomError as error:
+            self._say(str(error), "error")
+            return False
+        if folder.name.startswith(".") and not self.browser.show_hidden:
+            self._toggle_hidden()
+        if self.browser.purpose == "save":
+            self.open(folder)
+        else:
+            self.open(self.browser.folder, focus=folder)
+        return True
 
     def destroy(self) -> None:
         """Also cancel what runs in the background."""
@@ -301,6 +318,13 @@ class FileDialog(Dialog):
         bar.pack(side="top", fill="x", pady=(px(10), px(10)))
         self.view_button = Button(bar, theme, "Tiles", self._toggle_tiles, width=56)
         self.view_button.pack(side="right", padx=(GAP, 0))
+        if self.browser.purpose != "open":
+            self.new_folder_button = Button(bar, theme, "New folder…", self._ask_new_folder, width=96)
+            self.new_folder_button.pack(side="right", padx=(GAP, 0))
+            self.new_folder_bar = NewFolderBar(
+                self.content, theme, below=bar, create=self.create_folder, left=self._focus_list
+            )
+            self.bind("<Control-N>", self._ask_new_folder)
         self.up_button = Button(bar, theme, "Up", self._up, width=48)
         self.up_button.pack(side="left", padx=(0, GAP))
         self.path_entry = TextEntry(bar, theme, self.path, on="window", placeholder="Folder")
@@ -331,29 +355,20 @@ class FileDialog(Dialog):
             self.name_entry.tk_entry.bind("<Return>", lambda _e: self._pressed_return())
 
     def _add_places(self) -> None:
-        theme, px, services = self.theme, self.theme.px, self._services
-        frame = ScrollFrame(self.content, theme, "window")
-        frame.configure(width=px(_PLACES_PX))
-        frame.canvas.configure(width=px(_PLACES_PX - PAD))
-        frame.pack(side="left", fill="y", padx=(0, px(GAP)))
-        heading = ""
-        recent = services.preferences.now.recent_folders
-        self.place_buttons: dict[Path, Button] = {}
-        for place in places(services.places(), recent, mounted_disks()):
-            if place.heading != heading:
-                heading = place.heading
-                Text(frame.body, theme, heading, colour="muted", role="caption").pack(
-                    anchor="w", padx=px(6), pady=(px(8) if self.place_buttons else 0, px(2))
-                )
-            button = Button(
-                frame.body, theme, _short(place.label), partial(self._go, place.folder),
-                style="ghost", width=_PLACES_PX - PAD - 4, height=26, anchor="w",
-            )  # fmt: skip
-            button.pack(anchor="w")
-            self.place_buttons[place.folder] = button
+        services = self._services
+        found = places(services.places(), services.preferences.now.recent_folders, mounted_disks())
+        self.places = PlacesList(self.content, self.theme, found, self._go)
+        self.places.pack(side="left", fill="y", padx=(0, self.theme.px(GAP)))
 
     def _go(self, folder: Path) -> None:
         self.open(folder)
+        self.board.canvas.focus_set()
+
+    def _ask_new_folder(self, _event: object = None) -> str:
+        self.new_folder_bar.ask()
+        return "break"
+
+    def _focus_list(self) -> None:
         self.board.canvas.focus_set()
 
     def _pressed_return(self) -> str:
@@ -378,7 +393,3 @@ class FileDialog(Dialog):
         self.hidden.set(not self.hidden.get())
         self._filtered()
         return "break"
-
-
-def _short(label: str) -> str:
-    return label if len(label) <= 20 else f"{label[:19]}…"
