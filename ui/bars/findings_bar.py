@@ -14,7 +14,7 @@ from ui.widgets.auto_bar import AutoBar
 from ui.widgets.controls import Button
 from ui.widgets.panel import Panel, Text, rule
 
-_SHORT_SHARE, _TALL_SHARE = 0.3, 0.5  # of the window's height
+_SHORT_SHARE, _TALL_SHARE = 0.18, 0.5  # of the window's height: the page keeps most of it
 _HEADER_HEIGHT = 24
 _MAX_TITLE_CHARS = 64
 _INDENT = 22  # of the text behind the sign

@@ -1,12 +1,14 @@
-"""Texts cut to the room that they have on a canvas."""
+"""Texts cut to the room that they have, on a canvas or in a line."""
 
 from __future__ import annotations
 
 import tkinter as tk
 import tkinter.font as tkfont
 from bisect import bisect_right
+from typing import Any
 
 from ui.theme import Theme
+from ui.widgets.panel import Text
 
 _MAX_KEPT = 5000
 
@@ -32,3 +34,31 @@ class FittedTexts:
                 plain = plain[: max(0, fitting - 1)].rstrip() + "…"
             self._cut[key] = plain
         return self._cut[key]
+
+
+class FittedText(Text):
+    """A sentence that is cut to a line, or with `set_one_line(False)` wrapped; it takes the width that it is given."""
+
+    def __init__(self, master: tk.Misc, theme: Theme, text: str = "", *, role: str = "body", **options: Any) -> None:
+        super().__init__(master, theme, text, role=role, width=1, **options)
+        self._whole, self._role = text, role
+        self._is_one_line = True
+        self._texts = FittedTexts(self, theme)
+        self.bind("<Configure>", lambda _e: self._fit())
+
+    @property
+    def hidden_text(self) -> str:
+        """The whole sentence if it is cut; else empty."""
+        return self._whole if self.cget("text") != self._whole else ""
+
+    def set_one_line(self, is_one_line: bool) -> None:
+        """Cut the sentence to a line, or wrap it."""
+        if is_one_line != self._is_one_line:
+            self._is_one_line = is_one_line
+            self._fit()
+
+    def _fit(self) -> None:
+        width = self.winfo_width()
+        if width > 1:
+            self.configure(wraplength=0 if self._is_one_line else max(40, width))
+            self.set_text(self._texts.fitted(self._whole, self._role, width) if self._is_one_line else self._whole)
