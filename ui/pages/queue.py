@@ -12,13 +12,14 @@ from modules.families.registry import FAMILIES
 from modules.objectives.registry import METHODS
 from modules.system.problem import errors_in
 from trainer.run_queue.items import Item
+from ui.bars.preset_menu import add_presets
 from ui.context import Context
 from ui.documents import LOADED_KINDS
 from ui.forms.model import Source
 from ui.notices import Notice, Reply
 from ui.pages.catalogue import PageSpec
 from ui.pages.page import PageFrame
-from ui.run.queue_words import status_line
+from ui.run.queue_words import ItemWords, status_line
 from ui.theme import GAP, PAD
 from ui.widgets.card import Card
 from ui.widgets.controls import Button, Switch
@@ -51,6 +52,7 @@ class QueuePage:
         self._context = context
         self._is_shown = False
         self._items: tuple[Item, ...] = ()
+        self._item_words = ItemWords()
         px = context.theme.px
         card = Card(self.frame, context.theme)
         tk.Grid.grid_configure(card, row=1, column=0, sticky="nsew", padx=px(PAD + 4), pady=(0, px(PAD)))
@@ -131,7 +133,7 @@ class QueuePage:
 
         names = ", ".join(item.name for _, item in removed)
         text = f"Removed {names} from the queue."
-        self._context.notices.show(Notice(_REMOVED, text, (Reply("Undo", bring_back),)))
+        self._context.notices.show(Notice(_REMOVED, text, (Reply("Undo", bring_back),), until_start=True))
 
     def move(self, by: int) -> None:
         """Move the selected item up or down."""
@@ -217,8 +219,7 @@ class QueuePage:
     def preset_menu(self, presets: Sequence[Preset]) -> tk.Menu:
         """Return the menu of presets; choosing one adds it."""
         menu = make_menu(self.frame, self._context.theme)
-        for preset in presets:
-            menu.add_command(label=preset.name, command=lambda path=preset.path: self._add_path(path))
+        add_presets(menu, self._context, presets, lambda preset: self._add_path(preset.path))
         return menu
 
     def _add_path(self, path: Path) -> None:
@@ -260,7 +261,8 @@ class QueuePage:
         if control.current is not None and control.current.number == item.number:
             step = self._context.session.state.step
             words = f"step {step.step:,} of {step.total_steps:,}" if step else "starting"
-        cells = (item.name, training_words(item), item.state.capitalize(), words)
+        name, difference = self._item_words.of(item, self._items)
+        cells = (name, difference or training_words(item), item.state.capitalize(), words)
         return f" {place + 1}", cells, _TAGS.get(item.state, "")
 
     def _enable(self) -> None:
