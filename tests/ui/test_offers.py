@@ -194,6 +194,23 @@ def test_a_fork_with_another_adapter_is_refused_and_a_cancelled_one_is_a_plain_s
     assert desk.engine.requests[0].kind == "train"
 
 
+def test_a_cancelled_fork_leaves_no_trace_of_it(desk: Desk) -> None:
+    backup, before = desk.crashed_run(epochs=77), desk.form.document
+    for edits in (0, 1):
+        desk.starter.prepare_fork(backup)
+        desk.wait_until(lambda: desk.keys() == [FORK])
+        assert desk.form.source.name == f"Fork of {backup.run_dir.name}"
+        if edits:
+            desk.form.edit("training.batch_size", 9)
+        desk.notices.dismiss(desk.notices.items[0])
+        assert desk.keys() == []
+        if edits:  # they are not thrown away
+            assert desk.form.config.training.batch_size == 9
+            assert desk.form.source.name == backup.run_dir.name
+        else:
+            assert desk.form.document is before
+
+
 def test_an_edited_item_of_the_queue_is_saved_or_discarded(desk: Desk) -> None:
     desk.file.change(lambda queue: queue.added("zog", Config()))
     desk.queue.refresh()
