@@ -219,7 +219,7 @@ def test_a_new_folder_is_created_by_keys_and_chosen(
         entry = dialog.new_folder_bar.entry.tk_entry
         dialog.new_folder_bar.name.set("cats")
         press(entry, "Return")
-        seen.append(dialog.status.cget("text"))
+        seen.append(dialog.new_folder_bar.message.cget("text"))
         dialog.new_folder_bar.name.set("birds")
         press(entry, "Return")
         assert not dialog.new_folder_bar.winfo_ismapped()
@@ -236,7 +236,7 @@ def test_a_new_folder_is_created_by_keys_and_chosen(
     assert seen == [f"A folder named cats is already in {images}. Type another name."]
 
     def save_into_it(dialog: FileDialog) -> Callable[[], bool]:
-        assert dialog.create_folder("saved")
+        assert not dialog.create_folder("saved")
         return lambda: dialog.browser.folder == images / "saved"
 
     def save(dialog: FileDialog) -> None:

@@ -29,6 +29,7 @@ from ui.widgets.places_list import PlacesList
 from ui.widgets.variables import FlagVar, TextVar
 
 _SIZE = (920, 600)
+_LEAST_LIST_PX = 120
 _FIND_PAUSE_MS = 1200
 _BUTTONS = {"open": "Open", "save": "Save", "folder": "Choose", "folders": "Choose"}
 
@@ -79,6 +80,8 @@ class FileDialog(Dialog):
             detail_of=self._detail, on_select=self._selected, on_activate=self._activate,
         )  # fmt: skip
         self.board.pack(side="left", fill="both", expand=True)
+        for part in (self.board.canvas, self.places.canvas):
+            part.configure(height=theme.px(_LEAST_LIST_PX))  # they get the rest; what they ask for comes first
         self._bind_keys()
         self.open(folder, focus=start if start != folder else None)
 
@@ -120,20 +123,19 @@ class FileDialog(Dialog):
             lambda: read_folder(folder, is_cancelled=token.is_set), partial(self._show, token, focus)
         )
 
-    def create_folder(self, name: str) -> bool:
-        """Create a folder in the open one and select it; a file is then saved in it. Return whether it was created."""
+    def create_folder(self, name: str) -> str:
+        """Create a folder in the open one and select it; a file is then saved in it. Return why that is impossible."""
         try:
             folder = create_folder(self.browser.folder, name)
         except DarkroomError as error:
-            self._say(str(error), "error")
-            return False
+            return str(error)
         if folder.name.startswith(".") and not self.browser.show_hidden:
             self._toggle_hidden()
         if self.browser.purpose == "save":
             self.open(folder)
         else:
             self.open(self.browser.folder, focus=folder)
-        return True
+        return ""
 
     def destroy(self) -> None:
         """Also cancel what runs in the background."""

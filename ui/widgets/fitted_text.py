@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tkinter as tk
-import tkinter.font as tkfont
 from bisect import bisect_right
 from typing import Any
 
@@ -18,7 +17,6 @@ class FittedTexts:
 
     def __init__(self, owner: tk.Misc, theme: Theme) -> None:
         self._owner, self._theme = owner, theme
-        self._fonts: dict[str, tkfont.Font] = {}
         self._cut: dict[tuple[str, str, int], str] = {}
 
     def fitted(self, text: str, role: str, room: int) -> str:
@@ -27,13 +25,16 @@ class FittedTexts:
         if key not in self._cut:
             if len(self._cut) > _MAX_KEPT:
                 self._cut.clear()
-            font = self._fonts.setdefault(role, tkfont.Font(self._owner, font=self._theme.font(role)))
             plain = " ".join(text.split())
-            if font.measure(plain) > room:
-                fitting = bisect_right(range(len(plain)), room, key=lambda n: font.measure(plain[:n] + "…"))
+            if self._width(plain, role) > room:
+                fitting = bisect_right(range(len(plain)), room, key=lambda n: self._width(plain[:n] + "…", role))
                 plain = plain[: max(0, fitting - 1)].rstrip() + "…"
             self._cut[key] = plain
         return self._cut[key]
+
+    def _width(self, text: str, role: str) -> int:
+        """Return the width of a text. A `tkinter.font.Font` would round the font's size to points."""
+        return int(self._owner.tk.call("font", "measure", self._theme.font(role), text))
 
 
 class FittedText(Text):

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from ui.theme import GAP, Theme
 from ui.widgets.controls import Button
 from ui.widgets.entry import Entry
-from ui.widgets.panel import Panel, Text
+from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.variables import TextVar
 
 _PROPOSED = "New folder"
 
 
 class NewFolderBar(Panel):
-    """Shown below the path by `ask`. `create(name)` returns whether it created the folder; `left()` takes the focus."""
+    """Shown below the path by `ask`. `create(name)` returns why the folder was not created; `left()` takes the focus."""
 
     def __init__(
         self,
@@ -23,13 +23,14 @@ class NewFolderBar(Panel):
         theme: Theme,
         *,
         below: tk.Widget,
-        create: Callable[[str], bool],
+        create: Callable[[str], str],
         left: Callable[[], object],
     ) -> None:
         super().__init__(master, theme)
         self._below = below
         self.name = TextVar(master=self)
         self._create, self._left = create, left
+        self.message = WrappedText(self, theme, role="small", colour="error")
         Text(self, theme, "New folder", colour="label").pack(side="left", padx=(0, GAP))
         self.cancel_button = Button(self, theme, "Cancel", self.close, width=72)
         self.cancel_button.pack(side="right", padx=(GAP, 0))
@@ -40,7 +41,7 @@ class NewFolderBar(Panel):
         inner = self.entry.tk_entry
         inner.bind("<Return>", lambda _e: self.create())
         inner.bind("<Escape>", lambda _e: self.close())
-        self.name.trace_add("write", lambda *_: self.entry.mark_invalid(False))
+        self.name.trace_add("write", lambda *_: self._say(""))
 
     def ask(self) -> None:
         """Appear with a name that can be typed over."""
@@ -51,11 +52,20 @@ class NewFolderBar(Panel):
 
     def create(self) -> str:
         """Create the folder; a name that is refused can be corrected."""
-        is_created = self._create(self.name.get())
-        self.entry.mark_invalid(not is_created)
-        if is_created:
+        reason = self._create(self.name.get())
+        self._say(reason)
+        if not reason:
             self.close()
         return "break"
+
+    def _say(self, reason: str) -> None:
+        """Show why the name cannot be used, below it."""
+        self.entry.mark_invalid(bool(reason))
+        self.message.set_text(reason)
+        if reason:
+            self.message.pack(side="bottom", fill="x", before=self.winfo_children()[1], pady=(self.theme.px(4), 0))
+        else:
+            self.message.pack_forget()
 
     def close(self) -> str:
         """Disappear."""
