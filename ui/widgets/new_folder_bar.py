@@ -15,7 +15,7 @@ _PROPOSED = "New folder"
 
 
 class NewFolderBar(Panel):
-    """Shown below the path by `ask`. `create(name)` returns why the folder was not created; `left()` takes the focus."""
+    """Shown below the path by `ask`. `create(name)` returns why it was not created; `left()` takes the focus."""
 
     def __init__(
         self,
