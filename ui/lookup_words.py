@@ -65,7 +65,7 @@ ACTION_WORDS: Mapping[str, str] = {
     "about": "version licence",
     "auto_captions": "captioning tagger tags wd14 blip florence describe",
     "bundle": "bug report log",
-    "captions": "caption tags masks editor paint",
+    "captions": "caption tags masks editor brush",
     "differences": "diff compare changes",
     "export": "single file",
     "find_preset": "template",

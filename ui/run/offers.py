@@ -46,9 +46,9 @@ class Offers:
         queue.changed.subscribe(self._follow_queue)
 
     def look(self, workspaces: tuple[Path, ...]) -> None:
-        """Offer to resume what ended unexpectedly, and tell of a run elsewhere: once, when the window opens."""
+        """Offer to resume what ended unexpectedly, and report a run elsewhere: once, when the window opens."""
         self._queue.refresh(done=lambda: self._look_for_run(workspaces))
-        self._background.run(lambda: runs_elsewhere(workspaces), self._tell_of_runs)
+        self._background.run(lambda: runs_elsewhere(workspaces), self._report_runs)
 
     def _look_for_run(self, workspaces: tuple[Path, ...]) -> None:
         interrupted = self._queue.interrupted
@@ -75,7 +75,7 @@ class Offers:
             )
         )
 
-    def _tell_of_runs(self, found: tuple[tuple[Path, Holder], ...]) -> None:
+    def _report_runs(self, found: tuple[tuple[Path, Holder], ...]) -> None:
         if not found:
             return
         run_dir, holder = found[0]

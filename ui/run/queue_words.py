@@ -30,7 +30,7 @@ def status_line(control: QueueControl) -> str:
 
 
 class ItemWords:
-    """Tells items of one name apart. Configs are compared once: a table is drawn several times a second."""
+    """Distinguishes items of one name. Configs are compared once: a table is drawn several times a second."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {}
