@@ -326,7 +326,7 @@ class App:
             self.context.pump.redraw_soon(self, self.rescale)  # not within the menu that chose it
 
     def rescale(self) -> None:
-        """Build the bars and the open page anew at the chosen scale; settings, unsaved changes and a run stay as they are."""
+        """Build the bars and the open page anew at the chosen scale; settings, edits and a run stay as they are."""
         if self.preferences.now.scale_percent == self._scale_percent:
             self.context.notices.remove(_SCALE)
             return

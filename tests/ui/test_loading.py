@@ -7,6 +7,7 @@ import shutil
 import tkinter as tk
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from modules.config.presets import BUILT_IN_DIR, list_presets
 from modules.config.schema import Config
 from modules.system.problem import Problem
 from tests.ui.conftest import Window
-from tests.ui.driving import answer_file_dialog, drop, inside
+from tests.ui.driving import answer_file_dialog, drop, inside, type_into
 from ui.bars.findings_bar import FindingsBar
 from ui.forms import items
 from ui.navigation import Navigation
@@ -95,8 +96,10 @@ def test_a_file_of_every_version_is_loaded_by_the_dialog_fixed_and_saved(
     assert window.app.form.config.training.batch_size == 2
     report_is_shown_and_leads_to_the_field(window)
 
-    window.app.form.edit_text("training.epochs", "77")
-    window.app.context.actions.run("save")
+    page: Any = window.app.shell.pages["training"]
+    row = next(r for r in page.form_view.rows() if r.record.path == "training.epochs")
+    type_into(inside(row.control.frame, Entry), "77")
+    inside(row.control.frame, Entry).tk_entry.event_generate("<Control-s>")
     window.settle()
     kept = file.with_name(f"{file.name}.bak")
     message = window.app.shell.bottom_bar.detail.cget("text")
