@@ -78,7 +78,7 @@ ACTION_WORDS: Mapping[str, str] = {
     "page_concepts": "images dataset datasets folders captions",
     "page_queue": "batch jobs later",
     "page_run": "loss curve progress log samples tensorboard",
-    "page_runs": "history results backups compare fork resume",
+    "page_runs": "runs history results backups compare fork resume",
     "page_sample": "generate inference txt2img test",
     "page_tools": "convert merge extract resize inspect",
     "probe": "learning rate finder lr range test batch size find measure",

@@ -19,7 +19,7 @@ from ui.forms.model import Source
 from ui.notices import Notice, Reply
 from ui.pages.catalogue import PageSpec
 from ui.pages.page import PageFrame
-from ui.run.queue_words import ItemWords, status_line
+from ui.run.queue_words import status_line
 from ui.theme import GAP, PAD
 from ui.widgets.card import Card
 from ui.widgets.controls import Button, Switch
@@ -52,7 +52,6 @@ class QueuePage:
         self._context = context
         self._is_shown = False
         self._items: tuple[Item, ...] = ()
-        self._item_words = ItemWords()
         px = context.theme.px
         card = Card(self.frame, context.theme)
         tk.Grid.grid_configure(card, row=1, column=0, sticky="nsew", padx=px(PAD + 4), pady=(0, px(PAD)))
@@ -261,8 +260,7 @@ class QueuePage:
         if control.current is not None and control.current.number == item.number:
             step = self._context.session.state.step
             words = f"step {step.step:,} of {step.total_steps:,}" if step else "starting"
-        name, difference = self._item_words.of(item, self._items)
-        cells = (name, difference or training_words(item), item.state.capitalize(), words)
+        cells = (item.name, training_words(item), item.state.capitalize(), words)
         return f" {place + 1}", cells, _TAGS.get(item.state, "")
 
     def _enable(self) -> None:
