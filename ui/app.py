@@ -352,6 +352,8 @@ class App:
         if any(has_job(source) for source in self.context.pump.sources):
             return "a job of the Sample or the Tools page, or an export, is running"
         windows = [w for w in self.root.winfo_children() if isinstance(w, Window)]
+        if any(isinstance(w, Dialog) for w in windows):
+            return "a question is open"
         for window in windows:
             window.close()
         left = next((w.title() for w in windows if w.winfo_exists()), "")

@@ -103,8 +103,14 @@ class Tooltips:
         self._clicked = str(part) if isinstance(part, tk.Misc) else ""
 
     def _entered(self, event: tk.Event[Any]) -> None:
-        """Let the clicked widget show its tip again once the pointer is on another one."""
-        if self._clicked and not f"{event.widget}.".startswith(f"{self._clicked}."):
+        """Let the clicked widget show its tip again once the pointer is on another one.
+
+        Menus do not count, nor what the widget is in: Tk reports that the pointer enters all of it when a menu closes.
+        """
+        path, clicked = str(event.widget), self._clicked
+        if not clicked or path == "." or isinstance(event.widget, str | tk.Menu):  # a clone of a menu is a str
+            return
+        if not f"{path}.".startswith(f"{clicked}.") and not clicked.startswith(f"{path}."):
             self._clicked = ""
 
     def _left(self, event: tk.Event[Any]) -> None:
