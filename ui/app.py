@@ -346,6 +346,7 @@ class App:
         self.shell = self._make_shell()
         self.context.navigation.open(self.context.navigation.page)
         self.context.field_problems.check()
+        self.context.buttons.refresh()  # and forget the old ones
 
     def _why_not_rescale(self) -> str:
         """Close the windows of editors, which save; return what would be lost, or an empty text."""

@@ -18,6 +18,7 @@ from ui.pages.catalogue import PageSpec, page_named
 from ui.pages.page import Page
 from ui.theme import is_low
 from ui.widgets.panel import Panel
+from ui.widgets.variables import remove_traces, variables_in
 
 _log = logging.getLogger(__name__)
 
@@ -82,6 +83,12 @@ class Shell(Panel):
         """Let the open page keep what is entered there, before all of this is destroyed."""
         if self._open:
             self.pages[self._open].hidden()
+
+    def destroy(self) -> None:
+        """Also remove the traces of its variables, which would keep the pages alive."""
+        variables = variables_in(self)
+        super().destroy()
+        remove_traces(variables)
 
     def _fit_bars(self) -> None:
         """Make the bars above the page compact in a low window."""

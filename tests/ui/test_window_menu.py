@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import tkinter as tk
 from collections.abc import Callable
 
 from modules.config.schema import Config
 from modules.system.problem import Problem
 from tests.ui.conftest import Window
-from tests.ui.driving import fill, flip, inside, pick, walk
+from tests.ui.driving import fill, flip, inside, pick
 from tests.ui.fake_engine import started, step
-from ui import signal
+from tests.ui.test_open_and_close import left
 from ui.forms.model import Source
 from ui.jobs.job import JobRunner, JobState
 from ui.notices import Notice, Reply
@@ -88,25 +89,9 @@ def test_another_scale_applies_at_once_and_keeps_edits_the_page_and_a_run(ready:
     ready.engine.run.emit(started(), step(1))
     ready.open_page("backup")
 
-    def registered() -> tuple[object, ...]:
-        """What grows if something of the old views stays."""
-        return (
-            sum(len(s._listeners) for s in signal._signals if s in kept_signals),
-            len(app.form._watchers),
-            len(app.context.pump.sources),
-            sorted((seq, app.root.bind_all(seq).count("\n")) for seq in app.root.bind_all()),
-            sorted((seq, app.root.bind(seq).count("\n")) for seq in app.root.bind()),
-            len(list(walk(app.root))),
-        )
-
-    context = app.context
-    kept_signals = [
-        context.form.changed, context.session.changed, context.preferences.changed, context.navigation.page_wanted,
-        context.queue.changed, context.starter.changed, context.field_problems.changed,
-    ]  # fmt: skip
     found = []
     try:
-        for percent in (150, 100, 150, 100):
+        for percent in (150, 100, 150, 100):  # from the second round on nothing is new
             menu = app.shell.side_bar.make_window_menu()
             menu.invoke(f"*Scale {percent} %")
             ready.settle()
@@ -115,13 +100,13 @@ def test_another_scale_applies_at_once_and_keeps_edits_the_page_and_a_run(ready:
             assert list(app.shell.pages) == ["backup"]
             assert app.form.config.training.epochs == 7
             if percent == 100:
-                menu.destroy()
-                found.append(registered())
+                gc.collect()
+                found.append(left(ready))
             ready.engine.run.emit(step(2 + len(found)))
             ready.wait_until(lambda: app.context.session.state.step == step(2 + len(found)), "the next step")
     finally:
         set_scale(app.root, app.theme, 100)
-    assert found[0] == found[1]
+    assert found[0] == found[1]  # nothing of the old views stays
     ready.open_page("run")
     app.form.undo()
     ready.settle()
