@@ -19,6 +19,7 @@ from trainer.preflight import Report
 from trainer.run.allowed_code import unapproved_code
 from trainer.run_folder.backup import BackupInfo, newest_resumable
 from trainer.run_folder.fork import weights_do_not_fit
+from trainer.run_folder.run_lock import holder_of
 from ui.findings import Findings, locate
 from ui.forms.model import Document, FormModel, Source
 from ui.interaction import Answer, Failure, Interaction
@@ -131,7 +132,7 @@ class Starter:
         workspace = from_root(self._form.config.general.workspace_dir)
         if self._backup_job is not None:
             self._backup_job.cancel()
-        self._backup_job = self._pump.lasting.run(lambda: newest_resumable(workspace), self._keep_backup)
+        self._backup_job = self._pump.lasting.run(lambda: _resumable_in(workspace), self._keep_backup)
 
     def _with_config_of(self, backup: BackupInfo, done: Callable[[Loaded | None], None]) -> None:
         file = backup.path / "config.json"
@@ -246,6 +247,13 @@ class Starter:
     def _keep_backup(self, backup: BackupInfo | None) -> None:
         self.resumable = backup
         self.changed()
+
+
+def _resumable_in(workspace: Path) -> BackupInfo | None:
+    """Return the newest backup of a workspace, unless another process trains its run at the moment."""
+    backup = newest_resumable(workspace)
+    holder = holder_of(backup.run_dir) if backup is not None else None
+    return backup if holder is None or holder.is_this_process else None
 
 
 def run_failure(failed: RunFailed) -> Failure:
