@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.system.errors import DarkroomError
-from ui.files.browser import Browser, Chosen, Enter, Outcome, Purpose, Rejected, common_start, completions
+from ui.files.browser import Browser, Chosen, Enter, Outcome, Purpose, Rejected
 from ui.files.creating import create_folder
 from ui.files.listing import Contents, Counts, Entry, count_images, folder_of, read_folder
 from ui.files.places import mounted_disks, places
@@ -25,6 +25,7 @@ from ui.widgets.entry import Entry as TextEntry
 from ui.widgets.file_board import FileBoard, size_words
 from ui.widgets.new_folder_bar import NewFolderBar
 from ui.widgets.panel import Panel, Text
+from ui.widgets.path_entry import PathEntry
 from ui.widgets.places_list import PlacesList
 from ui.widgets.variables import FlagVar, TextVar
 
@@ -177,9 +178,7 @@ class FileDialog(Dialog):
         self.browser.show(contents, focus=focus or came_from)
         self.path_entry.mark_invalid(bool(contents.problem))
         if not contents.problem:
-            self.path.set(str(self.browser.folder))
-            self.path_entry.tk_entry.icursor("end")
-            self.path_entry.tk_entry.xview_moveto(1)
+            self.path_entry.show(str(self.browser.folder))
             if not self._tiles_are_chosen:
                 self._show_tiles(self.browser.shows_mostly_images)
             self._refresh_board()
@@ -242,33 +241,6 @@ class FileDialog(Dialog):
             self.board.canvas.focus_set()
         return "break"
 
-    def _complete(self, _event: object) -> str:
-        """Complete the typed path as far as it is unambiguous."""
-        text = self.path.get()
-        whole = self.browser.path_of(text)
-        folder = whole if text.endswith(("/", "\\")) else whole.parent
-        token = self._leaving
-        self._services.pump.background.run(lambda: read_folder(folder), partial(self._completed, token, text))
-        return "break"
-
-    def _completed(self, token: threading.Event, text: str, contents: Contents) -> None:
-        if token.is_set() or self.path.get() != text:
-            return
-        folders_only = self.browser.purpose in ("folder", "folders")
-        is_folder = {e.name: e.is_folder for e in contents.entries if e.is_folder or not folders_only}
-        names = completions(text, list(is_folder))
-        shared = common_start(names)
-        last = max(text.rfind("/"), text.rfind("\\")) + 1
-        if not names:
-            self._say("Nothing begins like this." if not contents.problem else contents.problem, "error")
-            return
-        end = "/" if len(names) == 1 and is_folder[names[0]] else ""
-        if len(shared) >= len(text) - last:
-            self.path.set(text[:last] + shared + end)
-            self.path_entry.tk_entry.icursor("end")
-            self.path_entry.tk_entry.xview_moveto(1)
-        self._say("  ".join(names[:6]) + ("  …" if len(names) > 6 else "") if len(names) > 1 else "", "muted")
-
     def _key(self, event: tk.Event[Any]) -> str | None:
         """Find the entry that begins with the letters typed."""
         if not event.char or not event.char.isprintable() or int(event.state) & 0x4:
@@ -329,11 +301,11 @@ class FileDialog(Dialog):
             self.bind("<Control-N>", self._ask_new_folder)
         self.up_button = Button(bar, theme, "Up", self._up, width=48)
         self.up_button.pack(side="left", padx=(0, GAP))
-        self.path_entry = TextEntry(bar, theme, self.path, on="window", placeholder="Folder")
+        self.path_entry = PathEntry(
+            bar, theme, self.path, self.browser, background=self._services.pump.background, say=self._say
+        )
         self.path_entry.pack(side="left", fill="x", expand=True)
-        inner = self.path_entry.tk_entry
-        inner.bind("<Return>", self._typed_path)
-        inner.bind("<Tab>", self._complete)
+        self.path_entry.tk_entry.bind("<Return>", self._typed_path)
 
     def _add_options(self) -> None:
         theme, px = self.theme, self.theme.px
