@@ -83,8 +83,10 @@ def test_another_scale_applies_at_once_and_keeps_edits_the_page_and_a_run(ready:
     app.form.edit("training.epochs", 7)
     for key in ("sample", "choose", "queue"):  # they bind keys, or ask their models again and again
         ready.open_page(key)
+    app.context.notices.show(Notice("load", "Loaded it. It replaced another.", until_start=True))
     app.context.starter.start()
     ready.wait_until(lambda: ready.engine.run is not None, "the run")
+    assert app.context.notices.items == ()
     assert ready.engine.run is not None
     ready.engine.run.emit(started(), step(1))
     ready.open_page("backup")

@@ -8,6 +8,7 @@ from ui.theme import Theme
 
 DEFAULT_SIZE = (1180, 780)
 MIN_SIZE = (1024, 600)
+_FRAME_PX = 60  # of the screen's height: the title of the window, and the desktop's bar
 
 
 def place(root: tk.Tk, theme: Theme, geometry: str) -> None:
@@ -42,7 +43,7 @@ def fitting_geometry(geometry: str, screen: tuple[int, int]) -> str:
 def _limit(root: tk.Tk, theme: Theme) -> tuple[tuple[int, int], tuple[int, int]]:
     """Set the smallest size; return the size of the screen, and the smallest one."""
     screen = (root.winfo_screenwidth(), root.winfo_screenheight())
-    least = (min(theme.px(MIN_SIZE[0]), screen[0]), min(theme.px(MIN_SIZE[1]), screen[1]))
+    least = (min(theme.px(MIN_SIZE[0]), screen[0]), min(theme.px(MIN_SIZE[1]), screen[1] - _FRAME_PX))
     root.minsize(*least)
     return screen, least
 
