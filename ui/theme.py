@@ -112,5 +112,5 @@ class Theme:
 
 
 def is_low(height_px: int, theme: Theme) -> bool:
-    """Return whether a window of this height needs compact bars."""
-    return height_px < theme.px(_LOW_PX)
+    """Return whether a window of this height needs compact bars; one that is not shown yet (1 pixel) does not."""
+    return 1 < height_px < theme.px(_LOW_PX)
