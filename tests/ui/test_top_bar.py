@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tkinter as tk
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from tests.ui.conftest import Window
 from tests.ui.driving import pick
 from ui.bars.preset_menu import PresetList
 from ui.preset_list import preset_groups
+from ui.theme import Theme
 from ui.widgets.menu import keep_on_screen, make_menu
 
 
@@ -84,14 +86,14 @@ def test_presets_are_listed_with_plain_loras_first_and_methods_last() -> None:
     assert sum(len(g.presets) for g in groups) == len(presets.list_presets())
 
 
-def test_a_menu_never_leaves_the_screen(window: Window, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = []
-    menu = make_menu(window.app.shell.top_bar, window.app.theme)
+def test_a_menu_never_leaves_the_screen(root: tk.Tk, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[bool] = []
+    menu = make_menu(root, Theme("dark"))
     for number in range(40):
         menu.add_command(label=f"Preset {number}")
     menu.update_idletasks()
     monkeypatch.setattr(tk.Menu, "winfo_screenheight", lambda _menu: 600)
-    keep_on_screen(menu, lambda: opened.append(True))
+    keep_on_screen(menu, partial(opened.append, True))
     menu.update_idletasks()
     assert 300 < menu.winfo_reqheight() <= 600
     assert entries(menu)[-1] == "More…"
