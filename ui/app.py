@@ -351,7 +351,7 @@ class App:
     def _why_not_rescale(self) -> str:
         """Close the windows of editors, which save; return what would be lost, or an empty text."""
         if any(has_job(source) for source in self.context.pump.sources):
-            return "a job of the Sample or the Tools page, or an export, is running"
+            return "a job of the Generate or the Tools page, or an export, is running"
         windows = [w for w in self.root.winfo_children() if isinstance(w, Window)]
         if any(isinstance(w, Dialog) for w in windows):
             return "a question is open"

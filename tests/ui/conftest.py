@@ -120,8 +120,11 @@ class Window:
             return context.pump.is_idle and context.field_problems.is_current
 
         self.app.root.update()
-        self.wait_until(is_settled, "an idle pump")
-        self.app.root.update()
+        for _ in range(5):  # what is drawn may change the size of something else
+            self.wait_until(is_settled, "an idle pump")
+            self.app.root.update()
+            if is_settled():
+                return
 
     def open_page(self, key: str) -> object:
         """Open a page by a click in the side bar, and wait until it is complete.
