@@ -49,10 +49,16 @@ def loop_against_bare(config: Config, *, rounds: int, num_threads: int) -> Ratio
 
 
 def demo_config(preset: Config, folder: Path, *, repeats: int, epochs: int, **changes: Any) -> Config:
-    """Return the demo preset as a run for measuring: its own folders, no samples, no backups."""
-    tree = encode(preset)
-    tree["general"] |= {"workspace_dir": str(folder / "workspace"), "cache_dir": str(folder / "cache")}
+    """Return the demo preset as a run for measuring."""
+    tree = encode(for_measuring(preset, folder, epochs=epochs, **changes))
     tree["concepts"] = [concept | {"repeats": repeats} for concept in tree["concepts"]]
+    return decode(tree).config
+
+
+def for_measuring(config: Config, folder: Path, *, epochs: int, **changes: Any) -> Config:
+    """Return a config as a run for measuring: its own folders, no samples, no backups, and changes of its training."""
+    tree = encode(config)
+    tree["general"] |= {"workspace_dir": str(folder / "workspace"), "cache_dir": str(folder / "cache")}
     tree["training"] |= {"epochs": epochs, **changes}
     tree["sampling"] |= {"every": {"unit": "never"}, "at_start": False, "at_end": False}
     tree["validation"] |= {"every": {"unit": "never"}}
