@@ -28,6 +28,7 @@ class Walk:
         self.weights: dict[str, Shape] = {}
         self.adapter_weights: dict[str, Shape] = {}
         self.quantized: dict[str, int] = {}  # bytes by the name of the weight
+        self.kept_of_blocks: dict[str, int] = {}  # what each block keeps for the backward pass, by its name
         self._records = records
         self._is_inside = False
         self._selected: list[Array] | None = None  # results that selective checkpointing keeps of the current block
@@ -314,10 +315,15 @@ class Walk:
         self.tape.keep(result)  # never offloaded
         return result
 
-    def block(self, run: Callable[..., Array], *inputs: Array, is_transformer: bool = False) -> Array:
-        """Run one of the blocks that checkpointing per block applies to."""
+    def block(self, path: str, run: Callable[..., Array], *inputs: Array, is_transformer: bool = False) -> Array:
+        """Run one of the blocks that checkpointing per block applies to, by its name."""
         modes = ("block", "selective", "transformer") if is_transformer else ("block", "selective")
-        return self._checkpointed(run, *inputs) if self.plan.checkpointing in modes else run(*inputs)
+        if self.plan.checkpointing in modes or path in self.plan.checkpointed_blocks:
+            return self._checkpointed(run, *inputs)
+        before = self.tape.kept_bytes
+        result = run(*inputs)
+        self.kept_of_blocks[path] = self.tape.kept_bytes - before
+        return result
 
     def whole(self, run: Callable[..., Array], *inputs: Array) -> Array:
         """Run the whole part."""

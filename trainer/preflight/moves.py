@@ -20,6 +20,7 @@ from modules.system.problem import count
 
 _MODES = {
     "off": "no gradient checkpointing",
+    "auto": "automatic gradient checkpointing",
     "selective": "gradient checkpointing of cheap operations",
     "transformer": "gradient checkpointing per transformer block",
     "block": "gradient checkpointing per block",

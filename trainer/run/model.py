@@ -164,11 +164,15 @@ def load_model(
     *,
     start_copy: Path | None = None,
     compilation: Compilation | None = None,
+    may_stay: Mapping[str, frozenset[str]] | None = None,
+    checkpointed_blocks: Mapping[str, frozenset[str]] | None = None,
 ) -> LoadedModel:
     """Load the model of a config, attach its adapters, and set up the placement and the memory settings of its parts.
 
     `start_copy` is the run's own copy of the adapter file that it starts from: it is read if it exists, otherwise
-    written. A `compilation` compiles the blocks of the denoiser. Raises DarkroomError if nothing would be trained.
+    written. A `compilation` compiles the blocks of the denoiser. `may_stay` has the parts that stay on the training
+    device in phases that do not need them (`trainer/preflight/room.py`), `checkpointed_blocks` the blocks that
+    automatic checkpointing recomputes, by part. Raises DarkroomError if nothing would be trained.
     """
     quantized = quantized_parts(config)
     family = load_family(
@@ -206,12 +210,15 @@ def load_model(
         for name, p in parameters.items()
     ] + word_units(config, words)
     family.set_memory(
-        {name: _memory_of(part.spec, config.part(name), adapters, compilation) for name, part in family.parts.items()},
+        {
+            name: _memory_of(part.spec, config.part(name), adapters, compilation, checkpointed_blocks or {})
+            for name, part in family.parts.items()
+        },
         train_device=machine.train_device,
         temp_device=machine.temp_device,
     )
     here, offloaded = originals_of(family, groups) if copies_originals(config) else ({}, {})
-    placement = placement_of(family, facts, machine, here, offloaded)
+    placement = placement_of(family, facts, machine, here, offloaded, may_stay)
     originals = (*here.values(), *offloaded.values())
     return LoadedModel(family, adapters, groups, placement, identities, start, originals, compilation, words)
 
@@ -237,16 +244,25 @@ def encoder_identities(config: Config, machine: Machine) -> EncoderIdentities:
 
 
 def _memory_of(
-    part: PartSpec, settings: PartSettings, adapters: Sequence[Adapter], compilation: Compilation | None
+    part: PartSpec,
+    settings: PartSettings,
+    adapters: Sequence[Adapter],
+    compilation: Compilation | None,
+    checkpointed_blocks: Mapping[str, frozenset[str]],
 ) -> PartMemory:
-    """Return how a part saves memory. Its adapter is never offloaded: it is small, and it is trained there."""
+    """Return how a part saves memory. Its adapter is never offloaded: it is small, and it is trained there.
+
+    Automatic checkpointing without a choice of blocks recomputes all of them.
+    """
+    blocks = checkpointed_blocks.get(part.name)
     own = (name for a in adapters if a.part == part.name for name in a.parameters())
     return PartMemory(
-        settings.checkpointing,
+        "block" if settings.checkpointing == "auto" and blocks is None else settings.checkpointing,
         settings.offload_activations,
         settings.offload_fraction,
         resident=frozenset(name.removeprefix(f"{part.name}.") for name in own),
         compilation=compilation if part.role == "denoiser" else None,
+        chosen_blocks=blocks or frozenset(),
     )
 
 
