@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from modules.optim.updates.slicing import in_slices
-from modules.system.devices import Device, move
+from modules.system.devices import Device, is_on, move
 
 
 class Ema:
@@ -54,18 +54,12 @@ class Ema:
 
         Values that have that dtype and device are no copies, and are all in one slice.
         """
-        values = {name: parameter.detach() for name, parameter in self._exact().items()}
-        in_place = [n for n, v in values.items() if v.dtype == torch.float32 and self._is_here(v)]
+        values = self._exact()
+        in_place = {n: v for n, v in values.items() if v.dtype == torch.float32 and is_on(v, self.device)}
         if in_place:
-            yield in_place, [values[n] for n in in_place]
-        for names in in_slices({n: v.numel() for n, v in values.items() if n not in set(in_place)}):
+            yield [*in_place], [*in_place.values()]
+        for names in in_slices({n: v.numel() for n, v in values.items() if n not in in_place}):
             yield names, self._copied([values[n] for n in names])
-
-    def _is_here(self, value: torch.Tensor) -> bool:
-        """Whether a value is on the device of the averages; with logical CPUs `move` decides."""
-        if value.device.type != self.device.type or self.device.torch.index not in (None, value.device.index):
-            return False
-        return not self.device.is_cpu or move(value, self.device).data_ptr() == value.data_ptr()
 
     def _copied(self, values: list[torch.Tensor]) -> list[torch.Tensor]:
         """Return values in float32 on the device of the averages; the host waits for a GPU once for all of them."""

@@ -94,6 +94,14 @@ def move(tensor: torch.Tensor, device: Device, *, dtype: torch.dtype | None = No
     return _guards[-1].retag(moved, device) if _guards else moved
 
 
+def is_on(tensor: torch.Tensor, device: Device) -> bool:
+    """Whether a tensor is on a device: `move` would return the very same."""
+    if _guards:  # of two devices that are both the CPU a guard knows which
+        return move(tensor, device) is tensor
+    own = device.torch
+    return tensor.device.type == own.type and own.index in (None, tensor.device.index)
+
+
 def pinned(tensor: torch.Tensor, device: Device) -> torch.Tensor:
     """Return the tensor in page-locked memory if the device is a GPU, so that `move` need not wait for the copy."""
     ready = tensor.pin_memory() if device.type == "cuda" and tensor.device.type == "cpu" else tensor
