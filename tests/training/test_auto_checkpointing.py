@@ -23,7 +23,7 @@ from trainer.run import checkpointing_choice
 def free_bytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The free memory that runs find."""
     free = [0]
-    monkeypatch.setattr(checkpointing_choice, "_free_bytes", lambda device: free[0])
+    monkeypatch.setattr(checkpointing_choice, "_free_bytes", lambda machine: free[0])
     return free
 
 

@@ -90,7 +90,7 @@ def test_what_saves_memory_is_measured_against_nothing_saved(
     assert all(s.speed.ratio > 0 for s in savings.values())
     (plain,) = {s.plain_peak_bytes for s in savings.values()}
     assert savings[waiting].peak_bytes < 0.5 * savings[blocks].peak_bytes < 0.5 * plain
-    row = report._saving_row("full", savings[waiting])
+    row = report._saving_row("small SDXL", "full", savings[waiting])
     assert row.name == "small SDXL, fine-tune: per block, all layers offloaded"
     assert f"{savings[waiting].peak_bytes / plain:.2f} of the memory" in row.value
 

@@ -26,16 +26,20 @@ from trainer.step.loop import train_epoch
 from trainer.step.precision import process_settings
 
 
-def loop_against_bare(config: Config, *, rounds: int, num_threads: int) -> Ratio:
-    """Return the speed of the training loop, compared to a bare loop; a round is an epoch of the config."""
+def loop_against_bare(config: Config, *, rounds: int, num_threads: int, plain: Config | None = None) -> Ratio:
+    """Return the speed of the training loop, compared to a bare loop; a round is an epoch of the config.
+
+    The bare loop is that of `plain`, if it is given.
+    """
+    plain = plain or config
     machine = machine_of(config.general, config.training.precision)
     with process_settings(num_threads=num_threads, precision=config.training.precision, deterministic=False):
         run = prepare(run_setup(config, num_threads))
         # A second copy of the model, so that the loops do not train the same weights.
-        model = load_model(config, machine)
+        model = load_model(plain, machine)
         model.placement.enter("train")
         batches = list(run.training.loader.batches(0, first_epoch_step=0, step=0))
-        bare = BareLoop.of(config, model, batches, machine.precision)
+        bare = BareLoop.of(plain, model, batches, machine.precision)
         try:
             return paired(
                 lambda: train_epoch(run.training),

@@ -113,24 +113,26 @@ def _several(folder: Path, device: Device) -> Iterator[Row]:
 
 
 def _loop_variants(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
-    """Compare each variant of the loop with the same bare one, which is neither fused nor compiled."""
+    """Compare each variant of the loop with the same bare one, which has none of the settings."""
     demo = demo_run(folder, device, repeats=2, clip_grad_norm=None)  # two steps a round
     config = as_sdxl(demo, write_toy_sdxl(folder / "variants-sdxl", like=from_root(demo.model.base_model)))
     for variant in loop_variants(config):
-        result = loop_against_bare(variant.config, rounds=10, num_threads=num_threads)
+        result = loop_against_bare(variant.config, rounds=10, num_threads=num_threads, plain=variant.plain)
         yield _ratio_row(f"training loop, small SDXL, {variant.name}", result, None)
 
 
 def _saving(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
-    config = demo_run(folder, device, repeats=2)  # two steps a round
-    config = as_sdxl(config, write_toy_sdxl(folder / "saving-sdxl", like=from_root(config.model.base_model)))
-    config = _with_offload_device(config, device)
-    for trains in ("adapter", "full"):
-        for saving in ways_against_none(of_denoiser(config, trains=trains), rounds=3, num_threads=num_threads):
-            yield _saving_row(trains, saving)
+    small = demo_run(folder, device, repeats=2)  # two steps a round
+    small = as_sdxl(small, write_toy_sdxl(folder / "saving-sdxl", like=from_root(small.model.base_model)))
+    large = with_large_unet(demo_run(folder, device, repeats=1, batch_size=6), folder / "saving-sd")  # one step a round
+    for model, config in (("large SD UNet", large), ("small SDXL", small)):
+        config = _with_offload_device(config, device)
+        for trains in ("adapter", "full"):
+            for saving in ways_against_none(of_denoiser(config, trains=trains), rounds=3, num_threads=num_threads):
+                yield _saving_row(model, trains, saving)
 
 
-def _saving_row(trains: str, saving: Saving) -> Row:
+def _saving_row(model: str, trains: str, saving: Saving) -> Row:
     speed, memory = saving.speed, saving.peak_bytes / saving.plain_peak_bytes
     value = (
         f"{1 / speed.ratio:.2f} of the time ({1 / speed.highest:.2f} to {1 / speed.lowest:.2f}), {memory:.2f} of the "
@@ -138,7 +140,7 @@ def _saving_row(trains: str, saving: Saving) -> Row:
     )
     what = {"adapter": "LoRA", "full": "fine-tune"}[trains]
     numbers = asdict(speed) | {"peak_bytes": saving.peak_bytes, "plain_peak_bytes": saving.plain_peak_bytes}
-    return Row(f"small SDXL, {what}: {saving.way}", value, numbers=numbers)
+    return Row(f"{model}, {what}: {saving.way}", value, numbers=numbers)
 
 
 def _quantization(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:

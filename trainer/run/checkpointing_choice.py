@@ -8,10 +8,11 @@ from pathlib import Path
 
 from modules.estimate.disk import free_memory
 from modules.system.atomic import write_text
-from modules.system.devices import Device, free_device_bytes
+from modules.system.devices import free_device_bytes
 from modules.system.problem import count
 from trainer.preflight.auto_checkpointing import Blocks, automatic_parts, blocks_to_checkpoint
 from trainer.preflight.estimates import sizes_of
+from trainer.run.machine import Machine
 from trainer.run.setup import RunSetup
 from trainer.run_folder.start_copy import start_copy_in
 
@@ -38,7 +39,7 @@ def _of_main(setup: RunSetup) -> Blocks:
     chosen = blocks_to_checkpoint(
         setup.config,
         sizes_of(setup.datasets.training, setup.datasets.validation),
-        free_bytes=_free_bytes(setup.machine.train_device),
+        free_bytes=_free_bytes(setup.machine),
         start_copy=start_copy_in(setup.run_dir),
     )
     found = chosen or {}
@@ -55,5 +56,7 @@ def _read(path: Path) -> Blocks | None:
         return None
 
 
-def _free_bytes(device: Device) -> int | None:
-    return free_memory() if device.is_cpu else free_device_bytes(device)
+def _free_bytes(machine: Machine) -> int | None:
+    if machine.assumed_free_bytes is not None:
+        return machine.assumed_free_bytes
+    return free_memory() if machine.train_device.is_cpu else free_device_bytes(machine.train_device)

@@ -148,6 +148,16 @@ def prepare_parts(family: ModelFamily, precision: Precision) -> None:
             precision.prepare(part.module)
 
 
+def channels_innermost(family: ModelFamily) -> None:
+    """Store the weights of the denoiser's and the VAE's convolutions with their channels innermost, in place.
+
+    A convolution with such a weight also returns its result so, and the operations between convolutions keep it.
+    """
+    for part in family.parts.values():
+        if part.spec.role != "text_encoder":
+            part.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's types lack it
+
+
 def choose_attention(family: ModelFamily, name: str, machine: Machine) -> None:
     """Use an attention implementation in the denoiser. Raises DarkroomError if it does not run on the device."""
     dtype = machine.precision.compute_dtype
@@ -190,6 +200,8 @@ def load_model(
     # Before adapters are attached and parts move: the identity of the encoders is that of their own weights.
     identities = _identities(family, facts, machine.precision, start, quantized)
     prepare_parts(family, machine.precision)
+    if config.model.channels_last:
+        channels_innermost(family)
     if not trains_on_pixels(config):
         choose_attention(family, config.training.attention, machine)
     copies = None if start_copy is None else start_copy.parent / "embeddings"

@@ -145,6 +145,16 @@ class Model(Section):
             changeable_on_resume=True,
         ),
     ] = False
+    channels_last: Annotated[
+        bool,
+        Setting(
+            "Channels last",
+            "Stores the weights of convolutions, and so their results, with the channels innermost (NHWC), for which "
+            "many GPUs and CPUs have faster kernels; on others it is slower. Results differ in rounding.",
+            group="Base model",
+            level="advanced",
+        ),
+    ] = False
     circular_padding: Annotated[
         bool,
         Setting(
