@@ -23,6 +23,7 @@ from trainer.benchmark import preference, preference_cases
 from trainer.benchmark.cache_speed import cache_against_bare
 from trainer.benchmark.demo_runs import demo_preset, demo_run
 from trainer.benchmark.full_size import FullSize, all_measured, write_random_model
+from trainer.benchmark.host_waits import waits_per_step
 from trainer.benchmark.loop_speed import as_sdxl, loop_against_bare, with_large_unet
 from trainer.benchmark.loop_variants import loop_variants
 from trainer.benchmark.measure import Ratio
@@ -54,6 +55,7 @@ def measure_all(device_name: str, *, num_threads: int, wanted: frozenset[str]) -
             "memory": lambda: _memory(folder, device),
             "loop": lambda: _loop(folder, device, num_threads),
             "large-loop": lambda: _large_loop(folder, device, num_threads),
+            "host-waits": lambda: _host_waits(folder, device, num_threads),
             "several": lambda: _several(folder, device),
             "loop-variants": lambda: _loop_variants(folder, device, num_threads),
             "saving": lambda: _saving(folder, device, num_threads),
@@ -93,6 +95,16 @@ def _loop(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
 def _large_loop(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
     config = with_large_unet(demo_run(folder, device, repeats=1, batch_size=6), folder)
     yield _ratio_row("training loop, large UNet", loop_against_bare(config, rounds=5, num_threads=num_threads), 0.97)
+
+
+def _host_waits(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
+    """Count what a step waits for after the first steps, in which each weight is watched until it has been updated."""
+    demo = demo_run(folder, device, repeats=1, batch_size=2)
+    for trains, what in (("adapter", "LoRA"), ("full", "fine-tune")):
+        config = of_denoiser(demo, trains=trains)
+        waits = waits_per_step(config, warmup_epochs=5, epochs=1, num_threads=num_threads)
+        value = f"{sum(waits.values()):.2f} a step" + "".join(f"; {n:.2f} {place}" for place, n in waits.items())
+        yield Row(f"waits for the device, demo model, {what}", value, "at most 1", dict(waits))
 
 
 def _several(folder: Path, device: Device) -> Iterator[Row]:

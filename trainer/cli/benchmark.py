@@ -18,6 +18,7 @@ MEASUREMENTS = (
     "memory",
     "loop",
     "large-loop",
+    "host-waits",
     "several",
     "loop-variants",
     "saving",
