@@ -45,6 +45,7 @@ class _Table:
 
     @classmethod
     def of(cls, abar_T: torch.Tensor) -> _Table:
+        """Return the table of cumulative alphas, on their device."""
         return cls(abar_T, abar_T.sqrt(), (1.0 - abar_T).sqrt())
 
 

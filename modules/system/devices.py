@@ -17,7 +17,7 @@ from modules.system.errors import DarkroomError
 
 
 class MoveGuard(Protocol):
-    """Is told of every move between devices."""
+    """Observes every move between devices."""
 
     def retag(self, tensor: torch.Tensor, device: Device) -> torch.Tensor:
         """Return a tensor that was moved, as one of its new device."""
@@ -125,7 +125,7 @@ def tensor_on(values: Sequence[Any], device: torch.device, dtype: torch.dtype | 
 
 
 def push_guard(guard: MoveGuard) -> None:
-    """Tell a guard of every move; undone with `pop_guard`."""
+    """Let a guard observe every move; undone with `pop_guard`."""
     _guards.append(guard)
 
 
