@@ -11,6 +11,7 @@ from torch import nn
 from modules.adapters import layer_input
 from modules.adapters.protocol import kind_of
 from modules.adapters.registry import ADAPTERS
+from tests.builders.matrix import matrix
 
 LAYERS = ["query", "key", "value", "conv"]
 SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -62,9 +63,9 @@ def trained(name: str, dtype: torch.dtype, autocast: torch.dtype) -> dict[str, t
     return {"output": output.detach(), "input": x_BLD.grad, **gradients}
 
 
-@pytest.mark.parametrize("autocast", ["bfloat16", "float16"])
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize(
+    ("name", "dtype", "autocast"), matrix(list(SETTINGS), list(DTYPES), ["bfloat16", "float16"], most_daily=36)
+)
 def test_without_the_cast_every_bit_is_the_same(
     name: str, dtype: str, autocast: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
