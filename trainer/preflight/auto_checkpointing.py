@@ -52,7 +52,8 @@ def chosen_blocks(budget: Budget, *, limit_bytes: int) -> Blocks:
 
 
 def _largest_first(budget: Budget) -> list[Block]:
-    run, parts = budget.run, automatic_parts(budget.config)
+    run = budget.run
+    parts = [n for n in automatic_parts(budget.config) if (budget.passes.role_of(n) == "vae") == run.reconstructs]
     plans = {n: replace(p, checkpointing="auto") if n in parts else p for n, p in run.plans.items()}
     width_px, height_px = max(run.sizes, key=lambda s: s[0] * s[1])
     batch = run.batch_size * run.images_per_pass
