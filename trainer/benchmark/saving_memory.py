@@ -18,7 +18,7 @@ from modules.system.devices import Device
 from trainer.benchmark.device_bytes import DeviceBytes
 from trainer.benchmark.loop_speed import run_setup
 from trainer.benchmark.measure import Ratio, paired
-from trainer.preflight.room import RESERVE
+from trainer.preflight.auto_checkpointing import RESERVE
 from trainer.run.endings import Prepared
 from trainer.run.setup import RunSetup
 from trainer.run.training_run import prepare

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from modules.config.schema import Config
 from modules.families.registry import FAMILIES
-from trainer.preflight.room import RESERVE
 from trainer.preflight.run_budget import MALFORMED_CONFIG, Budget, Counts, budget_of
 
+RESERVE = 0.1  # of the free bytes: for the estimate's error and the allocator
 Block = tuple[str, str]  # a part, and the name of the block in it
 Blocks = Mapping[str, frozenset[str]]
 """The blocks that are recomputed, by part."""
