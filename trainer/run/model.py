@@ -198,7 +198,7 @@ def load_model(
     facts = phases.phase_facts(config)
     start = start_of(config, family, start_copy) if config.training.trains == "adapter" else None
     # Before adapters are attached and parts move: the identity of the encoders is that of their own weights.
-    identities = _identities(family, facts, machine.precision, start, quantized)
+    identities = _identities(config.model, family, facts, machine.precision, start, quantized)
     prepare_parts(family, machine.precision)
     if config.model.channels_last:
         channels_innermost(family)
@@ -250,7 +250,7 @@ def encoder_identities(config: Config, machine: Machine) -> EncoderIdentities:
         quantized=quantized,
     )
     start = start_of(config, family, None) if config.training.trains == "adapter" else None
-    identities = _identities(family, facts, machine.precision, start, quantized)
+    identities = _identities(config.model, family, facts, machine.precision, start, quantized)
     words = attach_words(config, family, copies=None) if facts.has_text_cache else []
     return identities.with_words(fixed_words_identity(words))
 
@@ -279,6 +279,7 @@ def _memory_of(
 
 
 def _identities(
+    model: Model,
     family: ModelFamily,
     facts: phases.PhaseFacts,
     precision: Precision,
@@ -305,8 +306,9 @@ def _identities(
     }
     images = [fingerprints.get(p.name, "") for p in family.spec.parts if p.role == "vae"]
     texts = [fingerprints.get(p.name, "") for p in family.spec.parts if p.role == "text_encoder"]
+    order = ["channels last"] if model.channels_last else []  # rounds otherwise
     return EncoderIdentities(
         # Images are encoded outside autocast, but in TF32 where the run's precision allows it on this device.
-        images="|".join([*images, family.image_identity(), f"tf32 {precision.tf32}"]),
+        images="|".join([*images, family.image_identity(), f"tf32 {precision.tf32}", *order]),
         captions="|".join([*texts, family.text_identity(), precision.name]),
     )
