@@ -33,8 +33,9 @@ def test_it_is_measured_once() -> None:
 
 def test_another_workload_or_machine_is_measured_for_itself() -> None:
     measure, given = _counting(1, 2, 3, 4)
+    gpu = f"{machine_identity()} | GPU"
     for name, workload, machine in (
-        ("threads", "a", ""), ("threads", "b", ""), ("layout", "a", ""), ("threads", "a", f"{machine_identity()} | GPU"),
+        ("threads", "a", ""), ("threads", "b", ""), ("layout", "a", ""), ("threads", "a", gpu),
     ):  # fmt: skip
         machine_choice(name, workload, measure, kind=int, machine=machine)
     assert given == [1, 2, 3, 4]
