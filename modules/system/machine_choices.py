@@ -41,7 +41,7 @@ def machine_choice(
     model's family and the size of a batch, as text. `machine` is `machine_identity()` unless the caller adds to it, as
     with the name of a GPU. `kind` is the type of the choice: a stored value of another type is measured again. If
     another process has stored a choice in the meantime, that one is returned, so that both choose the same. A file that
-    cannot be read or written is no error.
+    cannot be read or written is ignored.
     """
     file = file or machine_choices_file()
     key = " | ".join((name, workload, machine or machine_identity()))

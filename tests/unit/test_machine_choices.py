@@ -58,7 +58,7 @@ def test_a_value_of_another_type_is_measured_anew(tmp_path: Path) -> None:
     assert machine_choice("threads", "a", lambda: 4, kind=int, file=file) == 4
 
 
-def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_ignored(tmp_path: Path) -> None:
     blocked = tmp_path / "a file"
     blocked.write_text("", encoding="utf-8")
     assert machine_choice("threads", "a", lambda: 3, kind=int, file=blocked / "choices.json") == 3
