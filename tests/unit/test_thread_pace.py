@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from types import SimpleNamespace as Namespace
+from typing import Any
 
 import pytest
 
+from modules.config.schema import Config
+from modules.system.devices import Device
+from modules.system.ranks import Rank
+from tests.builders.configs import laid_over
 from trainer.callbacks.cpu_threads import AvailableCores, CpuThreads
 from trainer.events import Event, WarningRaised
+from trainer.run.threads import may_change_threads
 from trainer.step.callback import StepView
 from trainer.step.counters import Counters
 from trainer.step.stepper import StepOutcome
@@ -113,3 +120,18 @@ def test_the_cores_of_this_process_are_available_to_it() -> None:
     cores = AvailableCores()
     sum(range(100_000))
     assert cores() >= 0.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "device", "num_threads", "world_size", "may_change"),
+    [({}, "cpu", 2, 1, True), ({}, "cpu", 1, 1, False), ({}, "cuda", 2, 1, False), ({}, "cpu", 2, 2, False),
+     ({"general": {"deterministic": True}}, "cpu", 2, 1, False), ({"general": {"num_threads": 2}}, "cpu", 2, 1, False),
+     ({"model": {"compile": True}}, "cpu", 2, 1, False)],
+)  # fmt: skip
+def test_a_deterministic_run_keeps_its_number(
+    changes: dict[str, Any], device: str, num_threads: int, world_size: int, may_change: bool
+) -> None:
+    """So does one whose number is set, and one with compiled code, which is made for a number."""
+    ranks = Namespace(rank=Rank(0, world_size, 0, world_size))
+    machine: Any = Namespace(train_device=Device(device), ranks=ranks)
+    assert may_change_threads(laid_over(Config(), changes), machine, num_threads) == may_change

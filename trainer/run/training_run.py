@@ -46,6 +46,7 @@ from trainer.run.placement import placed_copy
 from trainer.run.setup import RunSetup
 from trainer.run.start_note import note_of_start
 from trainer.run.stepper import build_stepper
+from trainer.run.threads import may_change_threads
 from trainer.run.watchers import Watchers, build_watchers
 from trainer.run.words import kept_norms
 from trainer.run_folder.start_copy import start_copy_in
@@ -330,10 +331,11 @@ def _training(
 def _callbacks(setup: RunSetup, model: LoadedModel, watchers: Watchers, backup: BackupCallback) -> tuple[Callback, ...]:
     """Return the callbacks in order. The backup comes after those whose results it contains."""
     emit, compilation = setup.log.emit, model.compilation
+    changes_threads = may_change_threads(setup.config, setup.machine, setup.num_threads)
     rewards = (watchers.rewards, watchers.guards) if watchers.rewards is not None else ()
     return (
         *((CompileReport(compilation, emit),) if compilation is not None else ()),
-        *((CpuThreads(setup.num_threads, emit),) if _may_change_threads(setup) else ()),
+        *((CpuThreads(setup.num_threads, emit),) if changes_threads else ()),
         watchers.metrics,
         watchers.dropped,
         watchers.validation,
@@ -343,13 +345,6 @@ def _callbacks(setup: RunSetup, model: LoadedModel, watchers: Watchers, backup: 
         backup,
         watchers.profiling,  # last: a profile begins and ends between steps
     )
-
-
-def _may_change_threads(setup: RunSetup) -> bool:
-    """Return whether the number of threads may change during the run. Compiled code has a fixed number."""
-    general, machine = setup.config.general, setup.machine
-    is_free = not (general.num_threads or general.deterministic or setup.config.model.compile)
-    return is_free and setup.num_threads > 1 and machine.train_device.is_cpu and machine.ranks.rank.is_alone
 
 
 def _fitted(setup: RunSetup, counters: Counters, loader: Loader, plan: str) -> Counters:
