@@ -58,14 +58,14 @@ def packages_hidden(names: Collection[str]) -> Iterator[None]:
 def defer_import(name: str) -> None:
     """Let a submodule be imported at its first use instead, after a later `import package.name` of any library.
 
-    Nothing happens if it is imported already, or is not installed.
+    Nothing happens if it is imported already, or is not installed or broken.
     """
     if name in sys.modules:
         return
     parent, _, own = name.rpartition(".")
     try:
         package, spec = importlib.import_module(parent), importlib.util.find_spec(name)
-    except ModuleNotFoundError:
+    except ImportError:
         return
     if spec is not None:
         sys.modules[name] = module = _DeferredModule(spec)
