@@ -16,6 +16,7 @@ from trainer.launch import import_engine
 
 MEASUREMENTS = (
     "memory",
+    "start",
     "loop",
     "large-loop",
     "host-waits",
