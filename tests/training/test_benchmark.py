@@ -21,11 +21,14 @@ from modules.system.devices import CPU
 from tests.builders.configs import small_config
 from tests.builders.more_models import POOLED_WIDTH
 from trainer.benchmark import full_size, measure, preference, preference_cases, preference_data, report, saving_memory
+from trainer.benchmark.demo_runs import demo_preset
 from trainer.benchmark.loop_speed import demo_config, loop_against_bare
 from trainer.benchmark.measure import paired
+from trainer.benchmark.start_time import BEFORE_FIRST_EVENT, time_by_phase
 from trainer.benchmark.waiting import waiting_share
 from trainer.data.datasets import datasets_of
 from trainer.demo.shapes import COLOURS, SHAPES
+from trainer.events import Event, PhaseChanged, StepFinished, WarningRaised
 from trainer.run.endings import Prepared
 from trainer.run.model import load_family
 from trainer.run.setup import RunSetup
@@ -89,7 +92,7 @@ def test_what_saves_memory_is_measured_against_nothing_saved(
     assert all(s.speed.ratio > 0 for s in savings.values())
     (plain,) = {s.plain_peak_bytes for s in savings.values()}
     assert savings[waiting].peak_bytes < 0.5 * savings[blocks].peak_bytes < 0.5 * plain
-    row = report._saving_row("full", savings[waiting])
+    row = report._saving_row("small SDXL", "full", savings[waiting])
     assert row.name == "small SDXL, fine-tune: per block, all layers offloaded"
     assert f"{savings[waiting].peak_bytes / plain:.2f} of the memory" in row.value
 
@@ -181,7 +184,7 @@ def test_preference_methods_train_as_runs_do_and_their_unet_calls_are_counted(
     monkeypatch.setattr(preference_data, "CANDIDATES", 2)
     monkeypatch.setattr(preference_data, "PAIRS_PER_PROMPT", 1)
     monkeypatch.setattr(preference, "SEEDS_PER_PROMPT", 1)
-    preset = report._preset(CPU)
+    preset = demo_preset(CPU)
     start = preference.started(preset, tmp_path, num_threads=1)
     assert start.pair_calls == 2  # one batch of eight images
     chosen, rejected = (sorted((start.pairs / side).glob("*.png")) for side in ("chosen", "rejected"))
@@ -225,3 +228,17 @@ def test_a_window_that_does_not_open_is_reported(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(report.subprocess, "run", lambda *a, **k: done)
     (row,) = report._window()
     assert row.value == "not measured: RuntimeError: there is no display"
+
+
+def test_the_time_to_the_first_step_by_phase() -> None:
+    step = StepFinished(1, 1, 1, 2, 1, 2, 0.1, 0.1, None, 2.0, 1.0)
+    events: list[tuple[float, Event | None]] = [
+        (1.0, PhaseChanged("starting")), (3.0, PhaseChanged("loading")), (3.5, WarningRaised("")),
+        (4.0, PhaseChanged("scanning")), (4.5, PhaseChanged("loading")), (5.0, PhaseChanged("training")),
+        (6.0, step), (7.0, PhaseChanged("training")), (8.0, step), (8.5, PhaseChanged("saving")), (10.0, None),
+    ]  # fmt: skip
+    found = time_by_phase(events)
+    assert found.phases == {BEFORE_FIRST_EVENT: 1.0, "starting": 2.0, "loading": 1.5, "scanning": 0.5, "training": 1.0}
+    assert (found.until_first_step, found.ending) == (6.0, 2.0)
+    with pytest.raises(ValueError):
+        time_by_phase(events[:3])

@@ -18,11 +18,13 @@ from modules.objectives.perceptual import PerceptualDistance
 from modules.optim.kept_norms import KeptNorms
 from modules.optim.param_groups import TrainGroup, kept_parameters, named_parameters
 from modules.system.atomic import write_text
+from modules.system.devices import free_device_bytes
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from trainer import phases
 from trainer.callbacks.backup import BackupCallback
 from trainer.callbacks.compile_report import CompileReport
+from trainer.callbacks.cpu_threads import CpuThreads
 from trainer.commands import CommandDesk, StopRequested
 from trainer.data.datasets import up_to_date
 from trainer.data.loader import Loader
@@ -33,8 +35,11 @@ from trainer.methods.build import build_method
 from trainer.methods.perceptual import load_perceptual
 from trainer.methods.protocol import StepContext, TrainingMethod
 from trainer.methods.reward_models import RewardModels, load_reward_models
+from trainer.preflight.estimates import sizes_of
+from trainer.preflight.room import parts_that_stay
 from trainer.ranks import ALONE
 from trainer.run.checkpoint import restore, start_from_weights
+from trainer.run.checkpointing_choice import checkpointed_blocks
 from trainer.run.compilation import compilation_of
 from trainer.run.data import Loaders, build_loaders, caches_of, plan_fingerprint
 from trainer.run.downloads import DownloadMeter
@@ -45,6 +50,7 @@ from trainer.run.placement import placed_copy
 from trainer.run.setup import RunSetup
 from trainer.run.start_note import note_of_start
 from trainer.run.stepper import build_stepper
+from trainer.run.threads import may_change_threads
 from trainer.run.watchers import Watchers, build_watchers
 from trainer.run.words import kept_norms
 from trainer.run_folder.start_copy import start_copy_in
@@ -190,7 +196,21 @@ def _load(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
         ranks.from_main(None)  # the main process downloads the model first
     # Of a new run only the main process writes the copy of the file that it starts from; the others read that file.
     start_copy = start_copy_in(setup.run_dir) if machine.ranks.rank.is_main or setup.backup is not None else None
-    model = load_model(config, machine, meter, start_copy=start_copy, compilation=compilation)
+    may_stay = parts_that_stay(
+        config,
+        sizes_of(setup.datasets.training, setup.datasets.validation),
+        free_bytes=free_device_bytes(machine.train_device),
+        start_copy=start_copy,
+    )
+    model = load_model(
+        config,
+        machine,
+        meter,
+        start_copy=start_copy,
+        compilation=compilation,
+        may_stay=may_stay,
+        checkpointed_blocks=checkpointed_blocks(setup),
+    )
     if not is_local and ranks.rank.is_main:
         ranks.from_main(None)
     if setup.backup is None:
@@ -304,7 +324,6 @@ def _training(
     for master_weight in (m for g in model.groups for m in g.master_weights.values() if not ranks.rank.is_alone):
         master_weight.give_value()
     method.prepare(context)
-    compiling = CompileReport(model.compilation, setup.log.emit) if model.compilation is not None else None
     backup_callback = BackupCallback(config.backup.every, write=backups.write, try_out=backups.try_out, desk=setup.desk)
     return Training(
         loader=loaders.training,
@@ -313,7 +332,7 @@ def _training(
         precision=setup.machine.precision,
         stepper=stepper,
         groups=model.groups,
-        callbacks=_callbacks(watchers, backup_callback, compiling) if ranks.rank.is_main else (),
+        callbacks=_callbacks(setup, model, watchers, backup_callback) if ranks.rank.is_main else (),
         freeze=freeze,
         should_stop=meeting.hold if meeting is not None else lambda: watchers.should_stop,
         pauses=pauses,
@@ -327,11 +346,14 @@ def _training(
     )
 
 
-def _callbacks(watchers: Watchers, backup: BackupCallback, compiling: CompileReport | None) -> tuple[Callback, ...]:
+def _callbacks(setup: RunSetup, model: LoadedModel, watchers: Watchers, backup: BackupCallback) -> tuple[Callback, ...]:
     """Return the callbacks in order. The backup comes after those whose results it contains."""
+    emit, compilation = setup.log.emit, model.compilation
+    changes_threads = may_change_threads(setup.config, setup.machine, setup.num_threads)
     rewards = (watchers.rewards, watchers.guards) if watchers.rewards is not None else ()
     return (
-        *((compiling,) if compiling is not None else ()),
+        *((CompileReport(compilation, emit),) if compilation is not None else ()),
+        *((CpuThreads(setup.num_threads, emit),) if changes_threads else ()),
         watchers.metrics,
         watchers.dropped,
         watchers.validation,
