@@ -164,7 +164,13 @@ def test_a_tip_appears_after_a_while_and_leaves_with_the_pointer(screen: tk.Tk, 
     assert waits_after((button._canvas, "<Enter>"))
     assert not waits_after((button._canvas, "<Button-1>"), (button._canvas, "<Leave>"), (button._canvas, "<Enter>"))
     assert waits_after((beside, "<Enter>"), (button._canvas, "<Enter>"))
-    tips._leave()
+    tips.show("Of a window that closes", 20, 20)
+    screen.update()
+    assert tips.shown_text
+    button.destroy()
+    screen.update()
+    assert tips.shown_text == ""
+    assert not tips._waiting
     tips.show("At the edge " * 20, screen.winfo_screenwidth() - 5, screen.winfo_screenheight() - 5)
     screen.update()
     assert tips._window is not None

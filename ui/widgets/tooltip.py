@@ -24,6 +24,8 @@ class Tooltips:
         self._waiting = ""
         self._clicked = ""  # the widget that was clicked: it shows no tip until the pointer has been elsewhere
         self._owners: WeakSet[tk.Misc] = WeakSet()
+        self._pointed_at: WeakSet[tk.Misc] = WeakSet()
+        self._last_pointed_at = ""
         self._is_closed = False
         root.bind_all("<KeyPress>", self._leave, add=True)
         for button in ("<Button-1>", "<Button-2>", "<Button-3>"):  # "<Button>" would yield to a binding of one of them
@@ -86,8 +88,20 @@ class Tooltips:
         self._leave()
         if self._is_closed:
             return
+        self._follow_end_of(event.widget)
         x, y = event.x_root, event.y_root
         self._waiting = self._root.after(_DELAY_MS, lambda: self._due(text, x, y))
+
+    def _follow_end_of(self, widget: tk.Misc) -> None:
+        """Hide the tip with its widget: Tk does not report that the pointer leaves a widget that is destroyed."""
+        self._last_pointed_at = str(widget)
+        if isinstance(widget, tk.Misc) and widget not in self._pointed_at:
+            self._pointed_at.add(widget)
+            tk.Misc.bind(widget, "<Destroy>", self._gone, add="+")
+
+    def _gone(self, event: tk.Event[Any]) -> None:
+        if not self._is_closed and str(event.widget) == self._last_pointed_at:
+            self._leave()
 
     def _due(self, text: Callable[[], str], x: int, y: int) -> None:
         self._waiting = ""
