@@ -21,6 +21,8 @@ Report = Callable[[str, int, int], None]
 _log = logging.getLogger(__name__)
 _NUM_THREADS = 2
 _REPORTED_EVERY_SECONDS = 0.1
+_BUSY_SECONDS, _LOOK_SECONDS = 0.015, 0.002
+_GIVES_WAY_SECONDS = 0.1  # at most, each time: a busy window delays a job, and does not stop it
 
 
 class JobCancelledError(Exception):
@@ -48,6 +50,17 @@ class Background:
         self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._busy_until = 0.0  # of `time.perf_counter`
+
+    def window_is_busy(self) -> None:
+        """Note that the window is building or drawing: jobs that report wait for a moment."""
+        self._busy_until = time.perf_counter() + _BUSY_SECONDS
+
+    def give_way(self, *_progress: object) -> None:
+        """Wait while the window is busy; for jobs, also in place of a report."""
+        until = time.perf_counter() + _GIVES_WAY_SECONDS
+        while time.perf_counter() < min(self._busy_until, until):
+            time.sleep(_LOOK_SECONDS)
 
     def run(
         self,
@@ -76,6 +89,7 @@ class Background:
             nonlocal reported
             if job.is_cancelled:
                 raise JobCancelledError
+            self.give_way()
             now = time.perf_counter()
             if now - reported >= _REPORTED_EVERY_SECONDS:
                 reported = now
