@@ -317,7 +317,7 @@ class App:
     def _apply_appearance(self) -> None:
         mode = self.preferences.now.appearance
         if mode != self.theme.mode:
-            switch_mode(self.root, self.theme, mode)
+            self.context.pump.work_through("appearance", switch_mode(self.root, self.theme, mode))
         if self.preferences.now.scale_percent != self._scale_percent:
             self._scale_percent = self.preferences.now.scale_percent
             self._offer_to_reopen()

@@ -15,7 +15,7 @@ from ui.bars.side_bar import SideBar
 from ui.bars.top_bar import TopBar
 from ui.context import Context
 from ui.pages.catalogue import PageSpec, page_named
-from ui.pages.page import Page
+from ui.pages.page import Page, page_task
 from ui.widgets.panel import Panel
 
 _log = logging.getLogger(__name__)
@@ -58,7 +58,8 @@ class Shell(Panel):
         """Show a page; build it first if needed."""
         if key == self._open:
             return
-        page = self.page(key)
+        self._context.pump.expect_drawing()
+        page = self._begun(key)
         if self._open:
             self.pages[self._open].frame.grid_remove()
             self.pages[self._open].hidden()
@@ -67,7 +68,13 @@ class Shell(Panel):
         page.shown()
 
     def page(self, key: str) -> Page:
-        """Return a page; build it first if needed."""
+        """Return a page; build it first if needed. One that is built in parts is complete then."""
+        page = self._begun(key)
+        self._context.pump.finish(page_task(key))
+        return page
+
+    def _begun(self, key: str) -> Page:
+        """Return a page, of which parts may still be missing."""
         if key not in self.pages:
             begun = time.perf_counter()
             self.pages[key] = _build(self.host, self._context, page_named(key))
