@@ -31,7 +31,7 @@ from ui.run.session import Launch, RunSession
 from ui.run.starting import Starter, run_failure
 from ui.run.tensorboard_control import TensorBoardControl
 from ui.settings import load_session, save_session
-from ui.shell import Shell
+from ui.shell import Shell, import_pages
 from ui.theme import Theme
 from ui.tool_actions import add_tool_actions
 from ui.widgets.action_button import ActionButtons
@@ -109,6 +109,7 @@ class App:
         self.context.starter.look_for_backup()
         self.tensorboard.follow_setting()
         self.offers.look(self.context.workspaces())
+        self.context.pump.background.run(import_pages, lambda _done: None)
 
     def run(self) -> None:
         """Run the window until it is closed."""

@@ -14,7 +14,7 @@ from ui.bars.notice_bar import NoticeBar
 from ui.bars.side_bar import SideBar
 from ui.bars.top_bar import TopBar
 from ui.context import Context
-from ui.pages.catalogue import PageSpec, page_named
+from ui.pages.catalogue import PAGES, PageSpec, page_named
 from ui.pages.page import Page, page_task
 from ui.widgets.panel import Panel
 
@@ -84,6 +84,12 @@ class Shell(Panel):
 
     def _show_field(self, key: str, path: str) -> None:
         self.page(key).show_field(path)
+
+
+def import_pages() -> None:
+    """Import the classes of all pages, for a background thread: the window starts without, and then has time."""
+    for spec in PAGES:
+        importlib.import_module(spec.view.partition(":")[0])
 
 
 def _build(host: tk.Misc, context: Context, spec: PageSpec) -> Page:

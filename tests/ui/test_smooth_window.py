@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.ui.conftest import Window
+from ui.run.background import Background
+from ui.shell import import_pages
 
 
 @pytest.fixture
@@ -70,3 +74,14 @@ def test_new_concepts_are_drawn_once(window: Window, tmp_path: Path, monkeypatch
     page.add_folders(folders)
     assert drawn == [3]
     assert page.selected == [0, 1, 2]
+
+
+def test_the_modules_of_all_pages_are_imported_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
+    imported: list[str] = []
+    monkeypatch.setattr("ui.shell.importlib", SimpleNamespace(import_module=imported.append))
+    background, seen = Background(), []
+    background.run(import_pages, seen.append)
+    deadline = time.monotonic() + 10
+    while not seen and time.monotonic() < deadline:
+        background.drain(time.perf_counter() + 1)
+    assert {"ui.pages.run", "ui.pages.concepts", "ui.pages.sample", "ui.pages.form_page"} <= {*imported}
