@@ -237,7 +237,7 @@ def test_a_redraw_that_waits_for_quiet_is_put_off_by_each_request() -> None:
 
 
 class SlowClock:
-    """Time that passes only where a test says so, and when something sleeps."""
+    """Time that passes only where a test sets it, and when something sleeps."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -311,7 +311,7 @@ def test_threads_take_turns_faster_while_the_window_draws() -> None:
         assert sys.getswitchinterval() == pytest.approx(BUSY_SWITCH_INTERVAL_SECONDS)  # Tk draws after it
         pump.tick()
         assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL_SECONDS)
-        sys.setswitchinterval(0.005)  # an interpreter that nobody keeps smooth
+        sys.setswitchinterval(0.005)  # not an interpreter beside a window
         pump.work_through("page", slices([], 1))
         assert sys.getswitchinterval() == pytest.approx(0.005)
     finally:

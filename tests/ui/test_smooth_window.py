@@ -32,7 +32,7 @@ def test_a_start_opens_the_run_page_in_parts(slow: Window) -> None:
     page.shown()  # and a redraw of what is not there
     app.context.pump.tick(budget_seconds=0.0)
     assert not hasattr(page, "rollout")
-    assert app.shell.page("run") is page  # whoever asks for a page gets all of it
+    assert app.shell.page("run") is page  # other code gets all of a page
     assert all(hasattr(page, name) for name in parts)
     slow.settle()
     assert page.frame.winfo_ismapped()
