@@ -21,7 +21,7 @@ Report = Callable[[str, int, int], None]
 _log = logging.getLogger(__name__)
 _NUM_THREADS = 2
 _REPORTED_EVERY_SECONDS = 0.1
-_BUSY_SECONDS, _LOOK_SECONDS = 0.015, 0.002
+_LOOK_SECONDS = 0.002
 _GIVES_WAY_SECONDS = 0.1  # at most, each time: a busy window delays a job, and does not stop it
 
 
@@ -52,9 +52,9 @@ class Background:
         self._threads: list[threading.Thread] = []
         self._busy_until = 0.0  # of `time.perf_counter`
 
-    def window_is_busy(self) -> None:
-        """Note that the window is building or drawing: jobs that report wait for a moment."""
-        self._busy_until = time.perf_counter() + _BUSY_SECONDS
+    def window_is_busy(self, seconds: float) -> None:
+        """Note that the window is going to build or draw for about so long; jobs that report wait until then."""
+        self._busy_until = max(self._busy_until, time.perf_counter() + seconds)
 
     def give_way(self, *_progress: object) -> None:
         """Wait while the window is busy; for jobs, also in place of a report."""

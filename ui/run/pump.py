@@ -16,6 +16,7 @@ INTERVAL_MS = 20
 BUSY_INTERVAL_MS = 2
 BUDGET_SECONDS = 0.008
 FIRST_SLICE_SECONDS = 0.04
+_BUILDING_SECONDS, _DRAWING_SECONDS = 0.05, 0.015  # for which background jobs wait
 
 Drain = Callable[[float], bool]
 _OVER = object()
@@ -94,10 +95,10 @@ class Pump:
     def expect_drawing(self) -> None:
         """Hurry until the turn after the next: Tk draws what is built or shown now between the turns."""
         self._is_drawing = True
-        self._hurry()
+        self._hurry(_BUILDING_SECONDS)
 
-    def _hurry(self) -> None:
-        self.background.window_is_busy()
+    def _hurry(self, seconds: float) -> None:
+        self.background.window_is_busy(seconds)
         hurry()
 
     def finish(self, key: Hashable) -> None:
@@ -137,7 +138,7 @@ class Pump:
                 return
             if now >= redraw.not_before and self._redraws.pop(key, None) is not None:
                 self._last_drawn[key] = now
-                self._hurry()
+                self._hurry(_DRAWING_SECONDS)
                 notify(redraw.draw)
 
     def _run_tasks(self, deadline: float, *, only: Hashable = None) -> None:
