@@ -113,6 +113,7 @@ class ConceptsPage:
         paths = dict.fromkeys(p if is_own else p.parent for p, is_own in is_source)
         new = [Concept(path=as_config_path(p)) for p in paths]
         if new:
+            self._context.pump.expect_drawing()
             self.select(items.add(self._context.form, PATH, new))
 
     def edit(self, index: int) -> ConceptEditor:
