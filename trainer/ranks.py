@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -32,6 +32,7 @@ _WAITING = timedelta(days=7)  # for the work of the main process alone
 _BUCKET_BYTES = 32 * 2**20
 _SECONDS_BETWEEN_LOOKS = 0.5
 _STOPPING = "stopping"
+_BACKENDS = ("gloo", "nccl")
 
 
 class Ranks(Protocol):
@@ -48,6 +49,10 @@ class Ranks(Protocol):
 
     def sum_tensors(self, tensors: Sequence[torch.Tensor]) -> None:
         """Replace tensors by their sums over all processes; the same bits in each of them."""
+        ...
+
+    def start_sum(self, tensor: torch.Tensor) -> Callable[[], None]:
+        """Start to replace a tensor by its sum over all processes; return a function that waits for it."""
         ...
 
     def copy_from_main(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -74,6 +79,10 @@ class Ranks(Protocol):
         """Leave the reason why this process fails to the others, whose next call here will fail."""
         ...
 
+    def reason_of(self, error: BaseException) -> BaseException:
+        """Return the error, or LostProcessError in place of one in a collective of torch's own after a lost process."""
+        ...
+
     def close(self) -> None:
         """Leave the others."""
         ...
@@ -90,6 +99,10 @@ class OneProcess:
 
     def sum_tensors(self, tensors: Sequence[torch.Tensor]) -> None:
         """Change nothing."""
+
+    def start_sum(self, tensor: torch.Tensor) -> Callable[[], None]:
+        """Change nothing."""
+        return lambda: None
 
     def copy_from_main(self, tensors: Sequence[torch.Tensor]) -> None:
         """Change nothing."""
@@ -111,6 +124,10 @@ class OneProcess:
 
     def leave_words(self, message: str) -> None:
         """Do nothing: there is no other process."""
+
+    def reason_of(self, error: BaseException) -> BaseException:
+        """Return the error."""
+        return error
 
     def close(self) -> None:
         """Do nothing: there is no other process."""
@@ -149,6 +166,19 @@ class SeveralProcesses:
                 distributed.all_reduce(flat)
                 for tensor, part in zip(bucket, flat.split([t.numel() for t in bucket]), strict=True):
                     tensor.copy_(part.view_as(tensor))
+
+    def start_sum(self, tensor: torch.Tensor) -> Callable[[], None]:
+        """Start to replace a tensor by its sum over all processes; return a function that waits for it."""
+        from torch import distributed
+
+        with self._together():
+            work = distributed.all_reduce(tensor, async_op=True)
+
+        def wait() -> None:
+            with self._together():
+                work.wait()
+
+        return wait
 
     def copy_from_main(self, tensors: Sequence[torch.Tensor]) -> None:
         """Replace tensors by those of the main process."""
@@ -211,11 +241,21 @@ class SeveralProcesses:
         try:
             yield
         except RuntimeError as error:
-            words = self._words_of_others()
-            raise LostProcessError(
-                words or "Another process of this run has ended, and the run with it.",
-                advice="Resume the run from its newest backup; the number of processes may be another one.",
-            ) from error
+            raise self._lost() from error
+
+    def reason_of(self, error: BaseException) -> BaseException:
+        """Return the error, or LostProcessError in place of one in a collective of torch's own after a lost process."""
+        inner = error.__cause__ or error
+        if isinstance(error, LostProcessError) or not isinstance(inner, RuntimeError):
+            return error
+        is_of_collective = any(name in str(inner).lower() for name in _BACKENDS)
+        return self._lost() if is_of_collective else error
+
+    def _lost(self) -> LostProcessError:
+        return LostProcessError(
+            self._words_of_others() or "Another process of this run has ended, and the run with it.",
+            advice="Resume the run from its newest backup; the number of processes may be another one.",
+        )
 
     def _words_of_others(self) -> str:
         """Return why other processes have failed; empty if they had no time to say it."""
