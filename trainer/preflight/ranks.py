@@ -11,6 +11,7 @@ from modules.system import hardware
 from modules.system.problem import Problem, count
 from modules.system.ranks import Rank, current_rank
 from trainer.processes import num_processes
+from trainer.sharding import why_not_sharded
 
 
 def problems_of_ranks(config: Config, rank: Rank | None = None) -> Iterator[Problem]:
@@ -34,6 +35,13 @@ def problems_of_ranks(config: Config, rank: Rank | None = None) -> Iterator[Prob
             f"A fused backward pass is not supported yet {with_several}: the weights would change before the gradients "
             "of the others are there.",
             advice="Switch it off.",
+        )
+    reason = why_not_sharded(config)
+    if config.multi_gpu.sharding == "on" and reason:
+        yield Problem(
+            "multi_gpu.sharding",
+            f"The weights cannot be sharded. {reason}",
+            advice='Choose "Where supported": each GPU then has all weights.',
         )
     if config.training.loss.learned_weighting:
         yield Problem(

@@ -77,15 +77,26 @@ def stored_identities(data: Data, identities: EncoderIdentities) -> EncoderIdent
 
 
 def build_loaders(
-    data: Data, masks: Masks, datasets: Datasets, model: LoadedModel, machine: Machine, caches: Caches
+    data: Data,
+    masks: Masks,
+    datasets: Datasets,
+    model: LoadedModel,
+    machine: Machine,
+    caches: Caches,
+    *,
+    in_step: bool = False,
 ) -> Loaders:
-    """Fill the caches for the images of a run and return the loaders for training and validation."""
+    """Fill the caches for the images of a run and return the loaders for training and validation.
+
+    With `in_step` all processes deliver equally many batches of each accumulation group.
+    """
     if datasets.index is not None and machine.ranks.rank.is_main:
         datasets.index.save()  # only here: a check leaves no file behind
     dropout = CaptionDropout(data.caption_dropout, data.caption_dropout_2 if _num_encoders(model) > 1 else None)
-    training = _loader(data, masks, datasets, datasets.training, model, machine, caches, caption_dropout=dropout)
+    common = data, masks, datasets
+    training = _loader(*common, datasets.training, model, machine, caches, caption_dropout=dropout, in_step=in_step)
     validation = _loader(
-        data, masks, datasets, datasets.validation, model, machine, caches, caption_dropout=CaptionDropout()
+        *common, datasets.validation, model, machine, caches, caption_dropout=CaptionDropout(), in_step=False
     )
     return Loaders(training, validation)
 
@@ -115,6 +126,7 @@ def _loader(
     caches: Caches,
     *,
     caption_dropout: CaptionDropout,
+    in_step: bool,
 ) -> Loader:
     """Fill the caches for one dataset and return its loader; images that cannot be read are left out.
 
@@ -160,6 +172,7 @@ def _loader(
         rejected=RejectedImages(RejectedVersions(versions), rejected) if rejected is not None else None,
         pixels=Pixels(functools.partial(_image_job, usable), machine.train_device) if settings.reads_pixels else None,
         rank=ONLY_RANK if is_validation else machine.ranks.rank,
+        in_step=in_step,
     )
 
 

@@ -35,6 +35,18 @@ class MultiGpu(Section):
             empty_means="all of them",
         ),
     ] = ""
+    sharding: Annotated[
+        Literal["auto", "on", "off"],
+        Setting(
+            "Sharding",
+            "Divides the weights, gradients and optimizer state of a fine-tuned UNet among the GPUs (FSDP), so that "
+            "each needs a part of the memory, instead of keeping all of them on each GPU.",
+            group="Several GPUs",
+            level="advanced",
+            applies_when=_SHARED,
+            choice_labels={"auto": "Where supported", "on": "On", "off": "Off"},
+        ),
+    ] = "auto"
     reduce_precision: Annotated[
         Literal["float32", "float32_stochastic", "weights", "weights_stochastic"],
         Setting(
