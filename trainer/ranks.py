@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
 T = TypeVar("T")
+AnyTensor = TypeVar("AnyTensor", bound=torch.Tensor)
 
 _MEETING = timedelta(minutes=10)
 _WORK = timedelta(minutes=30)  # between the sums of a step, where all processes compute
@@ -304,13 +305,13 @@ def connect(rank: Rank, *, device_type: str) -> Ranks:
     return SeveralProcesses(rank, control, store)
 
 
-def buckets(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+def buckets(tensors: Sequence[AnyTensor]) -> Iterator[list[AnyTensor]]:
     """Yield tensors of one device and dtype at a time, not more than a bucket's bytes except for a single tensor."""
-    by_kind: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
+    by_kind: dict[tuple[torch.device, torch.dtype], list[AnyTensor]] = {}
     for tensor in tensors:
         by_kind.setdefault((tensor.device, tensor.dtype), []).append(tensor)
     for kind in by_kind.values():
-        bucket: list[torch.Tensor] = []
+        bucket: list[AnyTensor] = []
         for tensor in kind:
             if bucket and sum(t.nbytes for t in bucket) + tensor.nbytes > _BUCKET_BYTES:
                 yield bucket

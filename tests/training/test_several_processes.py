@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from modules.config.codec import save_file
 from modules.config.schema import Config
@@ -24,7 +25,17 @@ from tests.builders.ranks import OtherProcess, run_on_two
 from tests.builders.runs import Ran, run
 from trainer.child.run import launch_as_set
 from trainer.commands import Command, Pause, Resume, Stop
-from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, StepFinished, ValidationFinished, WarningRaised
+from trainer.events import (
+    Event,
+    PhaseChanged,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    SampleReady,
+    StepFinished,
+    ValidationFinished,
+    WarningRaised,
+)
 from trainer.launch import RunRequest
 
 # Two sizes and batches of three: the processes share micro-batches of odd sizes, and some of a single image.
@@ -113,6 +124,41 @@ def test_a_run_on_two_processes_that_stops_and_continues_on_one_is_the_run_on_on
     stopped = [w.message for w in rest.of(WarningRaised) if "stopped as set" in w.message]
     assert stopped == ["Training of UNet has stopped as set, at step 7."]
     assert len(list((tmp_path / "two" / "workspace" / "runs").iterdir())) == 1  # only the main process has a folder
+
+
+DIVIDED: dict[str, Any] = {
+    "training": {"trains": "full", "learning_rate": 1e-4, "epochs": 1, "clip_grad_norm": 0.5},  # 5 steps
+    "parts": {"unet": {"stop_after": {"n": 4, "unit": "step"}}, "text_encoder": {"learning_rate": 1e-4}},
+    "validation": {"every": {"n": 3, "unit": "step"}},
+    "sampling": {
+        "at_start": True,
+        "prompts": [{"prompt": f"a disc, {n}", "width_px": 64, "height_px": 64, "steps": 1} for n in range(3)],
+    },
+}
+
+
+def samples_of(ran: Ran) -> list[bytes]:
+    return [Path(sample.path).read_bytes() for sample in ran.of(SampleReady)]
+
+
+def test_a_fine_tune_that_two_processes_divide_is_that_of_one(
+    other: OtherProcess, config: Config, tmp_path: Path
+) -> None:
+    one = run(in_folder(config, tmp_path / "one", **DIVIDED))
+    two = in_folder(config, tmp_path / "two", **DIVIDED)
+    first, ending = run_on_two(other, two, on_event=commanding({3: Stop()}))
+    assert ending == {"event": "RunFinished", "outcome": "stopped", "step": 3}
+    assert samples_of(first) == samples_of(one)
+    assert len(samples_of(one)) == 3
+    backup = Path(first.finished.backup_path)
+    assert len(list((backup / "shards").glob("*.distcp"))) == 2  # each process wrote its rows
+    assert load_file(backup / "weights.safetensors").keys() == {
+        name for name in one.weights if name.startswith("text_encoder.")
+    }
+    rest = run(two, resume_from=backup.parent.parent)
+    assert losses_of(first, rest) == pytest.approx(losses_of(one), abs=1e-5, rel=0)
+    assert_same_weights(one, rest)
+    assert first.of(RunStarted)[0].num_trainable_parameters == one.of(RunStarted)[0].num_trainable_parameters
 
 
 def test_a_process_that_fails_ends_the_run_with_its_words(other: OtherProcess, config: Config, tmp_path: Path) -> None:

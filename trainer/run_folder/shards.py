@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from torch.distributed import checkpoint
-from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from modules.formats.safetensors_io import read_safetensors
 
@@ -32,7 +33,7 @@ def key_of(kind: Kind, name: str) -> str:
 def write_shards(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     """Write divided tensors, by `key_of`, to a backup's folder; all processes must call it together."""
     with _quiet():
-        checkpoint.save(dict(tensors), checkpoint_id=folder / _FOLDER)
+        save(dict(tensors), checkpoint_id=folder / _FOLDER)
 
 
 def stored_in_shards(folder: Path, kind: Kind) -> dict[str, TensorStorageMetadata]:
@@ -51,7 +52,7 @@ def stored_in_shards(folder: Path, kind: Kind) -> dict[str, TensorStorageMetadat
 def read_shards(folder: Path, into: Mapping[str, torch.Tensor], *, is_together: bool) -> None:
     """Read tensors, by `key_of`, into those of the same keys; all processes read their own rows `is_together`."""
     with _quiet():
-        checkpoint.load(dict(into), checkpoint_id=folder / _FOLDER, no_dist=not is_together)
+        load(dict(into), checkpoint_id=folder / _FOLDER, no_dist=not is_together)
 
 
 def read_whole(folder: Path, kind: Kind) -> dict[str, torch.Tensor]:

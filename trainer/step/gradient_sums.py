@@ -59,7 +59,7 @@ class GradientSums:
         self._num_started = 0
         self._is_open = False
         if reduction.starts_early:
-            for parameter in parameters:
+            for parameter in (p for p in parameters if p.requires_grad):  # not of a unit that has stopped before
                 parameter.register_post_accumulate_grad_hook(self._arrived)
 
     def open(self) -> None:

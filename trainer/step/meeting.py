@@ -126,7 +126,8 @@ class _Words:
 
     def __init__(self, error: BaseException) -> None:
         self._is_stop = isinstance(error, StopRequested)
-        self._message = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        text = error.message if isinstance(error, DarkroomError) else str(error)
+        self._message = next(iter(text.strip().splitlines()), type(error).__name__)
         self._advice = error.advice if isinstance(error, DarkroomError) else ""
 
     @classmethod

@@ -56,7 +56,6 @@ class MultiGpu(Section):
             group="Several GPUs",
             level="advanced",
             applies_when=_SHARED,
-            not_yet="ignored",
             choice_labels={
                 "float32": "float32",
                 "float32_stochastic": "float32, stochastic rounding",
@@ -73,7 +72,6 @@ class MultiGpu(Section):
             group="Several GPUs",
             level="advanced",
             applies_when=_SHARED,
-            not_yet="ignored",
         ),
     ] = True
     async_reduce: Annotated[
@@ -84,7 +82,6 @@ class MultiGpu(Section):
             group="Several GPUs",
             level="advanced",
             applies_when=_SHARED,
-            not_yet="ignored",
         ),
     ] = True
     async_reduce_buffer_mb: Annotated[
@@ -98,6 +95,5 @@ class MultiGpu(Section):
             group="Several GPUs",
             level="advanced",
             applies_when=When("async_reduce", (True,)),
-            not_yet="ignored",
         ),
     ] = 100
