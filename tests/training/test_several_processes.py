@@ -170,11 +170,21 @@ def test_a_process_that_fails_ends_the_run_with_its_words(other: OtherProcess, c
     assert ending["event"] == "RunFailed"
 
 
+def full(checkpointing: str = "block", **training: Any) -> dict[str, Any]:
+    """Changes for a fine-tune, which the processes divide."""
+    parts = {"unet": {"checkpointing": checkpointing}, "text_encoder": {"learning_rate": 1e-4}}
+    return {"training": {"trains": "full", "learning_rate": 1e-4, **training}, "parts": parts}
+
+
 CASES: dict[str, dict[str, Any]] = {
-    "whole model": {
-        "training": {"trains": "full", "learning_rate": 1e-4},
-        "parts": {"text_encoder": {"learning_rate": 1e-4}},
-    },
+    "whole model": {**full(), "multi_gpu": {"sharding": "off"}},
+    **{f"divided, {mode}": full(mode) for mode in ("off", "block", "transformer", "selective", "whole")},
+    "divided, accumulation": full(accumulation_steps=3, clip_grad_norm=0.1),
+    "divided, no EMA": full(ema={"mode": "off"}),
+    "divided, some layers": full(layer_filter="attention"),
+    "divided, few images": full(batch_size=1),
+    "gradients at the end": {"multi_gpu": {"fused_reduce": False}},
+    "gradients one by one": {"multi_gpu": {"async_reduce": False}},
     "accumulation": {"training": {"accumulation_steps": 3}},
     "dropout": {"training": {"accumulation_steps": 2, "batch_size": 2}, "adapter": {"dropout": 0.2}},
     "uncached": {"data": {"latent_cache": False, "text_cache": False}},
@@ -212,6 +222,23 @@ def test_whatever_is_trained(other: OtherProcess, config: Config, tmp_path: Path
     assert losses_of(two) == pytest.approx(losses_of(one), abs=1e-5 if exact else 2e-2, rel=0)
     if exact:
         assert_same_weights(one, two)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("first_on", ["one", "two"])
+def test_two_processes_divide_what_was_saved(
+    other: OtherProcess, config: Config, tmp_path: Path, first_on: str
+) -> None:
+    one = run(in_folder(config, tmp_path / "one", **DIVIDED))
+    own = in_folder(config, tmp_path / "two", **DIVIDED)
+    stopping = commanding({3: Stop()})
+    first = run(own, on_event=stopping) if first_on == "one" else run_on_two(other, own, on_event=stopping)[0]
+    rest, _ = run_on_two(other, own, resume_from=Path(first.finished.backup_path))
+    assert losses_of(first, rest) == pytest.approx(losses_of(one), abs=1e-5, rel=0)
+    assert_same_weights(one, rest)
+    results = [load_file(ran.finished.model_path) for ran in (one, rest)]
+    assert results[0].keys() == results[1].keys()
+    assert max(float((results[0][n] - results[1][n]).abs().max()) for n in results[0]) < 1e-4
 
 
 def torchrun(config_file: Path, *, max_restarts: int = 0) -> subprocess.Popen[str]:
