@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from modules.config.method_facts import copies_originals
+from modules.config.method_facts import copies_originals, method_of
 from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
 from modules.config.words import trained_parts
@@ -29,6 +29,8 @@ def why_not_sharded(config: Config) -> str:
         return f"{optimizer.label} needs whole weights."
     if training.precision == "float16":
         return "The precision float16 is not supported."
+    if method_of(config).samples_images:
+        return "A method that samples images to train on is not supported."
     if copies_originals(config):
         return "A method that also needs the original model is not supported."
     if any(config.part(name).offload_fraction > 0 or config.part(name).offload_activations for name in denoisers):

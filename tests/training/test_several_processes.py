@@ -21,6 +21,7 @@ from modules.config.schema import Config
 from modules.system.paths import PROGRAM_ROOT
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
+from tests.builders.pairs import draw_pairs
 from tests.builders.ranks import OtherProcess, run_on_two
 from tests.builders.runs import Ran, run
 from trainer.child.run import launch_as_set
@@ -222,6 +223,32 @@ def test_whatever_is_trained(other: OtherProcess, config: Config, tmp_path: Path
     assert losses_of(two) == pytest.approx(losses_of(one), abs=1e-5 if exact else 2e-2, rel=0)
     if exact:
         assert_same_weights(one, two)
+
+
+METHODS: dict[str, dict[str, Any]] = {
+    "dpo": {"training": {"method": {"name": "dpo", "beta": 20.0}}},  # a larger one multiplies rounding, too
+    "dpo of a whole model": full(method={"name": "dpo", "loss": "mapo"}),
+    "alignprop": {
+        "training": {"method": {"name": "alignprop", "steps": 3, "backprop_steps": 2, "probability": 0.5}},
+        "reward": {"models": [{"kind": "brightness"}], "measure_every": {"n": 3, "unit": "step"}, "num_images": 2},
+    },
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("method", METHODS)
+def test_what_is_learned_from_preferences(other: OtherProcess, config: Config, tmp_path: Path, method: str) -> None:
+    pairs = draw_pairs(tmp_path / "pairs", sizes=[(64, 64)] * 5 + [(96, 64)] * 4)
+    changes = METHODS[method]
+    if method.startswith("dpo"):
+        changes = {**changes, "concepts": [{"path": str(pairs), "kind": "pairs"}]}
+        changes["validation"] = {"every": {"unit": "never"}}
+    ran = [in_folder(config, tmp_path / str(n), **changes) for n in (1, 2)]
+    one, (two, _) = run(ran[0]), run_on_two(other, ran[1])
+    assert_same_weights(one, two)
+    for alone, shared in zip(one.of(StepFinished), two.of(StepFinished), strict=True):
+        assert shared.loss == pytest.approx(alone.loss, abs=1e-5, rel=0)
+        assert shared.metrics == pytest.approx(alone.metrics, abs=1e-3, rel=1e-3)  # errors times beta
 
 
 @pytest.mark.full
