@@ -318,10 +318,13 @@ def kill_a_process_that_is_not_the_main_one(parent: int) -> None:
 
 @pytest.mark.full
 @pytest.mark.slow
-def test_torchrun_continues_a_run_whose_process_was_killed(config: Config, tmp_path: Path) -> None:
-    one = run(in_folder(config, tmp_path / "one"))
+@pytest.mark.parametrize("is_divided", [False, True])
+def test_torchrun_continues_a_run_whose_process_was_killed(config: Config, tmp_path: Path, is_divided: bool) -> None:
+    # What the processes divide, the one that is left cannot save: the newest backup is the last one before.
+    changes = {**full(), "backup": {"every": {"n": 2, "unit": "step"}}} if is_divided else {}
+    one = run(in_folder(config, tmp_path / "one", **changes))
     file = tmp_path / "config.json"
-    save_file(in_folder(config, tmp_path / "two"), file)
+    save_file(in_folder(config, tmp_path / "two", **changes), file)
     losses: dict[int, float] = {}
     failed: list[str] = []
     with torchrun(file, max_restarts=1) as process:
