@@ -1,4 +1,4 @@
-"""Whether a run of several processes divides the weights of its denoiser among them. Torch-free."""
+"""Whether a run of several processes shards the weights of its denoiser among them. Torch-free."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from modules.optim.registry import optimizer_spec
 
 
 def sharded_parts(config: Config, world_size: int) -> tuple[str, ...]:
-    """Return the parts whose weights a run divides among its processes; none where each has all of them."""
+    """Return the parts whose weights a run shards among its processes; none where each has all of them."""
     if world_size == 1 or config.multi_gpu.sharding == "off" or why_not_sharded(config):
         return ()
     return FAMILIES[config.model.family].names_of("denoiser")
 
 
 def why_not_sharded(config: Config) -> str:
-    """Return why the denoiser of a run of several processes cannot be divided, as a sentence; empty if it can."""
+    """Return why the denoiser of a run of several processes cannot be sharded, as a sentence; empty if it can."""
     training = config.training
     denoisers = FAMILIES[config.model.family].names_of("denoiser")
     trained = {p.name for p in trained_parts(config)}
     if training.trains != "full" or not trained.issuperset(denoisers):
-        return "Only the denoiser of a fine-tune can be divided."
+        return "Only the denoiser of a fine-tune can be sharded."
     optimizer = optimizer_spec(training.optimizer)
     if not optimizer.is_elementwise:
         return f"{optimizer.label} needs whole weights."

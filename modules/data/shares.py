@@ -42,7 +42,7 @@ def share_of(group: AccumulationGroup, rank: Rank, *, in_step: bool = False) -> 
 
     Whole micro-batches as long as there is one for each process; of each of the rest every process takes its part of
     the images. The counting shares of all processes are disjoint and together complete. With `in_step` all processes
-    have equally many shares: processes that divide the weights must compute each forward pass together.
+    have equally many shares: processes that shard the weights must compute each forward pass together.
     """
     size = rank.world_size
     num_dealt = len(group) // size * size

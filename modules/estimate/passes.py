@@ -60,7 +60,7 @@ class PartWeights:
     def gathered_bytes(self, pattern: re.Pattern[str], plan: PartPlan) -> tuple[int, int]:
         """Return the bytes of the largest block, and of the weights outside blocks; `pattern` matches block prefixes.
 
-        Of a divided part (FSDP2) these weights are gathered: two blocks at a time, and the rest.
+        Of a sharded part (FSDP2) these weights are gathered: two blocks at a time, and the rest.
         """
         found = (pattern.match(name) for name in self.own)
         blocks = self._blocks(tuple(dict.fromkeys(match[0] for match in found if match)), plan)

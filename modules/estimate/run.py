@@ -63,7 +63,7 @@ class RunPlan:
     `sampled` is set where training steps sample images; `runtime_bytes` is the memory of the device's runtime.
     `has_originals`: training keeps a copy of the trained weights as they were before.
     `step_batch` is the batch of this process where several share a step, 0 for the whole one. The weights of the
-    `sharded` parts are divided among `num_shards` processes.
+    `sharded` parts are sharded among `num_shards` processes.
     `images_per_pass` is how many images a sample of the batch has: 2 for pairs. `reconstructs`: the VAE is trained, and
     no denoiser runs; `is_perceptual`: with LPIPS in the loss.
     """
@@ -172,8 +172,8 @@ class _Run:
         """Return the bytes of a phase at its peak, by use."""
         run = self.run
         here = run.on_device[phase]
-        divided = frozenset[str]() if phase.startswith("encoding") else run.sharded
-        weights = sum(self._weight_bytes(n, phase) for n in here | divided)
+        sharded = frozenset[str]() if phase.startswith("encoding") else run.sharded
+        weights = sum(self._weight_bytes(n, phase) for n in here | sharded)
         parts = {"weights": weights, "runtime": run.runtime_bytes}
         match phase:
             case "encoding images":
@@ -199,7 +199,7 @@ class _Run:
                 return parts | self._kept() | {"activations": decoding, "weights swapped out for EMA": self._swapped()}
 
     def _weight_bytes(self, name: str, phase: Phase) -> int:
-        """Return the bytes of a part's weights: of a divided one its rows, and those that are gathered in the phase."""
+        """Return the bytes of a part's weights: of a sharded one its rows, and those that are gathered in the phase."""
         plan, run = self.run.plans[name], self.run
         num_bytes = self.weights[name].num_bytes(plan)
         if name not in run.sharded:
@@ -214,7 +214,7 @@ class _Run:
         return math.ceil(num_bytes / run.num_shards) + gathered
 
     def _trained_of(self, name: str) -> list[Shape]:
-        """Return the shapes of a part's trained weights on the device; of a divided one, of its rows."""
+        """Return the shapes of a part's trained weights on the device; of a sharded one, of its rows."""
         plan, run = self.run.plans[name], self.run
         shapes = self.weights[name].trained_here(plan) if plan.trains != "nothing" else []
         if name not in run.sharded:
@@ -274,7 +274,7 @@ class _Run:
             )
             return *pair, []
         if sampled is None and run.sharded:
-            # A block's gradients exist whole until they are summed, in float32, and divided.
+            # A block's gradients exist whole until they are summed, in float32, and sharded.
             activations, _ = passes.training(run.plans, batch=batch, **sides, gradients="fused")
             blocks = [passes.gathered_bytes(n, run.plans[n])[0] // run.plans[n].weight_bytes for n in run.sharded]
             return activations + max(blocks) * 2 * FLOAT32_BYTES, self._gradient_bytes(), []

@@ -1,7 +1,7 @@
-"""Weights divided among the processes of a run: PyTorch's FSDP2 (`torch.distributed.fsdp.fully_shard`).
+"""Weights sharded among the processes of a run: PyTorch's FSDP2 (`torch.distributed.fsdp.fully_shard`).
 
 Each process keeps some rows of every weight. The whole weights of a block exist only while it is computed; its
-gradients are summed and divided again at the end of its backward pass (Zhao et al. 2023, "PyTorch FSDP"). What the rest
+gradients are summed and sharded again at the end of its backward pass (Zhao et al. 2023, "PyTorch FSDP"). What the rest
 of the program trains are the process's own rows, as plain parameters that share their memory with FSDP's: optimizers,
 master weights and EMA need not know that there are others.
 """
@@ -21,12 +21,12 @@ from modules.system.devices import Device
 
 
 class ShardedModule:
-    """A module whose weights are divided among all processes, block by block."""
+    """A module whose weights are sharded among all processes, block by block."""
 
     def __init__(
         self, module: nn.Module, *, block_types: Sequence[type[nn.Module]], device: Device, num_processes: int
     ) -> None:
-        """Divide the weights of a module in all processes and move them to a device, never all of them at once.
+        """Shard the weights of a module in all processes and move them to a device, never all of them at once.
 
         The weights of each submodule of one of `block_types` are gathered together, and the rest at once.
         """
@@ -64,8 +64,8 @@ class ShardedModule:
                 part.reshard()
                 part.set_reshard_after_forward(part is not self.module, recurse=False)
 
-    def divided(self, name: str, rows: torch.Tensor) -> DTensor:
-        """Return the process's own rows of a tensor that is divided as a weight is, as a part of the whole."""
+    def sharded(self, name: str, rows: torch.Tensor) -> DTensor:
+        """Return the process's own rows of a tensor that is sharded as a weight is, as a part of the whole."""
         shape = self._shapes[name]
         stride = torch.empty(shape, device="meta").stride()
         mesh = self._meshes[rows.device.type]
@@ -73,29 +73,29 @@ class ShardedModule:
 
     def gathered(self, name: str, rows: torch.Tensor) -> torch.Tensor:
         """Return a whole tensor from the rows of all processes, on their device; all must call it together."""
-        whole: torch.Tensor = self.divided(name, rows).full_tensor()
+        whole: torch.Tensor = self.sharded(name, rows).full_tensor()
         return whole
 
     def is_like(self, name: str, shape: Sequence[int]) -> bool:
-        """Return whether a whole tensor of a shape is divided as a weight is."""
+        """Return whether a whole tensor of a shape is sharded as a weight is."""
         return name in self._shapes and tuple(shape) == tuple(self._shapes[name])
 
     def rows_of(self, name: str, whole: torch.Tensor) -> torch.Tensor:
-        """Return the process's own rows of a whole tensor, divided as a weight is."""
+        """Return the process's own rows of a whole tensor, sharded as a weight is."""
         mesh = self._meshes["cpu"]
         chunks, index = whole.chunk(mesh.size()), mesh.get_local_rank()
         return chunks[index] if index < len(chunks) else whole[:0]
 
     def _own_rows(self, weight: nn.Parameter) -> nn.Parameter:
-        """Return a plain parameter over the memory of a divided weight, which gets the weight's gradients."""
+        """Return a plain parameter over the memory of a sharded weight, which gets the weight's gradients."""
         assert isinstance(weight.data, DTensor)
         with torch.no_grad():
             own = nn.Parameter(weight.data.to_local(), requires_grad=weight.requires_grad)
         if not weight.requires_grad:
             return own
 
-        def take_gradient(divided_weight: torch.Tensor) -> None:
-            gradient, divided_weight.grad = divided_weight.grad, None
+        def take_gradient(sharded_weight: torch.Tensor) -> None:
+            gradient, sharded_weight.grad = sharded_weight.grad, None
             if gradient is None or not own.requires_grad:  # its training has stopped
                 return
             with torch.no_grad():
@@ -109,7 +109,7 @@ class ShardedModule:
 def gathered_values(
     sharded: Mapping[str, ShardedModule], values: Mapping[str, torch.Tensor], *, keeps: bool
 ) -> dict[str, torch.Tensor]:
-    """Return the whole weights of divided parts on the CPU, by full name ("part.weight"), trained or not.
+    """Return the whole weights of sharded parts on the CPU, by full name ("part.weight"), trained or not.
 
     `values` has the rows of those that are trained, by the same names, and whole other tensors, which are returned,
     too. Empty without `keeps`; all processes must call it together.

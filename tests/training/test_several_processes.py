@@ -127,7 +127,7 @@ def test_a_run_on_two_processes_that_stops_and_continues_on_one_is_the_run_on_on
     assert len(list((tmp_path / "two" / "workspace" / "runs").iterdir())) == 1  # only the main process has a folder
 
 
-DIVIDED: dict[str, Any] = {
+SHARDED: dict[str, Any] = {
     "training": {"trains": "full", "learning_rate": 1e-4, "epochs": 1, "clip_grad_norm": 0.5},  # 5 steps
     "parts": {"unet": {"stop_after": {"n": 4, "unit": "step"}}, "text_encoder": {"learning_rate": 1e-4}},
     "validation": {"every": {"n": 3, "unit": "step"}},
@@ -142,11 +142,11 @@ def samples_of(ran: Ran) -> list[bytes]:
     return [Path(sample.path).read_bytes() for sample in ran.of(SampleReady)]
 
 
-def test_a_fine_tune_that_two_processes_divide_is_that_of_one(
+def test_a_fine_tune_that_two_processes_shard_is_that_of_one(
     other: OtherProcess, config: Config, tmp_path: Path
 ) -> None:
-    one = run(in_folder(config, tmp_path / "one", **DIVIDED))
-    two = in_folder(config, tmp_path / "two", **DIVIDED)
+    one = run(in_folder(config, tmp_path / "one", **SHARDED))
+    two = in_folder(config, tmp_path / "two", **SHARDED)
     first, ending = run_on_two(other, two, on_event=commanding({3: Stop()}))
     assert ending == {"event": "RunFinished", "outcome": "stopped", "step": 3}
     assert samples_of(first) == samples_of(one)
@@ -172,18 +172,18 @@ def test_a_process_that_fails_ends_the_run_with_its_words(other: OtherProcess, c
 
 
 def full(checkpointing: str = "block", **training: Any) -> dict[str, Any]:
-    """Changes for a fine-tune, which the processes divide."""
+    """Changes for a fine-tune, which the processes shard."""
     parts = {"unet": {"checkpointing": checkpointing}, "text_encoder": {"learning_rate": 1e-4}}
     return {"training": {"trains": "full", "learning_rate": 1e-4, **training}, "parts": parts}
 
 
 CASES: dict[str, dict[str, Any]] = {
     "whole model": {**full(), "multi_gpu": {"sharding": "off"}},
-    **{f"divided, {mode}": full(mode) for mode in ("off", "block", "transformer", "selective", "whole")},
-    "divided, accumulation": full(accumulation_steps=3, clip_grad_norm=0.1),
-    "divided, no EMA": full(ema={"mode": "off"}),
-    "divided, some layers": full(layer_filter="attention"),
-    "divided, few images": full(batch_size=1),
+    **{f"sharded, {mode}": full(mode) for mode in ("off", "block", "transformer", "selective", "whole")},
+    "sharded, accumulation": full(accumulation_steps=3, clip_grad_norm=0.1),
+    "sharded, no EMA": full(ema={"mode": "off"}),
+    "sharded, some layers": full(layer_filter="attention"),
+    "sharded, few images": full(batch_size=1),
     "gradients at the end": {"multi_gpu": {"fused_reduce": False}},
     "gradients one by one": {"multi_gpu": {"async_reduce": False}},
     "accumulation": {"training": {"accumulation_steps": 3}},
@@ -253,11 +253,9 @@ def test_what_is_learned_from_preferences(other: OtherProcess, config: Config, t
 
 @pytest.mark.full
 @pytest.mark.parametrize("first_on", ["one", "two"])
-def test_two_processes_divide_what_was_saved(
-    other: OtherProcess, config: Config, tmp_path: Path, first_on: str
-) -> None:
-    one = run(in_folder(config, tmp_path / "one", **DIVIDED))
-    own = in_folder(config, tmp_path / "two", **DIVIDED)
+def test_two_processes_shard_what_was_saved(other: OtherProcess, config: Config, tmp_path: Path, first_on: str) -> None:
+    one = run(in_folder(config, tmp_path / "one", **SHARDED))
+    own = in_folder(config, tmp_path / "two", **SHARDED)
     stopping = commanding({3: Stop()})
     first = run(own, on_event=stopping) if first_on == "one" else run_on_two(other, own, on_event=stopping)[0]
     rest, _ = run_on_two(other, own, resume_from=Path(first.finished.backup_path))
@@ -318,10 +316,10 @@ def kill_a_process_that_is_not_the_main_one(parent: int) -> None:
 
 @pytest.mark.full
 @pytest.mark.slow
-@pytest.mark.parametrize("is_divided", [False, True])
-def test_torchrun_continues_a_run_whose_process_was_killed(config: Config, tmp_path: Path, is_divided: bool) -> None:
-    # What the processes divide, the one that is left cannot save: the newest backup is the last one before.
-    changes = {**full(), "backup": {"every": {"n": 2, "unit": "step"}}} if is_divided else {}
+@pytest.mark.parametrize("is_sharded", [False, True])
+def test_torchrun_continues_a_run_whose_process_was_killed(config: Config, tmp_path: Path, is_sharded: bool) -> None:
+    # What the processes shard, the one that is left cannot save: the newest backup is the last one before.
+    changes = {**full(), "backup": {"every": {"n": 2, "unit": "step"}}} if is_sharded else {}
     one = run(in_folder(config, tmp_path / "one", **changes))
     file = tmp_path / "config.json"
     save_file(in_folder(config, tmp_path / "two", **changes), file)

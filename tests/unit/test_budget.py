@@ -100,7 +100,7 @@ def test_gpus_that_share_a_batch_hold_their_share() -> None:
     assert of(4, 3, num_gpus=2) == of(4, 2)
 
 
-def test_gpus_that_divide_a_fine_tune_hold_their_rows_and_what_they_gather() -> None:
+def test_gpus_that_shard_a_fine_tune_hold_their_rows_and_what_they_gather() -> None:
     def of(num_gpus: int, **multi_gpu: Any) -> PhaseMemory:
         fine_tune = {"trains": "full", "precision": "bfloat16", "batch_size": 4, "ema": {"mode": "train_device"}}
         found = memory_estimate(

@@ -200,7 +200,7 @@ def expected_state_bytes(dry: DryRunState, groups: Sequence[TrainGroup], stepper
 
 def _copies(group: TrainGroup, kinds: Mapping[str, _Kind]) -> dict[str, nn.Parameter]:
     smallest: dict[_Kind, str] = {}
-    # Of a small weight that several processes divide, some of them may have no rows.
+    # Of a small weight that several processes shard, some of them may have no rows.
     sizes = {name: parameter.numel() or math.inf for name, parameter in group.parameters.items()}
     for name in group.parameters:
         former = smallest.setdefault(kinds[name], name)

@@ -63,7 +63,7 @@ def write_state(
     validation: Mapping[str, Any],
     rewards: Mapping[str, Any],
 ) -> None:
-    """Write everything a run needs to resume, except what its processes divide (`write_divided_state`).
+    """Write everything a run needs to resume, except what its processes shard (`write_shards_of`).
 
     `plan` is the fingerprint of the images and their order.
     """
@@ -106,22 +106,22 @@ def read_state(folder: Path) -> SavedState:
         ) from error
 
 
-def write_divided_state(
+def write_shards_of(
     folder: Path, sharded: Mapping[str, ShardedModule], *, groups: Sequence[TrainGroup], stepper: Stepper
 ) -> None:
-    """Write this process's rows of the divided parts' weights, optimizer state and EMA; all must call it together."""
-    divided_groups = [g for g in groups if g.is_sharded]
-    tensors, _ = optimizer_state(stepper.optimizer, moved_parameters(divided_groups))
-    kinds: dict[Kind, Mapping[str, torch.Tensor]] = {"weights": kept_parameters(divided_groups), "optimizer": tensors}
+    """Write this process's rows of the sharded parts' weights, optimizer state and EMA; all must call it together."""
+    sharded_groups = [g for g in groups if g.is_sharded]
+    tensors, _ = optimizer_state(stepper.optimizer, moved_parameters(sharded_groups))
+    kinds: dict[Kind, Mapping[str, torch.Tensor]] = {"weights": kept_parameters(sharded_groups), "optimizer": tensors}
     if stepper.ema is not None:
-        kinds["ema"] = {name: stepper.ema.averages[name] for name in named_parameters(divided_groups)}
+        kinds["ema"] = {name: stepper.ema.averages[name] for name in named_parameters(sharded_groups)}
     found = {}
     for kind, state in kinds.items():
         for name, rows in state.items():
             module, own = _owner(sharded, name)
-            is_divided = module is not None and rows.shape == module.own[own].shape and rows.dim() > 0
+            is_sharded = module is not None and rows.shape == module.own[own].shape and rows.dim() > 0
             stored = rows.detach().cpu()
-            found[key_of(kind, name)] = module.divided(own, stored) if module and is_divided else stored
+            found[key_of(kind, name)] = module.sharded(own, stored) if module and is_sharded else stored
     write_shards(folder, found)
 
 
@@ -191,7 +191,7 @@ def restore(
 
 
 def _read(folder: Path, kind: Kind, sharded: Mapping[str, ShardedModule]) -> dict[str, torch.Tensor]:
-    """Return the tensors of a kind in a backup; those of divided parts as this process's own rows, on the CPU."""
+    """Return the tensors of a kind in a backup; those of sharded parts as this process's own rows, on the CPU."""
     if not sharded:
         return read_whole(folder, kind)
     file = folder / f"{kind}.safetensors"
@@ -202,17 +202,17 @@ def _read(folder: Path, kind: Kind, sharded: Mapping[str, ShardedModule]) -> dic
     into = {}
     for name, facts in stored_in_shards(folder, kind).items():
         module, own = _owner(sharded, name)
-        is_divided = module is not None and module.is_like(own, facts.size)
-        shape = module.own[own].shape if module and is_divided else facts.size
+        is_sharded = module is not None and module.is_like(own, facts.size)
+        shape = module.own[own].shape if module and is_sharded else facts.size
         found[name] = torch.empty(shape, dtype=facts.properties.dtype)
-        into[key_of(kind, name)] = module.divided(own, found[name]) if module and is_divided else found[name]
+        into[key_of(kind, name)] = module.sharded(own, found[name]) if module and is_sharded else found[name]
     if into:
         read_shards(folder, into, is_together=True)
     return found
 
 
 def _owner(sharded: Mapping[str, ShardedModule], name: str) -> tuple[ShardedModule | None, str]:
-    """Return the divided part that a tensor belongs to, by its name or that of its state, and the weight's name."""
+    """Return the sharded part that a tensor belongs to, by its name or that of its state, and the weight's name."""
     part, _, own = name.partition("|")[0].partition(".")
     return sharded.get(part), own
 

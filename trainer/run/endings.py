@@ -17,7 +17,7 @@ from trainer.callbacks.dry_run import DryRunComplete, discarded_write
 from trainer.callbacks.saving import BestBy, SavingCallback
 from trainer.events import BackupSaved, PhaseChanged, RunFinished, WarningRaised
 from trainer.methods.protocol import TrainingMethod
-from trainer.run.checkpoint import write_divided_state, write_state
+from trainer.run.checkpoint import write_shards_of, write_state
 from trainer.run.model import LoadedModel
 from trainer.run.setup import RunSetup
 from trainer.run.watchers import Watchers
@@ -31,7 +31,7 @@ from trainer.step.stepper import Stepper
 
 logger = logging.getLogger("darkroom.run")
 
-_DIVIDED_STATE = "divided state"
+_SHARDED_STATE = "sharded state"
 _GUARDS = "guards"  # beside the keys of the search in the state of the rewards
 
 
@@ -108,15 +108,13 @@ class Backups:
             rewards=_state_of_rewards(self.watchers),
         )
         if self.model.sharded and groups is self.model.groups:  # not of a dry run, which has copies
-            self.meeting.share(_DIVIDED_STATE, folder)
+            self.meeting.share(_SHARDED_STATE, folder)
 
     def __post_init__(self) -> None:
         """Let the other processes write what they have of a backup."""
         self.meeting.offer(
-            _DIVIDED_STATE,
-            lambda folder: write_divided_state(
-                folder, self.model.sharded, groups=self.model.groups, stepper=self.stepper
-            ),
+            _SHARDED_STATE,
+            lambda folder: write_shards_of(folder, self.model.sharded, groups=self.model.groups, stepper=self.stepper),
         )
 
 
@@ -197,7 +195,7 @@ def end_stopped(run: Prepared) -> None:
 def rescue(run: Prepared) -> None:
     """After an error, write a backup of the last full step if that is still possible, so that no training is lost.
 
-    What the processes divide cannot be written by one of them: after an error the others may have ended.
+    What the processes shard cannot be written by one of them: after an error the others may have ended.
     """
     if run.model.sharded:
         return

@@ -66,7 +66,7 @@ class LoadedModel:
     words: Sequence[Word] = ()
     """The embeddings, trained or only used."""
     sharded: Mapping[str, ShardedModule] = field(default_factory=dict)
-    """The parts whose weights the processes of the run divide."""
+    """The parts whose weights the processes of the run shard."""
 
     @property
     def trained_placeholders(self) -> frozenset[str]:

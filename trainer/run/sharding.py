@@ -1,4 +1,4 @@
-"""Dividing the parts of a model among the processes of a run, and gathering their weights for a result."""
+"""Sharding the parts of a model among the processes of a run, and gathering their weights for a result."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from trainer.step.meeting import Meeting
 _TASK = "weights"
 
 
-def divide(model: LoadedModel, parts: Sequence[str], *, device: Device, num_processes: int) -> LoadedModel:
-    """Divide the weights of parts, and return the model with this process's rows on the training device.
+def shard(model: LoadedModel, parts: Sequence[str], *, device: Device, num_processes: int) -> LoadedModel:
+    """Shard the weights of parts, and return the model with this process's rows on the training device.
 
     The training units of these parts then hold them. They stay on the device; all processes must call it.
     """
@@ -37,7 +37,7 @@ def divide(model: LoadedModel, parts: Sequence[str], *, device: Device, num_proc
 
 
 class WholeValues:
-    """Yields the exact weights to save, of divided parts all weights, gathered by the main process."""
+    """Yields the exact weights to save, of sharded parts all weights, gathered by the main process."""
 
     def __init__(self, evaluation: Evaluation, sharded: Mapping[str, ShardedModule], meeting: Meeting) -> None:
         self._evaluation = evaluation

@@ -43,7 +43,7 @@ from trainer.run.freed_memory import freed_memory
 from trainer.run.model import LoadedModel, load_model
 from trainer.run.placement import placed_copy
 from trainer.run.setup import RunSetup
-from trainer.run.sharding import divide
+from trainer.run.sharding import shard
 from trainer.run.start_note import note_of_start
 from trainer.run.stepper import build_stepper
 from trainer.run.watchers import Watchers, build_watchers
@@ -132,7 +132,7 @@ def prepare(setup: RunSetup) -> Prepared:
     watchers = build_watchers(setup, model, loaders, stepper, total_steps, reward_models, perceptual, meeting)
     backups = Backups(setup, model, stepper, method, plan_fingerprint(loaders.training), watchers, meeting)
     training = _training(setup, model, loaders, stepper, method, watchers, backups, meeting)
-    if not model.sharded:  # a pause of a run that divides its model keeps the memory
+    if not model.sharded:  # a pause of a run that shards its model keeps the memory
         setup.desk.freed_memory = lambda: freed_memory(
             model.placement,
             model.groups,
@@ -215,14 +215,14 @@ def _load(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
     data = data_in_use(config)
     caches = caches_of(data, config.general.cache_dir, model, machine, setup.desk, log.emit)
     datasets = up_to_date(setup.datasets, log.emit, setup.desk.check)  # loading a model can take long
-    divided_parts = sharded_parts(config, ranks.rank.world_size)
-    loaders = build_loaders(data, config.masks, datasets, model, machine, caches, in_step=bool(divided_parts))
+    names = sharded_parts(config, ranks.rank.world_size)
+    loaders = build_loaders(data, config.masks, datasets, model, machine, caches, in_step=bool(names))
     if loaders.training.plans.total_steps(config.training.epochs) == 0:
         raise DarkroomError(
             "No image is left to train on.", advice="See the warnings: they name the files that were left out."
         )
     free_cached_memory(machine.train_device)
-    model = divide(model, divided_parts, device=machine.train_device, num_processes=ranks.rank.world_size)
+    model = shard(model, names, device=machine.train_device, num_processes=ranks.rank.world_size)
     model.placement.enter(phases.TRAIN)
     return model, loaders
 
@@ -382,11 +382,11 @@ def _fitted(setup: RunSetup, counters: Counters, loader: Loader, plan: str) -> C
 
 
 def _num_trainable(model: LoadedModel, ranks: Ranks) -> int:
-    """Return the number of trained weights; of divided parts those of all processes."""
+    """Return the number of trained weights; of sharded parts those of all processes."""
     counts = {g.name: sum(p.numel() for p in g.parameters.values()) for g in model.groups}
-    divided = sum(counts[g.name] for g in model.groups if g.is_sharded)
-    [of_all] = ranks.sums([divided])
-    return sum(counts.values()) - divided + round(of_all)
+    sharded = sum(counts[g.name] for g in model.groups if g.is_sharded)
+    [of_all] = ranks.sums([sharded])
+    return sum(counts.values()) - sharded + round(of_all)
 
 
 def _announce(setup: RunSetup, training: Training, model: LoadedModel, loaders: Loaders, total_steps: int) -> None:

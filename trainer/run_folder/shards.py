@@ -1,7 +1,7 @@
-"""The tensors of a backup that the processes of a run divide, in the format of `torch.distributed.checkpoint`.
+"""The tensors of a backup that the processes of a run shard, in the format of `torch.distributed.checkpoint`.
 
 Each process writes its own rows. They can be read by any number of processes, and whole by a single one. Whatever is
-not divided is in safetensors files beside them.
+not sharded is in safetensors files beside them.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def key_of(kind: Kind, name: str) -> str:
 
 
 def write_shards(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write divided tensors, by `key_of`, to a backup's folder; all processes must call it together."""
+    """Write sharded tensors, by `key_of`, to a backup's folder; all processes must call it together."""
     with _quiet():
         save(dict(tensors), checkpoint_id=folder / _FOLDER)
 
 
 def stored_in_shards(folder: Path, kind: Kind) -> dict[str, TensorStorageMetadata]:
-    """Return what a backup stores of one kind in divided form: shapes and dtypes by name."""
+    """Return what a backup stores of one kind in sharded form: shapes and dtypes by name."""
     if not (folder / _FOLDER).is_dir():
         return {}
     stored = FileSystemReader(folder / _FOLDER).read_metadata().state_dict_metadata
@@ -56,7 +56,7 @@ def read_shards(folder: Path, into: Mapping[str, torch.Tensor], *, is_together: 
 
 
 def read_whole(folder: Path, kind: Kind) -> dict[str, torch.Tensor]:
-    """Return all whole tensors of one kind in a backup, divided or not, on the CPU."""
+    """Return all whole tensors of one kind in a backup, sharded or not, on the CPU."""
     file = folder / f"{kind}.safetensors"
     found = dict(read_safetensors(file)[0]) if file.exists() else {}
     stored = stored_in_shards(folder, kind)

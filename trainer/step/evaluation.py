@@ -23,7 +23,7 @@ class Evaluation:
     optimizer: torch.optim.Optimizer
     groups: Sequence[TrainGroup]
     sharded: Sequence[ShardedModule] = ()
-    """The modules whose weights the processes of the run divide: all must evaluate together."""
+    """The modules whose weights the processes of the run shard: all must evaluate together."""
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:

@@ -69,7 +69,7 @@ class Stepper:
         With `is_fused` weights are updated in the backward pass, and `clip_grad_norm` applies to each weight's gradient
         alone; raises ValueError with an enabled scaler.
         `effective_rate(group)` is that of the optimizer's record. The gradients of a step are summed over `ranks`, as
-        `reduction` says; those of divided weights (`TrainGroup.is_sharded`) are summed already.
+        `reduction` says; those of sharded weights (`TrainGroup.is_sharded`) are summed already.
         """
         if is_fused and scaler.is_enabled():
             raise ValueError("a fused backward pass does not support a gradient scaler")
@@ -229,17 +229,17 @@ class Stepper:
 
     def _gradient_sums(self, reduction: Reduction) -> GradientSums:
         if any(g.is_sharded for g in self._groups.values()):
-            reduction = replace(reduction, starts_early=False)  # torch's sums of divided weights come in between
+            reduction = replace(reduction, starts_early=False)  # torch's sums of sharded weights come in between
         return GradientSums(self._whole_parameters(), self._ranks, reduction)
 
     def _whole_norms(self, norms: dict[str, torch.Tensor], *, like: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the norms with those of divided weights over all processes."""
-        divided = [name for name, g in self._groups.items() if g.is_sharded and g.is_training]
-        if self._ranks.rank.is_alone or not divided:
+        """Return the norms with those of sharded weights over all processes."""
+        sharded = [name for name, g in self._groups.items() if g.is_sharded and g.is_training]
+        if self._ranks.rank.is_alone or not sharded:
             return norms
-        squares = torch.stack([norms[name].square() if name in norms else torch.zeros_like(like) for name in divided])
+        squares = torch.stack([norms[name].square() if name in norms else torch.zeros_like(like) for name in sharded])
         self._ranks.sum_tensors([squares])
-        return {**norms, **dict(zip(divided, squares.sqrt().unbind(), strict=True))}
+        return {**norms, **dict(zip(sharded, squares.sqrt().unbind(), strict=True))}
 
     def _move_all(self, step: int, norm: torch.Tensor) -> None:
         def clip(parameters: Sequence[nn.Parameter]) -> None:

@@ -38,7 +38,7 @@ FULL: dict[str, Any] = {"training__trains": "full", "parts__unet__train": True}
     ("changes", "reason"),
     [
         (FULL, ""),
-        ({}, "Only the denoiser of a fine-tune can be divided."),
+        ({}, "Only the denoiser of a fine-tune can be sharded."),
         ({**FULL, "parts__unet__train": False, "parts__text_encoder__train": True}, "Only the denoiser"),
         ({**FULL, "training__optimizer": {"name": "adafactor"}}, "Adafactor needs whole weights."),
         ({**FULL, "training__precision": "float16"}, "The precision float16 is not supported."),
