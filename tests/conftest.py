@@ -13,6 +13,21 @@ import pytest
 from tests.builders.images import draw_folder
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave most rows of a test with the mark `daily` to the full suite: all but n that are spread evenly."""
+    rows: dict[tuple[str, str], list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("daily") and not item.get_closest_marker("full"):
+            rows.setdefault((str(item.path), getattr(item, "originalname", item.name)), []).append(item)
+    for of_test in rows.values():
+        (most,) = of_test[0].get_closest_marker("daily").args
+        daily = {round(i * (len(of_test) - 1) / max(most - 1, 1)) for i in range(most)}
+        for index, item in enumerate(of_test):
+            if index not in daily:
+                item.add_marker(pytest.mark.full)
+
+
 @pytest.fixture(autouse=True)
 def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep tests off the network and away from the user's configs, presets and logs.

@@ -79,6 +79,7 @@ def loaded_by_diffusers(model: str, keys: Keys) -> int:
     return sum(isinstance(m, LoraLayer) for part in parts.values() for m in part.modules())
 
 
+@pytest.mark.daily(6)
 @pytest.mark.parametrize("name", [name for name in FILES if name != "DoRA"])
 def test_the_table_counts_as_diffusers_does(name: str) -> None:
     model, keys = FILES[name]

@@ -88,6 +88,7 @@ def test_twenty_updates_raise_the_reward_on_eight_fixed_seeds(
 # ---- mixed runs
 
 
+@pytest.mark.daily(1)
 def test_a_mixed_run_trains_on_the_reward_in_some_steps(any_model: Path, images: Path, tmp_path: Path) -> None:
     """All other features: caches, a second device, trained text encoders, accumulation, EMA."""
     config = laid_over(
@@ -205,6 +206,7 @@ def test_stopped_between_denoising_steps_and_resumed_ends_bit_equal(
 # ---- gradients and memory
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     ("model", "precision", "is_cached"),
     matrix(["tiny_sd", "tiny_sd2", "tiny_sdxl"], ["float32", "bfloat16"], [True, False]),
@@ -258,6 +260,7 @@ def test_memory_savings_change_no_bit(tiny_sd: Path, images: Path, tmp_path: Pat
         assert_equal_tensors(plain.weights, saving.weights)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("model", "latent_cache", "text_cache"),
     matrix(["tiny_sd", "tiny_sdxl"], [True, False], [True, False], most_daily=2),

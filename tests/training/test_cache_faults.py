@@ -137,6 +137,7 @@ for number in (1, 5, 40):
 """
 
 
+@pytest.mark.full
 @needs_fork
 def test_two_runs_fill_one_cache_at_once(config: Config, tmp_path: Path) -> None:
     file = tmp_path / "config.json"
@@ -254,6 +255,7 @@ def test_a_cache_in_memory_writes_nothing_and_trains_the_same(config: Config, tm
     assert "in memory" in str(refused.ending)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("kept_in", ["bfloat16", "float16"])
 def test_a_cache_in_16_bits_has_half_the_size(config: Config, kept_in: str) -> None:
     plain = {e.what: e.num_bytes for e in cached(config).of(CacheFilled)}

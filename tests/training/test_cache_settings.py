@@ -66,6 +66,7 @@ def irrelevant() -> Iterator[FieldRecord]:
     return (r for r in records if r.kind not in ("section", "list", "map", "text") and not r.setting.path_kind)
 
 
+@pytest.mark.full
 def test_all_other_settings_together_change_no_key(base: Config, keys: set[str]) -> None:
     config, changed = base, []
     for record in irrelevant():

@@ -63,6 +63,7 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[Batch]:
 # -- long prompts
 
 
+@pytest.mark.daily(1)
 def test_long_captions_are_cached_like_they_are_encoded(config: Config, batches: list[Batch]) -> None:
     cached = losses(run(config))
     assert batches[0].conditioning.tensors()["states"].shape[1] == 2 * 77  # type: ignore[union-attr]
@@ -129,6 +130,7 @@ def captions_by_epoch(batches: Sequence[Batch]) -> dict[int, list[str]]:
     return {b.epoch: [t for _, t in sorted(zip(b.sample_indices, b.captions, strict=True))] for b in batches}
 
 
+@pytest.mark.daily(1)
 def test_variations_are_cached_and_used_in_turn(config: Config, batches: list[Batch]) -> None:
     shuffled = with_text(config, {"text_variations": 2}, shuffle_tags=True, keep_tags_count=0)
     losses(run(shuffled))
@@ -165,6 +167,7 @@ def test_lines_are_used_in_turn(config: Config, batches: list[Batch], tmp_path: 
     assert captions_by_epoch(batches) == {epoch: [line] * 3 for epoch, line in enumerate("abca")}
 
 
+@pytest.mark.daily(1)
 def test_an_image_that_is_added_changes_no_cached_variation(config: Config, tmp_path: Path) -> None:
     shuffled = with_text(config, {"text_variations": 2}, shuffle_tags=True, keep_tags_count=0)
     run(shuffled)
@@ -227,6 +230,7 @@ def test_states_of_mean_zero_are_not_scaled() -> None:
     assert states_NLD.grad.isfinite().all()
 
 
+@pytest.mark.daily(1)
 def test_weights_change_a_run_and_its_samples(config: Config, tmp_path: Path) -> None:
     (tmp_path / "images" / "000.txt").write_text("a (red:1.5) disc")
     plain = losses(run(config))

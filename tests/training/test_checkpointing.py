@@ -199,6 +199,7 @@ MODES = ["off", "selective", "transformer", "block", "whole"]
 SAVES = ["nothing more", "activations", "layers"]
 
 
+@pytest.mark.daily(14)
 @pytest.mark.parametrize(
     ("model", "kind", "mode", "saves"),
     matrix(["tiny_sd", "tiny_sdxl"], KINDS, MODES, SAVES),

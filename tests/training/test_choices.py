@@ -401,6 +401,7 @@ def another_value(config: Config, record: FieldRecord) -> Any:
     return find(valid_values(record), is_another, settings=few)
 
 
+@pytest.mark.full
 def test_what_is_called_exact_is_offered_and_exact(base: Config, plain: str) -> None:
     """Together, as far as they go together: one run has the first choice of every field, the next one the second."""
     choices = {(record.path, value): record for _, record, value in choices_of(base)}
@@ -446,6 +447,7 @@ def test_the_average_lies_where_it_is_asked_to(base: Config, monkeypatch: pytest
     assert list(dict.fromkeys(devices)) == ["cpu", "cpu:1"]  # the trial before the run has one too
 
 
+@pytest.mark.daily(8)
 @pytest.mark.parametrize(
     ("path", "value"),
     [

@@ -205,6 +205,7 @@ def test_a_backup_of_the_same_step_is_replaced_by_one_with_the_images_that_wait(
     assert "candidates.0" in load_file(Path(ran.finished.backup_path) / "method.safetensors")
 
 
+@pytest.mark.full
 def test_what_was_chosen_since_an_older_backup_is_not_asked_again(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,6 +107,7 @@ FULL = {
 }
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("case", [*EVERY_DAY, *(pytest.param(name, marks=pytest.mark.full) for name in FULL)])
 def test_gradients_are_those_of_the_plain_blocks(tiny_sd: Path, case: str) -> None:
     kind, loss, memory = (EVERY_DAY | FULL)[case]
@@ -252,6 +253,7 @@ def compiled_run(tiny_sd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     return laid_over(config, {"model": {"compile": True}, "training": {"epochs": 2}, "parts": unet_only})
 
 
+@pytest.mark.full
 def test_a_run_reports_what_it_compiled_and_resumes_to_the_bit(compiled_run: Config) -> None:
     whole = run(compiled_run)
     first, *later = whole.of(BlocksCompiled)

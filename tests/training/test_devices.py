@@ -87,6 +87,7 @@ def assert_all_went_well(ran: Ran) -> None:
     assert not [w.message for w in ran.of(WarningRaised) if "could not" in w.message]
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize(
     ("model", "latent_cache", "text_cache", "text_is_trained", "temp_device", "form", "offloaded_layers"),
     matrix(
@@ -145,6 +146,7 @@ def test_the_guard_changes_nothing(tiny_sd: Path, images: Path, tmp_path: Path) 
     assert_equal_tensors(weights[0], weights[1])
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     ("text_cache", "precision"),
     [
@@ -330,6 +332,7 @@ def caller_outside_of_libraries(size_conditioning: FrameType | None) -> str:
     return "nobody"
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("checkpointing", ["block", "whole"])
 def test_only_the_family_runs_a_part(
     any_model: Path, two_sizes: Path, tmp_path: Path, checkpointing: str, monkeypatch: pytest.MonkeyPatch

@@ -80,6 +80,7 @@ def losses(ran: Ran) -> list[float | None]:
 # ---- the first step
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("trains", ["adapter", "full"])
 def test_the_first_loss_is_ln_2(
@@ -278,6 +279,7 @@ def references(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
     return seen
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("changes", [{}, FULL], ids=["lora", "full"])
 def test_the_reference_stays_the_same_while_the_model_moves(
     tiny_sd: Path, tmp_path: Path, pairs: Path, references: list[torch.Tensor], changes: dict[str, Any]

@@ -143,6 +143,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("model", "trains", "ema", "accumulation", "checkpointing", "weights", "dropout", "caches"),
     matrix(
@@ -283,6 +284,7 @@ def raising(error: Exception) -> Callable[..., Any]:
     return fail
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     ("what", "place", "name"),
     [
@@ -333,6 +335,7 @@ def test_a_folder_of_the_run_that_cannot_be_written_is_found_before_the_first_st
     assert "could not be read or written" in failed.message
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(("trains", "form"), [("adapter", ""), ("full", "single_file"), ("full", "diffusers")])
 def test_a_result_that_cannot_be_written_is_found_and_the_former_one_stands(
     config: Config, tmp_path: Path, trains: str, form: str
@@ -360,6 +363,7 @@ def reported(event: object, what: str) -> bool:
     return isinstance(event, PhaseChanged) and event.detail == what
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("what", TRIED)
 def test_a_stop_takes_effect_between_two_branches(config: Config, what: str) -> None:
     ran = run(config, on_event=lambda e, send: send(Stop()) if reported(e, what) else None)
@@ -370,6 +374,7 @@ def test_a_stop_takes_effect_between_two_branches(config: Config, what: str) -> 
     assert {p.name for p in run_dir.iterdir()} == {"config.json", "events.jsonl", "log.txt", "plan.csv"}
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     ("what", "place", "name", "advice"),
     [
@@ -467,6 +472,7 @@ def test_a_resumed_run_that_fails_in_it_keeps_its_backup_as_it_is(
     assert files_of(backups) == before
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("trains", "optimizer"),
     [

@@ -77,6 +77,7 @@ def test_its_state_is_in_8_bits_and_its_steps_are_near_those_of_adamw() -> None:
     assert (away - expected).norm() < 0.1 * expected.norm()
 
 
+@pytest.mark.full
 def test_a_run_fused_and_resumed_ends_as_the_plain_one(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     ended = []
     for fused in (False, True):

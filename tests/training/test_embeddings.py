@@ -68,6 +68,7 @@ def test_an_embedding_alone(any_model: Path, tmp_path: Path) -> None:
     assert len(list((tmp_path / "cache" / "text").rglob("*.safetensors"))) == 2
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_stopped_and_resumed_bit_for_bit(tiny_sdxl: Path, tmp_path: Path, dtype: str) -> None:
     more = {
@@ -132,6 +133,7 @@ def test_other_words_of_a_run(tiny_sd: Path, tmp_path: Path) -> None:
     assert not keys[0] & keys[1]
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("trains", ["adapter", "full"])
 def test_together_with_a_lora_or_a_fine_tune(tiny_sd: Path, tmp_path: Path, trains: str) -> None:
     more = {"unet": {"train": True}, "text_encoder": {"train": trains == "full"}}

@@ -128,6 +128,7 @@ def test_a_stop_whose_backup_fails_tries_again_and_leaves_the_model(
     assert Path(stopped.ending.backup_path).name == "step-00000003", "the rescue was still armed"
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("at_end", [True, False])
 def test_a_result_that_finds_no_room_loses_nothing_and_is_written_when_the_run_is_resumed(
     config: Config, monkeypatch: pytest.MonkeyPatch, at_end: bool

@@ -63,6 +63,7 @@ def as_folder(path: Path, folder: Path) -> Path:
 NOW, LATER = datetime(2026, 1, 1), datetime(2026, 5, 6)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("form", ["single_file", "diffusers"])
 def test_stock_diffusers_generates_the_trainers_sample(config: Config, tmp_path: Path, form: str) -> None:
     destination = tmp_path / ("tuned.safetensors" if form == "single_file" else "tuned")
@@ -87,6 +88,7 @@ def test_stock_diffusers_generates_the_trainers_sample(config: Config, tmp_path:
     assert np.abs(ours - plain).max() > 5
 
 
+@pytest.mark.daily(1)
 def test_what_is_trained_changes_and_nothing_else(config: Config, tmp_path: Path) -> None:
     """Everything a gradient reaches: all of the UNet, the text layers in use; not the VAE."""
     changed = laid_over(
@@ -177,6 +179,7 @@ def test_a_layer_name_that_matches_nothing_is_an_error(sd_config: Config) -> Non
         assert [p.message for p in errors] == ["No layer's name contains 'atn1'."]
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("dtype", "low_precision_updates", "kept"),
     [("float32", "master", torch.float32), ("bfloat16", "master", torch.float32),
@@ -216,6 +219,7 @@ def losses_of(ran: Ran) -> list[float]:
     return [s.loss for s in ran.of(StepFinished) if s.loss is not None]
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("low_precision_updates", ["master", "stochastic"])
 def test_bfloat16_weights_learn_about_as_well_as_float32(sd_config: Config, low_precision_updates: str) -> None:
     """A rate at which plain bfloat16 stands still: updates of 1e-5 on weights of about 0.1."""
@@ -235,6 +239,7 @@ def test_bfloat16_weights_learn_about_as_well_as_float32(sd_config: Config, low_
     assert drift / wanted > 0.5, "the weights have not gone where float32 would have gone"
 
 
+@pytest.mark.daily(1)
 def test_frozen_in_mid_run_with_checkpointing(config: Config) -> None:
     parts = [p for p in ("text_encoder", "text_encoder_2") if (Path(config.model.base_model) / p).is_dir()]
     frozen = {
@@ -301,6 +306,7 @@ def test_float16_is_not_rounded_stochastically(sd_config: Config) -> None:
     assert [e.path for e in check(changed).errors] == ["training.low_precision_updates"]
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("trains", ["adapter", "full"])
 def test_trigger_words_and_an_image_are_in_the_file(sd_config: Config, tmp_path: Path, trains: str) -> None:
     changed = laid_over(

@@ -59,6 +59,7 @@ def config_of(model: Path, images: Path, folder: Path, *, name: str, fused: bool
     return laid_over(base, changes)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("name", "trains", "mode", "dtype"),
     matrix(["adamw", "adafactor"], ["adapter", "full"], ["off", "block"], ["float32", "bfloat16"]),

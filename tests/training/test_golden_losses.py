@@ -157,6 +157,7 @@ def _digest_of_image(file: Path) -> str:
         return sha256(image.convert("RGB").tobytes()).hexdigest()
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("name", RUNS)
 def test_losses_are_the_golden_ones(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
     golden = RUNS[name]

@@ -310,6 +310,7 @@ def test_a_run_stopped_by_the_user_keeps_the_state_of_its_guards(toy: None, tiny
     assert len(states[0]["rewards"]["guards"]["kl"]["newest"]) == 2
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("method", [{"name": "ddpo", "samples_per_prompt": 2}, {"name": "grpo", "group_size": 2}])
 def test_the_policy_methods_report_what_the_guards_need(method: dict[str, Any], tiny_sd: Path, tmp_path: Path) -> None:
     """Also with several rewards: each is reported by its name, in every step and every measurement."""

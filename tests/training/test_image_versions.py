@@ -99,6 +99,7 @@ def test_the_seed_of_a_concept_decides_its_draws(config: Config) -> None:
 # -- the run
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("latent_cache", [True, False])
 @pytest.mark.parametrize(
     ("concept", "data"),
@@ -188,6 +189,7 @@ def test_without_the_cache_each_epoch_is_drawn_anew_whatever_the_threads(config:
     assert_equal_tensors(one.weights, run(laid_over(uncached, {"data": {"loader_threads": 3}})).weights)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("partial_batches", ["keep", "merge", "drop"])
 def test_a_resumed_run_trains_the_same(config: Config, partial_batches: str) -> None:
     changes = {"data": {"partial_batches": partial_batches}, "training": {"epochs": 3}}
@@ -203,6 +205,7 @@ def test_a_resumed_run_trains_the_same(config: Config, partial_batches: str) -> 
     assert_equal_tensors(resumed.weights, whole.weights)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("latent_cache", [True, False])
 def test_a_sample_of_a_merged_batch_has_the_draws_of_its_own_epoch(
     config: Config, trained: list[Batch], latent_cache: bool
@@ -288,6 +291,7 @@ def test_masks_arrive_at_the_size_of_the_latents(config: Config, trained: list[B
     assert seen == 4
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -349,6 +353,7 @@ def test_masks_from_a_folder_and_from_alpha(config: Config, tmp_path: Path, trai
         assert (batch.masks_B1HW[..., 0, :] == 1).all()
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("concept", "settings"),
     [
@@ -400,6 +405,7 @@ def test_dropped_images_are_named(config: Config) -> None:
     assert {Path(r["image"]).name for r in plan_of(ran) if r["samples_epoch_1"] == "0"} >= {"003.png", "004.png"}
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("partial_batches", ["keep", "merge", "drop"])
 def test_the_dropped_images_of_every_epoch_are_named(
     config: Config, trained: list[Batch], tmp_path: Path, partial_batches: str

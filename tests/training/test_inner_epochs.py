@@ -74,6 +74,7 @@ def steps_of(ran: Ran) -> list[Any]:
     return [(s.step, s.epoch, s.epoch_step, s.loss, s.gradient_norm, s.learning_rates) for s in ran.of(StepFinished)]
 
 
+@pytest.mark.full
 def test_every_count_of_steps_is_that_of_the_inner_epochs(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +111,7 @@ def test_every_count_of_steps_is_that_of_the_inner_epochs(
     assert all(abs(ratio - 1.0) > 1e-7 for ratio in ratios[3::2])
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("stop_after", [2, 5])
 def test_a_run_stopped_within_a_rollout_resumes_bit_equal(
     config: Config, straight: Ran, tmp_path: Path, stop_after: int
@@ -159,6 +161,7 @@ def test_a_stop_takes_effect_during_a_rollout(
     assert_equal_tensors(straight.weights, second.weights)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("mode", ["off", "whole"])
 def test_gradients_arrive_whatever_is_checkpointed(config: Config, straight: Ran, tmp_path: Path, mode: str) -> None:
     """The rollout runs the same checkpointed forward without gradient, between the steps that need one."""
@@ -183,6 +186,7 @@ def test_the_dry_run_does_one_step_also_with_a_fused_backward_pass(config: Confi
     assert "a training step" in [e.detail for e in ran.of(PhaseChanged) if e.phase == "dry_run"]
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(("made", "declared"), [(1, 2), (3, 2)])
 def test_a_method_with_other_steps_than_its_record_fails(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: int, declared: int

@@ -114,6 +114,7 @@ def sampled_by_diffusers(pipe: Any, prompt: SamplePrompt) -> np.ndarray:
 # -- training
 
 
+@pytest.mark.daily(1)
 def test_a_lora_learns_and_has_the_usual_keys(config: Config, images: Path, prompt: SamplePrompt) -> None:
     """Beside validation, prior prediction and samples, which all give the model what it inpaints."""
     concepts = [{"path": str(images), "kind": kind} for kind in ("training", "validation", "prior_prediction")]
@@ -141,6 +142,7 @@ def test_a_lora_learns_and_has_the_usual_keys(config: Config, images: Path, prom
         assert all(key.startswith("lora_") for key in opened.keys())  # noqa: SIM118 - it has no other iterator
 
 
+@pytest.mark.daily(1)
 def test_a_fine_tune_becomes_what_diffusers_samples(config: Config, tmp_path: Path, prompt: SamplePrompt) -> None:
     destination = tmp_path / "tuned"
     changed = laid_over(
@@ -176,6 +178,7 @@ def test_the_inputs_matter_to_the_loss(sd_config: Config, images: Path, tmp_path
     assert losses(0.0) != losses(1.0)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("mode", ["block", "whole"])
 def test_checkpointing_changes_nothing(sd_config: Config, mode: CheckpointMode) -> None:
     plain = run(sd_config).weights
@@ -265,6 +268,7 @@ def test_only_base_models_become_inpainting_models(
     assert not (tmp_path / "again").exists()
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("model", ["sd1", "sd2", "sdxl"])
 def test_there_and_back_is_the_same(model: str, tmp_path: Path) -> None:
     """A single file, as a folder that diffusers loads, and as a file again."""

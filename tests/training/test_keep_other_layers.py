@@ -59,6 +59,7 @@ def test_a_run_of_the_unet_keeps_the_text_layers(config: Config, any_model: Path
     assert "They are kept: they act in the run" in note
 
 
+@pytest.mark.daily(1)
 def test_the_last_text_layer_and_the_projection_are_kept(config: Config, any_model: Path, tmp_path: Path) -> None:
     file = whole_lora(any_model, tmp_path / "whole.safetensors", dtype=torch.bfloat16)
     # The layers that clip skip, or SDXL's first encoder, leaves out; the projection has no name that all programs know.
@@ -113,6 +114,7 @@ def test_norms_and_embeddings_are_kept(config: Config, any_model: Path, tmp_path
     assert "1 tensor of no layer (bundle_emb.disc" in note
 
 
+@pytest.mark.full
 @pytest.mark.one_family
 def test_several_ranks_in_one_file(config: Config, any_model: Path, tmp_path: Path) -> None:
     file = whole_lora(
@@ -136,6 +138,7 @@ def test_several_ranks_in_one_file(config: Config, any_model: Path, tmp_path: Pa
     assert (facts["ss_network_dim"], facts["ss_network_alpha"]) == ("5", f"{alpha:g}")
 
 
+@pytest.mark.full
 @pytest.mark.one_family
 def test_a_tucker_lora_becomes_a_plain_one(config: Config, any_model: Path, tmp_path: Path) -> None:
     file = whole_lora(any_model, tmp_path / "whole.safetensors", tucker=True)
@@ -148,6 +151,7 @@ def test_a_tucker_lora_becomes_a_plain_one(config: Config, any_model: Path, tmp_
     assert any("Tucker" in w.message for w in ran.of(WarningRaised))
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("choice", ["keep", "leave_out"])
 @pytest.mark.one_family
 def test_a_layer_of_another_kind_is_kept_instead_of_trained(
@@ -173,6 +177,7 @@ def test_a_layer_of_another_kind_is_kept_instead_of_trained(
         assert {name.partition(".")[2] for name in own} == {"lora_down.weight", "lora_up.weight", "alpha"}
 
 
+@pytest.mark.full
 @pytest.mark.one_family
 def test_the_diffusers_form_has_all_that_it_can_hold(config: Config, any_model: Path, tmp_path: Path) -> None:
     file = whole_lora(any_model, tmp_path / "whole.safetensors", extra=norms_and_more, tucker=True)
@@ -205,6 +210,7 @@ def text_entries(config: Config) -> set[str]:
     return {p.stem for p in (Path(config.general.cache_dir) / "text").rglob("*.safetensors")}
 
 
+@pytest.mark.full
 @pytest.mark.one_family
 def test_another_start_file_has_other_cached_text_states(config: Config, any_model: Path, tmp_path: Path) -> None:
     one = whole_lora(any_model, tmp_path / "one.safetensors")

@@ -331,6 +331,7 @@ CASES: dict[str, tuple[float, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("model", "trains", "case"), matrix(["tiny_sd", "tiny_sdxl"], ["adapter", "full"], list(CASES), most_daily=3)
 )
@@ -354,6 +355,7 @@ def test_a_run_with_offloaded_layers_ends_bit_equal(
     assert [v.loss for v in plain.of(ValidationFinished)] == [v.loss for v in ran.of(ValidationFinished)] != []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("fused", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_resumed_with_offloaded_layers_ends_bit_equal(tiny_sd: Path, images: Path, tmp_path: Path, fused: bool) -> None:
     optimizer = {"fused_back_pass": fused}

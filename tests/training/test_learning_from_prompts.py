@@ -82,6 +82,7 @@ def messages(config: Config, severity: str) -> list[str]:
 # -- runs
 
 
+@pytest.mark.daily(1)
 def test_a_run_on_prompts_alone_trains_and_caches_only_captions(any_model: Path, tmp_path: Path) -> None:
     config = prompts_config(tmp_path, any_model, general={"debug_checks": True}, concepts=[])
     file = tmp_path / "prompts.txt"
@@ -257,6 +258,7 @@ def test_the_vae_trains_along_but_encodes_nothing(tiny_sd: Path, tmp_path: Path)
     assert "vae" in phases.needed_parts(phases.VALIDATE, FAMILIES["sd"], facts)
 
 
+@pytest.mark.full
 def test_the_demo_preset_raises_its_reward(tmp_path: Path) -> None:
     """Nine of its steps; in all of them the reward rises much further."""
     (preset,) = [p for p in list_presets() if p.name == "#demo AlignProp"]

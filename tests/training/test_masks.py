@@ -167,6 +167,7 @@ def test_what_a_black_mask_leaves_is_the_prior(config: Config, trained: list[Any
     assert {loss for _, loss in trained} == {0.0}
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("normalises", [False, True])
 def test_prior_preservation_changes_the_run(config: Config, normalises: bool) -> None:
     def weights(preservation: float) -> dict[str, torch.Tensor]:

@@ -287,6 +287,7 @@ OF_ADAPTERS = [
 CASES = [*DAILY, *(pytest.param(c, marks=pytest.mark.full) for c in [*OF_ADAPTERS, *REST] if c not in DAILY)]
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_training_pass_needs_the_estimated_memory(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     if case.quantized and case.is_mixed:  # the autocast here is emulated
@@ -414,6 +415,7 @@ def passed(module: Any, run: Callable[[], torch.Tensor], *, is_mixed: bool) -> t
     return num_kept, live.peak
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("mode", ["off", "block"])
 @pytest.mark.parametrize("part", ["text_encoder", "text_encoder_2"])
 def test_a_trained_text_encoder_needs_the_estimated_memory(part: str, mode: str) -> None:
@@ -470,6 +472,7 @@ def test_decoding_with_a_reward_gradient_needs_the_estimated_memory(model: str, 
     assert found == pytest.approx(live.peak, rel=FACTOR)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(("decoder_only", "mode"), [(True, "off"), (True, "block"), (False, "block")])
 @pytest.mark.parametrize("is_mixed", [False, True], ids=["float32", "bfloat16"])
 def test_training_the_vae_needs_the_estimated_memory(decoder_only: bool, mode: str, is_mixed: bool) -> None:
@@ -527,6 +530,7 @@ def test_the_perceptual_loss_needs_the_estimated_memory(is_mixed: bool) -> None:
     assert sum(found) == pytest.approx(peak, rel=FACTOR)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "mode", [pytest.param("off", marks=pytest.mark.full), "block", pytest.param("whole", marks=pytest.mark.full)]
 )
@@ -562,6 +566,7 @@ def test_a_frozen_unet_keeps_activations_for_a_trained_text_encoder(mode: str) -
     assert max(tape.meter.peak, sum(tape.backward_peak("new"))) == pytest.approx(peak, rel=FACTOR)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("model", ["sd1", "sdxl"])
 def test_a_denoising_step_of_a_sample_needs_the_estimated_memory(model: str) -> None:
     case = Case(model, 1024, 2, "nothing", BF16, True, "off")

@@ -72,6 +72,7 @@ def training_phase(config: Config) -> PhaseMemory:
     return phase
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("trains", ["adapter", pytest.param("full", marks=pytest.mark.full)])
 @pytest.mark.parametrize(
     "method", [n if n in ("alignprop", "grpo") else pytest.param(n, marks=pytest.mark.full) for n in METHODS]

@@ -36,6 +36,7 @@ def loss_of(folder: Path, model: Path, images: Path, dtype: str, precision: str)
     return step.loss
 
 
+@pytest.mark.full
 def test_every_weight_dtype_trains_in_every_precision(tiny_sd: Path, tmp_path: Path) -> None:
     """Mixing two 16-bit dtypes used to end in an internal error: mixed dtype."""
     images = draw_folder(tmp_path / "images", sizes=[(64, 64)])

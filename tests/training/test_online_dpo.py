@@ -93,6 +93,7 @@ def weights_of(family: Any) -> dict[str, torch.Tensor]:
 # ---- the first loss, and what moves
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize(
     ("model", "trains", "reference", "precision"),
     matrix(
@@ -304,12 +305,14 @@ def test_the_loss_has_no_guidance(
     assert sizes == [4] * 6
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("sampler", ["euler_a", "dpmpp_sde_karras"])
 def test_any_sampler(tiny_sd: Path, two_images: Path, tmp_path: Path, sampler: str) -> None:
     ran = run(config_of(tmp_path, tiny_sd, two_images, {"training": {"epochs": 1}}, sampler=sampler))
     assert ran.of(StepFinished)[0].loss == pytest.approx(math.log(2), abs=1e-6)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("method", "first"),
     [({"label_smoothing": 0.2}, math.log(2)), ({"loss": "ipo"}, 0.25), ({"beta": 10.0}, math.log(2))],
@@ -341,6 +344,7 @@ def test_a_refresh_changes_the_loss_from_its_step_on(tiny_sd: Path, two_images: 
     assert refreshed.of(StepFinished)[3].loss == pytest.approx(math.log(2), abs=1e-6)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("fraction", [0.0, 0.5])
 def test_a_refreshed_reference_is_offloaded_except_in_training(
     tiny_sd: Path, two_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fraction: float
@@ -408,6 +412,7 @@ def assert_resumed(straight: Ran, first: Ran, second: Ran) -> None:
         assert_equal_tensors(load_file(files[0]), load_file(files[1]))
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("stop_after", [1, 2, 3, 5])
 def test_a_stopped_run_resumes_bit_equal_with_its_reference(
     hard: Callable[[Path], Config], straight: Ran, tmp_path: Path, stop_after: int
@@ -483,6 +488,7 @@ def test_planted_faults_end_the_dry_run(
 # ---- the newest rollouts as files
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     "method",
     [

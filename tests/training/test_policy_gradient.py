@@ -84,6 +84,7 @@ def weights_of(family: Any) -> dict[str, torch.Tensor]:
 # ---- on policy before the first update; what moves
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize(
     ("model", "trains", "checkpointing", "method", "precision"),
     matrix(
@@ -149,6 +150,7 @@ def test_it_is_on_policy_with_ema_and_a_scaled_adapter(tiny_sd: Path, two_images
 # ---- rewards
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "method",
     [
@@ -353,6 +355,7 @@ def assert_resumed(straight: Ran, first: Ran, second: Ran) -> None:
         assert_equal_tensors(load_file(files[0]), load_file(files[1]))
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("stop_after", [1, 2])
 def test_a_run_stopped_within_a_rollout_resumes_bit_equal(
     hard: Callable[[Path], Config], straight: Ran, tmp_path: Path, stop_after: int
@@ -370,6 +373,7 @@ def test_a_run_stopped_within_a_rollout_resumes_bit_equal(
     assert_resumed(straight, first, run(killed, resume_from=backup))
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("where", ["in the rollout", "after the rollout"])
 def test_a_run_stopped_before_the_first_step_on_a_rollout_resumes_bit_equal(
     hard: Callable[[Path], Config], straight: Ran, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str

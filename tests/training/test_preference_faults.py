@@ -70,6 +70,7 @@ def prepared_with(monkeypatch: pytest.MonkeyPatch, change: Callable[[Prepared], 
     monkeypatch.setattr(training_run, "prepare", prepare)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("method", PLAIN_NAMES)
 @pytest.mark.parametrize(
     ("mode", "layers", "message"),
@@ -146,6 +147,7 @@ def test_a_frozen_adapter(method: str, ending_of: Callable[..., str], monkeypatc
     assert NOTHING in ending_of(method)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("method", PLAIN_NAMES)
 def test_the_frozen_adapter_of_a_single_layer(
     method: str, ending_of: Callable[..., str], monkeypatch: pytest.MonkeyPatch

@@ -105,6 +105,7 @@ def gradients(prepared: Prepared, memory: PartMemory) -> Tensors:
     return {name: gradient for name, gradient in found.items() if gradient is not None}
 
 
+@pytest.mark.daily(6)
 @pytest.mark.parametrize(
     ("model", "trains", "method", "memory"),
     matrix(["tiny_sd", "tiny_sdxl"], ["adapter", "full"], NAMES, list(MEMORIES)),
@@ -133,6 +134,7 @@ def different(one: Tensors, other: Tensors) -> set[str]:
     return {name for name in one if not torch.equal(one[name], other[name])}
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize(
     ("method", "model", "trains", "memory"),
     [

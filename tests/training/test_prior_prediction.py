@@ -84,6 +84,7 @@ def split(trained: Losses) -> tuple[list[float], list[float]]:
     return [x for b, x in trained if not b.prior_samples], [x for b, x in trained if b.prior_samples]
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize(
     "changes",
     [
@@ -118,6 +119,7 @@ def priors(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
     return seen
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     "changes",
     [{}, {"adapter": {"dropout": 0.5}}, FULL, {**FULL, "training": {"trains": "full", "precision": "bfloat16"}}],

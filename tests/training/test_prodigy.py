@@ -151,6 +151,7 @@ def estimate_in(backup: str) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key.startswith("group ")}
 
 
+@pytest.mark.full
 def test_a_run_finds_its_rate_and_resumes_bit_for_bit(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     """With accumulation, an average, and a part that stops between the backup and the end."""
     config = lora_run(tmp_path, tiny_sd, images)

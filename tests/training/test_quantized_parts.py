@@ -189,6 +189,7 @@ def test_packed_weights_are_offloaded_and_fetched(tiny_sd: Path, name: str) -> N
     assert any(id(layer.packed) in offloaded and id(layer.scales) in offloaded for layer in layers)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", daily(f"nfloat4{RESIDUAL}"))
 def test_compiled_blocks_compute_the_same(tiny_sd: Path, name: str) -> None:
     family = quantized(tiny_sd, name)
@@ -228,6 +229,7 @@ WHOLE: dict[str, Any] = {
 }
 
 
+@pytest.mark.full
 def test_a_resumed_run_on_quantized_parts_ends_bit_for_bit_the_same(tiny_sd: Path, tmp_path: Path) -> None:
     images = draw_folder(tmp_path / "images", sizes=SIZES)
     config = small_config(tmp_path, model=tiny_sd, images=images, **WHOLE)

@@ -86,6 +86,7 @@ def test_no_note_stands_beside_an_error_about_the_file(
     assert not [p for p in report.problems if p.path in ("adapter.other_layers", "adapter.rank")]
 
 
+@pytest.mark.daily(1)
 def test_a_part_whose_layers_are_all_of_another_kind_is_named(config: Config, any_model: Path, tmp_path: Path) -> None:
     custom = {"layers": "custom", "custom_layers": FEED_FORWARD[1]}
     file = whole_lora(any_model, tmp_path / "mixed.safetensors", takes=lambda p: "attn1" in p[1], extra=with_a_loha)
@@ -96,6 +97,7 @@ def test_a_part_whose_layers_are_all_of_another_kind_is_named(config: Config, an
     assert run(laid_over(start, {"adapter": {"other_layers": "leave_out"}})).finished.outcome == "finished"
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("any_model", ["tiny_sd"], indirect=True)
 @pytest.mark.parametrize(
     ("kept", "lacks", "is_alone"),
@@ -128,6 +130,7 @@ def test_an_incomplete_file_is_named(
     assert advice == error.advice == "Download it again."
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("any_model", ["tiny_sd"], indirect=True)
 @pytest.mark.parametrize("has_alpha", [False, True])
 @pytest.mark.parametrize(

@@ -106,6 +106,7 @@ def steps_of(events: list[dict[str, Any]]) -> dict[int, tuple[object, ...]]:
     }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("hard_config", KINDS, indirect=True)
 def test_killed_twice_and_resumed_ends_bit_equal(hard_config: Config, tmp_path: Path) -> None:
     preview = check(hard_config).preview
@@ -152,6 +153,7 @@ def counters_of(backup: Path) -> dict[str, object]:
     return dict(counters)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("hard_config", ["tiny_sd", "tiny_sdxl"], indirect=True)
 def test_stopped_in_mid_window_and_resumed_ends_bit_equal(
     hard_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

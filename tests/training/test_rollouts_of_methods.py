@@ -56,6 +56,7 @@ def steps_of(ran: Ran) -> list[Any]:
     return [(s.step, s.loss, s.gradient_norm, s.metrics) for s in ran.of(StepFinished)]
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("method", METHODS)
 def test_sdxl_gets_the_size_of_the_samples_while_sampling_in_the_loss_and_in_the_reference(
     tiny_sdxl: Path, two_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
@@ -84,6 +85,7 @@ def test_sdxl_gets_the_size_of_the_samples_while_sampling_in_the_loss_and_in_the
     assert seen == {(has_gradient, (64, 96, 0, 0, 64, 96)) for has_gradient in (True, False)}
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("method", "trains", "precision"),
     [
@@ -114,6 +116,7 @@ def test_offloaded_layers_and_activations_change_no_bit(
     assert_equal_tensors(plain.weights, offloaded.weights)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     "method", [n if n in ("grpo", "refreshed") else pytest.param(n, marks=pytest.mark.full) for n in METHODS]
 )

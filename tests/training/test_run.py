@@ -97,6 +97,7 @@ def concept(config: Config) -> dict[str, Any]:
     return config.concepts[0].model_dump()
 
 
+@pytest.mark.daily(1)
 def test_validation_and_samples_leave_training_bit_identical(any_config: Config, images: Path, tmp_path: Path) -> None:
     config = any_config
     hard = {"adapter": {"dropout": 0.3}, "training": {"ema": {"mode": "train_device", "decay": 0.9}}}
@@ -107,6 +108,7 @@ def test_validation_and_samples_leave_training_bit_identical(any_config: Config,
     assert_equal_tensors(plain.weights, seen.weights)
 
 
+@pytest.mark.daily(1)
 def test_validation_repeats_bit_for_bit_and_reports_by_timestep_and_concept(any_config: Config, images: Path) -> None:
     still = laid_over(watched(any_config, images), {"training": {"learning_rate": 1e-30}})
     results = run(still).of(ValidationFinished)
@@ -323,6 +325,7 @@ def test_an_image_that_cannot_be_decoded_is_named_and_left_out(tiny_sd: Path, tm
     assert any("cut.jpg" in w.message for w in ran.of(WarningRaised))
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("cache", ["latents", "text"])
 def test_a_damaged_cache_entry_is_built_again(any_config: Config, tmp_path: Path, cache: str) -> None:
     untrained = {"text_encoder": {"train": False}, "text_encoder_2": {"train": False}}
@@ -426,6 +429,7 @@ def ran_losses(ran: Ran) -> list[float | None]:
     return [s.loss for s in ran.of(StepFinished)]
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     ("model", "precision"),
     [("tiny_sd", "bfloat16"), ("tiny_sd", "float16"), ("tiny_sd", "tfloat32"), ("tiny_sdxl", "bfloat16"),

@@ -33,6 +33,7 @@ def sampled(folder: Path, model: Path, *, tensorboard: bool = False, **sampling:
     return run(config)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     ("skip_first", "steps"),
     [
@@ -72,6 +73,7 @@ def test_samples_without_ema_and_with_another_seed_each_time(tiny_sd: Path, tmp_
     assert [s.step for s in ran.of(ModelSaved) if not s.is_final] == [2]
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("to_tensorboard", [True, False])
 def test_samples_may_stay_out_of_tensorboard(
     tiny_sd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to_tensorboard: bool

@@ -60,6 +60,7 @@ def test_it_is_identified_before_the_run(config: Config, any_model: Path) -> Non
     assert preview_lines(report.preview)[0] == report.preview.model
 
 
+@pytest.mark.daily(1)
 def test_it_trains_to_the_same_weights_as_the_folder(config: Config, any_model: Path, tmp_path: Path) -> None:
     other = {"model": {"base_model": str(any_model)}, "general": {"workspace_dir": str(tmp_path / "other")}}
     assert_equal_tensors(run(config).weights, run(laid_over(config, other)).weights)
@@ -95,6 +96,7 @@ def test_a_file_that_is_not_a_model_is_reported(config: Config, single_file: Pat
         load_family(config.model, config.part)
 
 
+@pytest.mark.daily(1)
 def test_a_lora_is_not_a_base_model(config: Config, tmp_path: Path) -> None:
     result = run(config).finished.model_path
     changed = laid_over(config, {"model": {"base_model": result}})
@@ -127,6 +129,7 @@ def test_a_file_without_a_vae_is_named(config: Config, tmp_path: Path) -> None:
     assert [e.path for e in errors] == ["model.vae_file"]
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("form", ["kohya", "diffusers"])
 def test_a_lora_on_all_its_layers_samples_the_trainers_image_in_diffusers(
     config: Config, any_model: Path, tmp_path: Path, form: str

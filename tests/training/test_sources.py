@@ -53,6 +53,7 @@ def stop_after(steps: int) -> Callable[[Event, Callable[[Command], None]], None]
     return on_event
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("latent_cache", [True, False])
 def test_a_shard_is_trained_like_the_folder_it_was_made_of(tiny_sd: Path, folder: Path, latent_cache: bool) -> None:
     shard = write_shard(

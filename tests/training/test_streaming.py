@@ -13,7 +13,10 @@ from modules.system.paths import PROGRAM_ROOT
 
 KINDS = ["sd single file", "sd folder", "sd kohya", "sd diffusers", "sdxl single file", "backup"]
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the system cannot limit a process's memory")
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(sys.platform != "linux", reason="the system cannot limit a process's memory"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -87,6 +87,7 @@ def test_it_trains_validates_samples_and_saves_a_lora_of_its_own(config: Config,
     assert loads == ()  # no program but this one samples such models
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("caches", [True, False])
 def test_a_trained_text_encoder_and_no_cache(config: Config, caches: bool) -> None:
     """Pixels come from the cache or not, bit for bit the same."""

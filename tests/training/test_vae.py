@@ -168,6 +168,7 @@ def test_a_stopped_run_of_the_whole_vae_resumes_bit_equal(tiny_sd: Path, pixels:
     assert_equal_tensors(read.state_dict(), {n.removeprefix("vae."): w for n, w in whole.weights.items()})
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     "changes",
     [

@@ -93,6 +93,7 @@ def reported(ran: Ran) -> list[Event]:
     return [tuple(getattr(e, n) for n in numbers) for e in ran.of(StepFinished)]  # type: ignore[misc]
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("any_model", ["tiny_sd", "tiny_sdxl"], indirect=True)
 def test_training_with_validation_ends_bit_equal(any_model: Path, images: Path, held_out: Path, tmp_path: Path) -> None:
     """Weights, EMA, optimizer and the metrics of every step; with dropout, EMA and checkpointing."""
@@ -114,6 +115,7 @@ def measured(result: ValidationFinished) -> tuple[object, ...]:
     return result.loss, result.weighted_loss, dict(result.by_concept), dict(result.by_timestep)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("any_model", ["tiny_sd", "tiny_sdxl"], indirect=True)
 def test_caches_and_the_order_of_batches_change_no_number(
     any_model: Path, images: Path, held_out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -330,6 +332,7 @@ def test_a_validation_asked_for_by_hand_never_stops_a_run(
     assert (asked.finished.outcome, asked.finished.step) == ("stopped_early", 6)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("when", ["between validations", "in a validation"])
 def test_a_resumed_run_knows_the_best_and_how_long_ago(
     config: Config, held_out: Path, monkeypatch: pytest.MonkeyPatch, when: str

@@ -147,6 +147,7 @@ def test_null_is_accepted_everywhere(place: tuple[Any, ...]) -> None:
     assert_sound(decode(tree))
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("value", [10**400, -(10**400), float("nan"), float("inf"), "9" * 5000, [[]], {"a": {}}, True])
 def test_odd_numbers_at_every_place(value: Any) -> None:
     for place in PLACES[:: 1 if value is True else 3]:

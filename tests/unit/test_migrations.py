@@ -120,6 +120,7 @@ def test_any_keys_may_be_missing(gone: set[str], version: int) -> None:
     assert_sound(decode(tree))
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("version", [10, 11])
 def test_each_single_key_may_be_missing(version: int) -> None:
     whole = EVERYTHING if version == 11 else OLDER
@@ -140,6 +141,7 @@ def test_any_value_may_be_nonsense(data: st.DataObject, version: int) -> None:
     assert_sound(decode(tree))
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize(
     "value",
     [

@@ -439,6 +439,7 @@ def assert_same(first: Tree, second: Tree) -> None:
     assert repr(first) == repr(second)
 
 
+@pytest.mark.daily(2)
 @every_step
 @steady
 @given(data=st.data(), name=st.sampled_from(sorted(FILES)))
