@@ -113,8 +113,7 @@ def key_rows() -> list[str]:
             rows.append(f"| `{key}` | {ELSEWHERE[key]} |  |")
             continue
         (path,) = paths[key]  # a key that is no single setting must be in ELSEWHERE
-        is_offered = path in matches and not path.startswith("multi_gpu.")  # what is not supported yet is not shown
-        rows.append(f"| `{key}` | {place_of(matches[path]) if is_offered else NOT_YET} | `{path}` |")
+        rows.append(f"| `{key}` | {place_of(matches[path]) if path in matches else NOT_YET} | `{path}` |")
     return rows
 
 

@@ -68,7 +68,8 @@ class MultiGpu(Section):
         bool,
         Setting(
             "Fused gradient reduce",
-            "Reduces each gradient as soon as it is ready, so that not all are held until the backward pass ends.",
+            "Sums the gradients of the GPUs while the backward pass continues, as soon as they are ready, instead of "
+            "after it.",
             group="Several GPUs",
             level="advanced",
             applies_when=_SHARED,
