@@ -1,9 +1,9 @@
 """The communication between the processes of a run; a single process has none.
 
-Gradients are summed here once per step, in flat buckets, with torch.distributed's own collectives, and not by
-DistributedDataParallel: that replaces a module's forward, while only the family calls the forward of a part. (With
-an adapter the trained layers are deep inside a part, and a step may call a part several times.) Everything else goes
-over a second group on the CPU, which may wait for hours: the others wait there while the main process samples.
+Gradients are summed in flat buckets (`trainer/step/gradient_sums.py`), with torch.distributed's own collectives, and
+not by DistributedDataParallel: that replaces a module's forward, while only the family calls the forward of a part.
+(With an adapter the trained layers are deep inside a part, and a step may call a part several times.) Everything else
+goes over a second group on the CPU, which may wait for hours: the others wait there while the main process samples.
 """
 
 from __future__ import annotations
@@ -25,12 +25,10 @@ if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
 T = TypeVar("T")
-AnyTensor = TypeVar("AnyTensor", bound=torch.Tensor)
 
 _MEETING = timedelta(minutes=10)
 _WORK = timedelta(minutes=30)  # between the sums of a step, where all processes compute
 _WAITING = timedelta(days=7)  # for the work of the main process alone
-_BUCKET_BYTES = 32 * 2**20
 _SECONDS_BETWEEN_LOOKS = 0.5
 _STOPPING = "stopping"
 _BACKENDS = ("gloo", "nccl")
@@ -157,16 +155,9 @@ class SeveralProcesses:
         return [float(n) for n in numbers.tolist()]
 
     def sum_tensors(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Replace tensors by their sums over all processes, 16-bit ones summed in float32."""
-        from torch import distributed
-
-        with self._together():
-            for bucket in buckets(tensors):
-                flat = torch.cat([t.reshape(-1) for t in bucket])
-                flat = flat.float() if flat.dtype.itemsize == 2 else flat
-                distributed.all_reduce(flat)
-                for tensor, part in zip(bucket, flat.split([t.numel() for t in bucket]), strict=True):
-                    tensor.copy_(part.view_as(tensor))
+        """Replace tensors by their sums over all processes."""
+        for tensor in tensors:
+            self.start_sum(tensor)()
 
     def start_sum(self, tensor: torch.Tensor) -> Callable[[], None]:
         """Start to replace a tensor by its sum over all processes; return a function that waits for it."""
@@ -303,21 +294,6 @@ def connect(rank: Rank, *, device_type: str) -> Ranks:
         ) from error
     assert control is not None, "every process belongs to the group of all"
     return SeveralProcesses(rank, control, store)
-
-
-def buckets(tensors: Sequence[AnyTensor]) -> Iterator[list[AnyTensor]]:
-    """Yield tensors of one device and dtype at a time, not more than a bucket's bytes except for a single tensor."""
-    by_kind: dict[tuple[torch.device, torch.dtype], list[AnyTensor]] = {}
-    for tensor in tensors:
-        by_kind.setdefault((tensor.device, tensor.dtype), []).append(tensor)
-    for kind in by_kind.values():
-        bucket: list[AnyTensor] = []
-        for tensor in kind:
-            if bucket and sum(t.nbytes for t in bucket) + tensor.nbytes > _BUCKET_BYTES:
-                yield bucket
-                bucket = []
-            bucket.append(tensor)
-        yield bucket
 
 
 def _words_key(index: int) -> str:

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-import trainer.ranks
 from modules.system.ranks import Rank
 from trainer.ranks import OneProcess
+from trainer.step import gradient_sums
 from trainer.step.gradient_sums import GradientSums, Reduction
 
 
@@ -43,7 +43,7 @@ def model(dtype: torch.dtype = torch.float32) -> nn.Sequential:
 
 @pytest.fixture(autouse=True)
 def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer.ranks, "_BUCKET_BYTES", 300)  # a layer
+    monkeypatch.setattr(gradient_sums, "_BUCKET_BYTES", 300)  # a layer
 
 
 def summed(

@@ -27,13 +27,14 @@ from trainer.commands import CommandDesk, StopRequested
 from trainer.data.datasets import up_to_date
 from trainer.data.loader import Loader
 from trainer.dry_run.dry_run import dry_run as try_every_branch
-from trainer.events import PhaseChanged, RunFinished, RunStarted, WarningRaised
+from trainer.events import PhaseChanged, RunFinished, WarningRaised
 from trainer.launch import QuietPoints
 from trainer.methods.build import build_method
 from trainer.methods.perceptual import load_perceptual
 from trainer.methods.protocol import StepContext, TrainingMethod
 from trainer.methods.reward_models import RewardModels, load_reward_models
-from trainer.ranks import ALONE, Ranks
+from trainer.ranks import ALONE
+from trainer.run.announce import announce
 from trainer.run.checkpoint import restore, start_from_weights
 from trainer.run.compilation import compilation_of
 from trainer.run.data import Loaders, build_loaders, caches_of, plan_fingerprint
@@ -52,7 +53,7 @@ from trainer.run_folder.start_copy import start_copy_in
 from trainer.sharding import sharded_parts
 from trainer.step.callback import Callback
 from trainer.step.counters import Counters
-from trainer.step.freezing import freeze_finished_units, training_parts
+from trainer.step.freezing import freeze_finished_units
 from trainer.step.gradient_sums import Reduction
 from trainer.step.loop import Training, run_loop
 from trainer.step.meeting import Meeting
@@ -141,7 +142,7 @@ def prepare(setup: RunSetup) -> Prepared:
             emit=setup.log.emit,
             phase=lambda: setup.log.work_phase,
         )
-    _announce(setup, training, model, loaders, total_steps)
+    announce(setup, training, model, loaders, total_steps)
     return Prepared(setup, model, training, watchers, backups, meeting)
 
 
@@ -379,35 +380,3 @@ def _fitted(setup: RunSetup, counters: Counters, loader: Loader, plan: str) -> C
     epoch_step = min(counters.epoch_step, loader.plans.num_steps(counters.epoch) - 1)
     # The accumulation group that the run stopped in has changed: it starts again.
     return counters.with_epoch_step(epoch_step - epoch_step % loader.plans.steps_per_group)
-
-
-def _num_trainable(model: LoadedModel, ranks: Ranks) -> int:
-    """Return the number of trained weights; of sharded parts those of all processes."""
-    counts = {g.name: sum(p.numel() for p in g.parameters.values()) for g in model.groups}
-    sharded = sum(counts[g.name] for g in model.groups if g.is_sharded)
-    [of_all] = ranks.sums([sharded])
-    return sum(counts.values()) - sharded + round(of_all)
-
-
-def _announce(setup: RunSetup, training: Training, model: LoadedModel, loaders: Loaders, total_steps: int) -> None:
-    config = setup.config
-    num_prompts = sum(not e.image.has_image for e in loaders.training.dataset.examples)
-    setup.log.emit(
-        RunStarted(
-            run_dir=str(setup.run_dir),
-            family=config.model.family,
-            method=method_of(config).name,
-            trains=config.training.trains,
-            epochs=config.training.epochs,
-            total_steps=total_steps,
-            first_step=training.counters.step,
-            num_images=len(loaders.training.dataset.examples) - num_prompts,
-            num_validation_images=len(loaders.validation.dataset.examples),
-            num_trainable_parameters=_num_trainable(model, setup.machine.ranks),
-            trained_parts=training_parts(model.groups),
-            device=str(setup.machine.train_device),
-            num_threads=setup.num_threads,
-            num_prompts=num_prompts,
-            num_pairs=sum(e.image.rejected is not None for e in loaders.training.dataset.examples),
-        )
-    )

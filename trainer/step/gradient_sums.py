@@ -7,7 +7,7 @@ have started, so that all processes start them in the same order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -16,7 +16,9 @@ from torch import nn
 
 from modules.optim.updates.master_weights import round_stochastically
 from modules.system.seeds import derive_seed
-from trainer.ranks import Ranks, buckets
+from trainer.ranks import Ranks
+
+_BUCKET_BYTES = 32 * 2**20
 
 Precision = Literal["float32", "float32_stochastic", "weights", "weights_stochastic"]
 
@@ -102,7 +104,7 @@ class GradientSums:
 
     def _begin(self) -> None:
         trained = [p for p in reversed(self._parameters) if p.requires_grad]  # the last ones get their gradient first
-        self._buckets = [_Bucket(some, len(some)) for some in buckets(trained)]
+        self._buckets = [_Bucket(some, len(some)) for some in _in_buckets(trained)]
         self._bucket_of = {id(p): bucket for bucket in self._buckets for p in bucket.parameters}
         self._num_started = 0
 
@@ -153,3 +155,18 @@ def _once(wait: Callable[[], None]) -> Callable[[], None]:
             waiting.pop()()
 
     return wait_once
+
+
+def _in_buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    """Yield parameters of one device and dtype at a time, not more than a bucket's bytes except for a single one."""
+    by_kind: dict[tuple[torch.device, torch.dtype], list[nn.Parameter]] = {}
+    for tensor in parameters:
+        by_kind.setdefault((tensor.device, tensor.dtype), []).append(tensor)
+    for kind in by_kind.values():
+        bucket: list[nn.Parameter] = []
+        for tensor in kind:
+            if bucket and sum(t.nbytes for t in bucket) + tensor.nbytes > _BUCKET_BYTES:
+                yield bucket
+                bucket = []
+            bucket.append(tensor)
+        yield bucket

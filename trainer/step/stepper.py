@@ -69,7 +69,7 @@ class Stepper:
         With `is_fused` weights are updated in the backward pass, and `clip_grad_norm` applies to each weight's gradient
         alone; raises ValueError with an enabled scaler.
         `effective_rate(group)` is that of the optimizer's record. The gradients of a step are summed over `ranks`, as
-        `reduction` says; those of sharded weights (`TrainGroup.is_sharded`) are summed already.
+        `reduction` sets; those of sharded weights (`TrainGroup.is_sharded`) are summed already.
         """
         if is_fused and scaler.is_enabled():
             raise ValueError("a fused backward pass does not support a gradient scaler")
