@@ -94,7 +94,7 @@ class MethodSpec:
     loader in several micro-batches, so that gradients are always accumulated. `repeats_forward`: it compares its
     predictions with those that it sampled with, so that they must not differ by dropout. `trains_embeddings`: it can
     train embeddings. `is_shareable`: several processes can share its steps, because it trains on each image (or
-    pair) of the loader by itself.
+    pair) of the loader by itself, or shares out its own micro-batches (`splits_batches`).
     """
 
     name: str

@@ -38,6 +38,7 @@ from trainer.events import (
     WarningRaised,
 )
 from trainer.launch import RunRequest
+from trainer.rollout_events import RolloutSampled
 
 # Two sizes and batches of three: the processes share micro-batches of odd sizes, and some of a single image.
 SIZES = [(64, 64)] * 7 + [(96, 64)] * 4
@@ -225,12 +226,27 @@ def test_whatever_is_trained(other: OtherProcess, config: Config, tmp_path: Path
         assert_same_weights(one, two)
 
 
+BRIGHTER: dict[str, Any] = {
+    "models": [{"kind": "brightness"}],
+    "measure_every": {"n": 3, "unit": "step"},
+    "num_images": 2,
+}
+
+
+def policy(**method: Any) -> dict[str, Any]:
+    """Changes for policy gradients on rollouts of three denoising steps."""
+    training = {"method": {"steps": 3, "guidance": 1.0, "inner_epochs": 2, **method}, "accumulation_steps": 2}
+    return {"training": training, "reward": BRIGHTER, "parts": {"text_encoder": {"train": False}}}
+
+
 METHODS: dict[str, dict[str, Any]] = {
+    "ddpo": policy(name="ddpo", samples_per_prompt=3, tracker_min_count=2),
+    "grpo": policy(name="grpo", group_size=3, kl_weight=0.1, steps=4),
     "dpo": {"training": {"method": {"name": "dpo", "beta": 20.0}}},  # a larger one multiplies rounding, too
     "dpo of a whole model": full(method={"name": "dpo", "loss": "mapo"}),
     "alignprop": {
         "training": {"method": {"name": "alignprop", "steps": 3, "backprop_steps": 2, "probability": 0.5}},
-        "reward": {"models": [{"kind": "brightness"}], "measure_every": {"n": 3, "unit": "step"}, "num_images": 2},
+        "reward": BRIGHTER,
     },
 }
 
@@ -249,6 +265,9 @@ def test_what_is_learned_from_preferences(other: OtherProcess, config: Config, t
     for alone, shared in zip(one.of(StepFinished), two.of(StepFinished), strict=True):
         assert shared.loss == pytest.approx(alone.loss, abs=1e-5, rel=0)
         assert shared.metrics == pytest.approx(alone.metrics, abs=1e-3, rel=1e-3)  # errors times beta
+    rollouts = [[image for event in events.of(RolloutSampled) for image in event.images] for events in (one, two)]
+    assert len(rollouts[0]) == len(rollouts[1])
+    assert [(i.prompt, i.mark) for i in rollouts[0]] == [(i.prompt, i.mark) for i in rollouts[1]]
 
 
 @pytest.mark.full

@@ -25,7 +25,7 @@ from modules.system.devices import Device
 from modules.system.dtypes import dtype_of
 from modules.system.paths import from_root
 from modules.system.problem import count
-from modules.system.ranks import ONLY_RANK
+from modules.system.ranks import ONLY_RANK, Rank
 from trainer.commands import CommandDesk
 from trainer.data.caching import Caches, Emit, EncoderIdentities, ImageJobs, Stores, overflow_warning
 from trainer.data.depth import DepthSource
@@ -84,19 +84,22 @@ def build_loaders(
     machine: Machine,
     caches: Caches,
     *,
+    rank: Rank = ONLY_RANK,
     in_step: bool = False,
 ) -> Loaders:
     """Fill the caches for the images of a run and return the loaders for training and validation.
 
-    With `in_step` all processes deliver equally many batches of each accumulation group.
+    That of training delivers the share of one of several processes, `rank`. With `in_step` all of them deliver equally
+    many batches of each accumulation group.
     """
     if datasets.index is not None and machine.ranks.rank.is_main:
         datasets.index.save()  # only here: a check leaves no file behind
     dropout = CaptionDropout(data.caption_dropout, data.caption_dropout_2 if _num_encoders(model) > 1 else None)
     common = data, masks, datasets
-    training = _loader(*common, datasets.training, model, machine, caches, caption_dropout=dropout, in_step=in_step)
+    rest = model, machine, caches
+    training = _loader(*common, datasets.training, *rest, caption_dropout=dropout, rank=rank, in_step=in_step)
     validation = _loader(
-        *common, datasets.validation, model, machine, caches, caption_dropout=CaptionDropout(), in_step=False
+        *common, datasets.validation, *rest, caption_dropout=CaptionDropout(), rank=ONLY_RANK, in_step=False
     )
     return Loaders(training, validation)
 
@@ -126,6 +129,7 @@ def _loader(
     caches: Caches,
     *,
     caption_dropout: CaptionDropout,
+    rank: Rank,
     in_step: bool,
 ) -> Loader:
     """Fill the caches for one dataset and return its loader; images that cannot be read are left out.
@@ -171,7 +175,7 @@ def _loader(
         else None,
         rejected=RejectedImages(RejectedVersions(versions), rejected) if rejected is not None else None,
         pixels=Pixels(functools.partial(_image_job, usable), machine.train_device) if settings.reads_pixels else None,
-        rank=ONLY_RANK if is_validation else machine.ranks.rank,
+        rank=rank,
         in_step=in_step,
     )
 

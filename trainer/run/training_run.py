@@ -20,6 +20,7 @@ from modules.optim.param_groups import TrainGroup, kept_parameters
 from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
+from modules.system.ranks import ONLY_RANK
 from trainer import phases
 from trainer.callbacks.backup import BackupCallback
 from trainer.callbacks.compile_report import CompileReport
@@ -217,7 +218,8 @@ def _load(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
     caches = caches_of(data, config.general.cache_dir, model, machine, setup.desk, log.emit)
     datasets = up_to_date(setup.datasets, log.emit, setup.desk.check)  # loading a model can take long
     names = sharded_parts(config, ranks.rank.world_size)
-    loaders = build_loaders(data, config.masks, datasets, model, machine, caches, in_step=bool(names))
+    rank = ONLY_RANK if method_of(config).splits_batches else ranks.rank  # its own micro-batches are shared out
+    loaders = build_loaders(data, config.masks, datasets, model, machine, caches, rank=rank, in_step=bool(names))
     if loaders.training.plans.total_steps(config.training.epochs) == 0:
         raise DarkroomError(
             "No image is left to train on.", advice="See the warnings: they name the files that were left out."
@@ -300,6 +302,7 @@ def _training(
         reference=lambda copy: prior_mode((), (copy,), model.trained_modules, setup.machine.precision),
         emit=pauses.emit,
         run_dir=setup.run_dir,
+        ranks=ranks,
     )
 
     def freeze(now: Counters, when: str = "") -> None:
