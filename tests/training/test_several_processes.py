@@ -235,13 +235,17 @@ BRIGHTER: dict[str, Any] = {
 
 def policy(**method: Any) -> dict[str, Any]:
     """Changes for policy gradients on rollouts of three denoising steps."""
-    training = {"method": {"steps": 3, "guidance": 1.0, "inner_epochs": 2, **method}, "accumulation_steps": 2}
+    settings = {"steps": 3, "guidance": 1.0, "inner_epochs": 2, **method}
+    settings = {name: value for name, value in settings.items() if value is not None}
+    training = {"method": settings, "accumulation_steps": 2}
     return {"training": training, "reward": BRIGHTER, "parts": {"text_encoder": {"train": False}}}
 
 
 METHODS: dict[str, dict[str, Any]] = {
     "ddpo": policy(name="ddpo", samples_per_prompt=3, tracker_min_count=2),
     "grpo": policy(name="grpo", group_size=3, kl_weight=0.1, steps=4),
+    "online dpo": policy(name="online_dpo", inner_epochs=None, candidates=3, updates_per_rollout=2, beta=20.0),
+    "online dpo of steps": policy(name="online_dpo", inner_epochs=None, pairs="steps", candidates=3, steps=4),
     "dpo": {"training": {"method": {"name": "dpo", "beta": 20.0}}},  # a larger one multiplies rounding, too
     "dpo of a whole model": full(method={"name": "dpo", "loss": "mapo"}),
     "alignprop": {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from modules.config.method_facts import method_of, updates_in_backward
+from modules.config.method_facts import method_of, settings_of_method, updates_in_backward
 from modules.config.schema import Config
 from modules.config.words import trained_parts
 from modules.system import hardware
@@ -23,7 +23,7 @@ def problems_of_ranks(config: Config, rank: Rank | None = None) -> Iterator[Prob
     if world_size == 1:
         return
     with_several = f"with several processes (this run has {world_size})"
-    if not method_of(config).is_shareable:
+    if not method_of(config).is_shareable(settings_of_method(config)):
         yield Problem(
             "training.method",
             f"{method_of(config).label} is not supported yet {with_several}.",

@@ -13,7 +13,7 @@ from trainer.preflight.ranks import problems_of_ranks
 from trainer.sharding import sharded_parts
 
 REFUSED: dict[str, dict[str, Any]] = {
-    "training.method": {"training__method__name": "grpo"},
+    "training.method": {"training__method": {"name": "online_dpo", "chosen_by": "person"}},
     "training.loss.learned_weighting": {"training__loss__learned_weighting": True},
     "training.optimizer.fused_back_pass": {"training__optimizer__fused_back_pass": True},
     "parts.unet.offload_fraction": {"parts__unet__offload_fraction": 0.5},
