@@ -33,11 +33,13 @@ Exit codes: 0 success, 1 the run failed or the doctor found an error, 2 the comm
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Sequence
 
 from modules.system.errors import DarkroomError
+from modules.system.lean_imports import collection_off
 from modules.system.library_warnings import hide_library_warnings
 from modules.system.redaction import redacted
 from trainer.cli import verbs
@@ -48,7 +50,8 @@ OK, FAILED, WRONG, STOPPED = 0, 1, 2, 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out a command line and return its exit code."""
     hide_library_warnings()
-    options = _parser().parse_args(arguments)
+    with collection_off():
+        options = _parser().parse_args(arguments)
     try:
         code = int(options.run(options))
         sys.stdout.flush()  # here, so that a closed pipe is caught below
@@ -74,4 +77,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_code = main()
+    gc.freeze()  # otherwise Python searches hundreds of megabytes for garbage before it ends
+    sys.exit(exit_code)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from modules.config.schema import Config
+from modules.system.lean_imports import collection_off, defer_import, packages_hidden
 from trainer.commands import Command, CommandDesk
 from trainer.events import Event, PhaseChanged
 
@@ -31,6 +32,12 @@ if TYPE_CHECKING:
 
 SWITCH_INTERVAL_SECONDS = 0.0005
 _ENGINE = "trainer.run.execute"
+_DEFERRED = ("scipy.stats", "scipy.integrate")
+_LIBRARIES = (
+    "peft",
+    "diffusers.models.autoencoders.autoencoder_kl",
+    "diffusers.models.unets.unet_2d_condition",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,22 +147,37 @@ class QuietPoints:
 
 
 def import_engine(*, beside_window: bool = True) -> None:
-    """Import torch and the engine; beside a window in the order that stalls the window least.
+    """Import torch, the engine and the libraries of every run; beside a window in the order that stalls it least.
 
     Objects created by the imports are frozen out of later collections; models are loaded after this and stay
     collectable. Freezing is permanent. A later run imports nothing, so it freezes nothing: it would freeze the garbage
     of earlier runs and of the window instead.
     """
-    if not beside_window:
-        importlib.import_module(_ENGINE)
+    if _ENGINE in sys.modules:
         return
-    was_imported = _ENGINE in sys.modules
-    if "torch" not in sys.modules:
-        _preload_shared_libraries()
-    importlib.import_module("torch._dynamo")
-    importlib.import_module(_ENGINE)
-    if not was_imported:
+    with collection_off():
+        if beside_window and "torch" not in sys.modules:
+            _preload_shared_libraries()
+        importlib.import_module("torch._dynamo")
+        _import_libraries()
+        importlib.import_module(_ENGINE)
         gc.freeze()
+
+
+def _import_libraries() -> None:
+    """Import the libraries of every run without the optional packages that they would import for other uses.
+
+    bitsandbytes is for layers that no run has; the optimizers import it themselves. SciPy is for losses of
+    transformers that no run uses; diffusers uses it for samplers, so there it is only deferred.
+    """
+    with packages_hidden({"bitsandbytes"}):
+        with packages_hidden({"scipy"}):
+            importlib.import_module("transformers.models.clip.modeling_clip")
+        for name in _DEFERRED:
+            defer_import(name)
+        for name in _LIBRARIES:
+            importlib.import_module(name)
+        importlib.import_module("peft.import_utils").is_bnb_available()  # peft remembers the answer
 
 
 def _preload_shared_libraries() -> None:

@@ -1,4 +1,4 @@
-"""Starting the processes of a run on several devices, with PyTorch's own launcher (torchrun). Torch-free."""
+"""Which processes a run needs, and starting those of several devices with PyTorch's launcher (torchrun). Torch-free."""
 
 from __future__ import annotations
 
@@ -13,6 +13,16 @@ def num_processes(config: Config) -> int:
         return 1
     named = [part for part in settings.device_indexes.split(",") if part.strip()]
     return max(1, len(named) or len(hardware.here().capabilities or ()))
+
+
+def needs_own_process(config: Config) -> bool:
+    """Return whether a run must not share the process of the window, or of the runs before it.
+
+    A deterministic run on an NVIDIA GPU needs an environment variable that torch reads once in a process, at the first
+    matrix product on a GPU; an earlier run may have computed without it.
+    """
+    general = config.general
+    return general.deterministic and hardware.here().kind_of(general.train_device) == "cuda"
 
 
 def module_arguments(config: Config) -> list[str]:

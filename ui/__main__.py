@@ -20,17 +20,13 @@ def main(arguments: Sequence[str], *, on_visible: Callable[[], None] | None = No
     parser.add_argument("config", nargs="?", help="a config file to open (default: the last session)")
     config = parser.parse_args(arguments).config
     hide_library_warnings()
-    path = from_caller(config) if config else None
-    while True:
-        app = _opened(path)
-        if app is None:
-            return 1
-        app.show(on_visible)
-        keep_interpreter_smooth()
-        app.run()
-        if not app.wants_reopen:
-            return 0
-        path = None  # the session has it, with its changes
+    app = _opened(from_caller(config) if config else None)
+    if app is None:
+        return 1
+    app.show(on_visible)
+    keep_interpreter_smooth()
+    app.run()
+    return 0
 
 
 def _opened(path: Path | None) -> App | None:

@@ -21,6 +21,7 @@ from ui.documents import Documents, first_form
 from ui.findings import Findings
 from ui.forms.field_problems import FieldProblems
 from ui.interaction import Answer, Interaction
+from ui.jobs.job import has_job
 from ui.navigation import Navigation
 from ui.notices import Notice, Notices, Reply
 from ui.preferences import Preferences
@@ -30,24 +31,25 @@ from ui.run.queue_control import QueueControl
 from ui.run.session import Launch, RunSession
 from ui.run.starting import Starter, run_failure
 from ui.run.tensorboard_control import TensorBoardControl
-from ui.settings import load_session, save_session
+from ui.session_saving import SessionSaver
+from ui.settings import UiSettings, load_session
 from ui.shell import Shell
 from ui.theme import Theme
 from ui.tool_actions import add_tool_actions
+from ui.views import ViewScope
 from ui.widgets.action_button import ActionButtons
-from ui.widgets.dialog import Dialog
+from ui.widgets.dialog import Dialog, Window
 from ui.widgets.dropping import accept_paths
 from ui.widgets.file_dialog import FileServices
 from ui.widgets.icon import set_icon
+from ui.widgets.placing import grow_to_scale, place
 from ui.widgets.scroll import bind_wheel
 from ui.widgets.tk_interaction import TkInteraction
 from ui.widgets.tooltip import Tooltips
 from ui.widgets.ttk_style import style_ttk
-from ui.widgets.window import bind_clicks, cancel_pending, create_root, forget_window, switch_mode
+from ui.widgets.window import bind_clicks, cancel_pending, create_root, forget_window, set_scale, switch_mode
 
-DEFAULT_SIZE = (1180, 780)
-MIN_SIZE = (1024, 600)
-_SCALE = "scale"  # the key of the notice that another scale was chosen
+_SCALE = "scale"  # the key of the notice that another scale waits
 
 
 class App:
@@ -72,7 +74,6 @@ class App:
         self._owns_root = root is None
         self._is_closing = False  # as soon as the run has ended
         self._is_closed = False
-        self.wants_reopen = False  # the program opens another window when this one has closed
         self.root = root or create_root(self.theme, scale_percent=self.preferences.now.scale_percent)
         self.root.report_callback_exception = self.diagnostics.on_exception
         self.form = self._last.form or first_form()
@@ -83,20 +84,23 @@ class App:
         self.diagnostics.show = self.context.interaction.show_failure
         self.diagnostics.defer = partial(self.root.after, 0)  # not `after_idle`: any redraw might run that
         self.tensorboard = TensorBoardControl(
-            self.context.pump.background,
+            self.context.pump.lasting,
             lambda: self.form.config,
             self._notify,
             self.context.interaction.show_failure,
         )
-        self.shell = self._make_shell()
+        self.session_saver = SessionSaver(self._session_file, self.form, self.context.pump, self._settings_now)
+        self._add_actions()
         self._connect()
+        self._views = ViewScope(self.root, self.form, self.context.pump)
+        self.shell = self._make_shell()
         self._first_page(config_path)
 
     # -- life
 
     def show(self, on_visible: Callable[[], None] | None = None) -> None:
         """Show the window; work that is not urgent starts after it is drawn."""
-        self._place()
+        place(self.root, self.theme, self.preferences.now.geometry)
         self.root.deiconify()
         self.root.update()
         self.context.pump.tick()
@@ -104,7 +108,6 @@ class App:
         if on_visible is not None:
             on_visible()
         set_icon(self.root)
-        accept_paths(self.root, self.shell, self._dropped)
         self.context.pump.start()
         self.context.starter.look_for_backup()
         self.tensorboard.follow_setting()
@@ -116,17 +119,14 @@ class App:
 
     def save_session(self) -> None:
         """Save the config and the window's settings."""
-        self._session_writer()()
-
-    def save_session_soon(self) -> None:
-        """Save in the background: flushing to a busy disk takes a quarter of a second."""
-        self.context.pump.background.run(self._session_writer(), lambda _done: None)
+        self.session_saver.save_now()
 
     def _prepare_start(self) -> None:
         """Finish pending window work before the training thread competes for the interpreter."""
         self.preferences.note_workspace(from_root(self.form.config.general.workspace_dir))
         self.context.notices.remove(CRASHED)  # it is on the Runs page, for when this run has ended
-        self.save_session_soon()
+        self.context.notices.withdraw_before_start()
+        self.session_saver.save_soon()
         self.context.navigation.open("run")
 
     def _note_workspace(self, request: RunRequest) -> None:
@@ -134,9 +134,9 @@ class App:
         self.context.notices.remove(CRASHED)
         self.preferences.note_workspace(from_root(request.config.general.workspace_dir))
 
-    def _session_writer(self) -> Callable[[], None]:
-        self.preferences.change(geometry=self.root.geometry(), page=self.context.navigation.page)
-        return partial(save_session, self._session_file, self.form.document, self.preferences.now)
+    def _settings_now(self) -> UiSettings:
+        here = {"geometry": self.root.geometry(), "page": self.context.navigation.page}
+        return self.preferences.now.model_copy(update=here)
 
     def ask_to_close(self) -> None:
         """Close; ask first while a run is active."""
@@ -180,12 +180,12 @@ class App:
 
     def _make_context(self, interaction: Interaction, launch_run: Launch, launch_queued: Launch) -> Context:
         pump = Pump(self.root.after)
-        session = RunSession(pump.background, launch_run=launch_run)
+        session = RunSession(pump.lasting, launch_run=launch_run)
         pump.add_source(session.drain)
         queue = QueueControl(
             QueueFile(queue_file()),
             session,
-            pump.background,
+            pump.lasting,
             launch_child=launch_queued,
             before_run=self._note_workspace,
             notify=self._notify,
@@ -225,9 +225,7 @@ class App:
             show_run=self._show_run,
         )
 
-    def _make_shell(self) -> Shell:
-        self.root.title("Darkroom")
-        style_ttk(self.root, self.theme)
+    def _add_actions(self) -> None:
         add_actions(
             self.context,
             open_save_menu=lambda: self.shell.top_bar.open_save_menu(),
@@ -237,8 +235,13 @@ class App:
         add_tool_actions(
             self.context, open_tensorboard=self.tensorboard.open, log_file=lambda: self.diagnostics.log_file
         )
+
+    def _make_shell(self) -> Shell:
+        self.root.title("Darkroom")
+        style_ttk(self.root, self.theme)
         shell = Shell(self.context)
         shell.pack(fill="both", expand=True)
+        accept_paths(self.root, shell, self._dropped)
         return shell
 
     def _places(self) -> Sequence[tuple[str, Path]]:
@@ -261,6 +264,7 @@ class App:
         bind_clicks(self.root)
         self.root.protocol("WM_DELETE_WINDOW", self.ask_to_close)
         context.preferences.changed.subscribe(self._apply_appearance)
+        self.session_saver.follow_edits()
         context.form.changed.subscribe(self._refresh_soon)
         context.session.changed.subscribe(self._refresh_soon)
         context.starter.changed.subscribe(self._refresh_soon)
@@ -274,7 +278,7 @@ class App:
             context.starter,
             context.queue,
             context.preferences,
-            context.pump.background,
+            context.pump.lasting,
             show_run=self._show_run,
             show_queue=partial(context.navigation.open, "queue"),
             save_edited=lambda: context.queue.save_edited(context.form.config),
@@ -319,23 +323,42 @@ class App:
         if mode != self.theme.mode:
             switch_mode(self.root, self.theme, mode)
         if self.preferences.now.scale_percent != self._scale_percent:
-            self._scale_percent = self.preferences.now.scale_percent
-            self._offer_to_reopen()
+            self.context.pump.redraw_soon(self, self.rescale)  # not within the menu that chose it
 
-    def _offer_to_reopen(self) -> None:
-        """Say that the scale changes with the next window, and offer to open it now."""
-        text = "The new scale applies when the window is opened again."
-        if self.context.session.is_active:
-            self.context.notices.show(Notice(_SCALE, f"{text} Close it when the run has ended."))
-        else:
-            reply = Reply("Reopen now", self.reopen)
-            self.context.notices.show(Notice(_SCALE, f"{text} Settings and changes stay.", (reply,)))
+    def rescale(self) -> None:
+        """Build the bars and the open page anew at the chosen scale; settings, edits and a run stay as they are."""
+        if self.preferences.now.scale_percent == self._scale_percent:
+            self.context.notices.remove(_SCALE)
+            return
+        if reason := self._why_not_rescale():
+            reply = Reply("Change it now", self.rescale, stays=True)
+            self.context.notices.show(Notice(_SCALE, f"The scale has not changed yet: {reason}.", (reply,)))
+            return
+        self.context.notices.remove(_SCALE)
+        self._scale_percent = self.preferences.now.scale_percent
+        self.session_saver.save_soon()
+        self.shell.leave()
+        self.shell.destroy()
+        self._views.close()
+        self.context.tips.renew()
+        set_scale(self.root, self.theme, self._scale_percent)
+        grow_to_scale(self.root, self.theme)
+        self.shell = self._make_shell()
+        self.context.navigation.open(self.context.navigation.page)
+        self.context.field_problems.check()
+        self.context.buttons.refresh()  # and forget the old ones
 
-    def reopen(self) -> None:
-        """Close the window and open it again with the same settings and changes, unless a run is active."""
-        if not self.context.session.is_active:
-            self.wants_reopen = True
-            self.close()
+    def _why_not_rescale(self) -> str:
+        """Close the windows of editors, which save; return what would be lost, or an empty text."""
+        if any(has_job(source) for source in self.context.pump.sources):
+            return "a job of the Sample or the Tools page, or an export, is running"
+        windows = [w for w in self.root.winfo_children() if isinstance(w, Window)]
+        if any(isinstance(w, Dialog) for w in windows):
+            return "a question is open"
+        for window in windows:
+            window.close()
+        left = next((w.title() for w in windows if w.winfo_exists()), "")
+        return f"the window {left} is open" if left else ""
 
     def _run_may_be_over(self) -> None:
         is_active = self.context.session.is_active
@@ -355,26 +378,3 @@ class App:
         """Close once the run has ended; this is the session's last change."""
         if not self.context.session.is_active:
             self.root.after_idle(self.close)
-
-    def _place(self) -> None:
-        """Restore the window's last size and position if it is still on the screen; else use the default."""
-        px, root = self.theme.px, self.root
-        screen = (root.winfo_screenwidth(), root.winfo_screenheight())
-        root.minsize(*(min(px(want), have) for want, have in zip(MIN_SIZE, screen, strict=True)))
-        root.geometry(fitting_geometry(self.preferences.now.geometry, screen) or self._default_geometry(screen))
-
-    def _default_geometry(self, screen: tuple[int, int]) -> str:
-        width, height = (min(self.theme.px(want), have) for want, have in zip(DEFAULT_SIZE, screen, strict=True))
-        return f"{width}x{height}+{(screen[0] - width) // 2}+{(screen[1] - height) // 3}"
-
-
-def fitting_geometry(geometry: str, screen: tuple[int, int]) -> str:
-    """Return a saved geometry if the window would be on the screen with it; else an empty text."""
-    try:
-        size, x, y = geometry.split("+")
-        width, height = (int(n) for n in size.split("x"))
-        left, top = int(x), int(y)
-    except ValueError:
-        return ""
-    is_on_screen = 0 <= left < screen[0] - 100 and 0 <= top < screen[1] - 100
-    return geometry if is_on_screen and width <= screen[0] and height <= screen[1] else ""

@@ -8,6 +8,8 @@ from pathlib import Path
 from trainer.commands import BackupNow, Command, SampleNow, SaveNow, ValidateNow
 from ui.actions import Action
 from ui.bars.finder import Finder
+from ui.bars.preset_menu import open_preset_list
+from ui.concepts.captions import write_captions
 from ui.context import Context
 from ui.editors.differences import open_differences
 from ui.editors.fit import open_fit
@@ -36,6 +38,13 @@ def add_actions(
         ),
         Action("import_presets", "Import presets…", documents.import_presets, help=_IMPORT_HELP),
         Action("presets", "Presets…", open_preset_menu, "Ctrl+P", help="Choose a preset"),
+        Action(
+            "find_preset",
+            "Find a preset…",
+            lambda: _find_preset(context),
+            "Ctrl+Shift+P",
+            help="List all presets with what they are for, and search them",
+        ),
         Action("demo", "Load the demo", documents.open_demo),
         Action("json", "Config as JSON…", lambda: _json(context), "Ctrl+J", help=_JSON_HELP),
         Action("first_steps", "First steps…", lambda: _first_steps(context), help="Show the card of the first start"),
@@ -75,8 +84,9 @@ def add_actions(
             context.findings.bring_back,
             is_enabled=lambda: context.findings.can_come_back,
         ),
-        Action("find", "Find a setting…", lambda: _find(context), "Ctrl+F", help="Find a setting by its name"),
+        Action("find", "Find…", lambda: _find(context), "Ctrl+F", help="Find a setting, a command or a page"),
         Action("captions", "Captions and masks…", lambda: _edit_captions(context), "Ctrl+T", help=_CAPTIONS_HELP),
+        Action("auto_captions", "Automatic captions…", lambda: write_captions(context), help=_AUTO_HELP),
         Action("fit", "Fit to my card…", lambda: _fit(context), help=_FIT_HELP),
         Action("probe", "Probe…", lambda: _probe(context), help=_PROBE_HELP),
         Action("tokens", "Tokens…", lambda: open_secrets(context), help=_TOKENS_HELP),
@@ -99,6 +109,7 @@ _IMPORT_HELP = "Import a folder of presets, such as OneTrainer's training_preset
 _DIFFERS_HELP = "List the settings that differ from the loaded file, a preset or the defaults"
 _JSON_HELP = "Show the config as JSON, copy it, or load one from the clipboard"
 _CAPTIONS_HELP = "Edit captions and masks of a concept or a folder, or write them with a model"
+_AUTO_HELP = "Let a model write the captions of a concept or a folder: WD14 tags, BLIP or Florence-2"
 _FIT_HELP = "Find the fastest settings whose memory fits the card, and what each costs"
 _PROBE_HELP = "Measure the batch size and the learning rate on a few real steps"
 _TOKENS_HELP = "Manage tokens and passwords, for example for Hugging Face"
@@ -136,6 +147,10 @@ def open_finder(context: Context) -> Finder:
 
 def _find(context: Context) -> None:
     open_finder(context)
+
+
+def _find_preset(context: Context) -> None:
+    open_preset_list(context, context.documents.open_preset)
 
 
 def _edit_captions(context: Context) -> None:

@@ -231,7 +231,7 @@ class Documents:
         if replaced:
             self._taken = self._form.document
             text = f"Loaded {source.name}. It replaced {replaced}."
-            self._notices.show(Notice(_REPLACED, text, (Reply("Undo", self._undo_load),)))
+            self._notices.show(Notice(_REPLACED, text, (Reply("Undo", self._undo_load),), until_start=True))
 
     def _forget_what_was_replaced(self) -> None:
         """Withdraw the offer to undo a load after an edit, which an undo would take back instead."""

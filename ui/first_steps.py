@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from modules.config.schema import Config
+from modules.data.concept import Concept
+from modules.system.problem import count
 from ui.documents import FIRST_PRESET
 from ui.forms.model import Source
 
@@ -14,7 +16,11 @@ CHOOSING, HIDDEN = "choose", ""  # states beside the names of the ways
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What the user has done so far. `baseline` is the config as it was loaded."""
+    """What the user has done so far. `baseline` is the config as it was loaded.
+
+    The images and captions are those of the user's folders, 0 until they are counted; `skipped` has the titles of steps
+    that the user does not want.
+    """
 
     config: Config
     source: Source
@@ -22,18 +28,26 @@ class Progress:
     num_errors: int = 0
     has_started: bool = False
     has_finished: bool = False
+    num_images: int = 0
+    num_captions: int = 0
+    skipped: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step: its name, what to do, and a button that runs an action or opens a page."""
+    """A step: its name, what to do, and a button that runs an action or opens a page. One can be skipped."""
 
     title: str
-    text: str
+    text: str | Callable[[Progress], str]
     button: str
     is_done: Callable[[Progress], bool]
     action: str = ""
     page: str = ""
+    can_be_skipped: bool = False
+
+    def words(self, progress: Progress) -> str:
+        """Return what to do."""
+        return self.text if isinstance(self.text, str) else self.text(progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +64,29 @@ def _is_demo(progress: Progress) -> bool:
     return progress.source.name == FIRST_PRESET
 
 
-def _has_own_images(progress: Progress) -> bool:
-    """Return whether there is a folder of images; those of the demo are not the user's."""
+def own_concepts(progress: Progress) -> tuple[Concept, ...]:
+    """Return the concepts with a folder of images; those of the demo are not the user's."""
     of_demo = {c.path for c in progress.baseline.concepts} if _is_demo(progress) else set()
-    return any(c.enabled and c.path.strip() and c.path not in of_demo for c in progress.config.concepts)
+    return tuple(c for c in progress.config.concepts if c.enabled and c.path.strip() and c.path not in of_demo)
+
+
+def captioned_concepts(progress: Progress) -> tuple[Concept, ...]:
+    """Return those of the user's concepts whose captions are text files beside the images."""
+    return tuple(c for c in own_concepts(progress) if c.has_images and c.caption_source == "text_file")
+
+
+def _has_own_images(progress: Progress) -> bool:
+    return bool(own_concepts(progress))
+
+
+def _has_captions(progress: Progress) -> bool:
+    """Return whether at least half of the images have a caption, or the user trains without; true until counted."""
+    return 2 * progress.num_captions >= progress.num_images or _CAPTIONS in progress.skipped
+
+
+def _caption_words(progress: Progress) -> str:
+    images, captions = count(progress.num_images, "image"), count(progress.num_captions, "caption")
+    return f"{images}, {captions}. A model can write them; then add the word that your LoRA should learn."
 
 
 def _has_prompts(progress: Progress) -> bool:
@@ -68,6 +101,9 @@ def _has_preset(progress: Progress) -> bool:
 
 def _is_opened(progress: Progress) -> bool:
     return progress.source.kind == "file" or (progress.source.kind == "none" and progress.source != Source())
+
+
+_CAPTIONS = "Captions"
 
 
 def _start(text: str) -> Step:
@@ -102,7 +138,7 @@ WAYS: Mapping[str, Way] = {
                 "Choose the preset for your model and the memory of your card. It sets everything else.",
                 "Presets…",
                 _has_preset,
-                action="presets",
+                action="find_preset",
             ),
             Step(
                 "Images",
@@ -110,6 +146,14 @@ WAYS: Mapping[str, Way] = {
                 "Open Concepts",
                 _has_own_images,
                 page="concepts",
+            ),
+            Step(
+                _CAPTIONS,
+                _caption_words,
+                "Write captions…",
+                _has_captions,
+                action="auto_captions",
+                can_be_skipped=True,
             ),
             Step(
                 "Prompt",

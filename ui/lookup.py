@@ -1,11 +1,13 @@
-"""Searching settings by their names, descriptions, options, and the names that other programs have for them. No Tk."""
+"""Searching settings by their names, descriptions, options, and the names that other programs have for them; and the
+window's commands and pages. No Tk.
+"""
 
 from __future__ import annotations
 
 import difflib
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -13,10 +15,11 @@ from modules.config.imports.other_names import OtherName
 from modules.config.schema import Config
 from modules.settings.edit import get_path
 from modules.settings.field import FieldRecord
+from ui.actions import Action
 from ui.forms.conditions import needs_words, variants_words
 from ui.forms.records import Group, inner_records, record_at, records_beside, top_records
-from ui.forms.visibility import is_out_of_reach, name_of, offered
-from ui.lookup_words import SYNONYMS
+from ui.forms.visibility import is_out_of_reach, name_of, not_yet_words, offered
+from ui.lookup_words import ACTION_WORDS, SYNONYMS
 from ui.pages.catalogue import PAGES, TOP_BAR, TOP_BAR_TITLE, PageSpec, groups_on, page_of
 
 _NEAREST = 12
@@ -25,18 +28,24 @@ _WORD = re.compile(r"[a-z0-9]+")
 _IN_LABEL, _WITHIN_LABEL, _IN_NAME, _IN_PLACE, _IN_HELP = 0.0, 1.0, 1.5, 1.0, 5.0
 _SYNONYM, _CHOICE, _PART, _ENTRY, _HIDDEN, _ADVANCED, _MORE_WORDS = 0.5, 0.6, 1.0, 1.2, 0.7, 0.2, 0.2
 _OTHER_VARIANT = 3.0
+_NO_EFFECT = 20.0  # a setting of another program that does nothing here comes last
+_ALIAS = 0.3
 _EXACT_NAME = -4.0
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A found setting: its label, its place, what to open, and a note (what it needs, its name elsewhere)."""
+    """A found setting: its label, its place, what to open, and a note (what it needs, its name elsewhere).
+
+    A command or a page has the name of its action, and no path.
+    """
 
     path: str
     label: str
     place: str
     target: str = ""  # the path that opens, where it is not the setting's own
     note: str = ""
+    action: str = ""
 
     @property
     def opens(self) -> str:
@@ -62,10 +71,11 @@ class _Entry:
     help: str
     names: tuple[OtherName, ...]
     cost: float
+    alias: str = ""
 
     @cached_property
     def words(self) -> frozenset[str]:
-        return frozenset(_WORD.findall(f"{self.label} {self.place}"))
+        return frozenset(_WORD.findall(f"{self.label} {self.place} {self.alias}"))
 
     @cached_property
     def named(self) -> str:
@@ -73,16 +83,26 @@ class _Entry:
 
 
 class Index:
-    """The settings of a config, prepared for a search. `names` are the other programs' keys by path."""
+    """The settings of a config and the actions, prepared for a search. `names` are the other programs' keys by path."""
 
-    def __init__(self, config: Config, names: Mapping[str, tuple[OtherName, ...]] | None = None) -> None:
-        self._entries = [*_fields(config, names or {}), *_of_lists(config), *_of_other_variants(config)]
+    def __init__(
+        self,
+        config: Config,
+        names: Mapping[str, tuple[OtherName, ...]] | None = None,
+        actions: Iterable[Action] = (),
+    ) -> None:
+        self._entries = [
+            *_fields(config, names or {}),
+            *_of_lists(config),
+            *_of_other_variants(config),
+            *map(_of_action, actions),
+        ]
 
     def find(self, text: str) -> Found:
         """Return the settings with all words of a text, or else the nearest ones; all of them for an empty text."""
         words = _WORD.findall(text.lower().replace("_", " "))
         if not words:
-            return Found(tuple(e.match for e in self._entries if not e.match.note))
+            return Found(self._all())
         if found := self._ranked(words, text):
             return Found(found)
         return Found(self._nearest(words, text), is_nearest=True)
@@ -114,7 +134,11 @@ class Index:
             for rank, match in enumerate(self._ranked([word], word)):
                 partly[match] = partly.get(match, 0.0) - 1 + rank / 1000
         best = sorted(partly, key=lambda match: partly[match])[:_NEAREST]
-        return tuple(best) or tuple(e.match for e in self._entries if not e.match.note)
+        return tuple(best) or self._all()
+
+    def _all(self) -> tuple[Match, ...]:
+        """Return the settings that apply, then the commands and pages."""
+        return tuple(e.match for e in self._entries if e.match.action or not e.match.note)
 
 
 def find_fields(
@@ -145,6 +169,8 @@ def _cost_of(entry: _Entry, phrase: str) -> float | None:
         return _IN_LABEL
     if phrase in label:
         return _WITHIN_LABEL
+    if f" {phrase}" in f" {entry.alias}":
+        return _ALIAS
     if phrase in entry.named:
         return _IN_NAME
     if f" {phrase}" in f" {entry.place}":
@@ -180,13 +206,28 @@ def _entries_of(
     config: Config, record: FieldRecord, place: str, names: Mapping[str, tuple[OtherName, ...]]
 ) -> Iterator[_Entry]:
     note = needs_words(config, record)
-    match = Match(record.path, record.label, place, note=note)
+    without_effect = not_yet_words(config, record) if record.setting.not_yet else ""
+    match = Match(record.path, record.label, place, note=_sentence_part(without_effect) or note)
     cost = (_PART if record.path.startswith("parts.") else 0.0) + (_HIDDEN if note else 0.0)
-    cost += _ADVANCED if record.setting.level == "advanced" else 0.0
+    cost += (_ADVANCED if record.setting.level == "advanced" else 0.0) + (_NO_EFFECT if without_effect else 0.0)
     yield _entry(match, record, names.get(record.path, ()), cost)
     for text in offered(record, name_of(_value(config, record.path))).values() if record.choices else ():
         choice = replace(match, label=f"{record.label}: {text}")
         yield _Entry(choice, choice.label.lower(), place.lower(), "", (), cost + _CHOICE)
+
+
+def _sentence_part(words: str) -> str:
+    return words[:1].lower() + words[1:].rstrip(".")
+
+
+def _of_action(action: Action) -> _Entry:
+    kind = "Page" if action.name.startswith("page_") else "Command"
+    label = action.label.strip("…▾ ")
+    note = action.shortcut if action.is_enabled() else "not available now"
+    place = f"{kind} › {action.help}" if action.help else kind
+    match = Match("", label, place, note=note, action=action.name)
+    alias = ACTION_WORDS.get(action.name, "")
+    return _Entry(match, label.lower(), kind.lower(), action.help.lower(), (), 0.0, alias)
 
 
 def _of_lists(config: Config) -> Iterator[_Entry]:

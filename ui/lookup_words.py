@@ -59,3 +59,33 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "workers": ("threads",),
     "xformers": ("attention",),
 }
+
+# Of the window's commands and pages, by the name of the action.
+ACTION_WORDS: Mapping[str, str] = {
+    "about": "version licence",
+    "auto_captions": "captioning tagger tags wd14 blip florence describe",
+    "bundle": "bug report log",
+    "captions": "caption tags masks editor brush",
+    "differences": "diff compare changes",
+    "export": "single file",
+    "find_preset": "template",
+    "first_steps": "help tutorial begin start wizard",
+    "fit": "vram memory gpu cuda out of memory oom optimize budget",
+    "import_presets": "onetrainer",
+    "json": "paste copy text",
+    "keys": "shortcuts hotkeys",
+    "load": "open import onetrainer kohya",
+    "page_concepts": "images dataset datasets folders captions",
+    "page_queue": "batch jobs later",
+    "page_run": "loss curve progress log samples tensorboard",
+    "page_runs": "runs history results backups compare fork resume",
+    "page_sample": "generate inference txt2img test",
+    "page_tools": "convert merge extract resize inspect",
+    "probe": "learning rate finder lr range test batch size find measure",
+    "profile": "speed trace slow",
+    "resume": "continue backup crash",
+    "start": "train run",
+    "stop": "cancel abort",
+    "tensorboard": "tb loss curves",
+    "tokens": "hugging face token password secrets login",
+}

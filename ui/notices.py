@@ -19,13 +19,17 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A sentence and its buttons, the main one first. A notice of the same key replaces it."""
+    """A sentence and its buttons, the main one first. A notice of the same key replaces it.
+
+    With `until_start` it is withdrawn when a run starts: it is about what was just done, and was not used.
+    """
 
     key: str
     text: str
     replies: tuple[Reply, ...] = ()
     on_dismiss: Callable[[], object] | None = None
     dismiss_label: str = "Dismiss"
+    until_start: bool = False
 
 
 class Notices:
@@ -58,3 +62,9 @@ class Notices:
         if kept != self.items:
             self.items = kept
             self.changed()
+
+    def withdraw_before_start(self) -> None:
+        """Withdraw the notices that a start makes obsolete."""
+        for notice in self.items:
+            if notice.until_start:
+                self.remove(notice.key)

@@ -1,7 +1,8 @@
-"""The rows of the preset manager, and the differences between two presets. No Tk."""
+"""Presets in groups for menus, the rows of the lists of presets, and how two presets differ. No Tk."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,60 @@ from ui.changes import changes
 from ui.forms.records import record_at
 
 OWN = "Yours"
+_OWN_TITLE, _DEMO_TITLE = "Your presets", "Demo"
+_DEMO = "#demo"
+_METHODS = "Rewards and preferences"
+_KINDS = ("adapter", "full", "embedding", "vae", _METHODS)  # as the menus list them
+
+
+@dataclass(frozen=True, slots=True)
+class PresetGroup:
+    """Presets of a submenu: its title, and the presets under their headings."""
+
+    title: str
+    parts: tuple[tuple[str, tuple[Preset, ...]], ...]
+
+    @property
+    def presets(self) -> tuple[Preset, ...]:
+        """All presets of the group."""
+        return tuple(preset for _, presets in self.parts for preset in presets)
+
+
+def preset_groups(presets: Sequence[Preset]) -> tuple[PresetGroup, ...]:
+    """Return the user's presets, the demo, and each family's: plain LoRAs first, training methods last."""
+    own = tuple(p for p in presets if not p.is_built_in)
+    demo = tuple(sorted((p for p in presets if _is_demo(p)), key=lambda p: (p.name != _DEMO, p.name.casefold())))
+    groups = [PresetGroup(_OWN_TITLE, (("", own),)), PresetGroup(_DEMO_TITLE, (("", demo),))]
+    built_in = [p for p in presets if p.is_built_in and not _is_demo(p)]
+    labels = family_labels()
+    for family in dict.fromkeys(p.group for p in built_in):
+        of_family = [p for p in built_in if p.group == family]
+        kinds = {kind: tuple(p for p in of_family if _kind(p) == kind) for kind in _KINDS}
+        parts = tuple((_kind_label(kind), found) for kind, found in kinds.items() if found)
+        groups.append(PresetGroup(labels.get(family, family), parts))
+    return tuple(group for group in groups if group.presets)
+
+
+def _is_demo(preset: Preset) -> bool:
+    return preset.name == _DEMO or preset.name.startswith(f"{_DEMO} ")
+
+
+def _kind(preset: Preset) -> str:
+    """Return what a built-in preset trains, or that it uses a method of its own; one that is unreadable is a LoRA."""
+    try:
+        training = json.loads(preset.path.read_text(encoding="utf-8")).get("training", {})
+        method, trains = training.get("method", {}), training.get("trains", "")
+        name = method.get("name", "") if isinstance(method, dict) else method
+    except (OSError, ValueError, AttributeError):
+        return _KINDS[0]
+    default = Config().training
+    if name not in ("", default.method.name):
+        return _METHODS
+    return trains if trains in _KINDS else default.trains
+
+
+def _kind_label(kind: str) -> str:
+    return _label(Config(), "training.trains", kind)
 
 
 @dataclass(frozen=True, slots=True)

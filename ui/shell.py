@@ -16,7 +16,9 @@ from ui.bars.top_bar import TopBar
 from ui.context import Context
 from ui.pages.catalogue import PageSpec, page_named
 from ui.pages.page import Page
+from ui.theme import is_low
 from ui.widgets.panel import Panel
+from ui.widgets.variables import remove_traces, variables_in
 
 _log = logging.getLogger(__name__)
 
@@ -30,6 +32,7 @@ class Shell(Panel):
         self.build_seconds: dict[str, float] = {}
         self._context = context
         self._open = ""
+        self._is_low: bool | None = None
         self.columnconfigure(1, weight=1)
         self.rowconfigure(3, weight=1)
         self.side_bar = SideBar(self, context)
@@ -53,6 +56,7 @@ class Shell(Panel):
         self.bottom_bar.grid(row=5, column=0, columnspan=2, sticky="ew")
         context.navigation.page_wanted.subscribe(self.show_page)
         context.navigation.field_wanted.subscribe(self._show_field)
+        self.bind("<Configure>", lambda _e: self._fit_bars())
 
     def show_page(self, key: str) -> None:
         """Show a page; build it first if needed."""
@@ -74,6 +78,25 @@ class Shell(Panel):
             self.build_seconds[key] = time.perf_counter() - begun
             _log.info("Built the page %s in %.0f ms", key, 1000 * self.build_seconds[key])
         return self.pages[key]
+
+    def leave(self) -> None:
+        """Let the open page keep what is entered there, before all of this is destroyed."""
+        if self._open:
+            self.pages[self._open].hidden()
+
+    def destroy(self) -> None:
+        """Also remove the traces of its variables, which would keep the pages alive."""
+        variables = variables_in(self)
+        super().destroy()
+        remove_traces(variables)
+
+    def _fit_bars(self) -> None:
+        """Make the bars above the page compact in a low window."""
+        low = is_low(self.winfo_height(), self.theme)
+        if low != self._is_low and self.winfo_height() > 1:
+            self._is_low = low
+            for bar in (self.first_steps, self.notice_bar):
+                self._context.pump.redraw_soon(bar, bar.refresh)
 
     def _show_field(self, key: str, path: str) -> None:
         self.page(key).show_field(path)

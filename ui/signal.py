@@ -4,10 +4,26 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Generic, ParamSpec
+from itertools import count
+from typing import Any, Generic, ParamSpec
+from weakref import WeakSet
 
 P = ParamSpec("P")
 Unsubscribe = Callable[[], None]
+
+_keys = count(1)
+_signals: WeakSet[Signal[Any]] = WeakSet()
+
+
+def new_key() -> int:
+    """Return a number above those of all listeners so far."""
+    return next(_keys)
+
+
+def forget_listeners_since(key: int) -> None:
+    """Remove the listeners that subscribed to any signal after `new_key` returned this key."""
+    for signal in list(_signals):
+        signal.forget_since(key)
 
 
 def notify(listener: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
@@ -26,18 +42,22 @@ class Signal(Generic[P]):
 
     def __init__(self) -> None:
         self._listeners: dict[int, Callable[P, object]] = {}
-        self._next_key = 0
+        _signals.add(self)
 
     def subscribe(self, listener: Callable[P, object]) -> Unsubscribe:
         """Add a listener; return the function that removes it."""
-        key = self._next_key
-        self._next_key += 1
+        key = new_key()
         self._listeners[key] = listener
 
         def unsubscribe() -> None:
             self._listeners.pop(key, None)
 
         return unsubscribe
+
+    def forget_since(self, key: int) -> None:
+        """Remove the listeners that subscribed after a key was taken."""
+        for newer in [k for k in self._listeners if k > key]:
+            del self._listeners[newer]
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> None:
         """Notify all listeners, except those removed meanwhile."""

@@ -76,6 +76,7 @@ GAP = 8
 PAD = 16
 CONTROL_HEIGHT = 30
 RADIUS = 8
+_LOW_PX = 680  # a window below this height has compact bars, so that the page keeps most of it
 
 
 class Theme:
@@ -108,3 +109,8 @@ class Theme:
         size_px, is_strong = FONTS[role]
         family, weight = self._families[is_strong]
         return (family, size_px, weight)
+
+
+def is_low(height_px: int, theme: Theme) -> bool:
+    """Return whether a window of this height needs compact bars; one that is not shown yet (1 pixel) does not."""
+    return 1 < height_px < theme.px(_LOW_PX)

@@ -19,7 +19,7 @@ PRESET_LABELS = {
     "custom": "Named below",
 }
 
-EXAMPLES = "attn1, attn2, ff"
+EXAMPLES = "attn1 (self-attention), attn2 (cross-attention) or ff (feed-forward)"
 _REPEATED_REPETITION = re.compile(r"\((?:[^()\\]|\\.)*(?:[+*]|\{\d*,\d*\})\??\)(?:[+*]|\{\d*,\d*\})")
 
 

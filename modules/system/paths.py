@@ -61,6 +61,11 @@ def replaced_files_dir() -> Path:
     return platformdirs.user_data_path(_APP, appauthor=False) / "replaced"
 
 
+def machine_choices_file() -> Path:
+    """Return the file of what was measured on this machine, such as its best number of threads."""
+    return platformdirs.user_data_path(_APP, appauthor=False) / "machine_choices.json"
+
+
 def log_dir() -> Path:
     """Return the folder of the window's own logs."""
     return platformdirs.user_log_path(_APP, appauthor=False)

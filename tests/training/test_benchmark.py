@@ -23,9 +23,11 @@ from tests.builders.more_models import POOLED_WIDTH
 from trainer.benchmark import full_size, measure, preference, preference_cases, preference_data, report, saving_memory
 from trainer.benchmark.loop_speed import demo_config, loop_against_bare
 from trainer.benchmark.measure import paired
+from trainer.benchmark.start_time import BEFORE_FIRST_EVENT, time_by_phase
 from trainer.benchmark.waiting import waiting_share
 from trainer.data.datasets import datasets_of
 from trainer.demo.shapes import COLOURS, SHAPES
+from trainer.events import Event, PhaseChanged, StepFinished, WarningRaised
 from trainer.run.endings import Prepared
 from trainer.run.model import load_family
 from trainer.run.setup import RunSetup
@@ -225,3 +227,17 @@ def test_a_window_that_does_not_open_is_reported(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(report.subprocess, "run", lambda *a, **k: done)
     (row,) = report._window()
     assert row.value == "not measured: RuntimeError: there is no display"
+
+
+def test_the_time_to_the_first_step_by_phase() -> None:
+    step = StepFinished(1, 1, 1, 2, 1, 2, 0.1, 0.1, None, 2.0, 1.0)
+    events: list[tuple[float, Event | None]] = [
+        (1.0, PhaseChanged("starting")), (3.0, PhaseChanged("loading")), (3.5, WarningRaised("")),
+        (4.0, PhaseChanged("scanning")), (4.5, PhaseChanged("loading")), (5.0, PhaseChanged("training")),
+        (6.0, step), (7.0, PhaseChanged("training")), (8.0, step), (8.5, PhaseChanged("saving")), (10.0, None),
+    ]  # fmt: skip
+    found = time_by_phase(events)
+    assert found.phases == {BEFORE_FIRST_EVENT: 1.0, "starting": 2.0, "loading": 1.5, "scanning": 0.5, "training": 1.0}
+    assert (found.until_first_step, found.ending) == (6.0, 2.0)
+    with pytest.raises(ValueError):
+        time_by_phase(events[:3])

@@ -144,6 +144,8 @@ def open_window(root: tk.Tk, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
     The first one has the default config, not the preset of a first start, and no card of first steps.
     """
     monkeypatch.setattr("ui.app.first_form", FormModel)
+    # Each edit of each test would write a file; test_session_saving.py has the real thing.
+    monkeypatch.setattr("ui.app.SessionSaver.follow_edits", lambda _saver: None)
     monkeypatch.setattr("ui.forms.field_problems.QUIET_SECONDS", 0.0)
     opened: list[App] = []
 

@@ -92,7 +92,7 @@ class SlowBackground:
 def test_a_check_that_hangs_blocks_no_other_and_its_answer_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     background = SlowBackground()
     pump = Pump(lambda _ms, _call: None)
-    monkeypatch.setattr(pump, "background", background)
+    monkeypatch.setattr(pump, "lasting", background)
     monkeypatch.setattr("ui.forms.field_problems.QUIET_SECONDS", 0.0)
     form = FormModel()
     problems = FieldProblems(form, pump)

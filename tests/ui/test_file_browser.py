@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from modules.system.errors import DarkroomError
 from ui.files.board_layout import rows_layout, tiles_layout
 from ui.files.browser import Browser, Chosen, Enter, Purpose, Rejected, common_start, completions
+from ui.files.creating import create_folder
 from ui.files.listing import Contents, Counts, Entry, count_images, folder_of, read_folder
 from ui.files.places import mounted_disks, places, with_recent
 
@@ -144,6 +147,49 @@ def test_typing_is_completed() -> None:
     assert completions("/data/.", found) == (".cache",)
     assert completions("/data/", found) == ("catalogue", "Cats", "dogs")
     assert common_start(()) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (" ", "Type a name for the new folder."),
+        ("..", ".. stands for an existing folder."),
+        ("a/b", "cannot contain /"),
+        ("a\nb", "cannot contain a control character"),
+        ("what?", "cannot contain ?"),
+        ("end.", "cannot end with a dot"),
+        ("NUL", "NUL is the name of a device on Windows."),
+        ("ä" * 200, "The name is too long"),
+        ("cats", "A folder named cats is already in"),
+        ("sub.json", "A file named sub.json is already in"),
+    ],
+)
+def test_a_new_folder_needs_a_name_that_every_system_accepts(tmp_path: Path, name: str, words: str) -> None:
+    (tmp_path / "cats").mkdir()
+    (tmp_path / "sub.json").touch()
+    with pytest.raises(DarkroomError, match=re.escape(words)):
+        create_folder(tmp_path, name)
+    assert create_folder(tmp_path, " 10 birds ") == tmp_path / "10 birds"
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (PermissionError(13, "Permission denied"), "You have no permission"),
+        (FileNotFoundError(2, "No such file"), "does not exist any more"),
+        (OSError(28, "No space left on device"), "no space left on device. Free some space"),
+    ],
+)
+def test_a_folder_that_cannot_be_created_is_said_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, words: str
+) -> None:
+    def refuse(_path: Path) -> None:
+        raise error
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(DarkroomError) as raised:
+        create_folder(tmp_path, "new")
+    assert words in str(raised.value)
 
 
 def test_places_are_listed_once_and_only_if_they_exist(tree: Path) -> None:

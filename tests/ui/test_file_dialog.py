@@ -207,6 +207,46 @@ def test_folders_show_their_images_and_are_chosen_by_keys(
     assert ask.ask_folder("Folder", images) is None
 
 
+def test_a_new_folder_is_created_by_keys_and_chosen(
+    open_window: Callable[..., Window], images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TkInteraction, "show_failure", lambda _self, _failure: None)
+    window = open_window(with_dialogs=True)
+    seen: list[str] = []
+
+    def name_it(dialog: FileDialog) -> Callable[[], bool]:
+        press(dialog, "Control-N")
+        entry = dialog.new_folder_bar.entry.tk_entry
+        dialog.new_folder_bar.name.set("cats")
+        press(entry, "Return")
+        seen.append(dialog.new_folder_bar.message.cget("text"))
+        dialog.new_folder_bar.name.set("birds")
+        press(entry, "Return")
+        assert not dialog.new_folder_bar.winfo_ismapped()
+        return lambda: [dialog.browser.shown[n].name for n in dialog.browser.selected] == ["birds"]
+
+    def leave_the_name_then_choose(dialog: FileDialog) -> None:
+        dialog.new_folder_button.invoke()
+        press(dialog.new_folder_bar.entry.tk_entry, "Escape")
+        assert dialog.winfo_exists()
+        dialog.buttons["ok"].invoke()
+
+    when_shown(window, name_it, leave_the_name_then_choose)
+    assert window.app.context.interaction.ask_folder("Folder", images) == images / "birds"
+    assert seen == [f"A folder named cats is already in {images}. Type another name."]
+
+    def save_into_it(dialog: FileDialog) -> Callable[[], bool]:
+        assert not dialog.create_folder("saved")
+        return lambda: dialog.browser.folder == images / "saved"
+
+    def save(dialog: FileDialog) -> None:
+        dialog.buttons["ok"].invoke()
+
+    when_shown(window, save_into_it, save)
+    saved = window.app.context.interaction.ask_save_file("Save", images / "new.json", (("Config", "*.json"),))
+    assert saved == images / "saved" / "new.json"
+
+
 def test_a_file_is_replaced_only_after_a_question(open_window: Callable[..., Window], images: Path) -> None:
     window = open_window(with_dialogs=True)
     asked: list[str] = []

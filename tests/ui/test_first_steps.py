@@ -8,13 +8,17 @@ from pathlib import Path
 import pytest
 
 from modules.config.schema import Config
+from modules.data.concept import Concept
 from tests.ui.conftest import Window
+from tests.ui.driving import walk
 from ui.documents import FIRST_PRESET
+from ui.editors.captions.annotate_window import AnnotateWindow
 from ui.first_steps import WAYS, Progress, current_step
 from ui.forms.model import Source
 from ui.notices import Notice
 from ui.pages.catalogue import PAGES
 from ui.run.offers import CRASHED
+from ui.widgets.panel import Text
 
 DEMO = Source(FIRST_PRESET, Path("demo.json"), "built_in")
 OTHER = Source("#sd 1.5 LoRA", Path("lora.json"), "built_in")
@@ -36,6 +40,9 @@ WITH_PROMPT = Config.model_validate({"concepts": [{"path": "images"}], "sampling
         ("images", Progress(Config(), OTHER), "Images"),
         ("images", Progress(WITH_IMAGES, OTHER), "Prompt"),
         ("images", Progress(WITH_PROMPT, OTHER), "Start"),
+        ("images", Progress(WITH_PROMPT, OTHER, num_images=10, num_captions=4), "Captions"),
+        ("images", Progress(WITH_IMAGES, OTHER, num_images=10, num_captions=5), "Prompt"),
+        ("images", Progress(WITH_IMAGES, OTHER, num_images=10, skipped=frozenset({"Captions"})), "Prompt"),
         ("config", Progress(Config(), DEMO), "Open"),
         ("config", Progress(Config(), Source("old", Path("old.json"), "file"), num_errors=2), "Check"),
         ("config", Progress(Config(), Source("a kohya file")), "Start"),
@@ -57,7 +64,9 @@ def test_every_step_opens_a_page_or_runs_an_action(window: Window) -> None:
     assert not window.app.shell.first_steps.winfo_ismapped()
 
 
-def test_the_card_leads_through_the_demo_and_stays_away_once_closed(open_window: Callable[..., Window]) -> None:
+def test_the_card_leads_through_the_demo_and_stays_away_once_closed(
+    open_window: Callable[..., Window], tmp_path: Path
+) -> None:
     window = open_window(first_steps="choose")
     card, context = window.app.shell.first_steps, window.app.context
     assert card.winfo_ismapped()
@@ -87,6 +96,27 @@ def test_the_card_leads_through_the_demo_and_stays_away_once_closed(open_window:
     context.form.edit("concepts", WITH_IMAGES.concepts)
     window.settle()
     assert card.buttons["go"].cget("text") == "Open Sampling"  # the step was ticked off by itself
+    for number in range(3):
+        (tmp_path / f"{number}.png").touch()
+    (tmp_path / "0.txt").write_text("a zog")
+    window.open_page("general")
+    context.form.edit("concepts", (Concept(path=str(tmp_path)),))
+    window.settle()
+    window.wait_until(lambda: card.buttons["go"].cget("text") == "Write captions…", "the count")
+    assert any("3 images, 1 caption." in str(w.cget("text")) for w in walk(card) if isinstance(w, Text))
+    card.buttons["go"].invoke()
+    window.settle()
+    [captions] = [w for w in window.app.root.winfo_children() if isinstance(w, AnnotateWindow)]
+    assert captions.source.folder == tmp_path
+    (tmp_path / "1.txt").write_text("two zogs")
+    captions._done()
+    window.wait_until(lambda: card.buttons["go"].cget("text") == "Open Sampling", "the new count")
+    captions.close()
+    (tmp_path / "1.txt").unlink()
+    window.open_page("data")
+    window.wait_until(lambda: "skip" in card.buttons, "the count")
+    card.buttons["skip"].invoke()
+    assert card.buttons["go"].cget("text") == "Open Sampling"
     card.buttons["close"].invoke()
     window.settle()
     assert not card.winfo_ismapped()

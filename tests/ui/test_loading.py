@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import tkinter as tk
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ from modules.config.presets import BUILT_IN_DIR, list_presets
 from modules.config.schema import Config
 from modules.system.problem import Problem
 from tests.ui.conftest import Window
-from tests.ui.driving import answer_file_dialog, drop, inside
+from tests.ui.driving import answer_file_dialog, drop, inside, type_into
 from ui.bars.findings_bar import FindingsBar
 from ui.forms import items
 from ui.navigation import Navigation
@@ -45,6 +47,18 @@ def click_entry(window: Window, path: str) -> None:
     bar.list.event_generate("<Motion>", x=x + width // 2, y=y + height // 2)
     bar.list.event_generate("<Button-1>", x=x + width // 2, y=y + height // 2)
     window.settle()
+
+
+def recent_files(window: Window) -> tk.Menu:
+    """Return the submenu of recent files."""
+    menu = window.app.shell.top_bar.make_menu()
+    inner: tk.Menu = menu.nametowidget(menu.entrycget("Recent files", "menu"))
+    return inner
+
+
+def labels_of(menu: tk.Menu) -> list[str]:
+    """Return the labels of a menu's commands."""
+    return [str(menu.entrycget(i, "label")) for i in range((menu.index("end") or 0) + 1)]
 
 
 def has_focus(window: Window, path: str) -> bool:
@@ -82,8 +96,10 @@ def test_a_file_of_every_version_is_loaded_by_the_dialog_fixed_and_saved(
     assert window.app.form.config.training.batch_size == 2
     report_is_shown_and_leads_to_the_field(window)
 
-    window.app.form.edit_text("training.epochs", "77")
-    window.app.context.actions.run("save")
+    page: Any = window.app.shell.pages["training"]
+    row = next(r for r in page.form_view.rows() if r.record.path == "training.epochs")
+    type_into(inside(row.control.frame, Entry), "77")
+    inside(row.control.frame, Entry).tk_entry.event_generate("<Control-s>")
     window.settle()
     kept = file.with_name(f"{file.name}.bak")
     message = window.app.shell.bottom_bar.detail.cget("text")
@@ -114,10 +130,8 @@ def test_a_file_of_every_version_is_a_recent_file_and_opens_on_the_command_line(
     assert window.app.form.source.name == age
     report_is_shown_and_leads_to_the_field(window)
     window.app.form.load(Config(), window.app.form.source)
-    menu = window.app.shell.top_bar.make_menu()
-    last = menu.index("end")
-    labels = [menu.entrycget(i, "label").strip() if menu.type(i) == "command" else "" for i in range((last or 0) + 1)]
-    menu.invoke(labels.index(f"{age}.json"))
+    menu = recent_files(window)
+    menu.invoke(labels_of(menu).index(f"{age}.json"))
     report_is_shown_and_leads_to_the_field(window)
 
 
@@ -134,9 +148,7 @@ def test_a_missing_recent_file_is_removed_from_the_list(window: Window, folder: 
 def test_recent_files_of_one_name_show_their_folders(window: Window, tmp_path: Path) -> None:
     for name in ("cats", "dogs"):
         window.app.preferences.note_file(tmp_path / name / "config.json")
-    menu = window.app.shell.top_bar.make_menu()
-    labels = [menu.entrycget(i, "label").strip() for i in range(menu.index("end") or 0) if menu.type(i) == "command"]
-    assert {"config.json   in cats", "config.json   in dogs"} <= set(labels)
+    assert {"config.json   in cats", "config.json   in dogs"} == set(labels_of(recent_files(window)))
 
 
 def test_folders_dropped_on_the_concepts_are_concepts_and_a_config_is_a_config(

@@ -8,9 +8,27 @@ import pytest
 
 from modules.config.imports.other_names import other_names
 from modules.config.schema import Config
+from modules.settings.edit import set_path
 from tests.ui.conftest import Window
+from ui.actions import Action
 from ui.commands import open_finder
+from ui.editors.about import Keys
+from ui.forms.records import top_records
 from ui.lookup import Index, find_fields
+
+ACTIONS = Index(
+    Config(),
+    actions=[
+        Action("load", "Load…", print, help="Load a config"),
+        Action("fit", "Fit to my card…", print, help="Find the fastest settings whose memory fits the card"),
+        Action("probe", "Probe…", print, help="Measure the batch size and the learning rate on a few real steps"),
+        Action("captions", "Captions and masks…", print, help="Edit captions and masks"),
+        Action("auto_captions", "Automatic captions…", print, help="Let a model write the captions"),
+        Action("keys", "Keys…", print, "F1", help="List every key"),
+        Action("page_queue", "Queue", print, "Ctrl+U"),
+        Action("page_runs", "Runs", print, "Ctrl+H"),
+    ],
+)
 
 
 def test_the_label_counts_more_than_the_help() -> None:
@@ -108,6 +126,42 @@ def test_it_is_never_blank() -> None:
         assert index.find(text).matches, text
 
 
+@pytest.mark.parametrize(
+    ("text", "action"),
+    [
+        ("fit", "fit"),
+        ("out of memory", "fit"),
+        ("probe", "probe"),
+        ("learning rate finder", "probe"),
+        ("captions and masks", "captions"),
+        ("wd14", "auto_captions"),
+        ("queue", "page_queue"),
+        ("runs", "page_runs"),
+        ("shortcuts", "keys"),
+    ],
+)
+def test_commands_and_pages_are_found_by_their_names_and_usual_words(text: str, action: str) -> None:
+    assert ACTIONS.find(text).matches[0].action == action
+
+
+def test_settings_come_before_commands_where_both_are_meant() -> None:
+    assert ACTIONS.find("learning rate").matches[0].path == "training.learning_rate"
+    assert "fit" in [m.action for m in ACTIONS.find("vram").matches[:3]]
+    assert {"captions", "auto_captions"} <= {m.action for m in ACTIONS.find("caption").matches[:8]}
+
+
+def test_a_setting_without_effect_is_not_offered_and_comes_last_where_a_file_sets_it() -> None:
+    record = next(r for path, r in top_records(Config).items() if r.setting.not_yet == "ignored" and r.kind == "int")
+    assert record.path not in [m.path for m in find_fields(Config(), "")]
+    config, problems = set_path(Config(), record.path, record.default + 1)
+    assert not problems
+    found = [m for m in find_fields(config, "") if m.path == record.path]
+    assert not found or found[0].note
+    ranked = find_fields(config, record.label.lower().split()[-1])
+    assert ranked[-1].path == record.path
+    assert "no effect" in ranked[-1].note
+
+
 def test_no_words_list_everything() -> None:
     assert len(find_fields(Config(), "")) > 50
 
@@ -134,6 +188,21 @@ def test_the_window_opens_the_chosen_field(window: Window) -> None:
     page = window.app.shell.pages["model"]
     row = next(r for r in page.form_view.rows() if r.record.path == path)  # type: ignore[attr-defined]
     assert row.is_shown
+
+
+def test_a_found_page_is_opened_and_a_found_command_runs(window: Window) -> None:
+    for text, page in (("queue", "queue"), ("runs", "runs")):
+        finder = open_finder(window.app.context)
+        finder.text.set(text)
+        finder.go()
+        window.settle()
+        assert window.app.context.navigation.page == page
+    finder = open_finder(window.app.context)
+    finder.text.set("oom")
+    assert "fit" in [m.action for m in finder.matches]
+    finder.text.set("shortcuts")
+    finder.go()
+    assert [w.title() for w in window.app.root.winfo_children() if isinstance(w, Keys)] == ["Keys"]
 
 
 def test_there_is_one_finder(window: Window) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 from modules.config.codec import save_file
 from modules.config.schema import Config
 from modules.settings.edit import set_path
+from modules.system.file_lock import Holder
 from tests.ui.test_starting import Bench
 from tests.unit.test_run_records import started, step, write_run
 from trainer.events import RunFinished
@@ -20,7 +23,7 @@ from trainer.run_folder.records import RunRecord
 from trainer.run_queue.file import QueueFile
 from ui.notices import Notices
 from ui.preferences import Preferences
-from ui.run.offers import CRASHED, EDITED, FORK, QUEUE, Offers
+from ui.run.offers import CRASHED, EDITED, ELSEWHERE, FORK, QUEUE, Offers
 from ui.run.queue_control import QueueControl
 from ui.settings import UiSettings
 
@@ -192,6 +195,38 @@ def test_a_fork_with_another_adapter_is_refused_and_a_cancelled_one_is_a_plain_s
     desk.starter.start()
     desk.wait_until(lambda: desk.engine.requests)
     assert desk.engine.requests[0].kind == "train"
+
+
+def test_a_window_that_opens_beside_a_run_of_another_process_says_so(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = desk.workspace / "runs" / "2026-03-01_12-00-00"
+    holders = [(run_dir, Holder.of(os.getpid())), (run_dir, replace(Holder.of(os.getpid()), pid=os.getppid()))]
+    monkeypatch.setattr("ui.run.offers.running_in", lambda _workspace: holders)
+    desk.look()
+    desk.wait_until(lambda: desk.keys() == [ELSEWHERE])
+    assert f"another process ({os.getppid()}) was training: {run_dir.name}." in desk.notices.items[0].text
+    desk.press("Show run")
+    assert desk.shown == [run_dir]
+    desk.notices.withdraw_before_start()  # Start asks about it
+    assert desk.keys() == []
+
+
+def test_a_cancelled_fork_leaves_no_trace_of_it(desk: Desk) -> None:
+    backup, before = desk.crashed_run(epochs=77), desk.form.document
+    for edits in (0, 1):
+        desk.starter.prepare_fork(backup)
+        desk.wait_until(lambda: desk.keys() == [FORK])
+        assert desk.form.source.name == f"Fork of {backup.run_dir.name}"
+        if edits:
+            desk.form.edit("training.batch_size", 9)
+        desk.notices.dismiss(desk.notices.items[0])
+        assert desk.keys() == []
+        if edits:  # they are not thrown away
+            assert desk.form.config.training.batch_size == 9
+            assert desk.form.source.name == backup.run_dir.name
+        else:
+            assert desk.form.document is before
 
 
 def test_an_edited_item_of_the_queue_is_saved_or_discarded(desk: Desk) -> None:

@@ -23,8 +23,9 @@ from tests.ui.driving import walk
 from tests.unit.test_run_records import started, validated, write_run
 from trainer.events import SampleReady
 from trainer.run_folder.records import read_record
+from ui.bars.preset_menu import open_preset_list
 from ui.commands import open_finder
-from ui.editors.captions.opening import open_caption_editor
+from ui.editors.captions.opening import open_automatic_captions, open_caption_editor
 from ui.editors.differences import open_differences
 from ui.editors.idle_sample_viewer import IdleSampleViewer
 from ui.editors.images import ImageViewer
@@ -137,6 +138,8 @@ def openers(window: Window, tmp_path: Path) -> Openers:
     reset = lambda: reset_menu(shell.top_bar, context, optimizer)  # noqa: E731
     return {
         "finder": lambda: open_finder(context),
+        "presets": lambda: open_preset_list(context, print),
+        "captions of the card": lambda: open_automatic_captions(context, done=lambda: None),
         "differences": lambda: open_differences(context),
         "JSON": lambda: open_json_view(context),
         "chooser": lambda: open_chooser(context, optimizer, print),

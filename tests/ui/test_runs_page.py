@@ -185,7 +185,8 @@ def test_a_queue_of_two_runs_with_a_failure_an_edit_and_an_undo(opened: Window, 
     opened.asked.answers["ask_file"] = file
     page.buttons["file"].invoke()
     opened.wait_until(lambda: queue.queue.items[-1].name == "file", "the config of a file")
-    page.preset_menu(opened.app.context.documents.presets()).invoke(0)
+    menu = page.preset_menu(opened.app.context.documents.presets())
+    menu.nametowidget(menu.entrycget("Demo", "menu")).invoke(0)
     opened.wait_until(lambda: len(queue.queue.items) == 5, "a preset")
     opened.settle()
     page.table.select([3, 4])

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from modules.config.schema import Config
-from ui.app import fitting_geometry
 from ui.forms.model import FormModel, Source
 from ui.preferences import Preferences
 from ui.settings import UiSettings, load_session, save_session
+from ui.widgets.placing import fitting_geometry
 
 
 def test_a_session_is_restored(tmp_path: Path) -> None:

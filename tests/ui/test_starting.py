@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from modules.config.codec import save_file
 from modules.config.schema import Config
+from modules.system.file_lock import Holder
 from modules.system.problem import Problem
 from tests.ui.fake_engine import FakeEngine
 from tests.ui.recorder import Recorder
@@ -105,6 +108,18 @@ def test_an_invalid_entry_prevents_a_start(bench: Bench) -> None:
     bench.wait_until(lambda: bench.findings.items)
     assert "not a whole number" in bench.findings.items[0].problem.message
     assert bench.engine.requests == []
+
+
+def test_a_run_that_another_window_trains_is_not_offered_to_resume(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backup = bench.backup(3)
+    bench.starter.look_for_backup()
+    bench.wait_until(lambda: bench.starter.resumable == backup)
+    elsewhere = replace(Holder.of(os.getpid()), pid=os.getppid())
+    monkeypatch.setattr("ui.run.starting.holder_of", lambda _run_dir: elsewhere)
+    bench.starter.look_for_backup()
+    bench.wait_until(lambda: bench.starter.resumable is None)
 
 
 @pytest.mark.parametrize("is_confirmed", [True, False])

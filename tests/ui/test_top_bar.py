@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tkinter as tk
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,13 @@ from modules.config import presets
 from modules.config.presets import save_preset
 from modules.config.schema import Config
 from modules.families.sd.spec import SD
+from modules.families.sdxl.spec import SDXL
 from tests.ui.conftest import Window
 from tests.ui.driving import pick
+from ui.bars.preset_menu import PresetList
+from ui.preset_list import preset_groups
+from ui.theme import Theme
+from ui.widgets.menu import keep_on_screen, make_menu
 
 
 @pytest.fixture
@@ -37,7 +43,11 @@ def entries(menu: tk.Menu) -> list[str]:
     ]
 
 
-def test_the_menu_lists_presets_by_family_then_the_users_then_recent_files(
+def submenu(menu: tk.Menu, label: str) -> tk.Menu:
+    return menu.nametowidget(menu.entrycget(entries(menu).index(label), "menu"))
+
+
+def test_the_menu_has_the_users_presets_then_each_family_then_recent_files(
     shipped: Path, open_window: Callable[..., Window], tmp_path: Path
 ) -> None:
     window = open_window()
@@ -45,11 +55,14 @@ def test_the_menu_lists_presets_by_family_then_the_users_then_recent_files(
     window.app.preferences.note_file(tmp_path / "last.json")
     menu = window.app.shell.top_bar.make_menu()
     assert entries(menu) == [
-        SD.label, "#one", "#two", "zz", "#three", "Your presets", "mine",
-        "---", "Recent files", "last.json", "---", "Manage presets…",
-        "Differences…", "Config as JSON…", "Import presets…", "Tokens…",
+        "Find a preset…", "---", "Your presets", SD.label, "zz", "---", "Recent files", "---",
+        "Manage presets…", "Import presets…", "Differences…", "Config as JSON…", "Tokens…",
     ]  # fmt: skip
-    menu.invoke(2)
+    assert entries(submenu(menu, "Your presets")) == ["mine"]
+    assert entries(submenu(menu, "Recent files")) == ["last.json"]
+    of_sd = submenu(menu, SD.label)
+    assert entries(of_sd) == ["LoRA", "#one", "#two"]
+    of_sd.invoke(2)
     window.settle()
     assert window.app.form.config.training.epochs == 12
     bar = window.app.shell.top_bar
@@ -58,9 +71,55 @@ def test_the_menu_lists_presets_by_family_then_the_users_then_recent_files(
     assert "About #two." in bar._where_from()
 
 
-def test_an_empty_menu_shows_a_note(window: Window, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_presets_are_listed_with_plain_loras_first_and_methods_last() -> None:
+    groups = preset_groups(presets.list_presets())
+    assert [g.title for g in groups] == ["Demo", SD.label, SDXL.label]
+    assert groups[0].presets[0].name == "#demo"
+    for group, first in ((groups[1], "#sd 1.5 LoRA"), (groups[2], "#sdxl 1.0 LoRA")):
+        headings = [heading for heading, _ in group.parts]
+        assert headings[0] == "LoRA"
+        assert headings[-1] == "Rewards and preferences"
+        assert group.presets[0].name == first
+        methods = {p.name for p in group.parts[-1][1]}
+        assert all("LoRA" in name for name in methods)
+        assert len(methods) == 5
+    assert sum(len(g.presets) for g in groups) == len(presets.list_presets())
+
+
+def test_a_menu_never_leaves_the_screen(root: tk.Tk, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[bool] = []
+    menu = make_menu(root, Theme("dark"))
+    for number in range(40):
+        menu.add_command(label=f"Preset {number}")
+    menu.update_idletasks()
+    monkeypatch.setattr(tk.Menu, "winfo_screenheight", lambda _menu: 600)
+    keep_on_screen(menu, partial(opened.append, True))
+    menu.update_idletasks()
+    assert 300 < menu.winfo_reqheight() <= 600
+    assert entries(menu)[-1] == "More…"
+    menu.invoke("end")
+    assert opened
+
+
+def test_the_list_of_presets_is_searched_and_chosen_from_by_keys(window: Window) -> None:
+    window.app.context.actions.run("find_preset")
+    found = next(w for w in window.app.root.winfo_children() if isinstance(w, PresetList))
+    window.wait_until(lambda: found.rows[0].config is not None, "what the presets are for")
+    assert found.found[0].preset.name == "#demo"
+    found.text.set("lora 8 gb xl")
+    assert found.found[0].preset.name == "#sdxl 1.0 LoRA 8 GB"
+    assert found.found[0].trains == "LoRA"
+    inner = found.entry.tk_entry
+    inner.focus_force()
+    window.app.root.update()
+    inner.event_generate("<Return>")
+    window.settle()
+    assert window.app.form.source.name == "#sdxl 1.0 LoRA 8 GB"
+
+
+def test_a_menu_without_presets_has_a_note(window: Window, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(presets, "BUILT_IN_DIR", tmp_path)
-    assert entries(window.app.shell.top_bar.make_menu())[:2] == ["No presets", "---"]
+    assert "No presets" in entries(window.app.shell.top_bar.make_menu())
 
 
 def test_the_name_and_unsaved_changes_are_visible(window: Window, tmp_path: Path) -> None:

@@ -152,6 +152,19 @@ def test_a_tip_appears_after_a_while_and_leaves_with_the_pointer(screen: tk.Tk, 
     button._canvas.event_generate("<Leave>")
     screen.update()
     assert tips.shown_text == ""
+
+    def waits_after(*events: tuple[tk.Misc, str]) -> bool:
+        for widget, event in events:
+            widget.event_generate(event, x=5, y=5, rootx=20, rooty=20)
+        return bool(tips._waiting)
+
+    beside = tk.Frame(screen, width=20, height=20)
+    beside.pack()
+    screen.update()
+    assert waits_after((button._canvas, "<Enter>"))
+    assert not waits_after((button._canvas, "<Button-1>"), (button._canvas, "<Leave>"), (button._canvas, "<Enter>"))
+    assert waits_after((beside, "<Enter>"), (button._canvas, "<Enter>"))
+    tips._leave()
     tips.show("At the edge " * 20, screen.winfo_screenwidth() - 5, screen.winfo_screenheight() - 5)
     screen.update()
     assert tips._window is not None

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import tkinter as tk
-
-import pytest
+from collections.abc import Callable
 
 from modules.config.schema import Config
+from modules.system.problem import Problem
 from tests.ui.conftest import Window
 from tests.ui.driving import fill, flip, inside, pick
-from ui import __main__ as program
-from ui.bars.side_bar import SCALES
+from tests.ui.fake_engine import started, step
+from tests.ui.test_open_and_close import left
 from ui.forms.model import Source
+from ui.jobs.job import JobRunner, JobState
+from ui.notices import Notice, Reply
 from ui.pages.catalogue import PAGES
 from ui.widgets.entry import Entry
 from ui.widgets.focus import focused_widget
-from ui.widgets.window import cancel_pending
+from ui.widgets.window import cancel_pending, set_scale
 
 
 def test_a_load_says_what_it_replaced_and_undo_brings_it_back(window: Window) -> None:
@@ -33,20 +36,100 @@ def test_a_load_says_what_it_replaced_and_undo_brings_it_back(window: Window) ->
     assert not bar.winfo_ismapped()
 
 
-def test_the_scale_is_chosen_in_the_menu_and_applies_to_the_window_that_reopens(
-    window: Window, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    menu, bar = window.app.shell.side_bar.make_window_menu(), window.app.shell.notice_bar
-    labels = [str(menu.entrycget(i, "label")) for i in range(menu.index("end")) if menu.type(i) == "command"]
-    assert [label.strip("✓ ") for label in labels if "Scale" in label][1:] == [f"Scale {n} %" for n in SCALES[1:]]
-    menu.invoke(next(i for i in range(menu.index("end")) if "150" in str(menu.entryconfigure(i).get("label", ""))))
+def test_a_notice_about_a_load_ends_with_the_start(ready: Window) -> None:
+    app = ready.app
+    app.form.edit("training.epochs", 7)
+    config = app.form.config
+    app.context.documents.open_demo()
+    app.context.notices.show(Notice("other", "Something else."))
+    app.form.replace(config)  # an edit: an undo would take it back instead
+    assert [n.key for n in app.context.notices.items] == ["other"]
+    app.form.edit("training.epochs", 8)
+    app.context.documents.open_demo()
+    app.context.notices.withdraw_before_start()
+    assert [n.key for n in app.context.notices.items] == ["other"]
+
+
+def test_a_low_window_keeps_most_of_its_height_for_the_page(open_window: Callable[..., Window]) -> None:
+    window = open_window(first_steps="images")
+    app, shell = window.app, window.app.shell
+    long = "The run of 3 March, 12:04 ended unexpectedly at step 120 of 400. Its newest backup is step 100 (12:08)."
+    for number in range(3):
+        app.context.notices.show(Notice(f"{number}", long * 2, (Reply("Resume", lambda: None),)))
     window.settle()
-    assert window.app.preferences.now.scale_percent == 150
-    [line] = bar.lines
-    assert "when the window is opened again" in line.text.cget("text")
-    line.buttons["Reopen now"].invoke()
-    assert window.app._is_closed
-    assert window.app.wants_reopen
+    high = shell.first_steps.winfo_height() + shell.notice_bar.winfo_height()
+    assert len(shell.notice_bar.lines) == 3
+    app.root.geometry("1024x600")
+    window.wait_until(lambda: shell.winfo_height() == 600, "the low window")
+    window.settle()
+    low = shell.first_steps.winfo_height() + shell.notice_bar.winfo_height()
+    assert low < 80 < high
+    [line] = shell.notice_bar.lines
+    assert str(line.text.cget("text")).endswith("…")
+    assert line.text.hidden_text == long * 2
+    line.buttons["2 more"].invoke()
+    window.settle()
+    assert len(shell.notice_bar.lines) == 3
+    problems = [Problem("training.epochs", f"Problem {n}.", "warning") for n in range(30)]
+    for notice in app.context.notices.items:
+        app.context.notices.remove(notice.key)
+    app.context.findings.show("Many", problems, app.form.config)
+    window.settle()
+    assert shell.host.winfo_height() > 280  # with the card and a long report
+
+
+def test_another_scale_applies_at_once_and_keeps_edits_the_page_and_a_run(ready: Window) -> None:
+    app = ready.app
+    app.form.edit("training.epochs", 7)
+    for key in ("sample", "choose", "queue"):  # they bind keys, or ask their models again and again
+        ready.open_page(key)
+    app.context.notices.show(Notice("load", "Loaded it. It replaced another.", until_start=True))
+    app.context.starter.start()
+    ready.wait_until(lambda: ready.engine.run is not None, "the run")
+    assert app.context.notices.items == ()
+    assert ready.engine.run is not None
+    ready.engine.run.emit(started(), step(1))
+    ready.open_page("backup")
+
+    found = []
+    try:
+        for percent in (150, 100, 150, 100):  # from the second round on nothing is new
+            menu = app.shell.side_bar.make_window_menu()
+            menu.invoke(f"*Scale {percent} %")
+            ready.settle()
+            assert app.theme.scale == percent / 100
+            assert app.context.navigation.page == "backup"
+            assert list(app.shell.pages) == ["backup"]
+            assert app.form.config.training.epochs == 7
+            if percent == 100:
+                gc.collect()
+                found.append(left(ready))
+            ready.engine.run.emit(step(2 + len(found)))
+            ready.wait_until(lambda: app.context.session.state.step == step(2 + len(found)), "the next step")
+    finally:
+        set_scale(app.root, app.theme, 100)
+    assert found[0] == found[1]  # nothing of the old views stays
+    ready.open_page("run")
+    app.form.undo()
+    ready.settle()
+    assert app.form.config.training.epochs != 7
+
+
+def test_a_scale_waits_for_a_job_of_a_page(window: Window) -> None:
+    app = window.app
+    runner = JobRunner()
+    runner.state = JobState("running", "Convert")
+    app.context.pump.add_source(runner.drain)
+    app.preferences.change(scale_percent=150)
+    window.settle()
+    [line] = app.shell.notice_bar.lines
+    assert "has not changed yet" in line.notice.text
+    assert app.theme.scale != 1.5
+    app.preferences.change(scale_percent=0)
+    line.buttons["Change it now"].invoke()  # it is the old one again
+    window.settle()
+    assert not app.shell.notice_bar.lines
+    app.context.pump.remove_source(runner.drain)
 
 
 def test_nothing_that_was_scheduled_runs_in_the_next_window(root: tk.Tk) -> None:
@@ -54,24 +137,6 @@ def test_nothing_that_was_scheduled_runs_in_the_next_window(root: tk.Tk) -> None
     root.after_idle(root.update)
     cancel_pending(root)
     assert root.tk.call("after", "info") in ("", ())
-
-
-def test_the_program_opens_the_window_again_where_it_is_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    paths = []
-
-    class Opened:
-        def __init__(self, config_path: object) -> None:
-            paths.append(config_path)
-            self.wants_reopen = len(paths) == 1
-
-        def show(self, on_visible: object) -> None: ...
-
-        def run(self) -> None: ...
-
-    monkeypatch.setattr(program, "App", Opened)
-    assert program.main(["some.json"]) == 0
-    assert len(paths) == 2
-    assert paths[1] is None  # the session has it
 
 
 def test_entries_show_their_shortcut_instead_of_a_tip_and_top_bar_links_focus(window: Window) -> None:

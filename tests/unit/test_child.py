@@ -16,9 +16,12 @@ import pytest
 from modules.config.codec import load_file
 from modules.config.schema import Config
 from modules.config.sections.devices import MultiGpu
+from modules.config.sections.general import General
+from modules.system import hardware
 from modules.system.paths import PROGRAM_ROOT, log_dir
+from trainer.child import run as run_module
 from trainer.child.process import Child, spawn_python
-from trainer.child.run import ChildRun, arguments_of, ending_of, launch_child
+from trainer.child.run import ChildRun, arguments_of, ending_of, launch_as_set, launch_child
 from trainer.cli.console import JsonLines
 from trainer.cli.queue import run_queue
 from trainer.commands import Pause, Resume, Stop
@@ -207,3 +210,21 @@ sys.stderr.write("the backup is written")
         process.stdin.close()
         assert process.stderr.read() == "the backup is written"
         assert process.wait(20) == 0
+
+
+@pytest.mark.parametrize(
+    ("build", "device", "deterministic", "is_child"),
+    [("cu128", "auto", True, True), ("cu128", "cuda:0", True, True), ("cu128", "auto", False, False),
+     ("cu128", "cpu", True, False), ("cpu", "auto", True, False)],
+)  # fmt: skip
+def test_a_deterministic_run_on_a_gpu_has_a_process_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, build: str, device: str, deterministic: bool, is_child: bool
+) -> None:
+    """Torch reads CUBLAS_WORKSPACE_CONFIG once in a process: in the window an earlier run may have started CUDA."""
+    started: list[str] = []
+    monkeypatch.setattr(hardware, "here", lambda: hardware.Hardware(build, False, (9.0,) if build != "cpu" else None))
+    monkeypatch.setattr(run_module, "launch", lambda request: started.append("thread"))
+    monkeypatch.setattr(run_module, "launch_child", lambda request: started.append("child"))
+    general = General(train_device=device, deterministic=deterministic)
+    launch_as_set(RunRequest(Config(general=general)))
+    assert started == ["child" if is_child else "thread"]

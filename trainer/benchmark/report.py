@@ -30,6 +30,7 @@ from trainer.benchmark.measure import Ratio
 from trainer.benchmark.quantized_bases import quantized_bases
 from trainer.benchmark.saving_memory import Saving, of_denoiser, ways_against_none
 from trainer.benchmark.several import two_against_one
+from trainer.benchmark.start_time import start_against_bare
 from trainer.benchmark.toy_sdxl import write_toy_sdxl
 from trainer.benchmark.waiting import waiting_share
 
@@ -53,6 +54,7 @@ def measure_all(device_name: str, *, num_threads: int, wanted: frozenset[str]) -
         measurements: dict[str, Callable[[], Iterator[Row]]] = {
             # First, because a child's peak includes the memory of this process at its start.
             "memory": lambda: _memory(folder, device),
+            "start": lambda: _start(folder, device),
             "loop": lambda: _loop(folder, device, num_threads),
             "large-loop": lambda: _large_loop(folder, device, num_threads),
             "several": lambda: _several(folder, device),
@@ -96,6 +98,22 @@ def _preset(device: Device) -> Config:
 
 def _demo(folder: Path, device: Device, *, repeats: int, **changes: Any) -> Config:
     return demo_config(_preset(device), folder, repeats=repeats, epochs=1_000_000, **changes)
+
+
+def _start(folder: Path, device: Device) -> Iterator[Row]:
+    found = start_against_bare(_one_epoch(_preset(device)), folder / "start", rounds=3)
+    phases = ", ".join(f"{name.replace('_', ' ')} {seconds:.2f}" for name, seconds in found.phases.items())
+    yield Row(
+        "from start to first step, demo preset",
+        f"{found.until_first_step:.2f} s ({phases}); a bare script {found.bare:.2f} s",
+        "under 5 s on two cores",
+        asdict(found) | {"until_first_step": found.until_first_step},
+    )
+    yield Row("from last step to end, demo preset", f"{found.ending:.2f} s", "", {"ending": found.ending})
+
+
+def _one_epoch(config: Config) -> Config:
+    return config.model_copy(update={"training": config.training.model_copy(update={"epochs": 1})})
 
 
 def _loop(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:

@@ -17,7 +17,7 @@ from trainer.child.process import Child, ChildProcess, Spawn, last_lines, spawn_
 from trainer.event_lines import from_line
 from trainer.events import Event, RunFailed, RunFinished
 from trainer.launch import LaunchedRun, RunRequest, launch
-from trainer.processes import module_arguments, num_processes
+from trainer.processes import module_arguments, needs_own_process, num_processes
 
 _VERBS: Mapping[str, str] = {
     "train": "train",
@@ -33,8 +33,9 @@ ChildRun = ChildProcess[Event]
 
 
 def launch_as_set(request: RunRequest) -> LaunchedRun:
-    """Start a run in a thread, or in child processes if it is for several devices. Raises OSError."""
-    return launch(request) if num_processes(request.config) == 1 else launch_child(request)
+    """Start a run in a thread, or in a child process if it needs its own or several. Raises OSError."""
+    is_child = num_processes(request.config) > 1 or needs_own_process(request.config)
+    return launch_child(request) if is_child else launch(request)
 
 
 def launch_child(request: RunRequest, *, spawn: Spawn | None = None) -> ChildRun:

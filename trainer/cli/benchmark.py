@@ -14,6 +14,7 @@ from trainer.launch import import_engine
 
 MEASUREMENTS = (
     "memory",
+    "start",
     "loop",
     "large-loop",
     "several",

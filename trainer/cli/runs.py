@@ -35,7 +35,7 @@ from trainer.cli.options import (
 )
 from trainer.cli.plan import plan_lines
 from trainer.cli.prune import prune
-from trainer.events import Event, RunFailed, RunFinished
+from trainer.events import Event, PhaseChanged, RunFailed, RunFinished
 from trainer.launch import RunRequest, import_engine
 from trainer.preflight import check
 from trainer.processes import module_arguments, num_processes
@@ -123,6 +123,7 @@ def _run(request: RunRequest, options: argparse.Namespace) -> int:
     if options.json_lines and rank.is_main:  # the processes share one standard input
         threading.Thread(target=_read_commands, args=(desk,), name="darkroom-commands", daemon=True).start()
     _stop_on_signals(desk)
+    emit(PhaseChanged("starting", "loading the engine"))
     import_engine(beside_window=False)
     from trainer.run.execute import execute_guarded
 

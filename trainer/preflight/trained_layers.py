@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from modules.config.schema import Config
@@ -15,7 +16,16 @@ from modules.system.problem import Problem
 from modules.system.problem import count as count_of
 from trainer.preflight.start_from import trained_layers
 
-_MAX_NAMED = 3
+_KINDS: Mapping[str, tuple[str, ...]] = {  # the first with a part of the name
+    "normalization": ("norm",),
+    "timestep embedding": ("time_emb", "add_embedding"),
+    "self-attention": ("attn1.", "self_attn.", "mid_block.attentions.0.to_"),  # the last in a VAE
+    "cross-attention": ("attn2.",),
+    "feed-forward": (".ff.", ".mlp."),
+    "projection": ("proj_in", "proj_out", "text_projection"),
+    "convolution": ("conv", "downsamplers", "upsamplers"),
+    "embedding": ("embedding",),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +37,18 @@ class TrainedPart:
     num_weights: int
 
     def __str__(self) -> str:
-        """Return it as a sentence, with the first names."""
-        named = ", ".join(self.layers[:_MAX_NAMED])
-        more = len(self.layers) - _MAX_NAMED
-        rest = f" and {more:,} more" if more > 0 else ""
+        """Return it as a sentence, with the number of layers of each kind."""
+        kinds = Counter(map(kind_of_layer, self.layers))
+        named = ", ".join(f"{number:,} {kind}" for kind, number in kinds.most_common())
         return (
             f"Trains {count_of(len(self.layers), 'layer')} of {self.label} with {_in_millions(self.num_weights)}: "
-            f"{named}{rest}."
+            f"{named}."
         )
+
+
+def kind_of_layer(name: str) -> str:
+    """Return what a layer of a model belongs to, by its path in diffusers or transformers, as a user would say it."""
+    return next((kind for kind, parts in _KINDS.items() if any(part in name for part in parts)), "other")
 
 
 def parts_trained(config: Config, passes: Passes, plans: Plans) -> Iterator[TrainedPart]:

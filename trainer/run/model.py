@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -272,12 +273,14 @@ def _identities(
             own = f"{own} in {chosen.format.name}"  # formats with the same weights round inputs or not
         return f"{own} with {kept_fingerprint(kept)}" if kept else own
 
-    fingerprints: Mapping[str, str] = {
-        name: fingerprint(part)
+    hashed = {
+        name: part
         for name, part in family.parts.items()
         if (part.spec.role == "vae" and facts.has_latent_cache)
         or (part.spec.role == "text_encoder" and facts.has_text_cache)
     }
+    with ThreadPoolExecutor() as pool:  # a hash does not hold the interpreter lock, and SDXL's take seconds
+        fingerprints = dict(zip(hashed, pool.map(fingerprint, hashed.values()), strict=True))
     images = [fingerprints.get(p.name, "") for p in family.spec.parts if p.role == "vae"]
     texts = [fingerprints.get(p.name, "") for p in family.spec.parts if p.role == "text_encoder"]
     return EncoderIdentities(

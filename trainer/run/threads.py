@@ -1,15 +1,17 @@
-"""The number of CPU threads of a run: set, kept from the run that is resumed, or measured."""
+"""The number of CPU threads of a run: set, kept from the run that is resumed, or measured once per machine."""
 
 from __future__ import annotations
 
-import os
-import statistics
 import time
 from collections.abc import Callable
 
 import torch
 
-_MEASUREMENTS = 3
+from modules.config.schema import Config
+from modules.system.machine_choices import machine_choice, usable_cores
+from trainer.run.machine import Machine
+
+_MEASUREMENTS = 5
 _WORTH_IT = 1.25
 
 
@@ -23,11 +25,11 @@ def choose_num_threads(
 ) -> int:
     """Return the number of threads: `wanted` if it is not 0, otherwise one, or all free cores if that is faster.
 
-    On a busy machine two spinning threads can be several times slower than one, so more than one is used only if a
-    short measurement shows a benefit. With `beside_window` one core is left to the window; `num_processes` share
-    the machine. A GPU run needs few threads.
+    Small models can be slower with several threads than with one, so a short measurement decides. Another number of
+    threads changes the last bits of a result, so the decision is stored: equal runs on one machine have equally many.
+    With `beside_window` one core is left to the window; `num_processes` share the machine. A GPU run needs few threads.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     most = max(1, (cores - 1 if beside_window else cores) // num_processes)
     if wanted:
         return wanted
@@ -35,11 +37,27 @@ def choose_num_threads(
         return min(most, 4)
     if most == 1:
         return 1
-    return most if _seconds(1, clock) > _WORTH_IT * _seconds(most, clock) else 1
+
+    def measured() -> int:
+        return most if _seconds(1, clock) > _WORTH_IT * _seconds(most, clock) else 1
+
+    return machine_choice("CPU threads", f"1 or {most}", measured, kind=int)
+
+
+def may_change_threads(config: Config, machine: Machine, num_threads: int) -> bool:
+    """Return whether a run may use fewer threads for a while (`trainer.callbacks.cpu_threads`).
+
+    Not if it is to be repeatable, or if its number is set. Compiled code is made for a number.
+    """
+    is_fixed = config.general.num_threads or config.general.deterministic or config.model.compile
+    return not is_fixed and num_threads > 1 and machine.train_device.is_cpu and machine.ranks.rank.is_alone
 
 
 def _seconds(num_threads: int, clock: Callable[[], float]) -> float:
-    """Return the median time of a convolution as large as those of a small UNet, with `num_threads` threads."""
+    """Return the time of a convolution as large as those of a small UNet, with `num_threads` threads.
+
+    The shortest of several: the decision is for the machine, not for what else it does at the moment.
+    """
     former = torch.get_num_threads()
     torch.set_num_threads(num_threads)
     try:
@@ -51,6 +69,6 @@ def _seconds(num_threads: int, clock: Callable[[], float]) -> float:
             for _ in range(4):
                 torch.nn.functional.conv2d(pixels, weight, padding=1)
             times.append(clock() - start)
-        return statistics.median(times)
+        return min(times)
     finally:
         torch.set_num_threads(former)

@@ -24,6 +24,7 @@ from modules.system.ranks import ONLY_RANK
 from trainer import phases
 from trainer.callbacks.backup import BackupCallback
 from trainer.callbacks.compile_report import CompileReport
+from trainer.callbacks.cpu_threads import CpuThreads
 from trainer.commands import CommandDesk, StopRequested
 from trainer.data.datasets import up_to_date
 from trainer.data.loader import Loader
@@ -48,6 +49,7 @@ from trainer.run.setup import RunSetup
 from trainer.run.sharding import shard
 from trainer.run.start_note import note_of_start
 from trainer.run.stepper import build_stepper
+from trainer.run.threads import may_change_threads
 from trainer.run.watchers import Watchers, build_watchers
 from trainer.run.words import kept_norms
 from trainer.run_folder.start_copy import start_copy_in
@@ -329,7 +331,6 @@ def _training(
     for master_weight in (m for g in whole for m in g.master_weights.values() if not ranks.rank.is_alone):
         master_weight.give_value()
     method.prepare(context)
-    compiling = CompileReport(model.compilation, setup.log.emit) if model.compilation is not None else None
     backup_callback = BackupCallback(config.backup.every, write=backups.write, try_out=backups.try_out, desk=setup.desk)
     return Training(
         loader=loaders.training,
@@ -338,7 +339,7 @@ def _training(
         precision=setup.machine.precision,
         stepper=stepper,
         groups=model.groups,
-        callbacks=_callbacks(watchers, backup_callback, compiling) if ranks.rank.is_main else (),
+        callbacks=_callbacks(setup, model, watchers, backup_callback) if ranks.rank.is_main else (),
         freeze=freeze,
         should_stop=lambda: (
             watchers.should_stop if ranks.rank.is_alone else meeting.hold(ends_early=watchers.should_stop)
@@ -354,11 +355,14 @@ def _training(
     )
 
 
-def _callbacks(watchers: Watchers, backup: BackupCallback, compiling: CompileReport | None) -> tuple[Callback, ...]:
+def _callbacks(setup: RunSetup, model: LoadedModel, watchers: Watchers, backup: BackupCallback) -> tuple[Callback, ...]:
     """Return the callbacks in order. The backup comes after those whose results it contains."""
+    emit, compilation = setup.log.emit, model.compilation
+    changes_threads = may_change_threads(setup.config, setup.machine, setup.num_threads)
     rewards = (watchers.rewards, watchers.guards) if watchers.rewards is not None else ()
     return (
-        *((compiling,) if compiling is not None else ()),
+        *((CompileReport(compilation, emit),) if compilation is not None else ()),
+        *((CpuThreads(setup.num_threads, emit),) if changes_threads else ()),
         watchers.metrics,
         watchers.dropped,
         watchers.validation,

@@ -1,4 +1,4 @@
-"""A small window that searches settings while the user types, and opens the chosen one."""
+"""A small window that searches settings, commands and pages while the user types, and opens the chosen one."""
 
 from __future__ import annotations
 
@@ -14,26 +14,32 @@ from ui.widgets.table import Column
 
 _SIZE = (760, 460)
 _COLUMNS = (
-    Column("#0", "Setting", 230),
+    Column("#0", "Name", 230),
     Column("place", "Where", 240),
     Column("note", "Note", 240, is_stretched=True),
 )
 _KEYS = "Up and Down select, Return opens, Escape closes. OneTrainer's and kohya's names are found, too."
 
+_LEFT_OUT = ("find", "save_as", "presets")  # this window, and menus of the top bar
+
 
 class Finder(SearchWindow):
-    """Finds settings, options of theirs, and the names that other programs have for them. Never without an answer."""
+    """Finds settings, options of theirs, the names that other programs have for them, commands and pages.
+
+    Never without an answer.
+    """
 
     def __init__(self, context: Context) -> None:
         self.matches: tuple[Match, ...] = ()
         self._context = context
-        self._index = Index(context.form.config)
+        self._actions = tuple(action for action in context.actions if action.name not in _LEFT_OUT)
+        self._index = Index(context.form.config, actions=self._actions)
         super().__init__(
             context.root,
             context.theme,
-            "Find a setting",
+            "Find",
             _COLUMNS,
-            hint="Search names and descriptions",
+            hint="Search settings, commands and pages",
             search=self._find,
             take=lambda index: self._open(self.matches[index]),
         )
@@ -45,7 +51,7 @@ class Finder(SearchWindow):
 
     def _know(self, names: Mapping[str, tuple[OtherName, ...]]) -> None:
         if self.winfo_exists():
-            self._index = Index(self._context.form.config, names)
+            self._index = Index(self._context.form.config, names, self._actions)
             self.look()
 
     def _find(self, text: str) -> Rows:
@@ -58,6 +64,9 @@ class Finder(SearchWindow):
         return [(f" {m.label}", (m.place, m.note), "") for m in self.matches]
 
     def _open(self, match: Match) -> None:
+        if match.action:
+            self._context.actions.run(match.action)
+            return
         self._context.navigation.go_to(match.opens)
         if match.note:
             self._context.notify(f"{match.label}: {match.note}.")

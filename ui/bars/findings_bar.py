@@ -9,12 +9,12 @@ from functools import partial
 from modules.system.problem import Severity, cut
 from ui.context import Context
 from ui.findings import SEVERITIES, Finding, counted
-from ui.theme import PAD
+from ui.theme import PAD, is_low
 from ui.widgets.auto_bar import AutoBar
 from ui.widgets.controls import Button
 from ui.widgets.panel import Panel, Text, rule
 
-_SHORT_SHARE, _TALL_SHARE = 0.3, 0.5  # of the window's height
+_LOW_SHARE, _SHORT_SHARE, _TALL_SHARE = 0.12, 0.18, 0.5  # of the window's height: the page keeps most of it
 _HEADER_HEIGHT = 24
 _MAX_TITLE_CHARS = 64
 _INDENT = 22  # of the text behind the sign
@@ -212,7 +212,8 @@ class FindingsBar(Panel):
             return
         needed_px = int(self.list.tk.call(self.list, "count", "-update", "-ypixels", "1.0", "end"))
         window_px = self.winfo_toplevel().winfo_height()
-        short_px, tall_px = int(window_px * _SHORT_SHARE), int(window_px * _TALL_SHARE)
+        short = _LOW_SHARE if is_low(window_px, self._context.theme) else _SHORT_SHARE
+        short_px, tall_px = int(window_px * short), int(window_px * _TALL_SHARE)
         line_px = self.list.winfo_reqheight() // int(str(self.list.cget("height")))
         lines = max(1, -(-min(needed_px, tall_px if self.is_tall else short_px) // line_px))
         if int(str(self.list.cget("height"))) != lines:

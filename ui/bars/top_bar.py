@@ -7,13 +7,12 @@ import tkinter.font as tkfont
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 
 from modules.config.schema import Config
 from modules.config.unused import why_unused
-from modules.families.registry import family_labels
 from modules.system.problem import count
+from ui.bars.preset_menu import add_presets
 from ui.changes import changes
 from ui.context import Context
 from ui.forms.binding import ChoiceBinding
@@ -21,7 +20,7 @@ from ui.forms.tips import tip_of
 from ui.pages.catalogue import TOP_BAR
 from ui.theme import GAP, PAD
 from ui.widgets.controls import Button, Choice
-from ui.widgets.menu import make_menu
+from ui.widgets.menu import add_submenu, make_menu
 from ui.widgets.panel import Panel, Text
 from ui.widgets.variables import TextVar
 
@@ -89,27 +88,31 @@ class TopBar(Panel):
         menu.tk_popup(button.winfo_rootx(), button.winfo_rooty() + button.winfo_height())
 
     def make_menu(self) -> tk.Menu:
-        """Return the menu: built-in presets by family, the user's presets, recent files, rare actions."""
+        """Return the menu: the presets in groups, recent files, rare actions."""
         context = self._context
         menu = make_menu(self, context.theme)
-        labels = {**family_labels(), "yours": "Your presets"}
-        for group, presets in groupby(context.documents.presets(), key=lambda p: p.group):
-            menu.add_command(label=labels.get(group, group), state="disabled")
-            for preset in presets:
-                menu.add_command(label=f"   {preset.name}", command=lambda p=preset: context.documents.open_preset(p))  # type: ignore[misc]
+        self._add_action(menu, "find_preset")
+        menu.add_separator()
+        add_presets(menu, context, context.documents.presets(), context.documents.open_preset)
+        if menu.type("end") == "separator":
+            menu.add_command(label="No presets", state="disabled")
         recent = [Path(name) for name in context.preferences.now.recent]
         if recent:
             menu.add_separator()
-            menu.add_command(label="Recent files", state="disabled")
+            files = add_submenu(menu, context.theme, "Recent files")
             for path, label in zip(recent, _distinct_labels(recent), strict=True):
-                menu.add_command(label=f"   {label}", command=lambda p=path: context.documents.open_recent(p))  # type: ignore[misc]
-        if menu.index("end") is None:
-            menu.add_command(label="No presets", state="disabled")
+                files.add_command(label=label, command=partial(context.documents.open_recent, path))
         menu.add_separator()
-        for name in ("bring_back", "manage_presets", "differences", "json", "import_presets", "tokens"):
+        for name in ("bring_back", "manage_presets", "import_presets", "differences", "json", "tokens"):
             if context.actions[name].is_enabled():
-                menu.add_command(label=context.actions[name].label, command=lambda n=name: context.actions.run(n))  # type: ignore[misc]
+                self._add_action(menu, name)
         return menu
+
+    def _add_action(self, menu: tk.Menu, name: str) -> None:
+        action = self._context.actions[name]
+        menu.add_command(
+            label=action.label, accelerator=action.shortcut, command=partial(self._context.actions.run, name)
+        )
 
     def open_save_menu(self) -> None:
         """Open the menu of "Save as"."""

@@ -1,9 +1,15 @@
-"""The caption and mask editor, opened for a concept. No Tk."""
+"""The captions of concepts: how many images have one, and the windows in which they are written. No Tk."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
+
+from modules.data.archives import archive_of
+from modules.data.concept import Concept
+from modules.data.listing import list_images
+from modules.system.paths import from_root
+from ui.files.listing import Counts
 
 if TYPE_CHECKING:
     from ui.context import Context
@@ -16,3 +22,29 @@ def edit_captions(context: Context, number: int, *, closed: Callable[[], object]
     from ui.editors.captions.opening import open_caption_editor  # needs NumPy, which the window starts without
 
     open_caption_editor(context, number, closed=closed)
+
+
+def write_captions(
+    context: Context, concept: Concept | None = None, *, done: Callable[[], object] = lambda: None
+) -> None:
+    """Open the window in which a model writes captions, for a concept or the first one; `done` is called at the end."""
+    from ui.editors.captions.opening import open_automatic_captions  # needs NumPy
+
+    open_automatic_captions(context, concept, done=done)
+
+
+def count_captions(concepts: Iterable[Concept]) -> Counts:
+    """Return how many images the folders have, and how many of them a caption file. For a background thread.
+
+    Images in archives are left out, and so are folders that cannot be listed.
+    """
+    num_images = num_captions = 0
+    for concept in concepts:
+        try:
+            found = list_images(from_root(concept.path), include_subfolders=concept.include_subfolders).images
+        except OSError:
+            continue
+        images = [image for image in found if archive_of(image) is None]
+        num_images += len(images)
+        num_captions += sum(image.with_suffix(concept.caption_extension).is_file() for image in images)
+    return Counts(num_images, num_captions)

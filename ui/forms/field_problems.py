@@ -127,7 +127,7 @@ class _Check:
             known = find(shipped) if shipped is not None else ()
             return [problem for problem in find(config) if problem not in known]
 
-        self._job = self._pump.background.run(check, lambda found: self._over(config, found), self._fail)
+        self._job = self._pump.lasting.run(check, lambda found: self._over(config, found), self._fail)
 
     def _over(self, config: Config, found: list[Problem]) -> None:
         self._job = None

@@ -17,7 +17,7 @@ from modules.settings.field import FieldRecord
 from modules.system.problem import Problem
 from ui.forms.records import record_at, top_records
 from ui.forms.values import from_text, why_out_of_range
-from ui.signal import Signal, Unsubscribe, notify
+from ui.signal import Signal, Unsubscribe, new_key, notify
 
 _MAX_UNDO = 200
 
@@ -59,7 +59,6 @@ class FormModel:
         self._redo: list[Document] = []
         self._typed_into = ""
         self._watchers: dict[int, tuple[str, Callable[[], None]]] = {}
-        self._next_key = 0
         self.changed: Signal[[]] = Signal()  # anything at all
         self.loaded: Signal[[]] = Signal()  # another document
 
@@ -228,14 +227,18 @@ class FormModel:
 
     def watch(self, path: str, callback: Callable[[], None]) -> Unsubscribe:
         """Call back whenever the value, the draft or the loaded value at a path changes."""
-        self._next_key += 1
-        key = self._next_key
+        key = new_key()
         self._watchers[key] = (path, callback)
 
         def unsubscribe() -> None:
             self._watchers.pop(key, None)
 
         return unsubscribe
+
+    def forget_watchers_since(self, key: int) -> None:
+        """Remove the watchers that were added after `new_key` returned this key."""
+        for newer in [k for k in self._watchers if k > key]:
+            del self._watchers[newer]
 
     # -- internals
 

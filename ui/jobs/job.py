@@ -138,3 +138,9 @@ class JobRunner:
         """Let the job end with the window."""
         if self._process is not None:
             self._process.close()
+
+
+def has_job(source: object) -> bool:
+    """Return whether a source of the pump is that of a job that runs."""
+    state = getattr(getattr(source, "__self__", None), "state", None)
+    return isinstance(state, JobState) and state.is_active

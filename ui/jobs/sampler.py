@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -117,7 +118,9 @@ class SampleSession:
             self._process.close()
 
     def close(self) -> None:
-        """End the worker with the window."""
+        """Keep what is chosen for the next window, and end the worker."""
+        with suppress(DarkroomError, OSError):  # an incomplete choice is not kept
+            write_text(self._state_file, request_line(self._request()))
         self.unload()
 
     def drain(self, _deadline: float) -> bool:

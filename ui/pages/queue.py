@@ -12,6 +12,7 @@ from modules.families.registry import FAMILIES
 from modules.objectives.registry import METHODS
 from modules.system.problem import errors_in
 from trainer.run_queue.items import Item
+from ui.bars.preset_menu import add_presets
 from ui.context import Context
 from ui.documents import LOADED_KINDS
 from ui.forms.model import Source
@@ -131,7 +132,7 @@ class QueuePage:
 
         names = ", ".join(item.name for _, item in removed)
         text = f"Removed {names} from the queue."
-        self._context.notices.show(Notice(_REMOVED, text, (Reply("Undo", bring_back),)))
+        self._context.notices.show(Notice(_REMOVED, text, (Reply("Undo", bring_back),), until_start=True))
 
     def move(self, by: int) -> None:
         """Move the selected item up or down."""
@@ -217,8 +218,7 @@ class QueuePage:
     def preset_menu(self, presets: Sequence[Preset]) -> tk.Menu:
         """Return the menu of presets; choosing one adds it."""
         menu = make_menu(self.frame, self._context.theme)
-        for preset in presets:
-            menu.add_command(label=preset.name, command=lambda path=preset.path: self._add_path(path))
+        add_presets(menu, self._context, presets, lambda preset: self._add_path(preset.path))
         return menu
 
     def _add_path(self, path: Path) -> None:

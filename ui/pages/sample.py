@@ -71,6 +71,8 @@ class SamplePage:
     def hidden(self) -> None:
         """Take no shortcuts; sampling continues."""
         self._is_shown = False
+        if hasattr(self, "grid_card"):  # the cards are built
+            self._collect()
 
     def show_field(self, path: str) -> bool:
         """Return False: the page has no settings of the config."""

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from ui.signal import notify
 
@@ -110,6 +111,25 @@ class Background:
             if not job.is_cancelled:
                 self._results.put(_finished(job))
             del job  # keeps nothing of the last job alive while waiting for the next
+
+
+class JobScope(Background):
+    """Runs jobs on the threads of a background; those that are under way can be cancelled together."""
+
+    def __init__(self, background: Background) -> None:
+        super().__init__()
+        self._background = background
+        self._results = background._results
+        self._own: WeakSet[Job] = WeakSet()
+
+    def cancel_all(self) -> None:
+        """Cancel the jobs whose results have not been delivered."""
+        for job in list(self._own):
+            job.cancel()
+
+    def _submit(self, job: Job) -> Job:
+        self._own.add(job)
+        return self._background._submit(job)
 
 
 def _finished(job: Job) -> Callable[[], None]:

@@ -1,19 +1,22 @@
-"""What the window offers by itself, as notices: resuming a run or a queue that ended unexpectedly, and forks. No Tk."""
+"""What the window offers by itself, as notices: resuming a run or a queue that ended unexpectedly, and forks; and that
+a run trains in another window. No Tk.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
-from trainer.run_folder.records import RunRecord, newest_unfinished
+from modules.system.file_lock import Holder
+from trainer.run_folder.records import RunRecord, newest_unfinished, running_in
 from ui.notices import Notice, Notices, Reply
 from ui.preferences import Preferences
 from ui.run.background import Background
 from ui.run.queue_control import QueueControl
 from ui.run.starting import Starter
 
-CRASHED, QUEUE, FORK, EDITED = "crashed run", "queue", "fork", "edited item"
+CRASHED, QUEUE, FORK, EDITED, ELSEWHERE = "crashed run", "queue", "fork", "edited item", "another run"
 
 
 class Offers:
@@ -43,8 +46,9 @@ class Offers:
         queue.changed.subscribe(self._follow_queue)
 
     def look(self, workspaces: tuple[Path, ...]) -> None:
-        """Offer to resume what ended unexpectedly: once, when the window opens."""
+        """Offer to resume what ended unexpectedly, and report a run elsewhere: once, when the window opens."""
         self._queue.refresh(done=lambda: self._look_for_run(workspaces))
+        self._background.run(lambda: runs_elsewhere(workspaces), self._report_runs)
 
     def _look_for_run(self, workspaces: tuple[Path, ...]) -> None:
         interrupted = self._queue.interrupted
@@ -70,6 +74,17 @@ class Offers:
                 on_dismiss=lambda: self._preferences.change(dismissed_run=str(record.run_dir)),
             )
         )
+
+    def _report_runs(self, found: tuple[tuple[Path, Holder], ...]) -> None:
+        if not found:
+            return
+        run_dir, holder = found[0]
+        text = (
+            f"When this window opened, another process ({holder.pid}) was training: {run_dir.name}. "
+            "A second run would share the memory and the speed of the machine with it."
+        )
+        reply = Reply("Show run", partial(self._show_run, run_dir), stays=True)
+        self._notices.show(Notice(ELSEWHERE, text, (reply,), until_start=True))
 
     def _offer_queue(self, name: str, *, num_open: int) -> None:
         text = f"The queue was interrupted while it trained {name}. It resumes from the newest backup of that run"
@@ -109,6 +124,12 @@ class Offers:
                 dismiss_label="Discard",
             )
         )
+
+
+def runs_elsewhere(workspaces: Iterable[Path]) -> tuple[tuple[Path, Holder], ...]:
+    """Return the runs that other processes train at the moment, with their processes."""
+    found = (run for workspace in dict.fromkeys(workspaces) for run in running_in(workspace))
+    return tuple((run_dir, holder) for run_dir, holder in found if not holder.is_this_process)
 
 
 def crash_words(record: RunRecord) -> str:

@@ -5,10 +5,10 @@ requested redraws and continues sliced work; an error in one stops no other. No 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ui.run.background import Background
+from ui.run.background import Background, JobScope
 from ui.signal import notify
 
 INTERVAL_MS = 20
@@ -27,12 +27,17 @@ class _Redraw:
 
 
 class Pump:
-    """Drains, redraws and continues tasks every 20 ms, for at most 8 ms unless a single step takes longer."""
+    """Drains, redraws and continues tasks every 20 ms, for at most 8 ms unless a single step takes longer.
+
+    `background` runs the jobs of the pages and windows, `lasting` those of the models, which stay when the window is
+    built anew.
+    """
 
     def __init__(self, after: Callable[[int, Callable[[], None]], object]) -> None:
-        self.background = Background()
+        self.lasting = Background()
+        self.background = JobScope(self.lasting)
         self._after = after
-        self._drains: list[Drain] = [self.background.drain]
+        self._drains: list[Drain] = [self.lasting.drain]
         self._redraws: dict[Hashable, _Redraw] = {}
         self._last_drawn: dict[Hashable, float] = {}
         self._tasks: dict[Hashable, Iterator[None]] = {}
@@ -53,6 +58,18 @@ class Pump:
     def remove_source(self, drain: Drain) -> None:
         """Stop draining a source."""
         self._drains.remove(drain)
+
+    @property
+    def sources(self) -> tuple[Drain, ...]:
+        """What is drained on every turn."""
+        return tuple(self._drains)
+
+    def forget_views(self, sources: Sequence[Drain]) -> None:
+        """Drop all redraws, tasks and background jobs of the views, and all sources but these."""
+        self._drains = list(sources)
+        for waiting in (self._redraws, self._last_drawn, self._tasks):
+            waiting.clear()
+        self.background.cancel_all()
 
     def redraw_soon(
         self,

@@ -19,8 +19,9 @@ from trainer.preflight import Report
 from trainer.run.allowed_code import unapproved_code
 from trainer.run_folder.backup import BackupInfo, newest_resumable
 from trainer.run_folder.fork import weights_do_not_fit
+from trainer.run_folder.run_lock import holder_of
 from ui.findings import Findings, locate
-from ui.forms.model import FormModel, Source
+from ui.forms.model import Document, FormModel, Source
 from ui.interaction import Answer, Failure, Interaction
 from ui.run.background import Job
 from ui.run.pump import Pump
@@ -48,6 +49,7 @@ class Starter:
         self._report_of: Config | None = None
         self.resumable: BackupInfo | None = None
         self.fork_from: BackupInfo | None = None  # the next start is a new run from this backup
+        self._fork_document: Document | None = None  # its settings, as they were loaded
         self._form = form
         self._session = session
         self._pump = pump
@@ -93,8 +95,18 @@ class Starter:
         self._with_config_of(backup, partial(self._prepared_fork, backup))
 
     def cancel_fork(self) -> None:
-        """Let the next start be an ordinary new run; the settings stay."""
-        self.fork_from = None
+        """Let the next start be a new run. The config before comes back, unless that of the fork was edited."""
+        backup, loaded = self.fork_from, self._fork_document
+        self._end_fork()
+        if backup is None or loaded is None:
+            return
+        if self._form.document is loaded:
+            self._form.undo()
+        elif self._form.source == loaded.source:
+            self._form.rename_source(Source(backup.run_dir.name))
+
+    def _end_fork(self) -> None:
+        self.fork_from = self._fork_document = None
         self.changed()
 
     def known_steps(self, config: Config) -> int:
@@ -113,18 +125,18 @@ class Starter:
         if self._preview_job is not None:
             self._preview_job.cancel()
         keep = partial(self._keep_report, config)
-        self._preview_job = self._pump.background.run(lambda: self._session.check_now(config), keep)
+        self._preview_job = self._pump.lasting.run(lambda: self._session.check_now(config), keep)
 
     def look_for_backup(self) -> None:
         """Search in the background for a run to resume in the workspace."""
         workspace = from_root(self._form.config.general.workspace_dir)
         if self._backup_job is not None:
             self._backup_job.cancel()
-        self._backup_job = self._pump.background.run(lambda: newest_resumable(workspace), self._keep_backup)
+        self._backup_job = self._pump.lasting.run(lambda: _resumable_in(workspace), self._keep_backup)
 
     def _with_config_of(self, backup: BackupInfo, done: Callable[[Loaded | None], None]) -> None:
         file = backup.path / "config.json"
-        self._pump.background.run(lambda: load_file(file) if file.is_file() else None, done)
+        self._pump.lasting.run(lambda: load_file(file) if file.is_file() else None, done)
 
     def _resume_as_it_was(self, backup: BackupInfo, loaded: Loaded | None) -> None:
         if not self.can_start:
@@ -136,6 +148,7 @@ class Starter:
     def _prepared_fork(self, backup: BackupInfo, loaded: Loaded | None) -> None:
         if loaded is not None:
             self._form.load(loaded.config, Source(f"Fork of {backup.run_dir.name}"))
+            self._fork_document = self._form.document
         self.fork_from = backup
         self.changed()
 
@@ -219,7 +232,7 @@ class Starter:
         self._before_start()
         self._session.begin(replace(request, datasets=report.datasets))
         if self.fork_from is not None and request.kind in ("fork", "fork_weights"):
-            self.cancel_fork()
+            self._end_fork()
 
     def _check_failed(self, error: Exception) -> None:
         problem = Problem("", f"The check failed: {error}", advice="The window's log has the details.")
@@ -234,6 +247,13 @@ class Starter:
     def _keep_backup(self, backup: BackupInfo | None) -> None:
         self.resumable = backup
         self.changed()
+
+
+def _resumable_in(workspace: Path) -> BackupInfo | None:
+    """Return the newest backup of a workspace, unless another process trains its run at the moment."""
+    backup = newest_resumable(workspace)
+    holder = holder_of(backup.run_dir) if backup is not None else None
+    return backup if holder is None or holder.is_this_process else None
 
 
 def run_failure(failed: RunFailed) -> Failure:

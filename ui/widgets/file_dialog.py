@@ -10,23 +10,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ui.files.browser import Browser, Chosen, Enter, Outcome, Purpose, Rejected, common_start, completions
+from modules.system.errors import DarkroomError
+from ui.files.browser import Browser, Chosen, Enter, Outcome, Purpose, Rejected
+from ui.files.creating import create_folder
 from ui.files.listing import Contents, Counts, Entry, count_images, folder_of, read_folder
 from ui.files.places import mounted_disks, places
 from ui.interaction import Answer, FileKind
 from ui.preferences import Preferences
 from ui.run.pump import Pump
-from ui.theme import GAP, PAD, Theme
+from ui.theme import GAP, Theme
 from ui.widgets.controls import Button, Choice, Switch
 from ui.widgets.dialog import Dialog
 from ui.widgets.entry import Entry as TextEntry
 from ui.widgets.file_board import FileBoard, size_words
+from ui.widgets.new_folder_bar import NewFolderBar
 from ui.widgets.panel import Panel, Text
-from ui.widgets.scroll import ScrollFrame
+from ui.widgets.path_entry import PathEntry
+from ui.widgets.places_list import PlacesList
 from ui.widgets.variables import FlagVar, TextVar
 
 _SIZE = (920, 600)
-_PLACES_PX = 168
+_LEAST_LIST_PX = 120
 _FIND_PAUSE_MS = 1200
 _BUTTONS = {"open": "Open", "save": "Save", "folder": "Choose", "folders": "Choose"}
 
@@ -77,6 +81,8 @@ class FileDialog(Dialog):
             detail_of=self._detail, on_select=self._selected, on_activate=self._activate,
         )  # fmt: skip
         self.board.pack(side="left", fill="both", expand=True)
+        for part in (self.board.canvas, self.places.canvas):
+            part.configure(height=theme.px(_LEAST_LIST_PX))  # they get the rest; what they ask for comes first
         self._bind_keys()
         self.open(folder, focus=start if start != folder else None)
 
@@ -118,6 +124,20 @@ class FileDialog(Dialog):
             lambda: read_folder(folder, is_cancelled=token.is_set), partial(self._show, token, focus)
         )
 
+    def create_folder(self, name: str) -> str:
+        """Create a folder in the open one and select it; a file is then saved in it. Return why that is impossible."""
+        try:
+            folder = create_folder(self.browser.folder, name)
+        except DarkroomError as error:
+            return str(error)
+        if folder.name.startswith(".") and not self.browser.show_hidden:
+            self._toggle_hidden()
+        if self.browser.purpose == "save":
+            self.open(folder)
+        else:
+            self.open(self.browser.folder, focus=folder)
+        return ""
+
     def destroy(self) -> None:
         """Also cancel what runs in the background."""
         self._leaving.set()
@@ -158,9 +178,7 @@ class FileDialog(Dialog):
         self.browser.show(contents, focus=focus or came_from)
         self.path_entry.mark_invalid(bool(contents.problem))
         if not contents.problem:
-            self.path.set(str(self.browser.folder))
-            self.path_entry.tk_entry.icursor("end")
-            self.path_entry.tk_entry.xview_moveto(1)
+            self.path_entry.show(str(self.browser.folder))
             if not self._tiles_are_chosen:
                 self._show_tiles(self.browser.shows_mostly_images)
             self._refresh_board()
@@ -223,33 +241,6 @@ class FileDialog(Dialog):
             self.board.canvas.focus_set()
         return "break"
 
-    def _complete(self, _event: object) -> str:
-        """Complete the typed path as far as it is unambiguous."""
-        text = self.path.get()
-        whole = self.browser.path_of(text)
-        folder = whole if text.endswith(("/", "\\")) else whole.parent
-        token = self._leaving
-        self._services.pump.background.run(lambda: read_folder(folder), partial(self._completed, token, text))
-        return "break"
-
-    def _completed(self, token: threading.Event, text: str, contents: Contents) -> None:
-        if token.is_set() or self.path.get() != text:
-            return
-        folders_only = self.browser.purpose in ("folder", "folders")
-        is_folder = {e.name: e.is_folder for e in contents.entries if e.is_folder or not folders_only}
-        names = completions(text, list(is_folder))
-        shared = common_start(names)
-        last = max(text.rfind("/"), text.rfind("\\")) + 1
-        if not names:
-            self._say("Nothing begins like this." if not contents.problem else contents.problem, "error")
-            return
-        end = "/" if len(names) == 1 and is_folder[names[0]] else ""
-        if len(shared) >= len(text) - last:
-            self.path.set(text[:last] + shared + end)
-            self.path_entry.tk_entry.icursor("end")
-            self.path_entry.tk_entry.xview_moveto(1)
-        self._say("  ".join(names[:6]) + ("  …" if len(names) > 6 else "") if len(names) > 1 else "", "muted")
-
     def _key(self, event: tk.Event[Any]) -> str | None:
         """Find the entry that begins with the letters typed."""
         if not event.char or not event.char.isprintable() or int(event.state) & 0x4:
@@ -301,13 +292,20 @@ class FileDialog(Dialog):
         bar.pack(side="top", fill="x", pady=(px(10), px(10)))
         self.view_button = Button(bar, theme, "Tiles", self._toggle_tiles, width=56)
         self.view_button.pack(side="right", padx=(GAP, 0))
+        if self.browser.purpose != "open":
+            self.new_folder_button = Button(bar, theme, "New folder…", self._ask_new_folder, width=96)
+            self.new_folder_button.pack(side="right", padx=(GAP, 0))
+            self.new_folder_bar = NewFolderBar(
+                self.content, theme, below=bar, create=self.create_folder, left=self._focus_list
+            )
+            self.bind("<Control-N>", self._ask_new_folder)
         self.up_button = Button(bar, theme, "Up", self._up, width=48)
         self.up_button.pack(side="left", padx=(0, GAP))
-        self.path_entry = TextEntry(bar, theme, self.path, on="window", placeholder="Folder")
+        self.path_entry = PathEntry(
+            bar, theme, self.path, self.browser, background=self._services.pump.background, say=self._say
+        )
         self.path_entry.pack(side="left", fill="x", expand=True)
-        inner = self.path_entry.tk_entry
-        inner.bind("<Return>", self._typed_path)
-        inner.bind("<Tab>", self._complete)
+        self.path_entry.tk_entry.bind("<Return>", self._typed_path)
 
     def _add_options(self) -> None:
         theme, px = self.theme, self.theme.px
@@ -331,29 +329,20 @@ class FileDialog(Dialog):
             self.name_entry.tk_entry.bind("<Return>", lambda _e: self._pressed_return())
 
     def _add_places(self) -> None:
-        theme, px, services = self.theme, self.theme.px, self._services
-        frame = ScrollFrame(self.content, theme, "window")
-        frame.configure(width=px(_PLACES_PX))
-        frame.canvas.configure(width=px(_PLACES_PX - PAD))
-        frame.pack(side="left", fill="y", padx=(0, px(GAP)))
-        heading = ""
-        recent = services.preferences.now.recent_folders
-        self.place_buttons: dict[Path, Button] = {}
-        for place in places(services.places(), recent, mounted_disks()):
-            if place.heading != heading:
-                heading = place.heading
-                Text(frame.body, theme, heading, colour="muted", role="caption").pack(
-                    anchor="w", padx=px(6), pady=(px(8) if self.place_buttons else 0, px(2))
-                )
-            button = Button(
-                frame.body, theme, _short(place.label), partial(self._go, place.folder),
-                style="ghost", width=_PLACES_PX - PAD - 4, height=26, anchor="w",
-            )  # fmt: skip
-            button.pack(anchor="w")
-            self.place_buttons[place.folder] = button
+        services = self._services
+        found = places(services.places(), services.preferences.now.recent_folders, mounted_disks())
+        self.places = PlacesList(self.content, self.theme, found, self._go)
+        self.places.pack(side="left", fill="y", padx=(0, self.theme.px(GAP)))
 
     def _go(self, folder: Path) -> None:
         self.open(folder)
+        self.board.canvas.focus_set()
+
+    def _ask_new_folder(self, _event: object = None) -> str:
+        self.new_folder_bar.ask()
+        return "break"
+
+    def _focus_list(self) -> None:
         self.board.canvas.focus_set()
 
     def _pressed_return(self) -> str:
@@ -378,7 +367,3 @@ class FileDialog(Dialog):
         self.hidden.set(not self.hidden.get())
         self._filtered()
         return "break"
-
-
-def _short(label: str) -> str:
-    return label if len(label) <= 20 else f"{label[:19]}…"

@@ -1,12 +1,13 @@
-"""Texts cut to the room that they have on a canvas."""
+"""Texts cut to the room that they have, on a canvas or in a line."""
 
 from __future__ import annotations
 
 import tkinter as tk
-import tkinter.font as tkfont
 from bisect import bisect_right
+from typing import Any
 
 from ui.theme import Theme
+from ui.widgets.panel import Text
 
 _MAX_KEPT = 5000
 
@@ -16,7 +17,6 @@ class FittedTexts:
 
     def __init__(self, owner: tk.Misc, theme: Theme) -> None:
         self._owner, self._theme = owner, theme
-        self._fonts: dict[str, tkfont.Font] = {}
         self._cut: dict[tuple[str, str, int], str] = {}
 
     def fitted(self, text: str, role: str, room: int) -> str:
@@ -25,10 +25,41 @@ class FittedTexts:
         if key not in self._cut:
             if len(self._cut) > _MAX_KEPT:
                 self._cut.clear()
-            font = self._fonts.setdefault(role, tkfont.Font(self._owner, font=self._theme.font(role)))
             plain = " ".join(text.split())
-            if font.measure(plain) > room:
-                fitting = bisect_right(range(len(plain)), room, key=lambda n: font.measure(plain[:n] + "…"))
+            if self._width(plain, role) > room:
+                fitting = bisect_right(range(len(plain)), room, key=lambda n: self._width(plain[:n] + "…", role))
                 plain = plain[: max(0, fitting - 1)].rstrip() + "…"
             self._cut[key] = plain
         return self._cut[key]
+
+    def _width(self, text: str, role: str) -> int:
+        """Return the width of a text. A `tkinter.font.Font` would round the font's size to points."""
+        return int(self._owner.tk.call("font", "measure", self._theme.font(role), text))
+
+
+class FittedText(Text):
+    """A sentence that is cut to a line, or with `set_one_line(False)` wrapped; it takes the width that it is given."""
+
+    def __init__(self, master: tk.Misc, theme: Theme, text: str = "", *, role: str = "body", **options: Any) -> None:
+        super().__init__(master, theme, text, role=role, width=1, **options)
+        self._whole, self._role = text, role
+        self._is_one_line = True
+        self._texts = FittedTexts(self, theme)
+        self.bind("<Configure>", lambda _e: self._fit())
+
+    @property
+    def hidden_text(self) -> str:
+        """The whole sentence if it is cut; else empty."""
+        return self._whole if self.cget("text") != self._whole else ""
+
+    def set_one_line(self, is_one_line: bool) -> None:
+        """Cut the sentence to a line, or wrap it."""
+        if is_one_line != self._is_one_line:
+            self._is_one_line = is_one_line
+            self._fit()
+
+    def _fit(self) -> None:
+        width = self.winfo_width()
+        if width > 1:
+            self.configure(wraplength=0 if self._is_one_line else max(40, width))
+            self.set_text(self._texts.fitted(self._whole, self._role, width) if self._is_one_line else self._whole)

@@ -3,14 +3,39 @@
 from __future__ import annotations
 
 import tkinter as tk
+from collections.abc import Callable
 
 from ui.theme import Theme
+
+_EDGE_PX = 8
 
 
 def make_menu(master: tk.Misc, theme: Theme) -> tk.Menu:
     """Return an empty menu in the colours of the current mode; the widget's last one is destroyed."""
     for old in [child for child in master.winfo_children() if isinstance(child, tk.Menu)]:
         old.destroy()
+    return _menu(master, theme)
+
+
+def add_submenu(menu: tk.Menu, theme: Theme, label: str) -> tk.Menu:
+    """Add an empty submenu and return it."""
+    inner = _menu(menu, theme)
+    menu.add_cascade(label=label, menu=inner)
+    return inner
+
+
+def keep_on_screen(menu: tk.Menu, show_all: Callable[[], object]) -> None:
+    """Cut a menu that is higher than the screen, where Tk cannot scroll it; "More…" at its end calls `show_all`."""
+    menu.update_idletasks()
+    last, height, room = menu.index("end"), menu.winfo_reqheight(), menu.winfo_screenheight() - 2 * _EDGE_PX
+    if last is None or height <= room:
+        return
+    kept = max(1, (last + 1) * room // height - 1)
+    menu.delete(kept, "end")
+    menu.add_command(label="More…", command=show_all)
+
+
+def _menu(master: tk.Misc, theme: Theme) -> tk.Menu:
     colour = theme.colour
     return tk.Menu(
         master,

@@ -32,10 +32,15 @@ def create_root(theme: Theme, *, scale_percent: int = 0) -> tk.Tk:
     ctk.set_appearance_mode(theme.mode)
     root = tk.Tk(className="Darkroom")
     root.withdraw()
-    theme.scale = scale_percent / 100 if scale_percent else screen_scale(root)
-    ctk.set_widget_scaling(theme.scale)
+    set_scale(root, theme, scale_percent)
     root.configure(background=theme.colour("window"))
     return root
+
+
+def set_scale(root: tk.Tk, theme: Theme, scale_percent: int) -> None:
+    """Set the scale of widgets that are built from now on; 0 % means measured."""
+    theme.scale = scale_percent / 100 if scale_percent else screen_scale(root)
+    ctk.set_widget_scaling(theme.scale)
 
 
 def switch_mode(root: tk.Tk, theme: Theme, mode: Mode) -> None:

@@ -130,8 +130,9 @@ class General(Section):
         Le(256),
         Setting(
             "CPU threads",
-            "How many CPU threads PyTorch may use; with 0 a short measurement at the start "
-            "decides. The number is stored with the run, since another one changes the last bits of the result.",
+            "How many CPU threads PyTorch may use. With 0 a short measurement decides, once per machine, and a run on "
+            "the CPU uses fewer while other programs need the cores. Another number changes the last bits of the "
+            "result.",
             group="Devices",
             level="advanced",
         ),
@@ -140,7 +141,8 @@ class General(Section):
         bool,
         Setting(
             "Deterministic mode",
-            "Makes GPU runs reproducible bit for bit, at some cost in speed. CPU runs always are.",
+            "Makes runs on one machine reproducible bit for bit. It costs some speed on a GPU; on a CPU the number of "
+            "threads stays the same, whatever else the machine does.",
             group="Devices",
             level="advanced",
         ),

@@ -149,7 +149,12 @@ class Training(Section):
         int,
         Ge(1),
         Le(4096),
-        Setting("Batch size", "How many images a micro-batch has.", unit="images", group="Length"),
+        Setting(
+            "Batch size",
+            "How many images the model trains on at once. With accumulation, a step has several of these batches.",
+            unit="images",
+            group="Length",
+        ),
     ] = 1
     accumulation_steps: Annotated[
         int,

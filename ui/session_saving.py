@@ -1,0 +1,61 @@
+"""Saving the session while the user edits, so that a killed window loses nothing. No Tk."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from ui.forms.model import Document, FormModel
+from ui.run.pump import Pump
+from ui.settings import UiSettings, save_session
+
+QUIET_SECONDS = 0.7  # without an edit
+
+
+class SessionSaver:
+    """Writes the session a moment after each edit, in the background, and at once where the window closes."""
+
+    def __init__(self, file: Path, form: FormModel, pump: Pump, settings: Callable[[], UiSettings]) -> None:
+        self._file = file
+        self._form = form
+        self._pump = pump
+        self._settings = settings
+        self._saved: Document | None = form.document
+        self._lock = threading.Lock()
+        self._taken = self._written = 0  # numbers of the states that were taken and written
+
+    def follow_edits(self) -> None:
+        """Save after each edit from now on."""
+        self._form.changed.subscribe(self._edited)
+
+    def save_soon(self) -> None:
+        """Save in the background: flushing to a busy disk takes a quarter of a second."""
+        self._pump.lasting.run(self._writer(), lambda _done: None)
+
+    def save_now(self) -> None:
+        """Save before this returns; what is still being written in the background is older, and does not replace it."""
+        self._writer()()
+
+    def _edited(self) -> None:
+        if self._form.document is not self._saved:
+            self._pump.redraw_soon("session", self._save_edit, quiet_seconds=QUIET_SECONDS)
+
+    def _save_edit(self) -> None:
+        if self._form.document is not self._saved:
+            self.save_soon()
+
+    def _writer(self) -> Callable[[], None]:
+        """Return the function that writes the session as it is now."""
+        document, settings = self._form.document, self._settings()
+        self._saved = document
+        self._taken += 1
+        number = self._taken
+
+        def write() -> None:
+            with self._lock:
+                if number > self._written:
+                    save_session(self._file, document, settings)
+                    self._written = number
+
+        return write
