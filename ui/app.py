@@ -33,7 +33,7 @@ from ui.run.starting import Starter, run_failure
 from ui.run.tensorboard_control import TensorBoardControl
 from ui.session_saving import SessionSaver
 from ui.settings import UiSettings, load_session
-from ui.shell import Shell
+from ui.shell import Shell, import_pages
 from ui.theme import Theme
 from ui.tool_actions import add_tool_actions
 from ui.views import ViewScope
@@ -112,6 +112,7 @@ class App:
         self.context.starter.look_for_backup()
         self.tensorboard.follow_setting()
         self.offers.look(self.context.workspaces())
+        self.context.pump.background.run(import_pages, lambda _done: None)
 
     def run(self) -> None:
         """Run the window until it is closed."""
@@ -321,7 +322,7 @@ class App:
     def _apply_appearance(self) -> None:
         mode = self.preferences.now.appearance
         if mode != self.theme.mode:
-            switch_mode(self.root, self.theme, mode)
+            self.context.pump.work_through("appearance", switch_mode(self.root, self.theme, mode))
         if self.preferences.now.scale_percent != self._scale_percent:
             self.context.pump.redraw_soon(self, self.rescale)  # not within the menu that chose it
 

@@ -14,8 +14,8 @@ from ui.bars.notice_bar import NoticeBar
 from ui.bars.side_bar import SideBar
 from ui.bars.top_bar import TopBar
 from ui.context import Context
-from ui.pages.catalogue import PageSpec, page_named
-from ui.pages.page import Page
+from ui.pages.catalogue import PAGES, PageSpec, page_named
+from ui.pages.page import Page, page_task
 from ui.theme import is_low
 from ui.widgets.panel import Panel
 from ui.widgets.variables import remove_traces, variables_in
@@ -62,7 +62,8 @@ class Shell(Panel):
         """Show a page; build it first if needed."""
         if key == self._open:
             return
-        page = self.page(key)
+        self._context.pump.expect_drawing()
+        page = self._begun(key)
         if self._open:
             self.pages[self._open].frame.grid_remove()
             self.pages[self._open].hidden()
@@ -71,7 +72,13 @@ class Shell(Panel):
         page.shown()
 
     def page(self, key: str) -> Page:
-        """Return a page; build it first if needed."""
+        """Return a page; build it first if needed. One that is built in parts is complete then."""
+        page = self._begun(key)
+        self._context.pump.finish(page_task(key))
+        return page
+
+    def _begun(self, key: str) -> Page:
+        """Return a page, of which parts may still be missing."""
         if key not in self.pages:
             begun = time.perf_counter()
             self.pages[key] = _build(self.host, self._context, page_named(key))
@@ -100,6 +107,12 @@ class Shell(Panel):
 
     def _show_field(self, key: str, path: str) -> None:
         self.page(key).show_field(path)
+
+
+def import_pages() -> None:
+    """Import the classes of all pages, for a background thread: the window starts without, and then has time."""
+    for spec in PAGES:
+        importlib.import_module(spec.view.partition(":")[0])
 
 
 def _build(host: tk.Misc, context: Context, spec: PageSpec) -> Page:

@@ -9,6 +9,7 @@ from torch import nn
 
 from modules.adapters.delta_adapter import AdaptedLayer, strength_ratio
 from modules.adapters.layer_dropout import ModuleDropout, dropped_channels
+from modules.adapters.layer_input import layer_input
 from modules.formats.adapter_layers import AdapterLayer
 
 
@@ -54,6 +55,12 @@ class FactorDelta(nn.Module):
     def module_dropout(self) -> ModuleDropout | None:
         """The module dropout of the layer, if it has one."""
         return self._module_dropout[0]
+
+    def taken(self, x: torch.Tensor) -> torch.Tensor:
+        """Return a layer's input as the products with the factors take it, after the input dropout."""
+        dtype = next(self.parameters()).dtype
+        dropped: torch.Tensor = self.dropout(layer_input(x, dtype, keeps_cast=self.dropout.p > 0))
+        return dropped
 
     def factors(self) -> dict[str, nn.Parameter]:
         """Return the trained factors by their names in files."""

@@ -79,7 +79,7 @@ class HadamardDelta(FactorDelta):
 
     def forward(self, layer: AdaptedLayer, x: torch.Tensor) -> torch.Tensor:
         """Return what is added to the layer's output."""
-        return applied(layer, self.dropout(x.to(next(self.parameters()).dtype)), self.weight())
+        return applied(layer, self.taken(x), self.weight())
 
     def _side(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return a (out, rank) and b (rank, in * kernel) of one of the two products; a Tucker core is part of b."""

@@ -66,7 +66,7 @@ class KroneckerDelta(FactorDelta):
 
     def forward(self, layer: AdaptedLayer, x: torch.Tensor) -> torch.Tensor:
         """Return what is added to the layer's output."""
-        x = self.dropout(x.to(next(self.parameters()).dtype))
+        x = self.taken(x)
         if not self._vec_trick:
             return applied(layer, x, self.weight())
         if isinstance(layer, nn.Conv2d):

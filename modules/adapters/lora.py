@@ -81,6 +81,8 @@ def walk(settings: Lora, walk: Walk, path: str, weight: Shape, x: Array, out: Ar
     out_channels, in_channels, *kernel = weight
     down = {"weight": (settings.rank, in_channels, *kernel)}
     up = {"weight": (out_channels, settings.rank, *(1 for _ in kernel))}
+    if settings.init == "pissa" and walk.plan.adapter is not None:
+        x = walk.to(x, walk.plan.adapter.item_bytes)  # for two products
     low = walk.adapter_product(f"{path}.lora_A", x, down, channels=settings.rank, out=out)
     high = walk.adapter_product(f"{path}.lora_B", low, up, channels=out_channels, out=out)
     if settings.init != "pissa":

@@ -22,6 +22,7 @@ from modules.adapters.decomposition import NAME as DORA
 from modules.adapters.decomposition import Decomposition, attach_decomposition
 from modules.adapters.delta_adapter import strength_ratio
 from modules.adapters.layer_dropout import attach_module_dropout
+from modules.adapters.layer_input import layer_input
 from modules.adapters.lora_product import Product, begin_as_principal_part, initial_product
 from modules.adapters.protocol import LowRankProduct
 from modules.families.parts.circular_padding import pad_as
@@ -190,6 +191,8 @@ def attach_lora(
             if path in principal:
                 begin_as_principal_part(layer, ADAPTER)
     for path, layer in list(adapter.layers()):
+        keeps_cast = path in principal or not isinstance(layer.lora_dropout[ADAPTER], nn.Identity)
+        layer._cast_input_dtype = partial(layer_input, keeps_cast=keeps_cast)  # in place of peft's own
         if path in principal or shape.rank_dropout or shape.module_dropout:
             dropout = attach_module_dropout(layer, shape.module_dropout)
             layer.lora_variant[ADAPTER] = Product(shape.rank_dropout, dropout)

@@ -21,6 +21,7 @@ from modules.adapters.delta_adapter import (
 )
 from modules.adapters.kept_layers import kept_bias
 from modules.adapters.layer_dropout import ModuleDropout, attach_module_dropout
+from modules.adapters.layer_input import layer_input
 from modules.adapters.oft import OFT, Oft, factor_shapes
 from modules.adapters.rotations import cayley, cayley_series, generators, oft_change, rotated, spread, within
 from modules.formats.adapter_layers import AdapterLayer
@@ -150,8 +151,9 @@ class RotationDelta(nn.Module):
         turned, weight = self.rotations(), layer.weight
         if weight[0].numel() == weight.shape[1]:
             dtype = next(self.parameters()).dtype
-            x = rotated(turned.to(dtype), x.to(dtype), 1 if isinstance(layer, nn.Conv2d) else -1)
-            return applied(layer, x.to(weight.dtype), weight)
+            x = layer_input(x, dtype, keeps_cast=False)
+            x = rotated(turned.to(dtype), x, 1 if isinstance(layer, nn.Conv2d) else -1)
+            return applied(layer, layer_input(x, weight.dtype, keeps_cast=False), weight)
         with torch.autocast(x.device.type, enabled=False):
             change = rotated(turned.transpose(-1, -2), weight.float().flatten(1), -1).reshape(weight.shape)
         return applied(layer, x.to(change.dtype), change)

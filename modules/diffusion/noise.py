@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from modules.diffusion.timesteps.sampling import Strengths, timesteps_between
-from modules.system.devices import Device, move
+from modules.system.devices import Device, move_async
 from modules.system.seeds import derive_seed
 
 
@@ -49,7 +49,7 @@ def gaussian_like(
     """Return standard normal noise of a tensor's shape, float32, on a device."""
     num_samples, *shape = tensor_BCHW.shape
     drawn = torch.randn((rows.drawn(num_samples), *shape), generator=generator)
-    return move(rows.own(drawn, num_samples), device)
+    return move_async(rows.own(drawn, num_samples), device)
 
 
 def uniform_timesteps(
@@ -64,7 +64,7 @@ def uniform_timesteps(
     """Return timesteps sampled uniformly from those of the schedule's `strengths`, int64 of shape (B,)."""
     among = timesteps_between(strengths, num_timesteps=num_timesteps)
     drawn = torch.randint(among.start, among.stop, (rows.drawn(batch_size),), generator=generator)
-    return move(rows.own(drawn, batch_size), device)
+    return move_async(rows.own(drawn, batch_size), device)
 
 
 def fixed_timesteps(num_levels: int, *, num_timesteps: int) -> Sequence[int]:

@@ -7,7 +7,7 @@ of 0.4 %, comparable to what the model learns late in training.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 import torch
@@ -35,12 +35,28 @@ class NoiseProcess(Protocol):
     def snr(self, timesteps_B: torch.Tensor) -> torch.Tensor: ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Table:
+    """The constants of all T timesteps on one device: abar_t, sqrt(abar_t) and sqrt(1 - abar_t)."""
+
+    abar_T: torch.Tensor
+    signal_T: torch.Tensor
+    sigma_T: torch.Tensor
+
+    @classmethod
+    def of(cls, abar_T: torch.Tensor) -> _Table:
+        """Return the table of cumulative alphas, on their device."""
+        return cls(abar_T, abar_T.sqrt(), (1.0 - abar_T).sqrt())
+
+
 @dataclass(frozen=True, eq=False)
 class DDPMProcess:
     """Discrete DDPM with an epsilon or v-prediction model (Ho et al. 2020; Salimans and Ho 2022, app. D)."""
 
     alphas_cumprod_T: torch.Tensor
     prediction_type: PredictionType = "epsilon"
+    # A copy at each call would make the host wait for a GPU; a process is used on one or two devices.
+    _tables: dict[torch.device, _Table] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def num_timesteps(self) -> int:
@@ -73,10 +89,15 @@ class DDPMProcess:
 
     def snr(self, timesteps_B: torch.Tensor) -> torch.Tensor:
         """Return the signal-to-noise ratio `abar_t / (1 - abar_t)`, float32 of shape (B,)."""
-        abar_B = self.alphas_cumprod_T.to(timesteps_B.device)[timesteps_B]
+        abar_B = self._table(timesteps_B.device).abar_T[timesteps_B]
         return abar_B / (1.0 - abar_B)
 
     def _coefficients(self, timesteps_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return sqrt(abar_t) and sqrt(1 - abar_t), each of shape (B, 1, 1, 1)."""
-        abar_B111 = self.alphas_cumprod_T.to(timesteps_B.device)[timesteps_B].view(-1, 1, 1, 1)
-        return abar_B111.sqrt(), (1.0 - abar_B111).sqrt()
+        table = self._table(timesteps_B.device)
+        return table.signal_T[timesteps_B].view(-1, 1, 1, 1), table.sigma_T[timesteps_B].view(-1, 1, 1, 1)
+
+    def _table(self, device: torch.device) -> _Table:
+        if device not in self._tables:
+            self._tables[device] = _Table.of(self.alphas_cumprod_T.to(device))
+        return self._tables[device]

@@ -13,7 +13,7 @@ from torch.nn.functional import interpolate
 
 from modules.diffusion.noise import WHOLE, Rows, gaussian_like, generator_for
 from modules.diffusion.process import NoiseProcess
-from modules.system.devices import Device, move
+from modules.system.devices import Device, move_async
 
 _HIGHEST_SIGMA = 14.6146  # of Stable Diffusion's own schedule, at its last timestep
 
@@ -118,7 +118,7 @@ def pyramid_noise(
         drawn = torch.randn((num_drawn, channels, level_height, level_width), generator=generator)
         coarse = seed.rows.own(drawn, num_samples)
         enlarged_BCHW = interpolate(coarse, size=(height, width), mode="bilinear", align_corners=False)
-        result_BCHW = result_BCHW + discount**level * move(enlarged_BCHW, seed.device)
+        result_BCHW = result_BCHW + discount**level * move_async(enlarged_BCHW, seed.device)
         if level_height == 1 or level_width == 1:
             break
     scaled_BCHW: torch.Tensor = result_BCHW / result_BCHW.std(dim=(1, 2, 3), keepdim=True)
@@ -156,7 +156,7 @@ def _offset(
     generator = seed.generator("offset noise")
     num_samples, channels = clean_BCHW.shape[:2]
     drawn = torch.randn((seed.rows.drawn(num_samples), channels, 1, 1), generator=generator)
-    offset_BC11 = move(seed.rows.own(drawn, num_samples), seed.device)
+    offset_BC11 = move_async(seed.rows.own(drawn, num_samples), seed.device)
     weight = _strengths(clean_BCHW, settings.offset_random_strength, generator, seed) * settings.offset_weight
     if settings.offset_adaptive_scale:
         means_BC11 = clean_BCHW.float().mean(dim=(2, 3), keepdim=True).abs()
@@ -170,6 +170,6 @@ def _strengths(clean_BCHW: torch.Tensor, is_random: bool, generator: torch.Gener
     """Return a factor for each sample, (B, 1, 1, 1): uniform in [0, 1), or 1."""
     num_samples = len(clean_BCHW)
     if not is_random:
-        return move(torch.ones((num_samples, 1, 1, 1)), seed.device)
+        return torch.ones((num_samples, 1, 1, 1), device=seed.device.torch)
     drawn = torch.rand((seed.rows.drawn(num_samples), 1, 1, 1), generator=generator)
-    return move(seed.rows.own(drawn, num_samples), seed.device)
+    return move_async(seed.rows.own(drawn, num_samples), seed.device)

@@ -102,6 +102,21 @@ class Passes:
         found: PartWeights = self._once(("weights", part, plan), find)
         return found
 
+    def kept_of_blocks(self, plans: Plans, *, batch: int, width_px: int, height_px: int) -> dict[tuple[str, str], int]:
+        """Return the bytes that each block keeps for the backward pass of a batch, by part and name.
+
+        Those are the blocks of the parts with the checkpointing "auto" that a gradient passes through.
+        """
+        found: dict[tuple[str, str], int] = {}
+        for part in self._spec.parts:
+            plan = replace(plans[part.name], checkpointed_blocks=frozenset())
+            if plan.checkpointing != "auto" or (part.role == "text_encoder" and not plan.has_gradient):
+                continue
+            walk = Walk(Tape(), plan, records=True)
+            self._run(walk, part.name, batch=batch, width_px=width_px, height_px=height_px)
+            found |= {(part.name, name): size for name, size in walk.kept_of_blocks.items() if size}
+        return found
+
     def with_offloaded(self, part: str, plan: PartPlan) -> PartPlan:
         """Return a plan with the names of the part's offloaded blocks."""
         if not plan.offload_fraction:

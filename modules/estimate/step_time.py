@@ -27,9 +27,10 @@ _CARD_MEMORY = 1e12 * _UNIT_SECONDS
 _HOST_MEMORY = 20e9 * _UNIT_SECONDS
 
 # The share of the forward pass that is computed again. The transformer blocks of SDXL's UNet have three quarters of its
-# FLOPs, those of SD 1.5 about half; "selective" keeps the products and attention and repeats what is between them.
+# FLOPs, those of SD 1.5 about half; "selective" keeps the products and attention and repeats what is between them;
+# "auto" repeats between nothing and all.
 _RECOMPUTED: dict[CheckpointMode, float] = {
-    "off": 0.0, "selective": 0.15, "transformer": 0.7, "block": 1.0, "whole": 1.0,
+    "off": 0.0, "auto": 0.5, "selective": 0.15, "transformer": 0.7, "block": 1.0, "whole": 1.0,
 }  # fmt: skip
 # What each micro-batch costs the host: some 5,000 kernels of 4 microseconds; "selective" asks Python at each operation.
 _LAUNCHES = {True: 0.25, False: 0.02}

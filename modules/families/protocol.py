@@ -39,7 +39,7 @@ class PartMemory:
     """How a part's forward pass saves memory; see `create_checkpointed_forward`.
 
     `resident` names the parameters, as the part names them, that are never offloaded. `compilation` compiles
-    its blocks.
+    its blocks. `chosen_blocks` are those that the mode "auto" checkpoints.
     """
 
     mode: CheckpointMode = "off"
@@ -47,6 +47,7 @@ class PartMemory:
     offload_fraction: float = 0.0
     resident: frozenset[str] = frozenset()
     compilation: Compilation | None = None
+    chosen_blocks: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)

@@ -53,6 +53,7 @@ def create_checkpointed_forward(
     mode: CheckpointMode = "whole",
     block_types: Sequence[type[nn.Module]] = (),
     transformer_types: Sequence[type[nn.Module]] = (),
+    chosen_blocks: Collection[str] = (),
     offload_activations: bool = False,
     offload_fraction: float = 0.0,
     resident: Collection[nn.Parameter] = (),
@@ -62,7 +63,8 @@ def create_checkpointed_forward(
     """Make a module's forward pass use checkpointing, and return the callable that runs it.
 
     `mode` is "off"; "whole": only the inputs of the module are saved; "block": the inputs of every sub-module of one of
-    `block_types`; "transformer": of one of `transformer_types`; "selective": as "block", but the results of matrix
+    `block_types`; "transformer": of one of `transformer_types`; "auto": of the blocks named in `chosen_blocks`, as the
+    estimate names them; "selective": as "block", but the results of matrix
     products, convolutions and attention are saved, too, so that only what is fast is computed again (torch's selective
     activation checkpointing; not together with offloaded layers). With `offload_activations` the tensors saved between
     forward and backward are on `temp_device` and are fetched to `train_device` when the backward pass needs them.
@@ -83,7 +85,7 @@ def create_checkpointed_forward(
         compilation.compile_in_place(blocks)
     transfers = Transfers(train_device, temp_device)
     layers = offload_layers(blocks, fraction=offload_fraction, resident=resident, transfers=transfers)
-    for target, name in _targets(module, entry, blocks, tuple(transformer_types), mode):
+    for target, name in _targets(module, entry, blocks, tuple(transformer_types), mode, chosen_blocks):
         setattr(target, name, _CheckpointedForward(getattr(target, name), keeps_products=mode == "selective"))
     enter: Forward = module.__call__ if entry == "forward" else getattr(module, entry)
     if layers is None and not offload_activations:
@@ -133,13 +135,21 @@ def _targets(
     blocks: Sequence[nn.Module],
     transformer_types: tuple[type[nn.Module], ...],
     mode: CheckpointMode,
+    chosen_blocks: Collection[str],
 ) -> list[tuple[nn.Module, str]]:
     """Return the modules that are checkpointed, and the method that runs each."""
     if mode == "off":
         return []
     if mode == "whole":
         return [(module, entry)]
-    chosen = blocks if mode != "transformer" else [m for m in module.modules() if isinstance(m, transformer_types)]
+    chosen = blocks
+    if mode == "transformer":
+        chosen = [m for m in module.modules() if isinstance(m, transformer_types)]
+    elif mode == "auto":
+        # Some versions of transformers have the layers of CLIP inside another module.
+        wanted, ends = frozenset(chosen_blocks), tuple(f".{name}" for name in chosen_blocks)
+        found = {block: name for name, block in module.named_modules()}
+        chosen = [block for block in blocks if found[block] in wanted or found[block].endswith(ends)]
     return [(block, "forward") for block in chosen]
 
 

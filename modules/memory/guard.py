@@ -17,7 +17,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from modules.system.devices import Device, pop_retag, push_retag
+from modules.system.devices import Device, pop_guard, push_guard
 
 # Operations that copy from one device to another.
 _CROSSING = frozenset({torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default})
@@ -44,7 +44,7 @@ class DeviceGuard(TorchDispatchMode):
         self._lock = threading.Lock()  # the loader's threads move tensors, too
 
     def __enter__(self) -> Self:
-        push_retag(self.retag)
+        push_guard(self)
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -52,7 +52,7 @@ class DeviceGuard(TorchDispatchMode):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
-        pop_retag()
+        pop_guard()
 
     def retag(self, tensor: torch.Tensor, device: Device) -> torch.Tensor:
         """Return the tensor with the tag of a device: itself if it already has it, else a copy, as on real devices."""
@@ -62,6 +62,9 @@ class DeviceGuard(TorchDispatchMode):
             copy = tensor.clone()
         self._set(copy, device.name)
         return copy
+
+    def note_pinned(self, tensor: torch.Tensor) -> None:
+        """Do nothing: where a tensor is does not depend on it."""
 
     def retag_module(self, module: torch.nn.Module, device: Device) -> None:
         """Set the tag of every parameter and buffer of a module, in place."""
@@ -100,21 +103,21 @@ class DeviceGuard(TorchDispatchMode):
         kwargs = kwargs or {}
         if func._schema.name.startswith(_LIST_WISE):
             return self._list_wise(func, args, kwargs)
-        tag = self._common_tag(func, _tensors_in((*args, *kwargs.values())))
+        tag = self._common_tag(func, tensors_in((*args, *kwargs.values())))
         result = func(*args, **kwargs)
         if tag is not None:
-            self._inherit(_tensors_in((result,)), tag)
+            self._inherit(tensors_in((result,)), tag)
         return result
 
     def _list_wise(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Check an operation on lists of tensors, which treats the first items, the second items and so on alike."""
         lists = [a for a in args if isinstance(a, list | tuple)]
-        tags = [self._common_tag(func, _tensors_in(one)) for one in zip(*lists, strict=False)]
+        tags = [self._common_tag(func, tensors_in(one)) for one in zip(*lists, strict=False)]
         result = func(*args, **kwargs)
         if isinstance(result, list | tuple):
             for output, tag in zip(result, tags, strict=False):
                 if tag is not None:
-                    self._inherit(_tensors_in((output,)), tag)
+                    self._inherit(tensors_in((output,)), tag)
         return result
 
     def _common_tag(self, func: Any, tensors: Iterable[torch.Tensor]) -> str | None:
@@ -134,10 +137,10 @@ class DeviceGuard(TorchDispatchMode):
                 self._set(tensor, tag)
 
 
-def _tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+def tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
     """Yield the tensors in an operation's values and their lists; several times faster than torch's own tree walk."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
         elif isinstance(value, list | tuple):
-            yield from _tensors_in(value)
+            yield from tensors_in(value)

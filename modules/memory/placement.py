@@ -34,13 +34,18 @@ class Placement:
         train_device: Device,
         temp_device: Device,
         needed_in: Callable[[str], frozenset[str]],
+        may_stay: Mapping[str, frozenset[str]] | None = None,
         guard: DeviceGuard | None = None,
     ) -> None:
-        """`needed_in(phase)` names the parts that must be on the training device; the others are offloaded."""
+        """`needed_in(phase)` names the parts that must be on the training device; the others are offloaded.
+
+        `may_stay` has, by phase, parts that stay where they are, because the device has room for them.
+        """
         self.train_device = train_device
         self.temp_device = temp_device
         self._modules = dict(modules)
         self._needed_in = needed_in
+        self._may_stay = may_stay or {}
         self._guard = guard
         self._phase = ""
         self._devices = dict.fromkeys(self._modules, Device(""))
@@ -77,10 +82,13 @@ class Placement:
         self._devices[name] = self.train_device
 
     def enter(self, phase: str) -> None:
-        """Move every part to its device in this phase: first offload the others, then move in those it needs."""
+        """Move every part to its device in this phase: first offload the others, then move in those it needs.
+
+        Parts that may stay are not moved.
+        """
         needed = self._needed_in(phase) | {n for n, phases in self._phases_of_added.items() if phase in phases}
         for name in self._modules:
-            if name not in needed:
+            if name not in needed and name not in self._may_stay.get(phase, ()):
                 self._move(name, self.temp_device)
         for name in needed:
             self._move(name, self.train_device)
@@ -135,7 +143,8 @@ class Placement:
         if not device.is_cpu or any(t.device.type != "cpu" for t in module.parameters()):
             gradients = [w.grad for w in offloaded_parameters if w.grad is not None]  # of earlier micro-batches
             offloaded = {id(t) for t in (*offloaded_parameters, *gradients)}
-            module._apply(lambda t: self._offloaded(t) if id(t) in offloaded else t.to(device.torch))
+            parks = device == self.temp_device
+            module._apply(lambda t: self._offloaded(t) if parks or id(t) in offloaded else _brought(t, device))
         if self._guard is not None:
             self._guard.retag_module(module, device)
             self._guard.retag_in_place(offloaded_parameters, self.temp_device)
@@ -152,6 +161,10 @@ class Placement:
                 )
 
         return check
+
+
+def _brought(tensor: torch.Tensor, device: Device) -> torch.Tensor:
+    return tensor.to(device.torch, non_blocking=tensor.is_pinned())
 
 
 def free_cached_memory(device: Device) -> None:

@@ -109,7 +109,8 @@ class PartPlan:
     `offload_fraction` of the weights of its blocks stay there; the selection depends on the sizes: the layers with a
     prefix in `offloaded_prefixes`. `num_kept` is the number of values in float32 of an adapter that the part has and
     that is not trained. `quantized` is the format of the linear layers that it takes, whose weights are then frozen.
-    `has_words`: embeddings are trained, so that a gradient passes through the text encoder.
+    `has_words`: embeddings are trained, so that a gradient passes through the text encoder. With the checkpointing
+    "auto", `checkpointed_blocks` has the names of the blocks that are checkpointed.
     """
 
     weight_bytes: int = FLOAT32_BYTES
@@ -125,6 +126,7 @@ class PartPlan:
     num_kept: int = 0
     quantized: ChosenFormat | None = None
     has_words: bool = False
+    checkpointed_blocks: frozenset[str] = frozenset()
 
     @property
     def has_gradient(self) -> bool:

@@ -111,8 +111,12 @@ class Transfers:
 
 
 def on_temp_device(tensor: torch.Tensor, *, train_device: Device, temp_device: Device) -> torch.Tensor:
-    """Return a tensor on the offload device, pinned if a GPU will fetch it."""
-    offloaded = tensor.to(temp_device.torch)
-    if train_device.type == "cuda" and temp_device.is_cpu and not offloaded.is_pinned():
-        return offloaded.pin_memory()
-    return offloaded
+    """Return a tensor on the offload device, pinned if a GPU will fetch it and the computer allows that much."""
+    is_fetched = train_device.type == "cuda" and temp_device.is_cpu
+    if not is_fetched or tensor.is_pinned():
+        return tensor.to(temp_device.torch)
+    try:
+        there = torch.empty_like(tensor, device="cpu", pin_memory=True)
+    except RuntimeError:  # more than the system lets a program lock
+        return tensor.to(temp_device.torch)
+    return there.copy_(tensor.detach())

@@ -28,6 +28,7 @@ class Walk:
         self.weights: dict[str, Shape] = {}
         self.adapter_weights: dict[str, Shape] = {}
         self.quantized: dict[str, int] = {}  # bytes by the name of the weight
+        self.kept_of_blocks: dict[str, int] = {}  # what each block keeps for the backward pass, by its name
         self._records = records
         self._is_inside = False
         self._selected: list[Array] | None = None  # results that selective checkpointing keeps of the current block
@@ -166,7 +167,8 @@ class Walk:
         weight = (width, channels, *((kernel, kernel) if is_conv else ()))
         if adapter.decomposes:
             x = self._decomposed(path, x, weight, adapter.decomposes)
-        taken = self.to(x, adapter.item_bytes)
+        is_cast = adapter.has_dropout or not self.plan.compute_bytes or adapter.item_bytes != FLOAT32_BYTES
+        taken = self.to(x, adapter.item_bytes) if is_cast else x  # (`modules/adapters/layer_input.py`)
         if adapter.has_dropout and self._records:
             self._keep(self.new(taken.shape, item_bytes=1))
             taken = self._like(taken)
@@ -313,10 +315,15 @@ class Walk:
         self.tape.keep(result)  # never offloaded
         return result
 
-    def block(self, run: Callable[..., Array], *inputs: Array, is_transformer: bool = False) -> Array:
-        """Run one of the blocks that checkpointing per block applies to."""
+    def block(self, path: str, run: Callable[..., Array], *inputs: Array, is_transformer: bool = False) -> Array:
+        """Run one of the blocks that checkpointing per block applies to, by its name."""
         modes = ("block", "selective", "transformer") if is_transformer else ("block", "selective")
-        return self._checkpointed(run, *inputs) if self.plan.checkpointing in modes else run(*inputs)
+        if self.plan.checkpointing in modes or path in self.plan.checkpointed_blocks:
+            return self._checkpointed(run, *inputs)
+        before = self.tape.kept_bytes
+        result = run(*inputs)
+        self.kept_of_blocks[path] = self.tape.kept_bytes - before
+        return result
 
     def whole(self, run: Callable[..., Array], *inputs: Array) -> Array:
         """Run the whole part."""

@@ -15,6 +15,7 @@ from modules.diffusion.process import NoiseProcess
 from modules.diffusion.weightings.registry import WEIGHTINGS
 from modules.families.protocol import ModelFamily
 from modules.objectives.losses.mix import Errors
+from modules.system.devices import tensor_on
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +95,7 @@ def weighted_errors(
     they are `errors(output, target)`.
     """
     if prior is not None and any(prior.is_target_B):
-        is_target_B = torch.tensor(prior.is_target_B, device=target_BCHW.device)
+        is_target_B = tensor_on(prior.is_target_B, target_BCHW.device)
         target_BCHW = torch.where(is_target_B[:, None, None, None], prior.prediction_BCHW, target_BCHW)
     errors_BCHW = weighted_by_area(errors(output_BCHW, target_BCHW), area_weights_B1HW)
     if prior is None or prior.weights_B1HW is None:

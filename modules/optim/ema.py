@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from modules.system.devices import Device, move
+from modules.optim.updates.slicing import in_slices
+from modules.system.devices import Device, is_on, move
 
 
 class Ema:
@@ -38,20 +39,37 @@ class Ema:
         """Update the averages after a step (counted from 1), every `update_every_steps` steps.
 
         The decay is `min(decay, (1 + n) / (10 + n))` at the n-th update, so that early averages forget the start.
+        Averages on another device wait for the training device once for each `SLICE_WEIGHTS` weights.
         """
         if step % self._update_every_steps:
             return
         decay = min(self._decay, (1 + self.num_updates) / (10 + self.num_updates))
         self.num_updates += 1
-        in_place: dict[str, torch.Tensor] = {}
-        for name, parameter in self._exact().items():
-            current = move(parameter.detach().float(), self.device)
-            if current.data_ptr() == parameter.data_ptr():
-                in_place[name] = current
-            else:  # a copy from another device; only one exists at a time
-                self.averages[name].lerp_(current, 1.0 - decay)
-        if in_place:  # one call for all: SDXL's LoRA has 1,500 tensors, and each call would launch its own kernels
-            get_ema_multi_avg_fn(decay)([self.averages[n] for n in in_place], list(in_place.values()), 0)
+        for names, current in self._slices():
+            # One call for all: SDXL's LoRA has 1,500 tensors, and each call would launch its own kernels.
+            get_ema_multi_avg_fn(decay)([self.averages[n] for n in names], current, 0)
+
+    def _slices(self) -> Iterator[tuple[list[str], list[torch.Tensor]]]:
+        """Yield the names and the present values, in float32 on the device of the averages, a slice at a time.
+
+        Values that have that dtype and device are no copies, and are all in one slice.
+        """
+        values = self._exact()
+        in_place = {n: v for n, v in values.items() if v.dtype == torch.float32 and is_on(v, self.device)}
+        if in_place:
+            yield [*in_place], [*in_place.values()]
+        for names in in_slices({n: v.numel() for n, v in values.items() if n not in in_place}):
+            yield names, self._copied([values[n] for n in names])
+
+    def _copied(self, values: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return values in float32 on the device of the averages; the host waits for a GPU once for all of them."""
+        if not self.device.is_cpu or values[0].device.type != "cuda":
+            return [move(value.float(), self.device) for value in values]
+        copies = [torch.empty(v.shape, dtype=v.dtype, pin_memory=True) for v in values]
+        for copy, value in zip(copies, values, strict=True):
+            copy.copy_(value, non_blocking=True)
+        torch.cuda.current_stream(values[0].device).synchronize()
+        return [copy.float() for copy in copies]
 
     @contextlib.contextmanager
     def swapped_in(self) -> Iterator[None]:

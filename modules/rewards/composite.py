@@ -11,6 +11,7 @@ import torch
 from modules.rewards.protocol import Reward, RewardContext
 from modules.rewards.registry import REWARDS
 from modules.rewards.settings import Scorer
+from modules.system.devices import tensor_on
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
 
@@ -82,7 +83,7 @@ class CompositeReward:
             images_B3PP = images_B3PP.float()
             by_name = {model.name: _scored(model.reward(images_B3PP, prompts)) for model in self.reward_models}
             scores_JB = torch.stack([by_name[model.name] for model in self.reward_models])
-            weights_J = torch.tensor([model.weight for model in self.reward_models], device=scores_JB.device)
+            weights_J = tensor_on([model.weight for model in self.reward_models], scores_JB.device)
             is_missing_JB = scores_JB.isnan()
             total_B = (torch.where(is_missing_JB, 0.0, scores_JB) * weights_J[:, None]).sum(dim=0)
             return Scores(torch.where(is_missing_JB.all(dim=0), torch.nan, total_B), by_name)

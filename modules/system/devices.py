@@ -7,15 +7,28 @@ without a GPU can test every move between a training and an offload device. The 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 
 from modules.system.errors import DarkroomError
 
-Retag = Callable[[torch.Tensor, "Device"], torch.Tensor]
-_retag: list[Retag] = []  # the active guard's, innermost last; empty outside tests and debug mode
+
+class MoveGuard(Protocol):
+    """Observes every move between devices."""
+
+    def retag(self, tensor: torch.Tensor, device: Device) -> torch.Tensor:
+        """Return a tensor that was moved, as one of its new device."""
+        ...
+
+    def note_pinned(self, tensor: torch.Tensor) -> None:
+        """Called with a tensor that `move` can copy without waiting."""
+        ...
+
+
+_guards: list[MoveGuard] = []  # the active ones, innermost last; empty outside tests and debug mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,28 +80,58 @@ def resolve_device(name: str) -> Device:
     return device
 
 
+def free_device_bytes(device: Device) -> int | None:
+    """Return the free memory of a GPU, in bytes; None for any other device."""
+    return int(torch.cuda.mem_get_info(device.torch)[0]) if device.type == "cuda" else None
+
+
 def move(tensor: torch.Tensor, device: Device, *, dtype: torch.dtype | None = None) -> torch.Tensor:
     """Return the tensor on a device, in another dtype where one is given; the same tensor where nothing changes.
 
     A pinned tensor is copied to a GPU without blocking.
     """
     moved = tensor.to(device.torch, dtype=dtype or tensor.dtype, non_blocking=tensor.is_pinned())
-    return _retag[-1](moved, device) if _retag else moved
+    return _guards[-1].retag(moved, device) if _guards else moved
+
+
+def is_on(tensor: torch.Tensor, device: Device) -> bool:
+    """Whether a tensor is on a device: `move` would return the very same."""
+    if _guards:  # of two devices that are both the CPU a guard knows which
+        return move(tensor, device) is tensor
+    own = device.torch
+    return tensor.device.type == own.type and own.index in (None, tensor.device.index)
 
 
 def pinned(tensor: torch.Tensor, device: Device) -> torch.Tensor:
     """Return the tensor in page-locked memory if the device is a GPU, so that `move` need not wait for the copy."""
-    return tensor.pin_memory() if device.type == "cuda" and tensor.device.type == "cpu" else tensor
+    ready = tensor.pin_memory() if device.type == "cuda" and tensor.device.type == "cpu" else tensor
+    if _guards:
+        _guards[-1].note_pinned(ready)
+    return ready
 
 
-def push_retag(retag: Retag) -> None:
-    """Call `retag` on every move, for a device guard; undone with `pop_retag`."""
-    _retag.append(retag)
+def move_async(tensor: torch.Tensor, device: Device) -> torch.Tensor:
+    """Return a CPU tensor on a device; a GPU copies it from page-locked memory, and the host does not wait for it.
+
+    A copy from other memory makes the host wait until the GPU has done all its work so far.
+    """
+    return move(pinned(tensor, device), device)
 
 
-def pop_retag() -> None:
-    """Undo the newest `push_retag`."""
-    _retag.pop()
+def tensor_on(values: Sequence[Any], device: torch.device, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Return a tensor of plain values on a device, without making the host wait for a GPU, as `torch.tensor` would."""
+    made = torch.tensor(values, dtype=dtype)
+    return made.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else made.to(device)
+
+
+def push_guard(guard: MoveGuard) -> None:
+    """Let a guard observe every move; undone with `pop_guard`."""
+    _guards.append(guard)
+
+
+def pop_guard() -> None:
+    """Undo the newest `push_guard`."""
+    _guards.pop()
 
 
 def _best() -> str:

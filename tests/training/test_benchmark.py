@@ -21,6 +21,7 @@ from modules.system.devices import CPU
 from tests.builders.configs import small_config
 from tests.builders.more_models import POOLED_WIDTH
 from trainer.benchmark import full_size, measure, preference, preference_cases, preference_data, report, saving_memory
+from trainer.benchmark.demo_runs import demo_preset
 from trainer.benchmark.loop_speed import demo_config, loop_against_bare
 from trainer.benchmark.measure import paired
 from trainer.benchmark.start_time import BEFORE_FIRST_EVENT, time_by_phase
@@ -91,7 +92,7 @@ def test_what_saves_memory_is_measured_against_nothing_saved(
     assert all(s.speed.ratio > 0 for s in savings.values())
     (plain,) = {s.plain_peak_bytes for s in savings.values()}
     assert savings[waiting].peak_bytes < 0.5 * savings[blocks].peak_bytes < 0.5 * plain
-    row = report._saving_row("full", savings[waiting])
+    row = report._saving_row("small SDXL", "full", savings[waiting])
     assert row.name == "small SDXL, fine-tune: per block, all layers offloaded"
     assert f"{savings[waiting].peak_bytes / plain:.2f} of the memory" in row.value
 
@@ -183,7 +184,7 @@ def test_preference_methods_train_as_runs_do_and_their_unet_calls_are_counted(
     monkeypatch.setattr(preference_data, "CANDIDATES", 2)
     monkeypatch.setattr(preference_data, "PAIRS_PER_PROMPT", 1)
     monkeypatch.setattr(preference, "SEEDS_PER_PROMPT", 1)
-    preset = report._preset(CPU)
+    preset = demo_preset(CPU)
     start = preference.started(preset, tmp_path, num_threads=1)
     assert start.pair_calls == 2  # one batch of eight images
     chosen, rejected = (sorted((start.pairs / side).glob("*.png")) for side in ("chosen", "rejected"))

@@ -146,7 +146,9 @@ def test_on_a_gpu_latents_of_different_tf32_have_different_keys(config: Config, 
 
     def identity(precision: str) -> str:
         gpu = Device("cuda")
-        return _identities(family, phase_facts(config), Precision(precision, gpu), None, NOTHING_QUANTIZED).images
+        return _identities(
+            config.model, family, phase_facts(config), Precision(precision, gpu), None, NOTHING_QUANTIZED
+        ).images
 
     assert len({identity(p) for p in ("float32", "tfloat32", "bfloat16")}) == 3
     assert identity("bfloat16") == identity("float16")

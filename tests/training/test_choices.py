@@ -169,7 +169,7 @@ EXACT = {
     *(
         (f"parts.{part}.checkpointing", mode)
         for part in ("unet", "text_encoder", "vae")
-        for mode in ("selective", "transformer", "block", "whole")
+        for mode in ("auto", "selective", "transformer", "block", "whole")
     ),
     ("training.fallback_train_dtype", "bfloat16"),  # SD's VAE does not overflow; see test_loading
     ("training.attention", "sdpa_flash"),  # what PyTorch chooses on a CPU

@@ -268,6 +268,28 @@ def test_the_guard_distinguishes_devices_and_allows_constants() -> None:
             torch._foreach_add_([here, there], [there, here])
 
 
+def test_parts_that_may_stay_are_not_moved() -> None:
+    modules = {name: torch.nn.Linear(2, 2) for name in ("unet", "vae")}
+    placement = Placement(
+        modules,
+        train_device=CPU,
+        temp_device=Device("cpu:1"),
+        needed_in=lambda phase: frozenset({"unet"} if phase == "train" else {"vae"}),
+        may_stay={"train": frozenset({"vae"})},
+    )
+
+    def places() -> list[str]:
+        return [placement.device_of(name).name for name in modules]
+
+    assert places() == ["cpu:1", "cpu:1"]
+    placement.enter("train")
+    assert places() == ["cpu", "cpu:1"]  # what may stay is not brought
+    placement.enter("decode")
+    assert places() == ["cpu:1", "cpu"]
+    placement.enter("train")
+    assert places() == ["cpu", "cpu"]
+
+
 def test_placement_restores_the_former_phase_after_an_exception() -> None:
     module = torch.nn.Linear(2, 2)
     placement = Placement(

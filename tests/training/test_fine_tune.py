@@ -365,3 +365,21 @@ def test_a_v_prediction_sdxl_gets_its_yaml_also_as_the_best(tiny_sdxl: Path, ima
     final = ran.of(ModelSaved)[-1]
     assert final.is_final
     assert final.loading == {"diffusers": "no", "ComfyUI": "no", "A1111": "?", "Forge": "?"}  # it is tiny
+
+
+def test_with_channels_last_the_same_is_learned_and_saved(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
+    """Results differ in rounding alone, and files have no trace of it."""
+    runs, results = [], []
+    for is_on in (False, True):
+        folder = tmp_path / str(is_on)
+        config = laid_over(small_config(folder, model=tiny_sd, images=images), FULL)
+        ran = run(laid_over(config, {"model": {"channels_last": is_on}, "training": {"epochs": 1}}))
+        runs.append([s.loss for s in ran.of(StepFinished)])
+        results.append(load_file(ran.of(ModelSaved)[-1].path))
+    assert runs[0] == pytest.approx(runs[1], rel=1e-4)
+    plain, changed = results
+    assert plain.keys() == changed.keys()
+    assert {n: t.shape for n, t in plain.items()} == {n: t.shape for n, t in changed.items()}
+    different = [n for n, t in plain.items() if not torch.allclose(t, changed[n], rtol=1e-3, atol=3e-3)]
+    assert different == []
+    assert any(not torch.equal(t, changed[n]) for n, t in plain.items())

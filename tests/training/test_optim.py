@@ -16,6 +16,7 @@ from modules.diffusion.process import DDPMProcess
 from modules.diffusion.schedule import cumulative_alphas
 from modules.diffusion.timesteps.sampling import timesteps_between
 from modules.diffusion.weightings.min_snr import min_snr_weights
+from modules.memory.guard import DeviceGuard
 from modules.optim.build import build_optimizer
 from modules.optim.ema import Ema
 from modules.optim.learning_rate import learning_rate_factor
@@ -43,7 +44,8 @@ from modules.optim.schedules.cosine_with_restarts import CosineWithRestarts
 from modules.optim.schedules.linear import Linear
 from modules.optim.schedules.rex import Rex
 from modules.optim.spec import OptimizerSettings
-from modules.system.devices import CPU, Device
+from modules.optim.updates import slicing
+from modules.system.devices import CPU, Device, move
 
 
 def groups_of(*names: str) -> list[TrainGroup]:
@@ -301,6 +303,32 @@ def test_the_average_of_half_precision_weights_is_kept_in_full() -> None:
     ema.update(1)
     assert ema.averages["w"].dtype == torch.float32
     assert ema.averages["w"].tolist() == pytest.approx([1.001, 1.001], abs=1e-6)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cpu:1"])
+def test_an_average_in_slices_is_the_same_to_the_last_bit(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    weights = {
+        f"{dtype} {n}": nn.Parameter(torch.randn(3, n + 1, generator=generator).to(dtype))
+        for dtype in (torch.float32, torch.bfloat16)
+        for n in range(4)
+    }
+    monkeypatch.setattr(slicing, "SLICE_WEIGHTS", 10)
+    with DeviceGuard() as guard:
+        guard.retag_in_place(weights.values(), CPU)
+        ema = Ema(weights, decay=0.9, update_every_steps=1, device=Device(device))
+        expected = {n: average.clone() for n, average in ema.averages.items()}
+        for step in range(3):
+            with torch.no_grad():
+                for weight in weights.values():
+                    weight.mul_(1.5)
+            ema.update(step + 1)
+            for name, weight in weights.items():
+                current = move(weight.detach().float(), Device(device))
+                expected[name].lerp_(current, 1 - min(0.9, (1 + step) / (10 + step)))
+        assert {guard.tag_of(a) for a in ema.averages.values()} == {device}
+    assert all(torch.equal(average, expected[n]) for n, average in ema.averages.items())
+    assert list(slicing.in_slices({"a": 4, "b": 6, "c": 1, "d": 30})) == [["a", "b"], ["c"], ["d"]]
 
 
 def test_min_snr_weights_are_the_papers() -> None:

@@ -10,6 +10,8 @@ import pytest
 from modules.config.schema import Config
 from tests.builders.configs import laid_over, small_config
 from tests.builders.runs import Ran, run
+from trainer.benchmark import profile as benchmark_profile
+from trainer.benchmark.loop_speed import for_measuring
 from trainer.callbacks import profiling
 from trainer.commands import ProfileNow
 from trainer.events import ProfileWritten, RunStarted, StepFinished, WarningRaised
@@ -35,10 +37,24 @@ def test_a_profile_is_written_and_changes_nothing(config: Config, monkeypatch: p
     assert (folder.name, folder.parent.name, written.step) == ("step-00000002", "profile", 6)
     assert json.loads((folder / "trace.json").read_text())["traceEvents"]
     assert "aten::" in (folder / "operators.txt").read_text()
-    assert "tottime" in (folder / "functions.txt").read_text()
+    functions = (folder / "functions.txt").read_text()
+    assert "tottime" in functions
+    assert "trainer/step/stepper.py" in functions.split("tottime")[0]
+    assert "A CPU waits for nothing" in (folder / "waits.txt").read_text()
     assert written.slowest
     assert written.summary.startswith(f"Profiled 2 steps: trace and tables are in {folder}. Most of the host's time: ")
     assert plain.of(ProfileWritten) == []
+
+
+def test_the_benchmark_profiles_as_many_steps_as_wanted(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(benchmark_profile, "waits_per_step", lambda *arguments, **options: {"item in a.py:1": 1.5})
+    endless = for_measuring(config, tmp_path / "measured", epochs=1000)
+    found = benchmark_profile.profiled("tiny", endless, tmp_path / "out", num_steps=1, num_threads=1)
+    assert sorted(path.name for path in found.folder.iterdir()) == sorted(benchmark_profile.FILES)
+    assert "own function" in str(found)
+    assert "The host waits for the device 1.50 times a step:" in str(found)
 
 
 def test_a_run_that_ends_first_says_so(config: Config) -> None:

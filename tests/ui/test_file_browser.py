@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from modules.system.errors import DarkroomError
+from ui.files import listing
 from ui.files.board_layout import rows_layout, tiles_layout
 from ui.files.browser import Browser, Chosen, Enter, Purpose, Rejected, common_start, completions
 from ui.files.creating import create_folder
-from ui.files.listing import Contents, Counts, Entry, count_images, folder_of, read_folder
+from ui.files.listing import Contents, Counts, Entry, count_images, folder_of, natural_order, read_folder
 from ui.files.places import mounted_disks, places, with_recent
 
 JSON = (("Config", "*.json"),)
@@ -230,3 +232,22 @@ def test_twenty_thousand_entries_are_filtered_and_sorted(tree: Path) -> None:
     made.sort_by("size")
     assert len(made.shown) == 20_000
     assert made.shown[0].name == "19999.png"
+
+
+def test_a_large_folder_is_sorted_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part holds the interpreter lock for as long as it takes."""
+    names = [f"image{n}.png" for n in range(25)] + [f"IMAGE {n}.txt" for n in range(5)]
+    for name in names:
+        (tmp_path / name).touch()
+    lengths: list[int] = []
+
+    def recording(entries: Sequence[Any], **options: Any) -> list[Any]:
+        lengths.append(len(entries))
+        return sorted(entries, **options)
+
+    monkeypatch.setattr(listing, "_SORTED_AT_ONCE", 4)
+    monkeypatch.setattr(listing, "sorted", recording, raising=False)
+    found = [entry.name for entry in read_folder(tmp_path).entries]
+    assert found == sorted(names, key=natural_order)
+    assert max(lengths) == 4
+    assert sum(lengths) == len(names)

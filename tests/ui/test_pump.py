@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
 
+import pytest
+
+from trainer.launch import SWITCH_INTERVAL_SECONDS
 from ui.run.background import Background
-from ui.run.pump import Pump
+from ui.run.interpreter import BUSY_SWITCH_INTERVAL_SECONDS
+from ui.run.pump import FIRST_SLICE_SECONDS, Pump
 
 
 class Clockwork:
@@ -229,3 +234,85 @@ def test_a_redraw_that_waits_for_quiet_is_put_off_by_each_request() -> None:
     pump.redraw_soon("files", lambda: drawn.append("now"))
     pump.tick()
     assert drawn == ["now"]
+
+
+class SlowClock:
+    """Time that passes only where a test sets it, and when something sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_tasks_started_between_two_turns_share_their_first_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, done = SlowClock(), []
+    monkeypatch.setattr("ui.run.pump.time", clock)
+    pump = Pump(Clockwork().after)
+
+    def slow(name: str) -> Iterator[None]:
+        for _ in range(4):
+            clock.now += 0.6 * FIRST_SLICE_SECONDS
+            done.append(name)
+            yield
+
+    pump.work_through("page", slow("page"))
+    pump.work_through("form on it", slow("form"))
+    assert done == ["page", "page"]
+    pump.tick()
+    assert done == ["page", "page", "page"]
+    pump.work_through("another", slow("another"))  # of the next turn
+    assert done == ["page", "page", "page", "another", "another"]
+
+
+def test_jobs_give_way_to_a_busy_window_and_not_forever(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SlowClock()
+    for module in ("pump", "background"):
+        monkeypatch.setattr(f"ui.run.{module}.time", clock)
+    pump = Pump(Clockwork().after)
+    pump.background.give_way()
+    assert clock.now == 100.0
+    pump.redraw_soon("chart", lambda: None)
+    pump.tick()
+    pump.background.give_way()
+    assert 100.0 < clock.now < 100.05
+    pump.background.give_way(1, 20)
+    assert clock.now < 100.05
+    begun = clock.now
+    monkeypatch.setattr(clock, "sleep", lambda seconds: (SlowClock.sleep(clock, seconds), pump.expect_drawing()))
+    pump.expect_drawing()
+    pump.background.give_way()
+    assert begun < clock.now < begun + 0.2
+
+
+def test_a_reporting_job_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    pump, seen = Pump(Clockwork().after), []
+    ways: list[tuple[object, ...]] = []
+    monkeypatch.setattr(pump.background, "give_way", lambda *progress: ways.append(progress))
+    pump.background.run_reporting(lambda report: report("scanning", 1, 2), seen.append, progress=print)
+    turn_until(pump, lambda: seen)
+    assert len(ways) == 1
+
+
+def test_threads_take_turns_faster_while_the_window_draws() -> None:
+    interval, seen = sys.getswitchinterval(), []
+    try:
+        sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+        pump = Pump(Clockwork().after)
+        pump.redraw_soon("chart", lambda: seen.append(sys.getswitchinterval()))
+        pump.tick()
+        assert seen == [pytest.approx(BUSY_SWITCH_INTERVAL_SECONDS)]
+        assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL_SECONDS)
+        pump.work_through("page", slices([], 1))
+        assert sys.getswitchinterval() == pytest.approx(BUSY_SWITCH_INTERVAL_SECONDS)  # Tk draws after it
+        pump.tick()
+        assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL_SECONDS)
+        sys.setswitchinterval(0.005)  # not an interpreter beside a window
+        pump.work_through("page", slices([], 1))
+        assert sys.getswitchinterval() == pytest.approx(0.005)
+    finally:
+        sys.setswitchinterval(interval)

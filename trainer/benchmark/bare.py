@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from modules.adapters.protocol import Adapter
 from modules.config.schema import Config
@@ -19,7 +20,10 @@ from trainer.step.precision import Precision
 
 @dataclass(eq=False)
 class BareLoop:
-    """Noise, prediction, loss, backward, clip, step: with the engine's model, adapter, batches and optimizer."""
+    """Noise, prediction, loss, backward, clip, step, EMA: with the engine's model, adapter, batches and optimizer.
+
+    `averages` are the EMA weights, if there are any, and `decay` is that of the config, without its warm-up.
+    """
 
     family: ModelFamily
     adapters: Sequence[Adapter]
@@ -28,15 +32,21 @@ class BareLoop:
     parameters: list[torch.nn.Parameter]
     precision: Precision
     clip_grad_norm: float | None
+    averages: list[torch.Tensor] | None = None
+    decay: float = 0.0
 
     @classmethod
     def of(cls, config: Config, model: LoadedModel, batches: Sequence[Batch], precision: Precision) -> BareLoop:
         """Return the loop over batches that are already on the device."""
         parameters = [p for g in model.groups for p in g.parameters.values()]
         optimizer = build_optimizer(model.groups, config.training.optimizer)
-        return cls(
+        loop = cls(
             model.family, model.adapters, batches, optimizer, parameters, precision, config.training.clip_grad_norm
         )
+        if config.training.ema.mode != "off":
+            loop.averages = [p.detach().float().clone() for p in parameters]
+            loop.decay = config.training.ema.decay
+        return loop
 
     def run(self, device: Device) -> None:
         """Train on each batch once."""
@@ -55,3 +65,5 @@ class BareLoop:
                 torch.nn.utils.clip_grad_norm_(self.parameters, self.clip_grad_norm)
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
+            if self.averages is not None:
+                get_ema_multi_avg_fn(self.decay)(self.averages, self.parameters, 0)

@@ -26,16 +26,20 @@ from trainer.step.loop import train_epoch
 from trainer.step.precision import process_settings
 
 
-def loop_against_bare(config: Config, *, rounds: int, num_threads: int) -> Ratio:
-    """Return the speed of the training loop, compared to a bare loop; a round is an epoch of the config."""
+def loop_against_bare(config: Config, *, rounds: int, num_threads: int, plain: Config | None = None) -> Ratio:
+    """Return the speed of the training loop, compared to a bare loop; a round is an epoch of the config.
+
+    The bare loop is that of `plain`, if it is given.
+    """
+    plain = plain or config
     machine = machine_of(config.general, config.training.precision)
     with process_settings(num_threads=num_threads, precision=config.training.precision, deterministic=False):
         run = prepare(run_setup(config, num_threads))
         # A second copy of the model, so that the loops do not train the same weights.
-        model = load_model(config, machine)
+        model = load_model(plain, machine)
         model.placement.enter("train")
         batches = list(run.training.loader.batches(0, first_epoch_step=0, step=0))
-        bare = BareLoop.of(config, model, batches, machine.precision)
+        bare = BareLoop.of(plain, model, batches, machine.precision)
         try:
             return paired(
                 lambda: train_epoch(run.training),
@@ -49,10 +53,16 @@ def loop_against_bare(config: Config, *, rounds: int, num_threads: int) -> Ratio
 
 
 def demo_config(preset: Config, folder: Path, *, repeats: int, epochs: int, **changes: Any) -> Config:
-    """Return the demo preset as a run for measuring: its own folders, no samples, no backups."""
-    tree = encode(preset)
-    tree["general"] |= {"workspace_dir": str(folder / "workspace"), "cache_dir": str(folder / "cache")}
+    """Return the demo preset as a run for measuring."""
+    tree = encode(for_measuring(preset, folder, epochs=epochs, **changes))
     tree["concepts"] = [concept | {"repeats": repeats} for concept in tree["concepts"]]
+    return decode(tree).config
+
+
+def for_measuring(config: Config, folder: Path, *, epochs: int, **changes: Any) -> Config:
+    """Return a config as a run for measuring: its own folders, no samples, no backups, and changes of its training."""
+    tree = encode(config)
+    tree["general"] |= {"workspace_dir": str(folder / "workspace"), "cache_dir": str(folder / "cache")}
     tree["training"] |= {"epochs": epochs, **changes}
     tree["sampling"] |= {"every": {"unit": "never"}, "at_start": False, "at_end": False}
     tree["validation"] |= {"every": {"unit": "never"}}

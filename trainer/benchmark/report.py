@@ -15,16 +15,16 @@ from typing import Any
 
 import torch
 
-from modules.config.presets import list_presets
 from modules.config.schema import Config
 from modules.objectives.registry import METHODS
 from modules.system.devices import Device, resolve_device
-from modules.system.errors import DarkroomError
 from modules.system.paths import PROGRAM_ROOT, from_root
 from trainer.benchmark import preference, preference_cases
 from trainer.benchmark.cache_speed import cache_against_bare
+from trainer.benchmark.demo_runs import demo_preset, demo_run
 from trainer.benchmark.full_size import FullSize, all_measured, write_random_model
-from trainer.benchmark.loop_speed import as_sdxl, demo_config, loop_against_bare, with_large_unet
+from trainer.benchmark.host_waits import waits_per_step
+from trainer.benchmark.loop_speed import as_sdxl, loop_against_bare, with_large_unet
 from trainer.benchmark.loop_variants import loop_variants
 from trainer.benchmark.measure import Ratio
 from trainer.benchmark.quantized_bases import quantized_bases
@@ -57,6 +57,7 @@ def measure_all(device_name: str, *, num_threads: int, wanted: frozenset[str]) -
             "start": lambda: _start(folder, device),
             "loop": lambda: _loop(folder, device, num_threads),
             "large-loop": lambda: _large_loop(folder, device, num_threads),
+            "host-waits": lambda: _host_waits(folder, device, num_threads),
             "several": lambda: _several(folder, device),
             "loop-variants": lambda: _loop_variants(folder, device, num_threads),
             "saving": lambda: _saving(folder, device, num_threads),
@@ -85,23 +86,8 @@ def machine_facts(device_name: str, num_threads: int) -> dict[str, Any]:
     }
 
 
-def _preset(device: Device) -> Config:
-    """Return the preset #demo for a device."""
-    preset = next((p for p in list_presets() if p.name == "#demo"), None)
-    if preset is None:
-        raise DarkroomError(
-            "The preset #demo is missing.", advice="Restore training_presets from the program's source."
-        )
-    config = preset.load().config
-    return config.model_copy(update={"general": config.general.model_copy(update={"train_device": device.name})})
-
-
-def _demo(folder: Path, device: Device, *, repeats: int, **changes: Any) -> Config:
-    return demo_config(_preset(device), folder, repeats=repeats, epochs=1_000_000, **changes)
-
-
 def _start(folder: Path, device: Device) -> Iterator[Row]:
-    found = start_against_bare(_one_epoch(_preset(device)), folder / "start", rounds=3)
+    found = start_against_bare(_one_epoch(demo_preset(device)), folder / "start", rounds=3)
     phases = ", ".join(f"{name.replace('_', ' ')} {seconds:.2f}" for name, seconds in found.phases.items())
     yield Row(
         "from start to first step, demo preset",
@@ -117,7 +103,7 @@ def _one_epoch(config: Config) -> Config:
 
 
 def _loop(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
-    config = _demo(folder, device, repeats=6)  # six steps a round
+    config = demo_run(folder, device, repeats=6)  # six steps a round
     yield _ratio_row("training loop, demo model", loop_against_bare(config, rounds=15, num_threads=num_threads), 0.90)
     model = write_toy_sdxl(folder / "toy-sdxl", like=from_root(config.model.base_model))
     config = as_sdxl(config, model)
@@ -125,8 +111,18 @@ def _loop(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
 
 
 def _large_loop(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
-    config = with_large_unet(_demo(folder, device, repeats=1, batch_size=6), folder)
+    config = with_large_unet(demo_run(folder, device, repeats=1, batch_size=6), folder)
     yield _ratio_row("training loop, large UNet", loop_against_bare(config, rounds=5, num_threads=num_threads), 0.97)
+
+
+def _host_waits(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
+    """Count what a step waits for after the first steps, in which each weight is watched until it has been updated."""
+    demo = demo_run(folder, device, repeats=1, batch_size=2)
+    for trains, what in (("adapter", "LoRA"), ("full", "fine-tune")):
+        config = of_denoiser(demo, trains=trains)
+        waits = waits_per_step(config, warmup_epochs=5, epochs=1, num_threads=num_threads)
+        value = f"{sum(waits.values()):.2f} a step" + "".join(f"; {n:.2f} {place}" for place, n in waits.items())
+        yield Row(f"waits for the device, demo model, {what}", value, "at most 1", dict(waits))
 
 
 def _several(folder: Path, device: Device) -> Iterator[Row]:
@@ -135,7 +131,7 @@ def _several(folder: Path, device: Device) -> Iterator[Row]:
         yield Row(name, "measured on a CPU only")
         return
     for words, large in (("demo model", False), ("large UNet", True)):
-        config = _demo(folder, device, repeats=1 if large else 6, batch_size=6)
+        config = demo_run(folder, device, repeats=1 if large else 6, batch_size=6)
         config = with_large_unet(config, folder) if large else config
         result = two_against_one(config, folder, rounds=5)
         yield Row(
@@ -147,24 +143,26 @@ def _several(folder: Path, device: Device) -> Iterator[Row]:
 
 
 def _loop_variants(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
-    """Compare each variant of the loop with the same bare one, which is neither fused nor compiled."""
-    demo = _demo(folder, device, repeats=2, clip_grad_norm=None)  # two steps a round
+    """Compare each variant of the loop with the same bare one, which has none of the settings."""
+    demo = demo_run(folder, device, repeats=2, clip_grad_norm=None)  # two steps a round
     config = as_sdxl(demo, write_toy_sdxl(folder / "variants-sdxl", like=from_root(demo.model.base_model)))
     for variant in loop_variants(config):
-        result = loop_against_bare(variant.config, rounds=10, num_threads=num_threads)
+        result = loop_against_bare(variant.config, rounds=10, num_threads=num_threads, plain=variant.plain)
         yield _ratio_row(f"training loop, small SDXL, {variant.name}", result, None)
 
 
 def _saving(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
-    config = _demo(folder, device, repeats=2)  # two steps a round
-    config = as_sdxl(config, write_toy_sdxl(folder / "saving-sdxl", like=from_root(config.model.base_model)))
-    config = _with_offload_device(config, device)
-    for trains in ("adapter", "full"):
-        for saving in ways_against_none(of_denoiser(config, trains=trains), rounds=3, num_threads=num_threads):
-            yield _saving_row(trains, saving)
+    small = demo_run(folder, device, repeats=2)  # two steps a round
+    small = as_sdxl(small, write_toy_sdxl(folder / "saving-sdxl", like=from_root(small.model.base_model)))
+    large = with_large_unet(demo_run(folder, device, repeats=1, batch_size=6), folder / "saving-sd")  # one step a round
+    for model, config in (("large SD UNet", large), ("small SDXL", small)):
+        config = _with_offload_device(config, device)
+        for trains in ("adapter", "full"):
+            for saving in ways_against_none(of_denoiser(config, trains=trains), rounds=3, num_threads=num_threads):
+                yield _saving_row(model, trains, saving)
 
 
-def _saving_row(trains: str, saving: Saving) -> Row:
+def _saving_row(model: str, trains: str, saving: Saving) -> Row:
     speed, memory = saving.speed, saving.peak_bytes / saving.plain_peak_bytes
     value = (
         f"{1 / speed.ratio:.2f} of the time ({1 / speed.highest:.2f} to {1 / speed.lowest:.2f}), {memory:.2f} of the "
@@ -172,13 +170,13 @@ def _saving_row(trains: str, saving: Saving) -> Row:
     )
     what = {"adapter": "LoRA", "full": "fine-tune"}[trains]
     numbers = asdict(speed) | {"peak_bytes": saving.peak_bytes, "plain_peak_bytes": saving.plain_peak_bytes}
-    return Row(f"small SDXL, {what}: {saving.way}", value, numbers=numbers)
+    return Row(f"{model}, {what}: {saving.way}", value, numbers=numbers)
 
 
 def _quantization(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
     """Quantize the demo model's UNet for the error, and a larger one, whose weights are random, for the speed."""
-    trained = _demo(folder / "quantization", device, repeats=1)
-    config = with_large_unet(_demo(folder / "quantization", device, repeats=1, batch_size=6), folder)
+    trained = demo_run(folder / "quantization", device, repeats=1)
+    config = with_large_unet(demo_run(folder / "quantization", device, repeats=1, batch_size=6), folder)
     for found in quantized_bases(trained, config, folder, rounds=3, num_threads=num_threads):
         value = (
             f"{found.bytes_per_weight:.3f} bytes per weight, output off by {found.output_error:.2%}, "
@@ -190,7 +188,7 @@ def _quantization(folder: Path, device: Device, num_threads: int) -> Iterator[Ro
 
 def _full_size(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
     """Train SDXL's shapes at 1024 px on a GPU; on a CPU, where that would take hours, a small model at 64 px."""
-    config = _with_offload_device(_demo(folder, device, repeats=1), device)
+    config = _with_offload_device(demo_run(folder, device, repeats=1), device)
     if device.is_cpu:
         model, side_px = write_toy_sdxl(folder / "small-sdxl", like=from_root(config.model.base_model)), 64
     else:
@@ -216,8 +214,8 @@ def _with_offload_device(config: Config, device: Device) -> Config:
 
 
 def _waiting(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
-    small = _demo(folder / "waiting", device, repeats=6)
-    large = with_large_unet(_demo(folder / "waiting-large", device, repeats=1, batch_size=6), folder)
+    small = demo_run(folder / "waiting", device, repeats=6)
+    large = with_large_unet(demo_run(folder / "waiting-large", device, repeats=1, batch_size=6), folder)
     for name, config, rounds in (("demo model", small, 10), ("large UNet", large, 3)):
         found = waiting_share(config, rounds=rounds, num_threads=num_threads)
         value = (
@@ -253,7 +251,7 @@ def _memory(folder: Path, device: Device) -> Iterator[Row]:
 
 def _preference(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
     """Train every method that learns from rewards or preferences on the demo model, all from the same start."""
-    preset, folder = _preset(device), folder / "preference"
+    preset, folder = demo_preset(device), folder / "preference"
     start = preference.started(preset, folder, num_threads=num_threads)
     yield _start_row(start)
     for case in preference_cases.CASES:

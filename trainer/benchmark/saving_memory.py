@@ -18,12 +18,16 @@ from modules.system.devices import Device
 from trainer.benchmark.device_bytes import DeviceBytes
 from trainer.benchmark.loop_speed import run_setup
 from trainer.benchmark.measure import Ratio, paired
+from trainer.preflight.auto_checkpointing import RESERVE
 from trainer.run.endings import Prepared
+from trainer.run.setup import RunSetup
 from trainer.run.training_run import prepare
 from trainer.step.loop import train_epoch
 from trainer.step.precision import process_settings
 
+AUTOMATIC = {"automatic checkpointing in 70 % of the memory": 0.7, "automatic checkpointing in 50 % of the memory": 0.5}
 WAYS: dict[str, dict[str, Any]] = {
+    **{way: {"checkpointing": "auto"} for way in AUTOMATIC},
     "checkpointing cheap operations only": {"checkpointing": "selective"},
     "checkpointing transformer blocks only": {"checkpointing": "transformer"},
     "checkpointing per block": {"checkpointing": "block"},
@@ -49,8 +53,9 @@ def ways_against_none(config: Config, *, rounds: int, num_threads: int) -> Itera
     with process_settings(num_threads=num_threads, precision=config.training.precision, deterministic=False):
         plain_peak = peak_of(config)
         for way, settings in WAYS.items():
-            saving = _with_parts(config, settings)
-            yield Saving(way, _speed(saving, config, rounds), peak_of(saving), plain_peak)
+            saving, share = _with_parts(config, settings), AUTOMATIC.get(way)
+            free_bytes = None if share is None else round(share * plain_peak / (1 - RESERVE))
+            yield Saving(way, _speed(saving, config, rounds, free_bytes), peak_of(saving, free_bytes), plain_peak)
 
 
 def of_denoiser(config: Config, *, trains: str) -> Config:
@@ -64,8 +69,8 @@ def of_denoiser(config: Config, *, trains: str) -> Config:
     return decode(tree).config
 
 
-def _speed(saving: Config, plain: Config, rounds: int) -> Ratio:
-    runs = [prepare(run_setup(c)) for c in (saving, plain)]
+def _speed(saving: Config, plain: Config, rounds: int, free_bytes: int | None) -> Ratio:
+    runs = [prepare(_setup(c, free_bytes)) for c in (saving, plain)]
     try:
         ours, bare = (run.training for run in runs)
         device = runs[0].setup.machine.train_device
@@ -75,13 +80,19 @@ def _speed(saving: Config, plain: Config, rounds: int) -> Ratio:
             run.close()
 
 
-def peak_of(config: Config) -> int:
+def _setup(config: Config, free_bytes: int | None) -> RunSetup:
+    setup = run_setup(config)
+    return dataclasses.replace(setup, machine=dataclasses.replace(setup.machine, assumed_free_bytes=free_bytes))
+
+
+def peak_of(config: Config, free_bytes: int | None = None) -> int:
     """Return the peak bytes on the training device in an epoch after the first.
 
-    On a CPU devices are distinguished by the tags of the guard.
+    On a CPU devices are distinguished by the tags of the guard. `free_bytes` is the memory that automatic checkpointing
+    assumes to be free, instead of what is free.
     """
     gc.collect()  # checkpointed blocks of a finished run are in reference cycles with their weights
-    setup = run_setup(config)
+    setup = _setup(config, free_bytes)
     device = setup.machine.train_device
     counter = None if device.type == "cuda" else DeviceBytes(device)
     if counter is not None:

@@ -1,17 +1,16 @@
 """Profiles a few steps of a run on request: what the devices and the host do, and which functions take the time.
 
 First torch's profiler: two steps of warmup, then ten, written as a Chrome trace (trace.json, for chrome://tracing or
-Perfetto) and a table of operators. Then Python's profiler over ten more steps: the host's time by function. The numbers
-of the run are the same with and without.
+Perfetto), a table of operators, and one of what a GPU waited for. Then Python's profiler over ten more steps: the
+host's time by function. The numbers of the run are the same with and without.
 """
 
 from __future__ import annotations
 
 import cProfile
-import io
+import json
 import logging
-import pstats
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,11 @@ from modules.system.atomic import atomic_file, write_text
 from trainer.commands import CommandDesk, ProfileNow
 from trainer.events import Event, ProfileWritten, WarningRaised
 from trainer.step.callback import DryRunCheck, DryRunState, StepView
+from trainer.step.step_profile import device_time, function_table
 
 NUM_STEPS = 10
 WARMUP_STEPS = 2
 _NUM_ROWS = 60
-_NUM_NAMED = 3
 _log = logging.getLogger(__name__)
 
 
@@ -38,17 +37,18 @@ class Profiling:
         self._functions: cProfile.Profile | None = None
         self._num_steps = 0
         self._folder = run_dir
+        self.num_steps = NUM_STEPS
 
     def after_step(self, view: StepView) -> None:
         """Start, continue or end a profile."""
         if self._functions is not None:
             self._num_steps += 1
-            if self._num_steps == NUM_STEPS:
+            if self._num_steps == self.num_steps:
                 self._end(view.now.step)
         elif self._operators is not None:
             self._num_steps += 1
             self._operators.step()
-            if self._num_steps == WARMUP_STEPS + NUM_STEPS:
+            if self._num_steps == WARMUP_STEPS + self.num_steps:
                 self._operators_to_functions()
         elif self._desk.take(ProfileNow):
             self._start(view.now.step)
@@ -77,7 +77,7 @@ class Profiling:
         self._num_steps = 0
         self._operators = profiler.profile(
             activities=activities,
-            schedule=profiler.schedule(wait=0, warmup=WARMUP_STEPS, active=NUM_STEPS, repeat=1),
+            schedule=profiler.schedule(wait=0, warmup=WARMUP_STEPS, active=self.num_steps, repeat=1),
             on_trace_ready=self._write_operators,
         )
         self._operators.start()
@@ -100,6 +100,8 @@ class Profiling:
         try:
             with atomic_file(self._folder / "trace.json") as temporary:
                 profiler.export_chrome_trace(str(temporary))
+            trace = json.loads((self._folder / "trace.json").read_text(encoding="utf-8"))
+            write_text(self._folder / "waits.txt", str(device_time(trace["traceEvents"])))
             table = rows.table(sort_by=order, row_limit=_NUM_ROWS, max_name_column_width=70)
             write_text(self._folder / "operators.txt", f"{table}\n")
         except OSError as error:
@@ -115,23 +117,9 @@ class Profiling:
         except OSError as error:
             self._warn(error)
             return
-        self._emit(ProfileWritten(step, NUM_STEPS, str(self._folder), slowest))
+        self._emit(ProfileWritten(step, self.num_steps, str(self._folder), slowest))
 
     def _warn(self, error: OSError) -> None:
         _log.warning("The profile could not be written", exc_info=error)
         message = f"The profile could not be written to {self._folder}: {error.strerror or error}."
         self._emit(WarningRaised(message, "Free some space, then profile again."))
-
-
-def function_table(profile: cProfile.Profile) -> tuple[str, Mapping[str, float]]:
-    """Return the table of the host's time by function, and the functions with the largest shares in percent."""
-    stream = io.StringIO()
-    stats: Any = pstats.Stats(profile, stream=stream)
-    stats.sort_stats("tottime").print_stats(_NUM_ROWS)
-    whole = stats.total_tt or 1.0
-    longest = sorted(stats.stats.items(), key=lambda row: row[1][2], reverse=True)[:_NUM_NAMED]
-    shares: dict[str, float] = {}
-    for (file, line, name), row in longest:
-        where = name if file == "~" else f"{Path(file).name}:{line} {name}"
-        shares[where] = shares.get(where, 0.0) + 100 * row[2] / whole
-    return stream.getvalue(), shares

@@ -8,8 +8,10 @@ import sys
 from dataclasses import asdict
 
 from modules.system.atomic import write_text
+from modules.system.errors import DarkroomError
 from modules.system.paths import from_caller
 from trainer.cli import Verb
+from trainer.cli.options import read_config
 from trainer.launch import import_engine
 
 MEASUREMENTS = (
@@ -17,6 +19,7 @@ MEASUREMENTS = (
     "start",
     "loop",
     "large-loop",
+    "host-waits",
     "several",
     "loop-variants",
     "saving",
@@ -30,6 +33,8 @@ MEASUREMENTS = (
 
 
 def _benchmark(options: argparse.Namespace) -> int:
+    if options.profile is not None:
+        return _profile(options)
     import_engine(beside_window=False)
     from trainer.benchmark.report import machine_facts, measure_all
 
@@ -47,12 +52,38 @@ def _benchmark(options: argparse.Namespace) -> int:
     return 0
 
 
+def _profile(options: argparse.Namespace) -> int:
+    if options.steps < 1:
+        raise DarkroomError(f"--steps {options.steps} is too few.", advice="Profile at least one step.")
+    config = read_config(options.config, []).config if options.config else None
+    import_engine(beside_window=False)
+    from trainer.benchmark.profile import profile_all
+
+    out = from_caller(options.profile)
+    for profile in profile_all(
+        options.device, out, num_steps=options.steps, num_threads=options.threads, config=config
+    ):
+        sys.stdout.write(f"{profile}\n")
+        sys.stdout.flush()
+    return 0
+
+
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--only", nargs="+", choices=MEASUREMENTS, default=list(MEASUREMENTS), help="run only these measurements"
     )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda ...")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (default: 1)")
+    parser.add_argument(
+        "--profile",
+        nargs="?",
+        const="profile",
+        metavar="FOLDER",
+        help="instead of measuring, profile training steps: tables of the host's time by function, of operators and of "
+        "waits, and a Chrome trace (default: the folder profile)",
+    )
+    parser.add_argument("--config", metavar="CONFIG", help="with --profile: the config to profile, or a preset's name")
+    parser.add_argument("--steps", type=int, default=10, help="with --profile: how many steps (default: 10)")
     parser.add_argument("--json", metavar="FILE", help="also write the results as JSON")
 
 

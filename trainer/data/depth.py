@@ -11,7 +11,7 @@ from modules.data.buckets import Size
 from modules.data.dataset import Dataset
 from modules.data.depth import latent_depth, load_training_depth
 from modules.data.versions import ImageVersion
-from modules.system.devices import Device, move, pinned
+from modules.system.devices import Device, move_async
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,4 +33,4 @@ class DepthSource:
 
     def deliver(self, prepared: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
         """Return the depth maps of a batch, (B, 1, H, W), on the training device."""
-        return move(pinned(torch.stack([*prepared]).to(dtype), self.device), self.device)
+        return move_async(torch.stack([*prepared]).to(dtype), self.device)

@@ -11,7 +11,7 @@ from modules.data.batch import InpaintingInputs
 from modules.data.cache.inpainting import BLANK, inpainting_mask
 from modules.data.order import SampleIndex
 from modules.data.versions import ImageVersion
-from modules.system.devices import Device, move, pinned
+from modules.system.devices import Device, move_async
 from trainer.data.masks import MaskReader, ignores_mask
 from trainer.data.sources import LatentSource, Prepared
 
@@ -54,7 +54,7 @@ class InpaintingSource:
         everywhere_1HW = torch.ones(1, *latents_BCHW.shape[-2:])
         masks = [everywhere_1HW if p.version.variation == BLANK else self._mask(p) for p in prepared]
         masks_B1HW = torch.stack(masks).to(latents_BCHW.dtype)
-        return InpaintingInputs(move(pinned(masks_B1HW, self.device), self.device), latents_BCHW)
+        return InpaintingInputs(move_async(masks_B1HW, self.device), latents_BCHW)
 
     def _mask(self, prepared: PreparedInpainting) -> torch.Tensor:
         mask_1HW = prepared.mask_1HW

@@ -19,7 +19,7 @@ from modules.data.plans import EpochPlans
 from modules.data.rejected import RejectedVersions
 from modules.data.shares import Share, share_of
 from modules.data.versions import ImageVersion, ImageVersions
-from modules.system.devices import Device, move, pinned
+from modules.system.devices import Device, move_async
 from modules.system.errors import DarkroomError
 from modules.system.ranks import ONLY_RANK, Rank
 from trainer.data.depth import DepthSource
@@ -238,7 +238,7 @@ class Loader:
             latents_BCHW=latents_BCHW,
             captions=texts.captions,
             conditioning=self._conditioning(whole_texts, share, has_empty=bool(texts.empty_for)),
-            loss_weights_B=move(pinned(torch.tensor([c.loss_weight for c in concepts]), self.device), self.device),
+            loss_weights_B=move_async(torch.tensor([c.loss_weight for c in concepts]), self.device),
             size_conditionings=[v.size_conditioning for v in versions],
             sample_indices=samples,
             epoch=epoch,

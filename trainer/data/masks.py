@@ -15,7 +15,7 @@ from modules.data.dataset import Dataset
 from modules.data.order import SampleIndex
 from modules.data.versions import ImageVersion
 from modules.objectives.denoise import area_weights, preservation_weights
-from modules.system.devices import Device, move, pinned
+from modules.system.devices import Device, move_async
 from modules.system.seeds import derive_seed
 
 
@@ -106,7 +106,7 @@ class MaskSource:
         probability = self.rules.unmasked_probability
         ignored = [ignores_mask(self.run_seed, sample, probability=probability) for sample in samples]
         on_cpu = torch.stack([torch.ones_like(m) if i else m for m, i in zip(masks, ignored, strict=True)])
-        masks_B1HW, rules = move(pinned(on_cpu, self.device), self.device), self.rules
+        masks_B1HW, rules = move_async(on_cpu, self.device), self.rules
         prior_weights_B1HW = None
         if rules.preservation_weight and bool((on_cpu < 1).any()):
             prior_weights_B1HW = preservation_weights(

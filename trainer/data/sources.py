@@ -18,7 +18,7 @@ from modules.data.cache.store import BrokenEntryError, EntryStore
 from modules.data.conditioning import Conditioning, DeliveredConditioning, PartialConditioning
 from modules.data.versions import ImageVersion
 from modules.families.protocol import ModelFamily
-from modules.system.devices import CPU, Device, move, pinned
+from modules.system.devices import CPU, Device, move, move_async, pinned
 from trainer.data.encoders import Encoders
 
 Prepared = torch.Tensor | None
@@ -81,7 +81,7 @@ class CachedLatents:
     def deliver(self, versions: Sequence[ImageVersion], prepared: Sequence[Prepared]) -> torch.Tensor:
         """Stack the entries and move them to the device together."""
         latents = [self.rebuild(v) if p is None else p for v, p in zip(versions, prepared, strict=True)]
-        return move(pinned(torch.stack(latents).to(self.dtype), self.device), self.device)
+        return move_async(torch.stack(latents).to(self.dtype), self.device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +138,7 @@ class Pixels:
     def deliver(self, versions: Sequence[ImageVersion], prepared: Sequence[Prepared]) -> torch.Tensor:
         """Return the images, float32 (B, 3, P, P) in [-1, 1]."""
         images = [p for p in prepared if p is not None]
-        return move(pinned(torch.stack(images), self.device), self.device)
+        return move_async(torch.stack(images), self.device)
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,6 +35,7 @@ from modules.families.spec import PartSpec
 from modules.memory.tape import FLOAT32_BYTES, AdapterPlan, PartPlan, Trains
 from modules.objectives.spec import RolloutFacts
 from modules.rewards.registry import REWARDS
+from modules.settings.checkpoint_modes import CheckpointMode
 from modules.settings.layer_filter import EVERYTHING, LayerFilter, invalid_entry
 from modules.system import hardware
 from modules.system.ranks import current_rank
@@ -46,6 +47,15 @@ from trainer.sharding import sharded_parts
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _COMPUTE_BYTES = {"bfloat16": 2, "float16": 2}
 _AVERAGES: Mapping[str, Average] = {"off": "off", "train_device": "here", "temp_device": "elsewhere"}
+PHASES: Mapping[Phase, str] = {
+    "encoding images": phases.CACHE_IMAGES,
+    "encoding captions": phases.CACHE_CAPTIONS,
+    "training": phases.TRAIN,
+    "validating": phases.VALIDATE,
+    "sampling": phases.SAMPLE_DENOISE,
+    "decoding samples": phases.SAMPLE_DECODE,
+}
+"""The phases of the estimate, and their names in a run."""
 _TEXT_LAYERS = LayerFilter(("layers.",))
 
 
@@ -163,12 +173,17 @@ def _part_plan(
         adapter=_adapter_plan(config.adapter, part) if trains == "adapter" else None,
         unreached=_unreached(config, part, configs[part.name]),
         layers=filtered_layers(config.training) if part.role == "denoiser" else EVERYTHING,
-        checkpointing=settings.checkpointing,
+        checkpointing=_least_kept(settings.checkpointing),
         offloads=settings.offload_activations,
         offload_fraction=0.0 if _never_offloads(config) else settings.offload_fraction,
         quantized=quantized.formats.get(part.name),
         has_words=part.name in trained_encoders(config) and bool(trained_words(config)),
     )
+
+
+def _least_kept(mode: CheckpointMode) -> CheckpointMode:
+    """Return a mode as it saves most: "auto" checkpoints all blocks if it must."""
+    return "block" if mode == "auto" else mode
 
 
 def _vae_plan(config: Config, part: PartSpec, weight_bytes: int) -> PartPlan:
@@ -179,7 +194,7 @@ def _vae_plan(config: Config, part: PartSpec, weight_bytes: int) -> PartPlan:
         compute_bytes=_COMPUTE_BYTES.get(config.training.precision, 0),
         trains="full",
         unreached=("encoder.", "quant_conv") if config.training.vae.decoder_only else (),
-        checkpointing=settings.checkpointing,
+        checkpointing=_least_kept(settings.checkpointing),
         offloads=settings.offload_activations,
     )
 
@@ -210,18 +225,18 @@ def _on_device(config: Config, *, has_samples: bool) -> dict[Phase, frozenset[st
     spec = FAMILIES[config.model.family]
     facts = phases.phase_facts(config)
     validates = any(c.enabled and c.dataset_kind == "validation" for c in config.concepts)
-    table: dict[Phase, tuple[str, bool]] = {
-        "encoding images": (phases.CACHE_IMAGES, facts.has_latent_cache and (_reads_images(config) or validates)),
-        "encoding captions": (phases.CACHE_CAPTIONS, facts.has_text_cache),
-        "training": (phases.TRAIN, True),
-        "validating": (phases.VALIDATE, not config.validation.every.is_never),
-        "sampling": (phases.SAMPLE_DENOISE, has_samples),
-        "decoding samples": (phases.SAMPLE_DECODE, has_samples),
+    are_there: dict[Phase, bool] = {
+        "encoding images": facts.has_latent_cache and (_reads_images(config) or validates),
+        "encoding captions": facts.has_text_cache,
+        "training": True,
+        "validating": not config.validation.every.is_never,
+        "sampling": has_samples,
+        "decoding samples": has_samples,
     }
     everything = frozenset(p.name for p in spec.parts)
     return {
-        phase: everything if _never_offloads(config) else phases.needed_parts(name, spec, facts)
-        for phase, (name, is_there) in table.items()
+        phase: everything if _never_offloads(config) else phases.needed_parts(PHASES[phase], spec, facts)
+        for phase, is_there in are_there.items()
         if is_there
     }
 

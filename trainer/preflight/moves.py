@@ -20,6 +20,7 @@ from modules.system.problem import count
 
 _MODES = {
     "off": "no gradient checkpointing",
+    "auto": "automatic gradient checkpointing",
     "selective": "gradient checkpointing of cheap operations",
     "transformer": "gradient checkpointing per transformer block",
     "block": "gradient checkpointing per block",
@@ -66,10 +67,11 @@ def activation_offloading(part: PartSpec, *, is_on: bool = True) -> Move:
 
 
 def layer_offloading(part: PartSpec, fraction: float) -> Move:
-    """Return the offloading of a fraction of the layers."""
+    """Return the offloading of a fraction of the layers, which needs checkpointing per block."""
     path = f"parts.{part.name}.offload_fraction"
+    blocks = ((f"parts.{part.name}.checkpointing", "block"),) if fraction else ()
     share = {0.0: "none", 0.5: "half", 1.0: "all"}.get(fraction, f"{fraction:.0%}")
-    return Move(path, f"offloading {share} of the layers of the {part.label}", ((path, fraction),))
+    return Move(path, f"offloading {share} of the layers of the {part.label}", ((path, fraction), *blocks))
 
 
 def sixteen_bits(parts: Sequence[PartSpec], *, changes_result: bool = True) -> Move:

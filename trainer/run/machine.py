@@ -18,13 +18,17 @@ from trainer.step.precision import Precision
 
 @dataclass(frozen=True, eq=False)
 class Machine:
-    """The devices and the precision of a run, and its processes."""
+    """The devices and the precision of a run, and its processes.
+
+    `assumed_free_bytes` takes the place of the free memory of the training device where a run adapts to it.
+    """
 
     train_device: Device
     temp_device: Device
     precision: Precision
     guard: DeviceGuard | None
     ranks: Ranks = ALONE
+    assumed_free_bytes: int | None = None
 
 
 def machine_of(

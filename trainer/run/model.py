@@ -152,6 +152,16 @@ def prepare_parts(family: ModelFamily, precision: Precision) -> None:
             precision.prepare(part.module)
 
 
+def channels_innermost(family: ModelFamily) -> None:
+    """Store the weights of the denoiser's and the VAE's convolutions with their channels innermost, in place.
+
+    A convolution with such a weight also returns its result so, and the operations between convolutions keep it.
+    """
+    for part in family.parts.values():
+        if part.spec.role != "text_encoder":
+            part.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's types lack it
+
+
 def choose_attention(family: ModelFamily, name: str, machine: Machine) -> None:
     """Use an attention implementation in the denoiser. Raises DarkroomError if it does not run on the device."""
     dtype = machine.precision.compute_dtype
@@ -168,11 +178,15 @@ def load_model(
     *,
     start_copy: Path | None = None,
     compilation: Compilation | None = None,
+    may_stay: Mapping[str, frozenset[str]] | None = None,
+    checkpointed_blocks: Mapping[str, frozenset[str]] | None = None,
 ) -> LoadedModel:
     """Load the model of a config, attach its adapters, and set up the placement and the memory settings of its parts.
 
     `start_copy` is the run's own copy of the adapter file that it starts from: it is read if it exists, otherwise
-    written. A `compilation` compiles the blocks of the denoiser. Raises DarkroomError if nothing would be trained.
+    written. A `compilation` compiles the blocks of the denoiser. `may_stay` has the parts that stay on the training
+    device in phases that do not need them (`trainer/preflight/room.py`), `checkpointed_blocks` the blocks that
+    automatic checkpointing recomputes, by part. Raises DarkroomError if nothing would be trained.
     """
     quantized = quantized_parts(config)
     family = load_family(
@@ -188,8 +202,10 @@ def load_model(
     facts = phases.phase_facts(config)
     start = start_of(config, family, start_copy) if config.training.trains == "adapter" else None
     # Before adapters are attached and parts move: the identity of the encoders is that of their own weights.
-    identities = _identities(family, facts, machine.precision, start, quantized)
+    identities = _identities(config.model, family, facts, machine.precision, start, quantized)
     prepare_parts(family, machine.precision)
+    if config.model.channels_last:
+        channels_innermost(family)
     if not trains_on_pixels(config):
         choose_attention(family, config.training.attention, machine)
     copies = None if start_copy is None else start_copy.parent / "embeddings"
@@ -210,12 +226,15 @@ def load_model(
         for name, p in parameters.items()
     ] + word_units(config, words)
     family.set_memory(
-        {name: _memory_of(part.spec, config.part(name), adapters, compilation) for name, part in family.parts.items()},
+        {
+            name: _memory_of(part.spec, config.part(name), adapters, compilation, checkpointed_blocks or {})
+            for name, part in family.parts.items()
+        },
         train_device=machine.train_device,
         temp_device=machine.temp_device,
     )
     here, offloaded = originals_of(family, groups) if copies_originals(config) else ({}, {})
-    placement = placement_of(family, facts, machine, here, offloaded)
+    placement = placement_of(family, facts, machine, here, offloaded, may_stay)
     originals = (*here.values(), *offloaded.values())
     return LoadedModel(family, adapters, groups, placement, identities, start, originals, compilation, words)
 
@@ -235,26 +254,36 @@ def encoder_identities(config: Config, machine: Machine) -> EncoderIdentities:
         quantized=quantized,
     )
     start = start_of(config, family, None) if config.training.trains == "adapter" else None
-    identities = _identities(family, facts, machine.precision, start, quantized)
+    identities = _identities(config.model, family, facts, machine.precision, start, quantized)
     words = attach_words(config, family, copies=None) if facts.has_text_cache else []
     return identities.with_words(fixed_words_identity(words))
 
 
 def _memory_of(
-    part: PartSpec, settings: PartSettings, adapters: Sequence[Adapter], compilation: Compilation | None
+    part: PartSpec,
+    settings: PartSettings,
+    adapters: Sequence[Adapter],
+    compilation: Compilation | None,
+    checkpointed_blocks: Mapping[str, frozenset[str]],
 ) -> PartMemory:
-    """Return how a part saves memory. Its adapter is never offloaded: it is small, and it is trained there."""
+    """Return how a part saves memory. Its adapter is never offloaded: it is small, and it is trained there.
+
+    Automatic checkpointing without a choice of blocks recomputes all of them.
+    """
+    blocks = checkpointed_blocks.get(part.name)
     own = (name for a in adapters if a.part == part.name for name in a.parameters())
     return PartMemory(
-        settings.checkpointing,
+        "block" if settings.checkpointing == "auto" and blocks is None else settings.checkpointing,
         settings.offload_activations,
         settings.offload_fraction,
         resident=frozenset(name.removeprefix(f"{part.name}.") for name in own),
         compilation=compilation if part.role == "denoiser" else None,
+        chosen_blocks=blocks or frozenset(),
     )
 
 
 def _identities(
+    model: Model,
     family: ModelFamily,
     facts: phases.PhaseFacts,
     precision: Precision,
@@ -283,8 +312,9 @@ def _identities(
         fingerprints = dict(zip(hashed, pool.map(fingerprint, hashed.values()), strict=True))
     images = [fingerprints.get(p.name, "") for p in family.spec.parts if p.role == "vae"]
     texts = [fingerprints.get(p.name, "") for p in family.spec.parts if p.role == "text_encoder"]
+    order = ["channels last"] if model.channels_last else []  # rounds otherwise
     return EncoderIdentities(
         # Images are encoded outside autocast, but in TF32 where the run's precision allows it on this device.
-        images="|".join([*images, family.image_identity(), f"tf32 {precision.tf32}"]),
+        images="|".join([*images, family.image_identity(), f"tf32 {precision.tf32}", *order]),
         captions="|".join([*texts, family.text_identity(), precision.name]),
     )

@@ -21,10 +21,12 @@ def placement_of(
     machine: Machine,
     originals: Mapping[str, FrozenCopy] | None = None,
     offloaded: Mapping[str, FrozenCopy] | None = None,
+    may_stay: Mapping[str, frozenset[str]] | None = None,
 ) -> Placement:
     """Return the placement that moves the parts of a model between devices as the phase changes.
 
     `originals`, copies of weights by a name of their own, are needed in training; `offloaded` ones never move in.
+    `may_stay` has the parts for which the device has room, by phase.
     """
     originals, offloaded = originals or {}, offloaded or {}
 
@@ -37,6 +39,7 @@ def placement_of(
         train_device=machine.train_device,
         temp_device=machine.temp_device,
         needed_in=needed_in,
+        may_stay=may_stay,
         guard=machine.guard,
     )
 

@@ -18,6 +18,7 @@ from modules.objectives.perceptual import PerceptualDistance
 from modules.optim.kept_norms import KeptNorms
 from modules.optim.param_groups import TrainGroup, kept_parameters
 from modules.system.atomic import write_text
+from modules.system.devices import free_device_bytes
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from modules.system.ranks import ONLY_RANK
@@ -35,9 +36,12 @@ from trainer.methods.build import build_method
 from trainer.methods.perceptual import load_perceptual
 from trainer.methods.protocol import StepContext, TrainingMethod
 from trainer.methods.reward_models import RewardModels, load_reward_models
+from trainer.preflight.estimates import sizes_of
+from trainer.preflight.room import parts_that_stay
 from trainer.ranks import ALONE
 from trainer.run.announce import announce
 from trainer.run.checkpoint import restore, start_from_weights
+from trainer.run.checkpointing_choice import checkpointed_blocks
 from trainer.run.compilation import compilation_of
 from trainer.run.data import Loaders, build_loaders, caches_of, plan_fingerprint
 from trainer.run.downloads import DownloadMeter
@@ -210,7 +214,21 @@ def _load(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
         ranks.from_main(None)  # the main process downloads the model first
     # Of a new run only the main process writes the copy of the file that it starts from; the others read that file.
     start_copy = start_copy_in(setup.run_dir) if machine.ranks.rank.is_main or setup.backup is not None else None
-    model = load_model(config, machine, meter, start_copy=start_copy, compilation=compilation)
+    may_stay = parts_that_stay(
+        config,
+        sizes_of(setup.datasets.training, setup.datasets.validation),
+        free_bytes=free_device_bytes(machine.train_device),
+        start_copy=start_copy,
+    )
+    model = load_model(
+        config,
+        machine,
+        meter,
+        start_copy=start_copy,
+        compilation=compilation,
+        may_stay=may_stay,
+        checkpointed_blocks=checkpointed_blocks(setup),
+    )
     if not is_local and ranks.rank.is_main:
         ranks.from_main(None)
     if setup.backup is None:

@@ -23,6 +23,8 @@ from trainer.step.gradient_sums import GradientSums, Reduction
 from trainer.step.prior import require_no_reference
 from trainer.step.watchdog import Watchdog
 
+_Metric = tuple[str, float | torch.Tensor, int]  # name, value, and the number of images it covers
+
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
@@ -91,7 +93,7 @@ class Stepper:
         self._losses: list[torch.Tensor] = []
         self._may_be_zero = False
         self._num_images = 0
-        self._metrics: list[tuple[str, float | torch.Tensor, int]] = []
+        self._metrics: list[_Metric] = []
         self.is_moving = False
         """Whether weights are being updated: an error in the meantime leaves a step half done."""
 
@@ -134,10 +136,13 @@ class Stepper:
         norms = self._whole_norms(norms, like=total_loss)
         norm = norm_of(list(norms.values())) if norms else torch.zeros_like(total_loss)
         _, rates = effective_rates(self.optimizer.param_groups, self._effective_rate)
-        # One synchronization with the device per step: loss, norms and effective rates together.
-        read = torch.stack([total_loss, norm, *norms.values(), *(r.to(total_loss.device) for r in rates.values())])
+        # One synchronization with the device per step: loss, norms, effective rates and metrics together.
+        beside = [*rates.values(), *_tensors_in(self._metrics)]
+        read = torch.stack([total_loss, norm, *norms.values(), *(t.to(total_loss.device) for t in beside)])
         loss, gradient_norm, *others = read.tolist()
-        of_units, read_rates = others[: len(norms)], others[len(norms) :]
+        of_units, others = others[: len(norms)], others[len(norms) :]
+        read_rates, values = others[: len(rates)], iter(others[len(rates) :])
+        self._metrics = [(n, next(values) if isinstance(v, torch.Tensor) else v, k) for n, v, k in self._metrics]
         is_finite = math.isfinite(loss) and math.isfinite(gradient_norm)
         if is_finite:
             self.is_moving = True
@@ -160,7 +165,7 @@ class Stepper:
             num_images=self._num_images,
             was_skipped=not is_finite,
             learning_rates=learning_rates,
-            metrics=_means(_read(self._metrics)),
+            metrics=_means(self._metrics),
             gradient_norms={unit: n for unit, n in zip(norms, of_units, strict=True) if math.isfinite(n)},
             effective_rates=self._effective_rates(dict(zip(rates, read_rates, strict=True))),
         )
@@ -281,16 +286,20 @@ class Stepper:
         return rates
 
 
-def _read(metrics: Sequence[tuple[str, float | torch.Tensor, int]]) -> list[tuple[str, float, int]]:
+def _tensors_in(metrics: Sequence[_Metric]) -> list[torch.Tensor]:
+    return [value.detach().float() for _, value, _ in metrics if isinstance(value, torch.Tensor)]
+
+
+def _read(metrics: Sequence[_Metric]) -> list[_Metric]:
     """Return the metrics with the values of their tensors, which are read from the device together."""
-    tensors = [value.detach().float() for _, value, _ in metrics if isinstance(value, torch.Tensor)]
+    tensors = _tensors_in(metrics)
     values = iter(torch.stack(tensors).tolist() if tensors else [])
     return [(n, next(values) if isinstance(value, torch.Tensor) else value, k) for n, value, k in metrics]
 
 
-def _means(metrics: Sequence[tuple[str, float, int]]) -> dict[str, float]:
+def _means(metrics: Sequence[_Metric]) -> dict[str, float]:
     """Return, by name, the mean of the values weighted by their numbers of images; those that are NaN are left out."""
-    metrics = [(name, value, count) for name, value, count in metrics if not math.isnan(value)]
-    names = dict.fromkeys(name for name, _, _ in metrics)
-    shares = {name: [(value, count) for own, value, count in metrics if own == name] for name in names}
+    numbers = [(name, float(value), count) for name, value, count in metrics if not math.isnan(value)]
+    names = dict.fromkeys(name for name, _, _ in numbers)
+    shares = {name: [(value, count) for own, value, count in numbers if own == name] for name in names}
     return {name: sum(v * n for v, n in pairs) / sum(n for _, n in pairs) for name, pairs in shares.items()}

@@ -54,6 +54,11 @@ class PageFrame(Panel):
         return scroll
 
 
+def page_task(key: str) -> tuple[str, str]:
+    """Return the key of the pump's task that builds a page in parts."""
+    return "page", key
+
+
 def form_room(context: Context) -> int:
     """Return the height of a page's form in pixels, where neither a report nor the card of first steps is open.
 

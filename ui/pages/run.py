@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from modules.system.problem import count
@@ -11,7 +11,7 @@ from trainer.rollout_events import Mark, RolloutSampled, SampledImage
 from ui.context import Context
 from ui.editors.images import ImageViewer
 from ui.pages.catalogue import PageSpec
-from ui.pages.page import PageFrame
+from ui.pages.page import PageFrame, page_task
 from ui.pages.run_curves import RunCurves
 from ui.pages.run_notices import RunNotices
 from ui.pages.run_samples import RunSamples
@@ -46,6 +46,7 @@ class RunPage:
         self.frame = PageFrame(master, context, spec)
         self._context = context
         self._is_shown = False
+        self._is_built = False
         self._was_active = False
         self._drawn = RunState()
         self._curves: tuple[object, ...] = (None, None, None)
@@ -66,8 +67,8 @@ class RunPage:
             column.columnconfigure(0, weight=1)
             for row, weight in enumerate(weights):
                 column.rowconfigure(row, weight=weight)
-        self._fill_left(left)
-        self._fill_right(right)
+        # In parts: a start opens the page, and the training thread competes for the interpreter from then on.
+        context.pump.work_through(page_task(spec.key), self._build(left, right))
         context.session.changed.subscribe(self._soon)
         context.starter.changed.subscribe(self._soon)
         context.form.changed.subscribe(self._preview_soon)
@@ -88,10 +89,25 @@ class RunPage:
         """Return False: the page has no fields."""
         return False
 
-    def _fill_left(self, left: Panel) -> None:
+    def _build(self, left: Panel, right: Panel) -> Iterator[None]:
+        """Build both columns, one part per `next`; nothing is drawn before the last one."""
+        yield from self._fill_left(left)
+        yield from self._fill_right(right)
+        self._is_built = True
+        self._soon()
+        self._preview_soon()
+
+    def _fill_left(self, left: Panel) -> Iterator[None]:
         context, px = self._context, self._context.theme.px
         self.curves_card, log_card = TabbedCard(left, context.theme), Card(left, context.theme)
         tk.Grid.grid_configure(self.curves_card, row=0, column=0, sticky="nsew", pady=(0, px(PAD)))
+        self.curves = RunCurves(self.curves_card.add(_LOSS, is_offered=True), context)
+        self.curves.pack(fill="both", expand=True, padx=(px(4), 0))
+        self.chart = self.curves.chart
+        yield
+        self.metrics = MetricGrid(self.curves_card.add(_METRICS), context.theme, context.tips)
+        self.metrics.pack(fill="both", expand=True, padx=(px(12), 0))
+        yield
         self.reward_card = Card(left, context.theme, "Reward")
         tk.Grid.grid_configure(self.reward_card, row=1, column=0, sticky="nsew", pady=(0, px(PAD)))
         tk.Grid.grid_configure(log_card, row=2, column=0, sticky="nsew")
@@ -99,19 +115,17 @@ class RunPage:
         self.reward_chart.pack(fill="both", expand=True, padx=(px(4), 0))
         self._has_reward_curve = False
         left.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "rewards"), self._fit_rewards), add="+")
-        self.curves = RunCurves(self.curves_card.add(_LOSS, is_offered=True), context)
-        self.curves.pack(fill="both", expand=True, padx=(px(4), 0))
-        self.chart = self.curves.chart
-        self.metrics = MetricGrid(self.curves_card.add(_METRICS), context.theme, context.tips)
-        self.metrics.pack(fill="both", expand=True, padx=(px(12), 0))
+        self._show_rewards(RunState())
+        yield
         self.log = LogPanel(
             log_card.body, context.theme, on_copied=lambda number: context.notify(f"Copied {count(number, 'line')}.")
         )
         self.log.pack(fill="both", expand=True, padx=(px(12), 0))
-        self._show_rewards(RunState())
+        yield
 
     def _fit_rewards(self) -> None:
-        self._show_rewards(self._drawn)
+        if self._is_built:
+            self._show_rewards(self._drawn)
 
     def _show_rewards(self, state: RunState) -> None:
         """Show the reward curve; hide its card if no reward is measured.
@@ -131,7 +145,7 @@ class RunPage:
         weight, least_px = (2, self._context.theme.px(_REWARD_HEIGHT)) if is_shown else (0, 0)
         tk.Grid.rowconfigure(self.reward_card.master, 1, weight=weight, minsize=least_px)
 
-    def _fill_right(self, right: Panel) -> None:
+    def _fill_right(self, right: Panel) -> Iterator[None]:
         context, px = self._context, self._context.theme.px
         self.facts_card = Card(right, context.theme, "This run")
         self.images_card = TabbedCard(right, context.theme)
@@ -144,9 +158,11 @@ class RunPage:
         self.facts.pack(anchor="w")
         self.facts.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "facts"), self._fit_facts))
         right.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "facts"), self._fit_facts), add="+")
+        yield
         samples, rollout = self.images_card.add(_SAMPLES, is_offered=True), self.images_card.add(_ROLLOUT)
         self.samples = RunSamples(samples, context)
         self.samples.pack(fill="both", expand=True, padx=(px(12), 0))
+        yield
         self.rollout_line = Text(rollout, context.theme, role="small", colour="muted", on="card")
         self.rollout_line.pack(anchor="w", padx=(px(12), 0), pady=(0, px(6)))
         self.rollout = ImageGrid(rollout, context.theme, context.pump, tile_px=_ROLLOUT_PX, on_open=self._open_rollout)
@@ -166,11 +182,11 @@ class RunPage:
             canvas.configure(height=height)
 
     def _soon(self) -> None:
-        if self._is_shown:
+        if self._is_shown and self._is_built:
             self._context.pump.redraw_soon(self, self._follow, at_most_every_seconds=_CHART_SECONDS)
 
     def _preview_soon(self) -> None:
-        if self._is_shown and self._context.session.stage == "idle":
+        if self._is_shown and self._is_built and self._context.session.stage == "idle":
             self._context.pump.redraw_soon(
                 (self, "preview"), self._context.starter.refresh_preview, at_most_every_seconds=0.5
             )

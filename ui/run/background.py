@@ -22,6 +22,8 @@ Report = Callable[[str, int, int], None]
 _log = logging.getLogger(__name__)
 _NUM_THREADS = 2
 _REPORTED_EVERY_SECONDS = 0.1
+_LOOK_SECONDS = 0.002
+_GIVES_WAY_SECONDS = 0.1  # at most, each time: a busy window delays a job, and does not stop it
 
 
 class JobCancelledError(Exception):
@@ -49,6 +51,17 @@ class Background:
         self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._busy_until = 0.0  # of `time.perf_counter`
+
+    def window_is_busy(self, seconds: float) -> None:
+        """Note that the window is going to build or draw for about so long; jobs that report wait until then."""
+        self._busy_until = max(self._busy_until, time.perf_counter() + seconds)
+
+    def give_way(self, *_progress: object) -> None:
+        """Wait while the window is busy; for jobs, also in place of a report."""
+        until = time.perf_counter() + _GIVES_WAY_SECONDS
+        while time.perf_counter() < min(self._busy_until, until):
+            time.sleep(_LOOK_SECONDS)
 
     def run(
         self,
@@ -77,6 +90,7 @@ class Background:
             nonlocal reported
             if job.is_cancelled:
                 raise JobCancelledError
+            self.give_way()
             now = time.perf_counter()
             if now - reported >= _REPORTED_EVERY_SECONDS:
                 reported = now
@@ -121,6 +135,10 @@ class JobScope(Background):
         self._background = background
         self._results = background._results
         self._own: WeakSet[Job] = WeakSet()
+
+    def give_way(self, *progress: object) -> None:
+        """Wait while the window is busy."""
+        self._background.give_way(*progress)
 
     def cancel_all(self) -> None:
         """Cancel the jobs whose results have not been delivered."""

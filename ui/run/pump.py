@@ -9,12 +9,14 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ui.run.background import Background, JobScope
+from ui.run.interpreter import hurry, relax
 from ui.signal import notify
 
 INTERVAL_MS = 20
 BUSY_INTERVAL_MS = 2
 BUDGET_SECONDS = 0.008
-FIRST_SLICE_SECONDS = 0.06
+FIRST_SLICE_SECONDS = 0.04
+_BUILDING_SECONDS, _DRAWING_SECONDS = 0.05, 0.015  # for which background jobs wait
 
 Drain = Callable[[float], bool]
 _OVER = object()
@@ -41,6 +43,8 @@ class Pump:
         self._redraws: dict[Hashable, _Redraw] = {}
         self._last_drawn: dict[Hashable, float] = {}
         self._tasks: dict[Hashable, Iterator[None]] = {}
+        self._first_slice_left = FIRST_SLICE_SECONDS
+        self._is_drawing = False
         self._is_stopped = False
 
     def start(self) -> None:
@@ -95,9 +99,24 @@ class Pump:
         self._tasks.pop(key, None)
 
     def work_through(self, key: Hashable, task: Iterator[None]) -> None:
-        """Start `task` now and continue it over many turns; it replaces the task of the same key."""
+        """Start `task` now and continue it over many turns; it replaces the task of the same key.
+
+        All tasks that are started between two turns together get 40 ms; then they wait for the next turn.
+        """
         self._tasks[key] = task
-        self._run_tasks(time.perf_counter() + FIRST_SLICE_SECONDS, only=key)
+        self.expect_drawing()
+        begun = time.perf_counter()
+        self._run_tasks(begun + self._first_slice_left, only=key)
+        self._first_slice_left = max(0.0, self._first_slice_left - (time.perf_counter() - begun))
+
+    def expect_drawing(self) -> None:
+        """Hurry until the turn after the next: Tk draws what is built or shown now between the turns."""
+        self._is_drawing = True
+        self._hurry(_BUILDING_SECONDS)
+
+    def _hurry(self, seconds: float) -> None:
+        self.lasting.window_is_busy(seconds)
+        hurry()
 
     def finish(self, key: Hashable) -> None:
         """Finish a task now."""
@@ -111,12 +130,16 @@ class Pump:
 
     def tick(self, budget_seconds: float = BUDGET_SECONDS) -> None:
         """Do one turn's work now."""
+        self._first_slice_left = FIRST_SLICE_SECONDS
+        self._is_drawing = False
         deadline = time.perf_counter() + budget_seconds
         for drain in list(self._drains):
             if drain in self._drains:
                 notify(drain, deadline)
         self._draw(deadline)
         self._run_tasks(deadline)
+        if not self._is_drawing:
+            relax()
 
     def _turn(self) -> None:
         if self._is_stopped:
@@ -132,6 +155,7 @@ class Pump:
                 return
             if now >= redraw.not_before and self._redraws.pop(key, None) is not None:
                 self._last_drawn[key] = now
+                self._hurry(_DRAWING_SECONDS)
                 notify(redraw.draw)
 
     def _run_tasks(self, deadline: float, *, only: Hashable = None) -> None:
@@ -145,6 +169,7 @@ class Pump:
     def _continue(self, task: Iterator[None]) -> bool:
         """Do the next slice; return whether the task is over. One that fails is not retried."""
         is_over = True
+        self.expect_drawing()
 
         def slice_of_work() -> None:
             nonlocal is_over

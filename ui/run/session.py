@@ -56,12 +56,12 @@ class RunSession:
         background: Background,
         *,
         launch_run: Launch = launch_as_set,
-        check_config: Check = check,
+        check_config: Check | None = None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._background = background
         self._launch = launch_run
-        self._check = check_config
+        self._check: Check = check_config or partial(check, watch=background.give_way)
         self._wall_clock = wall_clock
         self.request: RunRequest | None = None  # of the current run, or of the last one
         self._handle: LaunchedRun | None = None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from ui.interaction import Answer, Severity
+from ui.run.interpreter import hurry
 from ui.theme import GAP, PAD, Theme
 from ui.widgets.controls import Button
 from ui.widgets.panel import Panel, Text, restyle
@@ -21,6 +22,7 @@ class Window(tk.Toplevel):
     """A secondary window: themed, closed by Escape, removed from customtkinter's registry when destroyed."""
 
     def __init__(self, root: tk.Misc, theme: Theme, title: str) -> None:
+        hurry()  # until the pump has a turn without drawing
         super().__init__(root)
         self.withdraw()
         self.title(title)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tkinter as tk
+from collections.abc import Iterator
 from typing import Any
 
 import customtkinter as ctk
@@ -16,7 +17,7 @@ from customtkinter.windows.widgets.scaling import ScalingTracker
 
 from ui.theme import Mode, Theme
 from ui.widgets.focus import focused_widget
-from ui.widgets.panel import restyle
+from ui.widgets.panel import Styled
 
 _DESIGN_DPI = 96
 _MAX_SCALE = 3.0
@@ -43,12 +44,45 @@ def set_scale(root: tk.Tk, theme: Theme, scale_percent: int) -> None:
     ctk.set_widget_scaling(theme.scale)
 
 
-def switch_mode(root: tk.Tk, theme: Theme, mode: Mode) -> None:
-    """Switch all widgets between dark and light."""
+def switch_mode(root: tk.Tk, theme: Theme, mode: Mode) -> Iterator[None]:
+    """Switch new widgets between dark and light now, and the present ones with the iterator that is returned.
+
+    Its first `next` switches what is visible, each other one a hidden widget.
+    """
     theme.mode = mode
+    callbacks, AppearanceModeTracker.callback_list = AppearanceModeTracker.callback_list, []
+    try:
+        ctk.set_appearance_mode(mode)
+    finally:
+        AppearanceModeTracker.callback_list = callbacks
+    return _switched(root, theme)
+
+
+def _switched(root: tk.Tk, theme: Theme) -> Iterator[None]:
+    of_widgets = {id(callback.__self__): callback for callback in AppearanceModeTracker.callback_list}
+    hidden: list[tk.Misc] = []
+
+    def switch(widget: tk.Misc) -> None:
+        if isinstance(widget, Styled):
+            widget.apply_theme()
+        if (callback := of_widgets.get(id(widget))) is not None:
+            callback(theme.mode.capitalize())
+
+    def switch_visible(widget: tk.Misc) -> None:
+        if widget is root or widget.winfo_viewable():
+            switch(widget)
+        else:
+            hidden.append(widget)
+        for child in widget.winfo_children():
+            switch_visible(child)
+
     root.configure(background=theme.colour("window"))
-    restyle(root)
-    ctk.set_appearance_mode(mode)
+    switch_visible(root)
+    yield
+    for widget in hidden:
+        if widget.winfo_exists():
+            switch(widget)
+        yield
 
 
 def screen_scale(root: tk.Tk) -> float:

@@ -145,6 +145,16 @@ class Model(Section):
             changeable_on_resume=True,
         ),
     ] = False
+    channels_last: Annotated[
+        bool,
+        Setting(
+            "Channels last",
+            "Stores the weights of convolutions, and so their results, with the channels innermost (NHWC), for which "
+            "many GPUs and CPUs have faster kernels; on others it is slower. Results differ in rounding.",
+            group="Base model",
+            level="advanced",
+        ),
+    ] = False
     circular_padding: Annotated[
         bool,
         Setting(
@@ -210,12 +220,14 @@ class Part(Section):
         CheckpointMode,
         Setting(
             "Gradient checkpointing",
-            "Saves memory by recomputing activations in the backward pass. Per block saves most of what there is "
+            "Saves memory by recomputing activations in the backward pass. Automatic recomputes as few blocks as fit "
+            "the free memory, by the estimate at the start of the run. Per block saves most of what there is "
             "to save. Transformer blocks only saves less and is faster. Cheap operations only keeps the results of "
             "what takes long to compute and saves least; every operation costs some overhead, so it pays only for "
             "large images on a GPU. The result is the same bit for bit.",
             choice_labels={
                 "off": "Off",
+                "auto": "Automatic",
                 "selective": "Cheap operations only",
                 "transformer": "Transformer blocks only",
                 "block": "Per block",
@@ -232,7 +244,7 @@ class Part(Section):
             "Keeps the checkpointed activations on the offload device until the backward pass. Saves memory on "
             "a GPU at some cost in speed.",
             level="advanced",
-            applies_when=When("checkpointing", ("transformer", "block", "whole")),
+            applies_when=When("checkpointing", ("auto", "transformer", "block", "whole")),
         ),
     ] = False
     offload_fraction: Annotated[

@@ -8,7 +8,7 @@ import torch
 
 from modules.diffusion.noise import WHOLE, Rows, generator_for, uniform_timesteps
 from modules.diffusion.timesteps.sampling import Stratification, TimestepSampling, timesteps_between
-from modules.system.devices import Device, move
+from modules.system.devices import Device, move_async
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def draw_timesteps(
     )
     uniforms_B = _uniforms_of(sampling.stratification, position, run_seed)
     index_B = torch.searchsorted(table, uniforms_B, right=True) - 1
-    return move(index_B.clamp(0, len(among) - 1) + among.start, device)
+    return move_async(index_B.clamp(0, len(among) - 1) + among.start, device)
 
 
 def _uniforms_of(stratification: Stratification, position: BatchPosition, run_seed: int) -> torch.Tensor:

@@ -10,6 +10,7 @@ import torch
 
 from modules.families.parts.clip_tokens import ClipTokenizer
 from modules.families.parts.token_rows import ExtendedEmbedding
+from modules.system.devices import tensor_on
 
 _SMALLEST_MEAN = 1e-3  # of the standard deviation; a smaller mean is a matter of rounding
 _OPENAI_ACTIVATION = "quick_gelu"
@@ -51,7 +52,7 @@ class TextTower:
         chunked = [self._chunks(p) for p in prompts]
         filled = [chunk for chunks in chunked for chunk in chunks + empty * (num_chunks - len(chunks))]
         device = next(self.encoder.parameters()).device
-        ids_NL = torch.tensor([ids for ids, _ in filled], dtype=torch.long, device=device)  # N = B * chunks, L = 77
+        ids_NL = tensor_on([ids for ids, _ in filled], device, torch.long)  # N = B * chunks, L = 77
         if self.skipped_layers == 0 and self.is_normed:
             output = forward(input_ids=ids_NL)
             states_NLD = output.last_hidden_state
@@ -64,7 +65,7 @@ class TextTower:
         if isinstance(embedding, ExtendedEmbedding):
             states_NLD = embedding.with_outputs(ids_NL, states_NLD)
         if any(weight != 1 for _, weights in filled for weight in weights):
-            states_NLD = weighted_states(states_NLD, torch.tensor([weights for _, weights in filled], device=device))
+            states_NLD = weighted_states(states_NLD, tensor_on([weights for _, weights in filled], device))
         pooled_NE = getattr(output, "text_embeds", None)
         return TextStates(
             states_NLD.reshape(len(prompts), -1, states_NLD.shape[-1]),

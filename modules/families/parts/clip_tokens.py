@@ -46,8 +46,7 @@ class ClipTokenizer:
 
     def chunks(self, prompt: str) -> list[list[int]]:
         """Return the prompt's token ids in chunks of 77: start, up to 75 tokens, end, padding. At least one chunk."""
-        pieces = _pieces([(unit, 1.0) for unit in self._units(prompt)])
-        return [self._with_start_and_end([i for i, _ in piece]) for piece in pieces]
+        return [list(chunk) for chunk in _chunks(self, prompt)]
 
     def weighted_chunks(self, prompt: str) -> list[tuple[list[int], list[float]]]:
         """Return the chunks of a prompt with weights (see `prompt_weights`), each with the weight of every token."""
@@ -93,6 +92,13 @@ class ClipTokenizer:
 
     def _with_start_and_end(self, piece: list[int]) -> list[int]:
         return [self.start_id, *piece, self.end_id, *[self.pad_id] * (CHUNK_TOKENS - len(piece))]
+
+
+# A step needs the same prompts several times, and those of an epoch come back in the next.
+@lru_cache(maxsize=4096)
+def _chunks(tokenizer: ClipTokenizer, prompt: str) -> tuple[tuple[int, ...], ...]:
+    pieces = _pieces([(unit, 1.0) for unit in tokenizer._units(prompt)])
+    return tuple(tuple(tokenizer._with_start_and_end([i for i, _ in piece])) for piece in pieces)
 
 
 def _pieces(units: Sequence[tuple[tuple[int, ...], float]]) -> list[list[Token]]:

@@ -22,7 +22,8 @@ def _run(walk: Walk, config: Config, prompts: int, has_projection: bool) -> Arra
     places = walk.embedding("embeddings.position_embedding", (tokens, width), 1, tokens)
     x = walk.add(words, places)
     for index in range(int(config["num_hidden_layers"])):
-        x = walk.block(lambda a, path=f"encoder.layers.{index}": _layer(walk, config, path, a), x, is_transformer=True)
+        path = f"encoder.layers.{index}"
+        x = walk.block(path, lambda a, path=path: _layer(walk, config, path, a), x, is_transformer=True)
     x = walk.layer_norm("final_layer_norm", x)
     if has_projection:
         pooled = x.view(prompts, width)

@@ -53,6 +53,7 @@ class Forwards:
                 mode=wanted.mode,
                 block_types=self._block_types[part.spec.role],
                 transformer_types=TRANSFORMER_TYPES[part.spec.role],
+                chosen_blocks=wanted.chosen_blocks,
                 offload_activations=wanted.offload_activations,
                 offload_fraction=wanted.offload_fraction,
                 entry=_ENTRIES[part.spec.role],

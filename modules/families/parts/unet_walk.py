@@ -85,7 +85,7 @@ class _Unet:
         return x
 
     def _resnet(self, path: str, x: Array, width: int) -> Array:
-        return self.walk.block(lambda a, time: resnet(self.walk, path, a, width, time=time), x, self.time)
+        return self.walk.block(path, lambda a, time: resnet(self.walk, path, a, width, time=time), x, self.time)
 
     def _attention(self, path: str, x: Array, level: int) -> Array:
         walk, residual = self.walk, x
@@ -104,7 +104,7 @@ class _Unet:
             def run(x: Array, states: Array, name: str = name) -> Array:
                 return self._transformer(name, x, states, heads)
 
-            x = walk.block(run, x, self.states, is_transformer=True)
+            x = walk.block(name, run, x, self.states, is_transformer=True)
         if is_linear:
             x = walk.linear(f"{path}.proj_out", x, channels)
         x = x.view(batch, channels, height, width)

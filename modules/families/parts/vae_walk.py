@@ -64,13 +64,14 @@ def _up(walk: Walk, config: Config, level: int, entering: Array, width: int, *, 
 
 
 def _resnet(walk: Walk, path: str, x: Array, width: int) -> Array:
-    return walk.block(lambda a: resnet(walk, path, a, width), x)
+    return walk.block(path, lambda a: resnet(walk, path, a, width), x)
 
 
 def _middle(walk: Walk, half: str, x: Array, width: int) -> Array:
     path = f"{half}.mid_block"
     x = _resnet(walk, f"{path}.resnets.0", x, width)
-    x = walk.block(lambda a: _attention(walk, f"{path}.attentions.0", a), x, is_transformer=True)
+    name = f"{path}.attentions.0"
+    x = walk.block(name, lambda a: _attention(walk, name, a), x, is_transformer=True)
     return _resnet(walk, f"{path}.resnets.1", x, width)
 
 

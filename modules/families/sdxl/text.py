@@ -10,7 +10,7 @@ import torch
 
 from modules.data.size_conditioning import SizeConditioning
 from modules.families.parts.conditioning import TextConditioning, replaced_rows
-from modules.system.devices import Device, move
+from modules.system.devices import Device, move, tensor_on
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,9 +48,7 @@ class SdxlConditioning:
         assert len(size_conditionings) == len(self), (
             f"{len(size_conditionings)} size conditionings for {len(self)} prompts"
         )
-        sizes_B6 = torch.tensor(
-            [_sizes(f) for f in size_conditionings], dtype=torch.float32, device=self.pooled_BE.device
-        )
+        sizes_B6 = tensor_on([_sizes(f) for f in size_conditionings], self.pooled_BE.device, torch.float32)
         return replace(self, sizes_B6=sizes_B6)
 
     def with_empty_prompts(self, empty_for: Sequence[Collection[int]], empty: Self, *, first_width: int) -> Self:

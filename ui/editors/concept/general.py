@@ -105,8 +105,8 @@ class GeneralTab:
     def _summary(self, scan: Scan, rules: CaptionRules) -> str:
         has_images = self._editing.concept.has_images
         parts = [count(len(scan.images), "image" if has_images else "prompt")]
-        if scan.num_without_caption:
-            parts.append(f"{scan.num_without_caption:,} without a caption")
+        if num_without := scan.num_without_caption:
+            parts.append(f"{num_without:,} without a caption")
         if not rules.is_plain and scan.images:
             what = "captions" if has_images else "prompts"
             parts.append(f"with {what} as they are trained, after {', '.join(ORDER[:-1])}, {ORDER[-1]}")

@@ -44,6 +44,7 @@ class ConceptEditor(Window):
         path: str,
         open_other: Callable[[int], ConceptEditor],
     ) -> None:
+        context.pump.expect_drawing()  # the folder may be being scanned
         super().__init__(context.root, context.theme, "Concept")
         self.path = path
         self.tabs: dict[str, EditorTab] = {}

@@ -1,0 +1,87 @@
+"""What takes long is done in parts: pages, and the change between dark and light."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.ui.conftest import Window
+from ui.run.background import Background
+from ui.shell import import_pages
+
+
+@pytest.fixture
+def slow(window: Window, monkeypatch: pytest.MonkeyPatch) -> Window:
+    """A window on a machine that is so slow that each slice of work is one step."""
+    monkeypatch.setattr("ui.run.pump.FIRST_SLICE_SECONDS", 1e-9)
+    window.app.context.pump.tick()
+    return window
+
+
+def test_a_start_opens_the_run_page_in_parts(slow: Window) -> None:
+    app = slow.app
+    app.context.navigation.open("run")
+    page: Any = app.shell.pages["run"]
+    parts = ("curves", "metrics", "log", "facts", "samples", "rollout")
+    has = [name for name in parts if hasattr(page, name)]
+    assert len(has) < len(parts)
+    page.shown()  # and a redraw of what is not there
+    app.context.pump.tick(budget_seconds=0.0)
+    assert not hasattr(page, "rollout")
+    assert app.shell.page("run") is page  # other code gets all of a page
+    assert all(hasattr(page, name) for name in parts)
+    slow.settle()
+    assert page.frame.winfo_ismapped()
+    assert not page.reward_card.winfo_ismapped()
+
+
+def test_a_page_that_is_opened_is_complete_once_the_pump_is_idle(slow: Window) -> None:
+    page: Any = slow.open_page("run")
+    assert page.log.winfo_ismapped()
+    assert page.facts.cget("text")
+
+
+def test_hidden_pages_change_between_dark_and_light_over_many_turns(slow: Window) -> None:
+    app, theme = slow.app, slow.app.theme
+    hidden: Any = slow.open_page("training")
+    shown: Any = slow.open_page("general")
+    app.context.preferences.change(appearance="light")
+    assert theme.mode == "light"
+    app.context.pump.tick()
+    assert str(shown.frame.cget("background")) == theme.colour("window")
+    assert str(hidden.frame.cget("background")) != theme.colour("window")
+    row = next(hidden.form_view.rows())
+    fields = [r.control.frame for r in hidden.form_view.rows() if hasattr(r.control.frame, "_canvas")]
+    assert fields
+    slow.settle()
+    assert str(hidden.frame.cget("background")) == theme.colour("window")
+    assert str(row._label.cget("background")) == theme.colour("card")
+    assert {str(field._canvas.cget("background")) for field in fields} == {theme.colour("card")}
+
+
+def test_new_concepts_are_drawn_once(window: Window, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page: Any = window.open_page("concepts")
+    folders = [tmp_path / name for name in "abc"]
+    for folder in folders:
+        folder.mkdir()
+    drawn: list[int] = []
+    show = page.grid.show
+    monkeypatch.setattr(page.grid, "show", lambda cards: (drawn.append(len(cards)), show(cards)))
+    page.add_folders(folders)
+    assert drawn == [3]
+    assert page.selected == [0, 1, 2]
+
+
+def test_the_modules_of_all_pages_are_imported_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
+    imported: list[str] = []
+    monkeypatch.setattr("ui.shell.importlib", SimpleNamespace(import_module=imported.append))
+    background, seen = Background(), []
+    background.run(import_pages, seen.append)
+    deadline = time.monotonic() + 10
+    while not seen and time.monotonic() < deadline:
+        background.drain(time.perf_counter() + 1)
+    assert {"ui.pages.run", "ui.pages.concepts", "ui.pages.sample", "ui.pages.form_page"} <= {*imported}
