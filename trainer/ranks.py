@@ -1,9 +1,9 @@
 """The communication between the processes of a run; a single process has none.
 
-Gradients are summed here once per step, in flat buckets, with torch.distributed's own collectives, and not by
-DistributedDataParallel: that replaces a module's forward, while only the family calls the forward of a part. (With
-an adapter the trained layers are deep inside a part, and a step may call a part several times.) Everything else goes
-over a second group on the CPU, which may wait for hours: the others wait there while the main process samples.
+Gradients are summed in flat buckets (`trainer/step/gradient_sums.py`), with torch.distributed's own collectives, and
+not by DistributedDataParallel: that replaces a module's forward, while only the family calls the forward of a part.
+(With an adapter the trained layers are deep inside a part, and a step may call a part several times.) Everything else
+goes over a second group on the CPU, which may wait for hours: the others wait there while the main process samples.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -29,9 +29,9 @@ T = TypeVar("T")
 _MEETING = timedelta(minutes=10)
 _WORK = timedelta(minutes=30)  # between the sums of a step, where all processes compute
 _WAITING = timedelta(days=7)  # for the work of the main process alone
-_BUCKET_BYTES = 32 * 2**20
 _SECONDS_BETWEEN_LOOKS = 0.5
 _STOPPING = "stopping"
+_BACKENDS = ("gloo", "nccl")
 
 
 class Ranks(Protocol):
@@ -48,6 +48,10 @@ class Ranks(Protocol):
 
     def sum_tensors(self, tensors: Sequence[torch.Tensor]) -> None:
         """Replace tensors by their sums over all processes; the same bits in each of them."""
+        ...
+
+    def start_sum(self, tensor: torch.Tensor) -> Callable[[], None]:
+        """Start to replace a tensor by its sum over all processes; return a function that waits for it."""
         ...
 
     def copy_from_main(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -74,6 +78,10 @@ class Ranks(Protocol):
         """Leave the reason why this process fails to the others, whose next call here will fail."""
         ...
 
+    def reason_of(self, error: BaseException) -> BaseException:
+        """Return the error, or LostProcessError in place of one in a collective of torch's own after a lost process."""
+        ...
+
     def close(self) -> None:
         """Leave the others."""
         ...
@@ -90,6 +98,10 @@ class OneProcess:
 
     def sum_tensors(self, tensors: Sequence[torch.Tensor]) -> None:
         """Change nothing."""
+
+    def start_sum(self, tensor: torch.Tensor) -> Callable[[], None]:
+        """Change nothing."""
+        return lambda: None
 
     def copy_from_main(self, tensors: Sequence[torch.Tensor]) -> None:
         """Change nothing."""
@@ -111,6 +123,10 @@ class OneProcess:
 
     def leave_words(self, message: str) -> None:
         """Do nothing: there is no other process."""
+
+    def reason_of(self, error: BaseException) -> BaseException:
+        """Return the error."""
+        return error
 
     def close(self) -> None:
         """Do nothing: there is no other process."""
@@ -139,16 +155,22 @@ class SeveralProcesses:
         return [float(n) for n in numbers.tolist()]
 
     def sum_tensors(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Replace tensors by their sums over all processes, 16-bit ones summed in float32."""
+        """Replace tensors by their sums over all processes."""
+        for tensor in tensors:
+            self.start_sum(tensor)()
+
+    def start_sum(self, tensor: torch.Tensor) -> Callable[[], None]:
+        """Start to replace a tensor by its sum over all processes; return a function that waits for it."""
         from torch import distributed
 
         with self._together():
-            for bucket in buckets(tensors):
-                flat = torch.cat([t.reshape(-1) for t in bucket])
-                flat = flat.float() if flat.dtype.itemsize == 2 else flat
-                distributed.all_reduce(flat)
-                for tensor, part in zip(bucket, flat.split([t.numel() for t in bucket]), strict=True):
-                    tensor.copy_(part.view_as(tensor))
+            work = distributed.all_reduce(tensor, async_op=True)
+
+        def wait() -> None:
+            with self._together():
+                work.wait()
+
+        return wait
 
     def copy_from_main(self, tensors: Sequence[torch.Tensor]) -> None:
         """Replace tensors by those of the main process."""
@@ -211,11 +233,21 @@ class SeveralProcesses:
         try:
             yield
         except RuntimeError as error:
-            words = self._words_of_others()
-            raise LostProcessError(
-                words or "Another process of this run has ended, and the run with it.",
-                advice="Resume the run from its newest backup; the number of processes may be another one.",
-            ) from error
+            raise self._lost() from error
+
+    def reason_of(self, error: BaseException) -> BaseException:
+        """Return the error, or LostProcessError in place of one in a collective of torch's own after a lost process."""
+        inner = error.__cause__ or error
+        if isinstance(error, LostProcessError) or not isinstance(inner, RuntimeError):
+            return error
+        is_of_collective = any(name in str(inner).lower() for name in _BACKENDS)
+        return self._lost() if is_of_collective else error
+
+    def _lost(self) -> LostProcessError:
+        return LostProcessError(
+            self._words_of_others() or "Another process of this run has ended, and the run with it.",
+            advice="Resume the run from its newest backup; the number of processes may be another one.",
+        )
 
     def _words_of_others(self) -> str:
         """Return why other processes have failed; empty if they had no time to say it."""
@@ -262,21 +294,6 @@ def connect(rank: Rank, *, device_type: str) -> Ranks:
         ) from error
     assert control is not None, "every process belongs to the group of all"
     return SeveralProcesses(rank, control, store)
-
-
-def buckets(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Yield tensors of one device and dtype at a time, not more than a bucket's bytes except for a single tensor."""
-    by_kind: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
-    for tensor in tensors:
-        by_kind.setdefault((tensor.device, tensor.dtype), []).append(tensor)
-    for kind in by_kind.values():
-        bucket: list[torch.Tensor] = []
-        for tensor in kind:
-            if bucket and sum(t.nbytes for t in bucket) + tensor.nbytes > _BUCKET_BYTES:
-                yield bucket
-                bucket = []
-            bucket.append(tensor)
-        yield bucket
 
 
 def _words_key(index: int) -> str:

@@ -37,11 +37,12 @@ class Share:
         return self.num_rows == len(self.whole)
 
 
-def share_of(group: AccumulationGroup, rank: Rank) -> tuple[Share, ...]:
+def share_of(group: AccumulationGroup, rank: Rank, *, in_step: bool = False) -> tuple[Share, ...]:
     """Return what a process trains of an accumulation group, which is one optimizer step; never nothing.
 
     Whole micro-batches as long as there is one for each process; of each of the rest every process takes its part of
-    the images. The counting shares of all processes are disjoint and together complete.
+    the images. The counting shares of all processes are disjoint and together complete. With `in_step` all processes
+    have equally many shares: processes that shard the weights must compute each forward pass together.
     """
     size = rank.world_size
     num_dealt = len(group) // size * size
@@ -50,6 +51,15 @@ def share_of(group: AccumulationGroup, rank: Rank) -> tuple[Share, ...]:
         first, end = (len(whole) * place // size for place in (rank.index, rank.index + 1))
         if end > first:
             shares.append(Share(number, whole, first, end - first))
+        elif in_step:
+            shares.append(Share(number, whole, 0, 1, counts=False))
     if not shares and group:
         shares.append(Share(0, group[0], 0, 1, counts=False))
     return tuple(shares)
+
+
+def shares_of_step(batch_size: int, num_batches: int, world_size: int) -> tuple[int, int]:
+    """Return the most images that a process trains at once, and its number of shares of a step of full batches."""
+    dealt, rest = divmod(num_batches, world_size)
+    most = batch_size if dealt else -(-batch_size // world_size)
+    return most, dealt + rest

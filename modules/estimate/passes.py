@@ -57,6 +57,16 @@ class PartWeights:
         offloaded = choose_offloaded(list(blocks.values()), plan.offload_fraction)
         return tuple(name for name, is_offloaded in zip(blocks, offloaded, strict=True) if is_offloaded)
 
+    def gathered_bytes(self, pattern: re.Pattern[str], plan: PartPlan) -> tuple[int, int]:
+        """Return the bytes of the largest block, and of the weights outside blocks; `pattern` matches block prefixes.
+
+        Of a sharded part (FSDP2) these weights are gathered: two blocks at a time, and the rest.
+        """
+        found = (pattern.match(name) for name in self.own)
+        blocks = self._blocks(tuple(dict.fromkeys(match[0] for match in found if match)), plan)
+        total = sum(self._bytes(n, plan) for n in self.own)
+        return max(blocks.values(), default=0), total - sum(blocks.values())
+
     def _blocks(self, names: tuple[str, ...], plan: PartPlan) -> dict[str, int]:
         """Return the bytes of the weights of each block, by the prefix of its weights' names."""
         return {name: sum(self._bytes(n, plan) for n in self.own if n.startswith(name)) for name in names}
@@ -115,6 +125,10 @@ class Passes:
             plan,
             offloaded_prefixes=self.weights(part, plan).offloaded_blocks(self._memory.blocks[part], plan),
         )
+
+    def gathered_bytes(self, part: str, plan: PartPlan) -> tuple[int, int]:
+        """Return the bytes of a part's largest block, and of its weights outside blocks."""
+        return self.weights(part, plan).gathered_bytes(self._memory.blocks[part], plan)
 
     def inference(self, part: str, plan: PartPlan, *, batch: int, width_px: int, height_px: int) -> int:
         """Return the peak bytes of a pass without gradients, not counting weights; for a VAE, the larger of encoding

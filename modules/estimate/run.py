@@ -62,6 +62,8 @@ class RunPlan:
     where. `scales_loss`: float16 with a loss scaler; `is_fused`: weights are updated inside the backward pass.
     `sampled` is set where training steps sample images; `runtime_bytes` is the memory of the device's runtime.
     `has_originals`: training keeps a copy of the trained weights as they were before.
+    `step_batch` is the batch of this process where several share a step, 0 for the whole one. The weights of the
+    `sharded` parts are sharded among `num_shards` processes.
     `images_per_pass` is how many images a sample of the batch has: 2 for pairs. `reconstructs`: the VAE is trained, and
     no denoiser runs; `is_perceptual`: with LPIPS in the loss.
     """
@@ -84,6 +86,14 @@ class RunPlan:
     images_per_pass: int = 1
     reconstructs: bool = False
     is_perceptual: bool = False
+    step_batch: int = 0
+    sharded: frozenset[str] = frozenset()
+    num_shards: int = 1
+
+    @property
+    def batch_of_step(self) -> int:
+        """The number of images that this process trains at once."""
+        return self.step_batch or self.batch_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +172,9 @@ class _Run:
         """Return the bytes of a phase at its peak, by use."""
         run = self.run
         here = run.on_device[phase]
-        parts = {"weights": sum(self.weights[n].num_bytes(run.plans[n]) for n in here), "runtime": run.runtime_bytes}
+        sharded = frozenset[str]() if phase.startswith("encoding") else run.sharded
+        weights = sum(self._weight_bytes(n, phase) for n in here | sharded)
+        parts = {"weights": weights, "runtime": run.runtime_bytes}
         match phase:
             case "encoding images":
                 return parts | {"activations": self._vae(encodes=True, sizes=run.sizes)}
@@ -186,9 +198,28 @@ class _Run:
                 decoding = self._vae(encodes=False, sizes=sizes_px)
                 return parts | self._kept() | {"activations": decoding, "weights swapped out for EMA": self._swapped()}
 
+    def _weight_bytes(self, name: str, phase: Phase) -> int:
+        """Return the bytes of a part's weights: of a sharded one its rows, and those that are gathered in the phase."""
+        plan, run = self.run.plans[name], self.run
+        num_bytes = self.weights[name].num_bytes(plan)
+        if name not in run.sharded:
+            return num_bytes
+        if name not in run.on_device[phase]:
+            gathered = 0
+        elif phase == "training":
+            block, rest = self.passes.gathered_bytes(name, plan)
+            gathered = min(2 * block + rest, num_bytes)
+        else:
+            gathered = num_bytes
+        return math.ceil(num_bytes / run.num_shards) + gathered
+
     def _trained_of(self, name: str) -> list[Shape]:
-        plan = self.run.plans[name]
-        return self.weights[name].trained_here(plan) if plan.trains != "nothing" else []
+        """Return the shapes of a part's trained weights on the device; of a sharded one, of its rows."""
+        plan, run = self.run.plans[name], self.run
+        shapes = self.weights[name].trained_here(plan) if plan.trains != "nothing" else []
+        if name not in run.sharded:
+            return shapes
+        return [(math.ceil(first / run.num_shards), *rest) for first, *rest in shapes]
 
     def _kept(self) -> dict[str, int]:
         """Return the bytes that stay allocated from the first step to the last, in every phase."""
@@ -231,7 +262,7 @@ class _Run:
         size = (sampled.size_px if sampled else None) or self.size
         sides = {"width_px": size[0], "height_px": size[1]}
         gradients: Gradients = "accumulated" if run.accumulates else "fused" if run.is_fused else "new"
-        batch = run.batch_size * run.images_per_pass
+        batch = run.batch_of_step * run.images_per_pass
         if run.reconstructs and (vae := self._vae_name()):
             pair = passes.reconstructing(
                 run.plans[vae],
@@ -242,6 +273,11 @@ class _Run:
                 is_perceptual=run.is_perceptual,
             )
             return *pair, []
+        if sampled is None and run.sharded:
+            # A block's gradients exist whole until they are summed, in float32, and sharded.
+            activations, _ = passes.training(run.plans, batch=batch, **sides, gradients="fused")
+            blocks = [passes.gathered_bytes(n, run.plans[n])[0] // run.plans[n].weight_bytes for n in run.sharded]
+            return activations + max(blocks) * 2 * FLOAT32_BYTES, self._gradient_bytes(), []
         if sampled is None:
             return *passes.training(run.plans, batch=batch, **sides, gradients=gradients), []
         batch *= 1 + (sampled.is_guided and sampled.trains_guided)

@@ -76,6 +76,11 @@ class Placement:
         if self._phase not in phases:
             self._move(name, self.temp_device)
 
+    def pin(self, name: str) -> None:
+        """Leave a part to the caller, who moves it to the training device, where it stays in every phase."""
+        del self._modules[name]
+        self._devices[name] = self.train_device
+
     def enter(self, phase: str) -> None:
         """Move every part to its device in this phase: first offload the others, then move in those it needs.
 
@@ -114,7 +119,7 @@ class Placement:
     @contextmanager
     def parked(self) -> Iterator[None]:
         """Offload every part within this context, then move those back that were on the training device."""
-        here = [name for name, device in self._devices.items() if device == self.train_device]
+        here = [name for name in self._modules if self._devices[name] == self.train_device]
         for name in here:
             self._move(name, self.temp_device)
         try:

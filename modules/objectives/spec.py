@@ -93,8 +93,8 @@ class MethodSpec:
     `needs_reward_gradient`: it can only train on differentiable rewards. `splits_batches`: it trains on a batch of the
     loader in several micro-batches, so that gradients are always accumulated. `repeats_forward`: it compares its
     predictions with those that it sampled with, so that they must not differ by dropout. `trains_embeddings`: it can
-    train embeddings. `is_shareable`: several processes can share its steps, because it trains on each image of the
-    loader by itself.
+    train embeddings. `is_shareable(settings)`: several processes can share its steps, because it trains on each image
+    (or pair) of the loader by itself, or shares out its own micro-batches (`splits_batches`).
     """
 
     name: str
@@ -118,7 +118,7 @@ class MethodSpec:
     splits_batches: bool = False
     repeats_forward: bool = False
     trains_embeddings: bool = False
-    is_shareable: bool = False
+    is_shareable: Callable[[Any], bool] = lambda settings: False
     problems: Callable[[Any], Iterable[Problem]] = lambda settings: ()
     guide: MethodGuide = MethodGuide()
 

@@ -27,6 +27,7 @@ class TrainGroup:
     stays frozen. `module` holds the parameters, and is in training mode as long as they are trained. The optimizer
     updates `master_weights` in place of 16-bit parameters; `hooks` are the hooks on the parameters. `rate_ratios` are
     the ratios of parameters' learning rates to that of the unit, by full name, where they are not 1 (LoRA+).
+    With `is_sharded` the parameters are this process's own rows of weights that several processes shard.
     `is_in_every_batch`: a batch without a gradient for it is an error; not for an embedding, which only gets one from
     the captions that contain it.
     """
@@ -43,6 +44,7 @@ class TrainGroup:
     hooks: list[RemovableHandle] = field(default_factory=list)
     rate_ratios: Mapping[str, float] = field(default_factory=dict)
     is_in_every_batch: bool = True
+    is_sharded: bool = False
 
     def master_weight(self, rounding: Rounding) -> None:
         """Give every 16-bit parameter a master weight. The parameters must be on their training device already."""

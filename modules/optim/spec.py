@@ -128,6 +128,9 @@ class OptimizerSpec(Generic[Settings]):
     `options_of` names a function, as "module:name", called with the settings, that returns the `OptionsOf` of
     `param_groups.py`: it divides the weights of a part into groups with options or a rate of their own.
 
+    `is_elementwise`: it updates each element of a weight by itself, and keeps state of the weight's shape or a single
+    number. A process may then update a part of the rows of a weight.
+
     `steps_at_once`: its step needs all weights together; any other optimizer steps a slice at a time. `group_state`
     names the state it keeps in its parameter groups rather than per weight. `has_one_rate`: all parts must have the
     same learning rate. `has_evaluation_mode(settings)`: the weights it trains are not the ones to validate, sample or
@@ -156,6 +159,7 @@ class OptimizerSpec(Generic[Settings]):
     packages: tuple[Package, ...] = ()
     more_packages: Callable[[Settings], tuple[Package, ...]] = _no_packages
     problems: Callable[[Settings], Iterator[Problem]] = _nothing_wrong
+    is_elementwise: bool = False
     steps_at_once: bool = False
     group_state: tuple[str, ...] = ()
     has_one_rate: bool = False

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
-from safetensors.torch import load_file
 
 from modules.config.schema import Config
 from trainer.commands import Command, CommandDesk
@@ -16,6 +15,7 @@ from trainer.events import Event, RunFailed, RunFinished
 from trainer.launch import RunRequest
 from trainer.run.execute import execute_guarded
 from trainer.run.setup import Clocks
+from trainer.run_folder.shards import read_whole
 
 E = TypeVar("E")
 
@@ -46,7 +46,7 @@ class Ran:
     @property
     def weights(self) -> dict[str, torch.Tensor]:
         """The weights of the run's last backup."""
-        return load_file(Path(self.finished.backup_path) / "weights.safetensors")
+        return read_whole(Path(self.finished.backup_path), "weights")
 
 
 def run(

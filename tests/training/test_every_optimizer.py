@@ -91,6 +91,28 @@ every = pytest.mark.parametrize("settings", WITH_MORE_STATE, ids=case)
 every_default = pytest.mark.parametrize("settings", DEFAULTS, ids=case)
 
 
+ELEMENTWISE = [s for s in DEFAULTS if optimizer_spec(s).is_elementwise]
+
+
+@pytest.mark.parametrize("settings", [*ELEMENTWISE, Sgd(momentum=0.9), AdamW(amsgrad=True)], ids=case)
+def test_an_elementwise_optimizer_moves_the_rows_of_a_weight_as_it_moves_the_whole(settings: OptimizerSettings) -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight, gradients = torch.rand(5, 3, generator=generator), torch.randn(4, 5, 3, generator=generator)
+
+    def moved(rows: slice) -> tuple[torch.Tensor, set[tuple[int, ...]]]:
+        parameter = nn.Parameter(weight[rows].clone())
+        optimizer = build_optimizer([TrainGroup("unet", {"unet.a": parameter}, 0.1)], settings)
+        for gradient in gradients:
+            parameter.grad = gradient[rows].clone()
+            optimizer.step()
+        return parameter.detach(), {tuple(t.shape) for t in optimizer.state[parameter].values() if t is not None}
+
+    parts = [slice(0, 3), slice(3, 5), slice(5, 5)]  # a small weight has no rows in some processes
+    whole, shapes = moved(slice(None))
+    torch.testing.assert_close(torch.cat([moved(rows)[0] for rows in parts]), whole, rtol=1e-6, atol=0.0)
+    assert shapes <= {(5, 3), ()}
+
+
 class Toy:
     """Two parts with weights around 1.5; the gradients of a step are functions of its number."""
 

@@ -14,7 +14,7 @@ from tests.builders.configs import laid_over, small_config
 from tests.builders.runs import assert_equal_tensors, run
 from trainer.__main__ import main
 from trainer.events import ModelSaved
-from trainer.run.export_backup import _weights_file
+from trainer.run.export_backup import _weights_kind
 from trainer.run_folder.backup import BackupInfo
 
 EVERY_STEPS = {"n": 2, "unit": "step"}
@@ -47,6 +47,6 @@ def test_an_optimizer_with_weights_of_its_own_is_refused(tmp_path: Path) -> None
     config = Config.model_validate({"training": {"optimizer": {"name": "schedule_free_adamw"}}})
     backup = BackupInfo(tmp_path, 2, 1, "2026-01-01T00:00:00")
     with pytest.raises(DarkroomError, match="averages them itself"):
-        _weights_file(backup, config)
+        _weights_kind(backup, config)
     (tmp_path / "ema.safetensors").touch()
-    assert _weights_file(backup, config).name == "ema.safetensors"
+    assert _weights_kind(backup, config) == "ema"

@@ -14,18 +14,31 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from modules.config.codec import save_file
 from modules.config.schema import Config
 from modules.system.paths import PROGRAM_ROOT
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
+from tests.builders.pairs import draw_pairs
 from tests.builders.ranks import OtherProcess, run_on_two
 from tests.builders.runs import Ran, run
 from trainer.child.run import launch_as_set
 from trainer.commands import Command, Pause, Resume, Stop
-from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, StepFinished, ValidationFinished, WarningRaised
+from trainer.events import (
+    Event,
+    PhaseChanged,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    SampleReady,
+    StepFinished,
+    ValidationFinished,
+    WarningRaised,
+)
 from trainer.launch import RunRequest
+from trainer.rollout_events import RolloutSampled
 
 # Two sizes and batches of three: the processes share micro-batches of odd sizes, and some of a single image.
 SIZES = [(64, 64)] * 7 + [(96, 64)] * 4
@@ -115,6 +128,41 @@ def test_a_run_on_two_processes_that_stops_and_continues_on_one_is_the_run_on_on
     assert len(list((tmp_path / "two" / "workspace" / "runs").iterdir())) == 1  # only the main process has a folder
 
 
+SHARDED: dict[str, Any] = {
+    "training": {"trains": "full", "learning_rate": 1e-4, "epochs": 1, "clip_grad_norm": 0.5},  # 5 steps
+    "parts": {"unet": {"stop_after": {"n": 4, "unit": "step"}}, "text_encoder": {"learning_rate": 1e-4}},
+    "validation": {"every": {"n": 3, "unit": "step"}},
+    "sampling": {
+        "at_start": True,
+        "prompts": [{"prompt": f"a disc, {n}", "width_px": 64, "height_px": 64, "steps": 1} for n in range(3)],
+    },
+}
+
+
+def samples_of(ran: Ran) -> list[bytes]:
+    return [Path(sample.path).read_bytes() for sample in ran.of(SampleReady)]
+
+
+def test_a_fine_tune_that_two_processes_shard_is_that_of_one(
+    other: OtherProcess, config: Config, tmp_path: Path
+) -> None:
+    one = run(in_folder(config, tmp_path / "one", **SHARDED))
+    two = in_folder(config, tmp_path / "two", **SHARDED)
+    first, ending = run_on_two(other, two, on_event=commanding({3: Stop()}))
+    assert ending == {"event": "RunFinished", "outcome": "stopped", "step": 3}
+    assert samples_of(first) == samples_of(one)
+    assert len(samples_of(one)) == 3
+    backup = Path(first.finished.backup_path)
+    assert len(list((backup / "shards").glob("*.distcp"))) == 2  # each process wrote its rows
+    assert load_file(backup / "weights.safetensors").keys() == {
+        name for name in one.weights if name.startswith("text_encoder.")
+    }
+    rest = run(two, resume_from=backup.parent.parent)
+    assert losses_of(first, rest) == pytest.approx(losses_of(one), abs=1e-5, rel=0)
+    assert_same_weights(one, rest)
+    assert first.of(RunStarted)[0].num_trainable_parameters == one.of(RunStarted)[0].num_trainable_parameters
+
+
 def test_a_process_that_fails_ends_the_run_with_its_words(other: OtherProcess, config: Config, tmp_path: Path) -> None:
     ran, ending = run_on_two(other, in_folder(config, tmp_path), fault="RunStarted")
     assert isinstance(ran.ending, RunFailed)
@@ -124,11 +172,21 @@ def test_a_process_that_fails_ends_the_run_with_its_words(other: OtherProcess, c
     assert ending["event"] == "RunFailed"
 
 
+def full(checkpointing: str = "block", **training: Any) -> dict[str, Any]:
+    """Changes for a fine-tune, which the processes shard."""
+    parts = {"unet": {"checkpointing": checkpointing}, "text_encoder": {"learning_rate": 1e-4}}
+    return {"training": {"trains": "full", "learning_rate": 1e-4, **training}, "parts": parts}
+
+
 CASES: dict[str, dict[str, Any]] = {
-    "whole model": {
-        "training": {"trains": "full", "learning_rate": 1e-4},
-        "parts": {"text_encoder": {"learning_rate": 1e-4}},
-    },
+    "whole model": {**full(), "multi_gpu": {"sharding": "off"}},
+    **{f"sharded, {mode}": full(mode) for mode in ("off", "block", "transformer", "selective", "whole")},
+    "sharded, accumulation": full(accumulation_steps=3, clip_grad_norm=0.1),
+    "sharded, no EMA": full(ema={"mode": "off"}),
+    "sharded, some layers": full(layer_filter="attention"),
+    "sharded, few images": full(batch_size=1),
+    "gradients at the end": {"multi_gpu": {"fused_reduce": False}},
+    "gradients one by one": {"multi_gpu": {"async_reduce": False}},
     "accumulation": {"training": {"accumulation_steps": 3}},
     "dropout": {"training": {"accumulation_steps": 2, "batch_size": 2}, "adapter": {"dropout": 0.2}},
     "uncached": {"data": {"latent_cache": False, "text_cache": False}},
@@ -166,6 +224,69 @@ def test_whatever_is_trained(other: OtherProcess, config: Config, tmp_path: Path
     assert losses_of(two) == pytest.approx(losses_of(one), abs=1e-5 if exact else 2e-2, rel=0)
     if exact:
         assert_same_weights(one, two)
+
+
+BRIGHTER: dict[str, Any] = {
+    "models": [{"kind": "brightness"}],
+    "measure_every": {"n": 3, "unit": "step"},
+    "num_images": 2,
+}
+
+
+def policy(**method: Any) -> dict[str, Any]:
+    """Changes for policy gradients on rollouts of three denoising steps."""
+    settings = {"steps": 3, "guidance": 1.0, "inner_epochs": 2, **method}
+    settings = {name: value for name, value in settings.items() if value is not None}
+    training = {"method": settings, "accumulation_steps": 2}
+    return {"training": training, "reward": BRIGHTER, "parts": {"text_encoder": {"train": False}}}
+
+
+METHODS: dict[str, dict[str, Any]] = {
+    "ddpo": policy(name="ddpo", samples_per_prompt=3, tracker_min_count=2),
+    "grpo": policy(name="grpo", group_size=3, kl_weight=0.1, steps=4),
+    "online dpo": policy(name="online_dpo", inner_epochs=None, candidates=3, updates_per_rollout=2, beta=20.0),
+    "online dpo of steps": policy(name="online_dpo", inner_epochs=None, pairs="steps", candidates=3, steps=4),
+    "dpo": {"training": {"method": {"name": "dpo", "beta": 20.0}}},  # a larger one multiplies rounding, too
+    "dpo of a whole model": full(method={"name": "dpo", "loss": "mapo"}),
+    "alignprop": {
+        "training": {"method": {"name": "alignprop", "steps": 3, "backprop_steps": 2, "probability": 0.5}},
+        "reward": BRIGHTER,
+    },
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("method", METHODS)
+def test_what_is_learned_from_preferences(other: OtherProcess, config: Config, tmp_path: Path, method: str) -> None:
+    pairs = draw_pairs(tmp_path / "pairs", sizes=[(64, 64)] * 5 + [(96, 64)] * 4)
+    changes = METHODS[method]
+    if method.startswith("dpo"):
+        changes = {**changes, "concepts": [{"path": str(pairs), "kind": "pairs"}]}
+        changes["validation"] = {"every": {"unit": "never"}}
+    ran = [in_folder(config, tmp_path / str(n), **changes) for n in (1, 2)]
+    one, (two, _) = run(ran[0]), run_on_two(other, ran[1])
+    assert_same_weights(one, two)
+    for alone, shared in zip(one.of(StepFinished), two.of(StepFinished), strict=True):
+        assert shared.loss == pytest.approx(alone.loss, abs=1e-5, rel=0)
+        assert shared.metrics == pytest.approx(alone.metrics, abs=1e-3, rel=1e-3)  # errors times beta
+    rollouts = [[image for event in events.of(RolloutSampled) for image in event.images] for events in (one, two)]
+    assert len(rollouts[0]) == len(rollouts[1])
+    assert [(i.prompt, i.mark) for i in rollouts[0]] == [(i.prompt, i.mark) for i in rollouts[1]]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("first_on", ["one", "two"])
+def test_two_processes_shard_what_was_saved(other: OtherProcess, config: Config, tmp_path: Path, first_on: str) -> None:
+    one = run(in_folder(config, tmp_path / "one", **SHARDED))
+    own = in_folder(config, tmp_path / "two", **SHARDED)
+    stopping = commanding({3: Stop()})
+    first = run(own, on_event=stopping) if first_on == "one" else run_on_two(other, own, on_event=stopping)[0]
+    rest, _ = run_on_two(other, own, resume_from=Path(first.finished.backup_path))
+    assert losses_of(first, rest) == pytest.approx(losses_of(one), abs=1e-5, rel=0)
+    assert_same_weights(one, rest)
+    results = [load_file(ran.finished.model_path) for ran in (one, rest)]
+    assert results[0].keys() == results[1].keys()
+    assert max(float((results[0][n] - results[1][n]).abs().max()) for n in results[0]) < 1e-4
 
 
 def torchrun(config_file: Path, *, max_restarts: int = 0) -> subprocess.Popen[str]:
@@ -218,10 +339,13 @@ def kill_a_process_that_is_not_the_main_one(parent: int) -> None:
 
 @pytest.mark.full
 @pytest.mark.slow
-def test_torchrun_continues_a_run_whose_process_was_killed(config: Config, tmp_path: Path) -> None:
-    one = run(in_folder(config, tmp_path / "one"))
+@pytest.mark.parametrize("is_sharded", [False, True])
+def test_torchrun_continues_a_run_whose_process_was_killed(config: Config, tmp_path: Path, is_sharded: bool) -> None:
+    # What the processes shard, the one that is left cannot save: the newest backup is the last one before.
+    changes = {**full(), "backup": {"every": {"n": 2, "unit": "step"}}} if is_sharded else {}
+    one = run(in_folder(config, tmp_path / "one", **changes))
     file = tmp_path / "config.json"
-    save_file(in_folder(config, tmp_path / "two"), file)
+    save_file(in_folder(config, tmp_path / "two", **changes), file)
     losses: dict[int, float] = {}
     failed: list[str] = []
     with torchrun(file, max_restarts=1) as process:

@@ -18,7 +18,6 @@ from ui.pages.catalogue import TOP_BAR_TITLE
 DOCUMENT = PROGRAM_ROOT / "docs" / "onetrainer.md"
 _HEAD = "| OneTrainer's key | here | our key |\n|---|---|---|\n"
 OTHER_FAMILIES = "Of other model families; kept in the file."
-NOT_YET = "Not yet: the key is read and kept, and a run that needs it is refused."
 _NO_DUMP = "No images of each batch; the previews of concepts and the debug bundle take their place."
 _PARTS = "Model › the part's card"
 _ADAPTER = "LoRA / Adapter"
@@ -113,8 +112,7 @@ def key_rows() -> list[str]:
             rows.append(f"| `{key}` | {ELSEWHERE[key]} |  |")
             continue
         (path,) = paths[key]  # a key that is no single setting must be in ELSEWHERE
-        is_offered = path in matches and not path.startswith("multi_gpu.")  # what is not supported yet is not shown
-        rows.append(f"| `{key}` | {place_of(matches[path]) if is_offered else NOT_YET} | `{path}` |")
+        rows.append(f"| `{key}` | {place_of(matches[path])} | `{path}` |")
     return rows
 
 

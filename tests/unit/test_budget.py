@@ -12,7 +12,7 @@ import pytest
 
 from modules.config.schema import Config
 from modules.data.buckets import Size
-from modules.estimate.run import optimizer_bytes
+from modules.estimate.run import PhaseMemory, optimizer_bytes
 from modules.optim.optimizers.adafactor import Adafactor
 from modules.optim.optimizers.adamw import AdamW
 from modules.optim.optimizers.sgd import Sgd
@@ -83,6 +83,49 @@ def test_the_estimate_names_the_peak_phase_and_its_parts() -> None:
     assert "while training" in line
     assert "activations" in line
     assert "published model" in line
+
+
+def several(num_gpus: int, **multi_gpu: Any) -> dict[str, Any]:
+    return {"enabled": True, "device_indexes": ", ".join(map(str, range(num_gpus))), **multi_gpu}
+
+
+def test_gpus_that_share_a_batch_hold_their_share() -> None:
+    def of(batch_size: int, accumulation_steps: int, num_gpus: int = 1) -> int:
+        training = {"precision": "bfloat16", "batch_size": batch_size, "accumulation_steps": accumulation_steps}
+        return total(config(training=training, multi_gpu=several(num_gpus)))
+
+    assert of(4, 1, num_gpus=2) == of(2, 1)
+    assert of(4, 1, num_gpus=3) == of(2, 1)
+    assert of(4, 2, num_gpus=2) == of(4, 1)  # each takes a whole batch, and accumulates nothing
+    assert of(4, 3, num_gpus=2) == of(4, 2)
+
+
+def test_gpus_that_shard_a_fine_tune_hold_their_rows_and_what_they_gather() -> None:
+    def of(num_gpus: int, **multi_gpu: Any) -> PhaseMemory:
+        fine_tune = {"trains": "full", "precision": "bfloat16", "batch_size": 4, "ema": {"mode": "train_device"}}
+        found = memory_estimate(
+            config(
+                training=fine_tune,
+                parts={**with_part("text_encoder", train=False), "text_encoder_2": {"train": False}},
+                multi_gpu=several(num_gpus, **multi_gpu),
+                sampling={"prompts": [PROMPT]},
+            ),
+            SIZES,
+        )
+        assert found is not None
+        training, sampling = found.phase("training"), found.phase("sampling")
+        assert training is not None
+        assert sampling is not None
+        if num_gpus > 1:  # each holds all weights then, to sample its share
+            assert sampling.bytes_of("weights") > training.bytes_of("weights") / 2
+        return training
+
+    one, four, plain = of(1), of(4), of(4, sharding="off")
+    assert plain.bytes_of("optimizer") == one.bytes_of("optimizer")
+    for use in ("optimizer", "master weights", "EMA"):
+        assert four.bytes_of(use) == pytest.approx(one.bytes_of(use) / 4, rel=0.01)
+    assert one.bytes_of("weights") / 4 < four.bytes_of("weights") < one.bytes_of("weights") / 2
+    assert four.total_bytes < plain.total_bytes / 2
 
 
 def test_sampling_is_the_peak_where_the_samples_are_large_and_the_training_small() -> None:

@@ -19,7 +19,7 @@ from modules.data.order import (
     sample_indices_of_epoch,
     sizes_of_epoch,
 )
-from modules.data.shares import share_of
+from modules.data.shares import share_of, shares_of_step
 from modules.system.errors import DarkroomError
 from modules.system.ranks import ONLY_RANK, Rank, current_rank, meeting_place
 from tests.unit.strategies import steady
@@ -231,6 +231,14 @@ def test_the_shares_of_all_ranks_are_disjoint_and_complete(
         assert sorted(placed) == [(n, row) for n, m in enumerate(group) for row in range(len(m))]
         assert all(s.sample_indices and s.whole == group[s.number] for of_rank in shares for s in of_rank)
         assert all(shares), "a process without a batch would not take part in the step"
+        in_step = [share_of(group, Rank(index, world_size), in_step=True) for index in range(world_size)]
+        assert len({len(of_rank) for of_rank in in_step}) == 1, "each forward pass is computed by all together"
+        assert [[s for s in of_rank if s.counts] for of_rank in in_step] == [
+            [s for s in of_rank if s.counts] for of_rank in shares
+        ]
+        most, num_shares = shares_of_step(batch_size, len(group), world_size)
+        assert max(s.num_rows for of_rank in shares for s in of_rank) <= most
+        assert len(in_step[0]) == num_shares
         sizes = [sum(s.num_rows for s in of_rank if s.counts) for of_rank in shares]
         assert max(sizes) - min(sizes) <= (len(group) // world_size) * (batch_size - 1) + len(group) % world_size
     assert all([s.whole for s in share_of(group, ONLY_RANK) if s.is_whole] == list(group) for group in plan)

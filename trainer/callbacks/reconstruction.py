@@ -29,8 +29,11 @@ from trainer.events import Event, PhaseChanged, WarningRaised
 from trainer.step.callback import DryRunCheck, DryRunState, StepView
 from trainer.step.counters import Counters
 from trainer.step.evaluation import Evaluation
+from trainer.step.meeting import Meeting, alone
 
 NUM_SAMPLES = 4
+
+_TASK = "reconstructions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +99,11 @@ class ReconstructionSamples:
         files: SampleFiles,
         desk: CommandDesk,
         emit: Callable[[Event], None],
+        meeting: Meeting | None = None,
     ) -> None:
-        """The first images of `loader` are shown, each at its first resolution."""
+        """The first images of `loader` are shown, each at its first resolution. The processes of a `meeting` share
+        them; the main one writes them.
+        """
         self._settings = settings
         self._loader = loader
         self._versions = list(islice((v for v in loader.versions.first() if v.resolution == 0), NUM_SAMPLES))
@@ -107,6 +113,8 @@ class ReconstructionSamples:
         self._files = files
         self._desk = desk
         self._emit = emit
+        self._meeting = meeting or alone(desk)
+        self._meeting.offer(_TASK, self._pairs_of_share)
 
     def at_start(self, counters: Counters) -> None:
         """Show the untrained VAE, if set."""
@@ -130,16 +138,28 @@ class ReconstructionSamples:
         """Write each image beside its reconstruction. A failure is a warning, except for a placement bug."""
         self._emit(PhaseChanged("sampling", count(len(self._versions), "image")))
         try:
-            for evaluation in self._evaluation.shown(also_without_ema=self._settings.also_without_ema):
+            for number, evaluation in enumerate(self._shown()):
+                shares = self._meeting.share(_TASK, number)
+                is_without_ema = evaluation is not self._evaluation
                 for index in range(len(self._versions)):
-                    self._desk.check()
-                    image, is_without_ema = self._pair(index, evaluation), evaluation is not self._evaluation
+                    image = shares[index % len(shares)][index // len(shares)]
                     self._files.keep(image, step, index, self._name(index), is_without_ema=is_without_ema)
         except PlacementError:
             raise
         except (RuntimeError, ValueError, OSError, SyntaxError) as error:
             reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
             self._emit(WarningRaised(f"The samples could not be generated: {reason}", "Training continues."))
+
+    def _pairs_of_share(self, number: int) -> list[Image.Image]:
+        """Return what this process shows of the images, which are dealt in turn, in one of the evaluations."""
+        rank, evaluation, images = self._meeting.rank, self._shown()[number], []
+        for index in range(rank.index, len(self._versions), rank.world_size):
+            self._meeting.check()
+            images.append(self._pair(index, evaluation))
+        return images
+
+    def _shown(self) -> list[Evaluation]:
+        return self._evaluation.shown(also_without_ema=self._settings.also_without_ema)
 
     def dry_run_checks(self, state: DryRunState) -> list[DryRunCheck]:
         """Return the check of the largest image, if the settings make samples without a request."""

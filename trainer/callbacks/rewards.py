@@ -118,7 +118,7 @@ class RewardCallback:
 
     def _scored(self, step: int) -> RewardMeasured:
         self._emit(PhaseChanged("sampling", f"{count(len(self._prompts), 'image')} to measure the reward"))
-        progress = SamplingProgress(sum(p.steps for p in self._prompts), self._desk, self._emit)
+        progress = SamplingProgress(sum(p.steps for p in self._prompts), self._desk.check, self._emit)
         scores: dict[str, list[float]] = {}
         with self._evaluation.active():
             images = self._image_sampler.sample(self._prompts, on_step=progress.next)

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from PIL import Image
+
 from modules.config.sections.evaluation import SamplePrompt, Sampling
 from modules.data.wildcards import expand
 from modules.memory.guard import PlacementError
@@ -20,9 +22,12 @@ from trainer.events import Event, PhaseChanged, SampleProgress, WarningRaised
 from trainer.step.callback import DryRunCheck, DryRunState, StepView
 from trainer.step.counters import Counters
 from trainer.step.evaluation import Evaluation
+from trainer.step.meeting import Meeting, alone
 
 Prompts = list[tuple[int, SamplePrompt]]
 """Prompts with their positions among the prompts of the settings."""
+
+_TASK, _TRIAL = "samples", "a sample in the dry run"
 
 
 class SamplingCallback:
@@ -37,13 +42,19 @@ class SamplingCallback:
         files: SampleFiles,
         desk: CommandDesk,
         emit: Callable[[Event], None],
+        meeting: Meeting | None = None,
     ) -> None:
+        """The processes of a `meeting` share the samples; the main one writes them."""
         self._settings = settings
         self._image_sampler = image_sampler
         self._evaluation = evaluation
         self._files = files
         self._desk = desk
         self._emit = emit
+        self._meeting = meeting or alone(desk)
+        self._meeting.offer(_TASK, self._sample_share)
+        self._meeting.offer(_TRIAL, self._sample_shortly)
+        self._progress = SamplingProgress(0, self._meeting.check, emit)
 
     def at_start(self, counters: Counters) -> None:
         """Sample the model before training, if set."""
@@ -69,17 +80,14 @@ class SamplingCallback:
         if not prompts:
             return
         self._emit(PhaseChanged("sampling", count(len(prompts), "sample")))
-        names = [p.prompt for _, p in prompts]  # of the files: with wildcards, which other seeds replace otherwise
-        prompts = [(index, self._seeded(index, p, step)) for index, p in prompts]
-        evaluations = self._evaluation.shown(also_without_ema=self._settings.also_without_ema)
-        progress = SamplingProgress(len(evaluations) * sum(p.steps for _, p in prompts), self._desk, self._emit)
+        evaluations = self._shown()
         try:
-            for evaluation in evaluations:
-                with evaluation.active():
-                    images = self._image_sampler.sample([self._expanded(p) for _, p in prompts], on_step=progress.next)
+            for number, evaluation in enumerate(evaluations):
+                shares = self._meeting.share(_TASK, (step, number))
                 is_without_ema = evaluation is not self._evaluation
-                for (index, _), name, image in zip(prompts, names, images, strict=True):
-                    self._files.keep(image, step, index, name, is_without_ema=is_without_ema)
+                for place, (index, prompt) in enumerate(prompts):
+                    image = shares[place % len(shares)][place // len(shares)]
+                    self._files.keep(image, step, index, prompt.prompt, is_without_ema=is_without_ema)
         except PlacementError:
             raise
         except (RuntimeError, ValueError, DarkroomError) as error:
@@ -90,6 +98,23 @@ class SamplingCallback:
                     "Training continues. Smaller samples need less memory.",
                 )
             )
+
+    def _sample_share(self, given: tuple[int, int]) -> list[Image.Image]:
+        """Return the images of this process's prompts, which are dealt in turn.
+
+        Given are the step and the number of the evaluation: images with EMA come first, then those without.
+        """
+        step, number = given
+        rank, evaluations = self._meeting.rank, self._shown()
+        prompts = [self._seeded(index, p, step) for index, p in self._prompts()[rank.index :: rank.world_size]]
+        if number == 0:
+            total = len(evaluations) * sum(p.steps for p in prompts)
+            self._progress = SamplingProgress(total, self._meeting.check, self._emit)
+        with evaluations[number].active():
+            return self._image_sampler.sample([self._expanded(p) for p in prompts], on_step=self._progress.next)
+
+    def _shown(self) -> list[Evaluation]:
+        return self._evaluation.shown(also_without_ema=self._settings.also_without_ema)
 
     def _seeded(self, index: int, prompt: SamplePrompt, step: int) -> SamplePrompt:
         """Return a prompt with the seed it has at this step: its own, or another one for each step."""
@@ -117,9 +142,15 @@ class SamplingCallback:
 
     def _try_out(self, prompt: tuple[int, SamplePrompt], step: int) -> None:
         """Generate a sample with a single denoising step, and start to write it."""
-        with self._evaluation.active():
-            [image] = self._image_sampler.sample([prompt[1]], on_step=self._desk.check, most_steps=1)
+        image, *_ = self._meeting.share(_TRIAL, prompt[0])
         self._files.try_out(image, step, prompt[0], prompt[1].prompt)
+
+    def _sample_shortly(self, index: int) -> Image.Image:
+        """Return the sample of a prompt after a single denoising step."""
+        with self._evaluation.active():
+            prompt = self._settings.prompts[index]
+            [image] = self._image_sampler.sample([prompt], on_step=self._meeting.check, most_steps=1)
+        return image
 
     def _prompts(self) -> Prompts:
         return [(i, p) for i, p in enumerate(self._settings.prompts) if p.enabled]
@@ -128,14 +159,14 @@ class SamplingCallback:
 class SamplingProgress:
     """Counts denoising steps, reports them, and raises StopRequested on a stop."""
 
-    def __init__(self, total: int, desk: CommandDesk, emit: Callable[[Event], None]) -> None:
-        self._total, self._desk, self._emit = total, desk, emit
+    def __init__(self, total: int, check: Callable[[], None], emit: Callable[[Event], None]) -> None:
+        self._total, self._check, self._emit = total, check, emit
         self._done = 0
         self._start = time.monotonic()
 
     def next(self) -> None:
         """Called before each denoising step."""
-        self._desk.check()
+        self._check()
         left = None
         if self._done:
             left = (time.monotonic() - self._start) / self._done * (self._total - self._done)

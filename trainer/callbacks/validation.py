@@ -27,10 +27,13 @@ from trainer.events import Event, PhaseChanged, ValidationFinished
 from trainer.step.callback import DryRunCheck, DryRunState, StepView
 from trainer.step.counters import Counters
 from trainer.step.evaluation import Evaluation
+from trainer.step.meeting import Meeting, alone
 from trainer.step.precision import Precision
 
 Losses = dict[tuple[str, int], list[tuple[float, float]]]  # by concept and timestep: each plain and weighted
 Metrics = dict[str, list[float]]  # by name
+
+_TASK, _TRIAL = "validation", "a validation in the dry run"
 
 
 class ValidationCallback:
@@ -58,11 +61,13 @@ class ValidationCallback:
         emit: Callable[[Event], None],
         log: TensorBoardLog | None,
         reconstruction: ReconstructionMeasure | None = None,
+        meeting: Meeting | None = None,
     ) -> None:
         """`weights_at(timesteps)` returns the weights of the training loss, or None if all are equal.
 
         `images` identifies the validation images; `keep` saves the model if it is the best and should be kept.
-        `reconstruction` measures the images of a run of the VAE, in place of the denoising loss.
+        `reconstruction` measures the images of a run of the VAE, in place of the denoising loss. The processes of a
+        `meeting` share the batches.
         """
         self._settings = settings
         self._loader = loader
@@ -78,6 +83,9 @@ class ValidationCallback:
         self._emit = emit
         self._log = log
         self._reconstruction = reconstruction
+        self._meeting = meeting or alone(desk)
+        self._meeting.offer(_TASK, self._measure_share)
+        self._meeting.offer(_TRIAL, self._try_out)
         self._metrics: Metrics = defaultdict(list)
         self.search = Search(
             f"{images} at {settings.num_timesteps}" if reconstruction is None else f"{images} reconstructed",
@@ -121,16 +129,29 @@ class ValidationCallback:
         self.search.is_owed = False
 
     def _measured(self) -> Losses:
+        """Measure all images, in all processes together."""
+        losses: Losses = defaultdict(list)
+        metrics: Metrics = defaultdict(list)
+        for of_losses, of_metrics in self._meeting.share(_TASK):
+            for where, pairs in of_losses.items():
+                losses[where] += pairs
+            for name, values in of_metrics.items():
+                metrics[name] += values
+        self._metrics = metrics
+        return losses
+
+    def _measure_share(self, _given: None) -> tuple[Losses, Metrics]:
+        """Measure this process's share: whole batches, whose losses are then those of a single process to the bit."""
         losses: Losses = defaultdict(list)
         self._metrics = defaultdict(list)
         with self._evaluation.active(), self._placement.phase(phases.VALIDATE):
-            for batch in self._loader.batches(0, first_epoch_step=0, step=0):
-                self._desk.check()
+            for batch in self._loader.batches(0, first_epoch_step=0, step=0, dealt_to=self._meeting.rank):
+                self._meeting.check()
                 if self._reconstruction is None:
                     self._measure(batch, self._timesteps(), losses)
                 else:
                     self._reconstruct(self._reconstruction, batch, losses)
-        return losses
+        return losses, self._metrics
 
     def _report(self, result: ValidationFinished) -> None:
         self._emit(result)
@@ -151,9 +172,12 @@ class ValidationCallback:
         if self._settings.every.is_never or not self._loader.dataset.examples:
             return []
         advice = "Use a smaller batch or resolution, or switch validation off."
-        return [DryRunCheck("validation", advice, self._try_out)]
+        return [DryRunCheck("validation", advice, self._try_out_in_all)]
 
-    def _try_out(self) -> None:
+    def _try_out_in_all(self) -> None:
+        self._meeting.share(_TRIAL)
+
+    def _try_out(self, _given: None) -> None:
         """Measure the batch with the most pixels at one timestep."""
         with self._evaluation.active(), self._placement.phase(phases.VALIDATE):
             batch = self._loader.heaviest_batch(0, step=0)
@@ -180,7 +204,7 @@ class ValidationCallback:
             conditioning = batch.conditioning_for(self._family)
         concepts = self._concepts_of(batch)
         for timestep in timesteps:
-            self._desk.check()
+            self._meeting.check()
             timesteps_B = move(torch.full((batch.num_samples,), timestep), self._device)
             with self._precision.autocast():
                 errors_BCHW = prediction_errors(

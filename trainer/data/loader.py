@@ -128,13 +128,16 @@ class Loader:
     rejected: RejectedImages | None = None
     pixels: LatentSource | None = None
     rank: Rank = ONLY_RANK
+    in_step: bool = False
+    """Whether all processes deliver equally many batches of each group."""
 
-    def batches(self, epoch: int, *, first_epoch_step: int, step: int) -> Iterator[Batch]:
+    def batches(self, epoch: int, *, first_epoch_step: int, step: int, dealt_to: Rank = ONLY_RANK) -> Iterator[Batch]:
         """Yield the batches of an epoch, starting with the accumulation group of `first_epoch_step`.
 
-        That step is number `step` of the run. Each batch carries the number of its group's first step.
+        That step is number `step` of the run. Each batch carries the number of its group's first step. With `dealt_to`
+        only those of one of several processes that take whole batches in turn, as a validation does.
         """
-        positions = self._positions(epoch, first_epoch_step, step)
+        positions = islice(self._positions(epoch, first_epoch_step, step), dealt_to.index, None, dealt_to.world_size)
         pool = ThreadPoolExecutor(self.threads, thread_name_prefix="darkroom-loader")
         try:
             pending = [(p, self._submit(pool, p)) for p in islice(positions, _PREFETCH)]
@@ -149,14 +152,17 @@ class Loader:
     def heaviest_batch(self, epoch: int, *, step: int) -> Batch | None:
         """Return the batch of an epoch with the most pixels, as if it were all of step number `step` of the run.
 
-        Among equals, it is one with images of several kinds of concepts. None if the epoch has no images.
+        Of several processes that is the heaviest share of any of them, the same for all. Among equals, it is one with
+        images of several kinds of concepts. None if the epoch has no images.
         """
-        batches = [m for group in self.plans.accumulation_groups(epoch) for m in group]
-        if not batches:
+        ranks = [replace(self.rank, index=index) for index in range(self.rank.world_size)]
+        groups = self.plans.accumulation_groups(epoch)
+        shares = [share for group in groups for rank in ranks for share in share_of(group, rank)]
+        if not shares:
             return None
-        heaviest = max(batches, key=lambda m: (self._num_pixels(m), self._num_kinds(m)))
-        share = Share(0, heaviest, 0, len(heaviest))
-        position = _Position(share, step, 0, len(heaviest), is_last_micro_batch=True)
+        heaviest = max(shares, key=lambda s: (self._num_pixels(s.sample_indices), self._num_kinds(s.sample_indices)))
+        share = replace(heaviest, number=0)
+        position = _Position(share, step, 0, share.num_rows, is_last_micro_batch=True)
         with ThreadPoolExecutor(self.threads, thread_name_prefix="darkroom-loader") as pool:
             return self._batch(epoch, position, self._submit(pool, position))
 
@@ -173,7 +179,7 @@ class Loader:
         for index, group in enumerate(self.plans.accumulation_groups(epoch)[first_group:]):
             first_step = step - num_done + index * self.plans.steps_per_group
             *group_starts, group_samples = accumulate((len(m) for m in group), initial=0)
-            shares = share_of(group, self.rank)
+            shares = share_of(group, self.rank, in_step=self.in_step)
             for share in shares:
                 start = group_starts[share.number] + share.first_row
                 yield _Position(share, first_step, start, group_samples, is_last_micro_batch=share is shares[-1])

@@ -16,6 +16,7 @@ from modules.system.seeds import derive_seed
 from trainer.commands import StopRequested
 from trainer.dry_run.step import DryRunStep
 from trainer.events import PhaseChanged
+from trainer.ranks import LostProcessError
 from trainer.step.callback import DryRunCheck
 from trainer.step.failures import BranchError, explain, is_out_of_memory
 from trainer.step.freezing import training_parts
@@ -52,7 +53,7 @@ def _carry_out(training: Training, dry_run_check: DryRunCheck, check: Callable[[
     training.log.emit(PhaseChanged("dry_run", dry_run_check.what))
     try:
         dry_run_check.try_once()
-    except StopRequested:
+    except (StopRequested, LostProcessError):
         raise
     except Exception as error:
         raise _failure(dry_run_check, error) from error

@@ -192,7 +192,7 @@ def expected_state_bytes(dry: DryRunState, groups: Sequence[TrainGroup], stepper
         share: dict[_Kind, float] = {}
         for name, parameter in copied.parameters.items():
             held = sum(t.nbytes for key, t in state.items() if key.rsplit("|", 1)[0] == name and t.dim() > 0)
-            share[kinds[name]] = held / parameter.numel()
+            share[kinds[name]] = held / max(1, parameter.numel())
         here = {n: p for n, p in group.parameters.items() if p.device.type == device.type}
         total += sum(share[kinds[n]] * p.numel() for n, p in here.items())
     return int(total)
@@ -200,9 +200,11 @@ def expected_state_bytes(dry: DryRunState, groups: Sequence[TrainGroup], stepper
 
 def _copies(group: TrainGroup, kinds: Mapping[str, _Kind]) -> dict[str, nn.Parameter]:
     smallest: dict[_Kind, str] = {}
-    for name, parameter in group.parameters.items():
+    # Of a small weight that several processes shard, some of them may have no rows.
+    sizes = {name: parameter.numel() or math.inf for name, parameter in group.parameters.items()}
+    for name in group.parameters:
         former = smallest.setdefault(kinds[name], name)
-        if parameter.numel() < group.parameters[former].numel():
+        if sizes[name] < sizes[former]:
             smallest[kinds[name]] = name
     return {name: nn.Parameter(group.parameters[name].detach().clone()) for name in smallest.values()}
 

@@ -16,7 +16,6 @@ from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
 from modules.config.sections.embeddings import EmbeddingWord
 from modules.families.protocol import ModelFamily
-from modules.formats.safetensors_io import read_safetensors
 from modules.memory.placement import Placement
 from modules.optim.param_groups import kept_parameters
 from modules.system.errors import DarkroomError
@@ -33,6 +32,7 @@ from trainer.run.machine import Machine, machine_of
 from trainer.run.model import choose_attention, load_family, load_model, prepare_parts
 from trainer.run.placement import placement_of
 from trainer.run.words import attach_words
+from trainer.run_folder.shards import has_averages, read_whole
 from trainer.run_folder.start_copy import existing_start_copy
 from trainer.tools.job import Job
 
@@ -182,8 +182,7 @@ def _of_config(config: Config, machine: Machine) -> tuple[ModelFamily, Placement
 def _of_backup(config: Config, machine: Machine, backup: Path) -> tuple[ModelFamily, Placement]:
     """Return the model of a run as a backup has it: with the averages (EMA), if there are any."""
     model = load_model(config, machine, start_copy=existing_start_copy(backup.parent.parent))
-    averages = backup / "ema.safetensors"
-    weights, _ = read_safetensors(averages if averages.is_file() else backup / "weights.safetensors")
+    weights = read_whole(backup, "ema" if has_averages(backup) else "weights")
     parameters = kept_parameters(model.groups)
     if not weights.keys() <= parameters.keys():
         raise DarkroomError(

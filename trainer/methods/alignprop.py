@@ -78,7 +78,7 @@ class AlignProp:
                 weight=settings.weight,
                 weights_B=batch.loss_weights_B,
             ),
-            num_samples=batch.num_samples,
+            num_samples=batch.num_counted,
             group_samples=batch.group_samples,
             is_last_micro_batch=batch.is_last_micro_batch,
             zero_gradient_is_legal=settings.kind == "hinge" or not is_scored,
@@ -88,13 +88,16 @@ class AlignProp:
     def _sampled(self, batch: Batch, context: StepContext) -> Rollout:
         seed_parts = (batch.step, batch.micro_batch)
         factor, (height, width) = context.family.spec.latent_factor, batch.latents_BCHW.shape[-2:]
-        # Encoded together, so that the embedding of the empty prompt is as long as those of the captions.
-        texts = context.encode([*batch.captions, ""])
+        # Encoded together, so that the embedding of the empty prompt is as long as those of the captions. Of several
+        # processes each takes its rows of the micro-batch.
+        captions = batch.padded_like or batch.captions
+        texts, first = context.encode([*captions, ""]), batch.first_row
+        rows = range(first, first + batch.num_samples)
         return roll_out(
             context.family,
-            texts.select(range(batch.num_samples)),
-            texts.select([batch.num_samples]),
-            seeds=[derive_seed(context.run_seed, "rollout", *seed_parts, i) for i in range(batch.num_samples)],
+            texts.select(rows),
+            texts.select([len(captions)]),
+            seeds=[derive_seed(context.run_seed, "rollout", *seed_parts, row) for row in rows],
             size=Size(width * factor, height * factor),
             settings=self.rollout,
             gradient_steps=self.truncation.draw(derive_seed(context.run_seed, "truncation", *seed_parts)),

@@ -97,7 +97,7 @@ class Dpo:
         )
         return StepLoss(
             loss=(losses_B * batch.loss_weights_B).mean(),
-            num_samples=batch.num_samples,
+            num_samples=batch.num_counted,
             group_samples=batch.group_samples,
             is_last_micro_batch=batch.is_last_micro_batch,
             zero_gradient_is_legal=bool(batch.same_pairs) and all(batch.same_pairs),

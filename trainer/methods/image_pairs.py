@@ -27,6 +27,7 @@ from trainer.methods.pair_rollout import Candidates, PairRollout, best_and_worst
 from trainer.methods.protocol import StepContext
 from trainer.methods.rollout_images import RolloutImages
 from trainer.methods.rollouts import Chunk, SampledGroup, Sampling, encoded, fingerprint_of, sample_group
+from trainer.ranks import ALONE
 from trainer.run_folder.choices import Request
 
 
@@ -156,6 +157,7 @@ class ImagePairs:
             self.reward,
             stored_states=lambda prompts: (last,),
             on_images=None if self.is_trial else each,
+            ranks=ALONE if self.is_trial or self.wait is not None else context.ranks,
         )
         latents = tuple(sampled.samples_of_prompts(last))
         return Candidates(sampled.first_step, latents, sampled.metrics(last)), sampled

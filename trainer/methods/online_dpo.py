@@ -15,6 +15,7 @@ import torch
 
 from modules.data.batch import Batch
 from modules.data.buckets import Size
+from modules.system.ranks import ONLY_RANK, Rank
 from modules.system.seeds import derive_seed
 from trainer.events import PhaseChanged
 from trainer.methods.held_reference import HeldReference
@@ -35,7 +36,8 @@ class PairBatch:
     """A micro-batch: the latents of B pairs (`PairRollout`), with their prompts, (B, N, C, H, W) on the offload device.
 
     `denoising_step` is the number of the step whose pairs they are, 0 for images. `update` counts the optimizer steps
-    that were made on the same rollout before.
+    that were made on the same rollout before. One that does not count repeats that of another process, which has
+    nothing to train in the step.
     """
 
     prompts: PromptBatch
@@ -49,6 +51,7 @@ class PairBatch:
     group_samples: int
     is_last_micro_batch: bool
     is_silent: bool
+    counts: bool = True
 
 
 class Pairing(Protocol):
@@ -122,7 +125,8 @@ class OnlineDpo:
                 self._rollout = replace(self.pairing.sample(group, context), fingerprint=fingerprint)
                 self._report(self._rollout, context)
             for update in range(self.updates_per_rollout):
-                yield from self._micro_batches(self._rollout, group, update, run_seed=context.run_seed)
+                rank = ONLY_RANK if self.pairing.is_trial else context.ranks.rank
+                yield from self._micro_batches(self._rollout, group, update, run_seed=context.run_seed, rank=rank)
 
     def loss(self, batch: PairBatch, context: StepContext) -> StepLoss:
         """Return the weighted mean of the pairs' losses."""
@@ -131,7 +135,7 @@ class OnlineDpo:
         loss = (losses_B * batch.loss_weights_B).mean()
         return StepLoss(
             loss=loss * 0 if batch.is_silent else loss,
-            num_samples=len(losses_B),
+            num_samples=len(losses_B) * batch.counts,
             group_samples=batch.group_samples,
             is_last_micro_batch=batch.is_last_micro_batch,
             # From the second step on, the loss of pairs with a large margin may have no gradient left.
@@ -166,13 +170,18 @@ class OnlineDpo:
             context.emit(NOTHING_CHOSEN if self.pairing.is_costly else NOTHING_TO_LEARN)
 
     def _micro_batches(
-        self, rollout: PairRollout, group: Sequence[Batch], update: int, *, run_seed: int
+        self, rollout: PairRollout, group: Sequence[Batch], update: int, *, run_seed: int, rank: Rank
     ) -> Iterator[PairBatch]:
-        """Yield the pairs of an optimizer step, those of each batch of the loader together."""
+        """Yield the pairs of an optimizer step, those of each batch of the loader together.
+
+        Several processes take these in turn, at least one each.
+        """
         seed = derive_seed(run_seed, "order of pairs", rollout.first_step)
         together = rollout.places_of(update, self.pairs_per_update, seed=seed)
         num_pairs = sum(len(places) for places in together)
-        for number, places in enumerate(together):
+        own = range(rank.index, len(together), rank.world_size) or range(1)
+        for number in own:
+            places = together[number]
             batch, rows = group[places[0][0]], [row for _, row, _ in places]
             prompts = prompts_of(batch, self.pairing.size)
             yield PairBatch(
@@ -185,6 +194,7 @@ class OnlineDpo:
                 micro_batch=number,
                 update=update,
                 group_samples=num_pairs,
-                is_last_micro_batch=number == len(together) - 1,
+                is_last_micro_batch=number == own[-1],
                 is_silent=rollout.is_silent,
+                counts=rank.index < len(together),
             )

@@ -9,6 +9,7 @@ import torch
 
 from modules.sampling.ddim_step import DdimStep
 from modules.sampling.rollout import trainable_steps
+from modules.system.ranks import ONLY_RANK, Rank
 from modules.system.seeds import derive_seed
 from trainer.methods.rollouts import PromptBatch
 from trainer.methods.trained_chunks import PolicyRollout, TrainedChunk
@@ -18,7 +19,8 @@ from trainer.methods.trained_chunks import PolicyRollout, TrainedChunk
 class PolicyBatch:
     """A micro-batch: a chunk of images, and the denoising step to train, with its number and weight.
 
-    `inner_epoch` counts the optimizer steps that were made on the same rollout before.
+    `inner_epoch` counts the optimizer steps that were made on the same rollout before. One that does not count repeats
+    that of another process, which has nothing to train in the step.
     """
 
     prompts: PromptBatch
@@ -35,6 +37,8 @@ class PolicyBatch:
     is_last_micro_batch: bool
     is_first_use: bool
     is_silent: bool
+    is_first_micro_batch: bool = True
+    counts: bool = True
 
 
 def policy_batches(
@@ -46,18 +50,22 @@ def policy_batches(
     inner_epoch: int,
     equalize_steps: bool,
     run_seed: int,
+    rank: Rank = ONLY_RANK,
 ) -> Iterator[PolicyBatch]:
     """Yield each chunk of a rollout at each of its trained denoising steps, in the random order of an optimizer step.
 
     `steps` are those of the rollout; `prompts` and the weights of their losses are by the number of the loader's batch.
+    Several processes take them in turn, at least one each.
     """
     step = rollout.first_step + inner_epoch
     weights = step_weights(steps, equalize=equalize_steps)
     passes = [(chunk, number) for chunk in rollout.chunks for number in rollout.trained_steps[chunk.micro_batch]]
     generator = torch.Generator().manual_seed(derive_seed(run_seed, "order of a rollout", step))
-    seen: set[int] = set()
-    for micro_batch, index in enumerate(torch.randperm(len(passes), generator=generator).tolist()):
-        chunk, number = passes[index]
+    order = [passes[index] for index in torch.randperm(len(passes), generator=generator).tolist()]
+    first_uses = {id(chunk): micro_batch for micro_batch, (chunk, _) in reversed(list(enumerate(order)))}
+    own = range(rank.index, len(order), rank.world_size) or range(1)
+    for micro_batch in own:
+        chunk, number = order[micro_batch]
         yield PolicyBatch(
             prompts=prompts[chunk.micro_batch],
             chunk=chunk,
@@ -70,11 +78,12 @@ def policy_batches(
             micro_batch=micro_batch,
             inner_epoch=inner_epoch,
             group_samples=rollout.num_passes,
-            is_last_micro_batch=micro_batch == len(passes) - 1,
-            is_first_use=id(chunk) not in seen,
+            is_last_micro_batch=micro_batch == own[-1],
+            is_first_use=first_uses[id(chunk)] == micro_batch,
             is_silent=rollout.is_silent,
+            is_first_micro_batch=micro_batch == own[0],
+            counts=rank.index < len(order),
         )
-        seen.add(id(chunk))
 
 
 def step_weights(steps: Sequence[DdimStep], *, equalize: bool) -> dict[int, float]:

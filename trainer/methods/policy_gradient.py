@@ -42,6 +42,7 @@ from trainer.methods.rollouts import (
     sample_group,
 )
 from trainer.methods.trained_chunks import PolicyRollout, trained_chunks
+from trainer.ranks import ALONE, Ranks
 
 
 class Comparison(Protocol):
@@ -122,6 +123,7 @@ class PolicyGradient:
                     inner_epoch=epoch,
                     equalize_steps=self.settings.equalize_steps,
                     run_seed=context.run_seed,
+                    rank=self._ranks(context).rank,
                 )
 
     def loss(self, batch: PolicyBatch, context: StepContext) -> StepLoss:
@@ -153,13 +155,13 @@ class PolicyGradient:
         }
         return StepLoss(
             loss=(losses_B * batch.loss_weights_B).mean(),
-            num_samples=len(before_BCHW),
+            num_samples=len(before_BCHW) * batch.counts,
             group_samples=batch.group_samples,
             is_last_micro_batch=batch.is_last_micro_batch,
             # From the second step on every ratio may be clipped.
             zero_gradient_is_legal=batch.is_silent or batch.inner_epoch > 0,
             metrics=metrics if reference_BCHW is None else {**metrics, "kl": kl_B.detach().mean()},
-            num_images=len(before_BCHW) if batch.is_first_use else 0,
+            num_images=len(before_BCHW) if batch.is_first_use and batch.counts else 0,
         )
 
     def branches(self) -> Mapping[str, TrainingMethod]:
@@ -187,6 +189,10 @@ class PolicyGradient:
         self._comparison.load_state_dict(state.get("comparison", {}))
         self._rollout = PolicyRollout.from_state(state) if "first_step" in state else None
 
+    def _ranks(self, context: StepContext) -> Ranks:
+        """Return the processes that share a rollout; a trial is each one's own."""
+        return ALONE if self.is_trial else context.ranks
+
     def _loop(self, step: int) -> RolloutSettings:
         """Return the denoising loop of the rollout before an optimizer step."""
         loop = self.sampling.loop
@@ -210,6 +216,7 @@ class PolicyGradient:
                 *(number + i for number in selected[prompts.micro_batch] for i in (0, 1)),
             },
             on_images=None if self.is_trial else images.add,
+            ranks=self._ranks(context),
         )
         if not self.is_trial:
             images.report(context, first_step)
@@ -256,7 +263,7 @@ class PolicyGradient:
         """Check at the end of the first step on a rollout that its ratios are 1."""
         if batch.inner_epoch > 0:
             return
-        self._ratio_check.add(log_ratios_B, is_first=batch.micro_batch == 0)
+        self._ratio_check.add(log_ratios_B, is_first=batch.is_first_micro_batch)
         if batch.is_last_micro_batch:
             self._warn_once(context, self._ratio_check.finish(context, clip_range=self.settings.clip_range))
 

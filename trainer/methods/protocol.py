@@ -16,6 +16,7 @@ from modules.families.protocol import ModelFamily
 from modules.memory.frozen_copy import FrozenCopy
 from modules.system.devices import Device
 from trainer.events import Event
+from trainer.ranks import ALONE, Ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,8 @@ class StepContext:
     and dropout, in the run's precision; `loss` does not need it, because the loop calls it in the run's precision.
     Within `prior()` the model is the original one, before any training, also without gradient and dropout; no graph
     through its weights may be alive there. `frozen_copy()` returns a copy of the trained weights as they are now, and
-    within `reference(copy)` the model has those, under the same conditions. `run_dir` is the run's folder.
+    within `reference(copy)` the model has those, under the same conditions. `run_dir` is the run's folder. `ranks` are
+    the processes of the run, which share what a method samples.
     """
 
     family: ModelFamily
@@ -43,6 +45,7 @@ class StepContext:
     reference: Callable[[FrozenCopy], AbstractContextManager[None]]
     emit: Callable[[Event], None]
     run_dir: Path
+    ranks: Ranks = ALONE
 
 
 class StepBatch(Protocol):

@@ -17,6 +17,7 @@ from modules.system.devices import CPU, move
 from trainer.events import WarningRaised
 from trainer.methods.protocol import StepContext
 from trainer.methods.rollouts import Chunk
+from trainer.ranks import Ranks
 from trainer.rollout_events import Mark, RolloutSampled, SampledImage
 
 _SIDE_PX = 256
@@ -42,6 +43,7 @@ def as_images(images_B3PP: torch.Tensor) -> list[Image.Image]:
 class _Small:
     """A small image, its prompt, reward, and scores by reward model."""
 
+    sample: int
     image: Image.Image
     prompt: str
     reward: float
@@ -64,14 +66,19 @@ class RolloutImages:
             [image] = as_images(images_B3PP[row : row + 1])
             image.thumbnail((_SIDE_PX, _SIDE_PX))
             scores = {name: values[row] for name, values in chunk.scores.items()}
-            self._by_prompt.setdefault(key, []).append(_Small(image, prompt, chunk.rewards[row], scores))
+            self._by_prompt.setdefault(key, []).append(_Small(chunk.sample, image, prompt, chunk.rewards[row], scores))
 
     def report(self, context: StepContext, step: int, chosen: Sequence[Extremes | None] | None = None) -> None:
         """Write the images into the run's folder and emit them, with the best and the worst of each prompt marked.
 
         `chosen` has those of each prompt of the rollout, None for a prompt without; by default they are those with the
-        highest and the lowest reward. If the files cannot be written, that is a warning and the run continues.
+        highest and the lowest reward. If the files cannot be written, that is a warning and the run continues. Of
+        several processes, which all call it, the main one writes the images of all.
         """
+        if not context.ranks.rank.is_alone:
+            self._gather(context.ranks)
+        if not context.ranks.rank.is_main:
+            return
         folder = rollouts_dir(context.run_dir) / f"step-{step:08d}"
         images = []
         try:
@@ -88,6 +95,13 @@ class RolloutImages:
             context.emit(WarningRaised(f"The images of the rollout could not be written to {folder}: {error}", advice))
             return
         context.emit(RolloutSampled(step, tuple(images)))
+
+    def _gather(self, ranks: Ranks) -> None:
+        """Collect the images of all processes, in the order in which one process would have sampled them."""
+        shares = ranks.gathered(self._by_prompt)
+        keys = sorted({key for share in shares for key in share})[: self._most_prompts]
+        found = {key: [small for share in shares for small in share.get(key, [])] for key in keys}
+        self._by_prompt = {key: sorted(samples, key=lambda small: small.sample) for key, samples in found.items()}
 
 
 def _by_reward(samples: Sequence[_Small]) -> Extremes | None:

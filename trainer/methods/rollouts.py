@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -21,9 +21,11 @@ from modules.data.conditioning import Conditioning
 from modules.rewards.composite import CompositeReward
 from modules.sampling.diversity import mean_diversity
 from modules.sampling.rollout import Rollout, RolloutSettings, roll_out, sample_with
+from modules.system.devices import CPU, Device, move
 from modules.system.seeds import derive_seed
 from trainer.events import WarningRaised
 from trainer.methods.protocol import StepContext
+from trainer.ranks import ALONE, Ranks
 
 NOTHING_TO_LEARN = WarningRaised(
     "The sampled images all have the same reward, or none: nothing is learned from them.",
@@ -189,25 +191,40 @@ def sample_group(
     *,
     stored_states: Callable[[PromptBatch], Collection[int]],
     on_images: OnImages | None = None,
+    ranks: Ranks = ALONE,
 ) -> SampledGroup:
     """Sample K images for every prompt of an accumulation group, score them, and return them without their images.
 
     Without a `reward` their rewards are NaN. `stored_states(prompts)` returns the numbers of the states to keep for the
     chunks of a batch. Seeds follow from the run's seed and the positions, so that a repeated rollout is the same.
-    Raises StopRequested between denoising steps.
+    Raises StopRequested between denoising steps. Several processes (`ranks`) sample chunks in turn; each gets all of
+    them, but only its own images.
     """
-    chunks: list[Chunk] = []
-    first_step = group[0].step
-    for batch in group:
-        prompts = prompts_of(batch, sampling.size)
-        for sample in range(sampling.samples_per_prompt):
-            with context.rollout(first_step):
-                rollout = _rolled_out(prompts, sample, first_step, context, sampling, stored_states(prompts))
-                chunk = _scored(prompts, sample, rollout, reward)
-                if on_images is not None:
-                    on_images(chunk, rollout.images_B3PP)
-            chunks.append(chunk)
-    return SampledGroup(first_step, tuple(chunks))
+    own: list[Chunk] = []
+    first_step, rank = group[0].step, ranks.rank
+    wanted = [
+        (prompts_of(batch, sampling.size), sample) for batch in group for sample in range(sampling.samples_per_prompt)
+    ]
+    for prompts, sample in wanted[rank.index :: rank.world_size]:
+        with context.rollout(first_step):
+            rollout = _rolled_out(prompts, sample, first_step, context, sampling, stored_states(prompts))
+            chunk = _scored(prompts, sample, rollout, reward)
+            if on_images is not None:
+                on_images(chunk, rollout.images_B3PP)
+        own.append(chunk)
+    return SampledGroup(first_step, tuple(own if rank.is_alone else _of_all(own, len(wanted), context, ranks)))
+
+
+def _of_all(own: Sequence[Chunk], count: int, context: StepContext, ranks: Ranks) -> list[Chunk]:
+    """Return the chunks that the processes have sampled in turn, in order, on this one's offload device."""
+    shares = ranks.gathered([_on(chunk, CPU) for chunk in own])
+    size = ranks.rank.world_size
+    return [_on(shares[index % size][index // size], context.temp_device) for index in range(count)]
+
+
+def _on(chunk: Chunk, device: Device) -> Chunk:
+    states = {number: move(state, device) for number, state in chunk.states_BCHW.items()}
+    return replace(chunk, states_BCHW=states, log_probs_BN=move(chunk.log_probs_BN, device))
 
 
 def _rolled_out(

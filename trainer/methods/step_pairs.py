@@ -23,7 +23,7 @@ from modules.sampling.branching import Branches, branch_out, branching_steps
 from modules.sampling.prediction import guided_prediction
 from modules.sampling.rollout import RolloutSettings, steps_of
 from modules.sampling.step_selection import RandomShare
-from modules.system.devices import move
+from modules.system.devices import CPU, Device, move
 from modules.system.errors import DarkroomError
 from modules.system.problem import count
 from modules.system.seeds import derive_seed
@@ -33,8 +33,28 @@ from trainer.methods.pair_rollout import PairRollout, Place, extremes_of
 from trainer.methods.protocol import StepContext
 from trainer.methods.rollout_images import RolloutImages
 from trainer.methods.rollouts import Chunk, PromptBatch, SampledGroup, encoded, prompts_of, score_images
+from trainer.ranks import ALONE, Ranks
 
 _Scores = dict[int, list[Chunk]]  # the scored candidates of each denoising step
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """What a batch of an accumulation group, by its number there, adds to a rollout.
+
+    These are its pairs, how many there could be, its finished images, and a pair of any two candidates.
+    """
+
+    number: int
+    pairs: Mapping[Place, torch.Tensor]
+    num_compared: int
+    finished: Chunk
+    spare: Mapping[Place, torch.Tensor]
+
+    def on(self, device: Device) -> _Compared:
+        """Return it with its tensors on a device."""
+        pairs, spare = ({place: move(t, device) for place, t in some.items()} for some in (self.pairs, self.spare))
+        return replace(self, pairs=pairs, spare=spare)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,24 +98,18 @@ class StepPairs:
         if not self.is_trial:
             num_images = sum(batch.num_samples for batch in group)
             context.emit(PhaseChanged("sampling", f"{count(num_images, 'image')} with candidates"))
-        pairs: dict[Place, torch.Tensor] = {}
-        finished: list[Chunk] = []
-        num_compared, spare = 0, None
-        for number, batch in enumerate(group):
-            branches, scores = self._branch_out(batch, first_step, context, images, finished)
-            for step, branch in branches.items():
-                chosen = self._chosen(scores[step])
-                num_compared += len(chosen)
-                spare = spare or ((number, 0, step), _pair(branch, 0, (0, 1)))
-                for row, extremes in enumerate(chosen):
-                    if extremes is not None:
-                        pairs[number, row, step] = _pair(branch, row, extremes)
+        ranks = ALONE if self.is_trial else context.ranks
+        own = [
+            self._compared(number, batch, first_step, context, images)
+            for number, batch in list(enumerate(group))[ranks.rank.index :: ranks.rank.world_size]
+        ]
+        found = own if ranks.rank.is_alone else _of_all(own, context, ranks)
         if not self.is_trial:
             images.report(context, first_step)
-        assert spare is not None  # every batch branches at least once
-        rewards = SampledGroup(first_step, tuple(finished)).rewards_metrics()
-        metrics = {**rewards, "equal_rewards": 1 - len(pairs) / num_compared}
-        return PairRollout(first_step, pairs or dict([spare]), metrics, is_silent=not pairs)
+        pairs = {place: pair for compared in found for place, pair in compared.pairs.items()}
+        rewards = SampledGroup(first_step, tuple(compared.finished for compared in found)).rewards_metrics()
+        metrics = {**rewards, "equal_rewards": 1 - len(pairs) / sum(compared.num_compared for compared in found)}
+        return PairRollout(first_step, pairs or found[0].spare, metrics, is_silent=not pairs)
 
     def losses(
         self, batch: PairBatch, context: StepContext, reference: Callable[[], AbstractContextManager[None]]
@@ -140,10 +154,26 @@ class StepPairs:
     def _branching(self, context: StepContext) -> tuple[int, ...]:
         return branching_steps(steps_of(context.family, self.loop), max_timestep=self.settings.max_timestep)
 
+    def _compared(
+        self, number: int, batch: Batch, first_step: int, context: StepContext, images: RolloutImages
+    ) -> _Compared:
+        """Return the pairs of a batch, which is that number of its accumulation group."""
+        branches, scores, finished = self._branch_out(batch, first_step, context, images)
+        pairs: dict[Place, torch.Tensor] = {}
+        num_compared = 0
+        for step, branch in branches.items():
+            chosen = self._chosen(scores[step])
+            num_compared += len(chosen)
+            for row, extremes in enumerate(chosen):
+                if extremes is not None:
+                    pairs[number, row, step] = _pair(branch, row, extremes)
+        step, branch = next(iter(branches.items()))  # every batch branches at least once
+        return _Compared(number, pairs, num_compared, finished, {(number, 0, step): _pair(branch, 0, (0, 1))})
+
     def _branch_out(
-        self, batch: Batch, first_step: int, context: StepContext, images: RolloutImages, finished: list[Chunk]
-    ) -> tuple[dict[int, Branches], _Scores]:
-        """Sample and score a batch's images and their candidates; add the finished images to `finished`."""
+        self, batch: Batch, first_step: int, context: StepContext, images: RolloutImages
+    ) -> tuple[dict[int, Branches], _Scores, Chunk]:
+        """Sample and score a batch's images and their candidates, and the finished images."""
         prompts, position = prompts_of(batch, self.size), (first_step, batch.micro_batch)
         rows = range(len(prompts.captions))
         scores: _Scores = {}
@@ -168,10 +198,10 @@ class StepPairs:
                 on_step=context.check,
                 on_candidate=scored,
             )
-            finished.append(self._scored(prompts, images_B3PP))
+            finished = self._scored(prompts, images_B3PP)
         if not self.is_trial:
-            images.add(finished[-1], images_B3PP)
-        return branches, scores
+            images.add(finished, images_B3PP)
+        return branches, scores, finished
 
     def _scored(self, prompts: PromptBatch, images_B3PP: torch.Tensor) -> Chunk:
         rewards, scores = score_images(self.reward, images_B3PP, prompts.captions)
@@ -191,6 +221,13 @@ class StepPairs:
             combination=self.settings.reward_sum,
         )
         return [extremes_of(advantages[row :: len(rows)]) for row in rows]
+
+
+def _of_all(own: Sequence[_Compared], context: StepContext, ranks: Ranks) -> list[_Compared]:
+    """Return what all processes have compared, in the order of the batches, on this one's offload device."""
+    shares = ranks.gathered([compared.on(CPU) for compared in own])
+    found = [compared.on(context.temp_device) for share in shares for compared in share]
+    return sorted(found, key=lambda compared: compared.number)
 
 
 def _pair(branch: Branches, row: int, extremes: tuple[int, int]) -> torch.Tensor:

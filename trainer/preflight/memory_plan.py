@@ -27,6 +27,7 @@ from modules.config.sections.quantization import quantized_layers
 from modules.config.sections.training import filtered_layers
 from modules.config.words import trained_encoders, trained_parts, trained_words
 from modules.data.buckets import Size
+from modules.data.shares import shares_of_step
 from modules.estimate.architecture import Architecture
 from modules.estimate.run import RUNTIME_BYTES, Average, Phase, RunPlan, Sample, Sampled
 from modules.families.registry import FAMILIES, memory_of
@@ -37,8 +38,11 @@ from modules.rewards.registry import REWARDS
 from modules.settings.checkpoint_modes import CheckpointMode
 from modules.settings.layer_filter import EVERYTHING, LayerFilter, invalid_entry
 from modules.system import hardware
+from modules.system.ranks import current_rank
 from trainer import phases
 from trainer.preflight.unet_file import with_stored_bytes
+from trainer.processes import num_processes
+from trainer.sharding import sharded_parts
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _COMPUTE_BYTES = {"bfloat16": 2, "float16": 2}
@@ -75,13 +79,15 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
     plans = {p.name: _part_plan(config, p, architecture.configs, quantized) for p in spec.parts}
     sizes_px = tuple((s.width_px, s.height_px) for s in sizes)
     reconstructs = trains_on_pixels(config)
+    world_size = max(current_rank().world_size, num_processes(config))
+    step_batch, num_shares = shares_of_step(config.training.batch_size, config.training.accumulation_steps, world_size)
     samples = () if reconstructs else tuple(_samples(config, sizes_px))
     return RunPlan(
         plans=plans,
         on_device=_on_device(config, has_samples=bool(samples)),
         sizes=sizes_px,
         batch_size=config.training.batch_size,
-        accumulates=config.training.accumulation_steps > 1 or method_of(config).splits_batches,
+        accumulates=num_shares > 1 or method_of(config).splits_batches,
         optimizer=config.training.optimizer,
         has_master_weights=config.training.low_precision_updates == "master",
         average=_AVERAGES[config.training.ema.mode],
@@ -94,6 +100,9 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
         reconstructs=reconstructs,
         is_perceptual=uses_perceptual_distance(config),
         has_originals=copies_originals(config),
+        step_batch=step_batch,
+        sharded=frozenset(sharded_parts(config, world_size)),
+        num_shards=world_size,
         runtime_bytes=0 if hardware.here().kind_of(config.general.train_device) == "cpu" else RUNTIME_BYTES,
     )
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from modules.config.method_facts import method_of, updates_in_backward
+from modules.config.method_facts import method_of, settings_of_method, updates_in_backward
 from modules.config.schema import Config
 from modules.config.words import trained_parts
 from modules.system import hardware
 from modules.system.problem import Problem, count
 from modules.system.ranks import Rank, current_rank
 from trainer.processes import num_processes
+from trainer.sharding import why_not_sharded
 
 
 def problems_of_ranks(config: Config, rank: Rank | None = None) -> Iterator[Problem]:
@@ -22,7 +23,7 @@ def problems_of_ranks(config: Config, rank: Rank | None = None) -> Iterator[Prob
     if world_size == 1:
         return
     with_several = f"with several processes (this run has {world_size})"
-    if not method_of(config).is_shareable:
+    if not method_of(config).is_shareable(settings_of_method(config)):
         yield Problem(
             "training.method",
             f"{method_of(config).label} is not supported yet {with_several}.",
@@ -34,6 +35,13 @@ def problems_of_ranks(config: Config, rank: Rank | None = None) -> Iterator[Prob
             f"A fused backward pass is not supported yet {with_several}: the weights would change before the gradients "
             "of the others are there.",
             advice="Switch it off.",
+        )
+    reason = why_not_sharded(config)
+    if config.multi_gpu.sharding == "on" and reason:
+        yield Problem(
+            "multi_gpu.sharding",
+            f"The weights cannot be sharded. {reason}",
+            advice='Choose "Where supported": each GPU then has all weights.',
         )
     if config.training.loss.learned_weighting:
         yield Problem(

@@ -16,16 +16,19 @@ import torch
 from modules.config.codec import encode
 from modules.config.schema import Config
 from modules.formats.safetensors_io import read_safetensors, write_safetensors
+from modules.memory.sharding import ShardedModule
 from modules.optim.param_groups import (
     TrainGroup,
     is_of_group,
     kept_parameters,
     moved_parameters,
+    named_parameters,
     optimizer_state,
     restore_optimizer_state,
 )
 from modules.system.errors import DarkroomError
 from trainer.methods.protocol import TrainingMethod
+from trainer.run_folder.shards import Kind, key_of, read_shards, read_whole, stored_in_shards, write_shards
 from trainer.step.counters import Counters
 from trainer.step.stepper import Stepper
 
@@ -60,12 +63,18 @@ def write_state(
     validation: Mapping[str, Any],
     rewards: Mapping[str, Any],
 ) -> None:
-    """Write everything a run needs to resume. `plan` is the fingerprint of the images and their order."""
-    write_safetensors(folder / "weights.safetensors", kept_parameters(groups), {})
-    tensors, values = optimizer_state(stepper.optimizer, moved_parameters(groups))
+    """Write everything a run needs to resume, except what its processes shard (`write_shards_of`).
+
+    `plan` is the fingerprint of the images and their order.
+    """
+    whole = [g for g in groups if not g.is_sharded]
+    write_safetensors(folder / "weights.safetensors", kept_parameters(whole), {})
+    tensors, _ = optimizer_state(stepper.optimizer, moved_parameters(whole))
+    _, values = optimizer_state(stepper.optimizer, moved_parameters(groups))
     write_safetensors(folder / "optimizer.safetensors", tensors, {})
     if stepper.ema is not None:
-        write_safetensors(folder / "ema.safetensors", stepper.ema.averages, {})
+        averages = {name: stepper.ema.averages[name] for name in named_parameters(whole)}
+        write_safetensors(folder / "ema.safetensors", averages, {})
     method_state = method.state_dict(counters.step)
     rollout = {name: value for name, value in method_state.items() if isinstance(value, torch.Tensor)}
     if rollout:
@@ -97,13 +106,38 @@ def read_state(folder: Path) -> SavedState:
         ) from error
 
 
-def start_from_weights(folder: Path, *, groups: Sequence[TrainGroup], stepper: Stepper) -> None:
+def write_shards_of(
+    folder: Path, sharded: Mapping[str, ShardedModule], *, groups: Sequence[TrainGroup], stepper: Stepper
+) -> None:
+    """Write this process's rows of the sharded parts' weights, optimizer state and EMA; all must call it together."""
+    sharded_groups = [g for g in groups if g.is_sharded]
+    tensors, _ = optimizer_state(stepper.optimizer, moved_parameters(sharded_groups))
+    kinds: dict[Kind, Mapping[str, torch.Tensor]] = {"weights": kept_parameters(sharded_groups), "optimizer": tensors}
+    if stepper.ema is not None:
+        kinds["ema"] = {name: stepper.ema.averages[name] for name in named_parameters(sharded_groups)}
+    found = {}
+    for kind, state in kinds.items():
+        for name, rows in state.items():
+            module, own = _owner(sharded, name)
+            is_sharded = module is not None and rows.shape == module.own[own].shape and rows.dim() > 0
+            stored = rows.detach().cpu()
+            found[key_of(kind, name)] = module.sharded(own, stored) if module and is_sharded else stored
+    write_shards(folder, found)
+
+
+def start_from_weights(
+    folder: Path,
+    *,
+    groups: Sequence[TrainGroup],
+    stepper: Stepper,
+    sharded: Mapping[str, ShardedModule],
+) -> None:
     """Copy the weights of a backup of another run into a new run, and start its EMA from them.
 
-    Raises DarkroomError if they are not those that the run trains.
+    Raises DarkroomError if they are not those that the run trains. Of the `sharded` parts each process reads its rows.
     """
     parameters = kept_parameters(groups)
-    weights, _ = read_safetensors(folder / "weights.safetensors")
+    weights = _read(folder, "weights", sharded)
     unlike = [n for n, p in parameters.items() if n not in weights or weights[n].shape != p.shape]
     if unlike or len(weights) != len(parameters):
         example = f" One that does not fit is {unlike[0]}." if unlike else ""
@@ -118,14 +152,21 @@ def start_from_weights(folder: Path, *, groups: Sequence[TrainGroup], stepper: S
 
 
 def restore(
-    folder: Path, saved: SavedState, *, groups: Sequence[TrainGroup], stepper: Stepper, method: TrainingMethod
+    folder: Path,
+    saved: SavedState,
+    *,
+    groups: Sequence[TrainGroup],
+    stepper: Stepper,
+    method: TrainingMethod,
+    sharded: Mapping[str, ShardedModule],
 ) -> None:
     """Restore weights, optimizer, EMA, gradient scaler and method from a backup.
 
-    Raises DarkroomError if the parameters of the backup are not those of the run.
+    Of the `sharded` parts each process reads its rows; the backup may be of any number of processes. Raises
+    DarkroomError if the parameters of the backup are not those of the run.
     """
     parameters = kept_parameters(groups)
-    weights, _ = read_safetensors(folder / "weights.safetensors")
+    weights = _read(folder, "weights", sharded)
     if weights.keys() != parameters.keys():
         raise DarkroomError(
             f"The backup {folder} does not match the run: it contains {len(weights)} weights, the run trains "
@@ -133,7 +174,7 @@ def restore(
             advice="Resume with the settings the run was started with.",
         )
     _copy_weights(weights, parameters, groups)
-    tensors, _ = read_safetensors(folder / "optimizer.safetensors")
+    tensors = _read(folder, "optimizer", sharded)
     # A part that was trained when the backup was written may be frozen by now: its optimizer state is not needed.
     trained = moved_parameters(g for g in groups if g.is_training)
     trained_state = (
@@ -142,11 +183,38 @@ def restore(
     )
     restore_optimizer_state(stepper.optimizer, trained, *trained_state)
     if stepper.ema is not None:
-        averages, _ = read_safetensors(folder / "ema.safetensors")
+        averages = _read(folder, "ema", sharded)
         stepper.ema.load(averages, saved.ema_updates)
     stepper.scaler.load_state_dict(saved.scaler)
     rollout = read_safetensors(folder / _METHOD_FILE)[0] if (folder / _METHOD_FILE).exists() else {}
     method.load_state_dict({**saved.method, **{name: tensor.clone() for name, tensor in rollout.items()}})
+
+
+def _read(folder: Path, kind: Kind, sharded: Mapping[str, ShardedModule]) -> dict[str, torch.Tensor]:
+    """Return the tensors of a kind in a backup; those of sharded parts as this process's own rows, on the CPU."""
+    if not sharded:
+        return read_whole(folder, kind)
+    file = folder / f"{kind}.safetensors"
+    found = {}
+    for name, whole in read_safetensors(file)[0].items():
+        module, own = _owner(sharded, name)
+        found[name] = module.rows_of(own, whole) if module and module.is_like(own, whole.shape) else whole
+    into = {}
+    for name, facts in stored_in_shards(folder, kind).items():
+        module, own = _owner(sharded, name)
+        is_sharded = module is not None and module.is_like(own, facts.size)
+        shape = module.own[own].shape if module and is_sharded else facts.size
+        found[name] = torch.empty(shape, dtype=facts.properties.dtype)
+        into[key_of(kind, name)] = module.sharded(own, found[name]) if module and is_sharded else found[name]
+    if into:
+        read_shards(folder, into, is_together=True)
+    return found
+
+
+def _owner(sharded: Mapping[str, ShardedModule], name: str) -> tuple[ShardedModule | None, str]:
+    """Return the sharded part that a tensor belongs to, by its name or that of its state, and the weight's name."""
+    part, _, own = name.partition("|")[0].partition(".")
+    return sharded.get(part), own
 
 
 def _copy_weights(

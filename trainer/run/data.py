@@ -25,7 +25,7 @@ from modules.system.devices import Device
 from modules.system.dtypes import dtype_of
 from modules.system.paths import from_root
 from modules.system.problem import count
-from modules.system.ranks import ONLY_RANK
+from modules.system.ranks import ONLY_RANK, Rank
 from trainer.commands import CommandDesk
 from trainer.data.caching import Caches, Emit, EncoderIdentities, ImageJobs, Stores, overflow_warning
 from trainer.data.depth import DepthSource
@@ -77,15 +77,29 @@ def stored_identities(data: Data, identities: EncoderIdentities) -> EncoderIdent
 
 
 def build_loaders(
-    data: Data, masks: Masks, datasets: Datasets, model: LoadedModel, machine: Machine, caches: Caches
+    data: Data,
+    masks: Masks,
+    datasets: Datasets,
+    model: LoadedModel,
+    machine: Machine,
+    caches: Caches,
+    *,
+    rank: Rank = ONLY_RANK,
+    in_step: bool = False,
 ) -> Loaders:
-    """Fill the caches for the images of a run and return the loaders for training and validation."""
+    """Fill the caches for the images of a run and return the loaders for training and validation.
+
+    That of training delivers the share of one of several processes, `rank`. With `in_step` all of them deliver equally
+    many batches of each accumulation group.
+    """
     if datasets.index is not None and machine.ranks.rank.is_main:
         datasets.index.save()  # only here: a check leaves no file behind
     dropout = CaptionDropout(data.caption_dropout, data.caption_dropout_2 if _num_encoders(model) > 1 else None)
-    training = _loader(data, masks, datasets, datasets.training, model, machine, caches, caption_dropout=dropout)
+    common = data, masks, datasets
+    rest = model, machine, caches
+    training = _loader(*common, datasets.training, *rest, caption_dropout=dropout, rank=rank, in_step=in_step)
     validation = _loader(
-        data, masks, datasets, datasets.validation, model, machine, caches, caption_dropout=CaptionDropout()
+        *common, datasets.validation, *rest, caption_dropout=CaptionDropout(), rank=ONLY_RANK, in_step=False
     )
     return Loaders(training, validation)
 
@@ -115,6 +129,8 @@ def _loader(
     caches: Caches,
     *,
     caption_dropout: CaptionDropout,
+    rank: Rank,
+    in_step: bool,
 ) -> Loader:
     """Fill the caches for one dataset and return its loader; images that cannot be read are left out.
 
@@ -159,7 +175,8 @@ def _loader(
         else None,
         rejected=RejectedImages(RejectedVersions(versions), rejected) if rejected is not None else None,
         pixels=Pixels(functools.partial(_image_job, usable), machine.train_device) if settings.reads_pixels else None,
-        rank=ONLY_RANK if is_validation else machine.ranks.rank,
+        rank=rank,
+        in_step=in_step,
     )
 
 

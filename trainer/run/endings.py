@@ -17,7 +17,7 @@ from trainer.callbacks.dry_run import DryRunComplete, discarded_write
 from trainer.callbacks.saving import BestBy, SavingCallback
 from trainer.events import BackupSaved, PhaseChanged, RunFinished, WarningRaised
 from trainer.methods.protocol import TrainingMethod
-from trainer.run.checkpoint import write_state
+from trainer.run.checkpoint import write_shards_of, write_state
 from trainer.run.model import LoadedModel
 from trainer.run.setup import RunSetup
 from trainer.run.watchers import Watchers
@@ -31,6 +31,7 @@ from trainer.step.stepper import Stepper
 
 logger = logging.getLogger("darkroom.run")
 
+_SHARDED_STATE = "sharded state"
 _GUARDS = "guards"  # beside the keys of the search in the state of the rewards
 
 
@@ -44,6 +45,7 @@ class Backups:
     method: TrainingMethod
     plan: str
     watchers: Watchers
+    meeting: Meeting
     _newest: tuple[Counters, frozenset[str], BackupInfo] | None = None
 
     def write_last(self, counters: Counters) -> BackupInfo:
@@ -105,6 +107,15 @@ class Backups:
             validation=self.watchers.validation.search.state_dict(),
             rewards=_state_of_rewards(self.watchers),
         )
+        if self.model.sharded and groups is self.model.groups:  # not of a dry run, which has copies
+            self.meeting.share(_SHARDED_STATE, folder)
+
+    def __post_init__(self) -> None:
+        """Let the other processes write what they have of a backup."""
+        self.meeting.offer(
+            _SHARDED_STATE,
+            lambda folder: write_shards_of(folder, self.model.sharded, groups=self.model.groups, stepper=self.stepper),
+        )
 
 
 def _state_of_rewards(watchers: Watchers) -> dict[str, Any]:
@@ -127,7 +138,7 @@ class Prepared:
     training: Training
     watchers: Watchers
     backups: Backups
-    meeting: Meeting | None = None
+    meeting: Meeting
 
     def close(self) -> None:
         """Remove hooks from the parts and close open logs."""
@@ -182,7 +193,12 @@ def end_stopped(run: Prepared) -> None:
 
 
 def rescue(run: Prepared) -> None:
-    """After an error, write a backup of the last full step if that is still possible, so that no training is lost."""
+    """After an error, write a backup of the last full step if that is still possible, so that no training is lost.
+
+    What the processes shard cannot be written by one of them: after an error the others may have ended.
+    """
+    if run.model.sharded:
+        return
     if run.training.counters.step and not run.training.stepper.is_moving:
         try:
             run.training.stepper.discard()

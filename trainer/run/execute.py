@@ -75,7 +75,7 @@ def execute_guarded(
         is_stopped = ranks.is_stop_announced(at_once=True)
         log.emit(RunFinished("stopped", 0, "Stopped.") if is_stopped else failure_of(error, log.run_dir))
     except BaseException as error:  # noqa: BLE001 - the outer edge of the training thread
-        failed = failure_of(error, log.run_dir)
+        failed = failure_of(ranks.reason_of(error), log.run_dir)
         ranks.leave_words(failed.message)
         log.emit(failed)
     finally:

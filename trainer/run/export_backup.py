@@ -10,7 +10,6 @@ from pathlib import Path
 from modules.config.codec import load_file
 from modules.config.schema import Config
 from modules.data.dataset import Dataset
-from modules.formats.safetensors_io import read_safetensors
 from modules.optim.registry import optimizer_spec
 from modules.settings.edit import set_path
 from modules.system.errors import DarkroomError
@@ -20,6 +19,7 @@ from trainer.run.machine import machine_of
 from trainer.run.model import load_model
 from trainer.run.watchers import exporter_of
 from trainer.run_folder.backup import BackupInfo, verify
+from trainer.run_folder.shards import Kind, has_averages, read_whole
 from trainer.run_folder.start_copy import start_copy_in
 
 
@@ -53,7 +53,7 @@ def export_backup(backup: BackupInfo, out: Path, *, now: datetime, report: Calla
         dataset = datasets.training if datasets is not None else Dataset((), (), 1)
         total_steps = saved.counters.step if datasets is None else datasets.plans.total_steps(config.training.epochs)
         exporter = exporter_of(config, backup.run_dir, model, dataset, total_steps)
-        values, _ = read_safetensors(_weights_file(backup, config))
+        values = read_whole(backup.path, _weights_kind(backup, config))
         report("writing the model")
         exporter.save(out, values, now=now, step=saved.counters.step, epoch=saved.counters.epoch)
     finally:
@@ -61,15 +61,14 @@ def export_backup(backup: BackupInfo, out: Path, *, now: datetime, report: Calla
     return Exported(out, saved.counters.step, saved.counters.epoch)
 
 
-def _weights_file(backup: BackupInfo, config: Config) -> Path:
-    """Return the file with the weights to save. Raises DarkroomError where only the optimizer could compute them."""
-    averages = backup.path / "ema.safetensors"
-    if averages.is_file():
-        return averages
+def _weights_kind(backup: BackupInfo, config: Config) -> Kind:
+    """Return which weights to save. Raises DarkroomError where only the optimizer could compute them."""
+    if has_averages(backup.path):
+        return "ema"
     spec = optimizer_spec(config.training.optimizer)
     if spec.has_evaluation_mode(config.training.optimizer):
         raise DarkroomError(
             f"The weights in a backup of {spec.label} are not those to use: it averages them itself.",
             advice="Resume the run from this backup, and save the model there.",
         )
-    return backup.path / "weights.safetensors"
+    return "weights"

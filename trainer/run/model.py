@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
@@ -30,6 +30,7 @@ from modules.families.words import Word
 from modules.memory.compiled_blocks import Compilation
 from modules.memory.frozen_copy import FrozenCopy
 from modules.memory.placement import Placement
+from modules.memory.sharding import ShardedModule
 from modules.optim.param_groups import TrainGroup
 from modules.system.dtypes import dtype_of
 from modules.system.secrets import hub_access
@@ -65,6 +66,8 @@ class LoadedModel:
     """The compiled blocks of the denoiser, if they are compiled."""
     words: Sequence[Word] = ()
     """The embeddings, trained or only used."""
+    sharded: Mapping[str, ShardedModule] = field(default_factory=dict)
+    """The parts whose weights the processes of the run shard."""
 
     @property
     def trained_placeholders(self) -> frozenset[str]:

@@ -20,6 +20,7 @@ from modules.system.seeds import derive_seed
 from trainer.run.machine import Machine
 from trainer.run.model import LoadedModel
 from trainer.step.evaluation import Evaluation
+from trainer.step.gradient_sums import Reduction
 from trainer.step.stepper import Stepper
 
 AfterUpdate = Callable[[], Mapping[str, float]]
@@ -37,11 +38,12 @@ def build_stepper(
     adapters: Sequence[Adapter] = (),
     max_norm: float | None = None,
     kept_norms: KeptNorms | None = None,
+    reduction: Reduction = Reduction(),  # noqa: B008 - frozen
 ) -> Stepper:
     """Return the stepper of parameter groups. The trained parts must already be on the training device.
 
     With `is_fused` weights are updated in the backward pass. `max_norm` limits the norm of each layer of the adapters;
-    `kept_norms` keeps those of embeddings.
+    `kept_norms` keeps those of embeddings. `reduction` is how several processes sum their gradients.
     """
     for group in groups:
         group.master_weight(training.low_precision_updates)
@@ -67,6 +69,7 @@ def build_stepper(
         after_update=_in_turn(changes),
         effective_rate=optimizer_spec(training.optimizer).effective_rate,
         ranks=machine.ranks,
+        reduction=reduction,
     )
 
 
@@ -93,7 +96,9 @@ def lora_weights(adapters: Sequence[Adapter], groups: Sequence[TrainGroup]) -> l
 
 def evaluation_of(model: LoadedModel, stepper: Stepper) -> Evaluation:
     """Return the evaluation mode of a model: with its EMA weights and without dropout."""
-    return Evaluation(model.trained_modules, stepper.ema, stepper.optimizer, model.groups)
+    return Evaluation(
+        model.trained_modules, stepper.ema, stepper.optimizer, model.groups, tuple(model.sharded.values())
+    )
 
 
 def _ema(settings: EmaSettings, groups: Sequence[TrainGroup], machine: Machine) -> Ema | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -11,16 +10,18 @@ from modules.adapters.max_norm import max_norm_of
 from modules.adapters.protocol import Adapter
 from modules.config.codec import export_file
 from modules.config.method_facts import data_in_use, method_of, updates_in_backward, uses_perceptual_distance
+from modules.config.schema import Config
 from modules.data.conditioning import complete_conditioning
 from modules.data.plan_table import as_csv, plan_rows
 from modules.memory.placement import free_cached_memory
 from modules.objectives.perceptual import PerceptualDistance
 from modules.optim.kept_norms import KeptNorms
-from modules.optim.param_groups import TrainGroup, kept_parameters, named_parameters
+from modules.optim.param_groups import TrainGroup, kept_parameters
 from modules.system.atomic import write_text
 from modules.system.devices import free_device_bytes
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
+from modules.system.ranks import ONLY_RANK
 from trainer import phases
 from trainer.callbacks.backup import BackupCallback
 from trainer.callbacks.compile_report import CompileReport
@@ -29,7 +30,7 @@ from trainer.commands import CommandDesk, StopRequested
 from trainer.data.datasets import up_to_date
 from trainer.data.loader import Loader
 from trainer.dry_run.dry_run import dry_run as try_every_branch
-from trainer.events import PhaseChanged, RunFinished, RunStarted, WarningRaised
+from trainer.events import PhaseChanged, RunFinished, WarningRaised
 from trainer.launch import QuietPoints
 from trainer.methods.build import build_method
 from trainer.methods.perceptual import load_perceptual
@@ -38,6 +39,7 @@ from trainer.methods.reward_models import RewardModels, load_reward_models
 from trainer.preflight.estimates import sizes_of
 from trainer.preflight.room import parts_that_stay
 from trainer.ranks import ALONE
+from trainer.run.announce import announce
 from trainer.run.checkpoint import restore, start_from_weights
 from trainer.run.checkpointing_choice import checkpointed_blocks
 from trainer.run.compilation import compilation_of
@@ -48,15 +50,18 @@ from trainer.run.freed_memory import freed_memory
 from trainer.run.model import LoadedModel, load_model
 from trainer.run.placement import placed_copy
 from trainer.run.setup import RunSetup
+from trainer.run.sharding import shard
 from trainer.run.start_note import note_of_start
 from trainer.run.stepper import build_stepper
 from trainer.run.threads import may_change_threads
 from trainer.run.watchers import Watchers, build_watchers
 from trainer.run.words import kept_norms
 from trainer.run_folder.start_copy import start_copy_in
+from trainer.sharding import sharded_parts
 from trainer.step.callback import Callback
 from trainer.step.counters import Counters
-from trainer.step.freezing import freeze_finished_units, training_parts
+from trainer.step.freezing import freeze_finished_units
+from trainer.step.gradient_sums import Reduction
 from trainer.step.loop import Training, run_loop
 from trainer.step.meeting import Meeting
 from trainer.step.pauses import Pauses
@@ -83,18 +88,21 @@ def carry_out(setup: RunSetup) -> None:
             with suppress(StopRequested):  # training is complete: a stop now only ends sampling
                 watchers.sampling.at_end(training.counters)
             end(run, outcome)
+            run.meeting.release()
         else:
+            run.meeting.serve()
             setup.log.emit(RunFinished(outcome, training.counters.step, ""))
         is_safe = True
     except StopRequested as stop:
-        if run.meeting is not None:
-            run.meeting.stop_others(stop)
+        run.meeting.stop_others(stop)
         if not training.counters.step:
             is_safe = True
             raise
         if is_main:
             end_stopped(run)
+            run.meeting.release()
         else:
+            run.meeting.serve()
             setup.log.emit(RunFinished("stopped", training.counters.step, ""))
         is_safe = True
     finally:
@@ -128,28 +136,21 @@ def prepare(setup: RunSetup) -> Prepared:
     limit = max_norm_of(setup.config.adapter) if setup.config.training.trains == "adapter" else None
     norms = kept_norms(setup.config, model.words, model.groups)
     stepper = _stepper(setup, model.groups, total_steps, adapters=model.adapters, max_norm=limit, norms=norms)
-    watchers = build_watchers(setup, model, loaders, stepper, total_steps, reward_models, perceptual)
-    backups = Backups(setup, model, stepper, method, plan_fingerprint(loaders.training), watchers)
-    meeting = _meeting(setup, watchers)
+    meeting = Meeting(setup.machine.ranks, desk=setup.desk, emit=setup.log.emit)
+    watchers = build_watchers(setup, model, loaders, stepper, total_steps, reward_models, perceptual, meeting)
+    backups = Backups(setup, model, stepper, method, plan_fingerprint(loaders.training), watchers, meeting)
     training = _training(setup, model, loaders, stepper, method, watchers, backups, meeting)
-    setup.desk.freed_memory = lambda: freed_memory(
-        model.placement,
-        model.groups,
-        stepper,
-        reward_modules=() if reward_models is None else reward_models.modules,
-        emit=setup.log.emit,
-        phase=lambda: setup.log.work_phase,
-    )
-    _announce(setup, training, model, loaders, total_steps)
+    if not model.sharded:  # a pause of a run that shards its model keeps the memory
+        setup.desk.freed_memory = lambda: freed_memory(
+            model.placement,
+            model.groups,
+            stepper,
+            reward_modules=() if reward_models is None else reward_models.modules,
+            emit=setup.log.emit,
+            phase=lambda: setup.log.work_phase,
+        )
+    announce(setup, training, model, loaders, total_steps)
     return Prepared(setup, model, training, watchers, backups, meeting)
-
-
-def _meeting(setup: RunSetup, watchers: Watchers) -> Meeting | None:
-    """Return where the processes of a run meet; None if there is only one."""
-    if setup.machine.ranks.rank.is_alone:
-        return None
-    should_stop = functools.partial(getattr, watchers, "should_stop")
-    return Meeting(setup.machine.ranks, desk=setup.desk, should_stop=should_stop, emit=setup.log.emit)
 
 
 def dry_run(run: Prepared) -> None:
@@ -160,7 +161,11 @@ def dry_run(run: Prepared) -> None:
     training, setup = run.training, run.setup
     total_steps = training.loader.plans.total_steps(training.epochs)
     alone = replace(setup, machine=replace(setup.machine, ranks=ALONE))  # each process tries it by itself
-    try_every_branch(training, lambda groups: _stepper(alone, groups, total_steps), check=setup.desk.check)
+    check = setup.desk.check
+    if run.model.sharded:  # then processes compute each pass together, so they stop together: before it and after it
+        run.meeting.hold(ends_early=False)
+        check = CommandDesk().check
+    try_every_branch(training, lambda groups: _stepper(alone, groups, total_steps), check=check)
 
 
 def _stepper(
@@ -182,6 +187,19 @@ def _stepper(
         adapters=adapters,
         max_norm=max_norm,
         kept_norms=norms,
+        reduction=_reduction(setup.config),
+    )
+
+
+def _reduction(config: Config) -> Reduction:
+    """Return how the processes of a run sum their gradients."""
+    settings = config.multi_gpu
+    return Reduction(
+        starts_early=settings.fused_reduce,
+        is_async=settings.async_reduce,
+        most_bytes=settings.async_reduce_buffer_mb * 10**6,
+        precision=settings.reduce_precision,
+        run_seed=config.general.seed,
     )
 
 
@@ -219,12 +237,15 @@ def _load(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
     data = data_in_use(config)
     caches = caches_of(data, config.general.cache_dir, model, machine, setup.desk, log.emit)
     datasets = up_to_date(setup.datasets, log.emit, setup.desk.check)  # loading a model can take long
-    loaders = build_loaders(data, config.masks, datasets, model, machine, caches)
+    names = sharded_parts(config, ranks.rank.world_size)
+    rank = ONLY_RANK if method_of(config).splits_batches else ranks.rank  # its own micro-batches are shared out
+    loaders = build_loaders(data, config.masks, datasets, model, machine, caches, rank=rank, in_step=bool(names))
     if loaders.training.plans.total_steps(config.training.epochs) == 0:
         raise DarkroomError(
             "No image is left to train on.", advice="See the warnings: they name the files that were left out."
         )
     free_cached_memory(machine.train_device)
+    model = shard(model, names, device=machine.train_device, num_processes=ranks.rank.world_size)
     model.placement.enter(phases.TRAIN)
     return model, loaders
 
@@ -269,14 +290,14 @@ def _training(
     method: TrainingMethod,
     watchers: Watchers,
     backups: Backups,
-    meeting: Meeting | None,
+    meeting: Meeting,
 ) -> Training:
     """Return the state of the training loop at the step where the run starts or resumes."""
     config = setup.config
     counters = setup.saved.counters if setup.saved else Counters()
     ranks = setup.machine.ranks
     # Several processes stop and pause together, between steps: at their meetings.
-    pauses = Pauses(setup.desk if meeting is None else CommandDesk(), setup.log.emit, setup.clocks.seconds)
+    pauses = Pauses(setup.desk if ranks.rank.is_alone else CommandDesk(), setup.log.emit, setup.clocks.seconds)
     source, family = loaders.training.conditioning, model.family
     context = StepContext(
         model.family,
@@ -301,6 +322,7 @@ def _training(
         reference=lambda copy: prior_mode((), (copy,), model.trained_modules, setup.machine.precision),
         emit=pauses.emit,
         run_dir=setup.run_dir,
+        ranks=ranks,
     )
 
     def freeze(now: Counters, when: str = "") -> None:
@@ -311,7 +333,9 @@ def _training(
 
     freeze(counters, "before this point")  # the exact step is not known for a resumed run
     if setup.backup and setup.saved:
-        restore(setup.backup.path, setup.saved, groups=model.groups, stepper=stepper, method=method)
+        restore(
+            setup.backup.path, setup.saved, groups=model.groups, stepper=stepper, method=method, sharded=model.sharded
+        )
         watchers.validation.search.load_state_dict(setup.saved.validation)
         if watchers.rewards is not None:
             of_search, of_guards = split_state_of_rewards(setup.saved.rewards)
@@ -319,9 +343,10 @@ def _training(
             watchers.guards.load_state_dict(of_guards)
         counters = _fitted(setup, counters, loaders.training, setup.saved.plan)
     elif setup.start_weights is not None:
-        start_from_weights(setup.start_weights.path, groups=model.groups, stepper=stepper)
-    ranks.copy_from_main(list(kept_parameters(model.groups).values()))
-    for master_weight in (m for g in model.groups for m in g.master_weights.values() if not ranks.rank.is_alone):
+        start_from_weights(setup.start_weights.path, groups=model.groups, stepper=stepper, sharded=model.sharded)
+    whole = [g for g in model.groups if not g.is_sharded]  # the others are rows of their own in each process
+    ranks.copy_from_main(list(kept_parameters(whole).values()))
+    for master_weight in (m for g in whole for m in g.master_weights.values() if not ranks.rank.is_alone):
         master_weight.give_value()
     method.prepare(context)
     backup_callback = BackupCallback(config.backup.every, write=backups.write, try_out=backups.try_out, desk=setup.desk)
@@ -334,7 +359,9 @@ def _training(
         groups=model.groups,
         callbacks=_callbacks(setup, model, watchers, backup_callback) if ranks.rank.is_main else (),
         freeze=freeze,
-        should_stop=meeting.hold if meeting is not None else lambda: watchers.should_stop,
+        should_stop=lambda: (
+            watchers.should_stop if ranks.rank.is_alone else meeting.hold(ends_early=watchers.should_stop)
+        ),
         pauses=pauses,
         log=setup.log,
         clock=setup.clocks.seconds,
@@ -378,27 +405,3 @@ def _fitted(setup: RunSetup, counters: Counters, loader: Loader, plan: str) -> C
     epoch_step = min(counters.epoch_step, loader.plans.num_steps(counters.epoch) - 1)
     # The accumulation group that the run stopped in has changed: it starts again.
     return counters.with_epoch_step(epoch_step - epoch_step % loader.plans.steps_per_group)
-
-
-def _announce(setup: RunSetup, training: Training, model: LoadedModel, loaders: Loaders, total_steps: int) -> None:
-    config = setup.config
-    num_prompts = sum(not e.image.has_image for e in loaders.training.dataset.examples)
-    setup.log.emit(
-        RunStarted(
-            run_dir=str(setup.run_dir),
-            family=config.model.family,
-            method=method_of(config).name,
-            trains=config.training.trains,
-            epochs=config.training.epochs,
-            total_steps=total_steps,
-            first_step=training.counters.step,
-            num_images=len(loaders.training.dataset.examples) - num_prompts,
-            num_validation_images=len(loaders.validation.dataset.examples),
-            num_trainable_parameters=sum(p.numel() for p in named_parameters(model.groups).values()),
-            trained_parts=training_parts(model.groups),
-            device=str(setup.machine.train_device),
-            num_threads=setup.num_threads,
-            num_prompts=num_prompts,
-            num_pairs=sum(e.image.rejected is not None for e in loaders.training.dataset.examples),
-        )
-    )

@@ -35,9 +35,11 @@ from trainer.methods.reward_models import RewardModels
 from trainer.run.data import Loaders, plan_fingerprint
 from trainer.run.model import LoadedModel
 from trainer.run.setup import RunSetup
+from trainer.run.sharding import WholeValues
 from trainer.run.stepper import evaluation_of
 from trainer.run_folder.backup import started_at
 from trainer.step.evaluation import Evaluation
+from trainer.step.meeting import Meeting
 from trainer.step.stepper import Stepper
 
 
@@ -69,11 +71,13 @@ def build_watchers(
     stepper: Stepper,
     total_steps: int,
     reward_models: RewardModels | None,
-    perceptual: PerceptualDistance | None = None,
+    perceptual: PerceptualDistance | None,
+    meeting: Meeting,
 ) -> Watchers:
     """Return the callbacks of a run of `total_steps` steps; `reward_models` only if its method needs them.
 
-    `perceptual` is the perceptual distance in the loss of a VAE.
+    `perceptual` is the perceptual distance in the loss of a VAE. The processes of the `meeting` share validation and
+    samples.
     """
     config, machine, log, desk = setup.config, setup.machine, setup.log, setup.desk
     device, evaluation = machine.train_device, evaluation_of(model, stepper)
@@ -81,8 +85,8 @@ def build_watchers(
     writes_log = config.general.tensorboard and machine.ranks.rank.is_main
     tensorboard = TensorBoardLog(setup.run_dir / "tensorboard", first_step=first_step) if writes_log else None
     image_sampler = ImageSampler(model.family, model.placement, device, machine.precision)
-    sampling = _sampling(setup, model, loaders, evaluation, tensorboard)
-    saving = _saving(setup, model, loaders, evaluation, total_steps)
+    sampling = _sampling(setup, model, loaders, evaluation, tensorboard, meeting)
+    saving = _saving(setup, model, loaders, WholeValues(evaluation, model.sharded, meeting), total_steps)
     loss, guards = config.training.loss, Guards(config.reward)
     return Watchers(
         metrics=Metrics(
@@ -119,6 +123,7 @@ def build_watchers(
             reconstruction=ReconstructionMeasure(model.family, config.training.vae, perceptual)
             if trains_on_pixels(config)
             else None,
+            meeting=meeting,
         ),
         sampling=sampling,
         saving=saving,
@@ -144,7 +149,12 @@ def build_watchers(
 
 
 def _sampling(
-    setup: RunSetup, model: LoadedModel, loaders: Loaders, evaluation: Evaluation, log: TensorBoardLog | None
+    setup: RunSetup,
+    model: LoadedModel,
+    loaders: Loaders,
+    evaluation: Evaluation,
+    log: TensorBoardLog | None,
+    meeting: Meeting,
 ) -> SamplingCallback | ReconstructionSamples:
     """Return what samples prompts, or what shows reconstructions: of the validation images, if there are any."""
     config = setup.config
@@ -159,6 +169,7 @@ def _sampling(
             files=files,
             desk=setup.desk,
             emit=setup.log.emit,
+            meeting=meeting,
         )
     device, precision = setup.machine.train_device, setup.machine.precision
     return SamplingCallback(
@@ -168,11 +179,12 @@ def _sampling(
         files=files,
         desk=setup.desk,
         emit=setup.log.emit,
+        meeting=meeting,
     )
 
 
 def _saving(
-    setup: RunSetup, model: LoadedModel, loaders: Loaders, evaluation: Evaluation, total_steps: int
+    setup: RunSetup, model: LoadedModel, loaders: Loaders, whole: WholeValues, total_steps: int
 ) -> SavingCallback:
     config = setup.config
     destination = from_root(config.output.destination)
@@ -184,7 +196,7 @@ def _saving(
         name=config.backup.save_prefix or destination.stem,
         format_name=_format_name(config, model),
         exporter=exporter_of(config, setup.run_dir, model, loaders.training.dataset, total_steps),
-        values=evaluation.values,
+        values=whole.values,
         now=setup.clocks.now,
         desk=setup.desk,
         emit=setup.log.emit,

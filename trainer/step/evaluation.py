@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
+from modules.memory.sharding import ShardedModule
 from modules.optim.ema import Ema
 from modules.optim.param_groups import TrainGroup, kept_parameters, moved_parameters, named_parameters
 
@@ -21,12 +22,19 @@ class Evaluation:
     ema: Ema | None
     optimizer: torch.optim.Optimizer
     groups: Sequence[TrainGroup]
+    sharded: Sequence[ShardedModule] = ()
+    """The modules whose weights the processes of the run shard: all must evaluate together."""
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
         """Evaluate within this context; weights and modes are restored afterwards, also after an exception."""
         weights = self.ema.swapped_in() if self.ema else optimizer_in_evaluation(self.optimizer, self.groups)
-        with weights, torch.no_grad(), evaluation_mode(self.trained_modules):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(weights)
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(evaluation_mode(self.trained_modules))
+            for module in self.sharded:
+                stack.enter_context(module.whole())
             yield
 
     def shown(self, *, also_without_ema: bool) -> list[Evaluation]:

@@ -1,44 +1,147 @@
-"""Where the processes of a run meet: before each step. There they stop together, and wait for the main process."""
+"""Where the processes of a run meet: before each step. There they stop together, and do what they share beside steps.
+
+The main process decides what is due: it validates, samples, saves and writes backups. What can be shared is a task,
+known to all of them by its name; when the main process calls it, each of them carries out its part.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+from modules.system.errors import DarkroomError
+from modules.system.ranks import Rank
 from trainer.commands import CommandDesk, StopAgreed, StopRequested
 from trainer.events import Event, PhaseChanged
-from trainer.ranks import Ranks
+from trainer.ranks import ALONE, Ranks
+
+Task = Callable[[Any], Any]
+"""Takes what the main process gives it, and returns what that needs of this process; both must be picklable."""
 
 
 class Meeting:
     """Replaces the checks for a stop and for early stopping between steps, in a run of several processes.
 
     Commands reach the main process, except for a stop by a signal, which may reach any. The others wait here while the
-    main process samples, validates, writes a backup or is paused.
+    main process samples, validates, writes a backup or is paused, and take part when it calls a task.
     """
 
-    def __init__(
-        self, ranks: Ranks, *, desk: CommandDesk, should_stop: Callable[[], bool], emit: Callable[[Event], None]
-    ) -> None:
-        """`should_stop()` is whether early stopping ends the run; only that of the main process is asked."""
+    def __init__(self, ranks: Ranks, *, desk: CommandDesk, emit: Callable[[Event], None]) -> None:
         self._ranks = ranks
         self._desk = desk
-        self._should_stop = should_stop
         self._emit = emit
+        self._tasks: dict[str, Task] = {}
 
-    def hold(self) -> bool:
-        """Meet the others; return whether early stopping ends the run. Raises StopAgreed in all once one is to stop."""
-        is_stopping = False
-        try:
-            self._desk.check(lambda is_paused: self._emit(PhaseChanged("paused" if is_paused else "training")))
-        except StopRequested:
-            is_stopping = True
-        ends_early = self._ranks.rank.is_main and self._should_stop()
-        num_stopping, num_ending = self._ranks.sums([is_stopping, ends_early])
-        if num_stopping:
-            raise StopAgreed
-        return num_ending > 0
+    @property
+    def rank(self) -> Rank:
+        """This process."""
+        return self._ranks.rank
+
+    def offer(self, name: str, task: Task) -> None:
+        """Make a task known under a name, in all processes."""
+        self._tasks[name] = task
+
+    def hold(self, *, ends_early: bool) -> bool:
+        """Meet the others; return whether early stopping ends the run. Raises StopAgreed in all once one is to stop.
+
+        `ends_early` is whether this process would end the run early; only that of the main one counts.
+        """
+        while True:
+            is_stopping = False
+            try:
+                self._desk.check(lambda is_paused: self._emit(PhaseChanged("paused" if is_paused else "training")))
+            except StopRequested:
+                is_stopping = True
+            ends = self.rank.is_main and ends_early
+            num_stopping, num_ending, is_called = self._ranks.sums([is_stopping, ends, False])
+            if is_called:
+                self._take_part()
+                continue
+            if num_stopping:
+                raise StopAgreed
+            return num_ending > 0
+
+    def share(self, name: str, given: Any = None) -> list[Any]:
+        """Carry out a task in all processes and return their results in order; called by the main process alone.
+
+        The others carry it out at their next meeting. Raises what its own part raises, StopRequested if another part
+        was stopped, and DarkroomError with the words of another part that failed.
+        """
+        if self.rank.is_alone:
+            return [self._tasks[name](given)]
+        self._ranks.sums([False, False, True])
+        self._ranks.from_main((name, given))
+        return self._carried_out(name, given)
+
+    def check(self) -> None:
+        """Raise StopRequested once the run is to stop; for the parts of a task."""
+        if self.rank.is_main:
+            self._desk.check()
+        elif self._desk.is_stop_requested or self._ranks.is_stop_announced():
+            raise StopRequested
 
     def stop_others(self, stop: StopRequested) -> None:
-        """After a stop in the work of the main process alone: let the others, which wait at the next meeting, stop."""
-        if not isinstance(stop, StopAgreed):
-            self._ranks.sums([True, False])
+        """After a stop in the work of this process alone: let the others stop at their next meeting."""
+        if isinstance(stop, StopAgreed) or self.rank.is_alone:
+            return
+        while self._ranks.sums([True, False, False])[2]:  # the main process has called a task in the meantime
+            self._take_part()
+
+    def serve(self) -> None:
+        """Take part in what the main process calls, until it calls `release`; does nothing in the main process."""
+        while not self.rank.is_main and self._ranks.sums([False, False, False])[2]:
+            self._take_part()
+
+    def release(self) -> None:
+        """End the others' `serve`; called by the main process."""
+        if not self.rank.is_alone:
+            self._ranks.sums([False, False, False])
+
+    def _take_part(self) -> None:
+        name, given = self._ranks.from_main(("", None))
+        self._carried_out(name, given)
+
+    def _carried_out(self, name: str, given: Any) -> list[Any]:
+        """Carry out this process's part. All meet at its end, whatever becomes of their parts."""
+        result, failure = None, None
+        try:
+            result = self._tasks[name](given)
+        except Exception as error:  # noqa: BLE001 - raised below, by the main process
+            failure = error
+            if isinstance(error, StopRequested) and self.rank.is_main:
+                self._ranks.announce_stop()
+        found = self._ranks.gathered((result, _Words.of(failure)))
+        if not self.rank.is_main:
+            return []
+        if failure is not None:
+            raise failure
+        for _, words in found:
+            if words is not None:
+                words.throw()
+        return [value for value, _ in found]
+
+
+class _Words:
+    """Why a process could not carry out its part of a task, in a form that travels."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._is_stop = isinstance(error, StopRequested)
+        text = error.message if isinstance(error, DarkroomError) else str(error)
+        self._message = next(iter(text.strip().splitlines()), type(error).__name__)
+        self._advice = error.advice if isinstance(error, DarkroomError) else ""
+
+    @classmethod
+    def of(cls, error: BaseException | None) -> _Words | None:
+        """Return the words of an error; None without one."""
+        return None if error is None else cls(error)
+
+    def throw(self) -> None:
+        """Raise StopRequested, or DarkroomError with the words."""
+        if self._is_stop:
+            raise StopRequested
+        raise DarkroomError(self._message, advice=self._advice)
+
+
+def alone(desk: CommandDesk) -> Meeting:
+    """Return the meeting of a run of a single process, which carries out each task by itself."""
+    return Meeting(ALONE, desk=desk, emit=lambda event: None)

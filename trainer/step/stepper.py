@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
@@ -19,6 +19,7 @@ from modules.optim.updates.master_weights import MasterWeight
 from modules.optim.updates.sliced_step import Generators, SlicedStep, holding, norm_of, slices, total_norm
 from trainer.methods.protocol import StepLoss
 from trainer.ranks import ALONE, Ranks
+from trainer.step.gradient_sums import GradientSums, Reduction
 from trainer.step.prior import require_no_reference
 from trainer.step.watchdog import Watchdog
 
@@ -61,6 +62,7 @@ class Stepper:
         after_update: Callable[[], Mapping[str, float]] | None = None,
         effective_rate: EffectiveRate | None = None,
         ranks: Ranks = ALONE,
+        reduction: Reduction = Reduction(),  # noqa: B008 - frozen
     ) -> None:
         """`rate_factor(step)` is the factor on the learning rate of a step, counted from 0.
 
@@ -68,7 +70,8 @@ class Stepper:
         `after_update()` may change the weights after each update, and returns metrics.
         With `is_fused` weights are updated in the backward pass, and `clip_grad_norm` applies to each weight's gradient
         alone; raises ValueError with an enabled scaler.
-        `effective_rate(group)` is that of the optimizer's record. The gradients of a step are summed over `ranks`.
+        `effective_rate(group)` is that of the optimizer's record. The gradients of a step are summed over `ranks`, as
+        `reduction` sets; those of sharded weights (`TrainGroup.is_sharded`) are summed already.
         """
         if is_fused and scaler.is_enabled():
             raise ValueError("a fused backward pass does not support a gradient scaler")
@@ -85,6 +88,7 @@ class Stepper:
         self._fused = FusedBackward(groups, self._sliced_step, clip_grad_norm=clip_grad_norm) if is_fused else None
         self._effective_rate = effective_rate
         self._ranks = ranks
+        self._sums = None if ranks.rank.is_alone else self._gradient_sums(reduction)
         self._step = 0
         self._losses: list[torch.Tensor] = []
         self._may_be_zero = False
@@ -108,6 +112,8 @@ class Stepper:
         if self._fused is not None:
             self._move_backward(self._fused, loss, is_whole=step_loss.is_last_micro_batch and not self._losses)
         elif loss.requires_grad:
+            if self._sums is not None and step_loss.is_last_micro_batch:
+                self._sums.open()
             self.scaler.scale(loss).backward()
         self._losses.append(loss.detach())
         self._num_images += step_loss.num_samples if step_loss.num_images is None else step_loss.num_images
@@ -120,13 +126,14 @@ class Stepper:
         Raises DarkroomError if a unit was not trained in the first steps (see `Watchdog`).
         """
         learning_rates = self._set_learning_rates(step)
-        total_loss = self._total_loss()
+        total_loss = self._total_loss(step)
         is_scaled = self.scaler.is_enabled() and self._has_gradients()  # a scaler raises if there are no gradients
         if is_scaled:
             self._unscale()
         if self._fused is not None:
             self._fused.move_rest(self._generators_of(step))
         norms = {unit: n.to(total_loss.device) for unit, n in self.gradient_norms().items()}
+        norms = self._whole_norms(norms, like=total_loss)
         norm = norm_of(list(norms.values())) if norms else torch.zeros_like(total_loss)
         _, rates = effective_rates(self.optimizer.param_groups, self._effective_rate)
         # One synchronization with the device per step: loss, norms, effective rates and metrics together.
@@ -173,6 +180,8 @@ class Stepper:
             master_weight.release()
         if self._fused is not None:
             self._fused.forget()
+        if self._sums is not None:
+            self._sums.discard()
         self._losses.clear()
         self._num_images = 0
         self._metrics.clear()
@@ -202,26 +211,40 @@ class Stepper:
         with fused.updating(self._generators_of(self._step), loss):
             loss.backward()
 
-    def _total_loss(self) -> torch.Tensor:
+    def _total_loss(self, step: int) -> torch.Tensor:
         """Return the loss of the step, of shape (); of several processes, after summing their gradients and losses."""
         total_loss = torch.stack(self._losses).sum().float()
         if self._ranks.rank.is_alone:
             return total_loss
-        parameters = [p for g in self._groups.values() for p in g.parameters.values() if p.requires_grad]
+        assert self._sums is not None, "with several processes"
+        parameters = [p for p in self._whole_parameters() if p.requires_grad]
         own = [self._num_images, self._may_be_zero, bool(self._metrics), *(p.grad is not None for p in parameters)]
         num_images, num_zero, num_measured, *have_gradients = self._ranks.sums(own)
         self._num_images, self._may_be_zero = round(num_images), num_zero > 0
         if num_measured:
             self._metrics = [(n, v, k) for of_rank in self._ranks.gathered(_read(self._metrics)) for n, v, k in of_rank]
+        self._sums.finish(step, have_gradients)
         total_loss = total_loss.clone()
-        summed = [total_loss]
-        for parameter, num_processes in zip(parameters, have_gradients, strict=True):
-            if num_processes and parameter.grad is None:  # an embedding that is only in the batches of others
-                parameter.grad = torch.zeros_like(parameter)
-            if parameter.grad is not None:
-                summed.append(parameter.grad)
-        self._ranks.sum_tensors(summed)
+        self._ranks.sum_tensors([total_loss])
         return total_loss
+
+    def _whole_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters that every process has whole: the gradients of others are summed as they arise."""
+        return [p for g in self._groups.values() if not g.is_sharded for p in g.parameters.values()]
+
+    def _gradient_sums(self, reduction: Reduction) -> GradientSums:
+        if any(g.is_sharded for g in self._groups.values()):
+            reduction = replace(reduction, starts_early=False)  # torch's sums of sharded weights come in between
+        return GradientSums(self._whole_parameters(), self._ranks, reduction)
+
+    def _whole_norms(self, norms: dict[str, torch.Tensor], *, like: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return the norms with those of sharded weights over all processes."""
+        sharded = [name for name, g in self._groups.items() if g.is_sharded and g.is_training]
+        if self._ranks.rank.is_alone or not sharded:
+            return norms
+        squares = torch.stack([norms[name].square() if name in norms else torch.zeros_like(like) for name in sharded])
+        self._ranks.sum_tensors([squares])
+        return {**norms, **dict(zip(sharded, squares.sqrt().unbind(), strict=True))}
 
     def _move_all(self, step: int, norm: torch.Tensor) -> None:
         def clip(parameters: Sequence[nn.Parameter]) -> None:

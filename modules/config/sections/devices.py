@@ -35,6 +35,18 @@ class MultiGpu(Section):
             empty_means="all of them",
         ),
     ] = ""
+    sharding: Annotated[
+        Literal["auto", "on", "off"],
+        Setting(
+            "Sharding",
+            "Shards the weights, gradients and optimizer state of a fine-tuned UNet among the GPUs (FSDP), so that "
+            "each needs a part of the memory, instead of keeping all of them on each GPU.",
+            group="Several GPUs",
+            level="advanced",
+            applies_when=_SHARED,
+            choice_labels={"auto": "Where supported", "on": "On", "off": "Off"},
+        ),
+    ] = "auto"
     reduce_precision: Annotated[
         Literal["float32", "float32_stochastic", "weights", "weights_stochastic"],
         Setting(
@@ -44,7 +56,6 @@ class MultiGpu(Section):
             group="Several GPUs",
             level="advanced",
             applies_when=_SHARED,
-            not_yet="ignored",
             choice_labels={
                 "float32": "float32",
                 "float32_stochastic": "float32, stochastic rounding",
@@ -57,11 +68,11 @@ class MultiGpu(Section):
         bool,
         Setting(
             "Fused gradient reduce",
-            "Reduces each gradient as soon as it is ready, so that not all are held until the backward pass ends.",
+            "Sums the gradients of the GPUs while the backward pass continues, as soon as they are ready, instead of "
+            "after it.",
             group="Several GPUs",
             level="advanced",
             applies_when=_SHARED,
-            not_yet="ignored",
         ),
     ] = True
     async_reduce: Annotated[
@@ -72,7 +83,6 @@ class MultiGpu(Section):
             group="Several GPUs",
             level="advanced",
             applies_when=_SHARED,
-            not_yet="ignored",
         ),
     ] = True
     async_reduce_buffer_mb: Annotated[
@@ -86,6 +96,5 @@ class MultiGpu(Section):
             group="Several GPUs",
             level="advanced",
             applies_when=When("async_reduce", (True,)),
-            not_yet="ignored",
         ),
     ] = 100

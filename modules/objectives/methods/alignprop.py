@@ -124,6 +124,7 @@ SPEC = MethodSpec(
     sampled_share=lambda settings: settings.probability,
     has_denoising_loss=lambda settings: settings.probability < 1,
     adds_noise=lambda settings: settings.probability < 1,
+    is_shareable=lambda settings: True,
     problems=_problems,
     guide=MethodGuide(
         needs=(

@@ -107,6 +107,7 @@ SPEC = MethodSpec(
         kl_weight=settings.kl_weight, samples_per_prompt=settings.samples_per_prompt
     ),
     splits_batches=True,
+    is_shareable=lambda settings: True,
     repeats_forward=True,
     problems=_problems,
     guide=MethodGuide(

@@ -22,5 +22,5 @@ SPEC = MethodSpec(
     "trainer.methods.denoise:build",
     has_denoising_loss=lambda settings: True,
     trains_embeddings=True,
-    is_shareable=True,
+    is_shareable=lambda settings: True,
 )

@@ -80,6 +80,7 @@ SPEC = MethodSpec(
     "trainer.methods.dpo:build",
     learns_from=lambda settings: "pairs",
     needs_reference=lambda settings: settings.loss != "mapo",
+    is_shareable=lambda settings: True,
     guide=MethodGuide(
         needs=(
             "Pairs of a chosen and a rejected image for one caption: a concept of the type Preference pairs.",

@@ -145,6 +145,7 @@ SPEC = MethodSpec(
     steps_per_group=lambda settings: settings.inner_epochs,
     reports=lambda settings: fields.reports(kl_weight=settings.kl_weight, samples_per_prompt=settings.group_size),
     splits_batches=True,
+    is_shareable=lambda settings: True,
     repeats_forward=True,
     problems=_problems,
     guide=MethodGuide(

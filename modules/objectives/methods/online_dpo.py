@@ -270,6 +270,7 @@ SPEC = MethodSpec(
     adds_noise=lambda settings: settings.pairs == "images",
     reports=lambda settings: fields.reports(kl_weight=0.0, samples_per_prompt=settings.samples_per_prompt),
     splits_batches=True,
+    is_shareable=lambda settings: settings.chosen_by == "reward",
     problems=_problems,
     guide=MethodGuide(
         needs=(

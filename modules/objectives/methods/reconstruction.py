@@ -117,7 +117,7 @@ SPEC = MethodSpec(
     Reconstruction,
     "trainer.methods.reconstruction:build",
     trains_on="pixels",
-    is_shareable=True,
+    is_shareable=lambda settings: True,
     adds_noise=lambda settings: False,
     problems=_problems,
     guide=MethodGuide(

@@ -39,6 +39,7 @@ SPEC = OptimizerSpec(
     settings=Adam,
     label="Adam",
     factory="torch.optim:Adam",
+    is_elementwise=True,
     arguments=adam_arguments,
     state_bytes=adam_state_bytes,
     skips_on_device=lambda settings: settings.fused,

@@ -28,6 +28,7 @@ SPEC = OptimizerSpec(
     settings=Lion,
     label="Lion",
     factory="lion_pytorch:Lion",
+    is_elementwise=True,
     arguments=_arguments,
     rates=SIGN_RATES,
     state_bytes=per_weight(4.0),

@@ -56,6 +56,7 @@ SPEC = OptimizerSpec(
     label="SGD",
     rates=PLAIN_RATES,
     factory="torch.optim:SGD",
+    is_elementwise=True,
     arguments=_arguments,
     state_bytes=_state_bytes,
     problems=_problems,

@@ -10,9 +10,10 @@ from modules.config.schema import Config
 from modules.system.ranks import ONLY_RANK, Rank
 from tests.unit.preflight.setups import changed
 from trainer.preflight.ranks import problems_of_ranks
+from trainer.sharding import sharded_parts
 
 REFUSED: dict[str, dict[str, Any]] = {
-    "training.method": {"training__method__name": "grpo"},
+    "training.method": {"training__method": {"name": "online_dpo", "chosen_by": "person"}},
     "training.loss.learned_weighting": {"training__loss__learned_weighting": True},
     "training.optimizer.fused_back_pass": {"training__optimizer__fused_back_pass": True},
     "parts.unet.offload_fraction": {"parts__unet__offload_fraction": 0.5},
@@ -28,6 +29,31 @@ def test_what_several_processes_do_not_support_yet(config: Config, path: str) ->
     assert "not supported yet with several processes (this run has 4)" in problem.message
     own = changed(config, multi_gpu__enabled=True, multi_gpu__device_indexes="0, 1")
     assert path in [p.path for p in problems_of_ranks(own, ONLY_RANK)]
+
+
+FULL: dict[str, Any] = {"training__trains": "full", "parts__unet__train": True}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (FULL, ""),
+        ({}, "Only the denoiser of a fine-tune can be sharded."),
+        ({**FULL, "parts__unet__train": False, "parts__text_encoder__train": True}, "Only the denoiser"),
+        ({**FULL, "training__optimizer": {"name": "adafactor"}}, "Adafactor needs whole weights."),
+        ({**FULL, "training__precision": "float16"}, "The precision float16 is not supported."),
+        ({**FULL, "model__compile": True}, "Compiled blocks are not supported."),
+        ({**FULL, "parts__unet__offload_activations": True}, "Offloading is not supported."),
+    ],
+)
+def test_what_can_be_sharded(config: Config, changes: dict[str, Any], reason: str) -> None:
+    config = changed(config, **changes)
+    assert bool(sharded_parts(config, 2)) is not bool(reason)
+    assert sharded_parts(config, 1) == sharded_parts(changed(config, multi_gpu__sharding="off"), 2) == ()
+    assert not list(problems_of_ranks(config, Rank(0, 2)))  # each process has all weights then
+    wanted = list(problems_of_ranks(changed(config, multi_gpu__sharding="on"), Rank(0, 2)))
+    assert [p.path for p in wanted] == (["multi_gpu.sharding"] if reason else [])
+    assert not reason or reason in wanted[0].message
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,100 @@
+"""Summing gradients while the backward pass continues gives what a sum at its end gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import nn
+
+from modules.system.ranks import Rank
+from trainer.ranks import OneProcess
+from trainer.step import gradient_sums
+from trainer.step.gradient_sums import GradientSums, Reduction
+
+
+@dataclass
+class Twins(OneProcess):
+    """Two processes with the same gradients: a sum doubles a tensor, once it is waited for."""
+
+    rank: Rank = Rank(0, 2)  # noqa: RUF009 - frozen
+    started: list[int] = field(default_factory=list)
+    num_open: int = 0
+    most_open: int = 0
+
+    def start_sum(self, tensor: torch.Tensor) -> Callable[[], None]:
+        self.started.append(tensor.numel())
+        self.num_open += 1
+        self.most_open = max(self.most_open, self.num_open)
+
+        def wait() -> None:
+            tensor.mul_(2)
+            self.num_open -= 1
+
+        return wait
+
+
+def model(dtype: torch.dtype = torch.float32) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Linear(8, 8) for _ in range(4))).to(dtype)
+
+
+@pytest.fixture(autouse=True)
+def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gradient_sums, "_BUCKET_BYTES", 300)  # a layer
+
+
+def summed(
+    reduction: Reduction, dtype: torch.dtype = torch.float32, *, step: int = 0
+) -> tuple[list[torch.Tensor | None], list[torch.Tensor | None], Twins, int]:
+    """The gradients of a step of two micro-batches and their sums, and the sums that had started before its end."""
+    ranks, layers = Twins(), model(dtype)
+    layers[3].requires_grad_(False)
+    unused = nn.Parameter(torch.ones(3, dtype=dtype))
+    parameters = [*layers.parameters(), unused]
+    sums = GradientSums(parameters, ranks, reduction)
+    for number in range(2):
+        if number == 1:
+            sums.open()
+        layers(torch.full((1, 8), number + 1.0, dtype=dtype)).sum().backward()
+        assert number or not ranks.started  # the first one's gradients are not complete
+    before = [None if p.grad is None else p.grad.clone() for p in parameters]
+    num_early = len(ranks.started)
+    sums.finish(step, [2.0 * (p is not unused) for p in parameters if p.requires_grad])
+    assert ranks.num_open == 0
+    return before, [p.grad for p in parameters], ranks, num_early
+
+
+def test_the_sums_are_those_at_the_end() -> None:
+    for reduction in (Reduction(), Reduction(is_async=False), Reduction(starts_early=False), Reduction(most_bytes=1)):
+        before, after, ranks, num_early = summed(reduction)
+        for own, total in zip(before, after, strict=True):
+            assert (own is None) == (total is None)
+            assert own is None or (total is not None and torch.equal(total, 2 * own))
+        assert ranks.started == [75, 72, 72]  # the last layers first, in buckets
+        # The first bucket contains a parameter without a gradient: all others wait for it.
+        assert num_early == 0
+
+
+def test_sums_start_in_the_backward_pass_as_far_as_the_buffer_goes() -> None:
+    cases = {4: Reduction(), 2: Reduction(most_bytes=2 * 4 * 72), 1: Reduction(is_async=False)}
+    for most_open, reduction in cases.items():
+        ranks, layers = Twins(), model()
+        sums = GradientSums(list(layers.parameters()), ranks, reduction)
+        sums.open()
+        layers(torch.ones(1, 8)).sum().backward()
+        assert ranks.started == [72] * 4
+        assert ranks.most_open == most_open
+        sums.discard()
+        assert ranks.num_open == 0
+
+
+def test_16_bit_gradients_are_summed_as_set() -> None:
+    own, exact, *_ = summed(Reduction(), torch.bfloat16)
+    _, in_16_bit, *_ = summed(Reduction(precision="weights"), torch.bfloat16)
+    _, at_random, *_ = summed(Reduction(precision="float32_stochastic"), torch.bfloat16)
+    for gradient, totals in zip(own, zip(exact, in_16_bit, at_random, strict=True), strict=True):
+        for total in totals:  # a doubled bfloat16 is one, so each kind of rounding keeps it
+            assert gradient is None or (total is not None and torch.equal(total, 2 * gradient))

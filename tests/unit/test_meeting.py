@@ -1,0 +1,100 @@
+"""What the processes of a run do together beside its steps, whatever becomes of their parts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from modules.system.errors import DarkroomError
+from modules.system.ranks import Rank
+from trainer.commands import CommandDesk, Stop, StopAgreed, StopRequested
+from trainer.ranks import OneProcess
+from trainer.step.meeting import Meeting, alone
+
+
+class Thread(OneProcess):
+    """One of two processes: threads that exchange values at a barrier."""
+
+    def __init__(self, index: int, barrier: threading.Barrier, box: dict[int, Any]) -> None:
+        self.rank = Rank(index, 2)
+        self._barrier, self._box = barrier, box
+
+    def gathered(self, value: Any) -> list[Any]:
+        self._box[self.rank.index] = value
+        self._barrier.wait(10)
+        found = [self._box[0], self._box[1]]
+        self._barrier.wait(10)
+        return found
+
+    def sums(self, values: Sequence[float]) -> list[float]:
+        return [sum(pair) for pair in zip(*self.gathered(list(values)), strict=True)]
+
+    def from_main(self, value: Any) -> Any:
+        return self.gathered(value)[0]
+
+
+def met(main: Callable[[Meeting], Any], task: Callable[[Meeting, int], Any], *, stops: int | None = None) -> list[Any]:
+    """Return what the main process and the other one end with, which holds one meeting and then serves."""
+    barrier, box = threading.Barrier(2), dict[int, Any]()
+    ended: list[Any] = [None, None]
+
+    def process(index: int) -> None:
+        desk = CommandDesk()
+        if stops == index:
+            desk.put(Stop())
+        meeting = Meeting(Thread(index, barrier, box), desk=desk, emit=lambda event: None)
+        meeting.offer("task", lambda given: task(meeting, given))
+        try:
+            ended[index] = main(meeting) if index == 0 else meeting.hold(ends_early=False)
+        except (StopRequested, DarkroomError, ValueError) as error:
+            ended[index] = error
+            if isinstance(error, StopRequested):
+                meeting.stop_others(error)
+            elif index == 0:
+                meeting.hold(ends_early=False)
+        meeting.release() if index == 0 else meeting.serve()
+
+    threads = [threading.Thread(target=process, args=(index,), daemon=True) for index in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+    return ended
+
+
+def shares_then_trains(meeting: Meeting) -> tuple[list[Any], bool]:
+    return meeting.share("task", 7), meeting.hold(ends_early=True)
+
+
+def test_each_process_does_its_part() -> None:
+    ended = met(shares_then_trains, lambda meeting, given: (meeting.rank.index, given))
+    assert ended == [([(0, 7), (1, 7)], True), True]
+    lonely = alone(CommandDesk())
+    lonely.offer("task", lambda given: given + 1)
+    assert lonely.share("task", 7) == [8]
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_part_that_fails_fails_the_main_process(index: int) -> None:
+    def task(meeting: Meeting, given: int) -> int:
+        if meeting.rank.index == index:
+            raise DarkroomError("Too large.", advice="Use smaller ones.")
+        return given
+
+    failed, ends_early = met(shares_then_trains, task)
+    assert (failed.message, failed.advice) == ("Too large.", "Use smaller ones.")
+    assert ends_early is False
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_stop_in_a_part_stops_all(index: int) -> None:
+    def task(meeting: Meeting, given: int) -> None:
+        meeting.check()
+
+    main, other = met(shares_then_trains, task, stops=index)
+    assert type(main) is StopRequested
+    assert type(other) is StopAgreed

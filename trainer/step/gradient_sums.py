@@ -1,0 +1,172 @@
+"""Summing the gradients of the processes of a run: while the last backward pass of a step continues, or after it.
+
+Gradients are summed in buckets, as torch's DistributedDataParallel does (Li et al. 2020, "PyTorch Distributed",
+section 3.2): the sum of a bucket starts as soon as all of its gradients are there and those of the buckets before it
+have started, so that all processes start them in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import nn
+
+from modules.optim.updates.master_weights import round_stochastically
+from modules.system.seeds import derive_seed
+from trainer.ranks import Ranks
+
+_BUCKET_BYTES = 32 * 2**20
+
+Precision = Literal["float32", "float32_stochastic", "weights", "weights_stochastic"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """How gradients are summed.
+
+    `starts_early`: during the last backward pass of a step; otherwise after it. `is_async`: the backward pass continues
+    meanwhile, with at most `most_bytes` on their way. `precision`: 16-bit gradients are summed in float32, and the sum
+    is rounded to nearest or at random (from `run_seed`), or they are summed in their own dtype.
+    """
+
+    starts_early: bool = True
+    is_async: bool = True
+    most_bytes: int = 100 * 2**20
+    precision: Precision = "float32"
+    run_seed: int = 0
+
+
+@dataclass(eq=False)
+class _Bucket:
+    """Parameters whose gradients are summed together, and their sum while it is computed."""
+
+    parameters: Sequence[nn.Parameter]
+    num_missing: int = 0
+    flat: torch.Tensor | None = None
+    wait: Callable[[], None] = field(default=lambda: None)
+
+
+class GradientSums:
+    """Replaces the gradients of parameters by their sums over all processes, once per step."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], ranks: Ranks, reduction: Reduction) -> None:
+        self._parameters = parameters
+        self._ranks = ranks
+        self._reduction = reduction
+        self._buckets: list[_Bucket] = []
+        self._bucket_of: dict[int, _Bucket] = {}
+        self._num_started = 0
+        self._is_open = False
+        if reduction.starts_early:
+            for parameter in (p for p in parameters if p.requires_grad):  # not of a unit that has stopped before
+                parameter.register_post_accumulate_grad_hook(self._arrived)
+
+    def open(self) -> None:
+        """Start sums from now on, as gradients become complete: called before the last backward pass of a step."""
+        self._begin()
+        self._is_open = self._reduction.starts_early
+
+    def finish(self, step: int, num_holders: Sequence[float]) -> None:
+        """Sum what is not summed yet, wait for it, and set the gradients.
+
+        `num_holders` are the numbers of processes that have a gradient, for each parameter that is trained. Where there
+        are some, a process without one gets it, too.
+        """
+        self._is_open = False
+        if not self._buckets:
+            self._begin()
+        for bucket in self._buckets[self._num_started :]:
+            self._start(bucket)
+        trained = [p for p in self._parameters if p.requires_grad]
+        held = {id(p) for p, number in zip(trained, num_holders, strict=True) if number}
+        for number, bucket in enumerate(self._buckets):
+            bucket.wait()
+            assert bucket.flat is not None
+            flat = self._rounded(bucket.flat, bucket.parameters[0].dtype, step, number)
+            for parameter, part in zip(
+                bucket.parameters, flat.split([p.numel() for p in bucket.parameters]), strict=True
+            ):
+                if id(parameter) not in held:
+                    continue
+                if parameter.grad is None:  # an embedding that is only in the batches of others
+                    parameter.grad = torch.empty_like(parameter)
+                parameter.grad.copy_(part.view_as(parameter))
+        self.discard()
+
+    def discard(self) -> None:
+        """Forget what was summed, after waiting for it."""
+        for bucket in self._buckets[: self._num_started]:
+            bucket.wait()
+        self._buckets, self._bucket_of, self._num_started, self._is_open = [], {}, 0, False
+
+    def _begin(self) -> None:
+        trained = [p for p in reversed(self._parameters) if p.requires_grad]  # the last ones get their gradient first
+        self._buckets = [_Bucket(some, len(some)) for some in _in_buckets(trained)]
+        self._bucket_of = {id(p): bucket for bucket in self._buckets for p in bucket.parameters}
+        self._num_started = 0
+
+    def _arrived(self, parameter: torch.Tensor) -> None:
+        bucket = self._bucket_of.get(id(parameter))
+        if not self._is_open or bucket is None:
+            return
+        bucket.num_missing -= 1
+        while self._num_started < len(self._buckets) and not self._buckets[self._num_started].num_missing:
+            self._start(self._buckets[self._num_started])
+
+    def _start(self, bucket: _Bucket) -> None:
+        with torch.no_grad():
+            parts = [(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in bucket.parameters]
+            flat = torch.cat(parts)
+            in_float32 = flat.dtype.itemsize == 2 and self._reduction.precision.startswith("float32")
+            bucket.flat = flat.float() if in_float32 else flat
+        self._make_room(bucket.flat.nbytes)
+        bucket.wait = _once(self._ranks.start_sum(bucket.flat))
+        self._num_started += 1
+        if not self._reduction.is_async:
+            bucket.wait()
+
+    def _make_room(self, num_bytes: int) -> None:
+        """Wait for the oldest sums until another one may be on its way."""
+        on_their_way = sum(b.flat.nbytes for b in self._buckets[: self._num_started] if b.flat is not None)
+        for bucket in self._buckets[: self._num_started]:
+            if on_their_way + num_bytes <= self._reduction.most_bytes or bucket.flat is None:
+                return
+            bucket.wait()
+            on_their_way -= bucket.flat.nbytes
+
+    def _rounded(self, flat: torch.Tensor, dtype: torch.dtype, step: int, number: int) -> torch.Tensor:
+        """Return the sum of a step's bucket for gradients of a dtype. All processes round it alike."""
+        at_random = self._reduction.precision == "float32_stochastic"
+        if at_random and flat.dtype == torch.float32 and dtype == torch.bfloat16:
+            seed = derive_seed(self._reduction.run_seed, f"gradient sum {number}", step)
+            return round_stochastically(flat, torch.Generator(flat.device).manual_seed(seed))
+        return flat
+
+
+def _once(wait: Callable[[], None]) -> Callable[[], None]:
+    """Return a function that waits at its first call only."""
+    waiting = [wait]
+
+    def wait_once() -> None:
+        if waiting:
+            waiting.pop()()
+
+    return wait_once
+
+
+def _in_buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    """Yield parameters of one device and dtype at a time, not more than a bucket's bytes except for a single one."""
+    by_kind: dict[tuple[torch.device, torch.dtype], list[nn.Parameter]] = {}
+    for tensor in parameters:
+        by_kind.setdefault((tensor.device, tensor.dtype), []).append(tensor)
+    for kind in by_kind.values():
+        bucket: list[nn.Parameter] = []
+        for tensor in kind:
+            if bucket and sum(t.nbytes for t in bucket) + tensor.nbytes > _BUCKET_BYTES:
+                yield bucket
+                bucket = []
+            bucket.append(tensor)
+        yield bucket
