@@ -84,6 +84,9 @@ class SlowBackground:
         self.waiting.append(Job(work, done, failed))
         return self.waiting[-1]
 
+    def window_is_busy(self, seconds: float) -> None:
+        """Do nothing: its jobs wait anyway."""
+
     def answer(self) -> None:
         job = self.waiting.pop(0)
         job.done(job.work())
