@@ -282,7 +282,8 @@ def test_a_run_that_another_process_has_is_refused_and_left_alone(config: Config
     assert isinstance(finished, RunFinished)
     run_dir = Path(finished.backup_path).parent.parent
     assert not {LOCK_FILE, "error.txt"} & {p.name for p in run_dir.iterdir()}
+    assert reported[0] == PhaseChanged("starting", "loading the engine")  # before there is a folder
     kept = [
-        e for e in reported if not isinstance(e, CacheProgress | SampleProgress | DownloadProgress | MemoryMeasured)
+        e for e in reported[1:] if not isinstance(e, CacheProgress | SampleProgress | DownloadProgress | MemoryMeasured)
     ]
     assert [from_line(line) for line in (run_dir / EVENTS_FILE).read_text().splitlines()] == kept

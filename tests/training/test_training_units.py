@@ -106,7 +106,7 @@ class Toy:
         toy, saved = cls(**kind), read_state(folder)
         toy.counters = saved.counters
         freeze_finished_units(toy.units, toy.stepper.optimizer, toy.counters.moment)
-        restore(folder, saved, groups=toy.units, stepper=toy.stepper, method=Denoise())
+        restore(folder, saved, groups=toy.units, stepper=toy.stepper, method=Denoise(), sharded={})
         return toy
 
 

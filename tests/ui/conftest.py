@@ -21,7 +21,7 @@ from tests.ui.tk_thread import check_threads
 from ui.app import App
 from ui.forms.model import FormModel, Source
 from ui.theme import Theme
-from ui.widgets.window import create_root
+from ui.widgets.window import create_root, switch_mode
 
 _PATIENCE_SECONDS = 20.0
 
@@ -64,7 +64,8 @@ def tk_root() -> Iterator[tk.Tk]:
 
 @pytest.fixture
 def root(tk_root: tk.Tk) -> Iterator[tk.Tk]:
-    """The empty root, without the bindings of the last test."""
+    """The empty dark root, without the bindings of the last test."""
+    switch_mode(tk_root, Theme("dark"), "dark")
     bound_everywhere = set(tk_root.bind_all())
     yield tk_root
     for child in tk_root.winfo_children():

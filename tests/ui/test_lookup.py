@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
 from modules.config.imports.other_names import other_names
 from modules.config.schema import Config
-from modules.settings.edit import set_path
+from modules.config.sections.general import General
+from modules.settings.field import Setting
 from tests.ui.conftest import Window
 from ui.actions import Action
 from ui.commands import open_finder
 from ui.editors.about import Keys
-from ui.forms.records import top_records
 from ui.lookup import Index, find_fields
 
 ACTIONS = Index(
@@ -150,15 +150,24 @@ def test_settings_come_before_commands_where_both_are_meant() -> None:
     assert {"captions", "auto_captions"} <= {m.action for m in ACTIONS.find("caption").matches[:8]}
 
 
+class GeneralWithGnomes(General):
+    """The general settings, and one that has no effect yet."""
+
+    gnomes: Annotated[int, Setting("Gnomes of a run", "How many.", group="Run", not_yet="ignored")] = 0
+
+
+class ConfigWithGnomes(Config):
+    """The config with such a setting."""
+
+    general: GeneralWithGnomes = GeneralWithGnomes()
+
+
 def test_a_setting_without_effect_is_not_offered_and_comes_last_where_a_file_sets_it() -> None:
-    record = next(r for path, r in top_records(Config).items() if r.setting.not_yet == "ignored" and r.kind == "int")
-    assert record.path not in [m.path for m in find_fields(Config(), "")]
-    config, problems = set_path(Config(), record.path, record.default + 1)
-    assert not problems
-    found = [m for m in find_fields(config, "") if m.path == record.path]
-    assert not found or found[0].note
-    ranked = find_fields(config, record.label.lower().split()[-1])
-    assert ranked[-1].path == record.path
+    assert "general.gnomes" not in [m.path for m in find_fields(ConfigWithGnomes(), "gnomes")]
+    set_by_file = ConfigWithGnomes(general=GeneralWithGnomes(gnomes=3))
+    assert "general.gnomes" in [m.path for m in find_fields(set_by_file, "gnomes")]
+    ranked = find_fields(set_by_file, "run")
+    assert ranked[-1].path == "general.gnomes"
     assert "no effect" in ranked[-1].note
 
 
