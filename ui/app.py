@@ -112,7 +112,7 @@ class App:
         self.context.starter.look_for_backup()
         self.tensorboard.follow_setting()
         self.offers.look(self.context.workspaces())
-        self.context.pump.background.run(import_pages, lambda _done: None)
+        import_pages(self.context.pump)
 
     def run(self) -> None:
         """Run the window until it is closed."""

@@ -16,11 +16,13 @@ from ui.bars.top_bar import TopBar
 from ui.context import Context
 from ui.pages.catalogue import PAGES, PageSpec, page_named
 from ui.pages.page import Page, page_task
+from ui.run.pump import Pump
 from ui.theme import is_low
 from ui.widgets.panel import Panel
 from ui.widgets.variables import remove_traces, variables_in
 
 _log = logging.getLogger(__name__)
+_PAUSE_SECONDS = 0.3  # before the import of each page
 
 
 class Shell(Panel):
@@ -109,10 +111,21 @@ class Shell(Panel):
         self.page(key).show_field(path)
 
 
-def import_pages() -> None:
-    """Import the classes of all pages, for a background thread: the window starts without, and then has time."""
-    for spec in PAGES:
-        importlib.import_module(spec.view.partition(":")[0])
+def import_pages(pump: Pump) -> None:
+    """Import the classes of all pages on a background thread: the window starts without them.
+
+    One at a time with pauses, once the first page is drawn: while a thread imports, every call of Tk waits for it.
+    """
+    modules = iter(dict.fromkeys(spec.view.partition(":")[0] for spec in PAGES))
+
+    def import_next() -> None:
+        if module := next(modules, None):
+            pump.background.run(lambda: importlib.import_module(module), lambda _module: wait())
+
+    def wait() -> None:
+        pump.redraw_soon(import_pages, import_next, quiet_seconds=_PAUSE_SECONDS)
+
+    wait()
 
 
 def _build(host: tk.Misc, context: Context, spec: PageSpec) -> Page:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.ui.conftest import Window
-from ui.run.background import Background
+from ui.run.pump import Pump
 from ui.shell import import_pages
 
 
@@ -76,12 +77,28 @@ def test_new_concepts_are_drawn_once(window: Window, tmp_path: Path, monkeypatch
     assert page.selected == [0, 1, 2]
 
 
-def test_the_modules_of_all_pages_are_imported_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_modules_of_all_pages_are_imported_in_the_background_one_after_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     imported: list[str] = []
-    monkeypatch.setattr("ui.shell.importlib", SimpleNamespace(import_module=imported.append))
-    background, seen = Background(), []
-    background.run(import_pages, seen.append)
+    threads: set[int] = set()
+
+    def import_module(name: str) -> None:
+        imported.append(name)
+        threads.add(threading.get_ident())
+
+    monkeypatch.setattr("ui.shell.importlib", SimpleNamespace(import_module=import_module))
+    pump = Pump(lambda _ms, _call: None)
+    import_pages(pump)
+    pump.tick()
+    assert not imported  # the window is still being drawn
     deadline = time.monotonic() + 10
-    while not seen and time.monotonic() < deadline:
-        background.drain(time.perf_counter() + 1)
+    while "ui.pages.choose" not in imported and time.monotonic() < deadline:
+        before = len(imported)
+        for redraw in pump._redraws.values():
+            redraw.not_before = 0.0  # as if the pause were over
+        pump.tick()
+        assert len(imported) <= before + 1
     assert {"ui.pages.run", "ui.pages.concepts", "ui.pages.sample", "ui.pages.form_page"} <= {*imported}
+    assert len(imported) == len({*imported})
+    assert threading.get_ident() not in threads
