@@ -73,6 +73,7 @@ def assert_same_effect(ours: AdapterFile, layers: list[AdapterLayer], *, atol: f
         torch.testing.assert_close(change_of(by_place[layer.part, layer.path]), change_of(layer), rtol=0, atol=atol)
 
 
+@pytest.mark.daily(8)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("alpha", [1.0, 1.5, 3.0, 7.0])
 @pytest.mark.parametrize("model", ["sd1", "sdxl"])

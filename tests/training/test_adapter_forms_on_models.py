@@ -58,6 +58,7 @@ def assert_changes(family: ModelFamily, layers: list[AdapterLayer]) -> None:
         torch.testing.assert_close(found[layer.part, layer.path], change_of(layer), rtol=0, atol=1e-5)
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("form", sorted(FORMS))
 def test_a_lora_of_every_form_is_put_on_a_model(form: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     model = "sdxl" if "text_encoder_2" in FORMS[form].holds else "sd1"
