@@ -40,9 +40,9 @@ from modules.settings.layer_filter import EVERYTHING, LayerFilter, invalid_entry
 from modules.system import hardware
 from modules.system.ranks import current_rank
 from trainer import phases
+from trainer.preflight.sharding import sharded_parts
 from trainer.preflight.unet_file import with_stored_bytes
 from trainer.processes import num_processes
-from trainer.sharding import sharded_parts
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _COMPUTE_BYTES = {"bfloat16": 2, "float16": 2}

@@ -38,6 +38,7 @@ from trainer.methods.protocol import StepContext, TrainingMethod
 from trainer.methods.reward_models import RewardModels, load_reward_models
 from trainer.preflight.estimates import sizes_of
 from trainer.preflight.room import parts_that_stay
+from trainer.preflight.sharding import sharded_parts
 from trainer.ranks import ALONE
 from trainer.run.announce import announce
 from trainer.run.checkpoint import restore, start_from_weights
@@ -57,7 +58,6 @@ from trainer.run.threads import may_change_threads
 from trainer.run.watchers import Watchers, build_watchers
 from trainer.run.words import kept_norms
 from trainer.run_folder.start_copy import start_copy_in
-from trainer.sharding import sharded_parts
 from trainer.step.callback import Callback
 from trainer.step.counters import Counters
 from trainer.step.freezing import freeze_finished_units

@@ -10,7 +10,7 @@ from modules.config.schema import Config
 from modules.system.ranks import ONLY_RANK, Rank
 from tests.unit.preflight.setups import changed
 from trainer.preflight.ranks import problems_of_ranks
-from trainer.sharding import sharded_parts
+from trainer.preflight.sharding import sharded_parts
 
 REFUSED: dict[str, dict[str, Any]] = {
     "training.method": {"training__method": {"name": "online_dpo", "chosen_by": "person"}},
