@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 
 # bitsandbytes wants a package with faster kernels for the CPU, at each import; nothing here uses them.
-_IRRELEVANT = ("bitsandbytes.backends.cpu.ops",)
+# transformers wants torchvision for image processors; Pillow's are what is used here, and torchvision stays out.
+_IRRELEVANT = ("bitsandbytes.backends.cpu.ops", "transformers.utils.import_utils")
 
 
 def hide_library_warnings() -> None:
