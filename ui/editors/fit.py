@@ -34,7 +34,6 @@ class FitWindow(Window):
         self._add_header(px(PAD))
         self._add_footer(px(PAD))
         self.table = Table(self, context.theme, _COLUMNS)
-        self.table.pack(fill="both", expand=True, padx=px(PAD), pady=(0, px(12)))
         self.table.on_events({"<Return>": self.go, "<Double-Button-1>": self.go})
         self._unsubscribe = (
             self.fitting.changed.subscribe(self._soon),
@@ -105,6 +104,10 @@ class FitWindow(Window):
         self.summary.recolour("warning" if fails else "muted" if fitting.stage != "ready" else "text")
         self.summary.set_text(fitting.message)
         self.table.set_rows([(f" {r.place}", (r.before, r.now, r.memory, r.time), "") for r in fitting.rows])
+        if fitting.rows:
+            self.table.pack(fill="both", expand=True, padx=self.theme.px(PAD), pady=(0, self.theme.px(12)))
+        else:
+            self.table.pack_forget()
         self.apply_button.set_enabled(fitting.can_apply)
 
 
