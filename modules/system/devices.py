@@ -7,7 +7,7 @@ without a GPU can test every move between a training and an offload device. The 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
@@ -100,12 +100,16 @@ def move(tensor: torch.Tensor, device: Device, *, dtype: torch.dtype | None = No
     return _guards[-1].retag(moved, device) if _guards else moved
 
 
-def are_on(tensors: Iterable[torch.Tensor], device: Device) -> list[bool]:
+def are_on(tensors: Collection[torch.Tensor], device: Device) -> list[bool]:
     """Return for each tensor whether it is on a device: `move` would return the very same."""
     if _guards:  # of two devices that are both the CPU a guard knows which
         return [move(tensor, device) is tensor for tensor in tensors]
     own = device.torch
-    return [tensor.device.type == own.type and own.index in (None, tensor.device.index) for tensor in tensors]
+    found = {tensor.device for tensor in tensors}
+    matching = {d for d in found if d.type == own.type and own.index in (None, d.index)}
+    if matching == found:
+        return [True] * len(tensors)
+    return [tensor.device in matching for tensor in tensors]
 
 
 def pinned(tensor: torch.Tensor, device: Device) -> torch.Tensor:
