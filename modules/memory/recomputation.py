@@ -138,7 +138,7 @@ class _State:
             stack.enter_context(torch.random.fork_rng(self._devices, device_type=self._type))
             set_device_states(self._devices, self._states, device_type=self._type)
         for kind, then in self._autocast.items():
-            if then["enabled"] or torch.is_autocast_enabled(kind):
+            if then["enabled"] or _autocast_of(kind)["enabled"]:
                 stack.enter_context(torch.autocast(kind, **then))
         return stack
 
