@@ -53,11 +53,13 @@ class _SavedInputs(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *tensors: torch.Tensor) -> torch.Tensor:
+        """Save the tensors; the empty result is only there for its node."""
         ctx.save_for_backward(*tensors)
         return torch.empty(0)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        """Never called."""
         raise AssertionError("nothing depends on it")
 
 
