@@ -2,8 +2,8 @@
 
 Always non-reentrant. The reentrant kind loses gradients where no input requires one (a LoRA on a frozen base), fails
 where nothing inside requires one (a part that was frozen in mid-run: "none of output has requires_grad=True"), and
-cannot be nested in a truncated denoising loop. The non-reentrant kind is exact in all of these cases (see
-`recomputation.py`).
+cannot be nested in a truncated denoising loop. The non-reentrant kind is exact in all of these cases (Chen et al. 2016
+for the idea; torch.utils.checkpoint for the implementation).
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from modules.memory.activations import offloaded_activations
 from modules.memory.compiled_blocks import Compilation, CompiledForward
 from modules.memory.offload import OffloadedForward, offload_layers
-from modules.memory.recomputation import recomputed
 from modules.memory.transfers import Transfers
 from modules.settings.checkpoint_modes import LEAST_KEPT_LENGTH, CheckpointMode
 from modules.system.devices import Device
@@ -113,10 +112,21 @@ class _CheckpointedForward:
 
     def __init__(self, plain: Forward, *, keeps_products: bool = False) -> None:
         self.plain = plain
-        self._contexts = partial(create_selective_checkpoint_contexts, _policy) if keeps_products else None
+        self._options: dict[str, Any] = {"use_reentrant": False}
+        if keeps_products:
+            self._options["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return recomputed(self.plain, args, kwargs, contexts=self._contexts)
+        if not torch.is_grad_enabled():
+            return self.plain(*args, **kwargs)
+        if any(isinstance(value, torch.Tensor) for value in args):
+            return checkpoint(self.plain, *args, **self._options, **kwargs)
+        # Torch finds the devices whose random state it must restore from the positional arguments only: an encoder
+        # called with keyword arguments alone would get a different dropout mask on a GPU.
+        return checkpoint(self._named, kwargs, *args, **self._options)
+
+    def _named(self, kwargs: dict[str, Any], *args: Any) -> Any:
+        return self.plain(*args, **kwargs)
 
 
 def _targets(

@@ -6,9 +6,11 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 from modules.adapters.loha import Loha
 from modules.adapters.lokr import Lokr
@@ -22,6 +24,7 @@ from modules.data.buckets import Size
 from modules.data.conditioning import Conditioning
 from modules.data.size_conditioning import SizeConditioning
 from modules.families.protocol import ModelFamily, PartMemory
+from modules.memory import checkpointing
 from modules.memory.checkpointing import create_checkpointed_forward
 from modules.memory.guard import DeviceGuard
 from modules.memory.placement import Placement
@@ -345,7 +348,7 @@ def after_a_failed_reference(family: ModelFamily) -> torch.Tensor:
 
 @pytest.mark.parametrize("mode", ["off", "block"])
 def test_adapters_are_back_for_the_backward_pass_also_after_an_exception(tiny_sd: Path, mode: str) -> None:
-    """A recomputation without them would end as RuntimeError, a plain backward as zero gradients, silently."""
+    """A recomputation without them would end as CheckpointError, a plain backward as zero gradients, silently."""
     family, parameters = trained(tiny_sd, "lora")
     plain = plain_gradients(tiny_sd, "lora", predicted)
     assert_equal_gradients(plain, gradients(family, parameters, PartMemory(mode), loss=after_a_failed_reference))
@@ -360,6 +363,25 @@ def test_the_temp_device_may_not_be_left_out(tiny_sd: Path) -> None:
         create_checkpointed_forward(torch.nn.Linear(2, 2), train_device=CPU)  # type: ignore[call-arg]
     with pytest.raises(TypeError):
         create_checkpointed_forward(torch.nn.Linear(2, 2), CPU, CPU)  # type: ignore[misc]
+
+
+def test_tensors_given_by_name_are_seen_where_torch_looks_for_the_devices_of_random_states(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A recomputation needs the random state for the same dropout; a text encoder gets keyword arguments only."""
+    seen: list[torch.Tensor] = []
+    plain = checkpointing.checkpoint
+
+    def looking(function: Callable[..., torch.Tensor], *args: Any, **kwargs: Any) -> torch.Tensor:
+        seen.extend(leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor))
+        return plain(function, *args, **kwargs)
+
+    monkeypatch.setattr(checkpointing, "checkpoint", looking)
+    value = torch.ones(2)
+    run = create_checkpointed_forward(torch.nn.Linear(2, 2), train_device=CPU, temp_device=TEMP)
+    run(input=value).sum().backward()
+    assert len(seen) == 1
+    assert seen[0] is value
 
 
 @pytest.fixture
