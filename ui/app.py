@@ -38,6 +38,7 @@ from ui.settings import UiSettings
 from ui.shell import Shell, import_pages
 from ui.theme import Theme
 from ui.tool_actions import add_tool_actions
+from ui.view_state import ViewState
 from ui.views import ViewScope
 from ui.widgets.action_button import ActionButtons
 from ui.widgets.dialog import Dialog, Window
@@ -228,6 +229,7 @@ class App:
             notify=self._notify,
             queue=queue,
             show_run=self._show_run,
+            view_state=ViewState(),
         )
 
     def _add_actions(self) -> None:

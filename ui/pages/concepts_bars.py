@@ -14,7 +14,7 @@ from ui.widgets.controls import Button, Choice
 from ui.widgets.entry import Entry
 from ui.widgets.panel import Panel, Text
 from ui.widgets.progress import ThinBar
-from ui.widgets.variables import TextVar
+from ui.widgets.variables import TextVar, keep
 
 _SEARCH_SECONDS = 0.15
 _ALL_KINDS = "All types"
@@ -43,6 +43,10 @@ class FilterBar(Panel):
         self.text = TextVar(master=self)
         self.kind = TextVar(master=self, value=ANY_KIND)
         self.state = TextVar(master=self, value="all")
+        kept = context.view_state.of("concepts", dict[str, str])
+        keep(self.text, kept, "text")
+        keep(self.kind, kept, "kind")
+        keep(self.state, kept, "state")
         theme = context.theme
         self.entry = Entry(self, theme, self.text, on="window", width=190, placeholder="Search concepts")
         self.entry.pack(side="left", padx=(0, GAP))

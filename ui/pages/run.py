@@ -102,7 +102,10 @@ class RunPage:
 
     def _fill_left(self, left: Panel) -> Iterator[None]:
         context, px = self._context, self._context.theme.px
-        self.curves_card, self.log_card = TabbedCard(left, context.theme), Card(left, context.theme)
+        self.curves_card, self.log_card = (
+            TabbedCard(left, context.theme, kept=context.view_state.of("run curves", dict)),
+            Card(left, context.theme),
+        )
         tk.Grid.grid_configure(self.curves_card, row=0, column=0, sticky="nsew", pady=(0, px(PAD)))
         self.curves = RunCurves(self.curves_card.add(_LOSS, is_offered=True), context)
         self.curves.pack(fill="both", expand=True, padx=(px(4), 0))
@@ -122,7 +125,10 @@ class RunPage:
         yield
         self._log_tab = self.curves_card.add(_LOG)
         self.log = LogPanel(  # in its card, or in a tab of the curves' card
-            left, context.theme, on_copied=lambda number: context.notify(f"Copied {count(number, 'line')}.")
+            left,
+            context.theme,
+            on_copied=lambda number: context.notify(f"Copied {count(number, 'line')}."),
+            kept=context.view_state.of("log", dict),
         )
         self._place_log(self.log_card.body)
         yield
@@ -171,7 +177,7 @@ class RunPage:
     def _fill_right(self, right: Panel) -> Iterator[None]:
         context, px = self._context, self._context.theme.px
         self.facts_card = Card(right, context.theme, "This run")
-        self.images_card = TabbedCard(right, context.theme)
+        self.images_card = TabbedCard(right, context.theme, kept=context.view_state.of("run images", dict))
         tk.Grid.grid_configure(self.facts_card, row=0, column=0, sticky="nsew", pady=(0, px(PAD)))
         tk.Grid.grid_configure(self.images_card, row=1, column=0, sticky="nsew")
         self.fit_button = context.buttons.make(self.facts_card, "fit", on="card")
