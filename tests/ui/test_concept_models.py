@@ -14,6 +14,7 @@ from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.data.concept import Concept
 from modules.data.statistics import FileCounts, Statistics
+from ui.concepts.adding import adding
 from ui.concepts.cards import CardFilter, card_of, summary_of
 from ui.concepts.clones import clone
 from ui.concepts.figures import (
@@ -28,6 +29,7 @@ from ui.concepts.figures import (
 )
 from ui.concepts.preview import PreviewModel, change_words, place_words
 from ui.concepts.task import Task
+from ui.documents import as_config_path
 from ui.forms import items
 from ui.forms.model import FormModel
 from ui.run.background import Background
@@ -345,3 +347,16 @@ def test_the_preview_steps_through_images_and_uses(tmp_path: Path, sets: list[Co
     model.follow(form.config, 0)
     drained(background, lambda: model.message)
     assert "repeats are 0" in model.message
+
+
+def test_concepts_that_are_added_are_made_some_at_a_time(tmp_path: Path) -> None:
+    folders = [tmp_path / f"{n}" for n in range(120)]
+    for folder in folders:
+        folder.mkdir()
+    (beside := tmp_path / "0" / "a.png").touch()
+    made: list[int] = []
+    added: list[Concept] = []
+    task = adding([*folders, beside], made=lambda n, _c: made.append(n), add=added.extend)
+    assert sum(1 for _ in task) == 2
+    assert made == list(range(120))
+    assert [concept.path for concept in added] == [as_config_path(folder) for folder in folders]

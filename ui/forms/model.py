@@ -6,13 +6,15 @@ replaces the config, can be undone, and notifies the watchers of the changed val
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import BaseModel
+
 from modules.config.schema import Config
-from modules.settings.edit import choose_variant, get_path, set_path
+from modules.settings.edit import choose_variant, get_path, replaced, set_path
 from modules.settings.field import FieldRecord
 from modules.system.problem import Problem
 from ui.forms.records import record_at, top_records
@@ -171,6 +173,11 @@ class FormModel:
         self._forget_drafts(path)
         self._replace(replace(self._state, config=config), {path}, typed_into=path)
         return None
+
+    def append(self, path: str, entries: Sequence[BaseModel]) -> None:
+        """Append entries to a list. They are not checked again: a thousand take longer than the window may stall."""
+        config = replaced(self.config, path, (*self.value(path), *entries))
+        self._replace(replace(self._state, config=config), {path})
 
     def reject(self, path: str, text: str, problem: Problem) -> Problem:
         """Keep an invalid entry beside the config; return the problem."""
