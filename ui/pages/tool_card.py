@@ -154,7 +154,7 @@ class ToolForm(Panel):
     def _path(self, field: ToolField, variable: tk.StringVar) -> Panel:
         theme = self._context.theme
         frame = Panel(self, theme, "card")
-        entry = Entry(frame, theme, variable)
+        entry = Entry(frame, theme, variable, shows_end=True)
         entry.pack(side="left", fill="x", expand=True)
         buttons = [("…", self._browse)]
         if field.kind == "model":
