@@ -137,8 +137,7 @@ class RunsPage:
         """Prepare a new run from the chosen backup: its settings are loaded, and the next Start begins it."""
         backup = self._backup()
         if backup is not None:
-            self._context.starter.prepare_fork(backup)
-            self._context.navigation.open("training")
+            self._context.starter.prepare_fork(backup, partial(self._context.navigation.open, "training"))
 
     def compare(self) -> RunComparison | None:
         """Compare the selected runs in a window."""
