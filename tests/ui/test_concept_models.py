@@ -140,7 +140,8 @@ def test_a_list_with_an_invalid_entry_is_rejected() -> None:
 
 
 def test_the_places_of_a_grid() -> None:
-    grid = GridPlaces.fitting(10, 640, min_px=196, gap_px=12, text_px=90, image_share=0.5)
+    shape = {"min_px": 196, "most_px": 340, "gap_px": 12, "text_px": 90, "image_share": 0.5}
+    grid = GridPlaces.fitting(10, 640, 500, **shape)  # type: ignore[arg-type]
     assert (grid.num_columns, grid.card_width, grid.card_height) == (3, 200, 190)
     assert grid.height == 4 * 202
     assert grid.in_sight(0, 300) == range(6)
@@ -151,6 +152,9 @@ def test_the_places_of_a_grid() -> None:
     assert grid.gap_at(630, 3 * 202 + 5) == 10
     keys = {"Right": 5, "Left": 3, "Up": 1, "Down": 7, "Home": 0, "End": 9, "Prior": 1, "Next": 7}
     assert {key: grid.beside(4, key, 210) for key in keys} == keys
+    few = GridPlaces.fitting(3, 1600, 900, **shape)  # type: ignore[arg-type]
+    assert (few.num_columns, few.card_width) == (5, 304)  # larger, where all are seen
+    assert GridPlaces.fitting(14, 1600, 720, **shape).num_columns == 6  # type: ignore[arg-type]
     assert (grid.beside(0, "Left", 200), grid.beside(9, "Right", 200), grid.beside(8, "Down", 200)) == (0, 9, 9)
 
 

@@ -17,6 +17,7 @@ from ui.pages.run_notices import RunNotices
 from ui.pages.run_samples import RunSamples
 from ui.run.facts import run_lines
 from ui.run.metric_curves import has_method_metrics, short_number
+from ui.run.plan import plan_lines
 from ui.run.rollout_words import image_words, rollout_line
 from ui.run.run_state import RunState
 from ui.run.words import preview_lines
@@ -34,6 +35,7 @@ _CHART_SECONDS = 0.25
 _LOSS, _METRICS, _LOG, _SAMPLES, _ROLLOUT = "Curves", "Metrics", "Log", "Samples", "Rollout"
 _ROLLOUT_PX = 84
 _FACTS_SHARE, _MIN_FACTS_PX = 0.36, 54
+_PLAN_SHARE = 0.62  # before a run, when there are no samples
 _REWARD_HEIGHT = 150  # of its card; lower, its scales are unreadable
 _REWARD_ROOM_PX = 460  # of the column, so that curves and log stay readable beside the card
 _LOG_ROOM_PX = 400  # of the column; lower, the log is a tab beside the curves
@@ -203,7 +205,8 @@ class RunPage:
         width = canvas.winfo_width()
         if width > 1 and int(self.facts.cget("wraplength")) != width:
             self.facts.configure(wraplength=width)
-        room = int(self.facts_card.master.winfo_height() * _FACTS_SHARE)
+        share = _FACTS_SHARE if self._drawn.started is not None else _PLAN_SHARE
+        room = int(self.facts_card.master.winfo_height() * share)
         height = min(self.facts.winfo_reqheight(), max(room, self._context.theme.px(_MIN_FACTS_PX)))
         line_px = int(canvas.tk.call("font", "metrics", self._context.theme.font("body"), "-linespace"))
         height = max(1, height // line_px) * line_px  # no line is hidden in part
@@ -271,7 +274,8 @@ class RunPage:
         elif report.preview is None:
             self.facts.set_text("The images cannot be counted yet. Press Start to see what is missing.")
         else:
-            self.facts.set_text("\n".join(preview_lines(report.preview)))
+            plan = plan_lines(self._context.form.config)
+            self.facts.set_text("\n".join([*preview_lines(report.preview), "", *plan]))
 
     def _open_rollout(self, index: int) -> None:
         """Show an image of the newest rollout large, with all of its scores."""
