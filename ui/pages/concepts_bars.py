@@ -58,8 +58,8 @@ class FilterBar(Panel):
         self.clear_button = Button(self, theme, "Clear", self.clear)
         self.count = Text(self, theme, role="small", colour="muted")
         self.count.pack(side="left", padx=(theme.px(4), 0))
-        self.disable = Button(self, theme, "Disable shown", lambda: enable_shown(to=False), style="ghost")
         self.enable = Button(self, theme, "Enable shown", lambda: enable_shown(to=True), style="ghost")
+        self.disable = Button(self, theme, "Disable shown", lambda: enable_shown(to=False), style="ghost")
         for variable in (self.text, self.kind, self.state):
             variable.trace_add(
                 "write",

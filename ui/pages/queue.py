@@ -70,8 +70,8 @@ class QueuePage:
         self.facts = WrappedText(scroll.body, context.theme, colour="label", on="card")
         self.facts.pack(fill="x")
         self._add_toolbar(card.body)
-        self._add_footer(card.body)
         self.table = Table(card.body, context.theme, _COLUMNS)
+        self._add_footer(card.body)
         self.table.pack(fill="both", expand=True, padx=(px(12), 0))
         self.table.on_events(
             {

@@ -26,6 +26,7 @@ class TabbedCard(Card):
         self._has_chosen = False
         self._kept = {} if kept is None else kept
         self.bar = Panel(self, theme, "card")
+        self.bar.lower(self.body)  # Tab reaches it first
         self.pack_bar()
         self.body.pack_configure(pady=(theme.px(2), theme.px(10)))
         self.body.columnconfigure(0, weight=1)
