@@ -41,6 +41,7 @@ _NOTHING_YET = "Add the folders that contain your images.\nYou can choose severa
 _MORE = "Drop more folders, images or archives here."
 _FEW = 0.6  # of the height, up to which cards leave room for that hint
 _NONE_FOUND = "No concept matches the search and the filters."
+_MANY = 200  # new concepts
 _REFRESH_SECONDS = 0.2  # while many folders are scanned
 
 
@@ -117,6 +118,13 @@ class ConceptsPage:
         self._context.pump.work_through(key, task)
 
     def _add(self, concepts: Sequence[Concept]) -> None:
+        """Add new concepts: many on the next turn of the pump, because making them took this one."""
+        if len(concepts) > _MANY:
+            self._context.pump.redraw_soon(object(), partial(self._append, concepts))
+        else:
+            self._append(concepts)
+
+    def _append(self, concepts: Sequence[Concept]) -> None:
         self.select(items.add(self._context.form, PATH, concepts))
 
     def edit(self, index: int) -> ConceptEditor:
