@@ -46,6 +46,10 @@ class Ranks(Protocol):
         """Return the sums of numbers over all processes, each as exact as a float64."""
         ...
 
+    def start_sums(self, values: Sequence[float]) -> Callable[[], list[float]]:
+        """Start what `sums` does; return a function that waits for the sums and returns them."""
+        ...
+
     def sum_tensors(self, tensors: Sequence[torch.Tensor]) -> None:
         """Replace tensors by their sums over all processes; the same bits in each of them."""
         ...
@@ -95,6 +99,10 @@ class OneProcess:
     def sums(self, values: Sequence[float]) -> list[float]:
         """Return the numbers."""
         return list(values)
+
+    def start_sums(self, values: Sequence[float]) -> Callable[[], list[float]]:
+        """Return a function that returns the numbers."""
+        return lambda: self.sums(values)
 
     def sum_tensors(self, tensors: Sequence[torch.Tensor]) -> None:
         """Change nothing."""
@@ -147,12 +155,22 @@ class SeveralProcesses:
 
     def sums(self, values: Sequence[float]) -> list[float]:
         """Return the sums of numbers over all processes."""
+        return self.start_sums(values)()
+
+    def start_sums(self, values: Sequence[float]) -> Callable[[], list[float]]:
+        """Start to sum numbers over all processes; return a function that waits for the sums and returns them."""
         from torch import distributed
 
         numbers = torch.tensor(values, dtype=torch.float64)
         with self._together():
-            distributed.all_reduce(numbers, group=self._control)
-        return [float(n) for n in numbers.tolist()]
+            work = distributed.all_reduce(numbers, group=self._control, async_op=True)
+
+        def wait() -> list[float]:
+            with self._together():
+                work.wait()
+            return [float(n) for n in numbers.tolist()]
+
+        return wait
 
     def sum_tensors(self, tensors: Sequence[torch.Tensor]) -> None:
         """Replace tensors by their sums over all processes."""

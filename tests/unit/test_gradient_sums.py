@@ -62,6 +62,7 @@ def summed(
         assert number or not ranks.started  # the first one's gradients are not complete
     before = [None if p.grad is None else p.grad.clone() for p in parameters]
     num_early = len(ranks.started)
+    sums.start_rest()
     sums.finish(step, [2.0 * (p is not unused) for p in parameters if p.requires_grad])
     assert ranks.num_open == 0
     return before, [p.grad for p in parameters], ranks, num_early

@@ -56,6 +56,8 @@ class GradientSums:
         self._parameters = parameters
         self._ranks = ranks
         self._reduction = reduction
+        self._layout: list[list[nn.Parameter]] = []  # the parameters of each bucket, while the same ones are trained
+        self._laid_out: list[nn.Parameter] = []
         self._buckets: list[_Bucket] = []
         self._bucket_of: dict[int, _Bucket] = {}
         self._num_started = 0
@@ -69,17 +71,20 @@ class GradientSums:
         self._begin()
         self._is_open = self._reduction.starts_early
 
-    def finish(self, step: int, num_holders: Sequence[float]) -> None:
-        """Sum what is not summed yet, wait for it, and set the gradients.
-
-        `num_holders` are the numbers of processes that have a gradient, for each parameter that is trained. Where there
-        are some, a process without one gets it, too.
-        """
+    def start_rest(self) -> None:
+        """Start the sums that have not started: called after the last backward pass of a step."""
         self._is_open = False
         if not self._buckets:
             self._begin()
         for bucket in self._buckets[self._num_started :]:
             self._start(bucket)
+
+    def finish(self, step: int, num_holders: Sequence[float]) -> None:
+        """Wait for the sums, of which all must have started, and set the gradients.
+
+        `num_holders` are the numbers of processes that have a gradient, for each parameter that is trained. Where there
+        are some, a process without one gets it, too.
+        """
         trained = [p for p in self._parameters if p.requires_grad]
         held = {id(p) for p, number in zip(trained, num_holders, strict=True) if number}
         for number, bucket in enumerate(self._buckets):
@@ -104,7 +109,9 @@ class GradientSums:
 
     def _begin(self) -> None:
         trained = [p for p in reversed(self._parameters) if p.requires_grad]  # the last ones get their gradient first
-        self._buckets = [_Bucket(some, len(some)) for some in _in_buckets(trained)]
+        if len(trained) != len(self._laid_out) or any(a is not b for a, b in zip(trained, self._laid_out, strict=True)):
+            self._layout, self._laid_out = list(_in_buckets(trained)), trained
+        self._buckets = [_Bucket(some, len(some)) for some in self._layout]
         self._bucket_of = {id(p): bucket for bucket in self._buckets for p in bucket.parameters}
         self._num_started = 0
 
@@ -164,9 +171,11 @@ def _in_buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Paramete
         by_kind.setdefault((tensor.device, tensor.dtype), []).append(tensor)
     for kind in by_kind.values():
         bucket: list[nn.Parameter] = []
+        num_bytes = 0
         for tensor in kind:
-            if bucket and sum(t.nbytes for t in bucket) + tensor.nbytes > _BUCKET_BYTES:
+            if bucket and num_bytes + tensor.nbytes > _BUCKET_BYTES:
                 yield bucket
-                bucket = []
+                bucket, num_bytes = [], 0
             bucket.append(tensor)
+            num_bytes += tensor.nbytes
         yield bucket

@@ -114,8 +114,8 @@ def finish_step(training: Training, epoch_steps: int, started: float) -> None:
     before = training.counters
     outcome = training.stepper.finish(before.step)
     seconds = training.clock() - started
-    # The stop of a part may depend on them, so all processes count those of the main one.
-    (seconds,) = training.ranks.sums([seconds if training.ranks.rank.is_main else 0.0])
+    if any(group.stop_after.is_of_time for group in training.groups):  # then all processes count those of the main one
+        (seconds,) = training.ranks.sums([seconds if training.ranks.rank.is_main else 0.0])
     trained_parts = training_parts(training.groups)
     training.counters = before.after_step(
         epoch_steps=epoch_steps,
