@@ -124,7 +124,7 @@ def _main() -> None:
         with _environment(order["environment"]):
             ran = run(config, resume_from=Path(order["resume"]) if order["resume"] else None, on_event=on_event)
         last = ran.events[-1]
-        facts = {name: getattr(last, name) for name in ("outcome", "step") if hasattr(last, name)}
+        facts = {name: getattr(last, name) for name in ("outcome", "step", "message") if hasattr(last, name)}
         sys.stdout.write(json.dumps({"event": type(last).__name__, **facts}) + "\n")
         sys.stdout.flush()
 

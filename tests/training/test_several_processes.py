@@ -39,6 +39,7 @@ from trainer.events import (
 )
 from trainer.launch import RunRequest
 from trainer.rollout_events import RolloutSampled
+from trainer.run_folder.backup import find_backup, verify
 
 # Two sizes and batches of three: the processes share micro-batches of odd sizes, and some of a single image.
 SIZES = [(64, 64)] * 7 + [(96, 64)] * 4
@@ -117,7 +118,7 @@ def test_a_run_on_two_processes_that_stops_and_continues_on_one_is_the_run_on_on
     two = in_folder(config, tmp_path / "two")
     first, ending = run_on_two(other, two, on_event=commanding({2: Pause(), 6: Stop()}))
     assert first.finished.outcome == "stopped"
-    assert ending == {"event": "RunFinished", "outcome": "stopped", "step": 6}
+    assert ending == {"event": "RunFinished", "outcome": "stopped", "step": 6, "message": ""}
     assert PhaseChanged("paused") in first.events
     assert first.of(StepFinished)[-1].step == 6  # not within a step, which the processes share
     rest = run(two, resume_from=Path(first.finished.backup_path).parent.parent)
@@ -149,7 +150,7 @@ def test_a_fine_tune_that_two_processes_shard_is_that_of_one(
     one = run(in_folder(config, tmp_path / "one", **SHARDED))
     two = in_folder(config, tmp_path / "two", **SHARDED)
     first, ending = run_on_two(other, two, on_event=commanding({3: Stop()}))
-    assert ending == {"event": "RunFinished", "outcome": "stopped", "step": 3}
+    assert ending == {"event": "RunFinished", "outcome": "stopped", "step": 3, "message": ""}
     assert samples_of(first) == samples_of(one)
     assert len(samples_of(one)) == 3
     backup = Path(first.finished.backup_path)
@@ -161,6 +162,30 @@ def test_a_fine_tune_that_two_processes_shard_is_that_of_one(
     assert losses_of(first, rest) == pytest.approx(losses_of(one), abs=1e-5, rel=0)
     assert_same_weights(one, rest)
     assert first.of(RunStarted)[0].num_trainable_parameters == one.of(RunStarted)[0].num_trainable_parameters
+
+
+def failing_at(step: int) -> Callable[[Event, Callable[[Command], None]], None]:
+    """Return a listener that fails after a step, as a callback may: on a full disk, for example."""
+
+    def listen(event: Event, send: Callable[[Command], None]) -> None:
+        if isinstance(event, StepFinished) and event.step == step:
+            raise ValueError("a planted fault")
+
+    return listen
+
+
+def test_processes_that_shard_a_model_write_a_last_backup_together(
+    other: OtherProcess, config: Config, tmp_path: Path
+) -> None:
+    never = {"every": {"unit": "never"}}
+    own = in_folder(config, tmp_path, **{**SHARDED, "validation": never, "sampling": {"at_start": False}})
+    failed, ending = run_on_two(other, own, on_event=failing_at(2))
+    assert isinstance(failed.ending, RunFailed)
+    assert (ending["event"], ending["message"]) == ("RunFailed", f"The process 1 of 2 failed: {failed.ending.message}")
+    backup = find_backup(Path(failed.ending.backup_path))
+    verify(backup)
+    assert backup.step == 2
+    assert len(list((backup.path / "shards").glob("*.distcp"))) == 2
 
 
 def test_a_process_that_fails_ends_the_run_with_its_words(other: OtherProcess, config: Config, tmp_path: Path) -> None:

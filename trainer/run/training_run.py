@@ -105,6 +105,10 @@ def carry_out(setup: RunSetup) -> None:
             run.meeting.serve()
             setup.log.emit(RunFinished("stopped", training.counters.step, ""))
         is_safe = True
+    except Exception as error:
+        if not is_safe and not training.is_in_step:
+            run.meeting.fail(error)
+        raise
     finally:
         if not is_safe and is_main:
             rescue(run)
@@ -140,6 +144,7 @@ def prepare(setup: RunSetup) -> Prepared:
     watchers = build_watchers(setup, model, loaders, stepper, total_steps, reward_models, perceptual, meeting)
     backups = Backups(setup, model, stepper, method, plan_fingerprint(loaders.training), watchers, meeting)
     training = _training(setup, model, loaders, stepper, method, watchers, backups, meeting)
+    backups.offer_step(training)
     if not model.sharded:  # a pause of a run that shards its model keeps the memory
         setup.desk.freed_memory = lambda: freed_memory(
             model.placement,
