@@ -47,7 +47,7 @@ class OtherProcess:
         )
 
     def join(self, config_file: Path, resume_from: Path | None, port: int, fault: str = "") -> None:
-        """Let it take part in a run. With `fault` it fails at the named event."""
+        """Let it take part in a run. With `fault` it fails at the event or phase of that name."""
         order = {
             "config": str(config_file),
             "resume": str(resume_from or ""),
@@ -118,7 +118,7 @@ def _main() -> None:
         config = load_file(Path(order["config"])).config
 
         def on_event(event: Event, send: Callable[[Command], None], fault: str = order["fault"]) -> None:
-            if fault and type(event).__name__ == fault:
+            if fault and fault in (type(event).__name__, getattr(event, "phase", None)):
                 raise ValueError("a planted fault")
 
         with _environment(order["environment"]):

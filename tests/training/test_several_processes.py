@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from safetensors.torch import load_file
 
 from modules.config.codec import save_file
 from modules.config.schema import Config
+from modules.families.kinds.identify import identify
 from modules.system.paths import PROGRAM_ROOT
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
@@ -25,7 +27,7 @@ from tests.builders.pairs import draw_pairs
 from tests.builders.ranks import OtherProcess, run_on_two
 from tests.builders.runs import Ran, run
 from trainer.child.run import launch_as_set
-from trainer.commands import Command, Pause, Resume, Stop
+from trainer.commands import Command, CommandDesk, Pause, Resume, Stop
 from trainer.events import (
     Event,
     PhaseChanged,
@@ -39,7 +41,10 @@ from trainer.events import (
 )
 from trainer.launch import RunRequest
 from trainer.rollout_events import RolloutSampled
+from trainer.run.execute import execute_guarded
+from trainer.run.export_backup import export_backup
 from trainer.run_folder.backup import find_backup, verify
+from trainer.run_folder.shards import read_whole
 
 # Two sizes and batches of three: the processes share micro-batches of odd sizes, and some of a single image.
 SIZES = [(64, 64)] * 7 + [(96, 64)] * 4
@@ -186,6 +191,36 @@ def test_processes_that_shard_a_model_write_a_last_backup_together(
     verify(backup)
     assert backup.step == 2
     assert len(list((backup.path / "shards").glob("*.distcp"))) == 2
+    exported = export_backup(backup, tmp_path / "exported.safetensors", now=datetime.now())
+    kind, weights = identify(exported.path), load_file(exported.path)
+    assert (exported.step, kind.is_whole, kind.model) == (2, True, "sd1")
+    own_weights = read_whole(backup.path, "ema")
+    stored = weights["model.diffusion_model.input_blocks.0.0.weight"]
+    assert torch.equal(stored, own_weights["unet.conv_in.weight"].to(stored.dtype))
+
+
+@pytest.mark.full
+def test_a_new_run_starts_from_what_two_processes_sharded(other: OtherProcess, config: Config, tmp_path: Path) -> None:
+    own = in_folder(config, tmp_path, **SHARDED)
+    first, _ = run_on_two(other, own, on_event=commanding({2: Stop()}))
+    backup = Path(first.finished.backup_path)
+    kinds: tuple[RequestKind, ...] = ("fork", "fork_weights")
+    for kind in kinds:
+        ran = Ran()
+        request = RunRequest(own, kind, backup, beside_window=False)
+        execute_guarded(request, emit=ran.events.append, desk=CommandDesk())
+        assert ran.finished.outcome == "finished"
+        assert [s.step for s in ran.of(StepFinished)] == list(range(3 if kind == "fork" else 1, 6))
+
+
+@pytest.mark.full
+def test_a_process_that_fails_within_a_step_ends_a_sharded_run(
+    other: OtherProcess, config: Config, tmp_path: Path
+) -> None:
+    ran, ending = run_on_two(other, in_folder(config, tmp_path, **SHARDED), fault="training")
+    assert isinstance(ran.ending, RunFailed)
+    assert "a planted fault" in ran.ending.message
+    assert ending["event"] == "RunFailed"
 
 
 def test_a_process_that_fails_ends_the_run_with_its_words(other: OtherProcess, config: Config, tmp_path: Path) -> None:
