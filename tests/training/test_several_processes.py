@@ -373,6 +373,41 @@ def test_a_config_for_several_devices_starts_its_processes(config: Config, tmp_p
     assert_same_weights(one, two)
 
 
+@pytest.mark.full
+@pytest.mark.slow
+def test_the_windows_stop_reaches_all_processes(config: Config, tmp_path: Path) -> None:
+    own = in_folder(config, tmp_path, multi_gpu={"enabled": True, "device_indexes": "0, 1"}, **full(epochs=20))
+    child = launch_as_set(RunRequest(own))
+    events: list[Event] = []
+    while not events or not isinstance(events[-1], RunFinished | RunFailed):
+        events.append(child.events.get(timeout=120))
+        if isinstance(events[-1], StepFinished) and events[-1].step == 2:
+            child.stop()
+    ran = Ran(events)
+    assert ran.finished.outcome == "stopped"
+    assert find_backup(Path(ran.finished.backup_path)).step == ran.of(StepFinished)[-1].step
+
+
+@pytest.mark.full
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_a_run_on_several_devices_stops_it(config: Config, tmp_path: Path, number: signal.Signals) -> None:
+    file = tmp_path / "config.json"
+    changes = {"multi_gpu": {"enabled": True, "device_indexes": "0, 1"}, "training": {"epochs": 20}}
+    save_file(in_folder(config, tmp_path, **changes), file)
+    command = [sys.executable, "-m", "trainer", "train", str(file), "--json-lines"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    with subprocess.Popen(
+        command, cwd=PROGRAM_ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        for event in events_of(process):
+            if event["event"] == "StepFinished" and event["step"] == 2:
+                process.send_signal(number)
+            last = event
+    assert (last["event"], last["outcome"]) == ("RunFinished", "stopped")
+    assert process.returncode == 0
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 def test_two_gpus_train_as_one(other: OtherProcess, config: Config, tmp_path: Path) -> None:
