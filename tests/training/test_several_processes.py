@@ -40,6 +40,7 @@ from trainer.events import (
     WarningRaised,
 )
 from trainer.launch import RunRequest
+from trainer.ranks import SeveralProcesses
 from trainer.rollout_events import RolloutSampled
 from trainer.run.execute import execute_guarded
 from trainer.run.export_backup import export_backup
@@ -117,11 +118,22 @@ def commanding(at_step: dict[int, Command]) -> Callable[[Event, Callable[[Comman
 
 
 def test_a_run_on_two_processes_that_stops_and_continues_on_one_is_the_run_on_one(
-    other: OtherProcess, config: Config, tmp_path: Path
+    other: OtherProcess, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = run(in_folder(config, tmp_path / "one"))
     two = in_folder(config, tmp_path / "two")
-    first, ending = run_on_two(other, two, on_event=commanding({2: Pause(), 6: Stop()}))
+    messages: list[int] = []
+    sent, start = list[int](), SeveralProcesses.start_sums
+    monkeypatch.setattr(SeveralProcesses, "start_sums", lambda *given: sent.append(0) or start(*given))
+    commands = commanding({2: Pause(), 6: Stop()})
+
+    def listen(event: Event, send: Callable[[Command], None]) -> None:
+        if isinstance(event, StepFinished):
+            messages.append(len(sent))
+        commands(event, send)
+
+    first, ending = run_on_two(other, two, on_event=listen)
+    assert messages[3] - messages[2] == 2  # one with the gradients and one between steps
     assert first.finished.outcome == "stopped"
     assert ending == {"event": "RunFinished", "outcome": "stopped", "step": 6, "message": ""}
     assert PhaseChanged("paused") in first.events

@@ -99,3 +99,17 @@ def test_16_bit_gradients_are_summed_as_set() -> None:
     for gradient, totals in zip(own, zip(exact, in_16_bit, at_random, strict=True), strict=True):
         for total in totals:  # a doubled bfloat16 is one, so each kind of rounding keeps it
             assert gradient is None or (total is not None and torch.equal(total, 2 * gradient))
+
+
+def test_buckets_are_laid_out_anew_only_when_other_weights_are_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    laid_out = []
+    monkeypatch.setattr(gradient_sums, "_in_buckets", lambda given: laid_out.append(len(given)) or [given])
+    layers = model()
+    sums = GradientSums(list(layers.parameters()), Twins(), Reduction())
+    for step in range(4):
+        if step == 2:
+            layers[0].requires_grad_(False)
+        layers(torch.ones(1, 8)).sum().backward()
+        sums.start_rest()
+        sums.finish(step, [2.0 for p in layers.parameters() if p.requires_grad])
+    assert laid_out == [8, 6]
