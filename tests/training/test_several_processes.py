@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -124,7 +124,12 @@ def test_a_run_on_two_processes_that_stops_and_continues_on_one_is_the_run_on_on
     two = in_folder(config, tmp_path / "two")
     messages: list[int] = []
     sent, start = list[int](), SeveralProcesses.start_sums
-    monkeypatch.setattr(SeveralProcesses, "start_sums", lambda *given: sent.append(0) or start(*given))
+
+    def start_counted(ranks: SeveralProcesses, values: Sequence[float]) -> Callable[[], list[float]]:
+        sent.append(len(values))
+        return start(ranks, values)
+
+    monkeypatch.setattr(SeveralProcesses, "start_sums", start_counted)
     commands = commanding({2: Pause(), 6: Stop()})
 
     def listen(event: Event, send: Callable[[Command], None]) -> None:
@@ -216,13 +221,14 @@ def test_a_new_run_starts_from_what_two_processes_sharded(other: OtherProcess, c
     own = in_folder(config, tmp_path, **SHARDED)
     first, _ = run_on_two(other, own, on_event=commanding({2: Stop()}))
     backup = Path(first.finished.backup_path)
-    kinds: tuple[RequestKind, ...] = ("fork", "fork_weights")
-    for kind in kinds:
+    for request in (
+        RunRequest(own, "fork", backup, beside_window=False),
+        RunRequest(own, "fork_weights", backup, beside_window=False),
+    ):
         ran = Ran()
-        request = RunRequest(own, kind, backup, beside_window=False)
         execute_guarded(request, emit=ran.events.append, desk=CommandDesk())
         assert ran.finished.outcome == "finished"
-        assert [s.step for s in ran.of(StepFinished)] == list(range(3 if kind == "fork" else 1, 6))
+        assert [s.step for s in ran.of(StepFinished)] == list(range(3 if request.kind == "fork" else 1, 6))
 
 
 @pytest.mark.full
@@ -394,7 +400,7 @@ def test_the_windows_stop_reaches_all_processes(config: Config, tmp_path: Path) 
     while not events or not isinstance(events[-1], RunFinished | RunFailed):
         events.append(child.events.get(timeout=120))
         if isinstance(events[-1], StepFinished) and events[-1].step == 2:
-            child.stop()
+            child.send(Stop())
     ran = Ran(events)
     assert ran.finished.outcome == "stopped"
     assert find_backup(Path(ran.finished.backup_path)).step == ran.of(StepFinished)[-1].step

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
 from modules.config.schema import Config
@@ -38,9 +40,11 @@ class WithAnother(OneProcess):
 def test_other_settings_are_named() -> None:
     config = Config()
     changed, _ = set_path(config, "training.epochs", 7)
-    alike.require_equal_settings(WithAnother((config, alike.torch.__version__)), config)
-    with pytest.raises(DarkroomError, match=r"Process 2 of 2 has other settings than the first one: training\.epochs\."):
-        alike.require_equal_settings(WithAnother((changed, alike.torch.__version__)), config)
+    alike.require_equal_settings(WithAnother((config, torch.__version__)), config)
+    with pytest.raises(
+        DarkroomError, match=r"Process 2 of 2 has other settings than the first one: training\.epochs\."
+    ):
+        alike.require_equal_settings(WithAnother((changed, torch.__version__)), config)
     with pytest.raises(DarkroomError, match=r"has torch 1\.0, the first one"):
         alike.require_equal_settings(WithAnother((config, "1.0")), config)
 
@@ -63,7 +67,7 @@ def test_a_full_disk_of_another_process_is_a_full_disk(monkeypatch: pytest.Monke
 
 
 def test_a_stop_goes_to_the_processes_of_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs.signal, "signal", lambda number, handler: None)
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
     child = "import time; print('ready', flush=True); time.sleep(60)"
     code = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {child!r}]).wait())"
     with subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE, text=True) as launcher:

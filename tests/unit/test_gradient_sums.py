@@ -102,8 +102,13 @@ def test_16_bit_gradients_are_summed_as_set() -> None:
 
 
 def test_buckets_are_laid_out_anew_only_when_other_weights_are_trained(monkeypatch: pytest.MonkeyPatch) -> None:
-    laid_out = []
-    monkeypatch.setattr(gradient_sums, "_in_buckets", lambda given: laid_out.append(len(given)) or [given])
+    laid_out: list[int] = []
+
+    def in_one_bucket(given: list[nn.Parameter]) -> list[list[nn.Parameter]]:
+        laid_out.append(len(given))
+        return [given]
+
+    monkeypatch.setattr(gradient_sums, "_in_buckets", in_one_bucket)
     layers = model()
     sums = GradientSums(list(layers.parameters()), Twins(), Reduction())
     for step in range(4):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -125,8 +126,8 @@ def test_a_process_that_fails_between_steps_takes_part_in_the_last_backup(
     monkeypatch.setattr(Mortal, "words", "")
     barrier, box = threading.Barrier(2), dict[int, Any]()
     meetings = [Meeting(Mortal(n, barrier, box), desk=CommandDesk(), emit=lambda event: None) for n in range(2)]
-    for meeting in meetings:
-        meeting.offer("backup", lambda given, meeting=meeting: (meeting.rank.index, given))
+    for number, meeting in enumerate(meetings):
+        meeting.offer("backup", functools.partial(lambda index, given: (index, given), number))
     other = threading.Thread(target=lambda: meetings[1].fail(DarkroomError("No memory.", advice="")), daemon=True)
     other.start()
     if not main_fails:  # otherwise both fail after the same step

@@ -42,15 +42,13 @@ class Scaling:
     apart: Ratio
     halves: Ratio
     cpu_time: Mapping[str, float]
-    """The CPU time of both relative to that of one for the same work, by the names above: other work hardly changes it."""
+    """The CPU time of both for the work that takes one a time of 1, by the names above: other work hardly matters."""
 
 
 def two_against_one(config: Config, folder: Path, *, rounds: int) -> Scaling:
     """Return how the speed of a run grows with two processes. A round is an epoch of the config."""
     training = config.training
-    half = config.model_copy(
-        update={"training": training.model_copy(update={"batch_size": training.batch_size // 2})}
-    )
+    half = config.model_copy(update={"training": training.model_copy(update={"batch_size": training.batch_size // 2})})
     one, second = _started(config, folder / "several.json", {}), _started(config, folder / "several.json", {})
     halves = [_started(half, folder / "half.json", {}) for _ in range(2)]
     with socket.socket() as found:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from types import FrameType
-from typing import Literal
+from typing import Any, Literal
 
 import psutil
 
@@ -156,7 +156,7 @@ def _run_on_several(config: Config) -> int:
         return launcher.wait()
 
 
-def _pass_on_stop(launcher: subprocess.Popen[bytes]) -> None:
+def _pass_on_stop(launcher: subprocess.Popen[Any]) -> None:
     """Let the processes of a launcher stop cleanly; at the next signal the launcher ends them."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda _number, _frame: launcher.terminate())

@@ -22,7 +22,7 @@ Task = Callable[[Any], Any]
 
 
 class _Found(NamedTuple):
-    """What the processes have said at a meeting: the number of those that stop, end early, call a task, or have failed."""
+    """The result of a meeting: the numbers of processes that stop, end early, call a task, or have failed."""
 
     stops: float
     ends: float
