@@ -69,7 +69,7 @@ class OtherProcess:
         assert self.child.stdin is not None
         assert self.child.stdout is not None
         self.child.stdin.close()
-        self.child.wait(timeout=30)
+        self.child.wait(timeout=120)
         self.child.stdout.close()
 
 
