@@ -24,13 +24,24 @@ class Ratio:
     rounds: int
 
 
-def paired(ours: Callable[[], None], bare: Callable[[], None], *, rounds: int, device: Device) -> Ratio:
-    """Run both alternately, `rounds` times after a warm-up round, and compare them pair by pair."""
-    return compared([ours], bare, rounds=rounds, device=device)[0]
+def paired(
+    ours: Callable[[], None], bare: Callable[[], None], *, rounds: int, device: Device, in_cpu_time: bool = False
+) -> Ratio:
+    """Run both alternately, `rounds` times after a warm-up round, and compare them pair by pair.
+
+    With `in_cpu_time` the time of this process's threads on the CPU is compared, not that of the clock: with one thread
+    for computing, other programs hardly change it.
+    """
+    return compared([ours], bare, rounds=rounds, device=device, in_cpu_time=in_cpu_time)[0]
 
 
 def compared(
-    ours: Sequence[Callable[[], None]], bare: Callable[[], None], *, rounds: int, device: Device
+    ours: Sequence[Callable[[], None]],
+    bare: Callable[[], None],
+    *,
+    rounds: int,
+    device: Device,
+    in_cpu_time: bool = False,
 ) -> list[Ratio]:
     """Run several implementations and the bare one in turns, and compare each with the bare one of its round."""
     works = [*ours, bare]
@@ -39,7 +50,7 @@ def compared(
     times = []
     for index in range(rounds):
         order = range(len(works)) if index % 2 == 0 else reversed(range(len(works)))
-        found = {number: _seconds(works[number], device) for number in order}
+        found = {number: _seconds(works[number], device, in_cpu_time=in_cpu_time) for number in order}
         times.append([found[number] for number in range(len(works))])
     return [_ratio([t[number] for t in times], [t[-1] for t in times]) for number in range(len(ours))]
 
@@ -61,11 +72,12 @@ def _ratio(ours: Sequence[float], bare: Sequence[float]) -> Ratio:
     )
 
 
-def _seconds(work: Callable[[], None], device: Device) -> float:
-    start = time.perf_counter()
+def _seconds(work: Callable[[], None], device: Device, *, in_cpu_time: bool) -> float:
+    clock = time.process_time if in_cpu_time else time.perf_counter
+    start = clock()
     work()
     wait_for(device)
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def wait_for(device: Device) -> None:
