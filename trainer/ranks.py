@@ -46,6 +46,10 @@ class Ranks(Protocol):
         """Return the sums of numbers over all processes, each as exact as a float64."""
         ...
 
+    def start_sums(self, values: Sequence[float]) -> Callable[[], list[float]]:
+        """Start what `sums` does; return a function that waits for the sums and returns them."""
+        ...
+
     def sum_tensors(self, tensors: Sequence[torch.Tensor]) -> None:
         """Replace tensors by their sums over all processes; the same bits in each of them."""
         ...
@@ -78,6 +82,10 @@ class Ranks(Protocol):
         """Leave the reason why this process fails to the others, whose next call here will fail."""
         ...
 
+    def words_of_others(self) -> str:
+        """Return why other processes have failed; empty if they had no time to say it."""
+        ...
+
     def reason_of(self, error: BaseException) -> BaseException:
         """Return the error, or LostProcessError in place of one in a collective of torch's own after a lost process."""
         ...
@@ -95,6 +103,10 @@ class OneProcess:
     def sums(self, values: Sequence[float]) -> list[float]:
         """Return the numbers."""
         return list(values)
+
+    def start_sums(self, values: Sequence[float]) -> Callable[[], list[float]]:
+        """Return a function that returns the numbers."""
+        return lambda: self.sums(values)
 
     def sum_tensors(self, tensors: Sequence[torch.Tensor]) -> None:
         """Change nothing."""
@@ -124,6 +136,10 @@ class OneProcess:
     def leave_words(self, message: str) -> None:
         """Do nothing: there is no other process."""
 
+    def words_of_others(self) -> str:
+        """Return nothing: there is no other process."""
+        return ""
+
     def reason_of(self, error: BaseException) -> BaseException:
         """Return the error."""
         return error
@@ -147,12 +163,22 @@ class SeveralProcesses:
 
     def sums(self, values: Sequence[float]) -> list[float]:
         """Return the sums of numbers over all processes."""
+        return self.start_sums(values)()
+
+    def start_sums(self, values: Sequence[float]) -> Callable[[], list[float]]:
+        """Start to sum numbers over all processes; return a function that waits for the sums and returns them."""
         from torch import distributed
 
         numbers = torch.tensor(values, dtype=torch.float64)
         with self._together():
-            distributed.all_reduce(numbers, group=self._control)
-        return [float(n) for n in numbers.tolist()]
+            work = distributed.all_reduce(numbers, group=self._control, async_op=True)
+
+        def wait() -> list[float]:
+            with self._together():
+                work.wait()
+            return [float(n) for n in numbers.tolist()]
+
+        return wait
 
     def sum_tensors(self, tensors: Sequence[torch.Tensor]) -> None:
         """Replace tensors by their sums over all processes."""
@@ -233,7 +259,7 @@ class SeveralProcesses:
         try:
             yield
         except RuntimeError as error:
-            raise self._lost() from error
+            raise lost_process(self) from error
 
     def reason_of(self, error: BaseException) -> BaseException:
         """Return the error, or LostProcessError in place of one in a collective of torch's own after a lost process."""
@@ -241,21 +267,23 @@ class SeveralProcesses:
         if isinstance(error, LostProcessError) or not isinstance(inner, RuntimeError):
             return error
         is_of_collective = any(name in str(inner).lower() for name in _BACKENDS)
-        return self._lost() if is_of_collective else error
+        return lost_process(self) if is_of_collective else error
 
-    def _lost(self) -> LostProcessError:
-        return LostProcessError(
-            self._words_of_others() or "Another process of this run has ended, and the run with it.",
-            advice="Resume the run from its newest backup; the number of processes may be another one.",
-        )
-
-    def _words_of_others(self) -> str:
+    def words_of_others(self) -> str:
         """Return why other processes have failed; empty if they had no time to say it."""
         others = [_words_key(index) for index in range(self.rank.world_size) if index != self.rank.index]
         try:
             return " ".join(self._store.get(key).decode() for key in others if self._store.check([key]))
         except RuntimeError:
             return ""
+
+
+def lost_process(ranks: Ranks) -> LostProcessError:
+    """Return the error of a run of which another process has failed, with its words."""
+    return LostProcessError(
+        ranks.words_of_others() or "Another process of this run has ended, and the run with it.",
+        advice="Resume the run from its newest backup; the number of processes may be another one.",
+    )
 
 
 class LostProcessError(DarkroomError):

@@ -35,6 +35,11 @@ class Every(BaseModel):
         """Whether it never happens: the unit is "never", or the number is zero."""
         return self.unit == "never" or self.n <= 0
 
+    @property
+    def is_of_time(self) -> bool:
+        """Whether it is a number of seconds, minutes or hours."""
+        return not self.is_never and self.unit in _SECONDS_PER_UNIT
+
     def is_due(self, before: Moment, now: Moment, *, skip_first: Every | None = None) -> bool:
         """Return whether a multiple of the period lies in (before, now]; depends on these two moments only.
 

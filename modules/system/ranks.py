@@ -13,7 +13,7 @@ _SLURM = {
     "WORLD_SIZE": "SLURM_STEP_NUM_TASKS",  # unlike SLURM_NTASKS only set for processes that srun has started
     "LOCAL_RANK": "SLURM_LOCALID",
 }
-_FIRST_PORT, _NUM_PORTS = 20_000, 20_000
+_FIRST_PORT, _NUM_PORTS, _PORTS_APART = 20_000, 12_000, 101  # below the ports that Linux gives to connections
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,9 @@ def meeting_place(environment: Mapping[str, str] | None = None) -> tuple[str, in
     """Return the host and the port at which the processes of a run meet: those of the launcher's environment."""
     given = dict(os.environ if environment is None else environment)
     host = given.get("MASTER_ADDR") or given.get("SLURM_LAUNCH_NODE_IPADDR") or "127.0.0.1"
-    own_port = _FIRST_PORT + int(given.get("SLURM_JOB_ID", "0")) % _NUM_PORTS
+    step = given.get("SLURM_STEP_ID", "")  # a job may start several runs on the same machine
+    number = int(given.get("SLURM_JOB_ID", "0")) + _PORTS_APART * (int(step) % _NUM_PORTS if step.isdecimal() else 0)
+    own_port = _FIRST_PORT + number % _NUM_PORTS
     return host, int(given.get("MASTER_PORT") or own_port)
 
 

@@ -47,7 +47,7 @@ class OtherProcess:
         )
 
     def join(self, config_file: Path, resume_from: Path | None, port: int, fault: str = "") -> None:
-        """Let it take part in a run. With `fault` it fails at the named event."""
+        """Let it take part in a run. With `fault` it fails at the event or phase of that name."""
         order = {
             "config": str(config_file),
             "resume": str(resume_from or ""),
@@ -69,7 +69,7 @@ class OtherProcess:
         assert self.child.stdin is not None
         assert self.child.stdout is not None
         self.child.stdin.close()
-        self.child.wait(timeout=30)
+        self.child.wait(timeout=120)
         self.child.stdout.close()
 
 
@@ -118,13 +118,13 @@ def _main() -> None:
         config = load_file(Path(order["config"])).config
 
         def on_event(event: Event, send: Callable[[Command], None], fault: str = order["fault"]) -> None:
-            if fault and type(event).__name__ == fault:
+            if fault and fault in (type(event).__name__, getattr(event, "phase", None)):
                 raise ValueError("a planted fault")
 
         with _environment(order["environment"]):
             ran = run(config, resume_from=Path(order["resume"]) if order["resume"] else None, on_event=on_event)
         last = ran.events[-1]
-        facts = {name: getattr(last, name) for name in ("outcome", "step") if hasattr(last, name)}
+        facts = {name: getattr(last, name) for name in ("outcome", "step", "message") if hasattr(last, name)}
         sys.stdout.write(json.dumps({"event": type(last).__name__, **facts}) + "\n")
         sys.stdout.flush()
 

@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from safetensors.torch import load_file
 
 from modules.config.codec import save_file
 from modules.config.schema import Config
+from modules.families.kinds.identify import identify
 from modules.system.paths import PROGRAM_ROOT
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
@@ -25,7 +27,7 @@ from tests.builders.pairs import draw_pairs
 from tests.builders.ranks import OtherProcess, run_on_two
 from tests.builders.runs import Ran, run
 from trainer.child.run import launch_as_set
-from trainer.commands import Command, Pause, Resume, Stop
+from trainer.commands import Command, CommandDesk, Pause, Resume, Stop
 from trainer.events import (
     Event,
     PhaseChanged,
@@ -38,7 +40,12 @@ from trainer.events import (
     WarningRaised,
 )
 from trainer.launch import RunRequest
+from trainer.ranks import SeveralProcesses
 from trainer.rollout_events import RolloutSampled
+from trainer.run.execute import execute_guarded
+from trainer.run.export_backup import export_backup
+from trainer.run_folder.backup import find_backup, verify
+from trainer.run_folder.shards import read_whole
 
 # Two sizes and batches of three: the processes share micro-batches of odd sizes, and some of a single image.
 SIZES = [(64, 64)] * 7 + [(96, 64)] * 4
@@ -111,13 +118,29 @@ def commanding(at_step: dict[int, Command]) -> Callable[[Event, Callable[[Comman
 
 
 def test_a_run_on_two_processes_that_stops_and_continues_on_one_is_the_run_on_one(
-    other: OtherProcess, config: Config, tmp_path: Path
+    other: OtherProcess, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = run(in_folder(config, tmp_path / "one"))
     two = in_folder(config, tmp_path / "two")
-    first, ending = run_on_two(other, two, on_event=commanding({2: Pause(), 6: Stop()}))
+    messages: list[int] = []
+    sent, start = list[int](), SeveralProcesses.start_sums
+
+    def start_counted(ranks: SeveralProcesses, values: Sequence[float]) -> Callable[[], list[float]]:
+        sent.append(len(values))
+        return start(ranks, values)
+
+    monkeypatch.setattr(SeveralProcesses, "start_sums", start_counted)
+    commands = commanding({2: Pause(), 6: Stop()})
+
+    def listen(event: Event, send: Callable[[Command], None]) -> None:
+        if isinstance(event, StepFinished):
+            messages.append(len(sent))
+        commands(event, send)
+
+    first, ending = run_on_two(other, two, on_event=listen)
+    assert messages[3] - messages[2] == 2  # one with the gradients and one between steps
     assert first.finished.outcome == "stopped"
-    assert ending == {"event": "RunFinished", "outcome": "stopped", "step": 6}
+    assert ending == {"event": "RunFinished", "outcome": "stopped", "step": 6, "message": ""}
     assert PhaseChanged("paused") in first.events
     assert first.of(StepFinished)[-1].step == 6  # not within a step, which the processes share
     rest = run(two, resume_from=Path(first.finished.backup_path).parent.parent)
@@ -149,7 +172,7 @@ def test_a_fine_tune_that_two_processes_shard_is_that_of_one(
     one = run(in_folder(config, tmp_path / "one", **SHARDED))
     two = in_folder(config, tmp_path / "two", **SHARDED)
     first, ending = run_on_two(other, two, on_event=commanding({3: Stop()}))
-    assert ending == {"event": "RunFinished", "outcome": "stopped", "step": 3}
+    assert ending == {"event": "RunFinished", "outcome": "stopped", "step": 3, "message": ""}
     assert samples_of(first) == samples_of(one)
     assert len(samples_of(one)) == 3
     backup = Path(first.finished.backup_path)
@@ -161,6 +184,61 @@ def test_a_fine_tune_that_two_processes_shard_is_that_of_one(
     assert losses_of(first, rest) == pytest.approx(losses_of(one), abs=1e-5, rel=0)
     assert_same_weights(one, rest)
     assert first.of(RunStarted)[0].num_trainable_parameters == one.of(RunStarted)[0].num_trainable_parameters
+
+
+def failing_at(step: int) -> Callable[[Event, Callable[[Command], None]], None]:
+    """Return a listener that fails after a step, as a callback may: on a full disk, for example."""
+
+    def listen(event: Event, send: Callable[[Command], None]) -> None:
+        if isinstance(event, StepFinished) and event.step == step:
+            raise ValueError("a planted fault")
+
+    return listen
+
+
+def test_processes_that_shard_a_model_write_a_last_backup_together(
+    other: OtherProcess, config: Config, tmp_path: Path
+) -> None:
+    never = {"every": {"unit": "never"}}
+    own = in_folder(config, tmp_path, **{**SHARDED, "validation": never, "sampling": {"at_start": False}})
+    failed, ending = run_on_two(other, own, on_event=failing_at(2))
+    assert isinstance(failed.ending, RunFailed)
+    assert (ending["event"], ending["message"]) == ("RunFailed", f"The process 1 of 2 failed: {failed.ending.message}")
+    backup = find_backup(Path(failed.ending.backup_path))
+    verify(backup)
+    assert backup.step == 2
+    assert len(list((backup.path / "shards").glob("*.distcp"))) == 2
+    exported = export_backup(backup, tmp_path / "exported.safetensors", now=datetime.now())
+    kind, weights = identify(exported.path), load_file(exported.path)
+    assert (exported.step, kind.is_whole, kind.model) == (2, True, "sd1")
+    own_weights = read_whole(backup.path, "ema")
+    stored = weights["model.diffusion_model.input_blocks.0.0.weight"]
+    assert torch.equal(stored, own_weights["unet.conv_in.weight"].to(stored.dtype))
+
+
+@pytest.mark.full
+def test_a_new_run_starts_from_what_two_processes_sharded(other: OtherProcess, config: Config, tmp_path: Path) -> None:
+    own = in_folder(config, tmp_path, **SHARDED)
+    first, _ = run_on_two(other, own, on_event=commanding({2: Stop()}))
+    backup = Path(first.finished.backup_path)
+    for request in (
+        RunRequest(own, "fork", backup, beside_window=False),
+        RunRequest(own, "fork_weights", backup, beside_window=False),
+    ):
+        ran = Ran()
+        execute_guarded(request, emit=ran.events.append, desk=CommandDesk())
+        assert ran.finished.outcome == "finished"
+        assert [s.step for s in ran.of(StepFinished)] == list(range(3 if request.kind == "fork" else 1, 6))
+
+
+@pytest.mark.full
+def test_a_process_that_fails_within_a_step_ends_a_sharded_run(
+    other: OtherProcess, config: Config, tmp_path: Path
+) -> None:
+    ran, ending = run_on_two(other, in_folder(config, tmp_path, **SHARDED), fault="training")
+    assert isinstance(ran.ending, RunFailed)
+    assert "a planted fault" in ran.ending.message
+    assert ending["event"] == "RunFailed"
 
 
 def test_a_process_that_fails_ends_the_run_with_its_words(other: OtherProcess, config: Config, tmp_path: Path) -> None:
@@ -311,6 +389,41 @@ def test_a_config_for_several_devices_starts_its_processes(config: Config, tmp_p
     two = Ran(events)
     assert losses_of(two) == pytest.approx(losses_of(one), abs=1e-5, rel=0)
     assert_same_weights(one, two)
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_the_windows_stop_reaches_all_processes(config: Config, tmp_path: Path) -> None:
+    own = in_folder(config, tmp_path, multi_gpu={"enabled": True, "device_indexes": "0, 1"}, **full(epochs=20))
+    child = launch_as_set(RunRequest(own))
+    events: list[Event] = []
+    while not events or not isinstance(events[-1], RunFinished | RunFailed):
+        events.append(child.events.get(timeout=120))
+        if isinstance(events[-1], StepFinished) and events[-1].step == 2:
+            child.send(Stop())
+    ran = Ran(events)
+    assert ran.finished.outcome == "stopped"
+    assert find_backup(Path(ran.finished.backup_path)).step == ran.of(StepFinished)[-1].step
+
+
+@pytest.mark.full
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_a_run_on_several_devices_stops_it(config: Config, tmp_path: Path, number: signal.Signals) -> None:
+    file = tmp_path / "config.json"
+    changes = {"multi_gpu": {"enabled": True, "device_indexes": "0, 1"}, "training": {"epochs": 20}}
+    save_file(in_folder(config, tmp_path, **changes), file)
+    command = [sys.executable, "-m", "trainer", "train", str(file), "--json-lines"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    with subprocess.Popen(
+        command, cwd=PROGRAM_ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        for event in events_of(process):
+            if event["event"] == "StepFinished" and event["step"] == 2:
+                process.send_signal(number)
+            last = event
+    assert (last["event"], last["outcome"]) == ("RunFinished", "stopped")
+    assert process.returncode == 0
 
 
 @pytest.mark.gpu

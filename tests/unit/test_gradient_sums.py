@@ -62,6 +62,7 @@ def summed(
         assert number or not ranks.started  # the first one's gradients are not complete
     before = [None if p.grad is None else p.grad.clone() for p in parameters]
     num_early = len(ranks.started)
+    sums.start_rest()
     sums.finish(step, [2.0 * (p is not unused) for p in parameters if p.requires_grad])
     assert ranks.num_open == 0
     return before, [p.grad for p in parameters], ranks, num_early
@@ -98,3 +99,22 @@ def test_16_bit_gradients_are_summed_as_set() -> None:
     for gradient, totals in zip(own, zip(exact, in_16_bit, at_random, strict=True), strict=True):
         for total in totals:  # a doubled bfloat16 is one, so each kind of rounding keeps it
             assert gradient is None or (total is not None and torch.equal(total, 2 * gradient))
+
+
+def test_buckets_are_laid_out_anew_only_when_other_weights_are_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    laid_out: list[int] = []
+
+    def in_one_bucket(given: list[nn.Parameter]) -> list[list[nn.Parameter]]:
+        laid_out.append(len(given))
+        return [given]
+
+    monkeypatch.setattr(gradient_sums, "_in_buckets", in_one_bucket)
+    layers = model()
+    sums = GradientSums(list(layers.parameters()), Twins(), Reduction())
+    for step in range(4):
+        if step == 2:
+            layers[0].requires_grad_(False)
+        layers(torch.ones(1, 8)).sum().backward()
+        sums.start_rest()
+        sums.finish(step, [2.0 for p in layers.parameters() if p.requires_grad])
+    assert laid_out == [8, 6]

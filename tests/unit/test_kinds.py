@@ -256,6 +256,22 @@ def test_gguf_and_missing_files(tmp_path: Path) -> None:
     assert identify(Path("a\x00b")).kind == "broken"
 
 
+def test_folders_that_a_run_has_written_are_named(tmp_path: Path) -> None:
+    backup = tmp_path / "run" / "backup" / "step-00000002"
+    (backup / "shards").mkdir(parents=True)
+    for file in ("../../config.json", "config.json", "manifest.json", "state.json"):
+        (backup / file).write_text("{}")
+    for file in (".metadata", "__0_0.distcp"):
+        (backup / "shards" / file).write_bytes(b"")
+    cases = {
+        tmp_path / "run": "run is the folder of a run.",
+        backup: "step-00000002 is a backup of a run.",
+        backup / "shards": "shards is the sharded part of the backup of a run.",
+    }
+    for folder, words in cases.items():
+        assert identify(folder).sentence == f"{words} Export it to get its model as a file."
+
+
 def test_folders(tiny_sd: Path, tmp_path: Path) -> None:
     found = identify(tiny_sd)
     assert (found.kind, found.family, found.model, found.prediction) == ("diffusers_folder", "sd", "sd1", "epsilon")

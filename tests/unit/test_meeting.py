@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from modules.system.errors import DarkroomError
 from modules.system.ranks import Rank
 from trainer.commands import CommandDesk, Stop, StopAgreed, StopRequested
-from trainer.ranks import OneProcess
+from trainer.ranks import LostProcessError, OneProcess, lost_process
 from trainer.step.meeting import Meeting, alone
 
 
@@ -98,3 +99,43 @@ def test_a_stop_in_a_part_stops_all(index: int) -> None:
     main, other = met(shares_then_trains, task, stops=index)
     assert type(main) is StopRequested
     assert type(other) is StopAgreed
+
+
+class Mortal(Thread):
+    """One of two processes, the first of which can end."""
+
+    words = ""
+
+    def gathered(self, value: Any) -> list[Any]:
+        try:
+            return super().gathered(value)
+        except threading.BrokenBarrierError:
+            raise lost_process(self) from None
+
+    def leave_words(self, message: str) -> None:
+        Mortal.words = message
+
+    def words_of_others(self) -> str:
+        return Mortal.words
+
+
+@pytest.mark.parametrize("main_fails", [False, True])
+def test_a_process_that_fails_between_steps_takes_part_in_the_last_backup(
+    monkeypatch: pytest.MonkeyPatch, main_fails: bool
+) -> None:
+    monkeypatch.setattr(Mortal, "words", "")
+    barrier, box = threading.Barrier(2), dict[int, Any]()
+    meetings = [Meeting(Mortal(n, barrier, box), desk=CommandDesk(), emit=lambda event: None) for n in range(2)]
+    for number, meeting in enumerate(meetings):
+        meeting.offer("backup", functools.partial(lambda index, given: (index, given), number))
+    other = threading.Thread(target=lambda: meetings[1].fail(DarkroomError("No memory.", advice="")), daemon=True)
+    other.start()
+    if not main_fails:  # otherwise both fail after the same step
+        with pytest.raises(LostProcessError) as error:
+            meetings[0].hold(ends_early=False)
+        assert error.value.message == "No memory."
+    found = meetings[0].share("backup", 7)
+    barrier.abort()  # the main process ends
+    other.join(20)
+    assert not other.is_alive()
+    assert found == [(0, 7), (1, 7)]

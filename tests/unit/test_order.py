@@ -256,6 +256,8 @@ def test_the_rank_is_that_of_torchrun_or_of_slurm() -> None:
     assert current_rank({}) is current_rank({"RANK": "0", "WORLD_SIZE": "1"}) is ONLY_RANK
     assert current_rank({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0"}) is ONLY_RANK  # without srun
     assert meeting_place({**step, "SLURM_JOB_ID": "7", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1"}) == ("10.0.0.1", 20_007)
+    ports = {meeting_place({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": str(number)})[1] for number in range(3)}
+    assert len(ports) == 3, "runs in the steps of a job do not meet each other"
     for wrong in ({"RANK": "4"}, {"RANK": "-1"}, {"RANK": "one"}):
         with pytest.raises(DarkroomError, match="no valid process"):
             current_rank({**torchrun, **wrong})

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -32,21 +32,43 @@ def paired(
     With `in_cpu_time` the time of this process's threads on the CPU is compared, not that of the clock: with one thread
     for computing, other programs hardly change it.
     """
-    ours()
-    bare()
-    pairs = []
+    return compared([ours], bare, rounds=rounds, device=device, in_cpu_time=in_cpu_time)[0]
+
+
+def compared(
+    ours: Sequence[Callable[[], None]],
+    bare: Callable[[], None],
+    *,
+    rounds: int,
+    device: Device,
+    in_cpu_time: bool = False,
+) -> list[Ratio]:
+    """Run several implementations and the bare one in turns, and compare each with the bare one of its round."""
+    works = [*ours, bare]
+    for work in works:
+        work()
+    times = []
     for index in range(rounds):
-        first, second = (ours, bare) if index % 2 == 0 else (bare, ours)
-        times = {work: _seconds(work, device, in_cpu_time=in_cpu_time) for work in (first, second)}
-        pairs.append((times[ours], times[bare]))
-    ratios = [b / o for o, b in pairs]
+        order = range(len(works)) if index % 2 == 0 else reversed(range(len(works)))
+        found = {number: _seconds(works[number], device, in_cpu_time=in_cpu_time) for number in order}
+        times.append([found[number] for number in range(len(works))])
+    return [_ratio([t[number] for t in times], [t[-1] for t in times]) for number in range(len(ours))]
+
+
+def twice(ratio: Ratio) -> Ratio:
+    """Return the ratio for twice the work in the same time."""
+    return replace(ratio, ratio=2 * ratio.ratio, lowest=2 * ratio.lowest, highest=2 * ratio.highest)
+
+
+def _ratio(ours: Sequence[float], bare: Sequence[float]) -> Ratio:
+    ratios = [b / o for o, b in zip(ours, bare, strict=True)]
     return Ratio(
         ratio=statistics.median(ratios),
         lowest=min(ratios),
         highest=max(ratios),
-        ours_seconds=statistics.median(o for o, _ in pairs),
-        bare_seconds=statistics.median(b for _, b in pairs),
-        rounds=rounds,
+        ours_seconds=statistics.median(ours),
+        bare_seconds=statistics.median(bare),
+        rounds=len(ratios),
     )
 
 

@@ -147,15 +147,18 @@ def _several(folder: Path, device: Device) -> Iterator[Row]:
     if not device.is_cpu:
         yield Row(name, "measured on a CPU only")
         return
-    for words, large in (("demo model", False), ("large UNet", True)):
-        config = demo_run(folder, device, repeats=1 if large else 6, batch_size=6)
-        config = with_large_unet(config, folder) if large else config
-        result = two_against_one(config, folder, rounds=5)
+    demo = demo_run(folder, device, repeats=6, batch_size=6)
+    large = with_large_unet(demo_run(folder, device, repeats=1, batch_size=6), folder)
+    batches = large.model_copy(update={"training": large.training.model_copy(update={"accumulation_steps": 2})})
+    for words, config in (("demo model", demo), ("large UNet", large), ("large UNet, whole batches", batches)):
+        found = two_against_one(config, folder, rounds=5)
         yield Row(
             f"{name}, {words}",
-            f"{result.ratio:.2f} times as fast ({result.ratio / 2:.0%} of linear)",
-            "at least 95 % of linear" if large else "",
-            asdict(result),
+            f"{found.together.ratio:.2f} times as fast ({found.together.ratio / 2:.0%} of linear); two runs at once "
+            f"{found.apart.ratio:.2f}, with half the batch {found.halves.ratio:.2f}; CPU time "
+            f"{found.cpu_time['together']:.2f}, {found.cpu_time['apart']:.2f} and {found.cpu_time['halves']:.2f}",
+            "at least 95 % of linear" if config is not demo else "",
+            asdict(found),
         )
 
 

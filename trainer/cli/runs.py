@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import signal
@@ -10,7 +11,9 @@ import subprocess
 import sys
 import threading
 from types import FrameType
-from typing import Literal
+from typing import Any, Literal
+
+import psutil
 
 from modules.config.codec import load_file
 from modules.config.method_facts import data_in_use
@@ -141,17 +144,31 @@ def _run(request: RunRequest, options: argparse.Namespace) -> int:
 def _run_on_several(config: Config) -> int:
     """Carry out the same command line in as many processes as the config requires, and return the launcher's code.
 
-    A signal is passed on: the launcher passes it to the processes, and this one waits for them.
+    The first signal to stop goes to the processes themselves, which stop together: the launcher would kill them after
+    half a minute, in which a large backup is not written. The second one goes to the launcher.
     """
-    # In a session of its own, so that Ctrl-C reaches it once, through this process.
+    # In a session of its own, so that Ctrl-C reaches it through this process alone.
     with subprocess.Popen(
         [sys.executable, "-s", *module_arguments(config), *sys.argv[1:]], start_new_session=True
     ) as launcher:
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(
-                number, lambda number, _frame: launcher.send_signal(number) if number == signal.SIGTERM else None
-            )
+            signal.signal(number, lambda _number, _frame: _pass_on_stop(launcher))
         return launcher.wait()
+
+
+def _pass_on_stop(launcher: subprocess.Popen[Any]) -> None:
+    """Let the processes of a launcher stop cleanly; at the next signal the launcher ends them."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda _number, _frame: launcher.terminate())
+    try:
+        processes = psutil.Process(launcher.pid).children()
+    except psutil.Error:  # it has ended
+        return
+    if not processes:
+        launcher.terminate()
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.terminate()
 
 
 def _stop_on_signals(desk: commands.CommandDesk) -> None:

@@ -32,6 +32,7 @@ from trainer.step.stepper import Stepper
 logger = logging.getLogger("darkroom.run")
 
 _SHARDED_STATE = "sharded state"
+_STEP = "full step"
 _GUARDS = "guards"  # beside the keys of the search in the state of the rewards
 
 
@@ -109,6 +110,14 @@ class Backups:
         )
         if self.model.sharded and groups is self.model.groups:  # not of a dry run, which has copies
             self.meeting.share(_SHARDED_STATE, folder)
+
+    def are_at(self, step: int) -> bool:
+        """Return whether all processes have finished a step, and none has begun to change its weights for the next."""
+        return all(found == step for found in self.meeting.share(_STEP))
+
+    def offer_step(self, training: Training) -> None:
+        """Let the main process ask for the last full step of this one."""
+        self.meeting.offer(_STEP, lambda _: None if self.stepper.is_moving else training.counters.step)
 
     def __post_init__(self) -> None:
         """Let the other processes write what they have of a backup."""
@@ -195,16 +204,19 @@ def end_stopped(run: Prepared) -> None:
 def rescue(run: Prepared) -> None:
     """After an error, write a backup of the last full step if that is still possible, so that no training is lost.
 
-    What the processes shard cannot be written by one of them: after an error the others may have ended.
+    What the processes shard they write together. That is not possible after an error within a step: the others wait
+    for a part of it that never comes.
     """
-    if run.model.sharded:
+    if not run.training.counters.step or run.training.stepper.is_moving:
         return
-    if run.training.counters.step and not run.training.stepper.is_moving:
-        try:
-            run.training.stepper.discard()
+    if run.model.sharded and run.training.is_in_step:
+        return
+    try:
+        run.training.stepper.discard()
+        if not run.model.sharded or run.backups.are_at(run.training.counters.step):
             run.backups.write_last(run.training.counters)
-        except Exception:
-            logger.exception("No backup could be written after the error.")
+    except Exception:
+        logger.exception("No backup could be written after the error.")
 
 
 def _last_backup(run: Prepared) -> BackupInfo | None:

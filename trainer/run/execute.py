@@ -34,6 +34,7 @@ from trainer.events import Event, PhaseChanged, RunFinished, WarningRaised
 from trainer.launch import RunRequest
 from trainer.phases import phase_facts
 from trainer.ranks import ALONE, LostProcessError, Ranks, connect
+from trainer.run.alike import require_equal_settings
 from trainer.run.backup_start import check_resume, check_weights, is_complete, opened_folder
 from trainer.run.data import build_loaders, caches_of
 from trainer.run.downloads import DownloadMeter
@@ -106,6 +107,7 @@ def execute(
     `on_device` gets the training device as soon as it is known.
     """
     approved_code, is_main = request.allowed_code | approved_hashes(), ranks.rank.is_main
+    require_equal_settings(ranks, request.config)
     request = _continued(request, ranks)
     backup = find_backup(request.resume_from) if request.resume_from is not None else None
     if is_main:

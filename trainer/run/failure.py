@@ -12,6 +12,7 @@ from modules.system.redaction import redacted
 from trainer.events import RunFailed
 from trainer.preflight.estimates import sizes_of
 from trainer.preflight.memory_advice import memory_advice
+from trainer.ranks import LostProcessError
 from trainer.run.setup import RunSetup
 from trainer.run_folder.backup import list_backups
 from trainer.step.failures import NotEnoughMemoryError, explain, is_fixable
@@ -33,6 +34,8 @@ def _full_failure(error: BaseException, run_dir: Path | None) -> RunFailed:
     message, advice = explain(error)
     backups = list_backups(run_dir) if run_dir else []
     backup_path = str(backups[-1].path) if backups else ""
+    if isinstance(error, LostProcessError) and run_dir is not None and not backups:
+        advice = "There is no backup of this run yet: start it again."
     if is_fixable(error):
         return RunFailed(message, advice, backup_path=backup_path)
     details = redacted("".join(traceback.format_exception(error)))

@@ -40,6 +40,7 @@ from trainer.preflight.estimates import sizes_of
 from trainer.preflight.room import parts_that_stay
 from trainer.preflight.sharding import sharded_parts
 from trainer.ranks import ALONE
+from trainer.run.alike import require_equal_images
 from trainer.run.announce import announce
 from trainer.run.checkpoint import restore, start_from_weights
 from trainer.run.checkpointing_choice import checkpointed_blocks
@@ -105,6 +106,10 @@ def carry_out(setup: RunSetup) -> None:
             run.meeting.serve()
             setup.log.emit(RunFinished("stopped", training.counters.step, ""))
         is_safe = True
+    except Exception as error:
+        if not is_safe and not training.is_in_step:
+            run.meeting.fail(error)
+        raise
     finally:
         if not is_safe and is_main:
             rescue(run)
@@ -140,6 +145,7 @@ def prepare(setup: RunSetup) -> Prepared:
     watchers = build_watchers(setup, model, loaders, stepper, total_steps, reward_models, perceptual, meeting)
     backups = Backups(setup, model, stepper, method, plan_fingerprint(loaders.training), watchers, meeting)
     training = _training(setup, model, loaders, stepper, method, watchers, backups, meeting)
+    backups.offer_step(training)
     if not model.sharded:  # a pause of a run that shards its model keeps the memory
         setup.desk.freed_memory = lambda: freed_memory(
             model.placement,
@@ -240,6 +246,7 @@ def _load(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
     names = sharded_parts(config, ranks.rank.world_size)
     rank = ONLY_RANK if method_of(config).splits_batches else ranks.rank  # its own micro-batches are shared out
     loaders = build_loaders(data, config.masks, datasets, model, machine, caches, rank=rank, in_step=bool(names))
+    require_equal_images(ranks, loaders.training, loaders.validation)
     if loaders.training.plans.total_steps(config.training.epochs) == 0:
         raise DarkroomError(
             "No image is left to train on.", advice="See the warnings: they name the files that were left out."

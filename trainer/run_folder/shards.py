@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -31,7 +32,10 @@ def key_of(kind: Kind, name: str) -> str:
 
 
 def write_shards(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write sharded tensors, by `key_of`, to a backup's folder; all processes must call it together."""
+    """Write sharded tensors, by `key_of`, to a backup's folder; all processes must call it together.
+
+    Raises in each of them what failed in one, such as OSError on a full disk.
+    """
     with _quiet():
         save(dict(tensors), checkpoint_id=folder / _FOLDER)
 
@@ -74,7 +78,14 @@ def has_averages(folder: Path) -> bool:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Leave out torch's warning that a single process reads without others, which is intended."""
+    """Leave out torch's warning that a single process reads without others, which is intended.
+
+    Its exception, which is no Exception and would end a run that can continue, is replaced by its reason.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"torch\.distributed.*")
-        yield
+        try:
+            yield
+        except CheckpointException as error:
+            reasons = [reason for reason, _ in error.failures.values() if isinstance(reason, Exception)]
+            raise (reasons[0] if reasons else RuntimeError(str(error))) from error

@@ -13,6 +13,7 @@ from typing import Literal
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from modules.optim.updates.master_weights import round_stochastically
 from modules.system.seeds import derive_seed
@@ -56,44 +57,46 @@ class GradientSums:
         self._parameters = parameters
         self._ranks = ranks
         self._reduction = reduction
+        self._layout: list[list[nn.Parameter]] = []  # the parameters of each bucket, while the same ones are trained
+        self._laid_out: list[nn.Parameter] = []
         self._buckets: list[_Bucket] = []
         self._bucket_of: dict[int, _Bucket] = {}
         self._num_started = 0
         self._is_open = False
-        if reduction.starts_early:
-            for parameter in (p for p in parameters if p.requires_grad):  # not of a unit that has stopped before
-                parameter.register_post_accumulate_grad_hook(self._arrived)
+        self._hooks: list[RemovableHandle] = []
 
     def open(self) -> None:
         """Start sums from now on, as gradients become complete: called before the last backward pass of a step."""
         self._begin()
         self._is_open = self._reduction.starts_early
 
-    def finish(self, step: int, num_holders: Sequence[float]) -> None:
-        """Sum what is not summed yet, wait for it, and set the gradients.
-
-        `num_holders` are the numbers of processes that have a gradient, for each parameter that is trained. Where there
-        are some, a process without one gets it, too.
-        """
+    def start_rest(self) -> None:
+        """Start the sums that have not started: called after the last backward pass of a step."""
         self._is_open = False
         if not self._buckets:
             self._begin()
         for bucket in self._buckets[self._num_started :]:
             self._start(bucket)
+
+    def finish(self, step: int, num_holders: Sequence[float]) -> None:
+        """Wait for the sums, of which all must have started, and set the gradients.
+
+        `num_holders` are the numbers of processes that have a gradient, for each parameter that is trained. Where there
+        are some, a process without one gets it, too.
+        """
         trained = [p for p in self._parameters if p.requires_grad]
         held = {id(p) for p, number in zip(trained, num_holders, strict=True) if number}
         for number, bucket in enumerate(self._buckets):
             bucket.wait()
             assert bucket.flat is not None
             flat = self._rounded(bucket.flat, bucket.parameters[0].dtype, step, number)
-            for parameter, part in zip(
-                bucket.parameters, flat.split([p.numel() for p in bucket.parameters]), strict=True
-            ):
-                if id(parameter) not in held:
-                    continue
-                if parameter.grad is None:  # an embedding that is only in the batches of others
-                    parameter.grad = torch.empty_like(parameter)
-                parameter.grad.copy_(part.view_as(parameter))
+            parts = flat.split([p.numel() for p in bucket.parameters])
+            found = [(p, part) for p, part in zip(bucket.parameters, parts, strict=True) if id(p) in held]
+            for parameter in (p for p, _ in found if p.grad is None):  # an embedding that is only in batches of others
+                parameter.grad = torch.empty_like(parameter)
+            if found:
+                gradients = [p.grad for p, _ in found if p.grad is not None]
+                torch._foreach_copy_(gradients, [part.view_as(p) for p, part in found])
         self.discard()
 
     def discard(self) -> None:
@@ -104,9 +107,22 @@ class GradientSums:
 
     def _begin(self) -> None:
         trained = [p for p in reversed(self._parameters) if p.requires_grad]  # the last ones get their gradient first
-        self._buckets = [_Bucket(some, len(some)) for some in _in_buckets(trained)]
+        if len(trained) != len(self._laid_out) or any(a is not b for a, b in zip(trained, self._laid_out, strict=True)):
+            self._layout, self._laid_out = list(_in_buckets(trained)), trained
+            self._watch(trained)
+        self._buckets = [_Bucket(some, len(some)) for some in self._layout]
         self._bucket_of = {id(p): bucket for bucket in self._buckets for p in bucket.parameters}
         self._num_started = 0
+
+    def _watch(self, trained: Sequence[nn.Parameter]) -> None:
+        """Watch the gradients of parameters where that starts a sum before the backward pass has ended.
+
+        It does not with a single bucket: that is complete at the end. A call for each weight would only cost time.
+        """
+        for hook in self._hooks:
+            hook.remove()
+        is_watched = self._reduction.starts_early and len(self._layout) > 1
+        self._hooks = [p.register_post_accumulate_grad_hook(self._arrived) for p in trained] if is_watched else []
 
     def _arrived(self, parameter: torch.Tensor) -> None:
         bucket = self._bucket_of.get(id(parameter))
@@ -164,9 +180,11 @@ def _in_buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Paramete
         by_kind.setdefault((tensor.device, tensor.dtype), []).append(tensor)
     for kind in by_kind.values():
         bucket: list[nn.Parameter] = []
+        num_bytes = 0
         for tensor in kind:
-            if bucket and sum(t.nbytes for t in bucket) + tensor.nbytes > _BUCKET_BYTES:
+            if bucket and num_bytes + tensor.nbytes > _BUCKET_BYTES:
                 yield bucket
-                bucket = []
+                bucket, num_bytes = [], 0
             bucket.append(tensor)
+            num_bytes += tensor.nbytes
         yield bucket

@@ -50,6 +50,8 @@ class Training:
     quiet_points: QuietPoints
     counters: Counters
     ranks: Ranks = ALONE
+    is_in_step: bool = False
+    """Whether this process computes a step, for which others may wait: not while the callbacks run."""
 
 
 def run_loop(training: Training) -> LoopOutcome:
@@ -69,8 +71,10 @@ def run_loop(training: Training) -> LoopOutcome:
 def train_epoch(training: Training) -> None:
     """Train the rest of the current epoch."""
     epoch, stepper = training.counters.epoch, training.stepper
+    training.is_in_step = True
     epoch_steps = training.loader.plans.num_steps(epoch)
     if epoch_steps == 0:
+        training.is_in_step = False
         training.counters = training.counters.after_empty_epoch()
         return
     step, epoch_step = training.counters.step, training.counters.epoch_step
@@ -88,9 +92,11 @@ def train_epoch(training: Training) -> None:
         training.quiet_points.reached()
         if not training_parts(training.groups) or training.should_stop():
             return
+        training.is_in_step = True
         if training.counters.epoch == epoch:
             training.log.emit(PhaseChanged("training"))
         started = training.clock()
+    training.is_in_step = False
 
 
 def add_micro_batch(
@@ -113,9 +119,10 @@ def finish_step(training: Training, epoch_steps: int, started: float) -> None:
     """Update the weights, count the step, freeze parts that reached their stop, and call the callbacks."""
     before = training.counters
     outcome = training.stepper.finish(before.step)
+    training.is_in_step = False
     seconds = training.clock() - started
-    # The stop of a part may depend on them, so all processes count those of the main one.
-    (seconds,) = training.ranks.sums([seconds if training.ranks.rank.is_main else 0.0])
+    if any(group.stop_after.is_of_time for group in training.groups):  # then all processes count those of the main one
+        (seconds,) = training.ranks.sums([seconds if training.ranks.rank.is_main else 0.0])
     trained_parts = training_parts(training.groups)
     training.counters = before.after_step(
         epoch_steps=epoch_steps,

@@ -7,16 +7,27 @@ known to all of them by its name; when the main process calls it, each of them c
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 from modules.system.errors import DarkroomError
 from modules.system.ranks import Rank
 from trainer.commands import CommandDesk, StopAgreed, StopRequested
 from trainer.events import Event, PhaseChanged
-from trainer.ranks import ALONE, Ranks
+from trainer.ranks import ALONE, LostProcessError, Ranks, lost_process
+from trainer.step.failures import explain
 
 Task = Callable[[Any], Any]
 """Takes what the main process gives it, and returns what that needs of this process; both must be picklable."""
+
+
+class _Found(NamedTuple):
+    """The result of a meeting: the numbers of processes that stop, end early, call a task, or have failed."""
+
+    stops: float
+    ends: float
+    calls: float
+    fails: float
 
 
 class Meeting:
@@ -42,8 +53,9 @@ class Meeting:
         self._tasks[name] = task
 
     def hold(self, *, ends_early: bool) -> bool:
-        """Meet the others; return whether early stopping ends the run. Raises StopAgreed in all once one is to stop.
+        """Meet the others; return whether early stopping ends the run.
 
+        Raises StopAgreed in all once one is to stop, LostProcessError if one has failed since the last step.
         `ends_early` is whether this process would end the run early; only that of the main one counts.
         """
         while True:
@@ -53,13 +65,15 @@ class Meeting:
             except StopRequested:
                 is_stopping = True
             ends = self.rank.is_main and ends_early
-            num_stopping, num_ending, is_called = self._ranks.sums([is_stopping, ends, False])
-            if is_called:
+            found = self._meet(stops=is_stopping, ends=ends)
+            if found.calls:
                 self._take_part()
                 continue
-            if num_stopping:
+            if found.fails:
+                raise lost_process(self._ranks)
+            if found.stops:
                 raise StopAgreed
-            return num_ending > 0
+            return found.ends > 0
 
     def share(self, name: str, given: Any = None) -> list[Any]:
         """Carry out a task in all processes and return their results in order; called by the main process alone.
@@ -69,7 +83,7 @@ class Meeting:
         """
         if self.rank.is_alone:
             return [self._tasks[name](given)]
-        self._ranks.sums([False, False, True])
+        self._meet(calls=True)
         self._ranks.from_main((name, given))
         return self._carried_out(name, given)
 
@@ -84,18 +98,35 @@ class Meeting:
         """After a stop in the work of this process alone: let the others stop at their next meeting."""
         if isinstance(stop, StopAgreed) or self.rank.is_alone:
             return
-        while self._ranks.sums([True, False, False])[2]:  # the main process has called a task in the meantime
+        while self._meet(stops=True).calls:  # the main process has called a task in the meantime
             self._take_part()
 
     def serve(self) -> None:
         """Take part in what the main process calls, until it calls `release`; does nothing in the main process."""
-        while not self.rank.is_main and self._ranks.sums([False, False, False])[2]:
+        while not self.rank.is_main and self._meet().calls:
             self._take_part()
+
+    def fail(self, error: Exception) -> None:
+        """After an error between two steps: let the main process know, and take part in its last backup.
+
+        Does nothing in the main process, whose own error ends the run.
+        """
+        if self.rank.is_main:
+            return
+        if not isinstance(error, LostProcessError):
+            self._ranks.leave_words(explain(error)[0])
+        with suppress(LostProcessError):  # the end of the main process
+            while self._meet(fails=True).calls:
+                self._take_part()
+            self.serve()
 
     def release(self) -> None:
         """End the others' `serve`; called by the main process."""
         if not self.rank.is_alone:
-            self._ranks.sums([False, False, False])
+            self._meet()
+
+    def _meet(self, *, stops: bool = False, ends: bool = False, calls: bool = False, fails: bool = False) -> _Found:
+        return _Found(*self._ranks.sums([stops, ends, calls, fails]))
 
     def _take_part(self) -> None:
         name, given = self._ranks.from_main(("", None))

@@ -218,12 +218,17 @@ class Stepper:
             return total_loss
         assert self._sums is not None, "with several processes"
         parameters = [p for p in self._whole_parameters() if p.requires_grad]
-        own = [self._num_images, self._may_be_zero, bool(self._metrics), *(p.grad is not None for p in parameters)]
-        num_images, num_zero, num_measured, *have_gradients = self._ranks.sums(own)
+        is_read = total_loss.is_cpu  # reading it from another device would wait for that
+        own = [self._num_images, self._may_be_zero, bool(self._metrics), float(total_loss) if is_read else 0.0]
+        wait = self._ranks.start_sums([*own, *(p.grad is not None for p in parameters)])
+        self._sums.start_rest()
+        num_images, num_zero, num_measured, read_loss, *have_gradients = wait()
         self._num_images, self._may_be_zero = round(num_images), num_zero > 0
         if num_measured:
             self._metrics = [(n, v, k) for of_rank in self._ranks.gathered(_read(self._metrics)) for n, v, k in of_rank]
         self._sums.finish(step, have_gradients)
+        if is_read:
+            return torch.tensor(read_loss, dtype=torch.float32)
         total_loss = total_loss.clone()
         self._ranks.sum_tensors([total_loss])
         return total_loss

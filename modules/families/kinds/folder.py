@@ -84,6 +84,8 @@ def _is_left_out(index: dict[str, Any], part: str) -> bool:
 
 def _without_index(folder: Path) -> FileKind:
     config = _json(folder / "config.json")
+    if what := _of_run(folder):
+        return FileKind("unknown", f"{folder.name} is {what}. Export it to get its model as a file.")
     if _json(folder / "adapter_config.json") is not None:
         return FileKind("lora", f"{folder.name} is the folder of a PEFT adapter.", facts={"form": "peft folder"})
     if config is not None:
@@ -93,6 +95,15 @@ def _without_index(folder: Path) -> FileKind:
             return FileKind("vae", f"{folder.name} is the folder of a VAE, in diffusers' layout.", facts=facts)
         return FileKind("part", f"{folder.name} contains only one part of a model: {name}.")
     return FileKind("unknown", f"{folder.name} is not a model folder: it has no model_index.json.")
+
+
+def _of_run(folder: Path) -> str:
+    """Return what a folder that a run has written is, in words; empty for any other."""
+    if (folder / ".metadata").is_file() and next(folder.glob("*.distcp"), None) is not None:
+        return "the sharded part of the backup of a run"
+    if (folder / "manifest.json").is_file() and (folder / "state.json").is_file():
+        return "a backup of a run"
+    return "the folder of a run" if (folder / "config.json").is_file() and (folder / "backup").is_dir() else ""
 
 
 def _sentence(label: str, variant: str, prediction: Prediction, zero_snr: bool, facts: dict[str, str]) -> str:
