@@ -1,0 +1,34 @@
+"""Every step, sample and validation on a pretended GPU: what a GPU refuses is refused there, without a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modules.system import hardware
+from tests.builders.configs import laid_over, small_config
+from tests.builders.images import draw_folder
+from tests.builders.pretended_gpu import pretended_gpu
+from tests.builders.runs import run
+from tests.training.test_devices import assert_all_went_well, watched_config
+
+CUDA: dict[str, Any] = {"general": {"train_device": "cuda", "temp_device": "cpu"}}
+
+
+@pytest.fixture(scope="module")
+def two_sizes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return draw_folder(tmp_path_factory.mktemp("two-sizes"), sizes=[(64, 64), (64, 64), (96, 64)])
+
+
+@pytest.mark.parametrize("form", ["kohya", "folder"])
+@pytest.mark.parametrize("is_cached", [True, False])
+def test_a_run(any_model: Path, two_sizes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, is_cached: bool) -> None:
+    config = watched_config(any_model, two_sizes, tmp_path, form=form, text_is_trained=not is_cached)
+    changes = {**CUDA, "data": {"latent_cache": is_cached, "text_cache": is_cached}}
+    changes["general"]["debug_checks"] = False
+    monkeypatch.setattr(hardware, "here", lambda: hardware.Hardware("cu128", False, (8.6,)))
+    with pretended_gpu():
+        ran = run(laid_over(config, changes))
+    assert_all_went_well(ran)
