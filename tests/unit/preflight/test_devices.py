@@ -113,6 +113,8 @@ def test_the_driver_is_queried_once_and_may_not_answer(monkeypatch: pytest.Monke
         ("8.9 8.9", None, None, (8.9, 8.9)),
         ("8.9 8.9 8.9", "1,2", None, (8.9, 8.9)),
         ("8.9", "", None, ()),
+        ("8.9", "-1", None, ()),
+        ("8.9 8.9", "1,-1,0", None, (8.9,)),
         ("8.9 7.5", None, "PCI_BUS_ID", (8.9, 7.5)),
         ("8.9 7.5", None, None, (0.0, 0.0)),
         ("8.9 7.5", "1", "PCI_BUS_ID", (0.0,)),
