@@ -2,21 +2,19 @@
 
 The dispatch keys of such a tensor are CUDA's, so autograd, autocast, the optimizers and the program take their way for
 a GPU. Below them each operation is done by the CPU, after what a GPU would refuse has been refused: operands of two
-devices, generators of another device, and reading memory of the GPU as an array. A copy that does not block is done
-when something on the host waits for it, or when its source or its destination is used on the GPU: who reads the
-destination on the host too early finds NaN there.
+devices, generators of another device, and reading memory of the GPU as an array. Streams and events exist, but all work
+is done at once, so what is read before its copy is done is not found.
+
+Only for torch's build for CPUs on Linux: autograd asks C++ objects for the GPU's streams, and here gets them by changed
+tables of virtual functions.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import mmap
-import platform
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -27,22 +25,12 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from modules.memory import transfers
 from modules.memory.guard import tensors_in
+from tests.builders.pretended_accelerator import pretended_accelerator
 
 _ATEN = torch.ops.aten
 _C: Any = torch._C
+CAN_PRETEND = sys.platform == "linux" and torch.version.cuda is None and torch.version.hip is None
 _CPU, _CUDA = torch.device("cpu"), torch.device("cuda:0")
-# Symbols of torch's libraries, and the places of functions in the table of ATen/detail/AcceleratorHooksInterface.h.
-_GUARDS = "_ZN3c104impl26device_guard_impl_registryE"
-_GET_HOOKS = "_ZN2at6detail12getCUDAHooksEv"
-_IS_BUILT, _HAS_CONTEXT, _NUM_FUNCTIONS = 2, 4, 48
-# And of c10/core/impl/DeviceGuardImplInterface.h.
-_EXCHANGE_DEVICE, _GET_DEVICE, _SET_DEVICE, _GET_STREAM, _EXCHANGE_STREAM = 1, 2, 3, 5, 9
-_RECORD_EVENT, _WAIT_FOR_EVENT, _NUM_GUARD_FUNCTIONS = 12, 13, 24
-# A function that returns the device of c10's type 1 (CUDA) and number 0, or the default stream of it.
-_FIRST_GPU_CODE = {
-    "x86_64": bytes.fromhex("b80100000031d2c3"),  # mov eax, 1; xor edx, edx; ret
-    "aarch64": bytes.fromhex("20008052010080d2c0035fd6"),  # mov w0, 1; mov x1, 0; ret
-}
 _TOTAL_BYTES = 24 << 30
 # Operations that accept an index on the CPU beside values on a GPU.
 _INDEXING = frozenset(
@@ -219,9 +207,8 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = _drawn(func, plain_args, plain_kwargs, device)
     if device == _CUDA:
         _state.counts.num_operations += 1
-    if func in _CHANGES_SHAPE:
-        with _C._DisableTorchDispatch():
-            raise NotImplementedError(func)
+    if func in _CHANGES_SHAPE and device == _CUDA:
+        raise NotImplementedError(f"{func} on a pretended GPU")
     wrapped = wrap(result)
     if pins:
         _pin(wrapped)
@@ -315,9 +302,7 @@ class PretendedEvent:
 
 def _replacements() -> Iterator[tuple[Any, str, Any]]:
     cuda: Any = torch.cuda
-    facts = SimpleNamespace(
-        name="Pretended GPU", total_memory=_TOTAL_BYTES, major=8, minor=6, multi_processor_count=80
-    )
+    facts = SimpleNamespace(name="Pretended GPU", total_memory=_TOTAL_BYTES, major=8, minor=6, multi_processor_count=80)
     stream = PretendedStream()
     values: dict[str, Any] = {
         "_lazy_init": lambda: None,
@@ -360,44 +345,6 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield threading.Thread, "run", _run_in_mode(threading.Thread.run)
 
 
-@contextlib.contextmanager
-def _accelerator() -> Iterator[None]:
-    """Let torch's C++ code take CUDA for the accelerator, with a guard of devices that does nothing, as the CPU's.
-
-    Without them autograd aborts the process at the first weight on "cuda:0".
-    """
-    folder = Path(torch.__file__).parent / "lib"
-    guards = (ctypes.c_void_p * 2).in_dll(ctypes.CDLL(str(folder / "libc10.so")), _GUARDS)
-    get_hooks = ctypes.CDLL(str(folder / "libtorch_cpu.so"))[_GET_HOOKS]
-    get_hooks.restype = ctypes.POINTER(ctypes.POINTER(ctypes.c_void_p))
-    hooks = get_hooks()
-    of_hooks = hooks[0]
-    own = (ctypes.c_void_p * _NUM_FUNCTIONS)(*of_hooks[:_NUM_FUNCTIONS])
-    own[_IS_BUILT], own[_HAS_CONTEXT] = _address(_yes), _address(_yes)
-    of_cpu = ctypes.cast(guards[0], ctypes.POINTER(ctypes.POINTER(ctypes.c_void_p)))[0]
-    of_gpu = (ctypes.c_void_p * _NUM_GUARD_FUNCTIONS)(*of_cpu[:_NUM_GUARD_FUNCTIONS])
-    code = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
-    code.write(_FIRST_GPU_CODE[platform.machine()])
-    first_gpu = ctypes.addressof(ctypes.c_char.from_buffer(code))
-    for place in (_EXCHANGE_DEVICE, _GET_DEVICE, _GET_STREAM, _EXCHANGE_STREAM):
-        of_gpu[place] = first_gpu
-    of_gpu[_RECORD_EVENT] = of_gpu[_WAIT_FOR_EVENT] = of_cpu[_SET_DEVICE]  # which does nothing
-    table = ctypes.c_void_p(_address(of_gpu))
-    former, guards[1] = guards[1], ctypes.addressof(table)  # 1 is c10's number of CUDA
-    hooks[0] = ctypes.cast(own, ctypes.POINTER(ctypes.c_void_p))
-    try:
-        yield
-    finally:
-        hooks[0], guards[1] = of_hooks, former
-
-
-def _address(pointer: Any) -> int:
-    return ctypes.cast(pointer, ctypes.c_void_p).value or 0
-
-
-_yes = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p)(lambda _: True)
-
-
 def _run_in_mode(run: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
     def wrapped(self: threading.Thread) -> None:
         with _here():
@@ -422,7 +369,7 @@ def pretended_gpu() -> Iterator[Counts]:
     with contextlib.ExitStack() as stack:
         for owner, name, value in _replacements():
             stack.enter_context(mock.patch.object(owner, name, value))
-        stack.enter_context(_accelerator())
+        stack.enter_context(pretended_accelerator())
         _C._set_only_lift_cpu_tensors(True)
         stack.callback(_C._set_only_lift_cpu_tensors, lifts)
         # A parameter that is moved becomes one of another class, in place.

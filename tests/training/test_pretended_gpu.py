@@ -1,4 +1,7 @@
-"""Every step, sample and validation on a pretended GPU: what a GPU refuses is refused there, without a GPU."""
+"""Runs on a pretended GPU: every step, sample and validation meets tensors of one device there, without a GPU.
+
+`tests/builders/pretended_gpu.py` refuses what a GPU refuses. The tests with the mark `gpu` are for a real one.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,31 @@ import torch
 from modules.memory.placement import Placement
 from modules.system import hardware
 from modules.system.devices import CPU, Device
-from tests.builders.configs import laid_over, small_config
+from tests.builders.configs import laid_over
 from tests.builders.images import draw_folder
-from tests.builders.pretended_gpu import pretended_gpu
-from tests.builders.runs import run
+from tests.builders.pretended_gpu import CAN_PRETEND, MixedDevicesError, pretended_gpu
+from tests.builders.runs import Ran, run
 from tests.training.test_devices import assert_all_went_well, watched_config
+from trainer.events import SampleReady, ValidationFinished, WarningRaised
 from trainer.run.freed_memory import freed_memory
 
-CUDA: dict[str, Any] = {"general": {"train_device": "cuda", "temp_device": "cpu"}}
+pytestmark = pytest.mark.skipif(not CAN_PRETEND, reason="needs torch's build for CPUs on Linux")
+
+CASES: dict[str, dict[str, Any]] = {
+    "LoRA": {},
+    "float16": {"training": {"precision": "float16"}},
+    "no checkpointing, EMA there": {
+        "parts": {"unet": {"checkpointing": "off", "offload_activations": False}},
+        "training": {"precision": "bfloat16", "ema": {"mode": "train_device"}},
+    },
+    "selective": {"parts": {"unet": {"checkpointing": "selective"}}},
+    "transformer": {"parts": {"unet": {"checkpointing": "transformer"}}},
+    "auto": {"parts": {"unet": {"checkpointing": "auto"}}},
+    "offloaded layers": {"parts": {"unet": {"offload_fraction": 0.5}}},
+    "fine-tune": {"form": "folder"},
+    "offloaded fine-tune": {"form": "folder", "parts": {"unet": {"offload_fraction": 1.0}}},
+    "fused": {"form": "folder", "training": {"optimizer": {"name": "adamw", "fused_back_pass": True}}},
+}
 
 
 @pytest.fixture(scope="module")
@@ -27,16 +47,56 @@ def two_sizes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return draw_folder(tmp_path_factory.mktemp("two-sizes"), sizes=[(64, 64), (64, 64), (96, 64)])
 
 
-@pytest.mark.parametrize("form", ["kohya", "folder"])
+@pytest.fixture
+def _nvidia(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "here", lambda: hardware.Hardware("cu130", False, (8.6,)))
+
+
+def run_there(model: Path, images: Path, folder: Path, *, is_cached: bool, **changes: Any) -> Ran:
+    form = changes.pop("form", "kohya")
+    config = watched_config(model, images, folder, form=form, text_is_trained=not is_cached)
+    there = {
+        "general": {"train_device": "auto", "temp_device": "cpu", "debug_checks": False},
+        "data": {"latent_cache": is_cached, "text_cache": is_cached},
+    }
+    with pretended_gpu() as counts:
+        ran = run(laid_over(laid_over(config, there), changes))
+    assert counts.num_operations > 10_000  # the work was done there
+    return ran
+
+
+@pytest.mark.usefixtures("_nvidia")
+def test_a_short_run(tiny_sd: Path, two_sizes: Path, tmp_path: Path) -> None:
+    """The images and captions encoded at each use, a trained text encoder, offloaded activations, EMA beside it."""
+    short = {"training": {"epochs": 1}, "sampling": {"at_start": False}}
+    ran = run_there(tiny_sd, two_sizes, tmp_path, is_cached=False, **short)
+    assert ran.finished.outcome == "finished"
+    assert ran.of(SampleReady)
+    assert ran.of(ValidationFinished)
+    assert not [w.message for w in ran.of(WarningRaised) if "could not" in w.message]
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("_nvidia")
 @pytest.mark.parametrize("is_cached", [True, False])
-def test_a_run(any_model: Path, two_sizes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, is_cached: bool) -> None:
-    config = watched_config(any_model, two_sizes, tmp_path, form=form, text_is_trained=not is_cached)
-    changes = {**CUDA, "data": {"latent_cache": is_cached, "text_cache": is_cached}}
-    changes["general"]["debug_checks"] = False
-    monkeypatch.setattr(hardware, "here", lambda: hardware.Hardware("cu128", False, (8.6,)))
+@pytest.mark.parametrize("case", CASES)
+def test_all_the_same(any_model: Path, two_sizes: Path, tmp_path: Path, case: str, is_cached: bool) -> None:
+    assert_all_went_well(run_there(any_model, two_sizes, tmp_path, is_cached=is_cached, **CASES[case]))
+
+
+def test_what_a_gpu_refuses_is_refused() -> None:
     with pretended_gpu():
-        ran = run(laid_over(config, changes))
-    assert_all_went_well(ran)
+        there, here = torch.ones(2, 3, device="cuda"), torch.ones(2, 3)
+        assert torch.equal((there + 1.0).cpu(), here + 1.0)
+        assert float((there * torch.tensor(2.0)).sum()) == 12.0
+        for mixed in (lambda: there + here, lambda: there @ here.T, lambda: here + there.sum()):
+            with pytest.raises(MixedDevicesError):
+                mixed()
+        with pytest.raises(MixedDevicesError, match="generator"):
+            torch.randn(2, device="cuda", generator=torch.Generator())
+        with pytest.raises(TypeError, match="numpy"):
+            there.numpy()
+    assert not torch.cuda.is_available()
 
 
 def test_a_freed_pause_empties_the_card() -> None:
