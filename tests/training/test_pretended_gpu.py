@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 import torch
 
+from modules.memory.guard import DeviceGuard
 from modules.memory.placement import Placement
+from modules.optim.ema import Ema
 from modules.system import hardware
-from modules.system.devices import CPU, Device
+from modules.system.devices import CPU, Device, move
 from tests.builders.configs import laid_over
 from tests.builders.images import draw_folder
 from tests.builders.pretended_gpu import CAN_PRETEND, MixedDevicesError, pretended_gpu
@@ -38,6 +40,11 @@ CASES: dict[str, dict[str, Any]] = {
     "offloaded layers": {"parts": {"unet": {"offload_fraction": 0.5}}},
     "fine-tune": {"form": "folder"},
     "offloaded fine-tune": {"form": "folder", "parts": {"unet": {"offload_fraction": 1.0}}},
+    "int8": {"parts": {"unet": {"dtype": "int8"}}, "training": {"precision": "bfloat16"}},
+    "nfloat4": {"parts": {"unet": {"dtype": "nfloat4"}}, "training": {"precision": "bfloat16"}},
+    "int8 W8A8": {"parts": {"unet": {"dtype": "int8_w8a8"}}, "training": {"precision": "bfloat16"}},
+    "float8 W8A8": {"parts": {"unet": {"dtype": "float8_w8a8"}}, "training": {"precision": "bfloat16"}},
+    "deterministic": {"general": {"deterministic": True}},
     "fused": {"form": "folder", "training": {"optimizer": {"name": "adamw", "fused_back_pass": True}}},
 }
 
@@ -97,6 +104,19 @@ def test_what_a_gpu_refuses_is_refused() -> None:
         with pytest.raises(TypeError, match="numpy"):
             there.numpy()
     assert not torch.cuda.is_available()
+
+
+def test_the_guard_knows_where_a_copy_from_the_gpu_is() -> None:
+    """Debug checks on a GPU, with EMA beside it: the copy of a weight in the computer's memory is not on the GPU."""
+    with pretended_gpu(), DeviceGuard() as guard:
+        weight = torch.nn.Parameter(move(torch.ones(2, 2), Device("cuda")))
+        ema = Ema({"weight": weight}, decay=0.5, update_every_steps=1, device=CPU)
+        with torch.no_grad():
+            weight.add_(1.0)
+        ema.update(1)
+        assert guard.tag_of(ema.averages["weight"]) == "cpu"
+        assert guard.tag_of(weight.cpu()) in ("cpu", None)
+        assert float(ema.averages["weight"].mean()) == pytest.approx(1.9)
 
 
 def test_a_freed_pause_empties_the_card() -> None:
