@@ -16,6 +16,15 @@ DOCUMENTS = (("README", "README.md"), ("Window", "docs/window.md"), ("Settings",
 
 
 @dataclass(frozen=True, slots=True)
+class Fact:
+    """A labelled fact of the installation."""
+
+    label: str
+    value: str
+    is_path: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class KeyRow:
     """A key or click, and what it does; the heading groups rows."""
 
@@ -24,20 +33,20 @@ class KeyRow:
     what: str
 
 
-def about_lines() -> tuple[tuple[str, str], ...]:
-    """Return the facts of this installation, labelled."""
+def about_lines() -> tuple[Fact, ...]:
+    """Return the facts of this installation."""
     project = tomllib.loads((PROGRAM_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     python, *packages = system_facts()
     return (
-        ("Version", project["version"]),
-        ("Licence", project["license"]),
-        ("System", python),
-        ("Packages", ", ".join(packages)),
-        ("torch build", here().torch_build or "default"),
-        ("Program", str(PROGRAM_ROOT)),
-        ("Your presets", str(user_presets_dir())),
-        ("Session", str(session_file())),
-        ("Logs", str(log_dir())),
+        Fact("Version", project["version"]),
+        Fact("Licence", project["license"]),
+        Fact("System", python),
+        Fact("Packages", ", ".join(packages)),
+        Fact("torch build", here().torch_build or "default"),
+        Fact("Program", str(PROGRAM_ROOT), is_path=True),
+        Fact("Your presets", str(user_presets_dir()), is_path=True),
+        Fact("Sessions", str(session_file().parent), is_path=True),
+        Fact("Logs", str(log_dir()), is_path=True),
     )
 
 

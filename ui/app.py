@@ -31,11 +31,14 @@ from ui.run.queue_control import QueueControl
 from ui.run.session import Launch, RunSession
 from ui.run.starting import Starter, run_failure
 from ui.run.tensorboard_control import TensorBoardControl
+from ui.session_files import take_session
+from ui.session_offers import SessionOffers
 from ui.session_saving import SessionSaver
-from ui.settings import UiSettings, load_session
+from ui.settings import UiSettings
 from ui.shell import Shell, import_pages
 from ui.theme import Theme
 from ui.tool_actions import add_tool_actions
+from ui.view_state import ViewState
 from ui.views import ViewScope
 from ui.widgets.action_button import ActionButtons
 from ui.widgets.dialog import Dialog, Window
@@ -66,8 +69,8 @@ class App:
     ) -> None:
         self.diagnostics = Diagnostics(log_dir())
         self.diagnostics.install()
-        self._session_file = session_file()
-        self._last = load_session(self._session_file)
+        self._session = take_session(session_file())
+        self._last = self._session.last
         self.preferences = Preferences(self._last.settings)
         self._scale_percent = self.preferences.now.scale_percent
         self.theme = Theme(self.preferences.now.appearance)
@@ -89,7 +92,7 @@ class App:
             self._notify,
             self.context.interaction.show_failure,
         )
-        self.session_saver = SessionSaver(self._session_file, self.form, self.context.pump, self._settings_now)
+        self.session_saver = SessionSaver(self._session.file, self.form, self.context.pump, self._settings_now)
         self._add_actions()
         self._connect()
         self._views = ViewScope(self.root, self.form, self.context.pump)
@@ -112,6 +115,7 @@ class App:
         self.context.starter.look_for_backup()
         self.tensorboard.follow_setting()
         self.offers.look(self.context.workspaces())
+        self.session_offers.look(session_file(), self.form.document)
         import_pages(self.context.pump)
 
     def run(self) -> None:
@@ -165,6 +169,7 @@ class App:
             return
         self._is_closed = True
         self.save_session()
+        self._session.release()
         self.context.pump.stop()
         self.context.queue.close()
         self.tensorboard.close()
@@ -224,6 +229,7 @@ class App:
             notify=self._notify,
             queue=queue,
             show_run=self._show_run,
+            view_state=ViewState(),
         )
 
     def _add_actions(self) -> None:
@@ -283,6 +289,16 @@ class App:
             show_run=self._show_run,
             show_queue=partial(context.navigation.open, "queue"),
             save_edited=lambda: context.queue.save_edited(context.form.config),
+        )
+
+        self.session_offers = SessionOffers(
+            self._session,
+            context.notices,
+            context.interaction,
+            context.pump.lasting,
+            self.session_saver,
+            open_session=context.documents.open_session,
+            notify=self._notify,
         )
 
     def _show_run(self, run_dir: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +10,9 @@ from modules.config.compare import differing_paths
 from modules.config.schema import Config
 from modules.settings.edit import get_path
 from modules.settings.field import FieldRecord
-from modules.system.problem import Problem, cut
+from modules.system.problem import Problem, count, cut
 from ui.findings import locate
+from ui.forms.model import Document
 from ui.forms.records import nearest_field, record_at, top_records
 from ui.forms.values import display
 from ui.forms.visibility import name_of
@@ -47,6 +48,12 @@ def changes(config: Config, reference: Config, *, with_new_lists: bool = True) -
         if change is not None:
             found.append((_rank(config, path), change))
     return tuple(change for _, change in sorted(found, key=lambda entry: entry[0]))
+
+
+def unsaved_words(document: Document, drafts: Sized) -> str:
+    """Return the name of a config and how many of its fields are not saved: "#demo with 2 unsaved changes"."""
+    number = len(changes(document.config, document.baseline)) + len(drafts)
+    return f"{document.source.name} with {count(max(1, number), 'unsaved change')}"
 
 
 def value_at(config: Config, path: str) -> Any:

@@ -22,6 +22,7 @@ from ui.run.queue_control import QueueControl
 from ui.run.session import RunSession
 from ui.run.starting import Starter
 from ui.theme import Theme
+from ui.view_state import ViewState
 from ui.widgets.action_button import ActionButtons
 from ui.widgets.tooltip import Tooltips
 
@@ -49,6 +50,7 @@ class Context:
     notify: Callable[[str], None]
     queue: QueueControl
     show_run: Callable[[Path], None]  # on the Run history page
+    view_state: ViewState
 
     def workspaces(self) -> tuple[Path, ...]:
         """Return the form's workspace and those of earlier runs."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from modules.config.codec import Loaded, export_file, save_file
@@ -12,9 +12,9 @@ from modules.config.schema import Config
 from modules.system.errors import DarkroomError
 from modules.system.paths import PROGRAM_ROOT, safe_name, user_presets_dir
 from modules.system.problem import Problem, count
-from ui.changes import changes
+from ui.changes import unsaved_words
 from ui.findings import Findings
-from ui.forms.model import Document, FormModel, Source
+from ui.forms.model import Document, Draft, FormModel, Source
 from ui.interaction import Answer, Failure, FileKind, Interaction
 from ui.notices import Notice, Notices, Reply
 from ui.preferences import Preferences
@@ -228,9 +228,19 @@ class Documents:
         replaced = self._unsaved_words()
         self._form.load(loaded.config, source)
         self._findings.show(f"Loaded {source.name}", loaded.problems, self._form.config)
+        self._offer_undo(f"Loaded {source.name}.", replaced)
+
+    def open_session(self, document: Document, drafts: Mapping[str, Draft]) -> None:
+        """Take over the unsaved work of another window in place of the current config."""
+        replaced = self._unsaved_words()
+        self._form.restore(document, drafts)
+        self._offer_undo(f"Opened {document.source.name}.", replaced)
+
+    def _offer_undo(self, done: str, replaced: str) -> None:
+        """Offer to undo a load that replaced unsaved changes."""
         if replaced:
             self._taken = self._form.document
-            text = f"Loaded {source.name}. It replaced {replaced}."
+            text = f"{done} It replaced {replaced}."
             self._notices.show(Notice(_REPLACED, text, (Reply("Undo", self._undo_load),), until_start=True))
 
     def _forget_what_was_replaced(self) -> None:
@@ -246,11 +256,7 @@ class Documents:
 
     def _unsaved_words(self) -> str:
         """Return what a load would replace: "#demo with 2 unsaved changes"; empty if everything is saved."""
-        form = self._form
-        if not form.is_changed:
-            return ""
-        number = len(changes(form.config, form.baseline)) + len(form.drafts)
-        return f"{form.source.name} with {count(max(1, number), 'unsaved change')}"
+        return unsaved_words(self._form.document, self._form.drafts) if self._form.is_changed else ""
 
     def _own_lists(self, incoming: Config) -> dict[str, tuple[object, ...]]:
         """Return the user's concepts and sample prompts that a preset without any must not remove."""

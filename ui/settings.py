@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -13,9 +14,11 @@ from annotated_types import Ge, Le
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from modules.config.codec import decode, encode
+from modules.config.schema import Config
 from modules.system.atomic import write_text
 from modules.system.problem import Problem
-from ui.forms.model import Document, FormModel, Source
+from ui.forms.model import Document, Draft, FormModel, Source
+from ui.forms.records import record_at
 
 _log = logging.getLogger(__name__)
 _FORMAT = 1
@@ -53,6 +56,16 @@ class UiSettings(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
+class SavedSession:
+    """What a session's file contains: the config with its source, the invalid entries, and the window's settings."""
+
+    document: Document
+    drafts: Mapping[str, Draft]
+    settings: UiSettings
+    problems: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Session:
     """A saved session: the settings, the config with its source, and problems of the file."""
 
@@ -64,20 +77,34 @@ class Session:
 def load_session(file: Path) -> Session:
     """Return the last session. An unreadable file is moved aside and reported, and the defaults are used."""
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        saved = read_session(file)
     except FileNotFoundError:
         return Session(UiSettings())
     except (OSError, ValueError, RecursionError) as error:
         return Session(UiSettings(), problems=(_set_aside(file, str(error)),))
+    now = saved.document
+    form = FormModel(now.config, baseline=now.baseline, source=now.source, drafts=saved.drafts)
+    return Session(saved.settings, form, saved.problems)
+
+
+def read_session(file: Path) -> SavedSession:
+    """Return the content of a session's file. Raises OSError, ValueError or RecursionError if it has none."""
+    data = json.loads(file.read_text(encoding="utf-8"))
     if not isinstance(data, dict) or not isinstance(data.get("config"), dict):
-        return Session(UiSettings(), problems=(_set_aside(file, "it does not contain a session"),))
+        raise ValueError("it does not contain a session")
     loaded, baseline = decode(data["config"]), decode(data.get("baseline", data["config"]))
-    form = FormModel(loaded.config, baseline=baseline.config, source=_source(data.get("source")))
-    return Session(_settings(data.get("ui")), form, tuple(loaded.problems))
+    document = Document(loaded.config, baseline.config, _source(data.get("source")))
+    return SavedSession(
+        document, _drafts(data.get("invalid"), document.config), _settings(data.get("ui")), tuple(loaded.problems)
+    )
 
 
-def save_session(file: Path, document: Document, settings: UiSettings) -> None:
-    """Write the session atomically. A failure is only logged: a full disk must not keep the window open."""
+def save_session(
+    file: Path, document: Document, settings: UiSettings, drafts: Mapping[str, Draft] | None = None
+) -> bool:
+    """Write the session atomically; return whether it was. A failure is only logged: a full disk must not keep the
+    window open.
+    """
     source = document.source
     data = {
         "darkroom_session": _FORMAT,
@@ -85,11 +112,17 @@ def save_session(file: Path, document: Document, settings: UiSettings) -> None:
         "ui": settings.model_dump(mode="json"),
         "config": encode(document.config),
         "baseline": encode(document.baseline),
+        "invalid": [
+            {"path": path, "text": draft.text, "message": draft.problem.message, "advice": draft.problem.advice}
+            for path, draft in (drafts or {}).items()
+        ],
     }
     try:
         write_text(file, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
     except OSError:
         _log.warning("The session could not be saved to %s", file, exc_info=True)
+        return False
+    return True
 
 
 def _set_aside(file: Path, reason: str) -> Problem:
@@ -111,6 +144,17 @@ def _source(data: object) -> Source:
             return Source(name, Path(path) if path else None, kind)
         case _:
             return Source()
+
+
+def _drafts(data: object, config: Config) -> dict[str, Draft]:
+    """Return the invalid entries of a file by their paths, for the fields that the config has."""
+    found = {}
+    for entry in data if isinstance(data, list) else ():
+        match entry:
+            case {"path": str(path), "text": str(text), "message": str(message), "advice": str(advice)}:
+                if record_at(config, path) is not None:
+                    found[path] = Draft(text, Problem(path, message, advice=advice))
+    return found
 
 
 def _settings(data: object) -> UiSettings:

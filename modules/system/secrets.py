@@ -53,16 +53,18 @@ class SecretField:
     """One value: its name in the file, its label, and whether it grants access by itself.
 
     A value that does not (a host, a user) is stored with the rest, but is shown in its entry and stays readable in
-    logs: redacting a user name would garble every path of their home folder.
+    logs: redacting a user name would garble every path of their home folder. One without `is_used` is kept for
+    OneTrainer, which has the file's format.
     """
 
     name: str
     label: str
     is_key: bool = False
+    is_used: bool = False
 
 
 SECRET_FIELDS: tuple[SecretField, ...] = (
-    SecretField("huggingface_token", "Hugging Face token", is_key=True),
+    SecretField("huggingface_token", "Hugging Face token", is_key=True, is_used=True),
     SecretField("cloud.api_key", "Cloud API key", is_key=True),
     SecretField("cloud.id", "Cloud machine's id"),
     SecretField("cloud.host", "Cloud host"),

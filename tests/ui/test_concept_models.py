@@ -14,6 +14,7 @@ from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.data.concept import Concept
 from modules.data.statistics import FileCounts, Statistics
+from ui.concepts.adding import adding
 from ui.concepts.cards import CardFilter, card_of, summary_of
 from ui.concepts.clones import clone
 from ui.concepts.figures import (
@@ -28,6 +29,7 @@ from ui.concepts.figures import (
 )
 from ui.concepts.preview import PreviewModel, change_words, place_words
 from ui.concepts.task import Task
+from ui.documents import as_config_path
 from ui.forms import items
 from ui.forms.model import FormModel
 from ui.run.background import Background
@@ -138,7 +140,8 @@ def test_a_list_with_an_invalid_entry_is_rejected() -> None:
 
 
 def test_the_places_of_a_grid() -> None:
-    grid = GridPlaces.fitting(10, 640, min_px=196, gap_px=12, text_px=90, image_share=0.5)
+    shape = {"min_px": 196, "most_px": 340, "gap_px": 12, "text_px": 90, "image_share": 0.5}
+    grid = GridPlaces.fitting(10, 640, 500, **shape)  # type: ignore[arg-type]
     assert (grid.num_columns, grid.card_width, grid.card_height) == (3, 200, 190)
     assert grid.height == 4 * 202
     assert grid.in_sight(0, 300) == range(6)
@@ -149,6 +152,9 @@ def test_the_places_of_a_grid() -> None:
     assert grid.gap_at(630, 3 * 202 + 5) == 10
     keys = {"Right": 5, "Left": 3, "Up": 1, "Down": 7, "Home": 0, "End": 9, "Prior": 1, "Next": 7}
     assert {key: grid.beside(4, key, 210) for key in keys} == keys
+    few = GridPlaces.fitting(3, 1600, 900, **shape)  # type: ignore[arg-type]
+    assert (few.num_columns, few.card_width) == (5, 304)  # larger, where all are seen
+    assert GridPlaces.fitting(14, 1600, 720, **shape).num_columns == 6  # type: ignore[arg-type]
     assert (grid.beside(0, "Left", 200), grid.beside(9, "Right", 200), grid.beside(8, "Down", 200)) == (0, 9, 9)
 
 
@@ -345,3 +351,16 @@ def test_the_preview_steps_through_images_and_uses(tmp_path: Path, sets: list[Co
     model.follow(form.config, 0)
     drained(background, lambda: model.message)
     assert "repeats are 0" in model.message
+
+
+def test_concepts_that_are_added_are_made_some_at_a_time(tmp_path: Path) -> None:
+    folders = [tmp_path / f"{n}" for n in range(120)]
+    for folder in folders:
+        folder.mkdir()
+    (beside := tmp_path / "0" / "a.png").touch()
+    made: list[int] = []
+    added: list[Concept] = []
+    task = adding([*folders, beside], made=lambda n, _c: made.append(n), add=added.extend)
+    assert sum(1 for _ in task) == 2
+    assert made == list(range(120))
+    assert [concept.path for concept in added] == [as_config_path(folder) for folder in folders]

@@ -176,12 +176,12 @@ def test_scanning_is_stopped_and_begun_again(
         window.wait_until(lambda: "300 of 20,000 images" in bar.text.cget("text"), "the progress")
         bar.button.invoke()
         window.wait_until(lambda: "stopped" in bar.text.cget("text"), "the stop")
-        window.wait_until(lambda: concepts.cards[2].figures != "scanning…", "the card")
-        assert concepts.cards[2].figures == "not scanned"
+        window.wait_until(lambda: concepts.list.cards[2].figures != "scanning…", "the card")
+        assert concepts.list.cards[2].figures == "not scanned"
     bar.button.invoke()
     scanned(window, concepts)
     assert not bar.winfo_ismapped()
-    assert concepts.cards[2].figures == "0 images"
+    assert concepts.list.cards[2].figures == "0 images"
 
 
 def test_the_editor_shows_fields_images_and_what_is_skipped(window: Window, concepts: Any) -> None:

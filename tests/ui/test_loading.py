@@ -379,7 +379,7 @@ def test_a_broken_session_is_moved_aside_and_reported_and_the_window_opens(
     open_window: Callable[..., Window], tmp_path: Path
 ) -> None:
     first = open_window()
-    file = first.app._session_file
+    file = first.app._session.file
     first.app.close()
     file.write_bytes(file.read_bytes()[:200])
     window = open_window()

@@ -25,6 +25,7 @@ from ui.notices import Notices
 from ui.preferences import Preferences
 from ui.run.offers import CRASHED, EDITED, ELSEWHERE, FORK, QUEUE, Offers
 from ui.run.queue_control import QueueControl
+from ui.runs.fork_names import named, proposed_name
 from ui.settings import UiSettings
 
 
@@ -33,6 +34,7 @@ class Desk(Bench):
 
     def __init__(self, tmp_path: Path) -> None:
         super().__init__(tmp_path)
+        self.asked.answers["ask_text"] = "second"
         self.file = QueueFile(tmp_path / "queue.json")
         self.notices, self.preferences = Notices(), Preferences(UiSettings())
         self.shown: list[object] = []
@@ -217,7 +219,8 @@ def test_a_cancelled_fork_leaves_no_trace_of_it(desk: Desk) -> None:
     for edits in (0, 1):
         desk.starter.prepare_fork(backup)
         desk.wait_until(lambda: desk.keys() == [FORK])
-        assert desk.form.source.name == f"Fork of {backup.run_dir.name}"
+        assert desk.form.source.name == "second"
+        assert desk.form.config.output.destination == "models/second.safetensors"
         if edits:
             desk.form.edit("training.batch_size", 9)
         desk.notices.dismiss(desk.notices.items[0])
@@ -227,6 +230,30 @@ def test_a_cancelled_fork_leaves_no_trace_of_it(desk: Desk) -> None:
             assert desk.form.source.name == backup.run_dir.name
         else:
             assert desk.form.document is before
+
+
+def test_a_fork_whose_name_is_not_given_is_none(desk: Desk) -> None:
+    backup, before = desk.crashed_run(epochs=77), desk.form.document
+    del desk.asked.answers["ask_text"]
+    desk.starter.prepare_fork(backup)
+    desk.wait_until(lambda: desk.asked.asked("ask_text"))
+    assert desk.asked.asked("ask_text")[0][2] == "lora-2"
+    assert (desk.keys(), desk.form.document, desk.starter.fork_from) == ([], before, None)
+
+
+@pytest.mark.parametrize(
+    ("destination", "proposed", "named_x"),
+    [
+        ("models/zog.safetensors", "zog-3", "models/x.safetensors"),
+        ("models/zog-2.safetensors", "zog-3", "models/x.safetensors"),
+        ("C:\\models\\v1.5 tuned", "v1.5 tuned-2", "C:\\models\\x"),
+    ],
+)
+def test_the_name_of_a_fork_is_that_of_its_result(destination: str, proposed: str, named_x: str) -> None:
+    config = Config.model_validate({"output": {"destination": destination}})
+    assert proposed_name(config, exists=lambda path: path.name == "zog-2.safetensors") == proposed
+    assert named(config, "x").output.destination == named_x
+    assert named(config, " ").output.destination != destination
 
 
 def test_an_edited_item_of_the_queue_is_saved_or_discarded(desk: Desk) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from modules.config.codec import encode
 from modules.config.schema import Config
 from modules.settings.edit import set_path
-from trainer.run_queue.items import RunQueue
-from ui.pages.queue_rows import difference_words, length_words, names_of, training_words
+from trainer.run_queue.items import Item, RunQueue
+from ui.pages.queue_rows import detail_lines, difference_words, length_words, names_of, training_words
+from ui.run.plan import plan_lines
 
 
 def config(**training: object) -> Config:
@@ -42,3 +44,24 @@ def test_the_target_and_the_length_of_an_item() -> None:
     strange = RunQueue().added("c", config()).items[0]
     broken = type(strange)(1, "c", {"training": {"epochs": "many"}, "model": None})
     assert (training_words(broken), length_words(broken)) == ("", "10 epochs, batch 1")
+
+
+def test_the_details_of_an_item_say_what_its_run_does_and_where_its_files_go() -> None:
+    settings = {
+        "concepts": [{"path": "/images/zog"}, {"path": "/images/off", "enabled": False}],
+        "sampling": {"every": {"n": 2, "unit": "epoch"}, "at_start": False, "prompts": [{"prompt": "a"}] * 2},
+        "validation": {"every": {"n": 1, "unit": "epoch"}},
+        "backup": {"every": {"n": 1, "unit": "never"}, "at_end": False},
+        "output": {"destination": "models/zog.safetensors"},
+    }
+    lines = detail_lines(Item(1, "zog", encode(Config.model_validate(settings))))
+    assert "Concepts: zog" in lines
+    assert any(line.startswith("AdamW, learning rate") for line in lines)
+    assert lines[-5:] == [
+        "Samples of 2 prompts: every 2 epochs and at the end",
+        "Validation: every epoch",
+        "Backups: never",
+        "Result: models/zog.safetensors",
+        "All else: a new folder in workspace/run/runs",
+    ]
+    assert plan_lines(Config())[0] == "No samples: there are no prompts."

@@ -165,6 +165,7 @@ def test_a_run_is_reopened_compared_deleted_brought_back_forked_and_resumed(
     monkeypatch.setattr(opened.app.context.session, "_check", lambda config, *, resume_from=None: Report((), None))
     page.table.select([1])
     opened.settle()
+    opened.asked.answers["ask_text"] = "second"
     page.buttons["fork"].invoke()
     line = notice(opened, "Start begins a run from step 20")
     assert opened.app.context.navigation.page == "training"

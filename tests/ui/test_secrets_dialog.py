@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from modules.system.paths import secrets_file
-from modules.system.secrets import SECRET_FIELDS, Secrets, secret
+from modules.system.secrets import CloudSecrets, Secrets, secret
 from modules.system.secrets_file import load_secrets, save_secrets
 from tests.ui.conftest import Window
 from tests.ui.driving import fill, type_into, walk
@@ -63,15 +63,16 @@ def texts(widget: tk.Misc) -> str:
     return "\n".join(str(w.cget("text")) for w in walk(widget) if isinstance(w, Text))
 
 
-def test_a_token_is_typed_masked_and_saved(window: Window) -> None:
+def test_a_token_is_typed_masked_and_saved_and_those_of_onetrainer_stay(window: Window) -> None:
+    save_secrets(Secrets(cloud=CloudSecrets(port="2222")))
+
     def act(dialog: SecretsDialog) -> None:
         assert str(secrets_file()) in texts(dialog)
         assert "Never written to configs" in texts(dialog)
         assert "huggingface_hub login" in texts(dialog)
         masked = {name: entry.tk_entry.cget("show") for name, entry in dialog.entries.items()}
-        assert masked == {f.name: "•" if f.is_key else "" for f in SECRET_FIELDS}
+        assert masked == {"huggingface_token": "•"}  # what cloud training needs does nothing here
         type_into(dialog.entries["huggingface_token"], TOKEN)
-        type_into(dialog.entries["cloud.port"], "2222")
         click(dialog.buttons["save"])
 
     with_dialog(window, act)
@@ -89,15 +90,15 @@ def test_a_token_is_typed_masked_and_saved(window: Window) -> None:
 def test_return_saves_and_escape_does_not(window: Window) -> None:
     def typed(keys: str) -> Callable[[SecretsDialog], None]:
         def act(dialog: SecretsDialog) -> None:
-            type_into(dialog.entries["cloud.host"], "example")
-            dialog.entries["cloud.host"].tk_entry.event_generate(keys)
+            type_into(dialog.entries["huggingface_token"], TOKEN)
+            dialog.entries["huggingface_token"].tk_entry.event_generate(keys)
 
         return act
 
     with_dialog(window, typed("<Escape>"))
     assert not secrets_file().exists()
     with_dialog(window, typed("<Return>"))
-    assert load_secrets().secrets.cloud.host == "example"
+    assert load_secrets().secrets.huggingface_token == TOKEN
 
 
 def test_stored_tokens_are_shown_and_an_emptied_entry_removes_one(window: Window) -> None:
@@ -156,7 +157,7 @@ def test_a_failed_write_is_reported_in_a_sentence(window: Window, monkeypatch: p
         raise OSError(28, "No space left on device")
 
     def act(dialog: SecretsDialog) -> None:
-        fill(dialog.entries["cloud.host"], "example")
+        fill(dialog.entries["huggingface_token"], TOKEN)
         monkeypatch.setattr("ui.editors.secrets.save_secrets", full)
         click(dialog.buttons["save"])
         assert "No space left" in dialog.message.cget("text")

@@ -18,7 +18,7 @@ def test_every_key_is_listed_and_each_window_opens_once(open_window: Callable[..
     context = window.app.context
     keys = {row.key for row in key_rows(context.actions)}
     assert {a.shortcut for a in context.actions if a.shortcut} <= keys
-    assert dict(about_lines())["Licence"] == "Apache-2.0"
+    assert {fact.label: fact.value for fact in about_lines()}["Licence"] == "Apache-2.0"
     for name, kind in (("keys", Keys), ("about", About), ("bundle", BundleWindow)):
         for _ in range(2):
             context.actions.run(name)

@@ -28,9 +28,11 @@ from ui.widgets.chart_box import BoxColumn, draw_box
 from ui.widgets.controls import Button, Choice, Switch
 from ui.widgets.dialog import Dialog
 from ui.widgets.entry import Entry
+from ui.widgets.fitted_text import FittedText
 from ui.widgets.image_grid import ImageGrid, Tile
 from ui.widgets.log import LogView, lines_after
 from ui.widgets.panel import Text
+from ui.widgets.table import Column, Table
 from ui.widgets.textarea import TextArea
 from ui.widgets.tk_interaction import TkInteraction
 from ui.widgets.tooltip import Tooltips
@@ -202,6 +204,57 @@ def test_controls_work_by_keyboard(screen: tk.Tk, theme: Theme) -> None:
     assert choice.get() == "First"
     choice.set_choices({"a": "One", "c": "Three"})
     assert choice.get() == "One"
+
+
+def test_the_focus_is_seen_on_primary_buttons_and_tables_and_keys_begin_at_the_first_row(
+    screen: tk.Tk, theme: Theme
+) -> None:
+    button = Button(screen, theme, "Start", lambda: None, style="primary")
+    table = Table(screen, theme, (Column("#0", "Name", 90),))
+    for widget in (button, table):
+        widget.pack()
+    table.set_rows([("a", (), ""), ("b", (), "")])
+    screen.update()
+    button._canvas.focus_force()
+    screen.update()
+    assert button.cget("border_color") == theme.pair("text")
+    table.tree.focus_force()
+    screen.update()
+    assert str(table.cget("highlightbackground")) == theme.colour("accent")
+    assert button.cget("border_color") == theme.pair("accent")
+    for expected in ([0], [1]):
+        table.tree.event_generate("<Down>")
+        screen.update()
+        assert table.selected == expected
+    button._canvas.focus_force()
+    screen.update()
+    assert str(table.cget("highlightbackground")) == theme.colour("card")
+
+
+def test_a_long_path_shows_its_end(screen: tk.Tk, theme: Theme) -> None:
+    path = "/a/long/way/" * 9 + "model.safetensors"
+    text = FittedText(screen, theme, path, keeps_end=True)
+    value = tk.StringVar(screen, "")
+    entry, other = Entry(screen, theme, value, width=160, shows_end=True), Entry(screen, theme, tk.StringVar(screen))
+    for widget in (entry, other, text):
+        widget.pack(fill="x")
+    screen.geometry("300x200")
+    screen.update()
+    shown = str(text.cget("text"))
+    assert shown.startswith("…")
+    assert path.endswith(shown[1:])
+    assert text.hidden_text == path
+    value.set(path)
+    screen.update()
+    assert entry.tk_entry.xview()[1] == 1.0
+    entry.tk_entry.focus_force()
+    screen.update()
+    entry.tk_entry.xview_moveto(0)
+    screen.update()
+    assert entry.tk_entry.xview()[0] == 0.0  # while it is edited
+    other.tk_entry.focus_force()
+    screen.update()
+    assert entry.tk_entry.xview()[1] == 1.0
 
 
 def test_every_click_of_a_button_counts(screen: tk.Tk, theme: Theme) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import tkinter as tk
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from modules.config.schema import Config
 from modules.system.problem import Problem
@@ -16,6 +18,7 @@ from ui.forms.model import Source
 from ui.jobs.job import JobRunner, JobState
 from ui.notices import Notice, Reply
 from ui.pages.catalogue import PAGES
+from ui.run.chart_model import Zoom
 from ui.widgets.entry import Entry
 from ui.widgets.focus import focused_widget
 from ui.widgets.window import cancel_pending, set_scale
@@ -81,6 +84,15 @@ def test_a_low_window_keeps_most_of_its_height_for_the_page(open_window: Callabl
 def test_another_scale_applies_at_once_and_keeps_edits_the_page_and_a_run(ready: Window) -> None:
     app = ready.app
     app.form.edit("training.epochs", 7)
+    run_page: Any = ready.open_page("run")
+    run_page.curves.chart.set_zoom(Zoom((2.0, 9.0)))
+    run_page.curves.is_log.set(True)
+    run_page.curves._set_log()
+    run_page.log.words.set("warning")
+    tools: Any = ready.open_page("tools")
+    tools.choose("Resize")
+    tools.form("lora-resize").variables["source"].set("/some/lora.safetensors")
+    tools.form("lora-combine").lists["files"].add([Path("/one.safetensors")])
     for key in ("sample", "choose", "queue"):  # they bind keys, or ask their models again and again
         ready.open_page(key)
     app.context.notices.show(Notice("load", "Loaded it. It replaced another.", until_start=True))
@@ -109,7 +121,13 @@ def test_another_scale_applies_at_once_and_keeps_edits_the_page_and_a_run(ready:
     finally:
         set_scale(app.root, app.theme, 100)
     assert found[0] == found[1]  # nothing of the old views stays
-    ready.open_page("run")
+    run_page, tools = ready.open_page("run"), ready.open_page("tools")
+    assert (run_page.curves.chart.zoom, run_page.curves.chart.is_log) == (Zoom((2.0, 9.0)), True)
+    assert run_page.log.entry.tk_entry.get() == "warning"
+    assert tools.tabs.shown == "Resize"
+    values = tools.form("lora-resize").values()
+    assert (values["source"], values["out"]) == ("/some/lora.safetensors", "/some/lora-resized.safetensors")
+    assert tools.form("lora-combine").values()["files"] == "/one.safetensors\t1"
     app.form.undo()
     ready.settle()
     assert app.form.config.training.epochs != 7

@@ -10,6 +10,7 @@ from ui.context import Context
 from ui.theme import GAP, PAD
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Window
+from ui.widgets.fitted_text import FittedText
 from ui.widgets.panel import Panel, Text
 from ui.widgets.table import Column, Table
 
@@ -30,11 +31,16 @@ class About(Window):
         table = Panel(self, theme)
         table.pack(fill="x", padx=px(PAD), pady=px(12))
         self.lines = about_lines()
-        for row, (label, value) in enumerate(self.lines):
-            Text(table, theme, label, colour="muted").grid(
+        table.columnconfigure(1, minsize=px(_WRAP_PX))
+        for row, fact in enumerate(self.lines):
+            Text(table, theme, fact.label, colour="muted").grid(
                 row=row, column=0, sticky="nw", padx=(0, px(PAD)), pady=px(2)
             )
-            Text(table, theme, value, wrap_px=_WRAP_PX).grid(row=row, column=1, sticky="w", pady=px(2))
+            if fact.is_path:
+                text: Text = self._path(table, fact.value)
+            else:
+                text = Text(table, theme, fact.value, wrap_px=_WRAP_PX)
+            text.grid(row=row, column=1, sticky="ew", pady=px(2))
         documents = Panel(self, theme)
         documents.pack(fill="x", padx=px(PAD))
         for label, name in DOCUMENTS:
@@ -50,10 +56,16 @@ class About(Window):
         self.resizable(False, False)
         self.focus_set()
 
+    def _path(self, table: Panel, path: str) -> FittedText:
+        """Return a path in a line, with the end in sight; the tooltip has all of it."""
+        text = FittedText(table, self.theme, path, keeps_end=True)
+        self._context.tips.attach(text, lambda: text.hidden_text)
+        return text
+
     def copy(self) -> None:
         """Copy the facts as text."""
         self.clipboard_clear()
-        self.clipboard_append("\n".join(f"{label}: {value}" for label, value in self.lines))
+        self.clipboard_append("\n".join(f"{fact.label}: {fact.value}" for fact in self.lines))
         self._context.notify("Copied.")
 
 

@@ -13,6 +13,7 @@ from trainer.run_folder.bundle import BundleFile, collect_bundle, newest_run, wr
 from ui.context import Context
 from ui.interaction import Failure
 from ui.theme import GAP, PAD
+from ui.widgets.auto_bar import AutoBar
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Window
 from ui.widgets.panel import Panel, Text, WrappedText
@@ -20,6 +21,7 @@ from ui.widgets.table import Column, Table
 
 _SIZE = (860, 560)
 _SHOWN_CHARS = 200_000
+_INDENT_PX = 24  # of a wrapped line
 _KINDS = (("Zip file", "*.zip"),)
 _COLUMNS = (Column("#0", "File", 150), Column("size", "Size", 90, "e"), Column("what", "Contents", 300))
 _INTRO = (
@@ -49,11 +51,17 @@ class BundleWindow(Window):
         self.table.tree.column("what", stretch=True)
         self.table.pack(fill="x", padx=px(PAD), pady=(0, px(10)))
         self.table.on_events({"<<TreeviewSelect>>": self._show_selected})
+        box = Panel(self, theme, "field")
+        box.pack(fill="both", expand=True, padx=px(PAD))
         self.text = tk.Text(
-            self, wrap="none", font=("TkFixedFont", -px(12)), background=theme.colour("field"),
+            box, wrap="word", font=("TkFixedFont", -px(12)), background=theme.colour("field"),
             foreground=theme.colour("text"), relief="flat", borderwidth=px(6), highlightthickness=0, height=8,
         )  # fmt: skip
-        self.text.pack(fill="both", expand=True, padx=px(PAD))
+        self.text.tag_configure("line", lmargin2=px(_INDENT_PX))
+        bar = AutoBar(box, theme, self.text.yview, on="field")
+        self.text.configure(yscrollcommand=bar.set)
+        bar.pack(side="right", fill="y")
+        self.text.pack(side="left", fill="both", expand=True)
         self.save_button.set_enabled(False)
         self._collect(log_file)
         self.appear(*_SIZE)
@@ -102,5 +110,5 @@ class BundleWindow(Window):
         if self.table.selected and self.files:
             self.text.configure(state="normal")
             self.text.delete("1.0", "end")
-            self.text.insert("1.0", self.files[self.table.selected[0]].text[:_SHOWN_CHARS])
+            self.text.insert("1.0", self.files[self.table.selected[0]].text[:_SHOWN_CHARS], "line")
             self.text.configure(state="disabled")

@@ -136,8 +136,11 @@ class ProbeWindow(Window):
         }
         for button in (*self.take_buttons.values(), *self._footer_rest):
             button.pack_forget()
+        offered = [name for name, label in labels.items() if label]
+        self.start_button.restyle("plain" if offered else "primary")
         for name, label in labels.items():
             if label:
+                self.take_buttons[name].restyle("primary" if name == offered[0] else "plain")
                 self.take_buttons[name].configure(text=label)
                 self.take_buttons[name].pack(side="left", padx=(0, GAP))
         rest = self._footer_rest if len(found.plots) > 1 else self._footer_rest[-1:]

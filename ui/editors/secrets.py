@@ -1,8 +1,9 @@
-"""The dialog of tokens and passwords. Secret values are masked and never enter a config."""
+"""The dialog of tokens. Their values are masked and never enter a config; what only OneTrainer uses stays unchanged."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from modules.system.errors import DarkroomError
 from modules.system.paths import secrets_file
@@ -43,7 +44,7 @@ class SecretsDialog(Dialog):
         grid = Panel(self.content, context.theme)
         grid.pack(fill="x", pady=(px(12), px(10)))
         grid.columnconfigure(1, weight=1)
-        for row, field in enumerate(SECRET_FIELDS):
+        for row, field in enumerate(f for f in SECRET_FIELDS if f.is_used):
             self._add_entry(grid, row, field)
         problems = " ".join(str(p) for p in loaded.problems)
         self.message = Text(self.content, context.theme, problems, colour="warning", wrap_px=_WRAP_PX)
@@ -63,7 +64,7 @@ class SecretsDialog(Dialog):
     def _add_entry(self, grid: Panel, row: int, field: SecretField) -> None:
         theme = self._context.theme
         variable = TextVar(master=self)
-        mask = {"show": "•"} if field.is_key else {}
+        mask: dict[str, Any] = {"show": "•"} if field.is_key else {}
         entry = Entry(grid, theme, variable, on="window", width=_ENTRY_WIDTH, **mask)
         Text(grid, theme, field.label, colour="label").grid(row=row, column=0, sticky="w", padx=(0, theme.px(14)))
         entry.grid(row=row, column=1, sticky="ew", pady=3)
@@ -106,6 +107,7 @@ class SecretsDialog(Dialog):
         except DarkroomError as error:
             self._show_message(str(error), "error")
             return
+        self._secrets = secrets
         self._show(secrets)
         labels = ", ".join(f.label for f in SECRET_FIELDS if f.name in names)
         self._show_message(f"Imported, not saved yet: {labels}. {file.name} still contains them.", "text")
@@ -116,5 +118,5 @@ class SecretsDialog(Dialog):
 
 
 def open_secrets(context: Context) -> None:
-    """Open the dialog of tokens and passwords until the user saves or cancels."""
+    """Open the dialog of tokens until the user saves or cancels."""
     SecretsDialog(context).ask()

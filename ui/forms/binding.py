@@ -146,18 +146,21 @@ class EveryBinding(_Link):
         draft = self.model.draft(self.path)
         self.unit.set(value.unit)
         if draft is not None:
+            if self.number_text.get() != draft.text:
+                self.number_text.set(draft.text)
             return
         if _number_or_none(self.number_text.get()) != value.n:
             self.number_text.set(f"{value.n:g}")
 
     def take(self) -> None:
         """Pass number and unit to the model."""
+        text = self.number_text.get()
         try:
-            amount = number(self.number_text.get())
+            amount = number(text)
         except ValueError as error:
-            self.model.reject(self.path, self.number_text.get(), Problem(self.path, str(error)))
+            self.model.reject(self.path, text, Problem(self.path, str(error)))
             return
-        self.model.edit(self.path, {"n": amount, "unit": self.unit.get()}, is_typing=True)
+        self.model.edit(self.path, {"n": amount, "unit": self.unit.get()}, typed=text)
 
 
 def _stands_for(record: FieldRecord, text: str, value: Any) -> bool:

@@ -95,7 +95,7 @@ def _typed_control(
 def _path(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
     frame = Panel(master, context.theme, "card")
     variable = TextVar(master=frame)
-    entry = Entry(frame, context.theme, variable, placeholder=record.setting.empty_means)
+    entry = Entry(frame, context.theme, variable, placeholder=record.setting.empty_means, shows_end=True)
     browse = Button(frame, context.theme, "…", lambda: _browse(context, record), on="card", width=36)
     entry.pack(side="left", fill="x", expand=True)
     browse.pack(side="left", padx=(6, 0))

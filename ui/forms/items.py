@@ -17,9 +17,9 @@ def items_of(form: FormModel, path: str) -> tuple[BaseModel, ...]:
 
 
 def add(form: FormModel, path: str, new: Sequence[BaseModel]) -> list[int]:
-    """Append entries; return their indexes."""
+    """Append entries, which were checked as they were made; return their indexes."""
     present = items_of(form, path)
-    form.edit(path, (*present, *new))
+    form.append(path, new)
     return list(range(len(present), len(present) + len(new)))
 
 

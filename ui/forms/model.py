@@ -6,13 +6,15 @@ replaces the config, can be undone, and notifies the watchers of the changed val
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import BaseModel
+
 from modules.config.schema import Config
-from modules.settings.edit import choose_variant, get_path, set_path
+from modules.settings.edit import choose_variant, get_path, replaced, set_path
 from modules.settings.field import FieldRecord
 from modules.system.problem import Problem
 from ui.forms.records import record_at, top_records
@@ -47,14 +49,26 @@ class Document:
     baseline: Config
     source: Source
 
+    @property
+    def is_changed(self) -> bool:
+        """Whether the config differs from the loaded or last saved one."""
+        return self.config != self.baseline and plain(self.config) != plain(self.baseline)
+
 
 class FormModel:
     """The edited config, its loaded version, the invalid entries and the undo history."""
 
-    def __init__(self, config: Config | None = None, *, baseline: Config | None = None, source: Source | None = None):
+    def __init__(
+        self,
+        config: Config | None = None,
+        *,
+        baseline: Config | None = None,
+        source: Source | None = None,
+        drafts: Mapping[str, Draft] | None = None,
+    ) -> None:
         config = config or Config()
         self._state = Document(config, baseline or config, source or Source())
-        self._drafts: dict[str, Draft] = {}
+        self._drafts = dict(drafts or {})
         self._undo: list[Document] = []
         self._redo: list[Document] = []
         self._typed_into = ""
@@ -92,7 +106,7 @@ class FormModel:
     @property
     def is_changed(self) -> bool:
         """Whether the config differs from the loaded or last saved one."""
-        return bool(self._drafts) or (self.config != self.baseline and plain(self.config) != plain(self.baseline))
+        return bool(self._drafts) or self._state.is_changed
 
     def value(self, path: str) -> Any:
         """Return the value at a path; None for a field that the chosen variant does not have."""
@@ -131,16 +145,17 @@ class FormModel:
 
     # -- editing
 
-    def edit(self, path: str, value: Any, *, is_typing: bool = False) -> Problem | None:
+    def edit(self, path: str, value: Any, *, typed: str | None = None) -> Problem | None:
         """Set the value at a path. An invalid value changes nothing; the problem is returned.
 
-        Consecutive typing in one field is one undo step; every other edit is its own step.
+        `typed` is the text that the user typed for it. Consecutive typing in one field is one undo step; every other
+        edit is its own step.
         """
         config, problems = set_path(self.config, path, value)
         if problems:
-            return self.reject(path, _typed(value), problems[0])
+            return self.reject(path, _as_text(value) if typed is None else typed, problems[0])
         self._forget_drafts(path)
-        self._replace(replace(self._state, config=config), {path}, typed_into=path if is_typing else "")
+        self._replace(replace(self._state, config=config), {path}, typed_into="" if typed is None else path)
         return None
 
     def edit_text(self, path: str, text: str) -> Problem | None:
@@ -158,6 +173,11 @@ class FormModel:
         self._forget_drafts(path)
         self._replace(replace(self._state, config=config), {path}, typed_into=path)
         return None
+
+    def append(self, path: str, entries: Sequence[BaseModel]) -> None:
+        """Append entries to a list. They are not checked again: a thousand take longer than the window may stall."""
+        config = replaced(self.config, path, (*self.value(path), *entries))
+        self._replace(replace(self._state, config=config), {path})
 
     def reject(self, path: str, text: str, problem: Problem) -> Problem:
         """Keep an invalid entry beside the config; return the problem."""
@@ -187,6 +207,13 @@ class FormModel:
         touched = set(self._drafts)
         self._drafts.clear()
         self._replace(Document(config, config, source), touched)
+        self.loaded()
+
+    def restore(self, document: Document, drafts: Mapping[str, Draft]) -> None:
+        """Take over the state of another form, with its unsaved changes and invalid entries. This can be undone."""
+        touched = {*self._drafts, *drafts}
+        self._drafts = dict(drafts)
+        self._replace(document, touched)
         self.loaded()
 
     def replace(self, config: Config) -> None:
@@ -301,5 +328,5 @@ def _get(config: Config, path: str) -> Any:
         return None
 
 
-def _typed(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else repr(value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tkinter as tk
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -11,17 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from modules.data.archives import ARCHIVE_SUFFIXES
 from modules.data.concept import Concept
 from modules.settings.field import records_of
 from modules.system.paths import PROGRAM_ROOT, from_root, thumbnails_dir
 from modules.system.problem import count
+from ui.concepts.adding import adding
 from ui.concepts.captions import LABEL, edit_captions
-from ui.concepts.cards import CardFilter, ConceptCard, card_of, summary_of
+from ui.concepts.card_list import CardList
+from ui.concepts.cards import ConceptCard
 from ui.concepts.clones import clone
-from ui.concepts.grid_cards import grid_card_of
 from ui.context import Context
-from ui.documents import as_config_path
 from ui.forms import items
 from ui.pages.catalogue import PageSpec
 from ui.pages.concepts_bars import FilterBar, ScanBar, UndoBar
@@ -43,6 +41,7 @@ _NOTHING_YET = "Add the folders that contain your images.\nYou can choose severa
 _MORE = "Drop more folders, images or archives here."
 _FEW = 0.6  # of the height, up to which cards leave room for that hint
 _NONE_FOUND = "No concept matches the search and the filters."
+_MANY = 200  # new concepts
 _REFRESH_SECONDS = 0.2  # while many folders are scanned
 
 
@@ -54,12 +53,9 @@ class ConceptsPage:
         self.scans = Scans(context.pump.background)
         self.thumbnails = ThumbnailCache(thumbnails_dir())
         self.editor: ConceptEditor | None = None
-        self.cards: list[ConceptCard] = []
-        self.shown_cards: list[ConceptCard] = []
+        self.list = CardList(self.scans, _kinds())
         self.buttons: dict[str, Button] = {}
         self._context = context
-        self._drawn: tuple[Concept, ...] | None = None
-        self._built: dict[int, tuple[Concept, object, ConceptCard]] = {}
         self._summary = Text(self.frame.buttons, context.theme, colour="muted")
         self._summary.pack(side="right", padx=(context.theme.px(GAP), 0))
         self._add_body()
@@ -89,18 +85,24 @@ class ConceptsPage:
     # -- commands
 
     @property
+    def shown_cards(self) -> list[ConceptCard]:
+        """The cards that the search and the filters leave."""
+        return self.list.shown
+
+    @property
     def selected(self) -> list[int]:
         """The indexes of the selected concepts."""
         return [self.shown_cards[n].index for n in sorted(self.grid.selection)]
 
     def select(self, indices: Sequence[int]) -> None:
         """Select concepts; filters that hide one of them are cleared."""
-        if self._drawn is not self._concepts():
+        if self.list.concepts is not self._concepts():
             self._refresh()
-        if not set(indices) <= {card.index for card in self.shown_cards}:
+        wanted = set(indices)
+        if not wanted <= {card.index for card in self.shown_cards}:
             self.filter_bar.clear()
             self._refresh()
-        self.grid.select([n for n, card in enumerate(self.shown_cards) if card.index in indices])
+        self.grid.select([n for n, card in enumerate(self.shown_cards) if card.index in wanted])
 
     def ask_folders(self) -> None:
         """Ask for folders and add a concept for each."""
@@ -110,13 +112,20 @@ class ConceptsPage:
 
     def add_folders(self, folders: Iterable[Path]) -> None:
         """Add a concept for each folder and archive; another dropped file stands for its folder."""
-        # `Path.is_dir` takes five times as long, and a thousand folders can be added at once.
-        is_source = [(p, os.path.isdir(p) or p.suffix.lower() in ARCHIVE_SUFFIXES) for p in folders]  # noqa: PTH112
-        paths = dict.fromkeys(p if is_own else p.parent for p, is_own in is_source)
-        new = [Concept(path=as_config_path(p)) for p in paths]
-        if new:
-            self._context.pump.expect_drawing()
-            self.select(items.add(self._context.form, PATH, new))
+        key, number = (self, "add"), len(self._concepts())
+        self._context.pump.finish(key)  # what was added just before
+        task = adding(folders, made=lambda n, concept: self.list.make(number + n, concept), add=self._add)
+        self._context.pump.work_through(key, task)
+
+    def _add(self, concepts: Sequence[Concept]) -> None:
+        """Add new concepts: many on the next turn of the pump, because making them took this one."""
+        if len(concepts) > _MANY:
+            self._context.pump.redraw_soon(object(), partial(self._append, concepts))
+        else:
+            self._append(concepts)
+
+    def _append(self, concepts: Sequence[Concept]) -> None:
+        self.select(items.add(self._context.form, PATH, concepts))
 
     def edit(self, index: int) -> ConceptEditor:
         """Open the editor of a concept."""
@@ -147,7 +156,7 @@ class ConceptsPage:
         """Remove concepts and offer to undo it. Their files stay."""
         if indices:
             self._close_editor()
-            names = [card.name for card in self.cards if card.index in indices]
+            names = [card.name for card in self.list.cards if card.index in indices]
             items.remove(self._context.form, PATH, indices)
             what = names[0] if len(names) == 1 else count(len(names), "concept")
             self.undo_bar.offer(f"Removed {what} from the config; no file was deleted.")
@@ -223,7 +232,7 @@ class ConceptsPage:
             button.pack(side="left", padx=(0, GAP))
             context.tips.attach(button, partial(str, tip))
             self.buttons[name] = button
-        self.filter_bar = FilterBar(body, context, self._kinds(), self._filter_changed, self._enable_shown)
+        self.filter_bar = FilterBar(body, context, _kinds(), self._filter_changed, self._enable_shown)
         self.filter_bar.grid(row=1, column=0, sticky="ew", pady=(0, px(12)))
         self.grid = CardGrid(body, context.theme, context.pump, _Handler(self), self._load)
         self.grid.grid(row=2, column=0, sticky="nsew")
@@ -255,10 +264,6 @@ class ConceptsPage:
         if chosen:
             self.move_indices(chosen, max(0, chosen[0] - 1) if by < 0 else min(len(self._concepts()), chosen[-1] + 2))
 
-    def _kinds(self) -> dict[str, str]:
-        record = next(r for r in records_of(Concept) if r.path == "kind")
-        return dict(record.choices)
-
     # -- following
 
     def _concepts(self) -> tuple[Concept, ...]:
@@ -281,34 +286,23 @@ class ConceptsPage:
         self._refresh()
 
     def _refresh(self) -> None:
-        self._drawn = self._concepts()
-        self.cards = [self._card(index, concept) for index, concept in enumerate(self._concepts())]
-        wanted: CardFilter = self.filter_bar.filter
-        self.shown_cards = [card for card in self.cards if wanted.shows(card)]
-        self.grid.show([grid_card_of(card) for card in self.shown_cards])
-        self.filter_bar.show_count(len(self.shown_cards), len(self.cards), sum(not c.is_enabled for c in self.cards))
-        self._summary.set_text(summary_of(self.cards, [self.scans.facts_of(c) for c in self._concepts()]))
+        self.list.follow(self._concepts())
+        self.grid.show(self.list.choose(self.filter_bar.filter))
+        self.filter_bar.show_count(len(self.shown_cards), len(self.list.cards), self.list.num_disabled)
+        self._summary.set_text(self.list.summary)
         self._show_hint()
         self.scans.prefer(self._concepts()[self.shown_cards[n].index] for n in self.grid.in_sight)
 
     def _show_hint(self) -> None:
         """Say how to add concepts where there are none, and below a few."""
         if not self.shown_cards:
-            self._empty.set_text(_NONE_FOUND if self.cards else _NOTHING_YET)
+            self._empty.set_text(_NONE_FOUND if self.list.cards else _NOTHING_YET)
             self._empty.place(relx=0.5, rely=0.4, anchor="center")
         elif 0 < self.grid.content_height() < _FEW * self.grid.canvas.winfo_height():
             self._empty.set_text(_MORE)
             self._empty.place(relx=0.5, rely=0.96, anchor="s")
         else:
             self._empty.place_forget()
-
-    def _card(self, index: int, concept: Concept) -> ConceptCard:
-        result, facts = self.scans.of(concept), self.scans.facts_of(concept)
-        known = self._built.get(index)
-        if known is None or known[0] is not concept or known[1] is not result:
-            label = self.filter_bar.kinds.get(concept.kind, concept.kind)
-            self._built[index] = known = (concept, result, card_of(index, concept, result, facts, kind_label=label))
-        return known[2]
 
     def _scan_again(self) -> None:
         self.scans.forget()
@@ -348,3 +342,8 @@ class _Handler:
     def __init__(self, page: ConceptsPage) -> None:
         self.open_card, self.toggle, self.remove, self.move = page.open_card, page.toggle, page.remove, page.move
         self.pointed_at, self.open_menu, self.selected = page.pointed_at, page.open_menu, page.selected_changed
+
+
+def _kinds() -> dict[str, str]:
+    record = next(r for r in records_of(Concept) if r.path == "kind")
+    return dict(record.choices)

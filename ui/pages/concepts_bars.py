@@ -14,7 +14,7 @@ from ui.widgets.controls import Button, Choice
 from ui.widgets.entry import Entry
 from ui.widgets.panel import Panel, Text
 from ui.widgets.progress import ThinBar
-from ui.widgets.variables import TextVar
+from ui.widgets.variables import TextVar, keep
 
 _SEARCH_SECONDS = 0.15
 _ALL_KINDS = "All types"
@@ -43,6 +43,10 @@ class FilterBar(Panel):
         self.text = TextVar(master=self)
         self.kind = TextVar(master=self, value=ANY_KIND)
         self.state = TextVar(master=self, value="all")
+        kept = context.view_state.of("concepts", dict[str, str])
+        keep(self.text, kept, "text")
+        keep(self.kind, kept, "kind")
+        keep(self.state, kept, "state")
         theme = context.theme
         self.entry = Entry(self, theme, self.text, on="window", width=190, placeholder="Search concepts")
         self.entry.pack(side="left", padx=(0, GAP))
@@ -54,8 +58,8 @@ class FilterBar(Panel):
         self.clear_button = Button(self, theme, "Clear", self.clear)
         self.count = Text(self, theme, role="small", colour="muted")
         self.count.pack(side="left", padx=(theme.px(4), 0))
-        self.disable = Button(self, theme, "Disable shown", lambda: enable_shown(to=False), style="ghost")
         self.enable = Button(self, theme, "Enable shown", lambda: enable_shown(to=True), style="ghost")
+        self.disable = Button(self, theme, "Disable shown", lambda: enable_shown(to=False), style="ghost")
         for variable in (self.text, self.kind, self.state):
             variable.trace_add(
                 "write",

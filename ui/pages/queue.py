@@ -17,13 +17,14 @@ from ui.forms.model import Source
 from ui.notices import Notice, Reply
 from ui.pages.catalogue import PageSpec
 from ui.pages.page import PageFrame
-from ui.pages.queue_rows import difference_words, length_words, names_of, training_words
+from ui.pages.queue_rows import detail_lines, difference_words, length_words, names_of, training_words
 from ui.run.queue_words import status_line
 from ui.theme import GAP, PAD
 from ui.widgets.card import Card
 from ui.widgets.controls import Button, Switch
 from ui.widgets.menu import make_menu
 from ui.widgets.panel import Panel, Text, WrappedText
+from ui.widgets.scroll import ScrollFrame
 from ui.widgets.table import Column, Table
 from ui.widgets.variables import FlagVar
 
@@ -41,6 +42,8 @@ _NOTHING = (
     "A config is copied when it is added: later edits do not change it."
 )
 _REMOVED = "removed items"
+_SELECT = "Select an item to see what it trains."
+_WIDE, _DETAILS_WIDTH = 1150, 380
 
 
 class QueuePage:
@@ -52,13 +55,23 @@ class QueuePage:
         self._context = context
         self._is_shown = False
         self._items: tuple[Item, ...] = ()
-        self._described: tuple[Item | None, str] = (None, "")
+        self._described: tuple[Item | None, str, str] = (None, "", "")
         px = context.theme.px
-        card = Card(self.frame, context.theme)
-        tk.Grid.grid_configure(card, row=1, column=0, sticky="nsew", padx=px(PAD + 4), pady=(0, px(PAD)))
+        body = Panel(self.frame, context.theme)
+        body.grid(row=1, column=0, sticky="nsew", padx=px(PAD + 4), pady=(0, px(PAD)))
+        body.rowconfigure(0, weight=1)
+        body.columnconfigure(0, weight=1)
+        body.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "width"), self._arrange), add="+")
+        card = Card(body, context.theme)
+        tk.Grid.grid_configure(card, row=0, column=0, sticky="nsew")
+        self.details = Card(body, context.theme, "Details")
+        scroll = ScrollFrame(self.details.body, context.theme, "card")
+        scroll.pack(fill="both", expand=True, padx=(px(12), 0))
+        self.facts = WrappedText(scroll.body, context.theme, colour="label", on="card")
+        self.facts.pack(fill="x")
         self._add_toolbar(card.body)
-        self._add_footer(card.body)
         self.table = Table(card.body, context.theme, _COLUMNS)
+        self._add_footer(card.body)
         self.table.pack(fill="both", expand=True, padx=(px(12), 0))
         self.table.on_events(
             {
@@ -230,6 +243,16 @@ class QueuePage:
             return
         self._context.queue.add(path.stem.lstrip("#"), loaded.config)
 
+    def _arrange(self) -> None:
+        """Show what the selected item trains beside the list where there is room."""
+        px, body = self._context.theme.px, self.details.master
+        is_wide = body.winfo_width() >= px(_WIDE)
+        body.columnconfigure(1, minsize=px(_DETAILS_WIDTH) if is_wide else 0)
+        if is_wide:
+            tk.Grid.grid_configure(self.details, row=0, column=1, sticky="nsew", padx=(px(PAD), 0))
+        else:
+            self.details.grid_remove()
+
     # -- following
 
     def _choose(self) -> None:
@@ -268,7 +291,9 @@ class QueuePage:
     def _enable(self) -> None:
         control, items = self._context.queue, self.selected
         one = items[0] if len(items) == 1 else None
-        self.message.set_text("\n".join(filter(None, self._details(one))) if one else "")
+        message, difference, facts = self._details(one) if one else ("", "", _SELECT)
+        self.message.set_text("\n".join(filter(None, (message, difference))))
+        self.facts.set_text(facts)
         ended = [item for item in items if not item.is_open and item.state != "running"]
         enabled = {
             "edit": one is not None and one.state == "waiting",
@@ -288,11 +313,14 @@ class QueuePage:
         if self.buttons["last"].cget("text") != label:
             self.buttons["last"].configure(text=label)
 
-    def _details(self, item: Item) -> tuple[str, str]:
-        """Return how an item ended, and how it differs from its namesake; kept, because configs take long to read."""
+    def _details(self, item: Item) -> tuple[str, str, str]:
+        """Return how an item ended, how it differs from its namesake, and its facts.
+
+        They are kept: configs take long to read.
+        """
         if self._described[0] is not item:
-            self._described = (item, difference_words(item, self._items))
-        return item.message, self._described[1]
+            self._described = (item, difference_words(item, self._items), "\n".join(detail_lines(item)))
+        return item.message, *self._described[1:]
 
     def _one(self) -> Item | None:
         return self.selected[0] if len(self.selected) == 1 else None

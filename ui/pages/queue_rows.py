@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from modules.config.schema import Config
@@ -14,8 +15,10 @@ from modules.system.problem import count
 from trainer.run_queue.items import Item
 from ui.changes import changes
 from ui.forms.records import top_records
+from ui.run.plan import plan_lines
+from ui.run.words import rate
 
-_MAX_CHANGES = 3
+_MAX_CHANGES, _MAX_NAMES = 3, 4
 
 
 def names_of(items: Sequence[Item]) -> list[str]:
@@ -62,6 +65,23 @@ def difference_words(item: Item, items: Sequence[Item]) -> str:
     words = "; ".join(f"{c.place}: {c.before} → {c.now}" for c in found[:_MAX_CHANGES])
     more = f"; {count(len(found) - _MAX_CHANGES, 'more setting')}" if len(found) > _MAX_CHANGES else ""
     return f"Differs from {name}: {words}{more}."
+
+
+def detail_lines(item: Item) -> list[str]:
+    """Return what an item trains with, and what its run does, one fact per line."""
+    config = item.config
+    training, record = config.training, top_records(Config)["training.optimizer"]
+    optimizer = record.choices.get(training.optimizer.name, training.optimizer.name)
+    names = [c.name or Path(c.path).name or "no folder" for c in config.concepts if c.enabled]
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return [
+        training_words(item),
+        length_words(item),
+        f"Model: {config.model.base_model or 'none'}",
+        f"Concepts: {', '.join(names[:_MAX_NAMES])}{more}" if names else "No concepts",
+        f"{optimizer}, learning rate {rate(training.learning_rate)}",
+        *plan_lines(config),
+    ]
 
 
 def _section(item: Item, name: str) -> Mapping[str, Any]:

@@ -17,6 +17,7 @@ from ui.pages.run_notices import RunNotices
 from ui.pages.run_samples import RunSamples
 from ui.run.facts import run_lines
 from ui.run.metric_curves import has_method_metrics, short_number
+from ui.run.plan import plan_lines
 from ui.run.rollout_words import image_words, rollout_line
 from ui.run.run_state import RunState
 from ui.run.words import preview_lines
@@ -34,6 +35,7 @@ _CHART_SECONDS = 0.25
 _LOSS, _METRICS, _LOG, _SAMPLES, _ROLLOUT = "Curves", "Metrics", "Log", "Samples", "Rollout"
 _ROLLOUT_PX = 84
 _FACTS_SHARE, _MIN_FACTS_PX = 0.36, 54
+_PLAN_SHARE = 0.62  # before a run, when there are no samples
 _REWARD_HEIGHT = 150  # of its card; lower, its scales are unreadable
 _REWARD_ROOM_PX = 460  # of the column, so that curves and log stay readable beside the card
 _LOG_ROOM_PX = 400  # of the column; lower, the log is a tab beside the curves
@@ -102,7 +104,10 @@ class RunPage:
 
     def _fill_left(self, left: Panel) -> Iterator[None]:
         context, px = self._context, self._context.theme.px
-        self.curves_card, self.log_card = TabbedCard(left, context.theme), Card(left, context.theme)
+        self.curves_card, self.log_card = (
+            TabbedCard(left, context.theme, kept=context.view_state.of("run curves", dict)),
+            Card(left, context.theme),
+        )
         tk.Grid.grid_configure(self.curves_card, row=0, column=0, sticky="nsew", pady=(0, px(PAD)))
         self.curves = RunCurves(self.curves_card.add(_LOSS, is_offered=True), context)
         self.curves.pack(fill="both", expand=True, padx=(px(4), 0))
@@ -122,7 +127,10 @@ class RunPage:
         yield
         self._log_tab = self.curves_card.add(_LOG)
         self.log = LogPanel(  # in its card, or in a tab of the curves' card
-            left, context.theme, on_copied=lambda number: context.notify(f"Copied {count(number, 'line')}.")
+            left,
+            context.theme,
+            on_copied=lambda number: context.notify(f"Copied {count(number, 'line')}."),
+            kept=context.view_state.of("log", dict),
         )
         self._place_log(self.log_card.body)
         yield
@@ -171,7 +179,7 @@ class RunPage:
     def _fill_right(self, right: Panel) -> Iterator[None]:
         context, px = self._context, self._context.theme.px
         self.facts_card = Card(right, context.theme, "This run")
-        self.images_card = TabbedCard(right, context.theme)
+        self.images_card = TabbedCard(right, context.theme, kept=context.view_state.of("run images", dict))
         tk.Grid.grid_configure(self.facts_card, row=0, column=0, sticky="nsew", pady=(0, px(PAD)))
         tk.Grid.grid_configure(self.images_card, row=1, column=0, sticky="nsew")
         self.fit_button = context.buttons.make(self.facts_card, "fit", on="card")
@@ -197,7 +205,8 @@ class RunPage:
         width = canvas.winfo_width()
         if width > 1 and int(self.facts.cget("wraplength")) != width:
             self.facts.configure(wraplength=width)
-        room = int(self.facts_card.master.winfo_height() * _FACTS_SHARE)
+        share = _FACTS_SHARE if self._drawn.started is not None else _PLAN_SHARE
+        room = int(self.facts_card.master.winfo_height() * share)
         height = min(self.facts.winfo_reqheight(), max(room, self._context.theme.px(_MIN_FACTS_PX)))
         line_px = int(canvas.tk.call("font", "metrics", self._context.theme.font("body"), "-linespace"))
         height = max(1, height // line_px) * line_px  # no line is hidden in part
@@ -265,7 +274,8 @@ class RunPage:
         elif report.preview is None:
             self.facts.set_text("The images cannot be counted yet. Press Start to see what is missing.")
         else:
-            self.facts.set_text("\n".join(preview_lines(report.preview)))
+            plan = plan_lines(self._context.form.config)
+            self.facts.set_text("\n".join([*preview_lines(report.preview), "", *plan]))
 
     def _open_rollout(self, index: int) -> None:
         """Show an image of the newest rollout large, with all of its scores."""

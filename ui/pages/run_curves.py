@@ -9,7 +9,7 @@ from pathlib import Path
 from modules.families.registry import FAMILIES
 from modules.system.paths import from_root
 from ui.context import Context
-from ui.run.chart_model import CURVES, SHOWN_AT_FIRST, PastRun, Zoom, lines_of, offered, shown
+from ui.run.chart_model import CURVES, SHOWN_AT_FIRST, ChartChoices, PastRun, Zoom, lines_of, offered, shown
 from ui.run.past import read_past_run, with_curves
 from ui.run.run_state import RunState
 from ui.theme import GAP
@@ -30,15 +30,17 @@ class RunCurves(Panel):
 
     def __init__(self, master: tk.Misc, context: Context) -> None:
         super().__init__(master, context.theme, "card")
-        self.chosen = set(SHOWN_AT_FIRST)
-        self.past: dict[Path, PastRun] = {}
+        self._choices = choices = context.view_state.of("chart", ChartChoices)
+        self.past = choices.past
         self._context = context
         self._state = RunState()
         self._menu: tk.Menu | None = None
-        self.is_log = FlagVar(master=self, value=False)
+        self.is_log = FlagVar(master=self, value=choices.is_log)
         self._add_tools()
-        self.chart = RunChart(self, context.theme, on_zoom=self._show_zoom)
+        self.chart = RunChart(self, context.theme, on_zoom=self._zoomed)
         self.chart.pack(fill="both", expand=True)
+        self.chart.set_log(is_log=choices.is_log)
+        self.chart.set_zoom(choices.zoom)
 
     def show(self, state: RunState) -> None:
         """Draw the curves of a run."""
@@ -50,16 +52,16 @@ class RunCurves(Panel):
             list(self.past.values()),
             unit_labels=_unit_labels(state),
         )
-        self.chart.show(shown(lines, self.chosen), [v for v in state.validations if v.loss == v.loss])
+        self.chart.show(shown(lines, self._choices.curves), [v for v in state.validations if v.loss == v.loss])
 
     def toggle(self, curve: str) -> None:
         """Show a curve, or hide it."""
-        self.chosen ^= {curve}
+        self._choices.curves ^= {curve}
         self.show(self._state)
 
     def toggle_on(self, curve: str) -> None:
         """Show a curve, if it is not shown yet."""
-        if curve not in self.chosen:
+        if curve not in self._choices.curves:
             self.toggle(curve)
 
     def compare(self, run_dir: Path) -> None:
@@ -97,19 +99,21 @@ class RunCurves(Panel):
         tips.attach(self.zoom_button, lambda: _ZOOM_TIP)
 
     def _set_log(self) -> None:
-        self.chart.set_log(is_log=bool(self.is_log.get()))
+        self._choices.is_log = bool(self.is_log.get())
+        self.chart.set_log(is_log=self._choices.is_log)
 
     def _reset_zoom(self) -> None:
         self.chart.set_zoom(Zoom())
 
-    def _show_zoom(self) -> None:
+    def _zoomed(self) -> None:
+        self._choices.zoom = self.chart.zoom
         self.zoom_button.set_enabled(self.chart.zoom.steps is not None)
 
     def _open_curves(self) -> None:
         lines = lines_of(self._state.series, self._state.validations, self._state.rewards)
         menu = self._new_menu()
         for name in offered(lines) or list(SHOWN_AT_FIRST & CURVES.keys()):
-            mark = "✓" if name in self.chosen else "  "
+            mark = "✓" if name in self._choices.curves else "  "
             menu.add_command(label=f"{mark}  {CURVES[name]}", command=partial(self.toggle, name))
         self._pop_up(menu, self.curves_button)
 

@@ -30,7 +30,7 @@ from ui.widgets.controls import Button
 from ui.widgets.entry import Entry
 from ui.widgets.panel import Panel, Text
 from ui.widgets.table import Column, Table
-from ui.widgets.variables import TextVar
+from ui.widgets.variables import TextVar, keep
 
 _COLUMNS = (
     Column("#0", "Started", 130),
@@ -137,8 +137,7 @@ class RunsPage:
         """Prepare a new run from the chosen backup: its settings are loaded, and the next Start begins it."""
         backup = self._backup()
         if backup is not None:
-            self._context.starter.prepare_fork(backup)
-            self._context.navigation.open("training")
+            self._context.starter.prepare_fork(backup, partial(self._context.navigation.open, "training"))
 
     def compare(self) -> RunComparison | None:
         """Compare the selected runs in a window."""
@@ -167,6 +166,7 @@ class RunsPage:
         bar = Panel(body, context.theme)
         bar.grid(row=0, column=0, columnspan=2, sticky="ew", pady=(0, px(10)))
         self.search = TextVar(master=bar)
+        keep(self.search, context.view_state.of("runs", dict), "search")
         self.entry = Entry(bar, context.theme, self.search, on="window", width=170, placeholder="Search the runs")
         self.entry.pack(side="left", padx=(0, px(GAP)))
         self.search.trace_add("write", lambda *_: self._searched())

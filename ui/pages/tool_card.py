@@ -5,6 +5,7 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from modules.families.kinds.identify import identify
 from ui.context import Context
@@ -16,11 +17,12 @@ from ui.theme import GAP
 from ui.widgets.controls import Button, Choice, Switch
 from ui.widgets.entry import Entry
 from ui.widgets.panel import Panel, Text, WrappedText
-from ui.widgets.variables import FlagVar, TextVar
+from ui.widgets.variables import FlagVar, TextVar, keep
 
 _LABEL_WIDTH, _MOST_WIDTH = 150, 760
 _LORAS = (("LoRA", "*.safetensors *.pt *.bin"), ("All files", "*"))
 _MODELS = (("Models", "*.safetensors *.ckpt"), ("All files", "*"))
+_PROPOSED = "proposed"  # beside the names of fields in what is kept
 _SAVED = (("safetensors", "*.safetensors"),)
 
 
@@ -34,7 +36,8 @@ class ToolForm(Panel):
         self.lists: dict[str, WeightedFiles] = {}
         self._context = context
         self._runner = runner
-        self._proposed = ""
+        self._kept = context.view_state.of(f"tool {tool.verb}", dict[str, Any])
+        self._proposed = str(self._kept.get(_PROPOSED, ""))
         px = context.theme.px
         help_text = WrappedText(self, context.theme, tool.help, on="card", colour="muted")
         help_text.grid(row=0, column=0, columnspan=2, sticky="ew", padx=(px(12), px(GAP)), pady=(0, px(10)))
@@ -108,8 +111,12 @@ class ToolForm(Panel):
         """Propose a name for the result, unless the user has given one."""
         out = self.variables[self.tool.output.name]
         if out.get() == self._proposed:
-            self._proposed = self.tool.proposed_output(self.values())
+            self._proposed = self._kept[_PROPOSED] = self.tool.proposed_output(self.values())
             out.set(self._proposed)
+
+    def _files_changed(self, name: str) -> None:
+        self._kept[name] = self.lists[name].value
+        self._propose()
 
     def _add(self, row: int, field: ToolField) -> None:
         theme, px = self._context.theme, self._context.theme.px
@@ -126,15 +133,18 @@ class ToolForm(Panel):
     def _control(self, field: ToolField) -> tk.Widget:
         theme = self._context.theme
         if field.kind == "loras":
-            files = WeightedFiles(self, self._context, changed=self._propose)
+            files = WeightedFiles(self, self._context, changed=lambda: self._files_changed(field.name))
+            files.set(self._kept.get(field.name, ""))
             self.lists[field.name] = files
             return files
         if field.kind == "flag":
             flag = FlagVar(master=self, value=bool(field.default))
             self.variables[field.name] = flag
+            keep(flag, self._kept, field.name)
             return Switch(self, theme, flag)
         variable = TextVar(master=self, value=field.default)
         self.variables[field.name] = variable
+        keep(variable, self._kept, field.name)
         if field.kind == "choice":
             return Choice(self, theme, variable, field.choices, width=210)
         if field.kind == "text":
@@ -144,7 +154,7 @@ class ToolForm(Panel):
     def _path(self, field: ToolField, variable: tk.StringVar) -> Panel:
         theme = self._context.theme
         frame = Panel(self, theme, "card")
-        entry = Entry(frame, theme, variable)
+        entry = Entry(frame, theme, variable, shows_end=True)
         entry.pack(side="left", fill="x", expand=True)
         buttons = [("…", self._browse)]
         if field.kind == "model":

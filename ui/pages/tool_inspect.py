@@ -36,6 +36,7 @@ class InspectView(Panel):
         self._context = context
         self._use = use
         self._job: Job | None = None
+        self._kept = context.view_state.of("inspect", dict[str, Path])
         px = context.theme.px
         WrappedText(self, context.theme, _HINT, on="card", colour="muted").pack(
             fill="x", padx=(px(12), px(GAP)), pady=(0, px(8))
@@ -53,9 +54,12 @@ class InspectView(Panel):
         self.uses = Panel(self, context.theme, "card")
         self.table = Panel(self, context.theme, "card")
         self.table.columnconfigure(1, weight=1)
+        if path := self._kept.get("path"):
+            self.open(path)
 
     def open(self, path: Path) -> None:
         """Read a file's headers in the background and show what it is."""
+        self._kept["path"] = path
         if self._job is not None:
             self._job.cancel()
         self._job = self._context.pump.background.run(partial(inspect_file, path), self._show)

@@ -37,14 +37,15 @@ class ToolsPage:
         self._context = context
         px = context.theme.px
         self.scroll: ScrollFrame = self.frame.add_scroll(context)
-        self.tabs = TabbedCard(self.scroll.body, context.theme)
+        self.tabs = TabbedCard(self.scroll.body, context.theme, kept=context.view_state.of("tools", dict))
         tk.Grid.grid_configure(self.tabs, row=0, column=0, sticky="new", pady=(0, px(PAD)))
+        chosen = context.view_state.of("tools", dict[str, str]).get("chosen", _INSPECT)
         self.inspect = InspectView(self._add_tab(_INSPECT), context, self._open_in)
         self.inspect.pack(fill="both", expand=True)
         self._views = {tool.verb: self._add_tab(tool.title) for tool in TOOLS}
         for verb, view in self._views.items():
             view.bind("<Map>", partial(self._view_shown, verb), add="+")
-        self.tabs.choose(_INSPECT)
+        self.tabs.choose(chosen)
         self.job_card = Card(self.scroll.body, context.theme, "Result")
         tk.Grid.grid_configure(self.job_card, row=1, column=0, sticky="new", pady=(0, px(PAD)))
         self.job = JobPanel(self.job_card.body, context, self.runner, self.inspect_file)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from trainer.events import RewardMeasured, ValidationFinished
@@ -160,6 +161,16 @@ class Zoom:
             low, high = middle - _MIN_STEPS / 2, middle + _MIN_STEPS / 2
         low, high = max(extent[0], low), min(extent[1], high)
         return Zoom() if (low, high) == extent or low >= high else Zoom((low, high))
+
+
+@dataclass(slots=True)
+class ChartChoices:
+    """What the user chose for the chart: the curves, the earlier runs beside it, the scale and the zoom."""
+
+    curves: set[str] = field(default_factory=lambda: set(SHOWN_AT_FIRST))
+    past: dict[Path, PastRun] = field(default_factory=dict)
+    is_log: bool = False
+    zoom: Zoom = Zoom()
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from ui.run.background import Job
 from ui.run.pump import Pump
 from ui.run.resuming import resumed_config
 from ui.run.session import RunSession
+from ui.runs.fork_names import named, proposed_name
 from ui.signal import Signal
 
 _MAX_DETAILS_CHARS = 50_000
@@ -90,9 +91,12 @@ class Starter:
         if self.can_start:
             self._with_config_of(backup, partial(self._resume_as_it_was, backup))
 
-    def prepare_fork(self, backup: BackupInfo) -> None:
-        """Load the settings of a backup; the next start is a new run from it, with what is changed until then."""
-        self._with_config_of(backup, partial(self._prepared_fork, backup))
+    def prepare_fork(self, backup: BackupInfo, prepared: Callable[[], object] = lambda: None) -> None:
+        """Ask for the name of a new run and load the settings of a backup.
+
+        The next start is the new run, with what is changed until then.
+        """
+        self._with_config_of(backup, partial(self._prepared_fork, backup, prepared))
 
     def cancel_fork(self) -> None:
         """Let the next start be a new run. The config before comes back, unless that of the fork was edited."""
@@ -145,12 +149,18 @@ class Starter:
             self._form.load(loaded.config, Source(backup.run_dir.name))
         self._check_then(RunRequest(self._form.config, "resume", backup.path))
 
-    def _prepared_fork(self, backup: BackupInfo, loaded: Loaded | None) -> None:
+    def _prepared_fork(self, backup: BackupInfo, prepared: Callable[[], object], loaded: Loaded | None) -> None:
         if loaded is not None:
-            self._form.load(loaded.config, Source(f"Fork of {backup.run_dir.name}"))
+            question = f"Name of the new run's result. That of {backup.run_dir.name} stays as it is."
+            name = self._interaction.ask_text("Fork the run", question, proposed_name(loaded.config))
+            if name is None:
+                return
+            config = named(loaded.config, name)
+            self._form.load(config, Source(Path(config.output.destination).stem))
             self._fork_document = self._form.document
         self.fork_from = backup
         self.changed()
+        prepared()
 
     def _fork_with(self, backup: BackupInfo, loaded: Loaded | None) -> None:
         """Start a fork: with the state of the run, or, if settings changed that its state depends on, its weights."""

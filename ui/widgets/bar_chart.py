@@ -6,6 +6,7 @@ import tkinter as tk
 
 from modules.settings.preview import BarPreview
 from ui.theme import Theme
+from ui.widgets.drawn_canvas import DrawnCanvas
 
 _HEIGHT_PX = 96
 _TOP_PX, _BOTTOM_PX = 6, 18
@@ -13,21 +14,13 @@ _GAP_PX = 1
 _DASHES = (3, 3)
 
 
-class BarChart(tk.Canvas):
+class BarChart(DrawnCanvas):
     """Call `show` with the bars; it redraws itself when its size changes."""
 
     def __init__(self, master: tk.Misc, theme: Theme, *, on: str = "card") -> None:
-        super().__init__(master, highlightthickness=0, borderwidth=0, width=theme.px(200), height=theme.px(_HEIGHT_PX))
-        self.theme = theme
+        super().__init__(master, theme, on=on, width=200, height=_HEIGHT_PX)
         self.preview: BarPreview | None = None
-        self._on = on
-        self.bind("<Configure>", lambda _e: self.draw())
         self.apply_theme()
-
-    def apply_theme(self) -> None:
-        """Apply the colours of the current mode."""
-        self.configure(background=self.theme.colour(self._on))
-        self.draw()
 
     def show(self, preview: BarPreview) -> None:
         """Draw other bars."""

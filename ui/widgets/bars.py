@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ui.theme import Theme
+from ui.widgets.drawn_canvas import DrawnCanvas
 
 _ROW_PX, _LABEL_PX, _VALUE_PX = 18, 84, 52
 _AXIS_PX = 18
@@ -26,22 +27,14 @@ class BarLike(Protocol):
     def is_marked(self) -> bool: ...
 
 
-class Bars(tk.Canvas):
+class Bars(DrawnCanvas):
     """Call `show` with bars. In rows, those that do not fit are counted in the last line; a histogram shows all."""
 
     def __init__(self, master: tk.Misc, theme: Theme, *, is_histogram: bool = False, on: str = "card") -> None:
-        super().__init__(master, highlightthickness=0, borderwidth=0, width=theme.px(120), height=theme.px(90))
-        self.theme = theme
+        super().__init__(master, theme, on=on, width=120, height=90)
         self.bars: Sequence[BarLike] = ()
         self._is_histogram = is_histogram
-        self._on = on
-        self.bind("<Configure>", lambda _e: self.draw())
         self.apply_theme()
-
-    def apply_theme(self) -> None:
-        """Apply the colours of the current mode."""
-        self.configure(background=self.theme.colour(self._on))
-        self.draw()
 
     def show(self, bars: Sequence[BarLike]) -> None:
         """Show other bars."""

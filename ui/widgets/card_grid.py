@@ -18,7 +18,7 @@ from ui.widgets.image_canvas import ImageCanvas
 from ui.widgets.photos import Load
 
 _MAX_KEPT = 200
-_MIN_CARD_PX, _GAP_PX, _INSET_PX = 196, 12, 8
+_MIN_CARD_PX, _MOST_CARD_PX, _GAP_PX, _INSET_PX = 196, 380, 12, 8
 _IMAGE_SHARE = 0.62  # of the width
 _TEXT_PX = 92  # below the image
 _SWITCH_PX = (30, 16)
@@ -83,8 +83,8 @@ class CardGrid(ImageCanvas):
         """Return where the cards are."""
         px = self.theme.px
         return GridPlaces.fitting(
-            len(self.cards), self.canvas.winfo_width(), min_px=px(_MIN_CARD_PX), gap_px=px(_GAP_PX),
-            text_px=px(_TEXT_PX), image_share=_IMAGE_SHARE,
+            len(self.cards), self.canvas.winfo_width(), self.canvas.winfo_height(), min_px=px(_MIN_CARD_PX),
+            most_px=px(_MOST_CARD_PX), gap_px=px(_GAP_PX), text_px=px(_TEXT_PX), image_share=_IMAGE_SHARE,
         )  # fmt: skip
 
     def centre_of(self, number: int) -> tuple[int, int]:

@@ -14,6 +14,7 @@ from ui.run.plotting import nearest, tick_label, ticks
 from ui.run.words import concept_rows, timestep_rows
 from ui.theme import Theme
 from ui.widgets.chart_box import BoxColumn, draw_box
+from ui.widgets.drawn_canvas import DrawnCanvas
 
 _LEFT, _RIGHT, _BOTTOM, _BETWEEN = 52, 12, 26, 14
 _LEGEND_ROW, _BELOW_LEGEND = 16, 16
@@ -35,7 +36,7 @@ class _Entry:
     line: Line | None
 
 
-class RunChart(tk.Canvas):
+class RunChart(DrawnCanvas):
     """Call `show` with lines; it redraws itself when its size changes.
 
     The wheel zooms at the pointer, a drag to what it covers, a drag with Shift moves, and a double click shows the
@@ -45,19 +46,16 @@ class RunChart(tk.Canvas):
     def __init__(
         self, master: tk.Misc, theme: Theme, *, on: str = "card", on_zoom: Callable[[], object] = lambda: None
     ) -> None:
-        super().__init__(master, highlightthickness=0, borderwidth=0, width=theme.px(300), height=theme.px(180))
-        self.theme = theme
+        super().__init__(master, theme, on=on, width=300, height=180)
         self.zoom = Zoom()
         self.is_log = False
         self.lines: tuple[Line, ...] = ()
         self.validations: Sequence[ValidationFinished] = ()
-        self._on = on
         self._on_zoom = on_zoom
         self._panes: tuple[Pane, ...] = ()
         self._legend: tuple[_Entry, ...] = ()
         self._steps = (0.0, 1.0)
         self._grabbed: tuple[int, Zoom] | None = None
-        self.bind("<Configure>", lambda _e: self.draw())
         self.bind("<Motion>", self._point_at)
         self.bind("<Leave>", lambda _e: self.delete("pointer"))
         self.bind("<Button-1>", self._grab)
@@ -67,11 +65,6 @@ class RunChart(tk.Canvas):
         for sequence in ("<MouseWheel>", "<Button-4>", "<Button-5>"):
             self.bind(sequence, self._wheel)
         self.apply_theme()
-
-    def apply_theme(self) -> None:
-        """Apply the colours of the current mode."""
-        self.configure(background=self.theme.colour(self._on))
-        self.draw()
 
     def show(self, lines: Sequence[Line], validations: Sequence[ValidationFinished] = ()) -> None:
         """Draw other lines; validations add details to the values at their steps."""

@@ -90,6 +90,8 @@ class Button(ctk.CTkButton):  # type: ignore[misc]
             self.invoke()
 
     def _show_ring(self, colour: tuple[str, str] | None) -> None:
+        if colour is not None and self.style == "primary":
+            colour = self._theme_tokens.pair("text")  # the button has the ring's usual colour itself
         self.configure(border_color=colour or self._border)
 
     def restyle(self, style: ButtonStyle) -> None:

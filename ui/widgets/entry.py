@@ -14,7 +14,10 @@ from ui.widgets.panel import Text
 
 
 class Entry(ctk.CTkEntry):  # type: ignore[misc]
-    """A line of text bound to a variable, with a placeholder and a border that marks invalid text."""
+    """A line of text bound to a variable, with a placeholder and a border that marks invalid text.
+
+    With `shows_end` the end of a longer text is in sight while it is not edited, as of a path.
+    """
 
     def __init__(
         self,
@@ -25,6 +28,7 @@ class Entry(ctk.CTkEntry):  # type: ignore[misc]
         on: str = "card",
         width: int = 120,
         placeholder: str = "",
+        shows_end: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(
@@ -46,14 +50,18 @@ class Entry(ctk.CTkEntry):  # type: ignore[misc]
         self._is_invalid = False
         self._has_focus = False
         self._hint: Text | None = None
-        self._hint_variable = variable
-        self._hint_trace = ""
+        self._variable = variable
+        self._hint_trace = self._end_trace = ""
         self._entry.configure(selectbackground=theme.colour("accent"), selectforeground=theme.colour("on_accent"))
         edit_as_usual(self._entry)
         tk.Misc.bind(self._entry, "<FocusIn>", lambda _e: self._focus_changed(True), add="+")
         tk.Misc.bind(self._entry, "<FocusOut>", lambda _e: self._focus_changed(False), add="+")
         if placeholder:
             self._add_hint(theme, variable, placeholder)
+        if shows_end:
+            self._end_trace = variable.trace_add("write", lambda *_: self.after_idle(self._show_end))
+            tk.Misc.bind(self._entry, "<Configure>", lambda _e: self._show_end(), add="+")
+            tk.Misc.bind(self._entry, "<FocusOut>", lambda _e: self._show_end(), add="+")
 
     @property
     def tk_entry(self) -> tk.Entry:
@@ -74,14 +82,18 @@ class Entry(ctk.CTkEntry):  # type: ignore[misc]
 
     def destroy(self) -> None:
         """Also unsubscribe from the variable."""
-        if self._hint_trace:
-            self._hint_variable.trace_remove("write", self._hint_trace)
+        for trace in filter(None, (self._hint_trace, self._end_trace)):
+            self._variable.trace_remove("write", trace)
         super().destroy()
 
     def _focus_changed(self, has_focus: bool) -> None:
         self._has_focus = has_focus
         self._draw_border()
         self._place_hint()
+
+    def _show_end(self) -> None:
+        if self.winfo_exists() and not self._has_focus:
+            self._entry.xview_moveto(1)
 
     def _draw_border(self) -> None:
         token = "error" if self._is_invalid else "accent" if self._has_focus else "field_border"
@@ -100,7 +112,7 @@ class Entry(ctk.CTkEntry):  # type: ignore[misc]
     def _place_hint(self) -> None:
         if self._hint is None:
             return
-        if self._hint_variable.get() == "" and not self._has_focus:
+        if self._variable.get() == "" and not self._has_focus:
             self._hint.place(x=self._theme_tokens.px(8), rely=0.5, anchor="w")
             self._hint.lift()
         else:

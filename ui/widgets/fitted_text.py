@@ -17,18 +17,25 @@ class FittedTexts:
 
     def __init__(self, owner: tk.Misc, theme: Theme) -> None:
         self._owner, self._theme = owner, theme
-        self._cut: dict[tuple[str, str, int], str] = {}
+        self._cut: dict[tuple[str, str, int, bool], str] = {}
 
-    def fitted(self, text: str, role: str, room: int) -> str:
-        """Return a text in the font of a role, cut where it is wider than the room in pixels."""
-        key = (text, role, room)
+    def fitted(self, text: str, role: str, room: int, *, keeps_end: bool = False) -> str:
+        """Return a text in the font of a role, cut where it is wider than the room in pixels.
+
+        With `keeps_end` it is cut at the start, as a path.
+        """
+        key = (text, role, room, keeps_end)
         if key not in self._cut:
             if len(self._cut) > _MAX_KEPT:
                 self._cut.clear()
             plain = " ".join(text.split())
             if self._width(plain, role) > room:
-                fitting = bisect_right(range(len(plain)), room, key=lambda n: self._width(plain[:n] + "…", role))
-                plain = plain[: max(0, fitting - 1)].rstrip() + "…"
+
+                def cut(number: int) -> str:
+                    return "…" + plain[len(plain) - number :] if keeps_end else plain[:number].rstrip() + "…"
+
+                fitting = bisect_right(range(len(plain)), room, key=lambda n: self._width(cut(n), role))
+                plain = cut(max(0, fitting - 1))
             self._cut[key] = plain
         return self._cut[key]
 
@@ -38,11 +45,23 @@ class FittedTexts:
 
 
 class FittedText(Text):
-    """A sentence that is cut to a line, or with `set_one_line(False)` wrapped; it takes the width that it is given."""
+    """A sentence that is cut to a line, or with `set_one_line(False)` wrapped; it takes the width that it is given.
 
-    def __init__(self, master: tk.Misc, theme: Theme, text: str = "", *, role: str = "body", **options: Any) -> None:
+    With `keeps_end` its start is cut off, as of a path.
+    """
+
+    def __init__(
+        self,
+        master: tk.Misc,
+        theme: Theme,
+        text: str = "",
+        *,
+        role: str = "body",
+        keeps_end: bool = False,
+        **options: Any,
+    ) -> None:
         super().__init__(master, theme, text, role=role, width=1, **options)
-        self._whole, self._role = text, role
+        self._whole, self._role, self._keeps_end = text, role, keeps_end
         self._is_one_line = True
         self._texts = FittedTexts(self, theme)
         self.bind("<Configure>", lambda _e: self._fit())
@@ -62,4 +81,5 @@ class FittedText(Text):
         width = self.winfo_width()
         if width > 1:
             self.configure(wraplength=0 if self._is_one_line else max(40, width))
-            self.set_text(self._texts.fitted(self._whole, self._role, width) if self._is_one_line else self._whole)
+            cut = self._texts.fitted(self._whole, self._role, width, keeps_end=self._keeps_end)
+            self.set_text(cut if self._is_one_line else self._whole)

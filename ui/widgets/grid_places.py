@@ -20,13 +20,30 @@ class GridPlaces:
 
     @classmethod
     def fitting(
-        cls, count: int, width_px: int, *, min_px: int, gap_px: int, text_px: int, image_share: float
+        cls,
+        count: int,
+        width_px: int,
+        height_px: int,
+        *,
+        min_px: int,
+        most_px: int,
+        gap_px: int,
+        text_px: int,
+        image_share: float,
     ) -> GridPlaces:
-        """Return the places of cards that fill a width; a card is as high as its image and its text."""
-        columns = max(1, (width_px + gap_px) // (min_px + gap_px))
-        card_width = max(min_px, (width_px - gap_px * (columns - 1)) // columns // _STEP_PX * _STEP_PX)
-        image_height = round(card_width * image_share)
-        return cls(count, columns, card_width, image_height + text_px, image_height, gap_px)
+        """Return the places of cards that fill a width; a card is as high as its image and its text.
+
+        Few cards are up to `most_px` wide, as far as all fit into the height.
+        """
+        most_columns = max(1, (width_px + gap_px) // (min_px + gap_px))
+        fewest = min(most_columns, max(1, -(-(width_px + gap_px) // (most_px + gap_px))))
+        for columns in range(fewest, most_columns + 1):
+            card_width = max(min_px, (width_px - gap_px * (columns - 1)) // columns // _STEP_PX * _STEP_PX)
+            image_height = round(card_width * image_share)
+            places = cls(count, columns, card_width, image_height + text_px, image_height, gap_px)
+            if places.height <= height_px:
+                break
+        return places
 
     @property
     def height(self) -> int:

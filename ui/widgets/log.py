@@ -13,7 +13,7 @@ from ui.widgets.auto_bar import AutoBar
 from ui.widgets.controls import Button, Choice
 from ui.widgets.entry import Entry
 from ui.widgets.panel import Panel, Text
-from ui.widgets.variables import TextVar
+from ui.widgets.variables import TextVar, keep
 
 _TONES = {"plain": "text", "good": "good", "warning": "warning", "error": "error"}
 _WHEEL_LINES = 3
@@ -141,20 +141,28 @@ class LogView(Panel):
 
 
 class LogPanel(Panel):
-    """A log with its heading, a filter by words and level, and Copy. `on_copied` gets the number of lines."""
+    """A log with its heading, a filter by words and level, and Copy. `on_copied` gets the number of lines.
 
-    def __init__(self, master: tk.Misc, theme: Theme, *, on_copied: Callable[[int], object]) -> None:
+    The filter is kept in `kept`.
+    """
+
+    def __init__(
+        self, master: tk.Misc, theme: Theme, *, on_copied: Callable[[int], object], kept: dict[str, Any]
+    ) -> None:
         super().__init__(master, theme, "card")
         self._all: Sequence[LogLine] = ()
         self._on_copied = on_copied
         self.words, self.level = TextVar(master=self), TextVar(master=self, value="all")
+        keep(self.words, kept, "words")
+        keep(self.level, kept, "level")
         row = Panel(self, theme, "card")
         row.pack(fill="x", pady=(theme.px(2), theme.px(6)))
         Text(row, theme, "Log", role="heading", on="card").pack(side="left", padx=(0, theme.px(GAP * 2)))
+        self.entry = Entry(row, theme, self.words, placeholder="Filter")
+        level = Choice(row, theme, self.level, LEVELS, width=124)
         self.copy_button = Button(row, theme, "Copy", self.copy, on="card", height=26)
         self.copy_button.pack(side="right")
-        Choice(row, theme, self.level, LEVELS, width=124).pack(side="right", padx=GAP)
-        self.entry = Entry(row, theme, self.words, placeholder="Filter")
+        level.pack(side="right", padx=GAP)
         self.entry.pack(side="left", fill="x", expand=True)
         self.view = LogView(self, theme)
         self.view.pack(fill="both", expand=True)

@@ -13,30 +13,23 @@ from ui.run.plotting import tick_label
 from ui.theme import Theme
 from ui.widgets.canvas_batch import CanvasBatch
 from ui.widgets.chart_box import BoxColumn, draw_box
+from ui.widgets.drawn_canvas import DrawnCanvas
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 16, 58, 44
 _TICK_SPACING_PX = 70
 _DOT_PX = 2
 
 
-class PlotChart(tk.Canvas):
+class PlotChart(DrawnCanvas):
     """Call `show` with a plot; it redraws itself when its size changes."""
 
     def __init__(self, master: tk.Misc, theme: Theme, *, on: str = "window") -> None:
-        super().__init__(master, highlightthickness=0, borderwidth=0, width=theme.px(300), height=theme.px(160))
-        self.theme = theme
+        super().__init__(master, theme, on=on, width=300, height=160)
         self.plot: Plot | None = None
-        self._on = on
         self._x = self._y = Axis(0.0, 1.0)
-        self.bind("<Configure>", lambda _e: self.draw())
         self.bind("<Motion>", self._point_at)
         self.bind("<Leave>", lambda _e: self.delete("pointer"))
         self.apply_theme()
-
-    def apply_theme(self) -> None:
-        """Apply the colours of the current mode."""
-        self.configure(background=self.theme.colour(self._on))
-        self.draw()
 
     def show(self, plot: Plot | None) -> None:
         """Draw another plot, or none."""

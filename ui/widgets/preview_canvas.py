@@ -8,28 +8,21 @@ from collections.abc import Sequence
 from PIL import Image, ImageTk
 
 from ui.theme import Theme
+from ui.widgets.drawn_canvas import DrawnCanvas
 
 Corner = tuple[float, float]  # as shares of the width and the height
 
 
-class PreviewCanvas(tk.Canvas):
+class PreviewCanvas(DrawnCanvas):
     """Call `show` with an image; `outline` are corners on it."""
 
     def __init__(self, master: tk.Misc, theme: Theme, *, on: str = "card") -> None:
-        super().__init__(master, highlightthickness=0, borderwidth=0, width=theme.px(160), height=theme.px(160))
-        self.theme = theme
+        super().__init__(master, theme, on=on, width=160, height=160)
         self.outline: tuple[Corner, ...] = ()
-        self._on = on
         self._image: Image.Image | None = None
         self._photo: ImageTk.PhotoImage | None = None
         self._message = ""
-        self.bind("<Configure>", lambda _e: self.draw())
         self.apply_theme()
-
-    def apply_theme(self) -> None:
-        """Apply the colours of the current mode."""
-        self.configure(background=self.theme.colour(self._on))
-        self.draw()
 
     def show(self, image: Image.Image | None, outline: Sequence[Corner] = (), *, message: str = "") -> None:
         """Show another image, or a message in its place."""

@@ -15,6 +15,7 @@ from ui.run.plotting import course_range, nearest, tick_label, ticks
 from ui.run.words import reward_line, reward_rows
 from ui.theme import Theme
 from ui.widgets.chart_box import BoxColumn, draw_box
+from ui.widgets.drawn_canvas import DrawnCanvas
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 52, 28, 26
 _TICK_SPACING_PX = 70
@@ -24,24 +25,16 @@ _FOLLOWED, _HELD_OUT = "chart_smooth", "chart_validation"
 Course = list[tuple[int, float]]
 
 
-class RewardChart(tk.Canvas):
+class RewardChart(DrawnCanvas):
     """Call `show` with the measurements; it redraws itself when its size changes."""
 
     def __init__(self, master: tk.Misc, theme: Theme, *, on: str = "card") -> None:
-        super().__init__(master, highlightthickness=0, borderwidth=0, width=theme.px(300), height=theme.px(110))
-        self.theme = theme
-        self._on = on
+        super().__init__(master, theme, on=on, width=300, height=110)
         self._measured: Sequence[RewardMeasured] = ()
         self._steps = (0.0, 1.0)
-        self.bind("<Configure>", lambda _e: self.draw())
         self.bind("<Motion>", self._point_at)
         self.bind("<Leave>", lambda _e: self.delete("pointer"))
         self.apply_theme()
-
-    def apply_theme(self) -> None:
-        """Apply the colours of the current mode."""
-        self.configure(background=self.theme.colour(self._on))
-        self.draw()
 
     def show(self, measured: Sequence[RewardMeasured]) -> None:
         """Draw other measurements."""

@@ -60,6 +60,7 @@ class SampleGrid(ImageCanvas):
         canvas.bind("<Leave>", lambda _e: self._hover(None))
         for key, (rows, columns) in _MOVES.items():
             canvas.bind(key, lambda _e, rows=rows, columns=columns: self._choose(rows, columns))  # type: ignore[misc]
+        canvas.bind("<FocusIn>", lambda _e: self._focused(), add="+")
         canvas.bind("<Return>", lambda _e: self._with_chosen(self._on_open))
         canvas.bind("<s>", lambda _e: self._with_chosen(self._on_star))
 
@@ -224,6 +225,11 @@ class SampleGrid(ImageCanvas):
             self.chosen = self.table.moved(self.chosen, rows, columns) if self.chosen else newest
             self._see(self.chosen)
         return "break"
+
+    def _focused(self) -> None:
+        """Show where the keys begin, unless a click chooses."""
+        if self.chosen is None and self._pressed is None:
+            self._choose(0, 0)
 
     def _see(self, place: Place) -> None:
         geometry = self.geometry

@@ -10,6 +10,7 @@ from typing import Any
 
 from ui.theme import Theme
 from ui.widgets.auto_bar import AutoBar
+from ui.widgets.focus import focused_widget
 from ui.widgets.panel import Panel
 from ui.widgets.ttk_style import style_ttk
 
@@ -76,6 +77,11 @@ class Table(Panel):
         self.columnconfigure(0, weight=1)
         self.rowconfigure(0, weight=1)
         self.tree.grid(row=0, column=0, sticky="nsew")
+        self.configure(highlightthickness=1)
+        self.tree.bind("<FocusIn>", lambda _e: self._show_ring(has_focus=True), add="+")
+        self.tree.bind("<FocusOut>", lambda _e: self._show_ring(has_focus=False), add="+")
+        for key in ("<Down>", "<Up>"):
+            self.tree.bind(key, lambda _e: self._select_first(), add="+")
         bar.grid(row=0, column=1, sticky="ns")
         self.apply_theme()
 
@@ -83,6 +89,7 @@ class Table(Panel):
         """Apply the colours of the current mode."""
         super().apply_theme()
         if hasattr(self, "tree"):
+            self._show_ring(has_focus=focused_widget(self) is self.tree)
             style_ttk(self, self.theme)
             for tag in ("muted", "error", "warning", "faint"):
                 self.tree.tag_configure(tag, foreground=self.theme.colour(tag))
@@ -139,6 +146,16 @@ class Table(Panel):
             return None
         column = self.tree.identify_column(event.x)
         return int(iid), column if column == "#0" else str(self.tree.column(column, "id"))
+
+    def _show_ring(self, *, has_focus: bool) -> None:
+        self.configure(highlightbackground=self.theme.colour("accent" if has_focus else self.token))
+
+    def _select_first(self) -> str | None:
+        """Select the first row where none is: Tk's own keys need one to begin at."""
+        if self.tree.selection() or not self.tree.get_children():
+            return None
+        self.select([0])
+        return "break"
 
     def _bind(self, sequence: str, handler: Callable[[], object]) -> None:
         def called(_event: object) -> None:

@@ -14,16 +14,19 @@ from ui.widgets.panel import Panel, Text
 class TabbedCard(Card):
     """A card with several views in one place; add widgets to the panels that `add` returns.
 
-    A view appears among the tabs once it is offered. The newest one offered is shown, until the user has chosen.
+    A view appears among the tabs once it is offered. The newest one offered is shown, until the user has chosen. The
+    choice is kept in `kept`.
     """
 
-    def __init__(self, master: tk.Misc, theme: Theme) -> None:
+    def __init__(self, master: tk.Misc, theme: Theme, *, kept: dict[str, str] | None = None) -> None:
         super().__init__(master, theme)
         self.views: dict[str, Panel] = {}
         self.tabs: dict[str, Tab] = {}
         self.shown = ""
         self._has_chosen = False
+        self._kept = {} if kept is None else kept
         self.bar = Panel(self, theme, "card")
+        self.bar.lower(self.body)  # Tab reaches it first
         self.pack_bar()
         self.body.pack_configure(pady=(theme.px(2), theme.px(10)))
         self.body.columnconfigure(0, weight=1)
@@ -53,6 +56,7 @@ class TabbedCard(Card):
     def choose(self, title: str) -> None:
         """Show a view that the user has chosen."""
         self._has_chosen = True
+        self._kept["chosen"] = title
         self.show(title)
 
     def offer(self, title: str, *, is_offered: bool = True, is_shown: bool = True) -> None:
@@ -65,6 +69,8 @@ class TabbedCard(Card):
         if not is_offered and self.shown == title:
             self._has_chosen = False
             self.show(next(t for t in self.tabs if self.is_offered(t)))
+        elif is_offered and self._kept.get("chosen") == title:
+            self.choose(title)
         elif is_offered and is_shown and not self._has_chosen:
             self.show(title)
         self._mark()

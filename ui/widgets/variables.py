@@ -44,6 +44,13 @@ class FlagVar(tk.BooleanVar):
             super().__del__()
 
 
+def keep(variable: TextVar | FlagVar, values: dict[str, Any], name: str) -> None:
+    """Set a variable to the value kept under a name, if there is one, and keep what it is set to from now on."""
+    if name in values:
+        variable.set(values[name])
+    variable.trace_add("write", lambda *_: values.update({name: variable.get()}))
+
+
 def variables_in(widget: tk.Misc) -> list[tk.Variable]:
     """Return the variables whose master is a widget or in it."""
     found: list[tk.Variable] = list(vars(widget).get(_OWN, ()))
