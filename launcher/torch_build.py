@@ -20,10 +20,11 @@ Build = Literal["cpu", "nvidia", "rocm"]
 
 
 class Gpu(NamedTuple):
-    """An NVIDIA driver's version and the lowest compute capability of its GPUs; None where unknown."""
+    """An NVIDIA driver's version, and the lowest and the highest compute capability of its GPUs; None where unknown."""
 
     driver: float | None = None
     compute: float | None = None
+    highest_compute: float | None = None
 
 
 class Source(NamedTuple):
@@ -41,7 +42,7 @@ def detect(system: Path = Path("/"), run: Callable[[list[str]], str | None] | No
     if listed:
         rows = [[_number(cell) for cell in line.split(",")] for line in listed.splitlines()]
         computes = [row[1] for row in rows if len(row) > 1 and row[1] is not None]
-        return "nvidia", Gpu(rows[0][0], min(computes, default=None))
+        return "nvidia", Gpu(rows[0][0], min(computes, default=None), max(computes, default=None))
     version = system / "proc/driver/nvidia/version"
     if version.is_file():
         found = re.search(r"\s(\d+\.\d+)", version.read_text(errors="replace"))
@@ -111,12 +112,17 @@ def _table() -> dict[str, Any]:
 
 
 def _suitable(build: str, gpu: Gpu) -> list[str]:
-    def suits(entry: dict[str, Any]) -> bool:
-        return (gpu.driver is None or gpu.driver >= entry.get("min_driver", 0)) and (
-            gpu.compute is None or entry.get("min_compute", 0) <= gpu.compute <= entry.get("max_compute", 99)
+    """The indexes for this hardware: those for all of its GPUs, or, if there are none, those for the newest."""
+
+    def suits(entry: dict[str, Any], *computes: float | None) -> bool:
+        return (gpu.driver is None or gpu.driver >= entry.get("min_driver", 0)) and all(
+            compute is None or entry.get("min_compute", 0) <= compute <= entry.get("max_compute", 99)
+            for compute in computes
         )
 
-    return [entry["url"] for entry in _table()[build]["index"] if suits(entry)]
+    entries = _table()[build]["index"]
+    found = [entry["url"] for entry in entries if suits(entry, gpu.compute, gpu.highest_compute)]
+    return found or [entry["url"] for entry in entries if suits(entry, gpu.highest_compute or gpu.compute)]
 
 
 def _listed(page: str | None, version: str) -> str | None:

@@ -259,7 +259,7 @@ class SeveralProcesses:
         try:
             yield
         except RuntimeError as error:
-            raise lost_process(self) from error
+            raise self._lost() from error
 
     def reason_of(self, error: BaseException) -> BaseException:
         """Return the error, or LostProcessError in place of one in a collective of torch's own after a lost process."""
@@ -267,7 +267,22 @@ class SeveralProcesses:
         if isinstance(error, LostProcessError) or not isinstance(inner, RuntimeError):
             return error
         is_of_collective = any(name in str(inner).lower() for name in _BACKENDS)
-        return lost_process(self) if is_of_collective else error
+        return self._lost() if is_of_collective else error
+
+    def _lost(self) -> LostProcessError:
+        self._abort()
+        return lost_process(self)
+
+    def _abort(self) -> None:
+        """Abort the sums on their way on a GPU: NCCL waits for the lost process, and all that reads the GPU with it."""
+        from torch import distributed
+
+        if (world := distributed.group.WORLD) is None:
+            return
+        with contextlib.suppress(RuntimeError):  # there may be no backend of GPUs, or nothing left of it
+            backend = world._get_backend(torch.device("cuda"))
+            if backend.name() == "nccl":
+                backend.abort()
 
     def words_of_others(self) -> str:
         """Return why other processes have failed; empty if they had no time to say it."""
@@ -298,6 +313,11 @@ def connect(rank: Rank, *, device_type: str) -> Ranks:
     from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
+    if device_type == "cuda" and not distributed.is_nccl_available():
+        raise DarkroomError(
+            "Several GPUs need NCCL, which this build of torch does not have: on Windows there is none.",
+            advice="Train on one GPU, or on Linux.",
+        )
     host, port = meeting_place()
     try:
         # torchrun has a store of its own, which rendezvous finds, and which outlives each of the processes.

@@ -132,8 +132,10 @@ class DeviceGuard(TorchDispatchMode):
         return next(iter(tags)) if len(tags) == 1 else None
 
     def _inherit(self, tensors: Iterable[torch.Tensor], tag: str) -> None:
+        kind = tag.partition(":")[0]
         for tensor in tensors:
-            if self.tag_of(tensor) is None:
+            # The result of a copy may be on another real device than what was copied.
+            if tensor.device.type == kind and self.tag_of(tensor) is None:
                 self._set(tensor, tag)
 
 

@@ -74,7 +74,13 @@ def _capabilities() -> tuple[float, ...] | None:
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    count = len(found) if visible is None else min(len(found), len([v for v in visible.split(",") if v.strip()]))
+    count = len(found) if visible is None else min(len(found), _num_named(visible))
     if len(set(found)) > 1 and (visible is not None or os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"):
         return (0.0,) * count  # CUDA orders by speed, the driver's tool by PCI bus
     return found[:count]
+
+
+def _num_named(visible: str) -> int:
+    """Return the number of GPUs that CUDA_VISIBLE_DEVICES names. The first name that is none ends it, such as -1."""
+    names = [name.strip() for name in visible.split(",")]
+    return next((n for n, name in enumerate(names) if not name or name.startswith("-")), len(names))

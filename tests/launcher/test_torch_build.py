@@ -42,7 +42,7 @@ def test_hardware(tmp_path: Path) -> None:
         return lambda command: answers.get(command[0].replace("-", "_"))
 
     assert detect(tmp_path, runs()) == ("cpu", Gpu())
-    assert detect(tmp_path, runs(nvidia_smi="580.82.07, 9.0\n580.82.07, 8.6")) == ("nvidia", Gpu(580.82, 8.6))
+    assert detect(tmp_path, runs(nvidia_smi="580.82.07, 9.0\n580.82.07, 8.6")) == ("nvidia", Gpu(580.82, 8.6, 9.0))
     assert detect(tmp_path, runs(nvidia_smi="[N/A], [N/A]")) == ("nvidia", Gpu())
     (tmp_path / "opt/rocm").mkdir(parents=True)
     assert detect(tmp_path, runs())[0] == "cpu"
@@ -77,6 +77,11 @@ def test_later_candidates_are_tried() -> None:
         (Gpu(580.1, 6.1), "cu126"),
         (Gpu(570.1, 12.0), "cu129"),
         (Gpu(470.1, 8.6), "cpu"),
+        (Gpu(580.1, 6.1, 8.6), "cu126"),  # runs on both
+        (Gpu(580.1, 6.1, 12.0), "cu130"),  # none runs on both: the newest counts
+        (Gpu(580.1, 3.5, 8.9), "cu130"),  # an old card beside it does not take away the new one
+        (Gpu(550.1, 3.5, 6.1), "cu126"),
+        (Gpu(580.1, 3.5, 3.5), "cpu"),
     ],
 )
 def test_driver_and_gpu_decide(gpu: Gpu, build: str) -> None:

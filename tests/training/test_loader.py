@@ -157,7 +157,7 @@ def test_on_a_gpu_batches_come_from_pinned_memory(config: Config, tmp_path: Path
     run = prepare(run_setup(laid_over(config, {"general": {"workspace_dir": str(tmp_path), "train_device": "cuda"}})))
     try:
         loader = run.training.loader
-        prepared_texts = loader.conditioning.prepare(["a disc"])
+        prepared_texts = loader.conditioning.prepare(["picture number 0"])
         assert prepared_texts is not None
         assert all(t.is_pinned() for t in prepared_texts.tensors().values())
         assert all(t.is_cuda for batch in delivered(loader) for t in tensors_of(batch).values())

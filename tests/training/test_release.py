@@ -201,9 +201,12 @@ def test_what_is_kept_would_be_found(
 def test_a_gpu_holds_as_much_as_before(
     any_model: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trains: str
 ) -> None:
-    config = config_of(any_model, images, tmp_path, training={"trains": trains}, general={"train_device": "cuda"})
-    run(config)  # what libraries allocate once and for all, such as the workspace of cuBLAS
+    def own(folder: str) -> Config:  # with caches of its own: a run that finds its caches filled reports no progress
+        there = {"training": {"trains": trains}, "general": {"train_device": "cuda"}}
+        return config_of(any_model, images, tmp_path / folder, **there)
+
+    run(own("first"))  # what libraries allocate once and for all, such as the workspace of cuBLAS
     at_start = torch.cuda.memory_allocated()
     for ending in ENDINGS:
-        assert_it_ended_so(ending, run_to(ending, config, monkeypatch))
+        assert_it_ended_so(ending, run_to(ending, own(ending), monkeypatch))
         assert torch.cuda.memory_allocated() == at_start, ending

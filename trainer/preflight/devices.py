@@ -13,6 +13,7 @@ from modules.system import hardware
 from modules.system.problem import Problem, count, shown
 
 _NAME = re.compile(r"(cpu|cuda|mps)(?::(\d{1,3}))?|auto|", re.ASCII)
+_INTEL = re.compile(r"xpu(?::\d{1,3})?", re.ASCII)
 _AMPERE = 8.0  # the first GPUs that compute in bfloat16 and TF32
 
 
@@ -33,6 +34,9 @@ def problems_of_devices(config: Config) -> Iterator[Problem]:
 
 def _device(path: str, name: str) -> Iterator[Problem]:
     match = _NAME.fullmatch(name.strip().lower())
+    if match is None and _INTEL.fullmatch(name.strip().lower()):
+        yield Problem(path, f"{name}: Intel GPUs are not supported.", advice="Set it to auto: the run uses the CPU.")
+        return
     if match is None:
         yield Problem(path, f"{shown(name)} is not a valid device.", advice="Use auto, cpu, cuda, cuda:1 or mps.")
         return

@@ -15,7 +15,7 @@ from torch import nn
 
 from modules.memory.placement import Placement, free_cached_memory
 from modules.optim.param_groups import TrainGroup
-from modules.system.devices import Device, move
+from modules.system.devices import Device, are_on, move
 from trainer.events import Event, PhaseChanged
 from trainer.step.stepper import Stepper
 
@@ -39,7 +39,8 @@ def freed_memory(
     before = phase()
     train_device, temp_device = placement.train_device, placement.temp_device
     with placement.parked():
-        waiting = [t for t in _state(groups, stepper, placement) if t.device == train_device.torch]
+        state = _state(groups, stepper, placement)
+        waiting = [t for t, is_there in zip(state, are_on(state, train_device), strict=True) if is_there]
         _move_all(waiting, temp_device)
         _move_modules(reward_modules, temp_device)
         free_cached_memory(train_device)

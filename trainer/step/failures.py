@@ -10,6 +10,16 @@ from modules.system.errors import DarkroomError
 from trainer.step.precision import CUBLAS_WORKSPACE
 
 _NOT_DETERMINISTIC = " does not have a deterministic implementation"
+_OTHER_BUILD = "no kernel image is available"
+# Where it is not torch's allocator that runs out of memory, the error is a plain one: of the CPU, of the driver (also
+# when it locks memory of the computer), of NVIDIA's libraries, and of Apple's GPUs.
+_OUT_OF_MEMORY = (
+    "can't allocate memory",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "MPS backend out of memory",
+)
 
 
 class BranchError(DarkroomError):
@@ -28,8 +38,8 @@ def is_fixable(error: BaseException) -> bool:
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether an error means that memory ran out. On a CPU torch raises a plain RuntimeError for it."""
-    if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):
+    """Whether an error means that memory ran out."""
+    if isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY):
         return True
     return isinstance(error, torch.OutOfMemoryError | MemoryError)
 
@@ -55,6 +65,11 @@ def explain(error: BaseException) -> tuple[str, str]:
                 f"Deterministic mode is on, but torch's {operation} has no deterministic implementation on this "
                 "device.",
                 "Switch off deterministic mode, or the feature that uses this operation; the details file shows where.",
+            )
+        case RuntimeError() if _OTHER_BUILD in str(error):
+            return (
+                "The installed torch was not built for this GPU.",
+                "Install the build for it (the launcher chooses it in a new environment), or train on another device.",
             )
         case OSError() if error.errno == errno.ENOSPC:
             return "The disk is full.", "Free some space, then resume: the newest backup is complete."

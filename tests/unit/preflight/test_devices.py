@@ -27,7 +27,7 @@ def test_names_that_are_always_available(config: Config, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["gpu", "cuda1", "cuda:", "cuda:x", "auto:1", "xpu", "cuda:0:1", "cpu cuda", "cuda:-1"]
+    "name", ["gpu", "cuda1", "cuda:", "cuda:x", "auto:1", "xpu:x", "cuda:0:1", "cpu cuda", "cuda:-1"]
 )
 def test_names_that_are_not_devices(config: Config, name: str) -> None:
     report = check(changed(config, general__train_device=name, general__temp_device=name))
@@ -46,6 +46,19 @@ def test_a_gpu_needs_a_build_that_uses_it(config: Config, monkeypatch: pytest.Mo
     assert check(asked).errors == []
     machine(monkeypatch, build="cu128", asked=False)  # not known before the run
     assert check(asked).errors == []
+
+
+def test_gpus_of_other_makers(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sentence for each: AMD's are "cuda" in torch, Apple's need a Mac, Intel's are not supported."""
+    machine(monkeypatch, build="rocm7.2", asked=False)
+    assert check(changed(config, general__train_device="cuda")).errors == []
+    [problem] = check(changed(config, general__train_device="mps")).errors
+    assert problem.message == "mps is only available on a Mac."
+    machine(monkeypatch, build="", is_mac=True, asked=False)
+    assert check(changed(config, general__train_device="mps")).errors == []
+    machine(monkeypatch, build="xpu", asked=False)
+    [problem] = check(changed(config, general__train_device="xpu:0")).errors
+    assert problem.message == "xpu:0: Intel GPUs are not supported."
 
 
 def test_gpus_are_counted(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,6 +126,8 @@ def test_the_driver_is_queried_once_and_may_not_answer(monkeypatch: pytest.Monke
         ("8.9 8.9", None, None, (8.9, 8.9)),
         ("8.9 8.9 8.9", "1,2", None, (8.9, 8.9)),
         ("8.9", "", None, ()),
+        ("8.9", "-1", None, ()),
+        ("8.9 8.9", "1,-1,0", None, (8.9,)),
         ("8.9 7.5", None, "PCI_BUS_ID", (8.9, 7.5)),
         ("8.9 7.5", None, None, (0.0, 0.0)),
         ("8.9 7.5", "1", "PCI_BUS_ID", (0.0,)),

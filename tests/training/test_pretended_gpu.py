@@ -1,0 +1,142 @@
+"""Runs on a pretended GPU: every step, sample and validation meets tensors of one device there, without a GPU.
+
+`tests/builders/pretended_gpu.py` refuses what a GPU refuses. The tests with the mark `gpu` are for a real one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from modules.memory.guard import DeviceGuard
+from modules.memory.placement import Placement
+from modules.optim.ema import Ema
+from modules.system import hardware
+from modules.system.devices import CPU, Device, move
+from tests.builders.configs import laid_over
+from tests.builders.images import draw_folder
+from tests.builders.pretended_gpu import CAN_PRETEND, MixedDevicesError, pretended_gpu
+from tests.builders.runs import Ran, run
+from tests.training.test_devices import assert_all_went_well, watched_config
+from trainer.events import SampleReady, ValidationFinished, WarningRaised
+from trainer.run.freed_memory import freed_memory
+
+pytestmark = pytest.mark.skipif(not CAN_PRETEND, reason="needs torch's build for CPUs on Linux")
+
+CASES: dict[str, dict[str, Any]] = {
+    "LoRA": {},
+    "float16": {"training": {"precision": "float16"}},
+    "no checkpointing, EMA there": {
+        "parts": {"unet": {"checkpointing": "off", "offload_activations": False}},
+        "training": {"precision": "bfloat16", "ema": {"mode": "train_device"}},
+    },
+    "selective": {"parts": {"unet": {"checkpointing": "selective"}}},
+    "transformer": {"parts": {"unet": {"checkpointing": "transformer"}}},
+    "auto": {"parts": {"unet": {"checkpointing": "auto"}}},
+    "offloaded layers": {"parts": {"unet": {"offload_fraction": 0.5}}},
+    "fine-tune": {"form": "folder"},
+    "offloaded fine-tune": {"form": "folder", "parts": {"unet": {"offload_fraction": 1.0}}},
+    "int8": {"parts": {"unet": {"dtype": "int8"}}, "training": {"precision": "bfloat16"}},
+    "nfloat4": {"parts": {"unet": {"dtype": "nfloat4"}}, "training": {"precision": "bfloat16"}},
+    "int8 W8A8": {"parts": {"unet": {"dtype": "int8_w8a8"}}, "training": {"precision": "bfloat16"}},
+    "float8 W8A8": {"parts": {"unet": {"dtype": "float8_w8a8"}}, "training": {"precision": "bfloat16"}},
+    "deterministic": {"general": {"deterministic": True}},
+    "fused": {"form": "folder", "training": {"optimizer": {"name": "adamw", "fused_back_pass": True}}},
+}
+
+
+@pytest.fixture(scope="module")
+def two_sizes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return draw_folder(tmp_path_factory.mktemp("two-sizes"), sizes=[(64, 64), (64, 64), (96, 64)])
+
+
+@pytest.fixture
+def _nvidia(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "here", lambda: hardware.Hardware("cu130", False, (8.6,)))
+
+
+def run_there(model: Path, images: Path, folder: Path, *, is_cached: bool, **changes: Any) -> Ran:
+    form = changes.pop("form", "kohya")
+    config = watched_config(model, images, folder, form=form, text_is_trained=not is_cached)
+    there = {
+        "general": {"train_device": "auto", "temp_device": "cpu", "debug_checks": False},
+        "data": {"latent_cache": is_cached, "text_cache": is_cached},
+    }
+    with pretended_gpu() as counts:
+        ran = run(laid_over(laid_over(config, there), changes))
+    assert counts.num_operations > 10_000  # the work was done there
+    return ran
+
+
+@pytest.mark.usefixtures("_nvidia")
+def test_a_short_run(tiny_sd: Path, two_sizes: Path, tmp_path: Path) -> None:
+    """The images and captions encoded at each use, a trained text encoder, offloaded activations, EMA beside it."""
+    short = {"training": {"epochs": 1}, "sampling": {"at_start": False}}
+    ran = run_there(tiny_sd, two_sizes, tmp_path, is_cached=False, **short)
+    assert ran.finished.outcome == "finished"
+    assert ran.of(SampleReady)
+    assert ran.of(ValidationFinished)
+    assert not [w.message for w in ran.of(WarningRaised) if "could not" in w.message]
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("_nvidia")
+@pytest.mark.parametrize("is_cached", [True, False])
+@pytest.mark.parametrize("case", CASES)
+def test_all_the_same(any_model: Path, two_sizes: Path, tmp_path: Path, case: str, is_cached: bool) -> None:
+    assert_all_went_well(run_there(any_model, two_sizes, tmp_path, is_cached=is_cached, **CASES[case]))
+
+
+def test_what_a_gpu_refuses_is_refused() -> None:
+    with pretended_gpu():
+        there, here = torch.ones(2, 3, device="cuda"), torch.ones(2, 3)
+        assert torch.equal((there + 1.0).cpu(), here + 1.0)
+        assert float((there * torch.tensor(2.0)).sum()) == 12.0
+        for mixed in (lambda: there + here, lambda: there @ here.T, lambda: here + there.sum()):
+            with pytest.raises(MixedDevicesError):
+                mixed()
+        with pytest.raises(MixedDevicesError, match="generator"):
+            torch.randn(2, device="cuda", generator=torch.Generator())
+        with pytest.raises(TypeError, match="numpy"):
+            there.numpy()
+    assert not torch.cuda.is_available()
+
+
+def test_the_guard_knows_where_a_copy_from_the_gpu_is() -> None:
+    """Debug checks on a GPU, with EMA beside it: the copy of a weight in the computer's memory is not on the GPU."""
+    with pretended_gpu(), DeviceGuard() as guard:
+        weight = torch.nn.Parameter(move(torch.ones(2, 2), Device("cuda")))
+        ema = Ema({"weight": weight}, decay=0.5, update_every_steps=1, device=CPU)
+        with torch.no_grad():
+            weight.add_(1.0)
+        ema.update(1)
+        assert guard.tag_of(ema.averages["weight"]) == "cpu"
+        assert guard.tag_of(weight.cpu()) in ("cpu", None)
+        assert float(ema.averages["weight"].mean()) == pytest.approx(1.9)
+
+
+def test_a_freed_pause_empties_the_card() -> None:
+    """Tensors on "cuda" are on "cuda:0", which is another `torch.device`."""
+    with pretended_gpu():
+        layer, card = torch.nn.Linear(2, 2), Device("cuda")
+        placement = Placement(
+            {"unet": layer}, train_device=card, temp_device=CPU, needed_in=lambda phase: frozenset({"unet"})
+        )
+        placement.enter("train")
+        optimizer = torch.optim.AdamW(layer.parameters())
+        layer(torch.ones(1, 2, device="cuda")).sum().backward()
+        optimizer.step()
+        averages = {"weight": torch.ones(2, 2, device="cuda")}
+        stepper: Any = SimpleNamespace(optimizer=optimizer, ema=SimpleNamespace(averages=averages, device=card))
+        held = [t for s in optimizer.state.values() for t in s.values() if t.dim()] + [*averages.values()]
+        held += [*layer.parameters(), *(p.grad for p in layer.parameters() if p.grad is not None)]
+        assert len(held) == 9
+        assert {t.device.type for t in held} == {"cuda"}
+        with freed_memory(placement, [], stepper, emit=lambda event: None, phase=lambda: None):
+            assert {t.device.type for t in held} == {"cpu"}
+        assert {t.device.type for t in held} == {"cuda"}
+        placement.close()
