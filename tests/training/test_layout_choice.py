@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -43,7 +43,7 @@ class Measurements:
 
 
 @pytest.fixture
-def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[Measurements]:
+def found(monkeypatch: pytest.MonkeyPatch) -> Measurements:
     measurements = Measurements({}, [], [])
 
     def measure(*arguments: Any, **options: Any) -> Mapping[str, Seconds]:
@@ -65,7 +65,7 @@ def config(tiny_sd: Path, images: Path, tmp_path: Path) -> Config:
     return small_config(tmp_path, model=tiny_sd, images=images, training={"epochs": 1}, parts=untrained)
 
 
-def losses(ran: Ran) -> list[float]:
+def losses(ran: Ran) -> list[float | None]:
     return [s.loss for s in ran.of(StepFinished)]
 
 
@@ -145,7 +145,7 @@ def test_the_parts_run_with_the_layout_that_is_measured(
         loaded = load_model(*arguments, **options)
         for name in ("unet", "vae"):
             module = loaded.family.parts[name].module
-            (module if name == "unet" else module.encoder).register_forward_pre_hook(look)
+            (module if name == "unet" else module.get_submodule("encoder")).register_forward_pre_hook(look)
         return loaded
 
     monkeypatch.setattr(layout_speed, "load_model", watched)
@@ -189,7 +189,7 @@ def test_all_processes_use_the_choice_of_the_main_one(config: Config) -> None:
             return frozenset({"unet"})
 
     setup = SimpleNamespace(config=laid_over(config, AUTO), machine=SimpleNamespace(ranks=Second()))
-    assert parts_with_channels_last(setup) == {"unet"}  # type: ignore[arg-type]
+    assert parts_with_channels_last(setup) == frozenset({"unet"})  # type: ignore[arg-type]
 
 
 def test_a_fork_has_the_layout_of_its_origin(tmp_path: Path) -> None:

@@ -11,6 +11,9 @@ import torch
 
 from modules.system.devices import Device
 
+Clock = Callable[[], float]
+"""Seconds: by the clock (`time.perf_counter`), or processor time beside other work (`time.process_time`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
@@ -24,14 +27,21 @@ class Ratio:
     rounds: int
 
 
-def paired(ours: Callable[[], None], bare: Callable[[], None], *, rounds: int, device: Device) -> Ratio:
+def paired(
+    ours: Callable[[], None],
+    bare: Callable[[], None],
+    *,
+    rounds: int,
+    device: Device,
+    clock: Clock = time.perf_counter,
+) -> Ratio:
     """Run both alternately, `rounds` times after a warm-up round, and compare them pair by pair."""
     ours()
     bare()
     pairs = []
     for index in range(rounds):
         first, second = (ours, bare) if index % 2 == 0 else (bare, ours)
-        times = {first: _seconds(first, device), second: _seconds(second, device)}
+        times = {first: _seconds(first, device, clock), second: _seconds(second, device, clock)}
         pairs.append((times[ours], times[bare]))
     ratios = [b / o for o, b in pairs]
     return Ratio(
@@ -44,11 +54,11 @@ def paired(ours: Callable[[], None], bare: Callable[[], None], *, rounds: int, d
     )
 
 
-def _seconds(work: Callable[[], None], device: Device) -> float:
-    start = time.perf_counter()
+def _seconds(work: Callable[[], None], device: Device, clock: Clock) -> float:
+    start = clock()
     work()
     wait_for(device)
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def wait_for(device: Device) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from modules.families.registry import FAMILIES
 from modules.system.devices import Device
 from trainer.benchmark.device_bytes import DeviceBytes
 from trainer.benchmark.loop_speed import run_setup
-from trainer.benchmark.measure import Ratio, paired
+from trainer.benchmark.measure import Clock, Ratio, paired
 from trainer.preflight.auto_checkpointing import RESERVE
 from trainer.run.endings import Prepared
 from trainer.run.setup import RunSetup
@@ -48,14 +49,18 @@ class Saving:
     plain_peak_bytes: int
 
 
-def ways_against_none(config: Config, *, rounds: int, num_threads: int) -> Iterator[Saving]:
+def ways_against_none(
+    config: Config, *, rounds: int, num_threads: int, clock: Clock = time.perf_counter
+) -> Iterator[Saving]:
     """Yield the measurement of each way; a round is an epoch of the config, the peak is that of a later epoch."""
     with process_settings(num_threads=num_threads, precision=config.training.precision, deterministic=False):
         plain_peak = peak_of(config)
         for way, settings in WAYS.items():
             saving, share = _with_parts(config, settings), AUTOMATIC.get(way)
             free_bytes = None if share is None else round(share * plain_peak / (1 - RESERVE))
-            yield Saving(way, _speed(saving, config, rounds, free_bytes), peak_of(saving, free_bytes), plain_peak)
+            yield Saving(
+                way, _speed(saving, config, rounds, free_bytes, clock), peak_of(saving, free_bytes), plain_peak
+            )
 
 
 def of_denoiser(config: Config, *, trains: str) -> Config:
@@ -69,12 +74,12 @@ def of_denoiser(config: Config, *, trains: str) -> Config:
     return decode(tree).config
 
 
-def _speed(saving: Config, plain: Config, rounds: int, free_bytes: int | None) -> Ratio:
+def _speed(saving: Config, plain: Config, rounds: int, free_bytes: int | None, clock: Clock) -> Ratio:
     runs = [prepare(_setup(c, free_bytes)) for c in (saving, plain)]
     try:
         ours, bare = (run.training for run in runs)
         device = runs[0].setup.machine.train_device
-        return paired(lambda: train_epoch(ours), lambda: train_epoch(bare), rounds=rounds, device=device)
+        return paired(lambda: train_epoch(ours), lambda: train_epoch(bare), rounds=rounds, device=device, clock=clock)
     finally:
         for run in runs:
             run.close()
