@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from modules.system.devices import CPU
 from modules.system.ranks import Rank
 from tests.builders.configs import family_of, laid_over, small_config
 from tests.builders.runs import Ran, assert_equal_tensors, run
-from trainer.events import StepFinished
+from trainer.events import SettingChosen, StepFinished
 from trainer.run import layout_choice, layout_speed, training_run
 from trainer.run.layout_choice import faster_parts, measured_parts, parts_with_channels_last, why_not_measured
 from trainer.run.layout_speed import Seconds, _compared, measured_seconds
@@ -69,22 +68,20 @@ def losses(ran: Ran) -> list[float | None]:
     return [s.loss for s in ran.of(StepFinished)]
 
 
-def test_a_measurement_that_chooses_nothing_changes_no_bit(
-    config: Config, found: Measurements, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_measurement_that_chooses_nothing_changes_no_bit(config: Config, found: Measurements) -> None:
     """Also not of a run that draws from torch's own generator: with dropout."""
     config = laid_over(config, {"adapter": {"dropout": 0.2}})
     plain = run(config)
     found.seconds = {"unet": (1.04, 1.0)}
-    with caplog.at_level(logging.INFO, "darkroom.run"):
-        auto = run(laid_over(config, AUTO))
+    auto = run(laid_over(config, AUTO))
     [measured] = found.measured
     assert measured.keys() == {"unet"}  # latents are cached: the VAE stays as it is
     assert min(measured["unet"]) > 0
     assert found.loaded == [None, frozenset()]
     assert losses(auto) == losses(plain)
     assert_equal_tensors(auto.weights, plain.weights)
-    assert "Channels last is off for unet: 1 s with it, 1.04 s without." in caplog.messages
+    [said] = auto.of(SettingChosen)
+    assert said.summary == "Channels last is off for unet: 1 s with it, 1.04 s without."
 
 
 def test_the_choice_is_remembered_and_a_resumed_run_keeps_that_of_its_start(

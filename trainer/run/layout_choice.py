@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from modules.families.registry import FAMILIES
 from modules.system.atomic import write_text
 from modules.system.machine_choices import machine_choice, machine_identity
 from trainer import phases
-from trainer.events import PhaseChanged
+from trainer.events import PhaseChanged, SettingChosen
 from trainer.preflight.estimates import sizes_of
 from trainer.preflight.run_budget import Counts
 from trainer.preflight.sharding import sharded_parts
@@ -31,8 +30,8 @@ from trainer.run_folder.fork import LAYOUT_FILE
 from trainer.run_folder.start_copy import existing_start_copy
 from trainer.step.failures import is_out_of_memory
 
+_PATH = "model.channels_last"
 _WORTH_IT = 1.05  # times as fast: results differ in rounding, and a measurement by a few percent
-logger = logging.getLogger("darkroom.run")
 
 
 def parts_with_channels_last(
@@ -84,26 +83,30 @@ def _of_main(setup: RunSetup, on_bytes: Callable[[float, float], None] | None) -
     if setup.backup is not None and (kept := _read(path)) is not None:
         return kept
     reason = why_not_measured(config, setup.machine.ranks.rank.world_size)
-    seconds = {} if reason else _seconds(setup, on_bytes)
+    seconds: Mapping[str, Seconds] = {}
+    if not reason:
+        seconds, reason = _seconds(setup, on_bytes)
     chosen = faster_parts(seconds)
     write_text(path, json.dumps({"channels_last": sorted(chosen)}, indent=2) + "\n")
-    if reason:
-        logger.info("Channels last is off, because %s.", reason)
-    for name, (usual, innermost) in seconds.items():
-        logger.info(
-            "Channels last is %s for %s: %.4g s with it, %.4g s without.",
-            "on" if name in chosen else "off", name, innermost, usual,
-        )  # fmt: skip
+    words = [
+        f"Channels last is {'on' if name in chosen else 'off'} for {name}: {innermost:.4g} s with it, {usual:.4g} s "
+        "without."
+        for name, (usual, innermost) in seconds.items()
+    ]
+    setup.log.emit(SettingChosen(_PATH, " ".join(words) or f"Channels last is off, because {reason}."))
     return chosen
 
 
-def _seconds(setup: RunSetup, on_bytes: Callable[[float, float], None] | None) -> Mapping[str, Seconds]:
-    """Return the seconds of each part in both layouts: those of an earlier run like this one, or measured ones."""
+def _seconds(setup: RunSetup, on_bytes: Callable[[float, float], None] | None) -> tuple[Mapping[str, Seconds], str]:
+    """Return the seconds of each part in both layouts: those of an earlier run like this one, or measured ones.
+
+    Without any there is a reason instead, to follow "because".
+    """
     config, machine = setup.config, setup.machine
     sizes = sizes_of(setup.datasets.training, setup.datasets.validation)
     parts = measured_parts(config)
     if not parts or not sizes:
-        return {}
+        return {}, "no training step runs a part with convolutions"
 
     def measured() -> str:
         setup.log.emit(PhaseChanged("loading", "measuring channels last"))
@@ -128,14 +131,14 @@ def _seconds(setup: RunSetup, on_bytes: Callable[[float, float], None] | None) -
             kind=str,
             machine=_machine_name(machine),
         )
-        return {str(name): (float(usual), float(innermost)) for name, (usual, innermost) in json.loads(stored).items()}
+        found = json.loads(stored).items()
+        return {str(name): (float(usual), float(innermost)) for name, (usual, innermost) in found}, ""
     except (ValueError, TypeError, AttributeError):
-        return {}  # the file was edited
+        return {}, "machine_choices.json has no two times for this run"
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        logger.info("Channels last is off, because there was not enough memory to measure it.")
-        return {}
+        return {}, "there was not enough memory to measure it"
 
 
 def _workload(config: Config, parts: Collection[str], sizes: Counts, *, num_threads: int) -> str:
