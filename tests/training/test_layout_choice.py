@@ -20,12 +20,15 @@ from modules.system.devices import CPU
 from modules.system.ranks import Rank
 from tests.builders.configs import family_of, laid_over, small_config
 from tests.builders.runs import Ran, assert_equal_tensors, run
+from trainer.commands import CommandDesk
+from trainer.data.datasets import datasets_of
 from trainer.events import SettingChosen, StepFinished
 from trainer.run import layout_choice, layout_speed, training_run
 from trainer.run.layout_choice import faster_parts, measured_parts, parts_with_channels_last, why_not_measured
 from trainer.run.layout_speed import Seconds, _compared, measured_seconds
 from trainer.run.machine import machine_of
 from trainer.run.model import load_model
+from trainer.run.setup import Clocks
 from trainer.run_folder.backup import BackupInfo
 from trainer.run_folder.fork import LAYOUT_FILE, fork_into
 
@@ -99,6 +102,32 @@ def test_the_choice_is_remembered_and_a_resumed_run_keeps_that_of_its_start(
     assert len(found.measured) == 1
     assert losses(first) + losses(resumed) == losses(whole)
     assert_equal_tensors(resumed.weights, whole.weights)
+
+
+def test_a_measurement_that_does_not_fit_is_no_error_and_is_not_remembered(
+    config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def too_large(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(layout_choice, "measured_seconds", too_large)
+    events: list[SettingChosen] = []
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    setup = SimpleNamespace(
+        config=laid_over(config, AUTO),
+        machine=machine_of(config.general, config.training.precision),
+        backup=None,
+        run_dir=run_dir,
+        datasets=datasets_of(config),
+        num_threads=1,
+        clocks=Clocks(),
+        desk=CommandDesk(),
+        log=SimpleNamespace(emit=events.append),
+    )
+    assert parts_with_channels_last(setup) == frozenset()  # type: ignore[arg-type]
+    assert events[-1].summary == "Channels last is off, because there was not enough memory to measure it."
+    assert not list((tmp_path / "home").rglob("machine_choices.json"))
 
 
 def test_an_encoder_that_runs_in_each_step_is_measured_too(config: Config) -> None:

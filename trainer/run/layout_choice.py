@@ -6,6 +6,7 @@ as it is, so that the cached latents remain those of every other run.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping
@@ -16,6 +17,7 @@ import torch
 from modules.config.schema import Config
 from modules.estimate.architecture import architecture_of
 from modules.families.registry import FAMILIES
+from modules.memory.placement import free_cached_memory
 from modules.system.atomic import write_text
 from modules.system.machine_choices import machine_choice, machine_identity
 from trainer import phases
@@ -123,6 +125,7 @@ def _seconds(setup: RunSetup, on_bytes: Callable[[float, float], None] | None) -
         setup.log.emit(PhaseChanged("loading", config.model.base_model))
         return json.dumps(found)
 
+    has_memory, stored = True, ""
     try:
         stored = machine_choice(
             "channels last",
@@ -131,14 +134,25 @@ def _seconds(setup: RunSetup, on_bytes: Callable[[float, float], None] | None) -
             kind=str,
             machine=_machine_name(machine),
         )
-        found = json.loads(stored).items()
-        return {str(name): (float(usual), float(innermost)) for name, (usual, innermost) in found}, ""
-    except (ValueError, TypeError, AttributeError):
-        return {}, "machine_choices.json has no two times for this run"
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
+        has_memory = False
+    if not has_memory:  # the error held the model until here
+        gc.collect()
+        free_cached_memory(machine.train_device)
         return {}, "there was not enough memory to measure it"
+    seconds = _seconds_in(stored)
+    return seconds, "" if seconds else "machine_choices.json has no two times for this run"
+
+
+def _seconds_in(stored: str) -> Mapping[str, Seconds]:
+    """Return the seconds of a stored choice; nothing of one that was edited."""
+    try:
+        found = json.loads(stored).items()
+        return {str(name): (float(usual), float(innermost)) for name, (usual, innermost) in found}
+    except (ValueError, TypeError, AttributeError):
+        return {}
 
 
 def _workload(config: Config, parts: Collection[str], sizes: Counts, *, num_threads: int) -> str:
