@@ -1,4 +1,4 @@
-"""The picture of a profile, from a trace made by hand: which steps, which lanes, and what took the time."""
+"""The image of a profile, from a trace made by hand: which steps, which lanes, and what took the time."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_what_the_gpu_does_not_cover_is_drawn_as_a_wait(tmp_path: Path) -> None:
     assert busy > 2 * waits
 
 
-def test_a_trace_without_operations_has_no_picture_and_one_without_steps_is_shown_as_a_whole() -> None:
+def test_a_trace_without_operations_has_no_image_and_one_without_steps_is_shown_as_a_whole() -> None:
     assert timeline_of(STEPS) is None
     timeline = timeline_of(OPERATIONS)
     assert timeline is not None

@@ -1,7 +1,7 @@
 """Profiles a few steps of a run on request: what the devices and the host do, and which functions take the time.
 
 First torch's profiler: two steps of warmup, then ten, written as a Chrome trace (trace.json, for chrome://tracing or
-Perfetto), a picture of two of them (timeline.png), a table of operators, and one of what a GPU waited for. Then
+Perfetto), an image of two of them (timeline.png), a table of operators, and one of what a GPU waited for. Then
 Python's profiler over ten more steps: the host's time by function. It changes no number of the run.
 """
 

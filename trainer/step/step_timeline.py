@@ -1,4 +1,4 @@
-"""A picture of profiled steps, drawn from torch's Chrome trace: what each thread of the host does when, what a GPU does
+"""An image of profiled steps, drawn from torch's Chrome trace: what each thread of the host does when, what a GPU does
 and where it waits, and below the operations with the most time. Torch-free.
 """
 
@@ -38,7 +38,7 @@ Draw = ImageDraw.ImageDraw
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """An operation: its seconds from the start of the picture, its name, and how many others it is inside of."""
+    """An operation: its seconds from the start of the image, its name, and how many others it is inside of."""
 
     start: float
     end: float
