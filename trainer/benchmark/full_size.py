@@ -34,7 +34,7 @@ from modules.settings.resolution import side_of
 from modules.system.devices import Device
 from modules.system.factories import load_factory
 from trainer.benchmark.loop_speed import run_setup
-from trainer.benchmark.measure import Clock, wait_for
+from trainer.benchmark.measure import wait_for
 from trainer.benchmark.saving_memory import of_denoiser, peak_of
 from trainer.preflight.budget import memory_estimate
 from trainer.run.training_run import prepare
@@ -116,9 +116,7 @@ def draw_noise(folder: Path, *, num_images: int, side_px: int) -> Path:
     return folder
 
 
-def measured(
-    case: str, config: Config, device: Device, *, rounds: int, num_threads: int, clock: Clock = time.perf_counter
-) -> FullSize:
+def measured(case: str, config: Config, device: Device, *, rounds: int, num_threads: int) -> FullSize:
     """Train a few epochs and measure the steps after the first epoch. Raises ValueError without a memory estimate."""
     side_px = side_of(config.data.resolution_px[0])
     estimate = memory_estimate(config, {Size(side_px, side_px): 1})
@@ -126,7 +124,7 @@ def measured(
     if training is None:
         raise ValueError("the memory estimate must support every config that is measured here")
     with process_settings(num_threads=num_threads, precision=config.training.precision, deterministic=False):
-        step_seconds, step_flops = _steps(config, device, rounds, clock)
+        step_seconds, step_flops = _steps(config, device, rounds)
         return FullSize(
             case=case,
             step_seconds=step_seconds,
@@ -135,41 +133,33 @@ def measured(
             predicted_bytes=training.total_bytes - (0 if device.is_cpu else RUNTIME_BYTES),
             step_flops=step_flops,
             flops_per_second=step_flops / step_seconds,
-            matrix_flops_per_second=matrix_flops_per_second(device, side=512 if device.is_cpu else 8192, clock=clock),
+            matrix_flops_per_second=matrix_flops_per_second(device, side=512 if device.is_cpu else 8192),
         )
 
 
 def all_measured(
-    base: Config,
-    model: Path,
-    folder: Path,
-    device: Device,
-    *,
-    side_px: int,
-    rounds: int,
-    num_threads: int,
-    clock: Clock = time.perf_counter,
+    base: Config, model: Path, folder: Path, device: Device, *, side_px: int, rounds: int, num_threads: int
 ) -> Iterator[FullSize]:
     """Yield the measurement of each case."""
     images = draw_noise(folder / "noise", num_images=8, side_px=side_px)
     for name, case in CASES.items():
         config = full_size_config(base, model, images, case, side_px=side_px)
-        yield measured(name, config, device, rounds=rounds, num_threads=num_threads, clock=clock)
+        yield measured(name, config, device, rounds=rounds, num_threads=num_threads)
 
 
-def matrix_flops_per_second(device: Device, *, side: int, rounds: int = 5, clock: Clock = time.perf_counter) -> float:
+def matrix_flops_per_second(device: Device, *, side: int, rounds: int = 5) -> float:
     """Return the FLOP/s of a product of two square bfloat16 matrices: 2 n^3 operations in the median time."""
     left, right = (torch.randn(side, side, device=device.torch, dtype=torch.bfloat16) for _ in range(2))
     times = []
     for _ in range(rounds + 1):
-        start = clock()
+        start = time.perf_counter()
         torch.matmul(left, right)
         wait_for(device)
-        times.append(clock() - start)
+        times.append(time.perf_counter() - start)
     return float(2 * side**3 / median(times[1:]))
 
 
-def _steps(config: Config, device: Device, rounds: int, clock: Clock) -> tuple[float, int]:
+def _steps(config: Config, device: Device, rounds: int) -> tuple[float, int]:
     """Return the median seconds and the FLOPs of a step."""
     gc.collect()  # frees the model of the previous case before this one is loaded
     run = prepare(run_setup(config))
@@ -178,10 +168,10 @@ def _steps(config: Config, device: Device, rounds: int, clock: Clock) -> tuple[f
         times = []
         for _ in range(rounds):
             first = run.training.counters.step
-            start = clock()
+            start = time.perf_counter()
             train_epoch(run.training)
             wait_for(device)
-            times.append((clock() - start) / (run.training.counters.step - first))
+            times.append((time.perf_counter() - start) / (run.training.counters.step - first))
         first = run.training.counters.step
         with FlopCounterMode(display=False) as counter:
             train_epoch(run.training)

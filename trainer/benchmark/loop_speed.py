@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
@@ -13,12 +12,14 @@ from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 
 from modules.config.codec import decode, encode
 from modules.config.schema import Config
+from modules.families.parts.forwards import BlockTypes
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
-from trainer.benchmark.bare import BareLoop
-from trainer.benchmark.measure import Clock, Ratio, paired
+from trainer.benchmark.bare import BareLoop, checkpoint_by_torch
+from trainer.benchmark.measure import Ratio, paired
 from trainer.commands import CommandDesk
 from trainer.data.datasets import datasets_of
+from trainer.launch import smooth_interpreter
 from trainer.run.machine import Machine, machine_of
 from trainer.run.model import load_model
 from trainer.run.setup import Clocks, RunSetup
@@ -30,11 +31,14 @@ from trainer.step.precision import process_settings
 
 
 def loop_against_bare(
-    config: Config, *, rounds: int, num_threads: int, plain: Config | None = None, clock: Clock = time.perf_counter
+    config: Config, *, rounds: int, num_threads: int, plain: Config | None = None, recomputes: BlockTypes | None = None
 ) -> Ratio:
     """Return the speed of the training loop, compared to a bare loop; a round is an epoch of the config.
 
-    The bare loop is that of `plain`, if it is given. Raises DarkroomError where the model is to be compiled and cannot.
+    The bare loop is that of `plain`, if it is given, with the blocks `recomputes` under torch's own checkpointing. On a
+    CPU with one thread, CPU time is compared. Both run with the interpreter's settings of a run, without automatic
+    garbage collection: else one would pay for the garbage of the other.
+    Raises DarkroomError where the model is to be compiled and cannot.
     """
     plain = plain or config
     machine, plain_machine = _machine(config), _machine(plain)
@@ -45,6 +49,9 @@ def loop_against_bare(
         model.placement.enter("train")
         batches = list(run.training.loader.batches(0, first_epoch_step=0, step=0))
         bare = BareLoop.of(plain, model, batches, plain_machine.precision)
+        if recomputes is not None:
+            checkpoint_by_torch(model, recomputes)
+        device = machine.train_device
 
         def ours() -> None:
             train_epoch(run.training)
@@ -53,10 +60,17 @@ def loop_against_bare(
 
         def theirs() -> None:
             with _settings(plain, num_threads):
-                bare.run(plain_machine.train_device)
+                bare.run(device)
 
         try:
-            return paired(ours, theirs, rounds=rounds, device=machine.train_device, clock=clock)
+            with smooth_interpreter():
+                return paired(
+                    ours,
+                    theirs,
+                    rounds=rounds,
+                    device=device,
+                    in_cpu_time=device.is_cpu and num_threads == 1,
+                )
         finally:
             run.close()
             model.placement.close()

@@ -11,9 +11,6 @@ import torch
 
 from modules.system.devices import Device
 
-Clock = Callable[[], float]
-"""Seconds: by the clock (`time.perf_counter`), or processor time beside other work (`time.process_time`)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
@@ -28,20 +25,19 @@ class Ratio:
 
 
 def paired(
-    ours: Callable[[], None],
-    bare: Callable[[], None],
-    *,
-    rounds: int,
-    device: Device,
-    clock: Clock = time.perf_counter,
+    ours: Callable[[], None], bare: Callable[[], None], *, rounds: int, device: Device, in_cpu_time: bool = False
 ) -> Ratio:
-    """Run both alternately, `rounds` times after a warm-up round, and compare them pair by pair."""
+    """Run both alternately, `rounds` times after a warm-up round, and compare them pair by pair.
+
+    With `in_cpu_time` the time of this process's threads on the CPU is compared, not that of the clock: with one thread
+    for computing, other programs hardly change it.
+    """
     ours()
     bare()
     pairs = []
     for index in range(rounds):
         first, second = (ours, bare) if index % 2 == 0 else (bare, ours)
-        times = {first: _seconds(first, device, clock), second: _seconds(second, device, clock)}
+        times = {work: _seconds(work, device, in_cpu_time=in_cpu_time) for work in (first, second)}
         pairs.append((times[ours], times[bare]))
     ratios = [b / o for o, b in pairs]
     return Ratio(
@@ -54,7 +50,8 @@ def paired(
     )
 
 
-def _seconds(work: Callable[[], None], device: Device, clock: Clock) -> float:
+def _seconds(work: Callable[[], None], device: Device, *, in_cpu_time: bool) -> float:
+    clock = time.process_time if in_cpu_time else time.perf_counter
     start = clock()
     work()
     wait_for(device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from modules.quantization.linear import QuantizedLinear
 from modules.quantization.registry import COMPUTED, FORMATS
 from trainer.benchmark.gguf_file import write_gguf
 from trainer.benchmark.loop_speed import run_setup
-from trainer.benchmark.measure import Clock, Ratio, paired
+from trainer.benchmark.measure import Ratio, paired
 from trainer.benchmark.saving_memory import of_denoiser
 from trainer.run.model import load_family
 from trainer.run.training_run import prepare
@@ -69,13 +68,7 @@ class QuantizedBase:
 
 
 def quantized_bases(
-    trained: Config,
-    config: Config,
-    folder: Path,
-    *,
-    rounds: int,
-    num_threads: int,
-    clock: Clock = time.perf_counter,
+    trained: Config, config: Config, folder: Path, *, rounds: int, num_threads: int
 ) -> Iterator[QuantizedBase]:
     """Yield the measurements of each format: the error on the model of `trained`, the speed of steps of `config`.
 
@@ -87,8 +80,9 @@ def quantized_bases(
         for case in CASES:
             family = _family(_with(case, trained, folder / "trained"))
             error = float((_output(family) - exact).norm() / exact.norm())
-            speed = _speed(config, _with(case, config, folder / "large"), rounds, clock)
-            yield QuantizedBase(case, _bytes_per_weight(family), error, speed)
+            yield QuantizedBase(
+                case, _bytes_per_weight(family), error, _speed(config, _with(case, config, folder / "large"), rounds)
+            )
 
 
 def _with(case: Case, config: Config, folder: Path) -> Config:
@@ -126,12 +120,12 @@ def _bytes_per_weight(family: ModelFamily) -> float:
     return stored / sum(layer.in_features * layer.out_features for layer in layers)
 
 
-def _speed(config: Config, quantized: Config, rounds: int, clock: Clock) -> Ratio:
+def _speed(config: Config, quantized: Config, rounds: int) -> Ratio:
     runs = [prepare(run_setup(c)) for c in (quantized, config)]
     try:
         ours, plain = (run.training for run in runs)
         device = runs[0].setup.machine.train_device
-        return paired(lambda: train_epoch(ours), lambda: train_epoch(plain), rounds=rounds, device=device, clock=clock)
+        return paired(lambda: train_epoch(ours), lambda: train_epoch(plain), rounds=rounds, device=device)
     finally:
         for run in runs:
             run.close()

@@ -8,7 +8,6 @@ import platform
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,9 +16,9 @@ from typing import Any
 import torch
 
 from modules.config.schema import Config
+from modules.families.parts.forwards import BLOCK_TYPES, TRANSFORMER_TYPES
 from modules.objectives.registry import METHODS
 from modules.system.devices import Device, resolve_device
-from modules.system.errors import DarkroomError
 from modules.system.paths import PROGRAM_ROOT, from_root
 from trainer.benchmark import preference, preference_cases
 from trainer.benchmark.cache_speed import cache_against_bare
@@ -28,16 +27,13 @@ from trainer.benchmark.full_size import FullSize, all_measured, write_random_mod
 from trainer.benchmark.host_waits import waits_per_step
 from trainer.benchmark.loop_speed import as_sdxl, loop_against_bare, with_large_unet
 from trainer.benchmark.loop_variants import LoopVariant, measured_variants
-from trainer.benchmark.measure import Clock, Ratio
+from trainer.benchmark.measure import Ratio
 from trainer.benchmark.quantized_bases import quantized_bases
-from trainer.benchmark.saving_memory import Saving, of_denoiser, ways_against_none
+from trainer.benchmark.saving_memory import Saving, of_denoiser, ways_against_none, with_parts
 from trainer.benchmark.several import two_against_one
 from trainer.benchmark.start_time import start_against_bare
 from trainer.benchmark.toy_sdxl import write_toy_sdxl
 from trainer.benchmark.waiting import waiting_share
-
-TIMED_BY_CLOCK = frozenset({"loop", "large-loop", "loop-variants", "saving", "quantization", "full-size"})
-"""The measurements that can take processor time instead of the time that passes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +46,8 @@ class Row:
     numbers: dict[str, Any] = field(default_factory=dict)
 
 
-def measure_all(
-    device_name: str, *, num_threads: int, wanted: frozenset[str], clock: Clock = time.perf_counter
-) -> Iterator[Row]:
-    """Yield the rows of the selected measurements (`MEASUREMENTS` of the command line).
-
-    `clock` is for those in `TIMED_BY_CLOCK`.
-    """
+def measure_all(device_name: str, *, num_threads: int, wanted: frozenset[str]) -> Iterator[Row]:
+    """Yield the rows of the selected measurements (`MEASUREMENTS` of the command line)."""
     device = resolve_device(device_name)
     torch.set_num_threads(num_threads)
     with tempfile.TemporaryDirectory(prefix="darkroom-benchmark-") as name:
@@ -65,14 +56,15 @@ def measure_all(
             # First, because a child's peak includes the memory of this process at its start.
             "memory": lambda: _memory(folder, device),
             "start": lambda: _start(folder, device),
-            "loop": lambda: _loop(folder, device, num_threads, clock),
-            "large-loop": lambda: _large_loop(folder, device, num_threads, clock),
+            "loop": lambda: _loop(folder, device, num_threads),
+            "checkpointed-loop": lambda: _checkpointed_loop(folder, device, num_threads),
+            "large-loop": lambda: _large_loop(folder, device, num_threads),
             "host-waits": lambda: _host_waits(folder, device, num_threads),
             "several": lambda: _several(folder, device),
-            "loop-variants": lambda: _loop_variants(folder, device, num_threads, clock),
-            "saving": lambda: _saving(folder, device, num_threads, clock),
-            "quantization": lambda: _quantization(folder, device, num_threads, clock),
-            "full-size": lambda: _full_size(folder, device, num_threads, clock),
+            "loop-variants": lambda: _loop_variants(folder, device, num_threads),
+            "saving": lambda: _saving(folder, device, num_threads),
+            "quantization": lambda: _quantization(folder, device, num_threads),
+            "full-size": lambda: _full_size(folder, device, num_threads),
             "waiting": lambda: _waiting(folder, device, num_threads),
             "caching": lambda: _caching(folder, device),
             "preference": lambda: _preference(folder, device, num_threads),
@@ -96,15 +88,6 @@ def machine_facts(device_name: str, num_threads: int) -> dict[str, Any]:
     }
 
 
-def require_cpu(device_name: str) -> None:
-    """Raise DarkroomError if a device is not a CPU: processor time is not the time of a GPU."""
-    if not resolve_device(device_name).is_cpu:
-        raise DarkroomError(
-            "--busy takes the processor time, in which the work of a GPU does not show.",
-            advice="Measure without --busy while the machine does nothing else, or with --device cpu.",
-        )
-
-
 def _start(folder: Path, device: Device) -> Iterator[Row]:
     found = start_against_bare(_one_epoch(demo_preset(device)), folder / "start", rounds=3)
     phases = ", ".join(f"{name.replace('_', ' ')} {seconds:.2f}" for name, seconds in found.phases.items())
@@ -121,20 +104,32 @@ def _one_epoch(config: Config) -> Config:
     return config.model_copy(update={"training": config.training.model_copy(update={"epochs": 1})})
 
 
-def _loop(folder: Path, device: Device, num_threads: int, clock: Clock) -> Iterator[Row]:
+def _loop(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
     config = demo_run(folder, device, repeats=6)  # six steps a round
-    result = loop_against_bare(config, rounds=15, num_threads=num_threads, clock=clock)
-    yield _ratio_row("training loop, demo model", result, 0.90)
+    yield _ratio_row("training loop, demo model", loop_against_bare(config, rounds=15, num_threads=num_threads), 0.97)
     model = write_toy_sdxl(folder / "toy-sdxl", like=from_root(config.model.base_model))
     config = as_sdxl(config, model)
-    result = loop_against_bare(config, rounds=15, num_threads=num_threads, clock=clock)
-    yield _ratio_row("training loop, small SDXL", result, 0.90)
+    yield _ratio_row("training loop, small SDXL", loop_against_bare(config, rounds=15, num_threads=num_threads), 0.97)
 
 
-def _large_loop(folder: Path, device: Device, num_threads: int, clock: Clock) -> Iterator[Row]:
+def _checkpointed_loop(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
+    """Compare with bare loops that checkpoint the same blocks by torch alone."""
+    demo = demo_run(folder / "checkpointed", device, repeats=6)
+    model = write_toy_sdxl(folder / "checkpointed-sdxl", like=from_root(demo.model.base_model))
+    for name, config in (("demo model", demo), ("small SDXL", as_sdxl(demo, model))):
+        plain = with_parts(config, {"checkpointing": "off"})
+        for mode, words, types in (
+            ("block", "per block", BLOCK_TYPES),
+            ("transformer", "transformer blocks only", TRANSFORMER_TYPES),
+        ):
+            ours = with_parts(config, {"checkpointing": mode})
+            result = loop_against_bare(ours, rounds=7, num_threads=num_threads, plain=plain, recomputes=types)
+            yield _ratio_row(f"training loop, {name}, checkpointing {words}", result, 1.0)
+
+
+def _large_loop(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
     config = with_large_unet(demo_run(folder, device, repeats=1, batch_size=6), folder)
-    result = loop_against_bare(config, rounds=5, num_threads=num_threads, clock=clock)
-    yield _ratio_row("training loop, large UNet", result, 0.97)
+    yield _ratio_row("training loop, large UNet", loop_against_bare(config, rounds=5, num_threads=num_threads), 0.97)
 
 
 def _host_waits(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
@@ -164,28 +159,27 @@ def _several(folder: Path, device: Device) -> Iterator[Row]:
         )
 
 
-def _loop_variants(folder: Path, device: Device, num_threads: int, clock: Clock) -> Iterator[Row]:
+def _loop_variants(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
     """Compare each variant of the loop with the same bare one, which has none of the settings."""
     demo = demo_run(folder, device, repeats=2, clip_grad_norm=None)  # two steps a round
     config = as_sdxl(demo, write_toy_sdxl(folder / "variants-sdxl", like=from_root(demo.model.base_model)))
 
     def measure(variant: LoopVariant) -> Ratio:
-        return loop_against_bare(variant.config, rounds=5, num_threads=num_threads, plain=variant.plain, clock=clock)
+        return loop_against_bare(variant.config, rounds=5, num_threads=num_threads, plain=variant.plain)
 
     for found in measured_variants(config, measure):
         name = f"training loop, small SDXL, {found.name}"
         yield Row(name, found.reason) if found.speed is None else _ratio_row(name, found.speed, None)
 
 
-def _saving(folder: Path, device: Device, num_threads: int, clock: Clock) -> Iterator[Row]:
+def _saving(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
     small = demo_run(folder, device, repeats=2)  # two steps a round
     small = as_sdxl(small, write_toy_sdxl(folder / "saving-sdxl", like=from_root(small.model.base_model)))
     large = with_large_unet(demo_run(folder, device, repeats=1, batch_size=6), folder / "saving-sd")  # one step a round
     for model, config in (("large SD UNet", large), ("small SDXL", small)):
         config = _with_offload_device(config, device)
         for trains in ("adapter", "full"):
-            trained = of_denoiser(config, trains=trains)
-            for saving in ways_against_none(trained, rounds=3, num_threads=num_threads, clock=clock):
+            for saving in ways_against_none(of_denoiser(config, trains=trains), rounds=3, num_threads=num_threads):
                 yield _saving_row(model, trains, saving)
 
 
@@ -200,11 +194,11 @@ def _saving_row(model: str, trains: str, saving: Saving) -> Row:
     return Row(f"{model}, {what}: {saving.way}", value, numbers=numbers)
 
 
-def _quantization(folder: Path, device: Device, num_threads: int, clock: Clock) -> Iterator[Row]:
+def _quantization(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
     """Quantize the demo model's UNet for the error, and a larger one, whose weights are random, for the speed."""
     trained = demo_run(folder / "quantization", device, repeats=1)
     config = with_large_unet(demo_run(folder / "quantization", device, repeats=1, batch_size=6), folder)
-    for found in quantized_bases(trained, config, folder, rounds=3, num_threads=num_threads, clock=clock):
+    for found in quantized_bases(trained, config, folder, rounds=3, num_threads=num_threads):
         value = (
             f"{found.bytes_per_weight:.3f} bytes per weight, output off by {found.output_error:.2%}, "
             f"{found.speed.ratio:.2f} of the speed ({found.speed.lowest:.2f} to {found.speed.highest:.2f})"
@@ -213,7 +207,7 @@ def _quantization(folder: Path, device: Device, num_threads: int, clock: Clock) 
         yield Row(f"UNet in {found.case.label}", value, numbers=numbers | asdict(found.speed))
 
 
-def _full_size(folder: Path, device: Device, num_threads: int, clock: Clock) -> Iterator[Row]:
+def _full_size(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
     """Train SDXL's shapes at 1024 px on a GPU; on a CPU, where that would take hours, a small model at 64 px."""
     config = _with_offload_device(demo_run(folder, device, repeats=1), device)
     if device.is_cpu:
@@ -221,9 +215,7 @@ def _full_size(folder: Path, device: Device, num_threads: int, clock: Clock) -> 
     else:
         model, side_px = write_random_model(folder / "full-sdxl", "sdxl"), 1024
     name = "small SDXL" if device.is_cpu else "SDXL"
-    for found in all_measured(
-        config, model, folder, device, side_px=side_px, rounds=3, num_threads=num_threads, clock=clock
-    ):
+    for found in all_measured(config, model, folder, device, side_px=side_px, rounds=3, num_threads=num_threads):
         yield _full_size_row(f"{name} at {side_px} px, {found.case}", found)
 
 

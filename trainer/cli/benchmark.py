@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from dataclasses import asdict
 
 from modules.system.atomic import write_text
@@ -19,6 +18,7 @@ MEASUREMENTS = (
     "memory",
     "start",
     "loop",
+    "checkpointed-loop",
     "large-loop",
     "host-waits",
     "several",
@@ -37,16 +37,12 @@ def _benchmark(options: argparse.Namespace) -> int:
     if options.profile is not None:
         return _profile(options)
     import_engine(beside_window=False)
-    from trainer.benchmark.report import TIMED_BY_CLOCK, machine_facts, measure_all, require_cpu
+    from trainer.benchmark.report import machine_facts, measure_all
 
     facts = machine_facts(options.device, options.threads)
-    clock = time.perf_counter
-    if options.busy:
-        require_cpu(options.device)
-        clock, facts["processor time"] = time.process_time, ", ".join(sorted(TIMED_BY_CLOCK.intersection(options.only)))
     sys.stdout.write(", ".join(f"{k} {v}" for k, v in facts.items()) + "\n")
     rows = []
-    for row in measure_all(options.device, num_threads=options.threads, wanted=frozenset(options.only), clock=clock):
+    for row in measure_all(options.device, num_threads=options.threads, wanted=frozenset(options.only)):
         rows.append(row)
         goal = f"  (goal: {row.goal})" if row.goal else ""
         sys.stdout.write(f"{row.name:40} {row.value}{goal}\n")
@@ -79,11 +75,6 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda ...")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (default: 1)")
-    parser.add_argument(
-        "--busy",
-        action="store_true",
-        help="beside other work on a CPU: measure training loops by their processor time",
-    )
     parser.add_argument(
         "--profile",
         nargs="?",
