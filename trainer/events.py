@@ -162,6 +162,16 @@ class BlocksCompiled:
 
 
 @dataclass(frozen=True, slots=True)
+class SettingChosen:
+    """The run has decided about an automatic setting, `path`; the summary is a sentence."""
+
+    may_coalesce: ClassVar[bool] = False
+
+    path: str
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
 class ProfileWritten:
     """Steps were profiled up to `step`: `path` is the folder of the trace and the tables.
 
@@ -416,6 +426,7 @@ Event = (
     | CacheFilled
     | ImagesDropped
     | BlocksCompiled
+    | SettingChosen
     | ProfileWritten
     | StepFinished
     | MemoryMeasured

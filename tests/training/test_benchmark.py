@@ -15,15 +15,19 @@ from PIL import Image, ImageStat
 from torch.utils.flop_counter import FlopCounterMode
 
 from modules.config.schema import Config
+from modules.config.sections.general import General
 from modules.families.parts.folder_model import folder_configs
+from modules.memory.compiled_blocks import Compilation
 from modules.objectives.registry import METHODS
 from modules.system.devices import CPU
-from tests.builders.configs import small_config
+from modules.system.errors import DarkroomError
+from tests.builders.configs import laid_over, small_config
 from tests.builders.more_models import POOLED_WIDTH
 from trainer.benchmark import full_size, measure, preference, preference_cases, preference_data, report, saving_memory
 from trainer.benchmark.demo_runs import demo_preset
 from trainer.benchmark.loop_speed import demo_config, loop_against_bare
-from trainer.benchmark.measure import paired
+from trainer.benchmark.loop_variants import LoopVariant, fastest_together, measured_variants
+from trainer.benchmark.measure import Ratio, paired
 from trainer.benchmark.start_time import BEFORE_FIRST_EVENT, time_by_phase
 from trainer.benchmark.waiting import waiting_share
 from trainer.data.datasets import datasets_of
@@ -48,6 +52,50 @@ def test_pairs_take_turns_and_the_first_does_not_count(monkeypatch: pytest.Monke
     assert order == ["ours", "bare", "ours", "bare", "bare", "ours", "ours", "bare"]
     assert (ratio.ratio, ratio.lowest, ratio.highest) == (0.75, 0.5, 1.0)
     assert (ratio.ours_seconds, ratio.bare_seconds, ratio.rounds) == (2.0, 1.0, 3)
+
+
+def test_variants_are_measured_alone_and_the_faster_ones_together() -> None:
+    """On a machine without a compiler, of which its rows tell."""
+    seen: dict[str, Config] = {}
+
+    def measure(variant: LoopVariant) -> Ratio:
+        training, model = variant.config.training, variant.config.model
+        seen[variant.name] = variant.config
+        assert variant.plain.training.trains == training.trains
+        if model.compile:
+            raise DarkroomError("It cannot be compiled, because it needs a C++ compiler, and none was found.")
+        fused = getattr(training.optimizer, "fused", False)
+        speed = 1.0 + 0.2 * fused + 0.1 * (model.channels_last == "on") + 0.01 * (training.attention == "sdpa_math")
+        return Ratio(speed, speed, speed, 1.0, speed, 1)
+
+    rows = {row.name: row for row in measured_variants(Config(general=General(train_device="cpu")), measure)}
+    assert len(rows) == 22
+    together = seen["LoRA, all of these: fused optimizer, channels last"]
+    assert (together.model.channels_last, together.training.attention, together.model.compile) == ("on", "sdpa", False)
+    assert rows["fine-tune, compiled"].speed is None
+    assert "C++ compiler" in rows["fine-tune, compiled"].reason
+    assert seen["LoRA, attention PyTorch: math"].training.attention == "sdpa_math"
+    without, with_cache = (seen[f"LoRA, bfloat16 {word} autocast cache"].training for word in ("without", "with"))
+    assert (without.autocast_cache, with_cache.autocast_cache, with_cache.precision) == (False, True, "bfloat16")
+
+
+def test_of_changes_that_replace_each_other_only_the_fastest_counts() -> None:
+    speeds = {"fused optimizer": 1.1, "foreach optimizer": 1.2, "compiled": 1.3, "channels last": 1.01}
+    assert fastest_together(speeds) == ["foreach optimizer", "compiled"]
+    assert fastest_together(dict.fromkeys(speeds, 0.9)) == []
+
+
+def test_a_loop_that_cannot_be_compiled_is_not_measured(
+    tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_self: Compilation, *_: object) -> None:
+        raise RuntimeError("No working C++ compiler found")
+
+    monkeypatch.setattr(Compilation, "_compile_graph", fails)
+    base = small_config(tmp_path, model=tiny_sd, images=images)
+    config = demo_config(laid_over(base, {"model": {"compile": True}}), tmp_path, repeats=1, epochs=1000)
+    with pytest.raises(DarkroomError, match=r"because it needs a C\+\+ compiler"):
+        loop_against_bare(config, rounds=1, num_threads=1, plain=base)
 
 
 def test_both_loops_do_the_same_steps(

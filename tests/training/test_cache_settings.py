@@ -101,7 +101,7 @@ CHANGES: dict[str, tuple[dict[str, Any], int, int]] = {
     "bucket step": ({"data": {"bucket_step_px": 64}}, 2, 0),
     "max aspect ratio": ({"data": {"max_aspect_ratio": 1.3}}, 2, 0),
     "never upscale": ({"data": {"never_upscale": True}}, 0, 0),
-    "channels last": ({"model": {"channels_last": True}}, 4, 0),
+    "channels last": ({"model": {"channels_last": "on"}}, 4, 0),
     "clip skip": ({"model": {"clip_skip": 1}}, 0, 5),
     "clip skip 2": ({"model": {"clip_skip_2": 1}}, 0, 5),
     "prompt weighting": ({"model": {"prompt_weighting": True}}, 0, 5),

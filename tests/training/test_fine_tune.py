@@ -370,10 +370,10 @@ def test_a_v_prediction_sdxl_gets_its_yaml_also_as_the_best(tiny_sdxl: Path, ima
 def test_with_channels_last_the_same_is_learned_and_saved(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
     """Results differ in rounding alone, and files have no trace of it."""
     runs, results = [], []
-    for is_on in (False, True):
-        folder = tmp_path / str(is_on)
+    for choice in ("off", "on"):
+        folder = tmp_path / choice
         config = laid_over(small_config(folder, model=tiny_sd, images=images), FULL)
-        ran = run(laid_over(config, {"model": {"channels_last": is_on}, "training": {"epochs": 1}}))
+        ran = run(laid_over(config, {"model": {"channels_last": choice}, "training": {"epochs": 1}}))
         runs.append([s.loss for s in ran.of(StepFinished)])
         results.append(load_file(ran.of(ModelSaved)[-1].path))
     assert runs[0] == pytest.approx(runs[1], rel=1e-4)

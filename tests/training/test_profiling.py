@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from modules.config.schema import Config
 from tests.builders.configs import laid_over, small_config
@@ -41,6 +42,8 @@ def test_a_profile_is_written_and_changes_nothing(config: Config, monkeypatch: p
     assert "tottime" in functions
     assert "trainer/step/stepper.py" in functions.split("tottime")[0]
     assert "A CPU waits for nothing" in (folder / "waits.txt").read_text()
+    with Image.open(folder / "timeline.png") as timeline:
+        assert timeline.width == 1600
     assert written.slowest
     assert written.summary.startswith(f"Profiled 2 steps: trace and tables are in {folder}. Most of the host's time: ")
     assert plain.of(ProfileWritten) == []

@@ -29,6 +29,7 @@ from trainer.events import (
     RunStarted,
     SampleProgress,
     SampleReady,
+    SettingChosen,
     StepFinished,
     ValidationFinished,
     WarningRaised,
@@ -103,6 +104,7 @@ EVERY_EVENT: dict[type[Event], tuple[Event, set[str]]] = {
     CacheFilled: (CacheFilled("images", 10, 7, 1000), {"log"}),
     ImagesDropped: (ImagesDropped(1, 2, ("a.png", "b.png")), {"log"}),
     BlocksCompiled: (BlocksCompiled(16, 8, 34.9), {"log"}),
+    SettingChosen: (SettingChosen("model.channels_last", "Channels last is off."), {"log"}),
     ProfileWritten: (ProfileWritten(12, 10, "/run/profile"), {"log"}),
     MemoryMeasured: (MemoryMeasured(1, 2, 3), {"memory"}),
     StepFinished: (step(1), {"step", "series", "metrics", "timing"}),  # the gradient norm

@@ -425,3 +425,10 @@ def test_nesterov_needs_a_momentum() -> None:
     assert found(momentum=0.9) == []
     assert found(nesterov=False) == []
     assert list(optimizer_fields(Config())) == []
+
+
+def test_a_fused_step_is_the_default_where_an_optimizer_has_one() -> None:
+    """It is the fastest, and exact."""
+    defaults = {name: spec.settings().model_dump() for name, spec in OPTIMIZERS.items()}
+    fused = {name: values["fused"] for name, values in defaults.items() if "fused" in values}
+    assert fused == {"adam": True, "adamw": True}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,14 @@ from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 from modules.config.codec import decode, encode
 from modules.config.schema import Config
 from modules.families.parts.forwards import BlockTypes
+from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from trainer.benchmark.bare import BareLoop, checkpoint_by_torch
 from trainer.benchmark.measure import Ratio, paired
 from trainer.commands import CommandDesk
 from trainer.data.datasets import datasets_of
 from trainer.launch import smooth_interpreter
-from trainer.run.machine import machine_of
+from trainer.run.machine import Machine, machine_of
 from trainer.run.model import load_model
 from trainer.run.setup import Clocks, RunSetup
 from trainer.run.training_run import prepare
@@ -36,24 +38,35 @@ def loop_against_bare(
     The bare loop is that of `plain`, if it is given, with the blocks `recomputes` under torch's own checkpointing. On a
     CPU with one thread, CPU time is compared. Both run with the interpreter's settings of a run, without automatic
     garbage collection: else one would pay for the garbage of the other.
+    Raises DarkroomError where the model is to be compiled and cannot.
     """
     plain = plain or config
-    machine = machine_of(config.general, config.training.precision)
-    with process_settings(num_threads=num_threads, precision=config.training.precision, deterministic=False):
+    machine, plain_machine = _machine(config), _machine(plain)
+    with _settings(config, num_threads):
         run = prepare(run_setup(config, num_threads))
         # A second copy of the model, so that the loops do not train the same weights.
-        model = load_model(plain, machine)
+        model = load_model(plain, plain_machine)
         model.placement.enter("train")
         batches = list(run.training.loader.batches(0, first_epoch_step=0, step=0))
-        bare = BareLoop.of(plain, model, batches, machine.precision)
+        bare = BareLoop.of(plain, model, batches, plain_machine.precision)
         if recomputes is not None:
             checkpoint_by_torch(model, recomputes)
         device = machine.train_device
+
+        def ours() -> None:
+            train_epoch(run.training)
+            if run.model.compilation is not None and run.model.compilation.failure:
+                raise DarkroomError(f"It cannot be compiled, because {run.model.compilation.failure}.")
+
+        def theirs() -> None:
+            with _settings(plain, num_threads):
+                bare.run(device)
+
         try:
             with smooth_interpreter():
                 return paired(
-                    lambda: train_epoch(run.training),
-                    lambda: bare.run(device),
+                    ours,
+                    theirs,
                     rounds=rounds,
                     device=device,
                     in_cpu_time=device.is_cpu and num_threads == 1,
@@ -61,6 +74,15 @@ def loop_against_bare(
         finally:
             run.close()
             model.placement.close()
+
+
+def _machine(config: Config) -> Machine:
+    training = config.training
+    return machine_of(config.general, training.precision, autocast_cache=training.autocast_cache)
+
+
+def _settings(config: Config, num_threads: int) -> AbstractContextManager[None]:
+    return process_settings(num_threads=num_threads, precision=config.training.precision, deterministic=False)
 
 
 def demo_config(preset: Config, folder: Path, *, repeats: int, epochs: int, **changes: Any) -> Config:
@@ -112,6 +134,5 @@ def run_setup(config: Config, num_threads: int = 1) -> RunSetup:
     log = EventLog(lambda event: None, clocks.now)
     run_dir = new_run_dir(Path(config.general.workspace_dir), now=datetime.now())
     log.open(run_dir)
-    machine = machine_of(config.general, config.training.precision)
     datasets = datasets_of(config)
-    return RunSetup(config, datasets, machine, CommandDesk(), log, clocks, run_dir, num_threads, None, None)
+    return RunSetup(config, datasets, _machine(config), CommandDesk(), log, clocks, run_dir, num_threads, None, None)

@@ -26,7 +26,7 @@ from trainer.benchmark.demo_runs import demo_preset, demo_run
 from trainer.benchmark.full_size import FullSize, all_measured, write_random_model
 from trainer.benchmark.host_waits import waits_per_step
 from trainer.benchmark.loop_speed import as_sdxl, loop_against_bare, with_large_unet
-from trainer.benchmark.loop_variants import loop_variants
+from trainer.benchmark.loop_variants import LoopVariant, measured_variants
 from trainer.benchmark.measure import Ratio
 from trainer.benchmark.quantized_bases import quantized_bases
 from trainer.benchmark.saving_memory import Saving, of_denoiser, ways_against_none, with_parts
@@ -166,9 +166,13 @@ def _loop_variants(folder: Path, device: Device, num_threads: int) -> Iterator[R
     """Compare each variant of the loop with the same bare one, which has none of the settings."""
     demo = demo_run(folder, device, repeats=2, clip_grad_norm=None)  # two steps a round
     config = as_sdxl(demo, write_toy_sdxl(folder / "variants-sdxl", like=from_root(demo.model.base_model)))
-    for variant in loop_variants(config):
-        result = loop_against_bare(variant.config, rounds=10, num_threads=num_threads, plain=variant.plain)
-        yield _ratio_row(f"training loop, small SDXL, {variant.name}", result, None)
+
+    def measure(variant: LoopVariant) -> Ratio:
+        return loop_against_bare(variant.config, rounds=5, num_threads=num_threads, plain=variant.plain)
+
+    for found in measured_variants(config, measure):
+        name = f"training loop, small SDXL, {found.name}"
+        yield Row(name, found.reason) if found.speed is None else _ratio_row(name, found.speed, None)
 
 
 def _saving(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:

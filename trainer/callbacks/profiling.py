@@ -1,8 +1,8 @@
 """Profiles a few steps of a run on request: what the devices and the host do, and which functions take the time.
 
 First torch's profiler: two steps of warmup, then ten, written as a Chrome trace (trace.json, for chrome://tracing or
-Perfetto), a table of operators, and one of what a GPU waited for. Then Python's profiler over ten more steps: the
-host's time by function. The numbers of the run are the same with and without.
+Perfetto), an image of two of them (timeline.png), a table of operators, and one of what a GPU waited for. Then
+Python's profiler over ten more steps: the host's time by function. It changes no number of the run.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from trainer.commands import CommandDesk, ProfileNow
 from trainer.events import Event, ProfileWritten, WarningRaised
 from trainer.step.callback import DryRunCheck, DryRunState, StepView
 from trainer.step.step_profile import device_time, function_table
+from trainer.step.step_timeline import timeline_of, write_timeline
 
 NUM_STEPS = 10
 WARMUP_STEPS = 2
 _NUM_ROWS = 60
+_FOLDER = "step-"
 _log = logging.getLogger(__name__)
 
 
@@ -73,7 +75,7 @@ class Profiling:
         activities = [profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(profiler.ProfilerActivity.CUDA)
-        self._folder = self._run_dir / "profile" / f"step-{step + 1:08d}"
+        self._folder = self._run_dir / "profile" / f"{_FOLDER}{step + 1:08d}"
         self._num_steps = 0
         self._operators = profiler.profile(
             activities=activities,
@@ -102,6 +104,10 @@ class Profiling:
                 profiler.export_chrome_trace(str(temporary))
             trace = json.loads((self._folder / "trace.json").read_text(encoding="utf-8"))
             write_text(self._folder / "waits.txt", str(device_time(trace["traceEvents"])))
+            if (timeline := timeline_of(trace["traceEvents"])) is not None:
+                first = int(self._folder.name.removeprefix(_FOLDER))
+                title = f"Profile from step {first:,}"
+                write_timeline(self._folder / "timeline.png", timeline, title=title)
             table = rows.table(sort_by=order, row_limit=_NUM_ROWS, max_name_column_width=70)
             write_text(self._folder / "operators.txt", f"{table}\n")
         except OSError as error:

@@ -28,6 +28,7 @@ from trainer.events import (
     RunStarted,
     SampleProgress,
     SampleReady,
+    SettingChosen,
     StepFinished,
     ValidationFinished,
     WarningRaised,
@@ -168,6 +169,7 @@ def words(event: Event) -> str:
             | ChoicesWanted()
             | ImagesDropped()
             | BlocksCompiled()
+            | SettingChosen()
             | ProfileWritten()
             | ValidationFinished()
             | RewardMeasured()
@@ -205,7 +207,14 @@ def time_left(seconds: float | None) -> str:
 
 
 _Measured = (
-    ValidationFinished | RewardMeasured | CacheFilled | ChoicesWanted | ImagesDropped | BlocksCompiled | ProfileWritten
+    ValidationFinished
+    | RewardMeasured
+    | CacheFilled
+    | ChoicesWanted
+    | ImagesDropped
+    | BlocksCompiled
+    | SettingChosen
+    | ProfileWritten
 )
 
 
@@ -215,7 +224,7 @@ def _measured_words(event: _Measured) -> str:
             return _validation_words(event)
         case RewardMeasured():
             return _reward_words(event)
-        case CacheFilled() | ImagesDropped() | BlocksCompiled() | ProfileWritten():
+        case CacheFilled() | ImagesDropped() | BlocksCompiled() | SettingChosen() | ProfileWritten():
             return event.summary
         case ChoicesWanted():
             return f"{count(event.num_open, 'choice')} to make in {event.path}" if event.num_open else ""

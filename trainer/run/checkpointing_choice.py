@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import logging
 from pathlib import Path
 
 from modules.estimate.disk import free_memory
 from modules.system.atomic import write_text
 from modules.system.devices import free_device_bytes
 from modules.system.problem import count
+from trainer.events import SettingChosen
 from trainer.preflight.auto_checkpointing import Blocks, automatic_parts, blocks_to_checkpoint
 from trainer.preflight.estimates import sizes_of
 from trainer.run.machine import Machine
@@ -17,7 +17,6 @@ from trainer.run.setup import RunSetup
 from trainer.run_folder.start_copy import start_copy_in
 
 FILE = "checkpointing.json"
-logger = logging.getLogger("darkroom.run")
 
 
 def checkpointed_blocks(setup: RunSetup) -> Blocks | None:
@@ -45,7 +44,8 @@ def _of_main(setup: RunSetup) -> Blocks:
     found = chosen or {}
     write_text(path, json.dumps({part: sorted(blocks) for part, blocks in found.items()}, indent=2) + "\n")
     for part, blocks in found.items():
-        logger.info("Gradient checkpointing recomputes %s of %s.", count(len(blocks), "block"), part)
+        words = f"Gradient checkpointing recomputes {count(len(blocks), 'block')} of {part}."
+        setup.log.emit(SettingChosen(f"parts.{part}.checkpointing", words))
     return found
 
 

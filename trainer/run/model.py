@@ -152,14 +152,13 @@ def prepare_parts(family: ModelFamily, precision: Precision) -> None:
             precision.prepare(part.module)
 
 
-def channels_innermost(family: ModelFamily) -> None:
-    """Store the weights of the denoiser's and the VAE's convolutions with their channels innermost, in place.
+def channels_innermost(family: ModelFamily, parts: Collection[str]) -> None:
+    """Store the weights of the convolutions of some parts with their channels innermost, in place.
 
     A convolution with such a weight also returns its result so, and the operations between convolutions keep it.
     """
-    for part in family.parts.values():
-        if part.spec.role != "text_encoder":
-            part.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's types lack it
+    for name in parts:
+        family.parts[name].module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # types lack it
 
 
 def choose_attention(family: ModelFamily, name: str, machine: Machine) -> None:
@@ -180,13 +179,15 @@ def load_model(
     compilation: Compilation | None = None,
     may_stay: Mapping[str, frozenset[str]] | None = None,
     checkpointed_blocks: Mapping[str, frozenset[str]] | None = None,
+    channels_last: Collection[str] | None = None,
 ) -> LoadedModel:
     """Load the model of a config, attach its adapters, and set up the placement and the memory settings of its parts.
 
     `start_copy` is the run's own copy of the adapter file that it starts from: it is read if it exists, otherwise
     written. A `compilation` compiles the blocks of the denoiser. `may_stay` has the parts that stay on the training
     device in phases that do not need them (`trainer/preflight/room.py`), `checkpointed_blocks` the blocks that
-    automatic checkpointing recomputes, by part. Raises DarkroomError if nothing would be trained.
+    automatic checkpointing recomputes, by part. `channels_last` are the parts with the channels innermost, by default
+    those of the config; an automatic choice is none. Raises DarkroomError if nothing would be trained.
     """
     quantized = quantized_parts(config)
     family = load_family(
@@ -204,8 +205,10 @@ def load_model(
     # Before adapters are attached and parts move: the identity of the encoders is that of their own weights.
     identities = _identities(config.model, family, facts, machine.precision, start, quantized)
     prepare_parts(family, machine.precision)
-    if config.model.channels_last:
-        channels_innermost(family)
+    if channels_last is None:
+        with_channels = (p.name for p in family.spec.parts if p.role != "text_encoder")
+        channels_last = frozenset(with_channels if config.model.channels_last == "on" else ())
+    channels_innermost(family, channels_last)
     if not trains_on_pixels(config):
         choose_attention(family, config.training.attention, machine)
     copies = None if start_copy is None else start_copy.parent / "embeddings"
@@ -312,7 +315,8 @@ def _identities(
         fingerprints = dict(zip(hashed, pool.map(fingerprint, hashed.values()), strict=True))
     images = [fingerprints.get(p.name, "") for p in family.spec.parts if p.role == "vae"]
     texts = [fingerprints.get(p.name, "") for p in family.spec.parts if p.role == "text_encoder"]
-    order = ["channels last"] if model.channels_last else []  # rounds otherwise
+    # It rounds otherwise. An automatic choice leaves a VAE whose latents are cached as it is.
+    order = ["channels last"] if model.channels_last == "on" else []
     return EncoderIdentities(
         # Images are encoded outside autocast, but in TF32 where the run's precision allows it on this device.
         images="|".join([*images, family.image_identity(), f"tf32 {precision.tf32}", *order]),

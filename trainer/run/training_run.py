@@ -49,6 +49,7 @@ from trainer.run.data import Loaders, build_loaders, caches_of, plan_fingerprint
 from trainer.run.downloads import DownloadMeter
 from trainer.run.endings import Backups, Prepared, end, end_stopped, rescue, split_state_of_rewards
 from trainer.run.freed_memory import freed_memory
+from trainer.run.layout_choice import parts_with_channels_last
 from trainer.run.model import LoadedModel, load_model
 from trainer.run.placement import placed_copy
 from trainer.run.setup import RunSetup
@@ -215,6 +216,7 @@ def _load(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
     log.emit(PhaseChanged("loading", config.model.base_model))
     meter = DownloadMeter(emit=log.emit, desk=setup.desk, clock=setup.clocks.seconds)
     compilation = compilation_of(config, setup.clocks.seconds)
+    channels_last, blocks = parts_with_channels_last(setup, meter), checkpointed_blocks(setup)
     ranks, is_local = machine.ranks, from_root(config.model.base_model).exists()
     if not is_local and not ranks.rank.is_main:
         ranks.from_main(None)  # the main process downloads the model first
@@ -233,7 +235,8 @@ def _load(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
         start_copy=start_copy,
         compilation=compilation,
         may_stay=may_stay,
-        checkpointed_blocks=checkpointed_blocks(setup),
+        checkpointed_blocks=blocks,
+        channels_last=channels_last,
     )
     if not is_local and ranks.rank.is_main:
         ranks.from_main(None)

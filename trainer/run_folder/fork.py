@@ -17,6 +17,8 @@ from trainer.run_folder.event_log import EVENTS_FILE
 from trainer.run_folder.start_copy import start_copy_in
 
 ORIGIN_FILE = "forked_from.json"
+LAYOUT_FILE = "layout.json"
+"""The memory layout of a run's weights: another one would round otherwise after a resume."""
 _OF_WEIGHTS = ("model.base_model", "model.family", "training.trains", "adapter.", "embeddings")
 _MEASURED = (StepFinished, ValidationFinished, RewardMeasured)
 
@@ -79,10 +81,12 @@ def origin_of(run_dir: Path) -> Origin | None:
 
 
 def _copy_start(run_dir: Path, backup: BackupInfo) -> None:
-    """Copy the adapter file and the embeddings that the other run started from, which the new run needs, too."""
+    """Copy what the other run started from, which the new run needs, too: adapter file, embeddings, memory layout."""
     start = start_copy_in(backup.run_dir)
     if start.is_file():
         shutil.copy2(start, start_copy_in(run_dir))
+    if (backup.run_dir / LAYOUT_FILE).is_file():
+        shutil.copy2(backup.run_dir / LAYOUT_FILE, run_dir / LAYOUT_FILE)
     if (backup.run_dir / "embeddings").is_dir():
         shutil.copytree(backup.run_dir / "embeddings", run_dir / "embeddings")
 

@@ -16,9 +16,9 @@ from modules.system.paths import PROGRAM_ROOT
 _NUM_ROWS = 60
 _NUM_OWN_ROWS = 40
 _NUM_NAMED = 3
-_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")  # categories of torch's Chrome trace
+DEVICE_EVENTS = ("kernel", "gpu_memcpy", "gpu_memset")  # categories of torch's Chrome trace
 _RUNTIME = ("cuda_runtime", "cuda_driver")
-_HOST = ("cpu_op", "user_annotation", *_RUNTIME)
+HOST_EVENTS = ("cpu_op", "user_annotation", *_RUNTIME)
 _SHORTEST_US = 1.0  # kernels that follow one another have gaps of less
 _MICROSECOND = 1e-6
 BETWEEN = "Python between operations"
@@ -103,11 +103,11 @@ def device_time(events: Iterable[Mapping[str, Any]]) -> DeviceTime:
     the gap: the outermost operation, or Python between operations.
     """
     complete = [e for e in events if e.get("ph") == "X"]
-    device = sorted((e for e in complete if e.get("cat") in _DEVICE), key=lambda e: float(e["ts"]))
+    device = sorted((e for e in complete if e.get("cat") in DEVICE_EVENTS), key=lambda e: float(e["ts"]))
     if not device:
         return DeviceTime(0.0, ())
     starters = {_correlation(e): e["tid"] for e in complete if e.get("cat") in _RUNTIME}
-    spans = _outermost(e for e in complete if e.get("cat") in _HOST and not e["name"].startswith("ProfilerStep"))
+    spans = _outermost(e for e in complete if e.get("cat") in HOST_EVENTS and not e["name"].startswith("ProfilerStep"))
     first, busy_until = float(device[0]["ts"]), float(device[0]["ts"])
     waits: dict[str, list[float]] = {}
     for event in device:

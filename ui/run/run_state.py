@@ -24,6 +24,7 @@ from trainer.events import (
     RunStarted,
     SampleProgress,
     SampleReady,
+    SettingChosen,
     StepFinished,
     ValidationFinished,
     WarningRaised,
@@ -203,7 +204,7 @@ def _folded(state: RunState, event: Event) -> RunState:  # noqa: C901 - one arm 
             return replace(state, finished=event, phase="", detail="")
         case RunFailed():
             return replace(state, failed=event, phase="", detail="")
-        case CacheFilled() | ImagesDropped() | BlocksCompiled() | ProfileWritten() | WarningRaised():
+        case CacheFilled() | ImagesDropped() | BlocksCompiled() | SettingChosen() | ProfileWritten() | WarningRaised():
             return state  # only a log line
         case _:
             assert_never(event)

@@ -26,6 +26,7 @@ from trainer.events import (
     RunFailed,
     RunFinished,
     RunStarted,
+    SettingChosen,
     ValidationFinished,
     WarningRaised,
 )
@@ -78,7 +79,7 @@ def _words(event: Event) -> tuple[str, Tone] | None:
         case PhaseChanged(phase=phase, detail=detail):
             words = PHASE_WORDS.get(phase, phase)
             return f"{words}: {detail}" if detail else words, "plain"
-        case CacheFilled() | ImagesDropped() | BlocksCompiled() | ProfileWritten():
+        case CacheFilled() | ImagesDropped() | BlocksCompiled() | SettingChosen() | ProfileWritten():
             return event.summary, "plain"
         case ValidationFinished():
             return (

@@ -1,4 +1,5 @@
-"""Settings of our own earlier files that no longer exist: dropped, with a note where they had a value of their own.
+"""Settings of our own earlier files that no longer exist are dropped, with a note where they had a value of their own;
+switches that became choices keep their value.
 
 The version of the files is the same: nothing else changed.
 """
@@ -19,6 +20,7 @@ _DUMP_NOTE = (
 def without_removed(tree: Tree, notes: Notes) -> Tree:
     """Return one of our trees without the settings that no longer exist."""
     tree = without_debug_dump(tree, notes)
+    _switch_to_choice(tree, "model", "channels_last")
     training = tree.get("training")
     optimizer = training.get("optimizer") if isinstance(training, dict) else None
     if isinstance(optimizer, dict) and isinstance(name := optimizer.get("name"), str) and name in OPTIMIZERS:
@@ -39,3 +41,10 @@ def without_debug_dump(tree: Tree, notes: Notes) -> Tree:
         if general.pop("debug_dump", False) is True:
             notes.append(Problem("general", _DUMP_NOTE, "info"))
     return tree
+
+
+def _switch_to_choice(tree: Tree, section: str, key: str) -> None:
+    """Replace true and false by "on" and "off", in place."""
+    settings = tree.get(section)
+    if isinstance(settings, dict) and isinstance(value := settings.get(key), bool):
+        settings[key] = "on" if value else "off"

@@ -146,15 +146,18 @@ class Model(Section):
         ),
     ] = False
     channels_last: Annotated[
-        bool,
+        Literal["off", "on", "auto"],
         Setting(
             "Channels last",
             "Stores the weights of convolutions, and so their results, with the channels innermost (NHWC), for which "
-            "many GPUs and CPUs have faster kernels; on others it is slower. Results differ in rounding.",
+            "many GPUs and CPUs have faster kernels; on others it is slower. Automatic measures both at the start of "
+            "the run, once per machine and kind of run, for the parts that a training step runs; in deterministic mode "
+            "it is off. Results differ in rounding.",
             group="Base model",
             level="advanced",
+            choice_labels={"off": "Off", "on": "On", "auto": "Automatic"},
         ),
-    ] = False
+    ] = "off"
     circular_padding: Annotated[
         bool,
         Setting(
