@@ -1,7 +1,7 @@
 """The tensors of a backup that the processes of a run shard, in the format of `torch.distributed.checkpoint`.
 
 Each process writes its own rows. They can be read by any number of processes, and whole by a single one. Whatever is
-not sharded is in safetensors files beside them.
+not sharded is in safetensors files beside them. Torch's format takes long to import, so only runs that use it do.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
 
 from modules.formats.safetensors_io import read_safetensors
+
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 Kind = Literal["weights", "optimizer", "ema"]
 
@@ -32,6 +31,8 @@ def key_of(kind: Kind, name: str) -> str:
 
 def write_shards(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     """Write sharded tensors, by `key_of`, to a backup's folder; all processes must call it together."""
+    from torch.distributed.checkpoint.state_dict_saver import save
+
     with _quiet():
         save(dict(tensors), checkpoint_id=folder / _FOLDER)
 
@@ -40,6 +41,9 @@ def stored_in_shards(folder: Path, kind: Kind) -> dict[str, TensorStorageMetadat
     """Return what a backup stores of one kind in sharded form: shapes and dtypes by name."""
     if not (folder / _FOLDER).is_dir():
         return {}
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
     stored = FileSystemReader(folder / _FOLDER).read_metadata().state_dict_metadata
     prefix = key_of(kind, "")
     return {
@@ -51,6 +55,8 @@ def stored_in_shards(folder: Path, kind: Kind) -> dict[str, TensorStorageMetadat
 
 def read_shards(folder: Path, into: Mapping[str, torch.Tensor], *, is_together: bool) -> None:
     """Read tensors, by `key_of`, into those of the same keys; all processes read their own rows `is_together`."""
+    from torch.distributed.checkpoint.state_dict_loader import load
+
     with _quiet():
         load(dict(into), checkpoint_id=folder / _FOLDER, no_dist=not is_together)
 
