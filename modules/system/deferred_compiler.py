@@ -2,7 +2,7 @@
 
 transformers, while it is imported, and torch's optimizers in every step ask for `torch._dynamo`: half a second of
 imports, with SymPy and much of `torch.distributed`, to mark functions for a compiler that most runs never use. Until
-something else of it is used, a stand-in notes the marks, and passes them on to the compiler then.
+something else of it is used, `DeferredCompiler` notes the marks, and passes them on then.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Modules that are imported at their first use, after an earlier `import name` of any library.
 
-A stand-in is the module until then. Libraries import much that hardly any run uses.
+Until then a `DeferredModule` is in its place. Libraries import much that hardly any run uses.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class DeferredModule(ModuleType):
 
 
 def put_in_place(module: DeferredModule) -> None:
-    """Let later imports of a module find its stand-in."""
+    """Let later imports of a module find the deferred one."""
     parent, _, own = module.__name__.rpartition(".")
     sys.modules[module.__name__] = module
     if parent:
@@ -117,6 +117,7 @@ class _ModuleFirst(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
+        """Return the spec of a submodule that was loaded with its module, otherwise None."""
         parent, _, own = fullname.rpartition(".")
         module = sys.modules.get(parent)
         if not isinstance(module, DeferredModule) or module.works_without(own):
@@ -133,36 +134,42 @@ class _AlreadyLoaded(Loader):
         self._module, self._spec = module, module.__spec__
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Return the module."""
         return self._module
 
     def exec_module(self, module: ModuleType) -> None:
+        """Give it its own spec back."""
         module.__spec__ = self._spec
 
 
 class _WithSubmodules(MetaPathFinder):
     """Finds a module that was deferred, and loads it with those submodules that were imported without it."""
 
-    def __init__(self, stand_in: DeferredModule) -> None:
-        self._stand_in = stand_in
+    def __init__(self, deferred: DeferredModule) -> None:
+        self._deferred = deferred
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != self._stand_in.__name__:
+        """Return the spec of the module, otherwise None."""
+        if fullname != self._deferred.__name__:
             return None
-        origin = str(self._stand_in.__file__)
-        loader = _SubmodulesFirst(fullname, origin, self._stand_in.submodules())
-        places = list(self._stand_in.__path__) if "__path__" in vars(self._stand_in) else None
+        origin = str(self._deferred.__file__)
+        loader = _SubmodulesFirst(fullname, origin, self._deferred.submodules())
+        places = list(self._deferred.__path__) if "__path__" in vars(self._deferred) else None
         return importlib.util.spec_from_file_location(
             fullname, origin, loader=loader, submodule_search_locations=places
         )
 
 
 class _SubmodulesFirst(SourceFileLoader):
+    """Loads a module that has some of its submodules already."""
+
     def __init__(self, name: str, path: str, submodules: Mapping[str, Any]) -> None:
         super().__init__(name, path)
         self._submodules = submodules
 
     def exec_module(self, module: ModuleType) -> None:
+        """Load the module."""
         vars(module).update(self._submodules)
         super().exec_module(module)
