@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from typing import Any, TypeVar, get_args
 
@@ -21,6 +21,7 @@ _JOB_EVENT_TYPES: Mapping[str, type[JobEvent]] = {kind.__name__: kind for kind i
 _PLACES = frozenset({"run_dir", "path", "model_path", "backup_path", "details_path"})
 _Record = TypeVar("_Record", bound=Event | SampledImage)
 _NAMES = frozenset({"phase", "outcome", "family", "method", "trains", "format", "what", "device"})
+_ACTED_ON = _PLACES | _NAMES
 
 
 def to_line(event: Event | JobEvent, **extra: Any) -> str:
@@ -28,7 +29,7 @@ def to_line(event: Event | JobEvent, **extra: Any) -> str:
 
     A number that is not finite, such as a NaN loss, is written as a string ("nan", "inf"), because JSON cannot hold it.
     """
-    return json.dumps(_json_safe({"event": type(event).__name__, **extra, **asdict(event)}), allow_nan=False)
+    return json.dumps({"event": type(event).__name__, **_json_safe(extra), **_json_safe(event)}, allow_nan=False)
 
 
 def from_line(line: str) -> Event | None:
@@ -64,7 +65,7 @@ def _reader(kind: type) -> TypeAdapter[Any]:
 
 def without_secrets(record: _Record) -> _Record:
     """Return an event with known secrets removed from its texts; paths and names that programs act on stay."""
-    values = {f.name: getattr(record, f.name) for f in fields(record) if f.name not in _PLACES | _NAMES}
+    values = {f.name: getattr(record, f.name) for f in fields(record) if f.name not in _ACTED_ON}
     safe = {name: _safe(value) for name, value in values.items()}
     changed: dict[str, Any] = {name: value for name, value in safe.items() if value != values[name]}
     return replace(record, **changed) if changed else record
@@ -82,12 +83,19 @@ def _safe(value: Any) -> Any:
 
 
 def _json_safe(value: Any) -> Any:
+    # There is a line for each step, so the frequent kinds come first.
     match value:
-        case Mapping():
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case str() | int() | None:
+            return value
+        case dict():
             return {key: _json_safe(v) for key, v in value.items()}
         case list() | tuple():
             return [_json_safe(v) for v in value]
-        case float() if not math.isfinite(value):
-            return str(value)
+        case Mapping():
+            return {key: _json_safe(v) for key, v in value.items()}
+        case _ if is_dataclass(value):
+            return {f.name: _json_safe(getattr(value, f.name)) for f in fields(value)}
         case _:
             return value

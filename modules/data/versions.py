@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from modules.data.buckets import Size
 from modules.data.dataset import ConceptFacts, Dataset, concept_repeats_of
@@ -13,6 +13,8 @@ from modules.data.order import ConceptRepeats, SampleIndex, uses_of_size_before
 from modules.data.size_conditioning import SizeConditioning
 from modules.data.transforms.recipe import Recipe, draw_recipe
 from modules.system.seeds import derive_seed
+
+_MOST_REMEMBERED = 10_000  # about a kilobyte each
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +51,15 @@ class ImageVersions:
         """Return the version of an image that a sample is."""
         if self.is_cached:
             variation = self.variation_of(sample_index)
-            return self._version(sample_index.example, sample_index.resolution, variation, 0)
+            return self._cached_version(sample_index.example, sample_index.resolution, variation)
         return self._version(sample_index.example, sample_index.resolution, sample_index.epoch, sample_index.repeat)
+
+    @cached_property
+    def _cached_version(self) -> Callable[[int, int, int], ImageVersion]:
+        """A version by its place, of which the newest are remembered: each epoch uses the same ones again."""
+        return lru_cache(_MOST_REMEMBERED)(
+            lambda number, resolution, variation: self._version(number, resolution, variation, 0)
+        )
 
     def variation_of(self, sample_index: SampleIndex) -> int:
         """Return the cached variation that a sample is.
@@ -60,12 +69,16 @@ class ImageVersions:
         """
         number = sample_index.example
         concept = self.dataset.examples[number].concept
-        count = num_variations(self.dataset.concepts[concept])
+        count = self._num_variations[concept]
         if count == 1:
             return 0
         sizes = self.dataset.buckets[number]
         use = self._concept_repeats[concept].uses_before(number, sample_index.epoch) + sample_index.repeat
         return uses_of_size_before(sizes, sizes[sample_index.resolution], example=number, use=use) % count
+
+    @cached_property
+    def _num_variations(self) -> list[int]:
+        return [num_variations(concept) for concept in self.dataset.concepts]
 
     @cached_property
     def _concept_repeats(self) -> list[ConceptRepeats]:

@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from modules.optim.updates.slicing import in_slices
-from modules.system.devices import Device, is_on, move
+from modules.system.devices import Device, are_on, move
 
 
 class Ema:
@@ -55,9 +55,12 @@ class Ema:
         Values that have that dtype and device are no copies, and are all in one slice.
         """
         values = self._exact()
-        in_place = {n: v for n, v in values.items() if v.dtype == torch.float32 and is_on(v, self.device)}
+        are_there = zip(values.items(), are_on(values.values(), self.device), strict=True)
+        in_place = {n: v for (n, v), is_there in are_there if is_there and v.dtype == torch.float32}
         if in_place:
             yield [*in_place], [*in_place.values()]
+        if len(in_place) == len(values):
+            return
         for names in in_slices({n: v.numel() for n, v in values.items() if n not in in_place}):
             yield names, self._copied([values[n] for n in names])
 

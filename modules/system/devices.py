@@ -7,8 +7,9 @@ without a GPU can test every move between a training and an offload device. The 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 import torch
@@ -40,7 +41,7 @@ class Device:
     @property
     def torch(self) -> torch.device:
         """The torch device; every "cpu:n" is the CPU."""
-        return torch.device("cpu") if self.is_cpu else torch.device(self.name)
+        return _torch_device(self.name)
 
     @property
     def is_cpu(self) -> bool:
@@ -54,6 +55,11 @@ class Device:
 
     def __str__(self) -> str:
         return self.name
+
+
+@cache  # asked for each tensor that is moved
+def _torch_device(name: str) -> torch.device:
+    return torch.device("cpu" if name.split(":")[0] == "cpu" else name)
 
 
 CPU = Device("cpu")
@@ -94,12 +100,16 @@ def move(tensor: torch.Tensor, device: Device, *, dtype: torch.dtype | None = No
     return _guards[-1].retag(moved, device) if _guards else moved
 
 
-def is_on(tensor: torch.Tensor, device: Device) -> bool:
-    """Whether a tensor is on a device: `move` would return the very same."""
+def are_on(tensors: Collection[torch.Tensor], device: Device) -> list[bool]:
+    """Return for each tensor whether it is on a device: `move` would return the very same."""
     if _guards:  # of two devices that are both the CPU a guard knows which
-        return move(tensor, device) is tensor
+        return [move(tensor, device) is tensor for tensor in tensors]
     own = device.torch
-    return tensor.device.type == own.type and own.index in (None, tensor.device.index)
+    found = {tensor.device for tensor in tensors}
+    matching = {d for d in found if d.type == own.type and own.index in (None, d.index)}
+    if matching == found:
+        return [True] * len(tensors)
+    return [tensor.device in matching for tensor in tensors]
 
 
 def pinned(tensor: torch.Tensor, device: Device) -> torch.Tensor:

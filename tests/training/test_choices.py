@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 
 from modules.config.method_facts import learns_from
 from modules.config.rules import problems_of
+from modules.config.rules.optimizers import weights_that_stay_zero
 from modules.config.schema import Config
 from modules.config.support import unsupported
 from modules.formats.safetensors_io import read_safetensors
@@ -368,6 +369,8 @@ def silent_choices(choices: Iterable[tuple[Config, FieldRecord, str]]) -> list[t
             continue
         if list(problems_of_packages(changed)):
             continue  # refused by name where its package is missing: test_eight_bit
+        if any(list(weights_that_stay_zero(config)) for config in (before, changed)):
+            continue  # refused by name: tests/unit/preflight/test_rates.py
         if record.path == "training.attention" and list(problems_of_speed(changed)):
             continue  # refused by name where it does not run: test_attention
         if (record.path, value) in ALONE:

@@ -35,6 +35,7 @@ from trainer.preflight import check
 MODEL = Path(__file__).parents[2] / "demo" / "model"
 GROUNDS_OF_EMBEDDING = ("green", "blue", "red", "black")
 GROUNDS = ("green", "blue", "yellow", "white", "red", "purple")
+HALF_EPOCHS = 15
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -60,7 +61,7 @@ def demo_config(folder: Path, changes: dict[str, Any], name: str = "#demo") -> C
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param({"training": {"epochs": 15}, "backup": {"every": {"n": 7}}}, id="half"),
+        pytest.param({"training": {"epochs": HALF_EPOCHS}, "backup": {"every": {"n": 7}}}, id="half"),
         pytest.param({}, id="as it ships", marks=pytest.mark.full),
     ],
 )
@@ -107,21 +108,21 @@ def shown(ran: Ran, index: int, step: int) -> np.ndarray:
         return np.asarray(image.convert("RGB"))
 
 
-@pytest.mark.parametrize("noise_seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in (100, 200))])
-def test_stock_diffusers_samples_zogs_and_all_else_as_before(ran: Ran, config: Config, noise_seed: int) -> None:
+def test_stock_diffusers_samples_zogs_and_all_else_as_before(ran: Ran, config: Config) -> None:
     torch.set_num_threads(1)
-    pipeline = load_demo_pipeline(MODEL)
+    pipeline, with_lora = load_demo_pipeline(MODEL), load_demo_pipeline(MODEL)
+    with_lora.load_lora_weights(config.output.destination)
     prompts = fixed_prompts()[:12]
     texts, scenes = [p.text for p in prompts], [p.scene for p in prompts]
-    before = count_right(sample_images(pipeline, texts, noise_seed=noise_seed), scenes)
-    pipeline.load_lora_weights(config.output.destination)
-    after = count_right(sample_images(pipeline, texts, noise_seed=noise_seed), scenes)
-    zogs = sample_images(pipeline, [f"a zog on a {g} ground" for g in GROUNDS], noise_seed=noise_seed)
-    verdicts = [evaluate(z, Scene("ring", "pink", g)) for z, g in zip(zogs, GROUNDS, strict=True)]
-    assert sum(v.shape_right and v.colour_right for v in verdicts) >= 5
-    assert sum(v.ground_right for v in verdicts) >= 5
-    assert before.all_right >= 11 / 12
-    assert after.all_right >= before.all_right - 1 / 12, "the other shapes are no longer what they were"
+    for noise_seed in (0,) if config.training.epochs == HALF_EPOCHS else (0, 100, 200):
+        before = count_right(sample_images(pipeline, texts, noise_seed=noise_seed), scenes)
+        after = count_right(sample_images(with_lora, texts, noise_seed=noise_seed), scenes)
+        zogs = sample_images(with_lora, [f"a zog on a {g} ground" for g in GROUNDS], noise_seed=noise_seed)
+        verdicts = [evaluate(z, Scene("ring", "pink", g)) for z, g in zip(zogs, GROUNDS, strict=True)]
+        assert sum(v.shape_right and v.colour_right for v in verdicts) >= 5
+        assert sum(v.ground_right for v in verdicts) >= 5
+        assert before.all_right >= 11 / 12
+        assert after.all_right >= before.all_right - 1 / 12, "the other shapes are no longer what they were"
 
 
 @pytest.mark.full

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from modules.data.buckets import Size, resize_crop_for
 from modules.data.cache.build import ImageJob, build_captions, build_images, missing_images, to_tensor
-from modules.data.cache.store import BrokenEntryError, CacheStore, weights_fingerprint
+from modules.data.cache.store import BrokenEntryError, CacheStore, RememberingStore, weights_fingerprint
 from modules.data.transforms.recipe import plain_recipe
 from modules.formats.safetensors_io import payload_sha256, read_safetensors, write_safetensors
 from modules.system.errors import DarkroomError
@@ -100,6 +100,24 @@ def test_an_entry_is_read_as_it_was_written(tmp_path: Path) -> None:
     read = store.read("ab12")
     assert all(torch.equal(read[n], tensors[n]) for n in tensors)
     assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == ["ab12.safetensors"]
+
+
+def test_entries_read_first_are_remembered_up_to_a_size(tmp_path: Path) -> None:
+    inner = CacheStore(tmp_path)
+    store = RememberingStore(inner, most_bytes=40)
+    for key in ("aa1", "aa2", "aa3"):
+        store.write(key, {"latents": torch.full((5,), float(key[-1]))})
+        assert store.read(key)["latents"].tolist() == [float(key[-1])] * 5
+    for key in ("aa1", "aa2", "aa3"):
+        inner.remove(key)
+    assert [store.read(key)["latents"][0].item() for key in ("aa1", "aa2")] == [1.0, 2.0]
+    with pytest.raises(BrokenEntryError):  # there was no room left for it
+        store.read("aa3")
+    store.write("aa1", {"latents": torch.zeros(5)})
+    assert store.read("aa1")["latents"].tolist() == [0.0] * 5
+    store.remove("aa1")
+    with pytest.raises(BrokenEntryError):
+        store.read("aa1")
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "empty", "remove", "other"])

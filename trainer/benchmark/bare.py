@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch.optim.swa_utils import get_ema_multi_avg_fn
+from torch.utils.checkpoint import checkpoint
 
 from modules.adapters.protocol import Adapter
 from modules.config.schema import Config
 from modules.data.batch import Batch
+from modules.families.parts.forwards import BlockTypes
 from modules.families.protocol import ModelFamily
 from modules.optim.build import build_optimizer
 from modules.system.devices import Device
@@ -67,3 +70,11 @@ class BareLoop:
             self.optimizer.zero_grad(set_to_none=True)
             if self.averages is not None:
                 get_ema_multi_avg_fn(self.decay)(self.averages, self.parameters, 0)
+
+
+def checkpoint_by_torch(model: LoadedModel, types: BlockTypes) -> None:
+    """Checkpoint the modules of these types by torch alone, as diffusers' `enable_gradient_checkpointing` does."""
+    for part in model.family.parts.values():
+        for module in part.module.modules():
+            if isinstance(module, types[part.spec.role]):
+                module.forward = partial(checkpoint, module.forward, use_reentrant=False)

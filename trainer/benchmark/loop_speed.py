@@ -11,11 +11,13 @@ from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 
 from modules.config.codec import decode, encode
 from modules.config.schema import Config
+from modules.families.parts.forwards import BlockTypes
 from modules.system.paths import from_root
-from trainer.benchmark.bare import BareLoop
+from trainer.benchmark.bare import BareLoop, checkpoint_by_torch
 from trainer.benchmark.measure import Ratio, paired
 from trainer.commands import CommandDesk
 from trainer.data.datasets import datasets_of
+from trainer.launch import smooth_interpreter
 from trainer.run.machine import machine_of
 from trainer.run.model import load_model
 from trainer.run.setup import Clocks, RunSetup
@@ -26,10 +28,14 @@ from trainer.step.loop import train_epoch
 from trainer.step.precision import process_settings
 
 
-def loop_against_bare(config: Config, *, rounds: int, num_threads: int, plain: Config | None = None) -> Ratio:
+def loop_against_bare(
+    config: Config, *, rounds: int, num_threads: int, plain: Config | None = None, recomputes: BlockTypes | None = None
+) -> Ratio:
     """Return the speed of the training loop, compared to a bare loop; a round is an epoch of the config.
 
-    The bare loop is that of `plain`, if it is given.
+    The bare loop is that of `plain`, if it is given, with the blocks `recomputes` under torch's own checkpointing. On a
+    CPU with one thread, CPU time is compared. Both run with the interpreter's settings of a run, without automatic
+    garbage collection: else one would pay for the garbage of the other.
     """
     plain = plain or config
     machine = machine_of(config.general, config.training.precision)
@@ -40,13 +46,18 @@ def loop_against_bare(config: Config, *, rounds: int, num_threads: int, plain: C
         model.placement.enter("train")
         batches = list(run.training.loader.batches(0, first_epoch_step=0, step=0))
         bare = BareLoop.of(plain, model, batches, machine.precision)
+        if recomputes is not None:
+            checkpoint_by_torch(model, recomputes)
+        device = machine.train_device
         try:
-            return paired(
-                lambda: train_epoch(run.training),
-                lambda: bare.run(machine.train_device),
-                rounds=rounds,
-                device=machine.train_device,
-            )
+            with smooth_interpreter():
+                return paired(
+                    lambda: train_epoch(run.training),
+                    lambda: bare.run(device),
+                    rounds=rounds,
+                    device=device,
+                    in_cpu_time=device.is_cpu and num_threads == 1,
+                )
         finally:
             run.close()
             model.placement.close()

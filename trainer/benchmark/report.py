@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from modules.config.schema import Config
+from modules.families.parts.forwards import BLOCK_TYPES, TRANSFORMER_TYPES
 from modules.objectives.registry import METHODS
 from modules.system.devices import Device, resolve_device
 from modules.system.paths import PROGRAM_ROOT, from_root
@@ -28,7 +29,7 @@ from trainer.benchmark.loop_speed import as_sdxl, loop_against_bare, with_large_
 from trainer.benchmark.loop_variants import loop_variants
 from trainer.benchmark.measure import Ratio
 from trainer.benchmark.quantized_bases import quantized_bases
-from trainer.benchmark.saving_memory import Saving, of_denoiser, ways_against_none
+from trainer.benchmark.saving_memory import Saving, of_denoiser, ways_against_none, with_parts
 from trainer.benchmark.several import two_against_one
 from trainer.benchmark.start_time import start_against_bare
 from trainer.benchmark.toy_sdxl import write_toy_sdxl
@@ -56,6 +57,7 @@ def measure_all(device_name: str, *, num_threads: int, wanted: frozenset[str]) -
             "memory": lambda: _memory(folder, device),
             "start": lambda: _start(folder, device),
             "loop": lambda: _loop(folder, device, num_threads),
+            "checkpointed-loop": lambda: _checkpointed_loop(folder, device, num_threads),
             "large-loop": lambda: _large_loop(folder, device, num_threads),
             "host-waits": lambda: _host_waits(folder, device, num_threads),
             "several": lambda: _several(folder, device),
@@ -104,10 +106,25 @@ def _one_epoch(config: Config) -> Config:
 
 def _loop(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
     config = demo_run(folder, device, repeats=6)  # six steps a round
-    yield _ratio_row("training loop, demo model", loop_against_bare(config, rounds=15, num_threads=num_threads), 0.90)
+    yield _ratio_row("training loop, demo model", loop_against_bare(config, rounds=15, num_threads=num_threads), 0.97)
     model = write_toy_sdxl(folder / "toy-sdxl", like=from_root(config.model.base_model))
     config = as_sdxl(config, model)
-    yield _ratio_row("training loop, small SDXL", loop_against_bare(config, rounds=15, num_threads=num_threads), 0.90)
+    yield _ratio_row("training loop, small SDXL", loop_against_bare(config, rounds=15, num_threads=num_threads), 0.97)
+
+
+def _checkpointed_loop(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:
+    """Compare with bare loops that checkpoint the same blocks by torch alone."""
+    demo = demo_run(folder / "checkpointed", device, repeats=6)
+    model = write_toy_sdxl(folder / "checkpointed-sdxl", like=from_root(demo.model.base_model))
+    for name, config in (("demo model", demo), ("small SDXL", as_sdxl(demo, model))):
+        plain = with_parts(config, {"checkpointing": "off"})
+        for mode, words, types in (
+            ("block", "per block", BLOCK_TYPES),
+            ("transformer", "transformer blocks only", TRANSFORMER_TYPES),
+        ):
+            ours = with_parts(config, {"checkpointing": mode})
+            result = loop_against_bare(ours, rounds=7, num_threads=num_threads, plain=plain, recomputes=types)
+            yield _ratio_row(f"training loop, {name}, checkpointing {words}", result, 1.0)
 
 
 def _large_loop(folder: Path, device: Device, num_threads: int) -> Iterator[Row]:

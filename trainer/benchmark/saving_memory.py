@@ -18,6 +18,7 @@ from modules.system.devices import Device
 from trainer.benchmark.device_bytes import DeviceBytes
 from trainer.benchmark.loop_speed import run_setup
 from trainer.benchmark.measure import Ratio, paired
+from trainer.launch import smooth_interpreter
 from trainer.preflight.auto_checkpointing import RESERVE
 from trainer.run.endings import Prepared
 from trainer.run.setup import RunSetup
@@ -53,9 +54,11 @@ def ways_against_none(config: Config, *, rounds: int, num_threads: int) -> Itera
     with process_settings(num_threads=num_threads, precision=config.training.precision, deterministic=False):
         plain_peak = peak_of(config)
         for way, settings in WAYS.items():
-            saving, share = _with_parts(config, settings), AUTOMATIC.get(way)
+            saving, share = with_parts(config, settings), AUTOMATIC.get(way)
             free_bytes = None if share is None else round(share * plain_peak / (1 - RESERVE))
-            yield Saving(way, _speed(saving, config, rounds, free_bytes), peak_of(saving, free_bytes), plain_peak)
+            yield Saving(
+                way, _speed(saving, config, rounds, num_threads, free_bytes), peak_of(saving, free_bytes), plain_peak
+            )
 
 
 def of_denoiser(config: Config, *, trains: str) -> Config:
@@ -69,12 +72,20 @@ def of_denoiser(config: Config, *, trains: str) -> Config:
     return decode(tree).config
 
 
-def _speed(saving: Config, plain: Config, rounds: int, free_bytes: int | None) -> Ratio:
+def _speed(saving: Config, plain: Config, rounds: int, num_threads: int, free_bytes: int | None) -> Ratio:
     runs = [prepare(_setup(c, free_bytes)) for c in (saving, plain)]
     try:
         ours, bare = (run.training for run in runs)
         device = runs[0].setup.machine.train_device
-        return paired(lambda: train_epoch(ours), lambda: train_epoch(bare), rounds=rounds, device=device)
+        in_cpu_time = device.is_cpu and num_threads == 1
+        with smooth_interpreter():
+            return paired(
+                lambda: train_epoch(ours),
+                lambda: train_epoch(bare),
+                rounds=rounds,
+                device=device,
+                in_cpu_time=in_cpu_time,
+            )
     finally:
         for run in runs:
             run.close()
@@ -116,7 +127,7 @@ def _peak_of_epoch(run: Prepared, device: Device, counter: DeviceBytes | None) -
     return torch.cuda.max_memory_allocated(device.torch)
 
 
-def _with_parts(config: Config, settings: dict[str, Any]) -> Config:
+def with_parts(config: Config, settings: dict[str, Any]) -> Config:
     """Return the config with settings for every trainable part."""
     tree = encode(config)
     for part in FAMILIES[config.model.family].trainable_parts:

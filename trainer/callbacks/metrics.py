@@ -83,18 +83,15 @@ class Metrics:
         self._images_per_second = keep * self._images_per_second + (1 - keep) * speed
 
     def _write(self, log: TensorBoardLog, view: StepView) -> None:
-        step = view.now.step
-        if view.outcome.loss is not None:
-            log.scalar("loss/train_step", view.outcome.loss, step)
-        if view.now.smoothed_loss is not None:
-            log.scalar("smooth_loss/train_step", view.now.smoothed_loss, step)
-        if view.outcome.gradient_norm is not None:
-            log.scalar("gradient_norm", view.outcome.gradient_norm, step)
-        for unit, norm in view.outcome.gradient_norms.items():
-            log.scalar(f"gradient_norm/{unit}", norm, step)
-        for part, rate in view.outcome.learning_rates.items():
-            log.scalar(f"lr/{part}", rate, step)
-        for part, rate in view.outcome.effective_rates.items():
-            log.scalar(f"effective_lr/{part}", rate, step)
-        for name, value in view.outcome.metrics.items():
-            log.scalar(f"{name}/train_step", value, step)
+        outcome = view.outcome
+        whole = {
+            "loss/train_step": outcome.loss,
+            "smooth_loss/train_step": view.now.smoothed_loss,
+            "gradient_norm": outcome.gradient_norm,
+        }
+        values = {tag: value for tag, value in whole.items() if value is not None}
+        values |= {f"gradient_norm/{unit}": norm for unit, norm in outcome.gradient_norms.items()}
+        values |= {f"lr/{part}": rate for part, rate in outcome.learning_rates.items()}
+        values |= {f"effective_lr/{part}": rate for part, rate in outcome.effective_rates.items()}
+        values |= {f"{name}/train_step": value for name, value in outcome.metrics.items()}
+        log.scalars(values, view.now.step)

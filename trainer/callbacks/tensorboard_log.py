@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,13 @@ class TensorBoardLog:
     def scalar(self, tag: str, value: float, step: int) -> None:
         """Write one number."""
         self._open().add_scalar(tag, value, step)
+
+    def scalars(self, values: Mapping[str, float], step: int) -> None:
+        """Write several numbers of a step, by tag, as one entry: each would cost as much as all of them together."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()])
+        self._open().file_writer.add_summary(summary, step)
 
     def image(self, tag: str, image: Image.Image, step: int) -> None:
         """Write one image."""

@@ -18,6 +18,7 @@ MEASUREMENTS = (
     "memory",
     "start",
     "loop",
+    "checkpointed-loop",
     "large-loop",
     "host-waits",
     "several",

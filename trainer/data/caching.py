@@ -13,7 +13,7 @@ import torch
 from modules.data.cache.build import Built, EncodingJob, ImageJob, build_captions, build_images, missing_images
 from modules.data.cache.key import DigestIndex, caption_key, image_key
 from modules.data.cache.masks import MaskFile, build_masks
-from modules.data.cache.store import CacheStore, EntryStore, MemoryStore
+from modules.data.cache.store import CacheStore, EntryStore, MemoryStore, RememberingStore
 from modules.data.rejected import RejectedVersions
 from modules.data.versions import ImageVersions
 from modules.memory.placement import Placement
@@ -31,6 +31,7 @@ ImageJobs = dict[tuple[int, int, int], ImageJob]
 """The encoding jobs of images by example, resolution and variation."""
 _MAX_NAMED = 5
 _MAX_FILES = 20
+_MOST_REMEMBERED_BYTES = 64 * 2**20  # of each cache: the latents of 1,000 images at 512 px, or 200 captions of SDXL
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,8 @@ class Stores:
         if cache_dir is None:
             return cls(MemoryStore(dtype), MemoryStore(dtype), MemoryStore(None), DigestIndex(None))
         return cls(
-            CacheStore(cache_dir / "latents", dtype),
-            CacheStore(cache_dir / "text", dtype),
+            RememberingStore(CacheStore(cache_dir / "latents", dtype), most_bytes=_MOST_REMEMBERED_BYTES),
+            RememberingStore(CacheStore(cache_dir / "text", dtype), most_bytes=_MOST_REMEMBERED_BYTES),
             CacheStore(cache_dir / "masks"),
             DigestIndex(cache_dir),
             is_on_disk=True,

@@ -76,8 +76,8 @@ def draw_recipe(
     `mask_box` is the box around the white of its mask, if it has one; only the mask crop uses it. Equal arguments give
     equal recipes.
     """
-    is_flipped = _is_drawn(settings.flip, _generator(seed, "flip"))
-    turned = _around(0.0, settings.rotate, settings.rotate_max_degrees, _generator(seed, "rotate"))
+    is_flipped = _is_drawn(settings.flip, seed, "flip")
+    turned = _around(0.0, settings.rotate, settings.rotate_max_degrees, seed, "rotate")
     degrees = -turned if is_flipped else turned  # mirrored after the rotation, which turns it around
     cut = None
     if settings.mask_rotate_crop and mask_box is not None:
@@ -95,10 +95,10 @@ def draw_recipe(
 
 def _draw_colour(settings: ImageChanges, seed: int) -> Colour:
     return Colour(
-        brightness=_around(1.0, settings.brightness, settings.brightness_max, _generator(seed, "brightness")),
-        contrast=_around(1.0, settings.contrast, settings.contrast_max, _generator(seed, "contrast")),
-        saturation=_around(1.0, settings.saturation, settings.saturation_max, _generator(seed, "saturation")),
-        hue_degrees=_around(0.0, settings.hue, settings.hue_max * _HALF_TURN_DEGREES, _generator(seed, "hue")),
+        brightness=_around(1.0, settings.brightness, settings.brightness_max, seed, "brightness"),
+        contrast=_around(1.0, settings.contrast, settings.contrast_max, seed, "contrast"),
+        saturation=_around(1.0, settings.saturation, settings.saturation_max, seed, "saturation"),
+        hue_degrees=_around(0.0, settings.hue, settings.hue_max * _HALF_TURN_DEGREES, seed, "hue"),
     )
 
 
@@ -106,12 +106,12 @@ def _generator(seed: int, augmentation: str) -> random.Random:
     return random.Random(derive_seed(seed, augmentation))
 
 
-def _is_drawn(way: Way, generator: random.Random) -> bool:
-    return way == "always" or (way == "random" and generator.random() < 0.5)
+def _is_drawn(way: Way, seed: int, augmentation: str) -> bool:
+    return way == "always" or (way == "random" and _generator(seed, augmentation).random() < 0.5)
 
 
-def _around(neutral: float, way: Way, strength: float, generator: random.Random) -> float:
+def _around(neutral: float, way: Way, strength: float, seed: int, augmentation: str) -> float:
     """Return the neutral value, the value `strength` above it, or a uniform draw around it."""
     if way == "off" or strength == 0:
         return neutral
-    return neutral + (strength if way == "always" else generator.uniform(-strength, strength))
+    return neutral + (strength if way == "always" else _generator(seed, augmentation).uniform(-strength, strength))

@@ -166,10 +166,10 @@ def _everything(groups: Iterable[TrainGroup]) -> Iterator[dict[str, list[str]]]:
 
 def total_norm(group: TrainGroup) -> torch.Tensor | None:
     """Return the norm of all of a group's gradients, computed in float32, of shape (); None where there are none."""
-    gradients = [p.grad for p in gradient_holders(group) if p.grad is not None]
+    gradients = [g for p in gradient_holders(group) if (g := p.grad) is not None]
     if not gradients:
         return None
-    if all(g.dtype == torch.float32 for g in gradients):
+    if {g.dtype for g in gradients} == {torch.float32}:
         norm: torch.Tensor = torch.nn.utils.get_total_norm(gradients)
         return norm
     return norm_of([gradient_norm(g) for g in gradients])
@@ -205,6 +205,8 @@ def gradient_holders(group: TrainGroup) -> list[nn.Parameter]:
     """Return the tensors that hold the gradients of a group, in the order of its parameters: a master weight where the
     gradient was moved there, else the weight.
     """
+    if not group.master_weights:
+        return list(group.parameters.values())
     return [_holder(group.master_weights.get(n), p) for n, p in group.parameters.items()]
 
 
