@@ -92,6 +92,10 @@ class DeltaAdapter:
             found.append(AdapterLayer(self.part, path, factors, alpha))
         return found
 
+    def changes_nothing(self) -> bool:
+        """Return False: where its factors change nothing, their product is still rounded."""
+        return False
+
     @contextlib.contextmanager
     def disabled(self) -> Iterator[None]:
         """Be without the adapter for a while, for a reference prediction; it is back also after an exception.

@@ -127,6 +127,14 @@ class LoraAdapter:
         layer = f"{self.part}.{path}"
         return f"{layer}.lora_A.{ADAPTER}.weight", f"{layer}.lora_B.{ADAPTER}.weight"
 
+    def changes_nothing(self) -> bool:
+        """Return whether B is zero in every layer, and no layer has magnitudes, which round its weights."""
+        parameters = self.parameters()
+        return all(
+            _decomposition(layer) is None and not bool(parameters[self._names(path)[1]].any())
+            for path, layer in self.layers()
+        )
+
     @contextlib.contextmanager
     def disabled(self) -> Iterator[None]:
         """Be without the adapter for a while, for a reference prediction; it is back also after an exception.

@@ -44,6 +44,13 @@ class Adapter(Protocol):
         """
         ...
 
+    def changes_nothing(self) -> bool:
+        """Return whether the model computes exactly what it would without the adapter, as before its first step.
+
+        False where that is not known without a comparison.
+        """
+        ...
+
     def disabled(self) -> AbstractContextManager[None]:
         """Return a context in which the model is without the adapter and no gradient is recorded.
 

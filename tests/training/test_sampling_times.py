@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
+from modules.adapters.lora_adapter import LoraAdapter
 from modules.memory.guard import DeviceMixError
 from modules.memory.placement import ParkedPartError
 from tests.builders.configs import small_config
@@ -120,3 +122,24 @@ def test_an_internal_error_ends_the_run(
     ending = sampled(tmp_path, tiny_sd).ending
     assert isinstance(ending, RunFailed)
     assert f"{kind.__name__}: planted" in ending.message
+
+
+def test_an_adapter_that_changes_nothing_yet_is_left_out(
+    tiny_sd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, found = LoraAdapter.changes_nothing, []
+
+    def recorded(self: LoraAdapter) -> bool:
+        found.append(plain(self))
+        return found[-1]
+
+    def images(folder: str) -> list[bytes]:
+        prompt = {**PROMPT, "steps": 3, "guidance": 3.0}
+        ran = sampled(tmp_path / folder, tiny_sd, at_start=True, every={"n": 4, "unit": "step"}, prompts=[prompt])
+        return [Image.open(sample.path).tobytes() for sample in ran.of(SampleReady)]
+
+    monkeypatch.setattr(LoraAdapter, "changes_nothing", recorded)
+    left_out = images("left out")
+    assert found == [True, True, False, False]  # of the UNet and the text encoder, before and after training
+    monkeypatch.setattr(LoraAdapter, "changes_nothing", lambda self: False)
+    assert images("kept") == left_out

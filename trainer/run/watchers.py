@@ -175,6 +175,7 @@ def _sampling(
     return SamplingCallback(
         config.sampling,
         image_sampler=ImageSampler(model.family, model.placement, device, precision),
+        adapters=model.adapters,
         evaluation=evaluation,
         files=files,
         desk=setup.desk,
