@@ -20,14 +20,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from modules.config.schema import Config
-from modules.system.deferred_compiler import defer_compiler
-from modules.system.deferred_modules import defer_import
-from modules.system.lean_imports import collection_off, packages_hidden
-from modules.system.ranks import current_rank
+from modules.system.lean_imports import collection_off, defer_import, packages_hidden
 from trainer.commands import Command, CommandDesk
 from trainer.events import Event, PhaseChanged
 
@@ -165,9 +161,8 @@ def import_engine(*, beside_window: bool = True) -> None:
     with collection_off():
         if beside_window and "torch" not in sys.modules:
             _preload_shared_libraries()
-        _import_libraries(is_alone=current_rank().is_alone)
-        if beside_window:  # transformers imports it when it reads a model; frozen here with the others
-            importlib.import_module("torch.fx.experimental.symbolic_shapes")
+        importlib.import_module("torch._dynamo")
+        _import_libraries()
         importlib.import_module(_ENGINE)
         gc.freeze()
 
@@ -182,44 +177,20 @@ def import_for(config: Config) -> None:
         gc.freeze()
 
 
-def _import_libraries(*, is_alone: bool) -> None:
+def _import_libraries() -> None:
     """Import the libraries of every run without the optional packages that they would import for other uses.
-
-    Torch's compiler is imported when something is compiled. One of several processes imports it and
-    `torch.distributed` as always; a run that `is_alone` has no tensors of other processes that transformers could meet.
 
     bitsandbytes is for layers that no run has; the optimizers import it themselves. SciPy is for losses of
     transformers that no run uses; diffusers uses it for samplers, so there it is only deferred.
     """
-    if is_alone:
-        defer_compiler()
-        defer_import("torch.distributed.tensor", placeholders={"DTensor": _NoTensor})
-    else:
-        importlib.import_module("torch._dynamo")
     with packages_hidden({"bitsandbytes"}):
         with packages_hidden({"scipy"}):
-            if is_alone:
-                _without_distributed(importlib.import_module("transformers.utils.import_utils"))
             importlib.import_module("transformers.models.clip.modeling_clip")
         for name in _DEFERRED:
             defer_import(name)
         for name in _LIBRARIES:
             importlib.import_module(name)
         importlib.import_module("peft.import_utils").is_bnb_available()  # peft remembers the answer
-
-
-class _NoTensor:
-    """Stands for the class of tensors of several processes, which peft asks each layer for."""
-
-
-def _without_distributed(transformers: ModuleType) -> None:
-    """Let transformers see a torch without `torch.distributed`, and remember that."""
-    facts = vars(importlib.import_module("torch.distributed"))
-    is_available, facts["is_available"] = facts["is_available"], lambda: False
-    try:
-        transformers.is_torch_distributed_available()
-    finally:
-        facts["is_available"] = is_available
 
 
 def _preload_shared_libraries() -> None:

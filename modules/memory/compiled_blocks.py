@@ -76,9 +76,7 @@ class Compilation:
 
     def compile_in_place(self, blocks: Sequence[nn.Module]) -> None:
         """Compile the forward pass of blocks when each first runs with gradients. Names of weights stay as they are."""
-        is_deterministic = torch.are_deterministic_algorithms_enabled()
         self._settings.enter_context(torch._dynamo.config.patch(accumulated_recompile_limit=_MAX_VERSIONS))
-        self._settings.enter_context(torch._inductor.config.patch(deterministic=is_deterministic))
         functions: dict[type[nn.Module], Forward] = {}
         for block in blocks:
             kind = type(block)

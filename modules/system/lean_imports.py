@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 
 @contextmanager
@@ -52,6 +53,44 @@ def packages_hidden(names: Collection[str]) -> Iterator[None]:
         is_active = False  # a library may have kept the function
         importlib.util.find_spec = plain_find_spec
         sys.meta_path.remove(finder)
+
+
+def defer_import(name: str) -> None:
+    """Let a submodule be imported at its first use instead, after a later `import package.name` of any library.
+
+    Nothing happens if it is imported already, or is not installed or broken.
+    """
+    if name in sys.modules:
+        return
+    parent, _, own = name.rpartition(".")
+    try:
+        package, spec = importlib.import_module(parent), importlib.util.find_spec(name)
+    except ImportError:
+        return
+    if spec is not None:
+        sys.modules[name] = module = _DeferredModule(spec)
+        setattr(package, own, module)
+
+
+class _DeferredModule(ModuleType):
+    """Stands for a module until one of its attributes is used.
+
+    Unlike that of `importlib.util.LazyLoader` it has the attributes that all modules have: `inspect` reads `__file__`
+    of every module there is, which would import it.
+    """
+
+    def __init__(self, spec: ModuleSpec) -> None:
+        super().__init__(spec.name)
+        self.__spec__, self.__loader__, self.__file__ = spec, spec.loader, spec.origin
+        if spec.submodule_search_locations is not None:
+            self.__path__ = list(spec.submodule_search_locations)
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("__") and attribute.endswith("__"):
+            raise AttributeError(f"module {self.__name__!r} has no attribute {attribute!r}", name=attribute, obj=self)
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), attribute)
 
 
 @contextmanager

@@ -7,7 +7,6 @@ import functools
 import gc
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,45 +39,14 @@ def main(counts_file: str, arguments: list[str]) -> int:
     count(module("modules.families.parts.files"), "read_part")
     count(module("trainer.run.model"), "weights_fingerprint")
     sys.addaudithook(audit)
-    marked = _marked_functions()
     code = command_line(arguments)
     found: dict[str, Any] = {"modules": sorted(sys.modules), "opened": dict(opened), "called": dict(called)}
-    found["used"] = {"sigmas": _use_scipy(), "compiled": _compile(*marked)}
+    found["used"] = _use_what_was_left_out()
     Path(counts_file).write_text(json.dumps(found), encoding="utf-8")
     return code
 
 
-def _marked_functions() -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    """Return functions that are marked for torch's compiler before it is imported, as libraries do."""
-    compiler = module("torch").compiler
-
-    @compiler.disable
-    def uncompiled(x: Any) -> Any:
-        return x + (100 if compiler.is_compiling() else 1)
-
-    @compiler.allow_in_graph
-    def allowed(x: Any) -> Any:
-        return x * 2
-
-    return uncompiled, allowed
-
-
-def _compile(uncompiled: Callable[[Any], Any], allowed: Callable[[Any], Any]) -> list[Any]:
-    """Compile a function that calls the marked ones; return its result, and the functions in its graphs."""
-    torch, found = module("torch"), []
-
-    def backend(graph: Any, _inputs: Any) -> Any:
-        found.extend(node.target.__name__ for node in graph.graph.nodes if node.op == "call_function")
-        return graph
-
-    def whole(x: Any) -> Any:
-        return uncompiled(allowed(x)) * (3 if torch.compiler.is_compiling() else 1)
-
-    result = torch.compile(whole, backend=backend)(torch.tensor(1.0))
-    return [float(result), *found]
-
-
-def _use_scipy() -> list[float]:
+def _use_what_was_left_out() -> list[float]:
     """Use what the engine defers: sigmas by SciPy, which the scheduler config of a model may set."""
     schedulers = module("diffusers.schedulers.scheduling_euler_discrete")
     scheduler = schedulers.EulerDiscreteScheduler(use_beta_sigmas=True)

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from modules.system.deferred_modules import defer_import
-from modules.system.lean_imports import collection_off, packages_hidden
+from modules.system.lean_imports import collection_off, defer_import, packages_hidden
 
 
 @pytest.fixture

@@ -9,13 +9,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from modules.config.codec import encode
 from modules.config.schema import Config
 from modules.formats.safetensors_io import read_safetensors, write_safetensors
+from modules.memory.sharding import ShardedModule
 from modules.optim.param_groups import (
     TrainGroup,
     is_of_group,
@@ -30,9 +31,6 @@ from trainer.methods.protocol import TrainingMethod
 from trainer.run_folder.shards import Kind, key_of, read_shards, read_whole, stored_in_shards, write_shards
 from trainer.step.counters import Counters
 from trainer.step.stepper import Stepper
-
-if TYPE_CHECKING:
-    from modules.memory.sharding import ShardedModule  # imports much of torch.distributed
 
 _METHOD_FILE = "method.safetensors"  # only if the method has tensors, such as an unfinished rollout
 

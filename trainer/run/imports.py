@@ -29,8 +29,6 @@ def modules_of(config: Config) -> Iterator[str]:
     for reference in references:
         if module := reference.partition(":")[0]:
             yield module
-    if config.model.compile:
-        yield "torch._inductor"
     if config.general.tensorboard:
         yield "torch.utils.tensorboard"
 

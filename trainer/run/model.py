@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import torch
 
@@ -30,6 +30,7 @@ from modules.families.words import Word
 from modules.memory.compiled_blocks import Compilation
 from modules.memory.frozen_copy import FrozenCopy
 from modules.memory.placement import Placement
+from modules.memory.sharding import ShardedModule
 from modules.optim.param_groups import TrainGroup
 from modules.system.dtypes import dtype_of
 from modules.system.secrets import hub_access
@@ -44,9 +45,6 @@ from trainer.run.quantized import quantize_parts
 from trainer.run.variant import require_variant
 from trainer.run.words import attach_words, fixed_words_identity, word_units
 from trainer.step.precision import Precision
-
-if TYPE_CHECKING:
-    from modules.memory.sharding import ShardedModule  # imports much of torch.distributed
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 
 from modules.families.parts.forwards import BLOCK_TYPES
+from modules.memory.sharding import ShardedModule, gathered_values
 from modules.system.devices import Device
 from trainer.run.model import LoadedModel
 from trainer.step.evaluation import Evaluation
 from trainer.step.meeting import Meeting
-
-if TYPE_CHECKING:
-    from modules.memory.sharding import ShardedModule  # imports much of torch.distributed
 
 _TASK = "weights"
 
@@ -26,10 +23,6 @@ def shard(model: LoadedModel, parts: Sequence[str], *, device: Device, num_proce
 
     The training units of these parts then hold them. They stay on the device; all processes must call it.
     """
-    if not parts:
-        return model
-    from modules.memory.sharding import ShardedModule
-
     sharded = {}
     for name in parts:
         part = model.family.parts[name]
@@ -67,7 +60,5 @@ class WholeValues:
             self._found = {}
 
     def _gather(self, _given: None) -> None:
-        from modules.memory.sharding import gathered_values
-
         with self._evaluation.values() as values:
             self._found = gathered_values(self._sharded, values, keeps=self._meeting.rank.is_main)

@@ -5,16 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
+from modules.memory.sharding import ShardedModule
 from modules.optim.ema import Ema
 from modules.optim.param_groups import TrainGroup, kept_parameters, moved_parameters, named_parameters
-
-if TYPE_CHECKING:
-    from modules.memory.sharding import ShardedModule  # imports much of torch.distributed
 
 
 @dataclass(frozen=True, eq=False)

@@ -115,20 +115,17 @@ def process_settings(*, num_threads: int, precision: str, deterministic: bool) -
 
 @contextlib.contextmanager
 def _deterministic(is_on: bool) -> Iterator[None]:
-    """Switch torch's deterministic algorithms on or off in this context, with the environment variable they need.
-
-    `torch.use_deterministic_algorithms` would import torch's compiler to set the same for compiled code, which
-    `modules/memory/compiled_blocks.py` does itself.
-    """
-    mode = torch.get_deterministic_debug_mode()
+    """Switch torch's deterministic algorithms on or off in this context, with the environment variable they need."""
+    was_on = torch.are_deterministic_algorithms_enabled()
+    only_warned = torch.is_deterministic_algorithms_warn_only_enabled()
     workspace = os.environ.get(CUBLAS_WORKSPACE)
     if is_on and workspace not in _REPEATABLE_WORKSPACES:
         os.environ[CUBLAS_WORKSPACE] = _REPEATABLE_WORKSPACES[0]
-    torch.set_deterministic_debug_mode("error" if is_on else "default")
+    torch.use_deterministic_algorithms(is_on)
     try:
         yield
     finally:
-        torch.set_deterministic_debug_mode(mode)
+        torch.use_deterministic_algorithms(was_on, warn_only=only_warned)
         if workspace is None:
             os.environ.pop(CUBLAS_WORKSPACE, None)
         else:
