@@ -59,7 +59,7 @@ def trained(
     return config, run(config)
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 def test_it_learns_and_resumes_bit_equal(trained: tuple[Config, Ran]) -> None:
     config, straight = trained
     steps = straight.of(StepFinished)

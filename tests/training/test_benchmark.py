@@ -129,6 +129,7 @@ def test_the_share_of_waiting_is_that_of_all_batches(tiny_sd: Path, images: Path
     assert found.share == found.waited_seconds / found.total_seconds
 
 
+@pytest.mark.full
 def test_what_saves_memory_is_measured_against_nothing_saved(
     tiny_sdxl: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

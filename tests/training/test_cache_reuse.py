@@ -63,7 +63,7 @@ def test_a_second_time_nothing_is_built(config: Config) -> None:
     assert built(config) == NONE
 
 
-@pytest.mark.daily(4)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     ("change", "expected"),
     [

@@ -87,7 +87,7 @@ def assert_all_went_well(ran: Ran) -> None:
     assert not [w.message for w in ran.of(WarningRaised) if "could not" in w.message]
 
 
-@pytest.mark.daily(4)
+@pytest.mark.daily(3)
 @pytest.mark.parametrize(
     ("model", "latent_cache", "text_cache", "text_is_trained", "temp_device", "form", "offloaded_layers"),
     matrix(

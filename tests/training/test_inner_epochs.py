@@ -171,6 +171,7 @@ def test_gradients_arrive_whatever_is_checkpointed(config: Config, straight: Ran
     assert_equal_tensors(other.weights, straight.weights)
 
 
+@pytest.mark.full
 def test_under_autocast_the_first_inner_epoch_is_on_policy(config: Config, tmp_path: Path) -> None:
     changes = {"adapter": {"dropout": 0.0}, "training": {"precision": "bfloat16"}}
     ratios = [s.metrics["ratio"] for s in run(elsewhere(laid_over(config, changes), tmp_path)).of(StepFinished)]

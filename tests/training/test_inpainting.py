@@ -188,6 +188,7 @@ def test_a_use_that_ignores_its_mask_is_inpainted_everywhere(
 # -- the cache
 
 
+@pytest.mark.full
 def test_exactly_the_changed_conditioning_images_are_encoded_again(config: Config) -> None:
     folder = Path(config.concepts[0].path)
     custom = laid_over(config, CUSTOM_ON)

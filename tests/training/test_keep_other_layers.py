@@ -91,6 +91,7 @@ def test_they_can_be_left_out(config: Config, any_model: Path, tmp_path: Path) -
     assert "left out" in note
 
 
+@pytest.mark.full
 @pytest.mark.one_family
 def test_norms_and_embeddings_are_kept(config: Config, any_model: Path, tmp_path: Path) -> None:
     file = whole_lora(any_model, tmp_path / "whole.safetensors", extra=norms_and_more)

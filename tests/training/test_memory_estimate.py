@@ -287,7 +287,7 @@ OF_ADAPTERS = [
 CASES = [*DAILY, *(pytest.param(c, marks=pytest.mark.full) for c in [*OF_ADAPTERS, *REST] if c not in DAILY)]
 
 
-@pytest.mark.daily(3)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_training_pass_needs_the_estimated_memory(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     if case.quantized and case.is_mixed:  # the autocast here is emulated

@@ -93,7 +93,7 @@ def weights_of(family: Any) -> dict[str, torch.Tensor]:
 # ---- the first loss, and what moves
 
 
-@pytest.mark.daily(3)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     ("model", "trains", "reference", "precision"),
     matrix(
@@ -344,7 +344,7 @@ def test_a_refresh_changes_the_loss_from_its_step_on(tiny_sd: Path, two_images: 
     assert refreshed.of(StepFinished)[3].loss == pytest.approx(math.log(2), abs=1e-6)
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize("fraction", [0.0, 0.5])
 def test_a_refreshed_reference_is_offloaded_except_in_training(
     tiny_sd: Path, two_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fraction: float

@@ -84,7 +84,7 @@ def weights_of(family: Any) -> dict[str, torch.Tensor]:
 # ---- on policy before the first update; what moves
 
 
-@pytest.mark.daily(3)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     ("model", "trains", "checkpointing", "method", "precision"),
     matrix(

@@ -85,7 +85,7 @@ def test_sdxl_gets_the_size_of_the_samples_while_sampling_in_the_loss_and_in_the
     assert seen == {(has_gradient, (64, 96, 0, 0, 64, 96)) for has_gradient in (True, False)}
 
 
-@pytest.mark.daily(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("method", "trains", "precision"),
     [

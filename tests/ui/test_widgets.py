@@ -233,12 +233,14 @@ def test_the_focus_is_seen_on_primary_buttons_and_tables_and_keys_begin_at_the_f
 
 def test_a_long_path_shows_its_end(screen: tk.Tk, theme: Theme) -> None:
     path = "/a/long/way/" * 9 + "model.safetensors"
-    text = FittedText(screen, theme, path, keeps_end=True)
+    narrow = tk.Frame(screen, width=300, height=200)
+    narrow.pack_propagate(False)
+    narrow.pack()
+    text = FittedText(narrow, theme, path, keeps_end=True)
     value = tk.StringVar(screen, "")
-    entry, other = Entry(screen, theme, value, width=160, shows_end=True), Entry(screen, theme, tk.StringVar(screen))
+    entry, other = Entry(narrow, theme, value, width=160, shows_end=True), Entry(narrow, theme, tk.StringVar(screen))
     for widget in (entry, other, text):
         widget.pack(fill="x")
-    screen.geometry("300x200")
     screen.update()
     shown = str(text.cget("text"))
     assert shown.startswith("…")

@@ -23,6 +23,7 @@ def blurred(image: DrawnImage, radius_px: float) -> DrawnImage:
     return np.asarray(Image.fromarray(image).filter(ImageFilter.GaussianBlur(radius_px)))
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_recognises_every_colour_pair(shape: str) -> None:
     for index, (colour, ground) in enumerate(PAIRS):
