@@ -451,7 +451,7 @@ def test_the_average_lies_where_it_is_asked_to(base: Config, monkeypatch: pytest
     assert list(dict.fromkeys(devices)) == ["cpu", "cpu:1"]  # the trial before the run has one too
 
 
-@pytest.mark.daily(8)
+@pytest.mark.daily(5)
 @pytest.mark.parametrize(
     ("path", "value"),
     [

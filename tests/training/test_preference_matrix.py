@@ -134,7 +134,7 @@ def different(one: Tensors, other: Tensors) -> set[str]:
     return {name for name in one if not torch.equal(one[name], other[name])}
 
 
-@pytest.mark.daily(3)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     ("method", "model", "trains", "memory"),
     [
