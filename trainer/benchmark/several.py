@@ -19,6 +19,7 @@ from pathlib import Path
 from modules.config.codec import load_file, save_file
 from modules.config.schema import Config
 from modules.system.devices import CPU
+from modules.system.library_warnings import hide_library_warnings
 from modules.system.paths import PROGRAM_ROOT
 from modules.system.ranks import current_rank
 from trainer.benchmark.loop_speed import run_setup
@@ -122,4 +123,5 @@ def _main(file: Path) -> None:
 
 
 if __name__ == "__main__":
+    hide_library_warnings()
     _main(Path(sys.argv[1]))
