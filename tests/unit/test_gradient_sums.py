@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from modules.system.ranks import Rank
-from trainer.ranks import OneProcess
+from trainer.ranks import LostProcessError, OneProcess
 from trainer.step import gradient_sums
 from trainer.step.gradient_sums import GradientSums, Reduction
 
@@ -118,3 +118,28 @@ def test_buckets_are_laid_out_anew_only_when_other_weights_are_trained(monkeypat
         sums.start_rest()
         sums.finish(step, [2.0 for p in layers.parameters() if p.requires_grad])
     assert laid_out == [8, 6]
+
+
+@dataclass
+class Forsaken(Twins):
+    """The other process has ended: no sum is completed."""
+
+    def start_sum(self, tensor: torch.Tensor) -> Callable[[], None]:
+        self.started.append(tensor.numel())
+
+        def wait() -> None:
+            self.num_open += 1
+            raise LostProcessError("Another process of this run has ended.")
+
+        return wait
+
+
+def test_sums_that_a_lost_process_leaves_open_can_be_discarded() -> None:
+    """Otherwise the last backup after its loss would fail, too."""
+    ranks, layers = Forsaken(), model()
+    sums = GradientSums([*layers.parameters()], ranks, Reduction())
+    sums.open()
+    layers(torch.ones(1, 8)).sum().backward()
+    sums.start_rest()
+    sums.discard()
+    assert ranks.num_open == len(ranks.started) > 1

@@ -8,6 +8,7 @@ have started, so that all processes start them in the same order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -17,7 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 from modules.optim.updates.master_weights import round_stochastically
 from modules.system.seeds import derive_seed
-from trainer.ranks import Ranks
+from trainer.ranks import LostProcessError, Ranks
 
 _BUCKET_BYTES = 32 * 2**20
 
@@ -100,9 +101,10 @@ class GradientSums:
         self.discard()
 
     def discard(self) -> None:
-        """Forget what was summed, after waiting for it."""
+        """Forget what was summed, after waiting for it. A process that is lost fails no sum that nobody needs."""
         for bucket in self._buckets[: self._num_started]:
-            bucket.wait()
+            with suppress(LostProcessError):
+                bucket.wait()
         self._buckets, self._bucket_of, self._num_started, self._is_open = [], {}, 0, False
 
     def _begin(self) -> None:
