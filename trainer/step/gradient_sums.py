@@ -101,7 +101,7 @@ class GradientSums:
         self.discard()
 
     def discard(self) -> None:
-        """Forget what was summed, after waiting for it. A process that is lost fails no sum that nobody needs."""
+        """Forget what was summed, after waiting for it. Sums that a lost process has left open do not matter here."""
         for bucket in self._buckets[: self._num_started]:
             with suppress(LostProcessError):
                 bucket.wait()
