@@ -53,25 +53,9 @@ def measured_seconds(
 
     `check()` is called before each pass; it raises StopRequested if the run is to stop.
     """
-    try:
-        return _measured(config, replace(machine, ranks=ALONE), parts, size, start_copy, clock, check, on_bytes)
-    finally:
-        gc.collect()  # checkpointed blocks are in reference cycles with their weights
-        free_cached_memory(machine.train_device)
 
-
-def _measured(
-    config: Config,
-    machine: Machine,
-    parts: Sequence[str],
-    size: Size,
-    start_copy: Path | None,
-    clock: Callable[[], float],
-    check: Callable[[], None],
-    on_bytes: Callable[[float, float], None] | None,
-) -> dict[str, Seconds]:
-    with seeded_global_rng(0, machine.train_device):
-        model = load_model(config, machine, on_bytes, start_copy=start_copy, channels_last=())
+    def measure() -> dict[str, Seconds]:  # a function of its own, so that nothing holds the model afterwards
+        model = load_model(config, replace(machine, ranks=ALONE), on_bytes, start_copy=start_copy, channels_last=())
         try:
             passes = _passes(config, machine, model, size)
             model.placement.enter(phases.TRAIN)
@@ -88,6 +72,13 @@ def _measured(
             }
         finally:
             model.placement.close()
+
+    try:
+        with seeded_global_rng(0, machine.train_device):
+            return measure()
+    finally:
+        gc.collect()  # checkpointed blocks are in reference cycles with their weights
+        free_cached_memory(machine.train_device)
 
 
 def most_frequent(sizes: Counts) -> Size:

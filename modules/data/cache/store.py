@@ -106,7 +106,7 @@ class CacheStore:
     def read(self, key: str) -> dict[str, torch.Tensor]:
         """Return an entry's tensors, memory-mapped. Raises BrokenEntryError where it is missing or damaged."""
         try:
-            with safe_open(f"{self.folder}/{key[:2]}/{key}.safetensors", framework="pt") as file:  # faster than a Path
+            with safe_open(self.path(key), framework="pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
                 checksum = (file.metadata() or {}).get("checksum")
         except (OSError, SafetensorError) as error:
@@ -154,7 +154,7 @@ class RememberingStore:
 
     def write(self, key: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Store an entry and return its tensors as they are kept."""
-        self._entries.pop(key, None)
+        self._forget(key)
         return self._store.write(key, tensors)
 
     def read(self, key: str) -> dict[str, torch.Tensor]:
@@ -163,16 +163,18 @@ class RememberingStore:
         if known is not None:
             return dict(known)
         tensors = self._store.read(key)
-        size = sum(t.nbytes for t in tensors.values())
-        if self._num_bytes + size <= self._most_bytes:
-            self._num_bytes += size
+        if self._num_bytes + _num_bytes(tensors) <= self._most_bytes:
+            self._num_bytes += _num_bytes(tensors)
             self._entries[key] = {name: t.clone() for name, t in tensors.items()}  # not the mapped file
         return tensors
 
     def remove(self, key: str) -> None:
         """Remove an entry, if it is there."""
-        self._entries.pop(key, None)
+        self._forget(key)
         self._store.remove(key)
+
+    def _forget(self, key: str) -> None:
+        self._num_bytes -= _num_bytes(self._entries.pop(key, {}))
 
 
 class MemoryStore:
@@ -188,7 +190,7 @@ class MemoryStore:
 
     def num_bytes(self, key: str) -> int:
         """Return the size of an entry's tensors; 0 if there is none."""
-        return sum(t.nbytes for t in self._entries.get(key, {}).values())
+        return _num_bytes(self._entries.get(key, {}))
 
     def write(self, key: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Keep copies of an entry's tensors and return them."""
@@ -244,3 +246,7 @@ def weights_fingerprint(module: torch.nn.Module) -> str:
 
 def _raw_bytes(tensor: torch.Tensor) -> memoryview:
     return tensor.reshape(-1).view(torch.uint8).numpy().data
+
+
+def _num_bytes(tensors: Mapping[str, torch.Tensor]) -> int:
+    return sum(t.nbytes for t in tensors.values())

@@ -19,7 +19,7 @@ def choose_line(num_lines: int, choice: CaptionChoice, generator: random.Random,
         case "in_turn":
             return use % num_lines
         case _:
-            return generator.choice(range(num_lines)) if num_lines > 1 else 0
+            return generator.choice(range(num_lines))
 
 
 def lines_in_use(num_lines: int, choice: CaptionChoice) -> range:

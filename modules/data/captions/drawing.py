@@ -11,8 +11,6 @@ from modules.data.captions.choice import choose_line, lines_in_use
 from modules.data.captions.operations import CaptionRules, final_text
 from modules.system.seeds import derive_seed
 
-_UNUSED = random.Random(0)  # where nothing is drawn: seeding one for each use takes longer than the rest
-
 
 @dataclass(frozen=True, slots=True)
 class CaptionDropout:
@@ -56,10 +54,7 @@ def draw_caption(
     The operations are drawn anew for each use with `draws_anew`; otherwise the variations are used in turn:
     exactly those of `cached_texts`. The counters do not depend on the position of the image in the concept.
     """
-    is_drawn = dropout.first > 0 or (rules.choice == "random" and len(texts) > 1)
-    generator = _UNUSED
-    if is_drawn:
-        generator = random.Random(derive_seed(use.run_seed, "caption", use.epoch, use.example, use.repeat))
+    generator = random.Random(derive_seed(use.run_seed, "caption", use.epoch, use.example, use.repeat))
     empty_for = _dropped(dropout, use, generator)
     if empty_for == {0, 1}:
         return DrawnCaption("")
