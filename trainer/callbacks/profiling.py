@@ -26,7 +26,6 @@ from trainer.step.step_timeline import timeline_of, write_timeline
 NUM_STEPS = 10
 WARMUP_STEPS = 2
 _NUM_ROWS = 60
-_FOLDER = "step-"
 _log = logging.getLogger(__name__)
 
 
@@ -39,6 +38,7 @@ class Profiling:
         self._functions: cProfile.Profile | None = None
         self._num_steps = 0
         self._folder = run_dir
+        self._first_step = 0
         self.num_steps = NUM_STEPS
 
     def after_step(self, view: StepView) -> None:
@@ -75,7 +75,8 @@ class Profiling:
         activities = [profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(profiler.ProfilerActivity.CUDA)
-        self._folder = self._run_dir / "profile" / f"{_FOLDER}{step + 1:08d}"
+        self._first_step = step + 1
+        self._folder = self._run_dir / "profile" / f"step-{self._first_step:08d}"
         self._num_steps = 0
         self._operators = profiler.profile(
             activities=activities,
@@ -105,8 +106,7 @@ class Profiling:
             trace = json.loads((self._folder / "trace.json").read_text(encoding="utf-8"))
             write_text(self._folder / "waits.txt", str(device_time(trace["traceEvents"])))
             if (timeline := timeline_of(trace["traceEvents"])) is not None:
-                first = int(self._folder.name.removeprefix(_FOLDER))
-                title = f"Profile from step {first:,}"
+                title = f"Profile from step {self._first_step:,}"
                 write_timeline(self._folder / "timeline.png", timeline, title=title)
             table = rows.table(sort_by=order, row_limit=_NUM_ROWS, max_name_column_width=70)
             write_text(self._folder / "operators.txt", f"{table}\n")

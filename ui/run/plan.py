@@ -29,13 +29,8 @@ def plan_lines(config: Config) -> list[str]:
 
 
 def _line(what: str, every: Every, *, at_start: bool = False, at_end: bool = False) -> str:
-    when = [every_words(every)] if not every.is_never else []
+    when = [str(every)] if not every.is_never else []
     when += ["at the start"] * at_start + ["at the end"] * at_end
     if not when:
         return f"{what}: never"
     return f"{what}: {', '.join(when[:-1])} and {when[-1]}" if len(when) > 1 else f"{what}: {when[0]}"
-
-
-def every_words(every: Every) -> str:
-    """Return a period in words: every epoch, every 30 minutes."""
-    return f"every {every.unit}" if every.n == 1 else f"every {every.n:g} {every.unit}s"
