@@ -86,7 +86,9 @@ def _repair(job: Job, progress: Progress) -> None:
 def _install(job: Job, missing: list[Unmet], present: dict[Package, Installed], progress: Progress) -> None:
     prefix = job.env.prefix
     _refuse_locked(job)
-    changeable = marker.ours(prefix) if job.env.kind != "project" else frozenset(present)
+    changeable = frozenset(present)
+    if job.env.kind != "project":
+        changeable = marker.ours(prefix) | requirements.seeds_that_nobody_needs(present)
     _refuse_conflicts(job, missing, changeable)
     if marker.stage(prefix) is None:
         marker.write(prefix, "installing", before=present)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from launcher.messages import Failure, Sentence
 
+_SEEDS = frozenset({"pip", "setuptools", "wheel"})
 _VERSION = re.compile(r"(\d+!)?\d+(\.\d+)*((a|b|rc|\.post|\.dev)\d+)*(\+[a-z0-9.]+)?")
 
 Package = str
@@ -118,6 +119,16 @@ def unmet(requirements: Iterable[str], present: Mapping[Package, Installed]) -> 
 def damaged(present: Mapping[Package, Installed]) -> list[Package]:
     """The packages with missing files, as left by an installation that was killed."""
     return [name for name, package in present.items() if not _is_whole(package.folder)]
+
+
+def seeds_that_nobody_needs(present: Mapping[Package, Installed]) -> frozenset[Package]:
+    """The packages that a new environment begins with, unless another installed package requires them.
+
+    Python 3.11's venv begins with a setuptools that is too old for torch: pinned to it, no installation could succeed.
+    """
+    others = (package for name, package in present.items() if name not in _SEEDS)
+    needed = {name_of(line) for package in others for line in package.requires if "extra ==" not in line}
+    return _SEEDS & set(present) - needed
 
 
 def pins(tested: Mapping[Package, str], present: Mapping[Package, Installed], kept: Iterable[Package]) -> list[str]:

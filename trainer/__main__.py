@@ -34,21 +34,30 @@ from __future__ import annotations
 
 import argparse
 import gc
+import io
 import os
 import sys
 from collections.abc import Sequence
 
 from modules.system.errors import DarkroomError
-from modules.system.lean_imports import collection_off
+from modules.system.file_errors import NO_THREAD, words_of
+from modules.system.garbage_collection import collection_off
 from modules.system.library_warnings import hide_library_warnings
 from modules.system.redaction import redacted
 from trainer.cli import verbs
+from trainer.cli.plain_output import plain_output
 
 OK, FAILED, WRONG, STOPPED = 0, 1, 2, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Carry out a command line and return its exit code."""
+    """Carry out a command line and return its exit code. Its output contains no control characters of others."""
+    _show_any_name()
+    with plain_output():
+        return _carry_out(arguments)
+
+
+def _carry_out(arguments: Sequence[str] | None) -> int:
     hide_library_warnings()
     with collection_off():
         options = _parser().parse_args(arguments)
@@ -62,6 +71,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as head, closed the pipe early
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
+    except OSError as error:
+        message, advice = words_of(error)
+    except MemoryError:
+        message, advice = "There is not enough memory.", "Close other programs and try again."
+    except RuntimeError as error:
+        if NO_THREAD not in str(error):
+            raise
+        message, advice = "The system could not start another thread.", "Close other programs and try again."
+    print(redacted(f"{message}\n{advice}".strip()), file=sys.stderr)
+    return FAILED
+
+
+def _show_any_name() -> None:
+    """Let the output show file names that are not valid UTF-8, with escapes, instead of raising an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -19,6 +19,13 @@ class JobProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class JobNotes:
+    """What a job found before it writes: what its result will not have, a sentence each. It can still be stopped."""
+
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ImageSampled:
     """An image was sampled and written; `request` counts the requests of a worker, `index` the images of a request."""
 
@@ -73,4 +80,4 @@ class JobStopped:
     request: int = 0
 
 
-JobEvent = JobProgress | ImageSampled | ImageAnnotated | JobFinished | JobFailed | JobStopped
+JobEvent = JobProgress | JobNotes | ImageSampled | ImageAnnotated | JobFinished | JobFailed | JobStopped

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from modules.config.schema import Config
-from modules.system.lean_imports import collection_off, defer_import, packages_hidden
+from modules.system.garbage_collection import collection_off
 from trainer.commands import Command, CommandDesk
 from trainer.events import Event, PhaseChanged
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 SWITCH_INTERVAL_SECONDS = 0.0001
 _ENGINE = "trainer.run.execute"
 _IMPORTS = "trainer.run.imports"
-_DEFERRED = ("scipy.stats", "scipy.integrate")
 _LIBRARIES = (
+    "transformers.models.clip.modeling_clip",
     "peft",
     "diffusers.models.autoencoders.autoencoder_kl",
     "diffusers.models.unets.unet_2d_condition",
@@ -49,7 +49,8 @@ class RunRequest:
     A fork is a new run that continues from a backup of another run, or starts from its weights only. `resume_from` is
     a backup, a run's folder or a workspace. With `beside_window` one CPU core is left to the window.
     `allowed_code` are hashes of the user's own code files that may run in addition to the permanently approved ones.
-    `datasets` are the images that the check of this config found, so that they need not be scanned again.
+    `datasets` are the images that the check of this config found, so that they need not be scanned again. With
+    `replaces` the user agreed to replace what is at the destination of the result, which is otherwise kept.
     """
 
     config: Config
@@ -58,6 +59,7 @@ class RunRequest:
     beside_window: bool = True
     allowed_code: frozenset[str] = frozenset()
     datasets: Datasets | None = None
+    replaces: bool = False
 
 
 class LaunchedRun(Protocol):
@@ -161,9 +163,8 @@ def import_engine(*, beside_window: bool = True) -> None:
     with collection_off():
         if beside_window and "torch" not in sys.modules:
             _preload_shared_libraries()
-        importlib.import_module("torch._dynamo")
-        _import_libraries()
-        importlib.import_module(_ENGINE)
+        for name in ("torch._dynamo", *_LIBRARIES, _ENGINE):
+            importlib.import_module(name)
         gc.freeze()
 
 
@@ -175,22 +176,6 @@ def import_for(config: Config) -> None:
     """
     if importlib.import_module(_IMPORTS).import_for(config):
         gc.freeze()
-
-
-def _import_libraries() -> None:
-    """Import the libraries of every run without the optional packages that they would import for other uses.
-
-    bitsandbytes is for layers that no run has; the optimizers import it themselves. SciPy is for losses of
-    transformers that no run uses; diffusers uses it for samplers, so there it is only deferred.
-    """
-    with packages_hidden({"bitsandbytes"}):
-        with packages_hidden({"scipy"}):
-            importlib.import_module("transformers.models.clip.modeling_clip")
-        for name in _DEFERRED:
-            defer_import(name)
-        for name in _LIBRARIES:
-            importlib.import_module(name)
-        importlib.import_module("peft.import_utils").is_bnb_available()  # peft remembers the answer
 
 
 def _preload_shared_libraries() -> None:

@@ -30,7 +30,7 @@ from ui.run.pump import Pump
 from ui.run.queue_control import QueueControl
 from ui.run.session import Launch, RunSession
 from ui.run.starting import Starter, run_failure
-from ui.run.tensorboard_control import TensorBoardControl
+from ui.run.tensorboard_control import TensorBoardControl, may_expose
 from ui.session_files import take_session
 from ui.session_offers import SessionOffers
 from ui.session_saving import SessionSaver
@@ -43,11 +43,10 @@ from ui.views import ViewScope
 from ui.widgets.action_button import ActionButtons
 from ui.widgets.dialog import Dialog, Window
 from ui.widgets.dropping import accept_paths
-from ui.widgets.file_dialog import FileServices
 from ui.widgets.icon import set_icon
 from ui.widgets.placing import grow_to_scale, place
 from ui.widgets.scroll import bind_wheel
-from ui.widgets.tk_interaction import TkInteraction
+from ui.widgets.tk_interaction import FileServices, TkInteraction
 from ui.widgets.tooltip import Tooltips
 from ui.widgets.ttk_style import style_ttk
 from ui.widgets.window import bind_clicks, cancel_pending, create_root, forget_window, set_scale, switch_mode
@@ -91,6 +90,7 @@ class App:
             lambda: self.form.config,
             self._notify,
             self.context.interaction.show_failure,
+            may_expose=partial(may_expose, self.context.preferences, self.context.interaction),
         )
         self.session_saver = SessionSaver(self._session.file, self.form, self.context.pump, self._settings_now)
         self._add_actions()
@@ -275,6 +275,7 @@ class App:
         context.form.changed.subscribe(self._refresh_soon)
         context.session.changed.subscribe(self._refresh_soon)
         context.starter.changed.subscribe(self._refresh_soon)
+        context.captions_changed.subscribe(context.starter.check_again)
         context.form.watch("general.workspace_dir", context.starter.look_for_backup)
         context.form.watch("general.tensorboard_always_on", self.tensorboard.follow_setting)
         context.field_problems.changed.subscribe(self._show_current_problems)
@@ -387,9 +388,10 @@ class App:
         self._was_active = is_active
 
     def _show_run_failure(self) -> None:
-        failed = self.context.session.state.failed
-        if failed is not None:
-            self.context.interaction.show_failure(run_failure(failed))
+        state = self.context.session.state
+        if state.failed is not None:
+            run_dir = state.started.run_dir if state.started is not None else ""
+            self.context.interaction.show_failure(run_failure(state.failed, run_dir))
 
     def _close_when_over(self) -> None:
         """Close once the run has ended; this is the session's last change."""

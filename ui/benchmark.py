@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from modules.config.codec import load_file, save_file
+from modules.config.codec import export_file, load_file
 from modules.config.presets import list_presets
 from modules.config.schema import Config
 from modules.system.paths import PROGRAM_ROOT
@@ -71,7 +71,7 @@ def measure_gaps(home: Path, config: Config) -> list[PhaseGaps]:
     """Return the gaps of a whole run and of a stop, measured in a separate process."""
     home.mkdir(parents=True, exist_ok=True)
     config_file, result_file = home / "config.json", home / "gaps.json"
-    save_file(_relocated(config, home), config_file)
+    export_file(_relocated(config, home), config_file)
     subprocess.run(
         [sys.executable, "-m", "ui.benchmark_gaps", str(config_file), str(result_file)],
         cwd=PROGRAM_ROOT,

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from modules.config.compare import differing_paths
+from modules.config.records import record_at, top_records
 from modules.config.schema import Config
 from modules.settings.edit import get_path
 from modules.settings.field import FieldRecord
 from modules.system.problem import Problem, count, cut
 from ui.findings import locate
 from ui.forms.model import Document
-from ui.forms.records import nearest_field, record_at, top_records
+from ui.forms.records import nearest_field
 from ui.forms.values import display
 from ui.forms.visibility import name_of
 from ui.pages.catalogue import PAGES

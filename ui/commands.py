@@ -1,20 +1,18 @@
-"""The table of all user actions, with their shortcuts."""
+"""The table of all user actions, with their shortcuts.
+
+Windows are imported when they are opened first: together they would make the program's start a third longer.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from modules.system.factories import load_factory
 from trainer.commands import BackupNow, Command, SampleNow, SaveNow, ValidateNow
 from ui.actions import Action
-from ui.bars.finder import Finder
-from ui.bars.preset_menu import open_preset_list
-from ui.concepts.captions import write_captions
 from ui.context import Context
-from ui.editors.differences import open_differences
-from ui.editors.fit import open_fit
-from ui.editors.json_view import open_json_view
-from ui.editors.secrets import open_secrets
 from ui.first_steps import CHOOSING
 from ui.pages.catalogue import PAGES, PageSpec, page_shortcut
 
@@ -28,6 +26,10 @@ def add_actions(
 ) -> None:
     """Fill the context's table."""
     documents, starter, session = context.documents, context.starter, context.session
+
+    def opens(place: str, *arguments: Any) -> Callable[[], None]:
+        return lambda: load_factory(f"ui.{place}")(context, *arguments)
+
     context.actions.add(
         Action("load", "Load…", documents.open_file, "Ctrl+O", help=_LOAD_HELP),
         Action("save", "Save", documents.save, "Ctrl+S", help="Save to the loaded file"),
@@ -41,14 +43,16 @@ def add_actions(
         Action(
             "find_preset",
             "Find a preset…",
-            lambda: _find_preset(context),
+            opens("bars.preset_menu:open_preset_list", documents.open_preset),
             "Ctrl+Shift+P",
             help="List all presets with what they are for, and search them",
         ),
         Action("demo", "Load the demo", documents.open_demo),
-        Action("json", "Config as JSON…", lambda: _json(context), "Ctrl+J", help=_JSON_HELP),
+        Action("json", "Config as JSON…", opens("editors.json_view:open_json_view"), "Ctrl+J", help=_JSON_HELP),
         Action("first_steps", "First steps…", lambda: _first_steps(context), help="Show the card of the first start"),
-        Action("differences", "Differences…", lambda: _differences(context), "Ctrl+D", help=_DIFFERS_HELP),
+        Action(
+            "differences", "Differences…", opens("editors.differences:open_differences"), "Ctrl+D", help=_DIFFERS_HELP
+        ),
         Action("undo", "Undo", lambda: _undo(context), "Ctrl+Z"),
         Action("redo", "Redo", lambda: _redo(context), "Ctrl+Shift+Z"),
         Action("start", "Start", starter.start, "F5", lambda: starter.can_start, "Check the settings, then train"),
@@ -84,12 +88,18 @@ def add_actions(
             context.findings.bring_back,
             is_enabled=lambda: context.findings.can_come_back,
         ),
-        Action("find", "Find…", lambda: _find(context), "Ctrl+F", help="Find a setting, a command or a page"),
-        Action("captions", "Captions and masks…", lambda: _edit_captions(context), "Ctrl+T", help=_CAPTIONS_HELP),
-        Action("auto_captions", "Automatic captions…", lambda: write_captions(context), help=_AUTO_HELP),
-        Action("fit", "Fit to my card…", lambda: _fit(context), help=_FIT_HELP),
-        Action("probe", "Probe…", lambda: _probe(context), help=_PROBE_HELP),
-        Action("tokens", "Tokens…", lambda: open_secrets(context), help=_TOKENS_HELP),
+        Action("find", "Find…", opens("bars.finder:open_finder"), "Ctrl+F", help="Find a setting, a command or a page"),
+        Action(
+            "captions",
+            "Captions and masks…",
+            opens("editors.captions.opening:open_caption_editor"),
+            "Ctrl+T",
+            help=_CAPTIONS_HELP,
+        ),
+        Action("auto_captions", "Automatic captions…", opens("concepts.captions:write_captions"), help=_AUTO_HELP),
+        Action("fit", "Fit to my card…", opens("editors.fit:open_fit"), help=_FIT_HELP),
+        Action("probe", "Probe…", opens("editors.probe:open_probe"), help=_PROBE_HELP),
+        Action("tokens", "Tokens…", opens("editors.secrets:open_secrets"), help=_TOKENS_HELP),
         Action("quit", "Quit", close, "Ctrl+Q"),
         Action(
             "open_run_folder",
@@ -125,10 +135,16 @@ _NOW: tuple[tuple[str, str, Command, str], ...] = (
 
 def _while_running(context: Context, name: str, label: str, command: Command, help_text: str) -> Action:
     session = context.session
+
+    def send() -> None:
+        session.send(command)
+        if session.stage == "paused":
+            context.notify(f"{label}: after the next step. Continue the run for it.")
+
     return Action(
         name,
         label,
-        lambda: session.send(command),
+        send,
         is_enabled=lambda: session.stage in ("running", "paused"),
         help=help_text,
     )
@@ -136,47 +152,6 @@ def _while_running(context: Context, name: str, label: str, command: Command, he
 
 def _page_action(context: Context, page: PageSpec) -> Action:
     return Action(f"page_{page.key}", page.title, lambda: context.navigation.open(page.key), page_shortcut(page))
-
-
-def open_finder(context: Context) -> Finder:
-    """Open the search window; one that is already open is closed."""
-    for old in [w for w in context.root.winfo_children() if isinstance(w, Finder)]:
-        old.close()
-    return Finder(context)
-
-
-def _find(context: Context) -> None:
-    open_finder(context)
-
-
-def _find_preset(context: Context) -> None:
-    open_preset_list(context, context.documents.open_preset)
-
-
-def _edit_captions(context: Context) -> None:
-    # Imported here: the editor needs NumPy, which the window is drawn without.
-    from ui.editors.captions.opening import open_caption_editor
-
-    open_caption_editor(context)
-
-
-def _fit(context: Context) -> None:
-    open_fit(context)
-
-
-def _probe(context: Context) -> None:
-    # Imported here: it shows plots with Pillow, which the window is drawn without.
-    from ui.editors.probe import open_probe
-
-    open_probe(context)
-
-
-def _differences(context: Context) -> None:
-    open_differences(context)
-
-
-def _json(context: Context) -> None:
-    open_json_view(context)
 
 
 def _first_steps(context: Context) -> None:

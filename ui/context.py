@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from modules.system.paths import from_root
@@ -21,6 +21,7 @@ from ui.run.pump import Pump
 from ui.run.queue_control import QueueControl
 from ui.run.session import RunSession
 from ui.run.starting import Starter
+from ui.signal import Signal
 from ui.theme import Theme
 from ui.view_state import ViewState
 from ui.widgets.action_button import ActionButtons
@@ -51,6 +52,7 @@ class Context:
     queue: QueueControl
     show_run: Callable[[Path], None]  # on the Run history page
     view_state: ViewState
+    captions_changed: Signal[[]] = field(default_factory=Signal)  # captions or masks were written: counts are stale
 
     def workspaces(self) -> tuple[Path, ...]:
         """Return the form's workspace and those of earlier runs."""

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+from modules.system.log_file import LogFile
 from modules.system.redaction import RedactingFormatter, redacted
 from ui.interaction import Failure
 
@@ -140,12 +141,11 @@ class Diagnostics:
             folder.mkdir(parents=True, exist_ok=True)
             _remove_old(folder)
             self.log_file = folder / f"darkroom-{datetime.now():%Y-%m-%d_%H-%M-%S_%f}.log"
-            handler = logging.FileHandler(self.log_file, encoding="utf-8", delay=True)
+            handler = LogFile(self.log_file)
             self._crash_file = (folder / "crash.log").open("a", encoding="utf-8")
         except OSError:
             self.log_file = None
             return
-        handler.setFormatter(RedactingFormatter(_FORMAT))
         self._handlers.append(handler)
         faulthandler.enable(self._crash_file)
 

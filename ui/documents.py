@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from modules.config.codec import Loaded, export_file, save_file
+from modules.config.codec import Loaded, export_file, lists_to_confirm, save_file
 from modules.config.imports.any_file import CONFIG_SUFFIXES, load_any, load_any_text
+from modules.config.list_files import LISTS
 from modules.config.presets import BUILT_IN_DIR, Preset, import_presets, list_presets, save_preset
 from modules.config.schema import Config
 from modules.system.errors import DarkroomError
@@ -48,6 +49,7 @@ class Documents:
         self._notices = notices
         self._notify = notify
         self._taken: Document | None = None  # as it was loaded over unsaved changes
+        self._confirmed_lists: set[Path] = set()
         form.changed.subscribe(self._forget_what_was_replaced)
 
     def presets(self) -> list[Preset]:
@@ -57,6 +59,8 @@ class Documents:
     def open_preset(self, preset: Preset) -> None:
         """Load a preset. The user's concepts and sample prompts stay if the preset has none."""
         loaded = preset.load()
+        if self._is_refused(loaded, preset.name):
+            return
         kept = self._own_lists(loaded.config)
         config = loaded.config.model_copy(update={name: value for name, value in kept.items() if name != "prompts"})
         if "prompts" in kept:
@@ -80,8 +84,7 @@ class Documents:
         if path is None:
             return
         loaded = load_any(path)
-        if any(p.severity == "error" and not p.path for p in loaded.problems):
-            self._findings.show(f"{path.name} could not be loaded", loaded.problems, self._form.config)
+        if self._is_refused(loaded, path.name):
             return
         self._take(loaded, _source_of(path))
         self._preferences.note_file(path)
@@ -90,8 +93,7 @@ class Documents:
     def open_text(self, text: str) -> bool:
         """Load a config that was pasted as JSON, with the same report as a file; return whether it is one."""
         loaded = load_any_text(text, name="The text")
-        if any(p.severity == "error" and not p.path for p in loaded.problems):
-            self._findings.show("The text could not be loaded", loaded.problems, self._form.config)
+        if self._is_refused(loaded, "The text"):
             return False
         self._take(loaded, Source("Pasted config"))
         self._notify("Loaded the pasted config.")
@@ -209,8 +211,12 @@ class Documents:
     def _write(self, source: Source) -> None:
         assert source.path is not None
         try:
-            write = export_file if source.kind == "preset" else save_file  # a preset is one file
-            kept = write(self._form.config, source.path)
+            if source.kind == "preset":  # which is one file
+                kept = export_file(self._form.config, source.path)
+            elif self._may_write_lists(source.path):
+                kept = save_file(self._form.config, source.path, confirmed=self._confirmed_lists)
+            else:
+                return
         except OSError as error:
             self._show_failure(f"{source.path.name} could not be saved", error)
             return
@@ -219,9 +225,39 @@ class Documents:
             self._preferences.note_file(source.path)
         self._notify(f"Saved {source.path.name}.{_kept_words(kept)}")
 
+    def _may_write_lists(self, path: Path) -> bool:
+        """Ask about each list file outside of the config's folder, or of another program; once for each path.
+
+        The list can be stored inside the config instead.
+        """
+        for found in lists_to_confirm(self._form.config, path):
+            if found.path in self._confirmed_lists:
+                continue
+            answers = (
+                Answer("cancel", "Cancel"),
+                Answer("write", "Write that file"),
+                Answer("inside", "Keep them inside the config", is_default=True),
+            )
+            title = f"Write the {found.kind} to that file?"
+            match self._interaction.choose(title, f"{found} Saving writes that file, too.", answers, "warning"):
+                case "write":
+                    self._confirmed_lists.add(found.path)
+                case "inside":
+                    self._form.edit(next(kind.name_path for kind in LISTS if kind.name == found.kind), "")
+                case _:
+                    return False
+        return True
+
     def _refuse_built_in(self, path: Path) -> None:
         error = DarkroomError(f"{path.name} is a built-in preset.", advice="Choose another name or another folder.")
         self._show_failure("Built-in presets cannot be overwritten", error)
+
+    def _is_refused(self, loaded: Loaded, name: str) -> bool:
+        """Return whether there is no config in what was read, which is reported; the current one stays."""
+        is_refused = any(p.severity == "error" and not p.path for p in loaded.problems)
+        if is_refused:
+            self._findings.show(f"{name} could not be loaded", loaded.problems, self._form.config)
+        return is_refused
 
     def _take(self, loaded: Loaded, source: Source) -> None:
         """Load a config in place of the current one. If that has unsaved changes, say so and offer to undo it."""

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from modules.config.records import record_at
 from modules.config.schema import Config
 from modules.families.registry import FAMILIES
 from modules.settings.edit import get_path
 from modules.system.problem import Problem, Severity
-from ui.forms.records import record_at
 from ui.pages.catalogue import PAGES, TOP_BAR, TOP_BAR_TITLE, page_of
 from ui.signal import Signal
 

@@ -80,8 +80,8 @@ def _has_own_images(progress: Progress) -> bool:
 
 
 def _has_captions(progress: Progress) -> bool:
-    """Return whether at least half of the images have a caption, or the user trains without; true until counted."""
-    return 2 * progress.num_captions >= progress.num_images or _CAPTIONS in progress.skipped
+    """Return whether every image has a caption, or the user trains without; true until counted."""
+    return progress.num_captions >= progress.num_images or _CAPTIONS in progress.skipped
 
 
 def _caption_words(progress: Progress) -> str:

@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from modules.config.imports.other_names import OtherName
+from modules.config.reach import needs_words, variants_words
+from modules.config.records import inner_records, record_at, top_records
 from modules.config.schema import Config
 from modules.settings.edit import get_path
 from modules.settings.field import FieldRecord
 from ui.actions import Action
-from ui.forms.conditions import needs_words, variants_words
-from ui.forms.records import Group, inner_records, record_at, records_beside, top_records
+from ui.forms.records import Group, records_beside
 from ui.forms.visibility import is_out_of_reach, name_of, not_yet_words, offered
 from ui.lookup_words import ACTION_WORDS, SYNONYMS
 from ui.pages.catalogue import PAGES, TOP_BAR, TOP_BAR_TITLE, PageSpec, groups_on, page_of
@@ -99,7 +100,7 @@ class Index:
         ]
 
     def find(self, text: str) -> Found:
-        """Return the settings with all words of a text, or else the nearest ones; all of them for an empty text."""
+        """Return the settings with all words of a text, or else the nearest ones, if any; all for an empty text."""
         words = _WORD.findall(text.lower().replace("_", " "))
         if not words:
             return Found(self._all())
@@ -134,7 +135,7 @@ class Index:
             for rank, match in enumerate(self._ranked([word], word)):
                 partly[match] = partly.get(match, 0.0) - 1 + rank / 1000
         best = sorted(partly, key=lambda match: partly[match])[:_NEAREST]
-        return tuple(best) or self._all()
+        return tuple(best)
 
     def _all(self) -> tuple[Match, ...]:
         """Return the settings that apply, then the commands and pages."""

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from modules.config.presets import Preset
+from modules.config.records import record_at
 from modules.config.schema import Config
 from modules.families.registry import family_labels
 from ui.changes import changes
-from ui.forms.records import record_at
 
 OWN = "Yours"
 _OWN_TITLE, _DEMO_TITLE = "Your presets", "Demo"

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from modules.config.codec import save_file
+from modules.config.codec import export_file
 from modules.settings.edit import set_path
 from modules.system.paths import from_root
 from trainer.child.process import Spawn, spawn_trainer
@@ -129,7 +129,7 @@ class Probing:
         file = self.folder / "config.json"
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            save_file(self._form.config, file)
+            export_file(self._form.config, file)
         except OSError as error:
             self._say(f"{file} cannot be written: {error.strerror or error}.")
             return

@@ -14,11 +14,11 @@ from annotated_types import Ge, Le
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from modules.config.codec import decode, encode
+from modules.config.records import record_at
 from modules.config.schema import Config
 from modules.system.atomic import write_text
 from modules.system.problem import Problem
 from ui.forms.model import Document, Draft, FormModel, Source
-from ui.forms.records import record_at
 
 _log = logging.getLogger(__name__)
 _FORMAT = 1
@@ -42,6 +42,7 @@ class UiSettings(BaseModel):
     recent_folders: tuple[str, ...] = ()  # in which a file dialog was answered, the newest first
     shows_hidden_files: bool = False
     workspaces: tuple[str, ...] = ()  # of runs started so far, the newest first
+    exposed_folders: tuple[str, ...] = ()  # of runs that TensorBoard may show to the network
     dismissed_run: str = ""  # a run that ended unexpectedly and is not offered again
 
     def with_recent(self, path: Path) -> UiSettings:

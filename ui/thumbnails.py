@@ -171,10 +171,9 @@ class ThumbnailCache:
 def _read(file: Path) -> Image.Image | None:
     """Return a thumbnail and mark it as used; None where there is none, or a damaged one."""
     try:
-        with Image.open(file, formats=("JPEG",)) as image:
-            image.load()
+        with opened(file) as image:
             result = image.convert("RGB")
         os.utime(file)
-    except (OSError, SyntaxError, ValueError):
+    except OSError:
         return None
     return result

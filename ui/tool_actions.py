@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from modules.system.factories import load_factory
 from trainer.commands import ProfileNow
 from ui.actions import Action
 from ui.context import Context
-from ui.editors.about import About, Keys
-from ui.editors.bundle import BundleWindow
-from ui.editors.presets import Presets
 from ui.widgets.dialog import Window
 
 WINDOW_MENU = ("keys", "about", "bundle")
@@ -21,6 +20,10 @@ def add_tool_actions(
 ) -> None:
     """Add them to the context's table."""
     session = context.session
+
+    def opens(place: str, *facts: Callable[[], Any]) -> Callable[[], None]:
+        return lambda: _only(load_factory(f"ui.editors.{place}")(context, *(fact() for fact in facts)))
+
     context.actions.add(
         Action("tensorboard", "TensorBoard", open_tensorboard, help=_TENSORBOARD_HELP),
         Action(
@@ -30,10 +33,10 @@ def add_tool_actions(
             is_enabled=lambda: session.stage == "running",
             help=_PROFILE_HELP,
         ),
-        Action("bundle", "Debug bundle…", lambda: _only(BundleWindow(context, log_file())), help=_BUNDLE_HELP),
-        Action("manage_presets", "Manage presets…", lambda: _only(Presets(context)), help=_PRESETS_HELP),
-        Action("keys", "Keys…", lambda: _only(Keys(context)), "F1", help="List every key"),
-        Action("about", "About Darkroom…", lambda: _only(About(context)), help="Version, licence and folders"),
+        Action("bundle", "Debug bundle…", opens("bundle:BundleWindow", log_file), help=_BUNDLE_HELP),
+        Action("manage_presets", "Manage presets…", opens("presets:Presets"), help=_PRESETS_HELP),
+        Action("keys", "Keys…", opens("about:Keys"), "F1", help="List every key"),
+        Action("about", "About Darkroom…", opens("about:About"), help="Version, licence and folders"),
     )
 
 

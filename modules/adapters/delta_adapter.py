@@ -92,6 +92,10 @@ class DeltaAdapter:
             found.append(AdapterLayer(self.part, path, factors, alpha))
         return found
 
+    def fixed(self) -> dict[str, torch.Tensor]:
+        """Return nothing: all it has is trained, or is the model's."""
+        return {}
+
     def changes_nothing(self) -> bool:
         """Return False: where its factors change nothing, their product is still rounded."""
         return False

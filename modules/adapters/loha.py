@@ -63,7 +63,7 @@ class Loha(Section):
     other_layers: OtherLayers = "keep"
     decompose: Decompose = False
     decompose_norm_eps: DecomposeEps = True
-    decompose_output_axis: DecomposeOutputAxis = True
+    decompose_output_axis: DecomposeOutputAxis = False
     use_tucker: Annotated[
         bool,
         Setting(

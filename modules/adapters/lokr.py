@@ -88,7 +88,8 @@ class Lokr(Section):
         bool,
         Setting(
             "Tucker decomposition",
-            "Also decomposes convolution kernels larger than 1x1.",
+            "Also decomposes convolution kernels larger than 1x1. The file has these factors multiplied out, as "
+            "ComfyUI and Forge need them.",
             group="Adapter",
             level="advanced",
             applies_when=AN_ADAPTER,
@@ -106,7 +107,7 @@ class Lokr(Section):
     ] = False
     decompose: Decompose = False
     decompose_norm_eps: DecomposeEps = True
-    decompose_output_axis: DecomposeOutputAxis = True
+    decompose_output_axis: DecomposeOutputAxis = False
     vec_trick: Annotated[
         bool,
         Setting(

@@ -42,6 +42,18 @@ class KroneckerDelta(FactorDelta):
         rank = rank_in(factors)
         return 1.0 if rank is None or alpha is None else alpha / rank
 
+    def stored(self, values: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], float | None]:
+        """Return the factors and alpha as files hold them: Tucker's core is multiplied into w2_b, of the same rank.
+
+        ComfyUI skips layers with such a core, Forge fails on them, and the loader of LyCORIS does, too.
+        """
+        found = dict(values)
+        if "lokr_t2" in found:
+            core, a, b = (found.pop(name).float() for name in ("lokr_t2", "lokr_w2_a", "lokr_w2_b"))
+            found["lokr_w2_a"] = a.T.contiguous()
+            found["lokr_w2_b"] = torch.einsum("ijkl,jr->irkl", core, b).flatten(1).contiguous()
+        return found, self.alpha
+
     def first(self) -> torch.Tensor:
         """Return w1, scaled, of shape (rows, columns)."""
         own = cast(Mapping[str, nn.Parameter], self._parameters)

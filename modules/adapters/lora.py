@@ -71,7 +71,7 @@ class Lora(Section):
     max_norm: MaxNorm = None
     decompose: Decompose = False
     decompose_norm_eps: DecomposeEps = True
-    decompose_output_axis: DecomposeOutputAxis = True
+    decompose_output_axis: DecomposeOutputAxis = False
     dtype: WeightType = "float32"
     bundle_embeddings: Bundle = True
 

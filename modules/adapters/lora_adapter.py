@@ -67,6 +67,16 @@ class LoraAdapter:
         own = (f".{ADAPTER}.", f".{DORA}.")
         return {f"{self.part}.{n}": p for n, p in self.module.named_parameters() if any(name in n for name in own)}
 
+    def fixed(self) -> dict[str, torch.Tensor]:
+        """Return the product that each layer began with, which is subtracted, by full name; none without PiSSA."""
+        products = {path: initial_product(layer) for path, layer in self.layers()}
+        return {
+            f"{self.part}.{path}.initial_product.{name}": factor
+            for path, product in products.items()
+            if product is not None
+            for name, factor in zip(("down", "up"), product.factors, strict=True)
+        }
+
     def stored_layers(self, values: Mapping[str, torch.Tensor]) -> list[AdapterLayer]:
         """Return A (down) and B (up) of every layer out of `values`, which are named as `parameters` names them.
 

@@ -9,7 +9,7 @@ one or the other, and neither can be turned into the other.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge, Le, Lt
@@ -18,8 +18,9 @@ from modules.adapters.lokr import factorization
 from modules.adapters.settings import AN_ADAPTER, Bundle, LayerNames, LayerPatterns, Layers, OtherLayers, StartFrom
 from modules.adapters.spec import AdapterSpec, NetworkFacts, Shape
 from modules.adapters.training_settings import ModuleDropout, WeightType
-from modules.formats.adapter_names import OFT_BLOCKS, OFT_VECTORS, RESCALE
+from modules.formats.adapter_names import OFT_BLOCKS, OFT_VECTORS, RESCALE, side_of_vectors
 from modules.settings.field import Section, Setting, When
+from modules.system.problem import Problem
 
 if TYPE_CHECKING:
     from modules.memory.tape import Array
@@ -123,12 +124,42 @@ def block_size_of(settings: Oft, size: int) -> int:
     """Return the block size for so many channels: a divisor of their number.
 
     For outputs it is the one that LyCORIS gives them, which is never larger than the number of blocks: it loads no
-    others. For inputs it is the one nearest to that of the settings, as in peft; the smaller of two.
+    others. For inputs it is the one nearest to that of the settings, as in peft; the smaller of two. A block of one
+    channel cannot rotate: where it would be one, it is the nearest other size, and 1 only if there is none.
     """
     if settings.rotates == "outputs":
-        return factorization(size, settings.block_size)[0]
-    divisors = (n for n in range(1, size + 1) if size % n == 0)
-    return min(divisors, key=lambda n: (abs(n - settings.block_size), n))
+        usual = factorization(size, settings.block_size)[0]
+        return usual if usual > 1 else _nearest(settings.block_size, size, up_to=math.isqrt(size))
+    return _nearest(settings.block_size, size, up_to=size)
+
+
+def _nearest(wanted: int, size: int, *, up_to: int) -> int:
+    """Return the divisor of a size nearest to the wanted one, above 1 and at most `up_to`; 1 where there is none."""
+    divisors = (n for n in range(2, up_to + 1) if size % n == 0)
+    return min(divisors, key=lambda n: (abs(n - wanted), n), default=1)
+
+
+def problems(settings: Oft, weights: Collection[Shape]) -> Iterator[Problem]:
+    """Yield what a user should know of the block sizes of layers with weights of these shapes."""
+    if settings.rotates != "outputs":
+        return
+    sizes = sorted({weight[0] for weight in weights})
+    sides = {n: block_size_of(settings, n) for n in sizes if factorization(n, settings.block_size)[0] == 1}
+    if replaced := {size: side for size, side in sides.items() if side > 1}:
+        named = ", ".join(f"layers with {size} outputs get blocks of {side}" for size, side in replaced.items())
+        yield Problem(
+            "adapter.block_size",
+            f"A block size of {settings.block_size} would divide some layers into blocks of one channel, which cannot "
+            f"rotate: {named}.",
+            "info",
+        )
+    if lacking := [size for size, side in sides.items() if side == 1]:
+        named = ", ".join(f"{size} outputs" for size in lacking)
+        yield Problem(
+            "adapter.layers",
+            f"OFT cannot rotate the outputs of layers with {named}: no block size divides them.",
+            advice="Choose other layers, or rotate the inputs.",
+        )
 
 
 def factor_shapes(settings: Oft, weight: Shape) -> dict[str, Shape]:
@@ -191,11 +222,6 @@ def settings_as(settings: Oft, shapes: Mapping[str, Shape]) -> Oft:
     return settings.model_copy(update={**own, "rescale": RESCALE in shapes})
 
 
-def side_of_vectors(num_values: int) -> int:
-    """Return the block size with so many values above the diagonal."""
-    return (1 + math.isqrt(1 + 8 * num_values)) // 2
-
-
 OFT = AdapterSpec(
     "OFT",
     Oft,
@@ -204,4 +230,5 @@ OFT = AdapterSpec(
     network=network,
     trainable=trainable,
     settings_as=settings_as,
+    problems=problems,
 )

@@ -37,6 +37,12 @@ class Adapter(Protocol):
         """Return the trainable parameters by the part's name and their dotted name in it."""
         ...
 
+    def fixed(self) -> Mapping[str, torch.Tensor]:
+        """Return the tensors that it does not train and that no file of the model has, by full name, to write and read
+        them in place: what a run has computed once, such as the product that a PiSSA began with.
+        """
+        ...
+
     def stored_layers(self, values: Mapping[str, torch.Tensor]) -> list[AdapterLayer]:
         """Return the adapter as files hold it, its weights out of `values`, which are named as `parameters` names them.
 

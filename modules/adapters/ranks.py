@@ -16,12 +16,14 @@ from typing import Any, Protocol, TypeVar, cast
 
 from modules.settings.layer_filter import LayerFilter, invalid_entry
 from modules.system.errors import DarkroomError
-from modules.system.problem import Problem
+from modules.system.patterns import compiled_pattern
+from modules.system.problem import Problem, shown
 
 MAX_RANK, MAX_ALPHA = 1024, 4096.0
 _REGEX = "re:"
+_MAX_LINE_CHARS = 10_000
 _TEXT_MODEL = "text_model."
-_LINE = re.compile(r"(?P<name>.+?)\s*=\s*(?P<rank>\d+)\s*(?::\s*(?P<alpha>[\d.eE+-]+))?")
+_LINE = re.compile(r"(?P<name>.+?)\s*=\s*(?P<rank>\d{1,9})\s*(?::\s*(?P<alpha>[\d.eE+-]+))?")
 
 Shape = tuple[int, ...]
 
@@ -39,7 +41,7 @@ class NamedRank:
         """Return whether it is the rank of a layer, which may be named with its model part or without."""
         whole = f"{part}.{path}"
         if self.is_regex:
-            return any(re.search(self.name, text) is not None for text in (path, whole))
+            return any(compiled_pattern(self.name).is_in(text) for text in (path, whole))
         return self.name in whole
 
     def __str__(self) -> str:
@@ -222,9 +224,10 @@ def _entries(text: str) -> Iterable[str]:
 
 def _parsed(entry: str) -> NamedRank:
     advice = "Write a part of the layers' names, =, and their rank, as in: attn2 = 32, or with an alpha: attn2 = 32:16."
-    found = _LINE.fullmatch(entry)
+    # The time of a match grows with the square of the spaces in a line.
+    found = _LINE.fullmatch(entry) if len(entry) <= _MAX_LINE_CHARS else None
     if found is None:
-        raise DarkroomError(f"{entry!r} in the ranks of layers is not a name and a rank.", advice=advice)
+        raise DarkroomError(f"{shown(entry)} in the ranks of layers is not a name and a rank.", advice=advice)
     name, rank = found["name"], int(found["rank"])
     try:
         alpha = None if found["alpha"] is None else float(found["alpha"])

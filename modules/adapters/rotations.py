@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from modules.adapters.oft import side_of_vectors
-from modules.formats.adapter_names import OFT_BLOCKS, OFT_VECTORS, RESCALE
+from modules.formats.adapter_names import OFT_BLOCKS, OFT_VECTORS, RESCALE, side_of_vectors
 
 
 def generators(factors: Mapping[str, torch.Tensor]) -> torch.Tensor:

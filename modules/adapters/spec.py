@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from modules.formats.adapter_names import DORA_SCALE
 from modules.settings.field import Section
+from modules.system.problem import Problem
 
 if TYPE_CHECKING:  # the window reads this file and never runs the estimate's tape
     from modules.memory.tape import Array
@@ -50,7 +51,8 @@ class AdapterSpec:
     all but DoRA's magnitudes: `trainable_with` adds these for a run that trains them;
     `settings_as(settings, shapes)` the settings that give a layer the shapes that its factors have there.
     `float8_factors` are the factors whose product the layer's alpha scales, so that they can be written in float8; an
-    adapter without any cannot be.
+    adapter without any cannot be. `problems(settings, shapes)` yields what is wrong with its settings for layers with
+    weights of these shapes.
     """
 
     label: str
@@ -64,6 +66,7 @@ class AdapterSpec:
     trainable: Trainable | None = None
     settings_as: Callable[[Any, Mapping[str, Shape]], Any] | None = None
     float8_factors: frozenset[str] = frozenset()
+    problems: Callable[[Any, Collection[Shape]], Iterator[Problem]] | None = None
 
     @property
     def name(self) -> str:

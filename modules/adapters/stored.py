@@ -43,7 +43,7 @@ def read_adapter(path: Path, naming: LoraNaming, modules: Mapping[str, nn.Module
             message, advice=f"Choose a file of one of these types: {', '.join(s.label for s in ADAPTERS.values())}."
         )
     content = read_adapter_file(path, naming.targets)
-    refusal, advice = reason_to_refuse(path.name, len(content.layers), content.unplaced)
+    refusal, advice = reason_to_refuse(path.name, len(content.layers), content.unplaced, found.sentence)
     if refusal:
         raise DarkroomError(refusal, advice=advice)
     shapes = {(x.part, x.path): {name: tuple(f.shape) for name, f in x.factors.items()} for x in content.layers}

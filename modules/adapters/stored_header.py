@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from modules.adapters.content_index import factors_by_layer, index_in
 from modules.adapters.spec import Shape
-from modules.formats.adapter_names import ALPHA, damage_in, lacking_factor, layer_and_factor, layers_in, second_copies
+from modules.formats.adapter_damage import damage_in, mismatch_in
+from modules.formats.adapter_names import NO_FACTORS, lacking_factor, second_copies, tensors_by_layer
 from modules.formats.adapter_targets import AdapterTargets
 from modules.formats.checkpoint_header import CheckpointHeader
 from modules.system.problem import count
@@ -37,15 +38,16 @@ def stored_header(header: CheckpointHeader, targets: AdapterTargets) -> StoredHe
     placed: set[str] = set()
     written: set[str] = set()
     unplaced: list[str] = []
-    for layer, shapes in layers_in(dict(sorted(header.shapes.items()))).items():
+    for layer, names in tensors_by_layer(sorted(header.shapes)).items():
+        shapes = {factor: header.shapes[name] for factor, name in names.items()}
         target = targets.find(layer, shapes)
         if target is not None and (place := (target.part, target.path.removeprefix(_TEXT_MODEL))) not in layers:
             written.add(target.kohya_name)
-            layers[place] = {factor: shape for factor, shape in shapes.items() if factor != ALPHA}
-            placed.add(layer)
+            layers[place] = {factor: shape for factor, shape in shapes.items() if factor not in NO_FACTORS}
+            placed |= set(names.values())
         else:
             unplaced.append(layer)
-    rest = [name for name in sorted(header.shapes) if layer_and_factor(name)[0] not in placed]
+    rest = [name for name in sorted(header.shapes) if name not in placed]
     copies = second_copies(rest, written)
     others = sorted(set(rest) - set(copies))
     return StoredHeader(layers, tuple(others), tuple(unplaced), tuple(copies))
@@ -65,15 +67,16 @@ def header_of_copy(header: CheckpointHeader, targets: AdapterTargets) -> tuple[s
     return index.where, StoredHeader(layers, others, copies=tuple(copies))
 
 
-def reason_to_refuse(where: str, num_placed: int, unplaced: Sequence[str]) -> tuple[str, str]:
+def reason_to_refuse(where: str, num_placed: int, unplaced: Sequence[str], sentence: str) -> tuple[str, str]:
     """Return a message and its advice where most layers of a file are not in the model; otherwise two empty strings.
 
-    Preflight reads a file's header, the run its tensors. `unplaced` are the names of the layers in question.
+    Preflight reads a file's header, the run its tensors. `unplaced` are the names of the layers in question, `sentence`
+    is that of the file's kind, which names its model.
     """
     if len(unplaced) <= num_placed:
         return "", ""
     message = f"{where} has {count(len(unplaced), 'layer')} that this model does not have; the first is {unplaced[0]}."
-    return message, "Choose a LoRA made for a model of this size."
+    return f"{message} {sentence}", "Choose a LoRA made for a model of this size."
 
 
 def reason_if_broken(where: str, layers: Mapping[Place, Mapping[str, Shape]]) -> tuple[str, str]:
@@ -82,7 +85,7 @@ def reason_if_broken(where: str, layers: Mapping[Place, Mapping[str, Shape]]) ->
     `layers` are the shapes of the factors of each layer. Two empty strings if all can be what they are.
     """
     for (part, path), shapes in layers.items():
-        if damage := damage_in(shapes):
+        if damage := damage_in(shapes) or mismatch_in(shapes):
             return f"{where} is damaged at {part}.{path}: {damage}.", "Download it again."
         if lacking := lacking_factor(shapes):
             return f"{where} is incomplete: {part}.{path} has no {lacking}.", "Download it again."

@@ -83,8 +83,8 @@ DecomposeOutputAxis = Annotated[
     bool,
     Setting(
         "DoRA on output axis",
-        "One magnitude for each output of a layer instead of each input, as in the paper. diffusers can only load "
-        "these.",
+        "One magnitude for each output of a layer, as in the paper, instead of each input. diffusers loads only these; "
+        "ComfyUI, Forge and A1111 apply only those of inputs as they were trained.",
         group="Adapter",
         level="advanced",
         applies_when=When("decompose", (True,)),

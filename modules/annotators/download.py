@@ -41,6 +41,7 @@ def _from_hub(files: ModelFiles, hub: HubAccess, hub_cache_dir: str, on_bytes: O
             folder = Path(
                 snapshot_download(
                     files.repo,
+                    revision=files.revision or None,
                     allow_patterns=[*patterns, *([weights] if weights else [])],
                     cache_dir=hub_cache_dir or None,
                     token=hub.token,

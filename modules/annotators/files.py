@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from modules.annotators.spec import ModelFiles
+from modules.formats.published_files import cached_file
 from modules.system.paths import models_dir
 
 
@@ -16,14 +17,9 @@ def found_place(files: ModelFiles, *, hub_cache_dir: str = "") -> Path | None:
     if files.url:
         file = models_dir() / files.names[0]
         return file if file.is_file() else None
-    from huggingface_hub import try_to_load_from_cache  # takes a third of a second to import
-
-    def place_of(name: str) -> Path | None:
-        place = try_to_load_from_cache(files.repo, name, cache_dir=hub_cache_dir or None)
-        return Path(place) if isinstance(place, str) else None
-
-    places = [place_of(name) for name in files.names]
-    has_weights = not files.weights or any(place_of(name) for name in files.weights)
-    if not has_weights or not places or None in places:
-        return None
-    return places[0].parent if places[0] is not None else None
+    for revision in dict.fromkeys((files.revision, "")):  # also what was downloaded before
+        places = [cached_file(files.repo, name, revision, hub_cache_dir=hub_cache_dir) for name in files.names]
+        weights = [cached_file(files.repo, name, revision, hub_cache_dir=hub_cache_dir) for name in files.weights]
+        if places and places[0] is not None and None not in places and (not weights or any(weights)):
+            return places[0].parent
+    return None

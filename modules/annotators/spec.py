@@ -20,6 +20,7 @@ class ModelFiles:
 
     `names` are required; of a transformers model, whose weights are in one of `weights`, the other text files come with
     them. `size_bytes` is approximate, 0 if it is not known. `md5` is that of the file at `url`.
+    `revision` is the commit of the repository that is downloaded: a repository can change later.
     """
 
     repo: str
@@ -28,6 +29,7 @@ class ModelFiles:
     weights: tuple[str, ...] = ()
     url: str = ""
     md5: str = ""
+    revision: str = ""
 
     @property
     def words(self) -> str:

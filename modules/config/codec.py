@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import shutil
 from collections.abc import Collection, Mapping
@@ -18,7 +19,7 @@ from typing import Any
 
 from modules.config.fitting import default_named, sift, validated
 from modules.config.json_errors import advice_for, describe_error
-from modules.config.list_files import LISTS, ListKind, list_file, loses_entries, read_list
+from modules.config.list_files import LISTS, ListKind, list_file, loses_entries, read_list, reason_to_confirm
 from modules.config.migrations.chain import is_onetrainer, migrate
 from modules.config.migrations.tree_moves import put
 from modules.config.schema import VERSION, Config
@@ -32,6 +33,7 @@ _MAX_DEPTH = 100
 _MAX_DEPTH_KEPT = 110  # unknown settings are stored a few levels deeper than they were, and have to load again
 _KEPT = ("unknown", "remembered")
 _SCHEMA = "$schema"
+_NOT_SETTINGS = (*_KEPT, _SCHEMA, "darkroom_version")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +91,43 @@ def as_text(config: Config) -> str:
     return _json_text(encode(packed(config)))
 
 
-def save_file(config: Config, path: Path) -> Path | None:
+@dataclass(frozen=True, slots=True)
+class UnconfirmedList:
+    """A list file that saving a config would write, and why only if the user confirms it."""
+
+    kind: str
+    path: Path
+    reason: str
+
+    def __str__(self) -> str:
+        return f"The settings keep the {self.kind} in {os.path.realpath(self.path)}, which {self.reason}."
+
+
+class UnconfirmedListError(OSError):
+    """A config was not saved: it would write a list file that the user has not confirmed."""
+
+
+def lists_to_confirm(config: Config, path: Path) -> tuple[UnconfirmedList, ...]:
+    """Return the list files that saving a config at `path` would write, and that the user has to confirm first."""
+    folder = path.parent.absolute()
+    places = ((kind, folder / str(get_path(config, kind.name_path)).strip()) for kind in LISTS)
+    named = ((kind, place) for kind, place in places if place != folder and "\0" not in str(place))
+    found = ((kind.name, place, reason_to_confirm(kind, place, folder)) for kind, place in named)
+    return tuple(UnconfirmedList(*entry) for entry in found if entry[2])
+
+
+def save_file(
+    config: Config, path: Path, *, confirmed: Collection[Path] = (), follows_link: bool = True
+) -> Path | None:
     """Write a config atomically and return the path of the backup copy, or None if none was needed.
 
+    A file that `path` links to is replaced, and the link stays.
+
     A file of another program or version is copied to `.bak` before it is replaced. Lists in separate files are written
-    first, in the same way; a list file that would become empty is copied, too. Raises OSError if a file cannot be
-    written or its name is not possible.
+    first, in the same way; a list file that would become empty is copied, too. `confirmed` are list files that the user
+    agreed to write although they are outside of the config's folder, or of another program. Raises OSError if a file
+    cannot be written or its name is not possible, UnconfirmedListError for a list file that was not confirmed; nothing
+    is written then.
     """
     tree = encode(config)
     apart: dict[Path, tuple[ListKind, list[Any]]] = {}
@@ -105,21 +138,24 @@ def save_file(config: Config, path: Path) -> Path | None:
                 raise OSError(f"{shown(name)} cannot be used as the file for the {kind.name}.")
             folder, _, key = kind.list_path.rpartition(".")
             apart[place] = kind, (tree[folder] if folder else tree).pop(key)
+    if unconfirmed := [found for found in lists_to_confirm(config, path) if found.path not in confirmed]:
+        raise UnconfirmedListError(str(unconfirmed[0]))
     for place, (kind, entries) in apart.items():
         if loses_entries(kind, place, entries):
             _keep_original(place)
-        _write_json(place, list_file(kind, entries))
+        _write_json(place, list_file(kind, entries), follows_link=False)
     kept = _keep_original(path) if path.is_file() and not _is_ours(path) else None
-    _write_json(path, tree)
+    _write_json(path, tree, follows_link=follows_link)
     return kept
 
 
 def export_file(config: Config, path: Path) -> Path | None:
     """Write a config with its concepts and samples inside, even if they are in separate files: one complete file.
 
-    A file that it replaces is copied first, as in `save_file`; returns the path of that copy, or None.
+    A file that it replaces is copied first, as in `save_file`; returns the path of that copy, or None. A link is
+    replaced: in the folder of a run, which another person may have made, it could lead anywhere.
     """
-    return save_file(packed(config), path)
+    return save_file(packed(config), path, follows_link=False)
 
 
 def packed(config: Config) -> Config:
@@ -129,8 +165,8 @@ def packed(config: Config) -> Config:
     return config
 
 
-def _write_json(path: Path, tree: dict[str, Any]) -> None:
-    write_text(path, _json_text(tree))
+def _write_json(path: Path, tree: dict[str, Any], *, follows_link: bool) -> None:
+    write_text(path, _json_text(tree), follows_link=follows_link)
 
 
 def _json_text(tree: dict[str, Any]) -> str:
@@ -201,6 +237,8 @@ def decode(raw: object, *, over: Config | None = None) -> Loaded:
     raw, left_out = without_secrets(raw)
     tree, problems, was_migrated = migrate(raw)
     problems = [*left_out, *problems]
+    if raw and not is_onetrainer(raw) and "darkroom_version" not in raw and not _has_setting(tree):
+        return Loaded(Config(), [_without_settings(raw)])
     schema = tree.pop(_SCHEMA, None)  # for editors; kept in place, not a setting
     if over is not None:
         tree = _merged(encode(over), tree)
@@ -216,6 +254,19 @@ def decode(raw: object, *, over: Config | None = None) -> Loaded:
         known["remembered"] = _storable(known["remembered"])
     config = validated(known, problems)
     return Loaded(config, [default_named(p, config) for p in problems], was_migrated)
+
+
+def _has_setting(tree: Mapping[str, Any]) -> bool:
+    """Return whether anything in one of our trees is a setting, a list of them or a choice, of whatever value."""
+    known = sift({name: value for name, value in tree.items() if name not in _NOT_SETTINGS}, Config, "", {}, [])
+    choices = {record.path for record in records_of(Config) if record.kind == "section"}
+    return any((isinstance(value, dict | list) and value) or name in choices for name, value in known.items())
+
+
+def _without_settings(raw: Mapping[str, Any]) -> Problem:
+    names = cut(", ".join(shown(name) for name in raw), max_chars=100)
+    message = f"The file does not contain a config: nothing in it is a setting. It contains {names}."
+    return Problem("", message, "error", "Choose a config of Darkroom, OneTrainer or kohya.")
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any], path: str = "") -> dict[str, Any]:

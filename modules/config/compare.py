@@ -35,7 +35,8 @@ def differing_paths(one: Config, other: Config) -> list[str]:
 def fixed_on_resume(one: Config, other: Config) -> list[str]:
     """Return the paths that differ and that may not change when a run is resumed.
 
-    Unknown settings and settings remembered for choices that are not selected do not count.
+    Unknown settings and settings remembered for choices that are not selected do not count. Another choice, such as
+    another training method, is one path, that of its section: the settings of both cannot be compared.
     """
     free = {"unknown", "remembered"} | {r.path for r in records_of(Config) if r.setting.changeable_on_resume}
     free |= {
@@ -47,12 +48,20 @@ def fixed_on_resume(one: Config, other: Config) -> list[str]:
         if inner.setting.changeable_on_resume
     }
     free |= {f"{path}.{name}" for path, name in _changeable_of_variants(one, other)}
-    return [p for p in differing_paths(one, other) if not any(p == f or p.startswith(f + ".") for f in free)]
+    fixed = [p for p in differing_paths(one, other) if not any(p == f or p.startswith(f + ".") for f in free)]
+    others = _other_variants(one, other)
+    return sorted({next((s for s in others if p.startswith(f"{s}.")), p) for p in fixed})
 
 
 def changed_learning(one: Config, other: Config) -> list[str]:
     """Return the differing paths of the learning rates, their schedule and the weight decay, which may change."""
     return [p for p in differing_paths(one, other) if p.startswith(_LEARNING) or p.endswith(".learning_rate")]
+
+
+def _other_variants(one: Config, other: Config) -> list[str]:
+    """Return the paths of the sections of which each config has another variant."""
+    sections = [record.path for record in records_of(Config) if record.kind == "section"]
+    return [path for path in sections if get_path(one, path).name != get_path(other, path).name]
 
 
 def _changeable_of_variants(one: Config, other: Config) -> Iterator[tuple[str, str]]:

@@ -49,7 +49,13 @@ def _sift_value(
     problems: list[Problem],
 ) -> Any:
     annotation = section.model_fields[key].annotation
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel) and isinstance(value, dict):
+    is_variant = record is not None and record.kind == "section"
+    if (
+        isinstance(annotation, type)
+        and issubclass(annotation, BaseModel)
+        and isinstance(value, dict)
+        and not is_variant
+    ):
         return sift(value, annotation, f"{path}.", unknown, problems)
     if record is None:
         return value

@@ -7,6 +7,7 @@ are bare lists. Both are read.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,6 +100,24 @@ def loses_entries(kind: ListKind, path: Path, entries: list[Any]) -> bool:
     if not isinstance(content, dict) or content.get(kind.version_key) != LIST_VERSION:
         return True
     return not entries and bool(content.get(kind.name))
+
+
+def reason_to_confirm(kind: ListKind, path: Path, folder: Path) -> str:
+    """Return why a list may be written to a path only if the user confirmed that path; empty if it may be written.
+
+    The name comes with a config, which anybody may have made: outside of the config's `folder` it could be any file,
+    and a file in it may be something else.
+    """
+    if not os.path.realpath(path).startswith(os.path.realpath(folder).rstrip(os.sep) + os.sep):
+        return "is not in the config's folder"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError, RecursionError):
+        content = None
+    is_ours = isinstance(content, dict) and content.get(kind.version_key) is not None
+    return "" if is_ours else "exists already and was not written by Darkroom"
 
 
 def _ours(kind: ListKind, path: Path, content: Tree, notes: list[Problem]) -> FoundList | None:

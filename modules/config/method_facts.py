@@ -99,16 +99,25 @@ def uses_prior(config: Config) -> bool:
     return preserves or has_concept
 
 
-def copies_originals(config: Config) -> bool:
-    """Return whether the original model needs a copy of the trained weights as they were before training.
+def original_has_adapter(config: Config, *, has_start_weights: bool = False) -> bool:
+    """Return whether the original model has the adapter as it is at the start of the run.
 
-    A new adapter is switched off instead. One that starts from a file is a part of the reference of preference methods,
-    which is the model as the run found it (Wallace et al. 2023: the fine-tuned model). The prior of other methods is
-    the base model, without any adapter.
+    One that starts from a file, or from weights of another run, is a part of the reference of preference methods, which
+    is the model as the run found it (Wallace et al. 2023: the fine-tuned model). The prior of other methods is the base
+    model, without any adapter.
     """
-    if config.training.trains != "full" and config.adapter.start_from.strip():
-        return method_of(config).needs_reference(settings_of_method(config))
-    return uses_prior(config) and config.training.trains == "full"
+    is_new = not config.adapter.start_from.strip() and not has_start_weights
+    return not is_new and method_of(config).needs_reference(settings_of_method(config))
+
+
+def copies_originals(config: Config) -> bool:
+    """Return whether the original model needs a copy of the trained parts or adapters as they were before training.
+
+    A new adapter is switched off instead. Embeddings are copied in any case; they are small.
+    """
+    if config.training.trains != "full":
+        return original_has_adapter(config)
+    return uses_prior(config)
 
 
 def keeps_reference_copy(config: Config) -> bool:

@@ -54,8 +54,6 @@ def optimizers_document() -> str:
 
 def _row(spec: OptimizerSpec[Any]) -> tuple[str, ...]:
     name = f"{spec.label} (`{spec.name}`)"
-    if not spec.is_supported:
-        return name, "not yet", *[""] * (len(_COLUMNS) - 2)
     settings = spec.settings()
     return (
         name,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 else:
     AdapterChoice = settings_union()
 
-VERSION = 2
+VERSION = 3
 
 
 class Config(Section):
@@ -40,7 +40,7 @@ class Config(Section):
     the settings that a newer version or another program wrote, by path.
     """
 
-    darkroom_version: Literal[2] = 2
+    darkroom_version: Literal[3] = 3
     general: General = General()
     model: Model = Model()
     parts: Annotated[

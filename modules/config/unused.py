@@ -9,8 +9,10 @@ from collections.abc import Iterator
 
 from modules.config.method_facts import learns_from, method_of, settings_of_method, trains_on_pixels
 from modules.config.schema import Config
+from modules.config.variant_facts import inpaints
 from modules.families.registry import FAMILIES
 
+_INPAINTING = "inpainting"  # a family without such models is refused with it
 _OF_LATENTS = (
     "data.latent_cache",
     "data.text_cache",
@@ -51,6 +53,8 @@ def _unused(config: Config) -> Iterator[tuple[str, str]]:
         yield "training.loss", f"{method.label} has a loss of its own"
     if learns_from(config) == "prompts":
         yield "masks", f"{method.label} trains on images that it samples, without masks"
+    if not inpaints(config) and config.model.variant != _INPAINTING:
+        yield "masks.custom_conditioning_image", "the model is not an inpainting model"
     if trains_on_pixels(config):
         yield from _unused_on_pixels(config)
     if config.training.trains == "embedding":

@@ -12,6 +12,7 @@ from pathlib import Path
 from modules.data.archives import archive_of, status_of
 from modules.data.buckets import Size
 from modules.data.images import BrokenImageError, opened, seen_size, upright
+from modules.data.links import LEADS_OUT, leads_out
 from modules.data.listing import MASK_FIELD, SUFFIXES, sample_of
 from modules.data.transforms.geometry import Box
 from modules.data.transforms.masks import alpha_mask, as_mask, white_box
@@ -45,21 +46,26 @@ def find_mask(image: Path, *, folder: Path, masks_folder: Path | None = None) ->
     """Return the mask of an image of a concept's `folder`, or None if it has none.
 
     In a masks folder, the mask lies at the image's path within the concept's folder, with the suffix .png or the
-    image's own; without one it is beside the image. Raises BrokenImageError for a mask that is not a readable image.
+    image's own; without one it is beside the image. Raises BrokenImageError for a mask that is not a readable image,
+    or a link out of its folder.
     """
     if masks_folder is None:
-        beside = _companion(mask_beside(image))
+        beside = _companion(mask_beside(image), folder)
         if beside is None and archive_of(image) is not None:
             sample = sample_of(image)
-            return _companion(sample.with_name(f"{sample.name}{MASK_FIELD}"))
+            return _companion(sample.with_name(f"{sample.name}{MASK_FIELD}"), folder)
         return beside
     inside = image.relative_to(folder) if image.is_relative_to(folder) else Path(image.name)
-    return _companion(masks_folder / inside.with_suffix(".png")) or _companion(masks_folder / inside)
+    names = (inside.with_suffix(".png"), inside)
+    return next((mask for name in names if (mask := _companion(masks_folder / name, masks_folder))), None)
 
 
-def find_conditioning_image(image: Path) -> Companion | None:
-    """Return the conditioning image of an image, or None. Raises BrokenImageError if it is not a readable image."""
-    return _companion(image.with_name(f"{image.stem}-condlabel.png"))
+def find_conditioning_image(image: Path, *, folder: Path) -> Companion | None:
+    """Return the conditioning image of an image of a concept's `folder`, or None.
+
+    Raises BrokenImageError if it is not a readable image, or a link out of the folder.
+    """
+    return _companion(image.with_name(f"{image.stem}-condlabel.png"), folder)
 
 
 def box_of_mask(mask: Companion, image_size: Size) -> Box | None:
@@ -78,7 +84,9 @@ def box_of_mask(mask: Companion, image_size: Size) -> Box | None:
     return Box(left, top, right, max(top + 1, round(box.bottom_px * down)))
 
 
-def _companion(path: Path) -> Companion | None:
+def _companion(path: Path, folder: Path) -> Companion | None:
+    if leads_out(path, folder):
+        raise BrokenImageError(path, LEADS_OUT)
     try:
         status = status_of(path)
     except (OSError, ValueError):  # missing, or a name that is not a valid file name

@@ -247,7 +247,7 @@ def _example(
         name=image.path.relative_to(folder).as_posix() if image.path.is_relative_to(folder) else image.path.name,
         mask=mask,
         mask_box=box,
-        conditioning_image=find_conditioning_image(image.path) if wanted.conditioning_images else None,
+        conditioning_image=find_conditioning_image(image.path, folder=folder) if wanted.conditioning_images else None,
         rejected_background=background if rejected is not None and rejected.is_transparent else None,
     )
 

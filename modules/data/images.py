@@ -1,21 +1,24 @@
 """Opening images in their EXIF orientation, with one error type for every kind of damaged file.
 
-Pillow raises many exception types for damaged files, and not all of them are OSError or ValueError.
+Pillow raises many exception types for damaged files, and not all of them are OSError or ValueError. It also reads files
+that it runs as programs (PostScript), and images of any memory that has few enough pixels. So this is the only place
+that opens an image: in the formats of concepts, within limits.
 """
 
 from __future__ import annotations
 
 import importlib
 import struct
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
-from typing import IO
+from typing import IO, BinaryIO
 
 from PIL import Image, ImageFile, UnidentifiedImageError
 
-from modules.data.archives import archive_of, open_file
+from modules.data.archives import open_file
 
 _UNREADABLE = (
     OSError,
@@ -31,6 +34,38 @@ _UNREADABLE = (
     struct.error,
     Image.DecompressionBombError,
 )
+# The most common ones first. Not among them is what Pillow does not decode by itself: EPS, for example, is a program,
+# which it gives to Ghostscript.
+FORMATS = (
+    *(
+        "PNG",
+        "JPEG",
+        "WEBP",
+        "GIF",
+        "BMP",
+        "PPM",
+        "TIFF",
+        "AVIF",
+        "JPEG2000",
+        "ICO",
+        "ICNS",
+        "TGA",
+        "PSD",
+        "QOI",
+        "DDS",
+    ),
+    *("DIB", "CUR", "BLP", "DCX", "FITS", "FLI", "FTEX", "GBR", "IM", "MSP", "PCD", "PCX", "PIXAR", "SGI", "SUN"),
+    *("XBM", "XPM"),
+)
+"""Pillow's names of the formats that are opened, whatever a file is called; HEIC only with pillow-heif."""
+_HEIC = "HEIF"
+_MAX_BYTES = 2**31  # as many as an RGB image takes that has the most pixels that Pillow decodes, 179 million
+_SHARED_BYTES = 2**32  # of images that are decoded at once
+_SMALL_BYTES = 2**26
+# What an image takes at most while it is decoded, rotated and converted, in bytes for each pixel; all others 24. (Of a
+# WebP with transparency these are 28; of an RGB image without a rotation and a colour profile 8.)
+_PIXEL_BYTES = {**dict.fromkeys(("1", "L"), 8), **dict.fromkeys(("RGB", "CMYK", "YCbCr"), 12)}
+_PIXEL_BYTES_OF_OTHERS = 24
 _ORIENTATION = 0x0112
 _METHODS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -55,15 +90,52 @@ class BrokenImageError(OSError):
         self.reason = reason
 
 
+class MemoryShare:
+    """The memory that all threads share that decode images; one waits until the others have left enough of it."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self._num_bytes = num_bytes
+        self.taken_bytes = 0
+        self._changed = threading.Condition()
+        self._own = threading.local()
+
+    @contextmanager
+    def taken(self, num_bytes: int) -> Iterator[None]:
+        """Take so much of it within this context. What exceeds all of it waits until it is alone.
+
+        A thread that has taken some already does not wait for more: it might be the one that it waits for.
+        """
+        depth = getattr(self._own, "depth", 0)
+        with self._changed:
+            while not depth and self.taken_bytes and self.taken_bytes + num_bytes > self._num_bytes:
+                self._changed.wait()
+            self.taken_bytes += num_bytes
+        self._own.depth = depth + 1
+        try:
+            yield
+        finally:
+            self._own.depth = depth
+            with self._changed:
+                self.taken_bytes -= num_bytes
+                self._changed.notify_all()
+
+
+DECODING = MemoryShare(_SHARED_BYTES)
+"""The share of all threads of this process."""
+
+
 @contextmanager
 def opened(path: Path) -> Iterator[ImageFile.ImageFile]:
     """Open an image, also one inside an archive; any exception about it inside the block becomes a BrokenImageError.
 
-    HEIC images need the package pillow-heif.
+    One that would take too much memory to decode is an error, and a large one may wait for other threads to leave
+    their blocks. HEIC images need the package pillow-heif.
     """
     try:
-        with _identified(path) as image:
-            yield image
+        with open_file(path) as file, _identified(path, file) as image:
+            num_bytes = _decoded_bytes(image)
+            with DECODING.taken(num_bytes) if num_bytes > _SMALL_BYTES else nullcontext():
+                yield image
     except BrokenImageError:
         raise
     except UnidentifiedImageError as error:
@@ -72,30 +144,33 @@ def opened(path: Path) -> Iterator[ImageFile.ImageFile]:
         raise BrokenImageError(path, f"cannot be read ({_reason(error)})") from error
 
 
-def _identified(path: Path) -> ImageFile.ImageFile:
+def _identified(path: Path, file: BinaryIO) -> ImageFile.ImageFile:
     """Return an opened image of a format that Pillow, or pillow-heif, reads; what the file is called does not count."""
     try:
-        return _image_at(path)
+        return Image.open(file, formats=FORMATS)
     except UnidentifiedImageError:
-        if not _is_heic(path):
+        if not _is_heic(file):
             raise
     if not _can_read_heic():
         raise BrokenImageError(path, "a HEIC image, which needs the package pillow-heif (pip install pillow-heif)")
-    return _image_at(path)
+    return Image.open(file, formats=[_HEIC])
 
 
-def _image_at(path: Path) -> ImageFile.ImageFile:
-    try:
-        return Image.open(path)
-    except (NotADirectoryError, FileNotFoundError):
-        if archive_of(path) is None:
-            raise
-    return Image.open(open_file(path))
+def _decoded_bytes(image: Image.Image) -> int:
+    """Return how much memory an image takes at most while it is decoded. Raises OSError where it is too much."""
+    num_bytes = image.width * image.height * _PIXEL_BYTES.get(image.mode, _PIXEL_BYTES_OF_OTHERS)
+    if num_bytes > _MAX_BYTES:
+        raise OSError(
+            f"{image.width:,}x{image.height:,} pixels in mode {image.mode} need {num_bytes / 1e9:.1f} GB to decode: "
+            f"at most {_MAX_BYTES / 1e9:.1f} GB are allowed; make it smaller"
+        )
+    return num_bytes
 
 
-def _is_heic(path: Path) -> bool:
-    with open_file(path) as file:
-        head = file.read(12)
+def _is_heic(file: BinaryIO) -> bool:
+    file.seek(0)
+    head = file.read(12)
+    file.seek(0)
     return head[4:8] == b"ftyp" and head[8:12] in _HEIC_BRANDS
 
 
@@ -129,6 +204,7 @@ def seen_size(image: ImageFile.ImageFile) -> tuple[int, int]:
 def upright(image: Image.Image) -> Image.Image:
     """Return an opened image rotated to the orientation in its EXIF or XMP data."""
     image.load()
+    _decoded_bytes(image)  # again: an icon can be larger than in its directory
     method = _METHODS.get(_orientation(image))
     return image if method is None else image.transpose(method)
 

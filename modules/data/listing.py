@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.data.archives import ARCHIVE_SUFFIXES, SHARD_SUFFIXES, shard_index
+from modules.data.links import LEADS_OUT, is_inside, leads_out
 from modules.data.saved_datasets import SPLITS_FILE, STATE_FILE, data_files, split_names
 from modules.data.table_files import ARROW_SUFFIX, TABLE_SUFFIXES
 from modules.data.tables import row_name, table_facts
@@ -55,8 +56,10 @@ class Listing:
     skipped: tuple[Skipped, ...]
 
 
-def list_images(source: Path, *, include_subfolders: bool) -> Listing:
+def list_images(source: Path, *, include_subfolders: bool, within: Path | None = None) -> Listing:
     """Return the images of a source. Raises OSError for one that cannot be listed.
+
+    Links out of the source, or out of `within`, are skipped.
 
     The archives of a folder are read if it has no image files; otherwise they are skipped, because they usually
     contain the same images.
@@ -65,7 +68,7 @@ def list_images(source: Path, *, include_subfolders: bool) -> Listing:
     if source.is_file():
         images = [source] if source.suffix.lower() not in ARCHIVE_SUFFIXES else list(_inside(source, skipped))
         return Listing(tuple(images), tuple(skipped))
-    files = sorted(walk(source, include_subfolders=include_subfolders, skipped=skipped))
+    files = sorted(walk(source, include_subfolders=include_subfolders, skipped=skipped, within=within))
     images = [p for p in files if p.suffix.lower() in SUFFIXES and not _is_left_out(p, skipped)]
     archives = [p for p in files if p.suffix.lower() in ARCHIVE_SUFFIXES and not is_metadata(p)]
     if images:
@@ -80,17 +83,24 @@ def list_images(source: Path, *, include_subfolders: bool) -> Listing:
     return Listing(tuple(images), tuple(sorted(skipped, key=lambda s: s.path)))
 
 
-def walk(folder: Path, *, include_subfolders: bool, skipped: list[Skipped]) -> Iterator[Path]:
+def walk(
+    folder: Path, *, include_subfolders: bool, skipped: list[Skipped], within: Path | None = None
+) -> Iterator[Path]:
     """Yield the files of a folder. A folder that is reached twice, through a link, is read once.
 
-    Subfolders that cannot be listed are added to `skipped`. Raises OSError if the folder itself cannot be.
+    Subfolders that cannot be listed are added to `skipped`, and links that lead out of the folder, or out of `within`.
+    Raises OSError if the folder itself cannot be listed.
     """
+    bounds = within or folder
     entered: set[str] = set()
     waiting = [folder]
     while waiting:
         here = waiting.pop()
         real = os.path.realpath(here)
         if real in entered:
+            continue
+        if here != folder and not is_inside(real, bounds):
+            skipped.append(Skipped(here, LEADS_OUT))
             continue
         entered.add(real)
         try:
@@ -102,7 +112,9 @@ def walk(folder: Path, *, include_subfolders: bool, skipped: list[Skipped]) -> I
             skipped.append(Skipped(here, f"a folder that cannot be listed ({error.strerror})"))
             continue
         for entry in found:
-            if _holds(entry.is_file):
+            if entry.is_symlink() and _holds(entry.is_file) and leads_out(Path(entry.path), bounds):
+                skipped.append(Skipped(Path(entry.path), LEADS_OUT))
+            elif _holds(entry.is_file):
                 yield Path(entry.path)
             elif include_subfolders and not entry.name.startswith(".") and _holds(entry.is_dir):
                 waiting.append(Path(entry.path))

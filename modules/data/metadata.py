@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from modules.data.archives import archive_of, read_bytes
 from modules.data.captions.sources import decode_text, text_lines
+from modules.data.links import LEADS_OUT, leads_out
 from modules.data.listing import Skipped, is_metadata
 from modules.data.table_files import TABLE_SUFFIXES
 from modules.data.tables import ROW_SUFFIX, read_texts, row_name, table_facts
@@ -85,7 +86,8 @@ class MetadataCaptions:
     """
 
     def __init__(self, folder: Path, *, file: Path | None, columns: Sequence[str]) -> None:
-        self._folder = folder
+        self.source = folder
+        """The concept's folder, or its single file."""
         self._file = file
         self._columns = tuple(columns)
         self._read: dict[Path, Metadata] = {}
@@ -108,9 +110,9 @@ class MetadataCaptions:
         for file, metadata in self._read.items():
             found += [Skipped(file, p.reason, p.setting) for p in metadata.problems]
             has_images_inside = file.suffix.lower() in TABLE_SUFFIXES and not is_metadata(file) and file != self._file
-            if has_images_inside or self._folder in images:
+            if has_images_inside or self.source in images:
                 continue
-            folders = {file.parent, self._folder}
+            folders = {file.parent, self.source}
             missing = [n for n in metadata.texts if not any(os.path.normpath(f / n) in there for f in folders)]
             if missing:
                 others = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
@@ -121,13 +123,13 @@ class MetadataCaptions:
         """Yield the metadata files that may name an image, the nearest first, with the folder their names start at."""
         if self._file is not None:
             yield self._file, self._file.parent
-            yield self._file, self._folder
+            yield self._file, self.source
             return
         for folder in image.parents:
             for name in ("metadata.jsonl", "metadata.csv", "metadata.parquet"):
                 if self._is_there(folder / name):
                     yield folder / name, folder
-            if self._folder in (folder, image):
+            if self.source in (folder, image):
                 return
 
     def _is_there(self, file: Path) -> bool:
@@ -135,13 +137,18 @@ class MetadataCaptions:
 
     def _metadata(self, file: Path) -> Metadata:
         if file not in self._read:
-            self._read[file] = read_metadata(file, self._columns)
+            is_link = file != self._file and leads_out(file, self.source)
+            link = Metadata({}, (MetadataProblem(LEADS_OUT, "metadata_file"),))
+            self._read[file] = link if is_link else read_metadata(file, self._columns)
         return self._read[file]
 
     def _of_own_file(self, image: Path) -> tuple[str, ...]:
         """Return the captions in a JSON file of the image's own name, as in shards and from some downloaders."""
+        file = image.with_suffix(".json")
+        if leads_out(file, self.source):
+            return ()
         try:
-            row = json.loads(decode_text(read_bytes(image.with_suffix(".json"), _MAX_ROW_BYTES))[0])
+            row = json.loads(decode_text(read_bytes(file, _MAX_ROW_BYTES))[0])
         except (OSError, ValueError, RecursionError):
             return ()
         return texts_of_row(row, self._columns or usual_columns(row)) if isinstance(row, dict) else ()

@@ -57,8 +57,8 @@ def scan_pairs(
     for number, pair in enumerate(listing.pairs):
         if number % WATCHED_EVERY == 0:
             watch(number, len(listing.pairs))
-        chosen = look_at(pair.chosen, partial(_captions, pair, captions, metadata), index)
-        rejected = look_at(pair.rejected, _no_captions, index)
+        chosen = look_at(pair.chosen, partial(_captions, pair, captions, metadata), index, within=source)
+        rejected = look_at(pair.rejected, _no_captions, index, within=source)
         for found in (chosen, rejected):
             if isinstance(found, Skipped):
                 skipped.append(Skipped(found.path, f"{found.reason}; its pair is left out"))

@@ -65,7 +65,7 @@ def list_pairs(source: Path, *, caption_columns: Sequence[str] = ()) -> PairList
     sides = [source / name for name in (CHOSEN_FOLDER, REJECTED_FOLDER)]
     there = [folder for folder in sides if folder.is_dir()]
     if len(there) == 2:
-        return _of_folders(*sides)
+        return _of_folders(*sides, within=source)
     if splits := split_names(source):
         reason = f"a data set with the splits {', '.join(splits)}: choose the folder of one"
         return PairListing((), (Skipped(source / SPLITS_FILE, reason),))
@@ -86,12 +86,12 @@ def files_outside(source: Path) -> Iterator[Path]:
                 yield path
 
 
-def _of_folders(chosen: Path, rejected: Path) -> PairListing:
+def _of_folders(chosen: Path, rejected: Path, *, within: Path) -> PairListing:
     """Return the pairs of images of the same name in two folders and their subfolders.
 
     If there is no image of exactly the same name, one with another extension is taken.
     """
-    listed = [list_images(folder, include_subfolders=True) for folder in (chosen, rejected)]
+    listed = [list_images(folder, include_subfolders=True, within=within) for folder in (chosen, rejected)]
     names = [
         {path.relative_to(folder): path for path in listing.images}
         for folder, listing in zip((chosen, rejected), listed, strict=True)
@@ -112,9 +112,9 @@ def _of_folders(chosen: Path, rejected: Path) -> PairListing:
 def _tables_in(folder: Path, skipped: list[Skipped]) -> list[Path]:
     """Return the metadata of a folder: its metadata file, or else all tables in it and its subfolders.
 
-    What is wrong with a data set that `datasets` saved is added to `skipped`.
+    What is wrong with a data set that `datasets` saved is added to `skipped`, and links out of the folder.
     """
-    files = sorted(walk(folder, include_subfolders=True, skipped=[]))
+    files = sorted(walk(folder, include_subfolders=True, skipped=skipped))
     own = [p for p in files if is_metadata(p)]
     tables = [p for p in files if p.suffix.lower() in TABLE_SUFFIXES and not p.name.startswith(".")]
     return own or list(of_data_sets(tables, skipped))

@@ -13,6 +13,7 @@ from modules.data.archives import ARCHIVE_SUFFIXES, FileStatus, status_of
 from modules.data.cache.stat_index import StatIndex
 from modules.data.captions.sources import CaptionFault, CaptionOrigin, CaptionTexts, read_captions
 from modules.data.images import BrokenImageError, opened, seen_size
+from modules.data.links import LEADS_OUT, leads_out
 from modules.data.listing import SUFFIXES, Skipped, list_images, walk
 from modules.data.metadata import METADATA_SUFFIXES, MetadataCaptions
 from modules.data.tables import ROW_SUFFIX
@@ -91,7 +92,7 @@ def scan_folder(
     for number, path in enumerate(listing.images):
         if number % WATCHED_EVERY == 0:
             watch(number, len(listing.images))
-        found = look_at(path, partial(captions_of, path, captions, metadata), index)
+        found = look_at(path, partial(captions_of, path, captions, metadata), index, within=folder)
         (images if isinstance(found, SourceImage) else skipped).append(found)  # type: ignore[arg-type]
     skipped += metadata.problems(listing.images)
     return Scan(tuple(images), tuple(sorted(skipped, key=lambda s: s.path)))
@@ -129,8 +130,15 @@ def _size_and_date(path: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def look_at(path: Path, captions: Callable[[], CaptionTexts], index: StatIndex | None) -> SourceImage | Skipped:
-    """Return an image with its size and its captions, or why it cannot be used. Only its header is read."""
+def look_at(
+    path: Path, captions: Callable[[], CaptionTexts], index: StatIndex | None, *, within: Path
+) -> SourceImage | Skipped:
+    """Return an image with its size and its captions, or why it cannot be used. Only its header is read.
+
+    `within` is the concept's source: an image there that is a link to another place is not used.
+    """
+    if path.is_relative_to(within) and leads_out(path, within):
+        return Skipped(path, LEADS_OUT)
     try:
         status = status_of(path)
         if status.size_bytes == 0:
@@ -175,6 +183,6 @@ def captions_of(image: Path, origin: CaptionOrigin, metadata: MetadataCaptions) 
     """Return the captions of an image. Those of an image in a table are in the columns beside it."""
     has_columns = image.suffix == ROW_SUFFIX and origin.source in ("text_file", "file_name")
     if origin.source != "metadata" and not has_columns:
-        return read_captions(image, origin)
+        return read_captions(image, origin, within=metadata.source)
     texts = metadata.texts_of(image)
     return CaptionTexts(texts, "" if texts else "missing")

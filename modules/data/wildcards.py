@@ -11,10 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from modules.data.links import leads_out
 from modules.system.errors import DarkroomError
 from modules.system.seeds import derive_seed
 
-_CHOICE = re.compile(r"\{([^{}]*\|[^{}]*)\}")
+_CHOICE = re.compile(r"\{([^{}|]*\|[^{}]*)\}")
 _FILE = re.compile(r"__([A-Za-z0-9][\w ./-]*?)__")
 _MOST = 200  # replacements in a prompt; a file that names itself would have no end
 _MAX_FILE_BYTES = 10_000_000
@@ -84,12 +85,15 @@ def _replaced(pattern: re.Pattern[str], text: str, by: Callable[[re.Match[str]],
 
 
 def _lines(folder: Path | None, name: str) -> list[str]:
-    """Return the lines of a wildcard file, without empty ones and comments; none where there is no such file."""
+    """Return the lines of a wildcard file, without empty ones and comments; none where there is no such file.
+
+    A link out of the folder is none.
+    """
     if folder is None or ".." in name.split("/"):
         return []
     path = folder / f"{name}.txt"
     try:
-        if not path.is_file():
+        if not path.is_file() or leads_out(path, folder):
             return []
         if path.stat().st_size > _MAX_FILE_BYTES:
             raise DarkroomError(f"{path} is larger than any wildcard file.", advice="Choose another folder.")

@@ -91,13 +91,6 @@ def free_bytes(path: Path) -> int | None:
     return None
 
 
-def free_memory() -> int:
-    """Return the bytes of the computer's memory that programs can still use."""
-    import psutil
-
-    return int(psutil.virtual_memory().available)
-
-
 def file_system_of(path: Path) -> int | None:
     """Return the id of the file system that contains a path or its future place; None where unknown."""
     for folder in (path, *path.parents):

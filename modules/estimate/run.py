@@ -13,7 +13,7 @@ from modules.memory.tape import FLOAT32_BYTES, Gradients, Shape
 from modules.objectives.perceptual_memory import perceptual_bytes
 from modules.optim.registry import optimizer_spec
 from modules.optim.spec import OptimizerSettings
-from modules.optim.updates.slicing import SLICE_WEIGHTS
+from modules.optim.updates.slicing import SLICE_WEIGHTS, SUMMED_BYTES
 
 Phase = Literal["encoding images", "encoding captions", "training", "validating", "sampling", "decoding samples"]
 Average = Literal["off", "here", "elsewhere"]
@@ -64,6 +64,8 @@ class RunPlan:
     `has_originals`: training keeps a copy of the trained weights as they were before.
     `step_batch` is the batch of this process where several share a step, 0 for the whole one. The weights of the
     `sharded` parts are sharded among `num_shards` processes.
+    `summed_bytes` is how much of the gradients several processes sum at a time, None for a single process; those of 16
+    bits are summed in float32 with `sums_in_float32`.
     `images_per_pass` is how many images a sample of the batch has: 2 for pairs. `reconstructs`: the VAE is trained, and
     no denoiser runs; `is_perceptual`: with LPIPS in the loss.
     """
@@ -89,6 +91,8 @@ class RunPlan:
     step_batch: int = 0
     sharded: frozenset[str] = frozenset()
     num_shards: int = 1
+    summed_bytes: int | None = None
+    sums_in_float32: bool = True
 
     @property
     def batch_of_step(self) -> int:
@@ -242,7 +246,7 @@ class _Run:
         accumulated = self._gradient_bytes() if run.accumulates else 0
         activations, gradients, sampling = self._passes_of_a_step()
         moments = [
-            {"activations": activations, "gradients": gradients},
+            {"activations": activations, "gradients": gradients} | self._sums(),
             {"gradients": self._gradients_at_step()} | self._moving(),
         ]
         if run.is_fused:
@@ -313,6 +317,23 @@ class _Run:
         if not self.run.is_fused or spec.skips_on_device(settings):
             return 0
         return max((FLOAT32_BYTES * math.prod(s) + int(spec.state_bytes(settings, s)) for s in self.trained), default=0)
+
+    def _sums(self) -> dict[str, int]:
+        """Return the bytes of the sums of gradients that are in transfer between processes; nothing without any.
+
+        Sums of sharded weights belong to the block that they are of.
+        """
+        run = self.run
+        if run.summed_bytes is None:
+            return {}
+        sizes = [
+            math.prod(shape) * (FLOAT32_BYTES if run.sums_in_float32 else self._trained_item(name))
+            for name in run.plans
+            if name not in run.sharded
+            for shape in self._trained_of(name)
+        ]
+        at_once = max(run.summed_bytes, SUMMED_BYTES, *sizes, 0)
+        return {"gradient sums": min(sum(sizes), at_once)} if sizes else {}
 
     def _largest_gradient(self) -> int:
         return max(

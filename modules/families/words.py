@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from modules.formats.adapter_names import BUNDLED_EMBEDDING
-from modules.formats.embedding_file import OUTPUT_SUFFIX
+from modules.formats.embedding_names import OUTPUT_SUFFIX
 
 
 @dataclass(frozen=True, eq=False)

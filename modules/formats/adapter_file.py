@@ -2,6 +2,9 @@
 
 kohya's files have a scalar tensor `alpha` for each layer. PEFT's have none: rank and alpha are in the metadata under
 `lora_adapter_metadata`, by part, or in a file `adapter_config.json` beside one that PEFT itself saved.
+
+The factors of a layer are those of kohya's and LyCORIS' files, whatever program wrote them: what another program
+computes with its own is computed with these.
 """
 
 from __future__ import annotations
@@ -13,16 +16,27 @@ from pathlib import Path
 
 import torch
 
-from modules.formats.adapter_forms import RAW_PEFT, form_of
+from modules.formats.adapter_damage import damage_in, damage_of_alpha
+from modules.formats.adapter_forms import form_of
 from modules.formats.adapter_layers import AdapterLayer
-from modules.formats.adapter_names import ALPHA, BUNDLED_EMBEDDING, DORA_SCALE, DOWN, damage_in, layer_and_factor
+from modules.formats.adapter_names import (
+    ALPHA,
+    BUNDLED_EMBEDDING,
+    DORA_SCALE,
+    DOWN,
+    LOHA_FACTORS,
+    LOKR_FACTORS,
+    OFT_SCALED,
+    OFT_VECTORS,
+    side_of_vectors,
+    tensors_by_layer,
+)
 from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
-from modules.formats.peft_settings import PEFT_SETTINGS, PeftAlphas
-from modules.formats.stored_tensors import read_stored
+from modules.formats.peft_settings import PeftAlphas, doubt_about_alpha, with_settings_beside
+from modules.formats.stored_tensors import read_stored, require_memory
 from modules.system.errors import DarkroomError
 
-_PEFT_CONFIG = "adapter_config.json"
-_LARGEST_ALPHA = 1e6  # alphas are of the order of the rank
+_WIDE = frozenset(name for name in LOHA_FACTORS | LOKR_FACTORS if name.endswith(("_a", "_b")))
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +59,11 @@ class AdapterFile:
         """The tensors of the bundled embeddings by their names in the file."""
         return {n: t for n, t in self.extra_tensors.items() if n.startswith(BUNDLED_EMBEDDING)}
 
+    @property
+    def doubt(self) -> str:
+        """A sentence about what is not known of the strength of the file; empty where all is."""
+        return doubt_about_alpha(self.form, self.metadata)
+
 
 def read_adapter_file(path: Path, targets: AdapterTargets) -> AdapterFile:
     """Return the content of an adapter file of any form, for a model with these layers.
@@ -57,12 +76,11 @@ def read_adapter_file(path: Path, targets: AdapterTargets) -> AdapterFile:
 def read_adapter_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """Return the tensors and the metadata of an adapter file, with the settings that PEFT saved beside it.
 
-    Raises DarkroomError where the file cannot be read.
+    Raises DarkroomError where the file cannot be read, or is larger than the free memory.
     """
     stored, metadata = read_stored(path)
-    beside = path.parent / _PEFT_CONFIG
-    if PEFT_SETTINGS not in metadata and form_of(stored) == RAW_PEFT.name and beside.is_file():
-        metadata = {**metadata, PEFT_SETTINGS: beside.read_text(encoding="utf-8", errors="replace")}
+    require_memory(sum(tensor.num_bytes for tensor in stored.values()), path)
+    metadata = dict(with_settings_beside(path, stored, metadata))
     return {name: tensor.make() for name, tensor in stored.items()}, metadata
 
 
@@ -70,11 +88,7 @@ def adapter_file(
     tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], targets: AdapterTargets, *, where: str
 ) -> AdapterFile:
     """Return the content of an adapter file from its tensors; `where` is its name. See `read_adapter_file`."""
-    by_layer: dict[str, dict[str, str]] = {}
-    for name in sorted(tensors):
-        layer, factor = layer_and_factor(name)
-        if layer:
-            by_layer.setdefault(layer, {})[factor] = name
+    by_layer = tensors_by_layer(sorted(tensors))
     alphas = PeftAlphas(metadata)
     layers: dict[tuple[str, str], AdapterLayer] = {}
     placed: set[str] = set()
@@ -110,7 +124,36 @@ def _layer(target: AdapterTarget, factors: dict[str, torch.Tensor], alphas: Peft
         alpha = float(stored)
     elif DOWN in factors:
         alpha = alphas.stated(target.part, target.path, int(factors[DOWN].shape[0]))
-    return AdapterLayer(target.part, target.path, factors, alpha)
+    elif factors.keys() & (LOHA_FACTORS | LOKR_FACTORS):
+        alpha = alphas.stated(target.part, target.path, 1, setting="alpha")
+        factors = _with_strength_of_peft(factors, alpha, alphas.rank(target.part, target.path))
+    return AdapterLayer(target.part, target.path, _as_in_lycoris(factors), alpha)
+
+
+def _with_strength_of_peft(
+    factors: dict[str, torch.Tensor], alpha: float | None, rank: float | None
+) -> dict[str, torch.Tensor]:
+    """Return the factors of a LoKr of PEFT with its strength in them where it has two whole matrices.
+
+    PEFT scales these, too, by alpha and the rank in its settings; LyCORIS uses no alpha where no factor has a rank.
+    """
+    is_whole = {"lokr_w1", "lokr_w2"} <= factors.keys()
+    if not is_whole or alpha is None or rank is None or not math.isfinite(alpha):
+        return factors
+    return factors | {"lokr_w1": factors["lokr_w1"].float() * (alpha / rank)}
+
+
+def _as_in_lycoris(factors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the factors of a layer as kohya's and LyCORIS' files have them.
+
+    OneTrainer's LoHa and LoKr have matrices of the shape of a convolution, (rows, columns, 1, 1). Its Scaled OFT is
+    marked by a tensor: blocks of n channels have vectors that are to be divided by 2 sqrt(n - 1).
+    """
+    found = {n: f.flatten(1) if n in _WIDE and f.ndim > 2 else f for n, f in factors.items() if n != OFT_SCALED}
+    if OFT_SCALED in factors and OFT_VECTORS in factors and factors[OFT_VECTORS].ndim == 2:
+        side = side_of_vectors(factors[OFT_VECTORS].shape[1])
+        found[OFT_VECTORS] = factors[OFT_VECTORS].float() / (2 * math.sqrt(max(side - 1, 1)))
+    return found
 
 
 def _output_axis(magnitudes: torch.Tensor, ndim: int) -> torch.Tensor:
@@ -119,11 +162,10 @@ def _output_axis(magnitudes: torch.Tensor, ndim: int) -> torch.Tensor:
 
 
 def _checked(layer: AdapterLayer, where: str) -> AdapterLayer:
-    alpha = layer.alpha or 0.0
-    if not abs(alpha) <= _LARGEST_ALPHA:  # also true for NaN
-        what = "a far too large value" if math.isfinite(alpha) else "NaN or infinite values"
+    if damage := damage_of_alpha(layer.alpha or 0.0):
+        what = "a far too large value" if math.isfinite(layer.alpha or 0.0) else "NaN or infinite values"
         raise DarkroomError(
-            f"{where} has {what} at {layer.part}.{layer.path}: its alpha is {alpha:g}.",
+            f"{where} has {what} at {layer.part}.{layer.path}: {damage}.",
             advice="Choose another file, such as an earlier save of the same training, or download it again.",
         )
     return layer

@@ -6,19 +6,28 @@ Each program has its own names for the same factor (formats.md 5.1); here they a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from math import isqrt
+from typing import Literal
 
 Shape = tuple[int, ...]
 DOWN, UP, MID = "lora_down.weight", "lora_up.weight", "lora_mid.weight"
 ALPHA, DORA_SCALE = "alpha", "dora_scale"
 OFT_BLOCKS, OFT_VECTORS, RESCALE = "oft_blocks", "oft_R.weight", "rescale"
+OFT_SCALED = "oft_R.scaled_oft"
+"""The tensor by which OneTrainer marks Scaled OFT: the vectors are to be divided (`adapter_file`)."""
 LORA_FACTORS = frozenset({DOWN, UP, MID, DORA_SCALE})
 LOHA_FACTORS = frozenset({f"hada_{n}" for n in ("w1_a", "w1_b", "w2_a", "w2_b", "t1", "t2")} | {DORA_SCALE})
 LOKR_FACTORS = frozenset({f"lokr_{n}" for n in ("w1", "w1_a", "w1_b", "w2", "w2_a", "w2_b", "t1", "t2")} | {DORA_SCALE})
-OFT_FACTORS = frozenset({OFT_BLOCKS, "oft_diag", OFT_VECTORS, RESCALE})
+OFT_FACTORS = frozenset({OFT_BLOCKS, "oft_diag", OFT_VECTORS, OFT_SCALED, RESCALE})
 GLORA_FACTORS = frozenset(f"{n}{bias}.weight" for n in ("a1", "a2", "b1", "b2") for bias in ("", ".bm"))
+IA3_FACTORS = frozenset({"on_input", "ia3_l"})  # LyCORIS' has a "weight" as well; the other is PEFT's
 DIFFERENCE_FACTORS = frozenset({"diff", "diff_b", "set_weight", "w_norm", "b_norm"})
 """Whole differences from the model's weights and biases; `w_norm` and `b_norm` are LyCORIS' names for norm layers."""
-FACTORS = LORA_FACTORS | LOHA_FACTORS | LOKR_FACTORS | OFT_FACTORS | GLORA_FACTORS | DIFFERENCE_FACTORS | {ALPHA}
+FACTORS = LORA_FACTORS | LOHA_FACTORS | LOKR_FACTORS | OFT_FACTORS | GLORA_FACTORS | IA3_FACTORS | DIFFERENCE_FACTORS
+FACTORS |= {ALPHA}
+NO_FACTORS = frozenset({ALPHA, OFT_SCALED})
+"""What files have beside the factors of a layer, and what the factors are read with."""
+
 # The factors that only one type of adapter has; the first match decides.
 _TYPES = tuple(
     (name, factors - {DORA_SCALE})
@@ -27,12 +36,11 @@ _TYPES = tuple(
         ("LoKr", LOKR_FACTORS),
         ("OFT", OFT_FACTORS),
         ("GLoRA", GLORA_FACTORS),
+        ("IA3", IA3_FACTORS),
         ("LoRA", LORA_FACTORS),
         ("full difference", DIFFERENCE_FACTORS),
     )
 )
-_MATRICES = (LORA_FACTORS | LOHA_FACTORS | LOKR_FACTORS) - {DORA_SCALE}
-_BY_RANK = frozenset({DOWN, "hada_w1_b", "hada_w2_b", "lokr_w1_b", "lokr_w2_b"})  # their first axis is the rank
 BUNDLED_EMBEDDING = "bundle_emb."
 
 # Other programs' names of factors: PEFT's, then diffusers' before PEFT.
@@ -47,6 +55,7 @@ _OTHER_NAMES = {
     "lora_linear_layer.up.weight": UP,
 }
 _BY_END = {factor: factor for factor in FACTORS} | _OTHER_NAMES
+_WEIGHTS = frozenset({"weight", "bias", "base_layer.weight", "base_layer.bias"})  # of the model, in a whole state dict
 _LONGEST_END = 3  # dotted words in the longest of these names
 # PEFT with the name of the adapter, as in a state dict: `lora_A.default.weight`.
 _NAMED = {"lora_A": DOWN, "lora_B": UP, "lora_magnitude_vector": DORA_SCALE}
@@ -87,26 +96,38 @@ def _lacking(names: frozenset[str]) -> Iterator[str]:
                 yield side if missing == halves else missing[0]
 
 
-def damage_in(shapes: Mapping[str, Shape]) -> str:
-    """Return what is wrong with the shapes of a LoRA, LoHa or LoKr layer alone, as a clause; empty if they can be.
-
-    A matrix that is a single number has no axes to read, and a rank of 0 would divide alpha by 0.
-    """
-    for name, shape in shapes.items():
-        if name in _MATRICES and not shape:
-            return f"its {name} is a single number instead of a matrix"
-        if name in _BY_RANK and not shape[0]:
-            return f"its {name} has no rows"
-    return ""
+def dora_axis(scale: Shape) -> Literal["outputs", "inputs"]:
+    """Return whose norms DoRA's magnitudes of this shape are: (out, 1, ...) or in PEFT (out,), and (1, in, ...)."""
+    return "inputs" if len(scale) > 1 and scale[0] == 1 else "outputs"
 
 
 def layers_in(shapes: Mapping[str, Shape]) -> dict[str, dict[str, Shape]]:
     """Return the layers of a file by their names in it, each with the shapes of its factors by kohya's names."""
-    layers: dict[str, dict[str, Shape]] = {}
-    for name, shape in shapes.items():
+    layers = tensors_by_layer(shapes)
+    return {layer: {factor: shapes[name] for factor, name in names.items()} for layer, names in layers.items()}
+
+
+def tensors_by_layer(names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return the layers of a file by their names in it, each with the names of its tensors by kohya's names of factors.
+
+    A tensor of a layer whose meaning is not known here is a factor of an unknown name: without it the layer would be
+    read as something else. The weights of the model itself are not such tensors.
+    """
+    layers: dict[str, dict[str, str]] = {}
+    others: list[str] = []
+    for name in names:
         layer, factor = layer_and_factor(name)
         if layer:
-            layers.setdefault(layer, {})[factor] = shape
+            layers.setdefault(layer, {})[factor] = name
+        else:
+            others.append(name)
+    for name in others if layers else ():
+        words = name.rsplit(".", _LONGEST_END)
+        for first in range(1, len(words)):
+            layer, factor = ".".join(words[:first]), ".".join(words[first:])
+            if layer in layers and factor not in _WEIGHTS:
+                layers[layer].setdefault(factor, name)
+                break
     return layers
 
 
@@ -127,6 +148,11 @@ def layer_and_factor(name: str) -> tuple[str, str]:
         return ".".join(words[:-2]), DORA_SCALE
     layer, _, factor = name.partition(".")
     return (layer, factor) if factor and layer.startswith(_FLAT_LAYERS) else ("", "")
+
+
+def side_of_vectors(num_values: int) -> int:
+    """Return the block size of OFT v2 with so many values above the diagonal of each block."""
+    return (1 + isqrt(1 + 8 * num_values)) // 2
 
 
 def second_copies(others: Iterable[str], layers: Collection[str]) -> list[str]:

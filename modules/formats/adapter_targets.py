@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import isqrt, prod
+from math import prod
 
 from modules.formats.adapter_forms import Layout, split_layer
-from modules.formats.adapter_names import DOWN, OFT_BLOCKS, OFT_VECTORS, UP, Shape
+from modules.formats.adapter_names import DOWN, OFT_BLOCKS, OFT_VECTORS, UP, Shape, side_of_vectors
 
 Shapes = Mapping[str, Shape]
 Name = tuple[str, str]
@@ -110,7 +110,7 @@ def _size(shapes: Shapes) -> tuple[int, int] | None:
     if len(blocks := shapes.get(OFT_BLOCKS, ())) == 3:
         return blocks[0] * blocks[1], 0
     if len(vectors := shapes.get(OFT_VECTORS, ())) == 2 and vectors[0] > 1:  # a single one may be shared by all blocks
-        return 0, vectors[0] * (1 + isqrt(1 + 8 * vectors[1])) // 2
+        return 0, vectors[0] * side_of_vectors(vectors[1])
     return None
 
 

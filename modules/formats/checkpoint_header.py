@@ -31,6 +31,7 @@ _DTYPE_LABELS = {
     "F8_E4M3": "float8",
     "F8_E5M2": "float8",
 }
+_SCALES = (".scale_weight", ".weight_scale")
 _PICKLED_SUFFIXES = (".ckpt", ".pt", ".pth", ".bin", ".pkl", ".pickle")
 _MAX_VALUES = 1_000_000
 _MOST_SCALAR_BYTES = 8
@@ -58,26 +59,25 @@ class CheckpointHeader:
 
     @property
     def main_dtype(self) -> str:
-        """The most common dtype of the tensors, by its plain name; empty where none is known.
-
-        Of a GGUF file, the type of most of its weights.
-        """
-        if self.container == "gguf":
-            return self._main_type
-        counts = Counter(d for d in self.dtypes.values() if d in _DTYPE_LABELS)
-        return _DTYPE_LABELS[counts.most_common(1)[0][0]] if counts else ""
-
-    @property
-    def _main_type(self) -> str:
+        """The dtype of most numbers in the tensors, by its plain name, or their GGUF type; empty if it is unknown."""
         sizes: Counter[str] = Counter()
         for name, dtype in self.dtypes.items():
-            sizes[dtype] += math.prod(self.shapes[name])
-        return f"GGUF {sizes.most_common(1)[0][0]}" if sizes else ""
+            if self.container == "gguf" or dtype in _DTYPE_LABELS:
+                sizes[dtype] += math.prod(self.shapes[name])
+        if not sizes:
+            return ""
+        dtype = sizes.most_common(1)[0][0]
+        return f"GGUF {dtype}" if self.container == "gguf" else _DTYPE_LABELS[dtype]
 
     def second_axis(self, ending: str, *, prefix: str = "") -> int:
         """Return the size of the second axis of the first tensor with this ending, or 0."""
         shapes = (s for name, s in self.shapes.items() if name.startswith(prefix) and name.endswith(ending))
         return next((s[1] if len(s) > 1 else 0 for s in shapes), 0)
+
+    @property
+    def has_scaled_float8(self) -> bool:
+        """Whether matrices are in float8 with a scale for each, which is to be multiplied: ComfyUI's scaled float8."""
+        return self.main_dtype == "float8" and any(name.endswith(_SCALES) for name in self.shapes)
 
 
 def read_checkpoint_header(path: Path) -> CheckpointHeader:

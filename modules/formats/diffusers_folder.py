@@ -150,7 +150,8 @@ def read_part(folder: Path, name: str, kind: Any, dtype: torch.dtype) -> Any:
     """
     disable_progress_bar()  # one bar per part would clutter every log
     is_diffusers = kind.__module__.startswith("diffusers")
-    options = {"torch_dtype": dtype} if is_diffusers else {"dtype": dtype}
+    # Only transformers knows code in a model's repository.
+    options = {"torch_dtype": dtype} if is_diffusers else {"dtype": dtype, "trust_remote_code": False}
     try:
         module, loading = kind.from_pretrained(
             folder / name, local_files_only=True, use_safetensors=True, output_loading_info=True, **options

@@ -1,8 +1,8 @@
 """The files of embeddings (textual inversion): those of A1111, ComfyUI, Forge, diffusers, kohya and OneTrainer.
 
 A1111's .pt has the vectors in `string_to_param`; other files of one text encoder have a single tensor of any name;
-SDXL's have one for each encoder, `clip_l` and `clip_g`. Files with a single tensor of our own have the name that kohya
-gives it, `emb_params`.
+SDXL's have one for each encoder, `clip_l` and `clip_g`. Files of our own with a single tensor have OneTrainer's name
+for it, `emp_params`: OneTrainer reads no other, and the other programs read any.
 """
 
 from __future__ import annotations
@@ -12,14 +12,12 @@ from pathlib import Path
 
 import torch
 
+from modules.formats.embedding_names import EMB_PARAMS, EMP_PARAMS, OUTPUT_SUFFIX
 from modules.formats.lazy_tensors import LazyTensor
 from modules.formats.stored_tensors import read_stored
 from modules.system.errors import DarkroomError
 
-OUTPUT_SUFFIX = "_out"
-"""OneTrainer's suffix of the vectors at the output of an encoder."""
-
-_OF_ONE_ENCODER = ("emb_params", "emp_params", "string_to_param.*")  # OneTrainer's has the slip of the pen
+_OF_ONE_ENCODER = (EMP_PARAMS, EMB_PARAMS, "string_to_param.*")
 _ADVICE = "Choose an embedding for the base model, or leave the file empty for a new one."
 
 

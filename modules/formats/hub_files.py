@@ -46,6 +46,7 @@ def _fetched(wanted: Wanted, downloads: Downloads, needed_by: str) -> Path:
         folder = Path(
             snapshot_download(
                 wanted.published.repo,
+                revision=wanted.published.revision or None,
                 allow_patterns=list(wanted.published.names),
                 cache_dir=downloads.hub_cache_dir or None,
                 token=downloads.hub.token if downloads.hub is not None else None,

@@ -49,17 +49,22 @@ def read_pickle_header(path: Path) -> PickleHeader:
     Raises UnreadableFileError where it cannot be interpreted: it is damaged, larger than any real checkpoint, or not
     one of PyTorch. The defect is "unsafe" where what was read names code; programs run it before they find the damage.
     """
-    names: set[str] = set()
     try:
         with open_regular(path) as file:
-            root = _root(file, names)
-        return _header(root, names)
+            return pickle_header_of(file, path)
+    except OSError as error:
+        raise _incomplete(path) from error
+
+
+def pickle_header_of(file: BinaryIO, path: Path) -> PickleHeader:
+    """Return the contents of an open pickled checkpoint, as `read_pickle_header` does; `path` is named in errors."""
+    names: set[str] = set()
+    try:
+        return _header(_root(file, names), names)
     except PickleLimitError as error:
         raise _unsafe(path, names) or over_limit(path, f"it contains {error}") from error
     except _DAMAGE as error:
-        raise _unsafe(path, names) or UnreadableFileError(
-            "damaged", f"{path.name} is not a complete checkpoint.", advice="Download it again."
-        ) from error
+        raise _unsafe(path, names) or _incomplete(path) from error
 
 
 def unsafe_names_of(names: Iterable[str]) -> tuple[str, ...]:
@@ -170,6 +175,13 @@ def _flattened(value: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
         for key, inner in value.items():
             prefix = name if key == "state_dict" else f"{name}.{key}" if name else key
             yield from _flattened(inner, prefix, depth + 1)
+    elif isinstance(value, list | tuple) and depth == 1 and name.isdecimal():  # a pair of modules of a hypernetwork
+        for number, inner in enumerate(value):
+            yield from _flattened(inner, f"{name}.{number}", depth + 1)
+
+
+def _incomplete(path: Path) -> UnreadableFileError:
+    return UnreadableFileError("damaged", f"{path.name} is not a complete checkpoint.", advice="Download it again.")
 
 
 def _unsafe(path: Path, names: set[str]) -> UnreadableFileError | None:

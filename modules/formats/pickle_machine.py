@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from modules.formats.pickle_values import OPAQUE, Named, result_of, set_item, storage_of
+from modules.formats.pickle_values import OPAQUE, Built, Named, result_of, set_item, set_state, storage_of
 
 MAX_INSTRUCTIONS = 500_000
 """A checkpoint takes about 40 per tensor: 12,500 tensors, five times those of SDXL."""
@@ -33,7 +33,8 @@ class PickleLimitError(Exception):
 class PickleMachine:
     """The state of the interpreted program: `names` are the functions and classes that it has named so far.
 
-    `data` may contain several pickles, one after the other; `run` interprets the next.
+    `data` may contain several pickles, one after the other; `run` interprets the next. With `keeps_objects`, what it
+    creates of any class is described (`Built`) instead of opaque.
     """
 
     data: bytes
@@ -42,6 +43,8 @@ class PickleMachine:
     num_instructions: int = 0
     stack: list[Any] = field(default_factory=list)
     memo: dict[int, Any] = field(default_factory=dict)
+    max_instructions: int | None = None
+    keeps_objects: bool = False
 
     def run(self) -> Any:
         """Interpret one pickle and return what it builds.
@@ -51,12 +54,13 @@ class PickleMachine:
         """
         self.stack, self.memo = [], {}
         data, instructions = self.data, _INSTRUCTIONS
+        limit = MAX_INSTRUCTIONS if self.max_instructions is None else self.max_instructions
         while True:
             code = data[self.position]
             self.position += 1
             self.num_instructions += 1
-            if self.num_instructions > MAX_INSTRUCTIONS:
-                raise PickleLimitError(f"more than {MAX_INSTRUCTIONS:,} instructions")
+            if self.num_instructions > limit:
+                raise PickleLimitError(f"more than {limit:,} instructions")
             if code == _STOP:
                 return self.stack.pop()
             instructions[code](self)
@@ -108,6 +112,13 @@ class PickleMachine:
         self.names.add(named.name)
         self.stack.append(named)
 
+    def call(self, function: Any, arguments: Any) -> None:
+        """Push the result of a call."""
+        result = result_of(function, arguments)
+        if result is OPAQUE and self.keeps_objects and isinstance(function, Named):
+            result = Built(function.name)
+        self.stack.append(result)
+
     def since_mark(self) -> list[Any]:
         """Remove and return the items above the last mark, and the mark."""
         stack = self.stack
@@ -135,12 +146,12 @@ def _stack_global(m: PickleMachine) -> None:
 def _instance(m: PickleMachine) -> None:
     _global(m)
     function = m.stack.pop()
-    m.stack.append(result_of(function, tuple(m.since_mark())))
+    m.call(function, tuple(m.since_mark()))
 
 
 def _object(m: PickleMachine) -> None:
     function, *arguments = m.since_mark()
-    m.stack.append(result_of(function, tuple(arguments)))
+    m.call(function, tuple(arguments))
 
 
 def _extension(m: PickleMachine, length: int) -> None:
@@ -149,7 +160,7 @@ def _extension(m: PickleMachine, length: int) -> None:
 
 def _call(m: PickleMachine) -> None:
     arguments, function = m.stack.pop(), m.stack.pop()
-    m.stack.append(result_of(function, arguments))
+    m.call(function, arguments)
 
 
 def _call_with_names(m: PickleMachine) -> None:
@@ -184,6 +195,11 @@ def _dict_of(m: PickleMachine) -> None:
 def _set_item(m: PickleMachine) -> None:
     value, key = m.stack.pop(), m.stack.pop()
     set_item(m.stack[-1], key, value)
+
+
+def _build(m: PickleMachine) -> None:
+    state = m.stack.pop()
+    set_state(m.stack[-1], state)
 
 
 def _append(m: PickleMachine, items: list[Any]) -> None:
@@ -288,7 +304,7 @@ _BY_CODE: dict[bytes, Callable[[PickleMachine], object]] = {
     b"R": _call,
     b"\x81": _call,  # NEWOBJ
     b"\x92": _call_with_names,  # NEWOBJ_EX
-    b"b": lambda m: m.stack.pop(),  # BUILD: the state of an object, never tensors of a state dict
+    b"b": _build,
     b"Q": _storage,  # BINPERSID; PERSID, with a line, is not of torch
     b"\x82": lambda m: _extension(m, 1),
     b"\x83": lambda m: _extension(m, 2),

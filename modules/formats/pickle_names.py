@@ -54,6 +54,10 @@ LEFTOVERS = (
 empty objects."""
 
 
+PARAMETER_DICT = "torch.nn.modules.container.ParameterDict"
+"""The class of the vectors in the oldest embeddings; A1111 allows it, too. Loading takes only its parameters."""
+
+
 def is_safe_name(name: str) -> bool:
     """Return whether loading a pickle that names this function or class runs no code of the file's choice."""
-    return name in TENSOR_NAMES or name in LEFTOVERS
+    return name in TENSOR_NAMES or name in LEFTOVERS or name == PARAMETER_DICT

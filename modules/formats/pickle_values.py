@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from modules.formats.pickle_names import PARAMETER_DICT
+
 _MAX_AXES = 64  # torch's own limit
 _INT64 = 2**63
 OPAQUE = object()
@@ -39,6 +41,14 @@ class Named:
     name: str
 
 
+@dataclass(eq=False, slots=True)
+class Built:
+    """An object of any class: the name of the class, and the state that the pickle gives it."""
+
+    name: str
+    state: Any = None
+
+
 @dataclass(frozen=True, slots=True)
 class Storage:
     """The storage of a tensor: the name of its class, which contains the dtype, and its own name in the file."""
@@ -55,11 +65,26 @@ def result_of(function: Any, arguments: Any) -> Any:
     name = function.name if isinstance(function, Named) else ""
     if name == "collections.OrderedDict":
         return _ordered(*arguments)
+    if name == PARAMETER_DICT:
+        return Parameters()
     if name.startswith("torch._utils._rebuild_tensor"):
         return _tensor(*arguments)
     if name.startswith("torch._utils._rebuild_parameter") or name == "torch.Size":
         return arguments[0]
     return OPAQUE
+
+
+class Parameters(dict[str, Any]):
+    """A module's parameters by name, which it gets as part of its state."""
+
+
+def set_state(target: Any, state: Any) -> None:
+    """Give an object its state; only that of a dictionary of parameters holds tensors of a state dict."""
+    if isinstance(target, Built):
+        target.state = state
+    parameters = state.get("_parameters") if isinstance(target, Parameters) and isinstance(state, dict) else None
+    if isinstance(parameters, dict):
+        target.update(parameters)
 
 
 def _ordered(pairs: Any = ()) -> dict[str, Any]:
@@ -82,10 +107,12 @@ def _tensor(storage: Any, offset: Any, shape: Any, *rest: Any) -> PickledTensor:
 
 
 def set_item(target: Any, key: Any, value: Any) -> None:
-    """Set an item of a dictionary by the text of its key; nothing for another target or key."""
+    """Set an item of a dictionary by the text of its key, or by an object; nothing for another target or key."""
     # Numbers of any length can be keys; the text of one of a megabyte takes minutes.
     if isinstance(target, dict) and (isinstance(key, str) or (isinstance(key, int) and -_INT64 <= key < _INT64)):
         target[str(key)] = value
+    elif isinstance(target, dict) and isinstance(key, Built):
+        target[key] = value
 
 
 def storage_of(place: Any) -> Storage:

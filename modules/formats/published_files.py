@@ -16,6 +16,7 @@ class PublishedFile:
 
     `slot` is the setting that can name a replacement. `name` is the single file that is needed, or empty for a CLIP
     model in transformers' layout: its config.json and model.safetensors. `item_bytes` is the size of an element.
+    `revision` is the commit that is downloaded: a repository can change later; empty for the newest one.
     """
 
     slot: str
@@ -23,6 +24,7 @@ class PublishedFile:
     name: str
     size_bytes: int
     item_bytes: int = 4
+    revision: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -62,7 +64,7 @@ def wanted_file(published: PublishedFile, given: str) -> Wanted:
     given = given.strip()
     path = from_root(given)
     if given and is_repository(given) and not path.exists():
-        return Wanted(replace(published, repo=given), None)
+        return Wanted(replace(published, repo=given, revision=""), None)
     return Wanted(published, path if given else None)
 
 
@@ -80,17 +82,21 @@ def found_file(wanted: Wanted, *, hub_cache_dir: str) -> Path | None:
     """
     if wanted.own is not None:
         return _checked(wanted.own, wanted.published)
+    published = wanted.published
+    for revision in dict.fromkeys((published.revision, "")):  # also what was downloaded before
+        paths = [cached_file(published.repo, name, revision, hub_cache_dir=hub_cache_dir) for name in published.names]
+        if (last := paths[-1]) is not None and None not in paths:
+            return last if published.name else last.parent
+    return None
+
+
+def cached_file(repo: str, name: str, revision: str, *, hub_cache_dir: str) -> Path | None:
+    """Return a file of a repository's revision in the download cache; empty for the newest one downloaded so far."""
     # Imported here: the import takes a third of a second, which runs with local files can save.
     from huggingface_hub import try_to_load_from_cache
 
-    paths = [
-        try_to_load_from_cache(wanted.published.repo, name, cache_dir=hub_cache_dir or None)
-        for name in wanted.published.names
-    ]
-    if not all(isinstance(path, str) for path in paths):
-        return None
-    last = Path(str(paths[-1]))
-    return last if wanted.published.name else last.parent
+    path = try_to_load_from_cache(repo, name, revision=revision or None, cache_dir=hub_cache_dir or None)
+    return Path(path) if isinstance(path, str) else None
 
 
 def problem_of_file(where: str, wanted: Wanted, *, needed_by: str, offline: bool, hub_cache_dir: str) -> Problem | None:

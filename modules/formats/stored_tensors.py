@@ -8,19 +8,28 @@ unpacked (`gguf_tensors`).
 from __future__ import annotations
 
 import contextlib
+import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
 from modules.formats.gguf_tensors import gguf_tensors
 from modules.formats.headers import TensorEntry, UnreadableFileError, read_header
 from modules.formats.lazy_tensors import LazyTensor, lazy
-from modules.formats.pickle_header import is_zip, read_pickle_header, unsafe_names_of, unsafe_sentence
-from modules.formats.pickle_names import LEFTOVERS
+from modules.formats.pickle_header import (
+    PickleHeader,
+    is_zip,
+    pickle_header_of,
+    read_pickle_header,
+    unsafe_names_of,
+    unsafe_sentence,
+)
+from modules.formats.pickle_names import LEFTOVERS, PARAMETER_DICT
 from modules.system.errors import DarkroomError
+from modules.system.hardware import free_memory
 from modules.system.regular_files import open_regular
 
 DTYPE_CODES = {
@@ -39,6 +48,7 @@ DTYPE_CODES = {
 }
 _UNSAFE_ADVICE = "Get it as .safetensors, or convert it with the program that made it."
 _MAX_DEPTH = 4
+_ALWAYS_READ = 100_000_000  # bytes; asking for the free memory takes longer than reading most tensors
 
 
 def read_stored(path: Path) -> tuple[dict[str, LazyTensor], dict[str, str]]:
@@ -74,28 +84,57 @@ def pickled_tensors(path: Path) -> dict[str, LazyTensor]:
     Raises DarkroomError where it is damaged, in the format before PyTorch 1.6, or contains more than weights.
     """
     # torch sets no limits: a file of a few bytes can take hours and all memory. The header's reader does.
-    unsafe = unsafe_names_of(read_pickle_header(path).names)
-    if unsafe:
-        raise DarkroomError(
-            f"{unsafe_sentence(path.name, unsafe)} It contains more than weights.", advice=_UNSAFE_ADVICE
-        )
+    _refuse_code(path.name, read_pickle_header(path))
     with open_regular(path) as file:
         if not is_zip(file):
             raise DarkroomError(
                 f"{path.name} is in the format of PyTorch before 1.6, which is not supported.",
                 advice="Convert it to .safetensors with another program.",
             )
+    data = _loaded(path, path.name, mmap=True)
+    return {name: lazy(tensor) for name, tensor in _flattened(data, "", 0)}
+
+
+def pickled_tensor(content: bytes, *, name: str) -> torch.Tensor:
+    """Return the tensor that torch.save wrote as `content`; `name` is the file's, for errors.
+
+    Raises DarkroomError where it is anything else.
+    """
+    _refuse_code(name, pickle_header_of(io.BytesIO(content), Path(name)))
+    found = _loaded(io.BytesIO(content), name, mmap=False)
+    if not isinstance(found, torch.Tensor):
+        raise DarkroomError(f"{name} contains something else than a tensor.", advice=_UNSAFE_ADVICE)
+    return found.detach()
+
+
+def _refuse_code(name: str, header: PickleHeader) -> None:
+    if unsafe := unsafe_names_of(header.names):
+        raise DarkroomError(f"{unsafe_sentence(name, unsafe)} It contains more than weights.", advice=_UNSAFE_ADVICE)
+
+
+def _loaded(source: Path | BinaryIO, name: str, *, mmap: bool) -> Any:
+    """Return what torch.load reads without running code. Raises DarkroomError where it cannot."""
     try:
         with _harmless_leftovers():
-            data = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            return torch.load(source, map_location="cpu", weights_only=True, mmap=mmap)
     except (OSError, RuntimeError, ValueError, KeyError, EOFError, TypeError, AttributeError, IndexError) as error:
-        raise DarkroomError(f"{path.name} cannot be read: {str(error).partition(chr(10))[0]}") from error
+        raise DarkroomError(f"{name} cannot be read: {str(error).partition(chr(10))[0]}") from error
     except UnpicklingError as error:
         raise DarkroomError(
-            f"{path.name} contains more than weights, and loading it could run code from the file.",
-            advice=_UNSAFE_ADVICE,
+            f"{name} contains more than weights, and loading it could run code from the file.", advice=_UNSAFE_ADVICE
         ) from error
-    return {name: lazy(tensor) for name, tensor in _flattened(data, "", 0)}
+
+
+def require_memory(num_bytes: int, path: Path) -> None:
+    """Raise DarkroomError where tensors of a file need more memory than is free.
+
+    A file of a few bytes on the disk can have tensors of any size: reading them would end this program or others.
+    """
+    if num_bytes > _ALWAYS_READ and num_bytes > (free := free_memory()):
+        raise DarkroomError(
+            f"{path.name} needs {num_bytes / 1e9:,.1f} GB of memory, {free / 1e9:,.1f} GB are free.",
+            advice="Close other programs, or choose a smaller file: a LoRA of SDXL has at most a few GB.",
+        )
 
 
 def _stored(path: Path, entry: TensorEntry) -> LazyTensor:
@@ -104,6 +143,7 @@ def _stored(path: Path, entry: TensorEntry) -> LazyTensor:
     def read() -> torch.Tensor:
         if entry.end == entry.start:
             return torch.empty(entry.shape, dtype=dtype)
+        require_memory(entry.end - entry.start, path)
         buffer = bytearray(entry.end - entry.start)
         with open_regular(path) as file:
             file.seek(entry.start)
@@ -134,7 +174,16 @@ class _Nothing:
         pass
 
 
+class _Parameters(dict[str, torch.Tensor]):
+    """Replaces a dictionary of parameters, which is a module: takes the parameters of its state alone."""
+
+    def __setstate__(self, state: object) -> None:
+        parameters = state.get("_parameters") if isinstance(state, dict) else None
+        self.update(parameters if isinstance(parameters, dict) else {})
+
+
 @contextlib.contextmanager
 def _harmless_leftovers() -> Iterator[None]:
-    with torch.serialization.safe_globals([(_Nothing, name) for name in LEFTOVERS]):
+    replaced: list[tuple[type, str]] = [(_Nothing, name) for name in LEFTOVERS]
+    with torch.serialization.safe_globals([*replaced, (_Parameters, PARAMETER_DICT)]):
         yield

@@ -112,6 +112,7 @@ class _CheckpointedForward:
 
     def __init__(self, plain: Forward, *, keeps_products: bool = False) -> None:
         self.plain = plain
+        self._run = _without_autocast_cache(plain) if keeps_products else plain
         self._options: dict[str, Any] = {"use_reentrant": False}
         if keeps_products:
             self._options["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
@@ -120,13 +121,32 @@ class _CheckpointedForward:
         if not torch.is_grad_enabled():
             return self.plain(*args, **kwargs)
         if any(isinstance(value, torch.Tensor) for value in args):
-            return checkpoint(self.plain, *args, **self._options, **kwargs)
+            return checkpoint(self._run, *args, **self._options, **kwargs)
         # Torch finds the devices whose random state it must restore from the positional arguments only: an encoder
         # called with keyword arguments alone would get a different dropout mask on a GPU.
         return checkpoint(self._named, kwargs, *args, **self._options)
 
     def _named(self, kwargs: dict[str, Any], *args: Any) -> Any:
-        return self.plain(*args, **kwargs)
+        return self._run(*args, **kwargs)
+
+
+def _without_autocast_cache(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a forward pass that casts each weight anew under autocast.
+
+    Selective checkpointing pairs every operation of the second pass with one of the first. Autocast keeps the casts of
+    trained weights until its context ends, so that a later step of a denoising loop would have fewer of them than its
+    second pass.
+    """
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        was_enabled = torch.is_autocast_cache_enabled()
+        torch.set_autocast_cache_enabled(False)
+        try:
+            return plain(*args, **kwargs)
+        finally:
+            torch.set_autocast_cache_enabled(was_enabled)
+
+    return run
 
 
 def _targets(

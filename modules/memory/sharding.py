@@ -31,7 +31,7 @@ class ShardedModule:
         The weights of each submodule of one of `block_types` are gathered together, and the rest at once.
         """
         self.module = module
-        # The second one for what is offloaded, and for backups.
+        # The second one for what is offloaded.
         self._meshes = {kind: init_device_mesh(kind, (num_processes,)) for kind in dict.fromkeys((device.type, "cpu"))}
         mesh = self._meshes[device.type]
         policy = MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False)
@@ -64,16 +64,16 @@ class ShardedModule:
                 part.reshard()
                 part.set_reshard_after_forward(part is not self.module, recurse=False)
 
-    def sharded(self, name: str, rows: torch.Tensor) -> DTensor:
-        """Return the process's own rows of a tensor that is sharded as a weight is, as a part of the whole."""
+    def gathered(self, name: str, rows: torch.Tensor) -> torch.Tensor:
+        """Return a whole tensor, sharded as a weight is, from the rows of all processes, on their device.
+
+        All processes must call it together.
+        """
         shape = self._shapes[name]
         stride = torch.empty(shape, device="meta").stride()
         mesh = self._meshes[rows.device.type]
-        return DTensor.from_local(rows.detach(), mesh, [Shard(0)], run_check=False, shape=shape, stride=stride)
-
-    def gathered(self, name: str, rows: torch.Tensor) -> torch.Tensor:
-        """Return a whole tensor from the rows of all processes, on their device; all must call it together."""
-        whole: torch.Tensor = self.sharded(name, rows).full_tensor()
+        own = DTensor.from_local(rows.detach(), mesh, [Shard(0)], run_check=False, shape=shape, stride=stride)
+        whole: torch.Tensor = own.full_tensor()
         return whole
 
     def is_like(self, name: str, shape: Sequence[int]) -> bool:
@@ -85,6 +85,11 @@ class ShardedModule:
         mesh = self._meshes["cpu"]
         chunks, index = whole.chunk(mesh.size()), mesh.get_local_rank()
         return chunks[index] if index < len(chunks) else whole[:0]
+
+    def place_of(self, name: str) -> tuple[int, int]:
+        """Return the first of the process's own rows of a weight, and the number of rows of the whole."""
+        mesh, num_rows = self._meshes["cpu"], self._shapes[name][0]
+        return min(mesh.get_local_rank() * -(-num_rows // mesh.size()), num_rows), num_rows
 
     def _own_rows(self, weight: nn.Parameter) -> nn.Parameter:
         """Return a plain parameter over the memory of a sharded weight, which gets the weight's gradients."""

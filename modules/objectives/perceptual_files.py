@@ -17,8 +17,20 @@ from modules.system.errors import DarkroomError
 from modules.system.problem import Problem
 
 NEEDED_BY = "The perceptual loss"
-VGG_FILE = PublishedFile("vgg_file", "timm/vgg16.tv_in1k", "model.safetensors", 553_000_000)
-LPIPS_FILE = PublishedFile("lpips_file", "vivym/lpips", "vgg_lpips_linear.safetensors", 6_260)
+VGG_FILE = PublishedFile(
+    "vgg_file",
+    "timm/vgg16.tv_in1k",
+    "model.safetensors",
+    553_000_000,
+    revision="b8d8aa2dd860af9233c8c67385a8097fd6c35d3f",
+)
+LPIPS_FILE = PublishedFile(
+    "lpips_file",
+    "vivym/lpips",
+    "vgg_lpips_linear.safetensors",
+    6_260,
+    revision="270571f1fb2a2c4c5f920cec96cd87838c345982",
+)
 
 STAGES = ((0, 2), (5, 7), (10, 12, 14), (17, 19, 21), (24, 26, 28))
 """The convolutions of VGG16, by their numbers in torchvision. Each stage but the first begins with a max pooling."""

@@ -35,7 +35,15 @@ def clipped_surrogate(log_ratios_B: torch.Tensor, advantages_B: torch.Tensor, *,
 
 def clip_fraction(log_ratios_B: torch.Tensor, *, clip_range: float) -> torch.Tensor:
     """Return the share of samples whose ratio is outside of the clip range, shape ()."""
-    return ((log_ratios_B.detach().float().exp() - 1).abs() > clip_range).float().mean()
+    return is_outside(log_ratios_B, clip_range=clip_range).float().mean()
+
+
+def is_outside(log_ratios_B: torch.Tensor, *, clip_range: float) -> torch.Tensor:
+    """Return which samples have a ratio outside of the clip range (B).
+
+    Those that are past it in the direction of their advantage have no gradient; the others are drawn back.
+    """
+    return (log_ratios_B.detach().float().exp() - 1).abs() > clip_range
 
 
 def approx_kl(log_ratios_B: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,7 @@ import torch
 from modules.optim.param_groups import OptionsOf, TrainGroup, optimizer_groups
 from modules.optim.registry import optimizer_spec
 from modules.optim.spec import OptimizerSettings, OptimizerSpec
+from modules.optim.updates.memory_order import step_in_order
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
 
@@ -20,13 +21,10 @@ def build_optimizer(groups: Iterable[TrainGroup], settings: OptimizerSettings) -
     """Return the optimizer that the settings describe, over the weights of training units.
 
     Their master weights must exist already. Adds the facts that the step needs to each group: "steps_at_once",
-    "group_state", "skips_on_device" and "waits_per_weight" (see `OptimizerSpec`). Raises DarkroomError where a package
-    of the optimizer cannot be loaded, and ValueError for an unsupported optimizer, which preflight rejects before a
-    run.
+    "group_state", "skips_on_device", "waits_per_weight" and "reads_memory_in_order" (see `OptimizerSpec`). Raises
+    DarkroomError if a package of the optimizer cannot be loaded.
     """
     spec = optimizer_spec(settings)
-    if not spec.is_supported:
-        raise ValueError(f"the optimizer {spec.name} is not supported")
     # Some constructors print; standard output is reserved for events.
     with contextlib.redirect_stdout(sys.stderr), _naming_packages(spec, settings):
         factory: Callable[..., torch.optim.Optimizer] = load_factory(spec.factory)
@@ -36,6 +34,9 @@ def build_optimizer(groups: Iterable[TrainGroup], settings: OptimizerSettings) -
         group["group_state"] = spec.group_state
         group["skips_on_device"] = spec.skips_on_device(settings)
         group["waits_per_weight"] = spec.waits_per_weight(settings)
+        group["reads_memory_in_order"] = spec.reads_memory_in_order(settings)
+    if spec.reads_memory_in_order(settings):
+        step_in_order(optimizer)
     if spec.has_evaluation_mode(settings):
         optimizer.train()  # type: ignore[attr-defined]  # some start in evaluation mode
     return optimizer

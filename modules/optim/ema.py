@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from modules.optim.param_groups import in_layout_of
 from modules.optim.updates.slicing import in_slices
 from modules.system.devices import Device, are_on, move
 
@@ -86,7 +87,8 @@ class Ema:
 
     def load(self, averages: Mapping[str, torch.Tensor], num_updates: int) -> None:
         """Load the averages of a backup. Raises KeyError where one is missing."""
-        self.averages = {n: move(averages[n].float().clone(), self.device) for n in self._parameters}
+        found = {n: in_layout_of(p, averages[n].float()).clone() for n, p in self._parameters.items()}
+        self.averages = {n: move(average, self.device) for n, average in found.items()}
         self.num_updates = num_updates
 
     @torch.no_grad()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -29,7 +29,8 @@ class TrainGroup:
     the ratios of parameters' learning rates to that of the unit, by full name, where they are not 1 (LoRA+).
     With `is_sharded` the parameters are this process's own rows of weights that several processes shard.
     `is_in_every_batch`: a batch without a gradient for it is an error; not for an embedding, which only gets one from
-    the captions that contain it.
+    the captions that contain it. `fixed()` returns tensors that the parameters are trained beside, and that no file of
+    the model has: backups contain them.
     """
 
     name: str
@@ -45,6 +46,7 @@ class TrainGroup:
     rate_ratios: Mapping[str, float] = field(default_factory=dict)
     is_in_every_batch: bool = True
     is_sharded: bool = False
+    fixed: Callable[[], Mapping[str, torch.Tensor]] = dict
 
     def master_weight(self, rounding: Rounding) -> None:
         """Give every 16-bit parameter a master weight. The parameters must be on their training device already."""
@@ -112,7 +114,8 @@ def _divided(group: TrainGroup, options_of: OptionsOf) -> dict[_Division, list[n
 def freeze(group: TrainGroup, optimizer: torch.optim.Optimizer) -> None:
     """Stop training a group: no more gradients, no more dropout, and its optimizer state is freed.
 
-    The parameters keep their values. Forward passes that use them still run, checkpointed or not: non-reentrant
+    The parameters keep their values; so does the float32 master weight of a 16-bit parameter, which later saves and
+    backups need. Forward passes that use them still run, checkpointed or not: non-reentrant
     checkpointing does not require that anything inside needs a gradient.
     """
     group.is_training = False
@@ -126,8 +129,10 @@ def freeze(group: TrainGroup, optimizer: torch.optim.Optimizer) -> None:
         parameter.grad = None
         optimizer.state.pop(parameter, None)
     for master_weight in group.master_weights.values():
+        master_weight.moved.requires_grad_(False)
+        master_weight.moved.grad = None
         optimizer.state.pop(master_weight.moved, None)
-    group.master_weights.clear()
+    group.master_weights = {n: m for n, m in group.master_weights.items() if m.kept is m.moved}
     optimizer.param_groups[:] = [g for g in optimizer.param_groups if g.get("unit") != group.name]
 
 
@@ -155,6 +160,14 @@ def kept_parameters(groups: Iterable[TrainGroup]) -> dict[str, nn.Parameter]:
     }
 
 
+def fixed_tensors(groups: Iterable[TrainGroup]) -> dict[str, torch.Tensor]:
+    """Return the tensors that the parameters of all groups are trained beside, as they are now, by full name.
+
+    A part's tensors are other ones once it has been moved.
+    """
+    return {name: tensor for g in groups for name, tensor in g.fixed().items()}
+
+
 def optimizer_state(
     optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -175,21 +188,25 @@ def optimizer_state(
 
 def restore_optimizer_state(
     optimizer: torch.optim.Optimizer,
-    parameters: Mapping[str, nn.Parameter],
+    groups: Iterable[TrainGroup],
     tensors: Mapping[str, torch.Tensor],
     values: Mapping[str, Any],
 ) -> None:
-    """Load the state that `optimizer_state` returned; each tensor goes to the device of its parameter.
+    """Load the state that `optimizer_state` returned of the parameters of units, each tensor as its parameter's step
+    needs it: on its device, and in its memory layout.
 
-    The state of a group that is no longer trained is skipped. Raises KeyError where the state names a parameter that
-    does not exist.
+    Some steps pair a weight and its state by their places in memory, torch's fused ones for example; a file knows
+    places by index only. The state of an optimizer group that is no longer trained is skipped. Raises KeyError where
+    the state names a parameter that does not exist.
     """
+    groups = list(groups)
     own_counts = {id(p) for g in optimizer.param_groups if g.get("fused") for p in g["params"]}
-    groups = _groups_by_owner(optimizer)
+    in_order = {id(p) for g in optimizer.param_groups if g.get("reads_memory_in_order") for p in g["params"]}
+    by_owner, parameters, weights = _groups_by_owner(optimizer), moved_parameters(groups), named_parameters(groups)
     for full, value in (*tensors.items(), *values.items()):
         name, key = full.rsplit("|", 1)
         if is_of_group(full):
-            groups.get(name, {})[key] = value
+            by_owner.get(name, {})[key] = value
             continue
         parameter = parameters[name]
         if isinstance(value, torch.Tensor):
@@ -197,7 +214,16 @@ def restore_optimizer_state(
             # parameter's device.
             stays = value.dim() == 0 and id(parameter) not in own_counts
             value = value.clone() if stays else value.to(parameter.device)
+            # A master weight may be empty between steps: its layout is that of its weight.
+            value = value if id(parameter) in in_order else in_layout_of(weights[name], value)
         optimizer.state.setdefault(parameter, {})[key] = value
+
+
+def in_layout_of(weight: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with the memory layout of a weight, if it has the weight's shape; otherwise as it is."""
+    if value.shape != weight.shape or value.stride() == weight.stride():
+        return value
+    return torch.empty_like(weight, dtype=value.dtype, device=value.device, requires_grad=False).copy_(value)
 
 
 def is_of_group(key: str) -> bool:

@@ -117,8 +117,8 @@ FINDS_ITS_RATE = UsualRates(
 class OptimizerSpec(Generic[Settings]):
     """The facts about an optimizer that the program needs before torch is imported.
 
-    `factory` names its constructor, as "module:name", called with parameter groups and with `arguments(settings)`; an
-    optimizer without a factory is not supported yet. `state_bytes(settings, shape)` is the size of its state for a
+    `factory` names its constructor, as "module:name", called with parameter groups and with `arguments(settings)`.
+    `state_bytes(settings, shape)` is the size of its state for a
     weight of this shape, in bytes, on a float32 master weight where the weight has 16 bits; the default is AdamW's
     state, the largest of the usual ones. `problems(settings)` yields the problems of its own fields, with the fields'
     names.
@@ -137,8 +137,10 @@ class OptimizerSpec(Generic[Settings]):
     save with (schedule-free). `leaves_zeros(settings)`: weights that are all zero stay zero, such as those of a new
     adapter. `skips_on_device(settings)`: its step reads the flag "found_inf" on the device, as torch's fused steps do,
     and changes nothing where it is set. `waits_per_weight(settings)`: its step makes the host wait for the device at
-    each weight, to read a norm or because its library waits (bitsandbytes). `more_packages(settings)`: packages that
-    only some settings need. `saves_memory`: advice on memory recommends it.
+    each weight, to read a norm or because its library waits (bitsandbytes). `reads_memory_in_order(settings)`: its
+    step reads the memory of weights and gradients from the first byte to the last, whatever their layout, and gets them
+    contiguous. `more_packages(settings)`: packages that only some settings need. `saves_memory`: advice on memory
+    recommends it.
 
     `effective_rate(group)` returns the rate with which a parameter group is updated, where the optimizer finds it
     itself: from the group's own entries, such as `group["d"] * group["lr"]`, without reading tensors. It is read after
@@ -150,7 +152,7 @@ class OptimizerSpec(Generic[Settings]):
 
     settings: type[Settings]
     label: str
-    factory: str = ""
+    factory: str
     library: str = ""
     options_of: str = ""
     arguments: Callable[[Settings], Mapping[str, Any]] = _no_arguments
@@ -167,6 +169,7 @@ class OptimizerSpec(Generic[Settings]):
     leaves_zeros: Callable[[Settings], bool] = _never
     skips_on_device: Callable[[Settings], bool] = _never
     waits_per_weight: Callable[[Settings], bool] = _never
+    reads_memory_in_order: Callable[[Settings], bool] = _never
     effective_rate: EffectiveRate | None = None
     chooses_rate: Callable[[Settings], bool] | None = None
     saves_memory: bool = False
@@ -181,11 +184,6 @@ class OptimizerSpec(Generic[Settings]):
     def help(self) -> str:
         """A one-sentence description."""
         return (self.settings.__doc__ or "").strip().splitlines()[0]
-
-    @property
-    def is_supported(self) -> bool:
-        """Whether it can be built; preflight rejects an unsupported optimizer by name."""
-        return bool(self.factory)
 
     def packages_of(self, settings: Settings) -> tuple[Package, ...]:
         """Return the packages that the optimizer needs with these settings."""

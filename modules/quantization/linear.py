@@ -132,7 +132,7 @@ class _Product(torch.autograd.Function):
         else:
             out = functional.linear(x, packing.unpack(stored, shape, x.dtype), own_bias)
         if down is not None and up is not None:
-            _add_product(out, x, down.to(x.dtype), up.to(x.dtype))
+            return _with_product(out, x, down.to(x.dtype), up.to(x.dtype))
         return out
 
     @staticmethod
@@ -143,10 +143,14 @@ class _Product(torch.autograd.Function):
         weight = ctx.packing.unpack(Stored(packed, scales, table), ctx.shape, gradient.dtype)
         of_x = gradient @ weight
         if down is not None and up is not None:
-            _add_product(of_x, gradient, up.to(gradient.dtype).T, down.to(gradient.dtype).T)
+            of_x = _with_product(of_x, gradient, up.to(gradient.dtype).T, down.to(gradient.dtype).T)
         return (of_x, *(None for _ in range(9)))
 
 
-def _add_product(to: torch.Tensor, x: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> None:
-    """Add x (..., k) times first (rank, k) and second (n, rank) to a tensor (..., n), in place."""
-    to.view(-1, to.shape[-1]).addmm_(x.reshape(-1, x.shape[-1]) @ first.T, second.T)
+def _with_product(to: torch.Tensor, x: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Return a tensor (..., n) plus x (..., k) times first (rank, k) and second (n, rank).
+
+    Not in place: selective checkpointing may have kept the tensor.
+    """
+    low = x.reshape(-1, x.shape[-1]) @ first.T
+    return torch.addmm(to.view(-1, to.shape[-1]), low, second.T).view(to.shape)

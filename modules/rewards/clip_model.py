@@ -76,7 +76,12 @@ def read_clip(folder: Path) -> Any:
     disable_progress_bar()
     try:
         model, loading = CLIPModel.from_pretrained(
-            folder, local_files_only=True, use_safetensors=True, output_loading_info=True, dtype=torch.float32
+            folder,
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
+            dtype=torch.float32,
+            trust_remote_code=False,
         )
     except (OSError, ValueError, RuntimeError, TypeError, SafetensorError) as error:
         raise DarkroomError(

@@ -61,7 +61,12 @@ def read_open_clip(file: Path) -> Any:
             advice="Choose HPS_v2_compressed.pt or HPS_v2.1_compressed.pt of the repository xswu/HPSv2.",
         ) from error
     model, loading = CLIPModel.from_pretrained(
-        None, config=config, state_dict=dict(_renamed(stored)), output_loading_info=True, dtype=torch.float32
+        None,
+        config=config,
+        state_dict=dict(_renamed(stored)),
+        output_loading_info=True,
+        dtype=torch.float32,
+        trust_remote_code=False,
     )
     missing = [*loading["missing_keys"], *loading["mismatched_keys"]]
     if missing:  # the library would initialise them at random and continue

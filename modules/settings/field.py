@@ -21,6 +21,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.fields import FieldInfo
 
 from modules.settings.every import Every
+from modules.settings.lazy_variants import Variants
 from modules.settings.resolution import HIGHEST_PX, LOWEST_PX, Resolution
 from modules.system.problem import shown
 
@@ -277,9 +278,12 @@ _SCALARS: Mapping[type, Kind] = {bool: "bool", int: "int", float: "float", str: 
 def _classify(
     annotation: Any, info: FieldInfo, setting: Setting
 ) -> tuple[Kind, Mapping[str, str], type[BaseModel] | None, Mapping[str, type[BaseModel]]]:
-    registry = next((m for m in info.metadata if isinstance(m, OneOf)), None)
-    if registry is not None:
-        return "choice", registry.names(), None, {}
+    registry = next((m for m in info.metadata if isinstance(m, OneOf | Variants)), None)
+    match registry:
+        case OneOf():
+            return "choice", registry.names(), None, {}
+        case Variants():
+            return "section", registry.labels, None, registry.classes
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return "choice", {str(a): setting.choice_labels.get(str(a), str(a)) for a in arguments}, None, {}

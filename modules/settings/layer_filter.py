@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from modules.system.errors import DarkroomError
+from modules.system.patterns import compiled_pattern, fault_of_pattern
 
 Preset = Literal["attention_mlp", "attention", "blocks", "all", "custom"]
 
@@ -20,7 +20,6 @@ PRESET_LABELS = {
 }
 
 EXAMPLES = "attn1 (self-attention), attn2 (cross-attention) or ff (feed-forward)"
-_REPEATED_REPETITION = re.compile(r"\((?:[^()\\]|\\.)*(?:[+*]|\{\d*,\d*\})\??\)(?:[+*]|\{\d*,\d*\})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +30,16 @@ class LayerFilter:
     is_regex: bool = False
 
     def takes(self, path: str) -> bool:
-        """Return whether a layer is taken. Raises re.error for an invalid regular expression."""
+        """Return whether a layer is taken. Raises PatternError for a regular expression that cannot be used."""
         return any(self._matches(entry, path) for entry in self.entries)
 
     def idle_entries(self, paths: Iterable[str]) -> list[str]:
-        """Return the entries that take none of these layers. Raises re.error for an invalid regular expression."""
+        """Return the entries that take none of these layers. Raises PatternError as `takes` does."""
         known = list(paths)
         return [entry for entry in self.entries if not any(self._matches(entry, path) for path in known)]
 
     def _matches(self, entry: str, path: str) -> bool:
-        return re.search(entry, path) is not None if self.is_regex else entry in path
+        return compiled_pattern(entry).is_in(path) if self.is_regex else entry in path
 
 
 EVERYTHING = LayerFilter(("",))
@@ -82,19 +81,9 @@ def taken_layers(found: LayerFilter, paths: Iterable[str], *, page: str) -> list
 
 
 def invalid_entry(found: LayerFilter) -> tuple[str, str] | None:
-    """Return the first entry that is not a valid regular expression, and what is wrong with it; None where all are.
-
-    A repeated group that ends in a repetition, as in "(a+)+", is not valid here: on a name that it almost matches, the
-    time it takes doubles with each character (catastrophic backtracking), and nothing could stop it.
-    """
-    for entry in found.entries if found.is_regex else ():
-        try:
-            re.compile(entry)
-        except (re.error, OverflowError, RecursionError) as error:
-            return entry, str(error)
-        if repeated := _REPEATED_REPETITION.search(entry):
-            return entry, f"{repeated[0]} repeats a repetition, which can take forever"
-    return None
+    """Return the first entry that is not a usable regular expression, and what is wrong with it; None where all are."""
+    faults = ((entry, fault_of_pattern(entry)) for entry in (found.entries if found.is_regex else ()))
+    return next(((entry, fault) for entry, fault in faults if fault), None)
 
 
 def _split(text: str) -> list[str]:

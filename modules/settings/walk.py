@@ -40,25 +40,31 @@ def live_records(tree: Section) -> Iterator[FieldRecord]:
     yield from _counting(tree, records_of(type(tree)))
 
 
-def _counting(tree: Section, records: tuple[FieldRecord, ...]) -> Iterator[FieldRecord]:
+def present_records(tree: Section) -> Iterator[FieldRecord]:
+    """Yield the same records, and those whose own condition does not hold."""
+    yield from _counting(tree, records_of(type(tree)), with_idle=True)
+
+
+def _counting(tree: Section, records: tuple[FieldRecord, ...], *, with_idle: bool = False) -> Iterator[FieldRecord]:
     for record in records:
-        if is_relevant(tree, record):
+        if with_idle or is_relevant(tree, record):
             yield record
-            yield from _inside(tree, record)
+            yield from _inside(tree, record, with_idle)
 
 
-def _inside(tree: Section, record: FieldRecord) -> Iterator[FieldRecord]:
+def _inside(tree: Section, record: FieldRecord, with_idle: bool) -> Iterator[FieldRecord]:
     match record.kind:
         case "section":
             variant: type[BaseModel] = type(get_path(tree, record.path))
-            yield from _counting(tree, records_of(variant, record.path))
+            yield from _counting(tree, records_of(variant, record.path), with_idle=with_idle)
         case "map" if record.item:
             holder = get_path(tree, record.path.rpartition(".")[0]) if "." in record.path else tree
             for key in holder.map_keys(record.name):
                 fields = records_of(record.item, f"{record.path}.{key.name}")
                 wanted = tuple(f for f in fields if key.trainable or not f.setting.only_if_trainable)
-                yield from _counting(tree, wanted)
+                yield from _counting(tree, wanted, with_idle=with_idle)
         case "list" if record.item:
             for index, item in enumerate(get_path(tree, record.path)):
                 if getattr(item, "enabled", True):
-                    yield from _counting(tree, records_of(record.item, f"{record.path}.{index}"))
+                    fields = records_of(record.item, f"{record.path}.{index}")
+                    yield from _counting(tree, fields, with_idle=with_idle)

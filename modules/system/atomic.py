@@ -1,7 +1,7 @@
 """Atomic writes: after a crash there is the old file or the new one, never a partial one.
 
 Everything is written beside its destination under a temporary name, flushed to the disk, and renamed. A rename
-within one folder is atomic on every file system we run on.
+within one folder is atomic on every file system we run on. An error names the destination, not the temporary name.
 """
 
 from __future__ import annotations
@@ -9,61 +9,84 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from uuid import uuid4
 
-TEMPORARY_MARK = ".writing-"
+from modules.system.exchange import exchange
+from modules.system.file_errors import UnconfirmedError, named
+from modules.system.leftovers import put_back, sweep_once, temporary_path
 
 
 @contextmanager
-def atomic_file(destination: Path) -> Iterator[Path]:
+def atomic_file(destination: Path, *, follows_link: bool = False, mode: int | None = None) -> Iterator[Path]:
     """Yield a temporary path beside `destination`; on success it replaces the destination, on error it is removed.
 
-    Creates missing parent folders. Raises OSError.
+    Creates missing parent folders. The file has the permissions `mode`, or those of the one that it replaces. A link
+    is replaced by the file, unless `follows_link`: then the file that the link leads to is replaced, which is for files
+    that the user has named, not for those in folders that others may have made. Raises OSError, and UnconfirmedError if
+    the file is in its place but may be lost in a power failure.
     """
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    temporary = destination.with_name(f".{destination.name}{TEMPORARY_MARK}{uuid4().hex[:8]}")
+    place = destination.resolve() if follows_link and destination.is_symlink() else destination
+    make_folder(place.parent)
+    sweep_once(place.parent)
+    temporary = temporary_path(place)
     try:
-        yield temporary
-        _flush_file(temporary)
-        temporary.replace(destination)
-        flush_folder(destination.parent)
+        with _naming(destination, temporary):
+            mode = _mode_of(place) if mode is None else mode
+            if mode is not None and not mode & stat.S_IROTH:  # private from the first byte on
+                os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode | stat.S_IRUSR | stat.S_IWUSR))
+            yield temporary
+            _flush_file(temporary)
+            if mode is not None:
+                with suppress(OSError):  # some drives have no permissions
+                    temporary.chmod(mode)
+            temporary.replace(place)
+        _confirm(place)
     finally:
-        temporary.unlink(missing_ok=True)
+        remove_quietly(temporary)
 
 
 @contextmanager
 def atomic_folder(destination: Path) -> Iterator[Path]:
     """Yield a temporary folder beside `destination`; on success it takes its place, on error it is removed.
 
-    No operating system replaces a non-empty folder atomically: an existing destination is moved aside first, and moved
-    back if the rename fails. If the program dies between the two, the next call for this destination moves it back.
+    An existing destination is exchanged with it in one step. Where the system cannot do that, it is moved aside first,
+    and moved back if the rename fails; if the program dies between the two, `put_back` and the next writer in its
+    folder move it back. Raises as `atomic_file`.
     """
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    _put_back(destination)
-    temporary = destination.with_name(f".{destination.name}{TEMPORARY_MARK}{uuid4().hex[:8]}")
-    temporary.mkdir()
+    make_folder(destination.parent)
+    sweep_once(destination.parent)
+    put_back(destination)
+    temporary, is_in_place = temporary_path(destination), False
     try:
-        yield temporary
-        for file in temporary.rglob("*"):
-            if file.is_file():
-                _flush_file(file)
-            elif file.is_dir():
-                flush_folder(file)
-        flush_folder(temporary)
-        _swap_folder(temporary, destination)
-        flush_folder(destination.parent)
+        with _naming(destination, temporary):
+            temporary.mkdir()
+            yield temporary
+            for file in temporary.rglob("*"):
+                if file.is_file():
+                    _flush_file(file)
+                elif file.is_dir():
+                    flush_folder(file)
+            flush_folder(temporary)
+            old, is_in_place = _swap_folder(temporary, destination), True
+        _confirm(destination)  # before the old one is removed: in a power failure it may get its name back
+        if old is not None:
+            remove_quietly(old)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        if not is_in_place:
+            remove_quietly(temporary)
 
 
-def write_text(destination: Path, text: str) -> None:
-    """Write UTF-8 text atomically."""
-    with atomic_file(destination) as temporary:
-        temporary.write_text(text, encoding="utf-8", newline="\n")
+def write_text(destination: Path, text: str, *, follows_link: bool = False) -> None:
+    """Write UTF-8 text atomically, as `atomic_file` does.
+
+    What UTF-8 cannot encode, as in file names that are not valid UTF-8, is escaped; in JSON that is read back as it is.
+    """
+    with atomic_file(destination, follows_link=follows_link) as temporary:
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
 
 
 def write_bytes(destination: Path, content: bytes) -> None:
@@ -72,37 +95,47 @@ def write_bytes(destination: Path, content: bytes) -> None:
         temporary.write_bytes(content)
 
 
-def _swap_folder(temporary: Path, destination: Path) -> None:
-    if not destination.exists():
-        temporary.rename(destination)
+def copy_file(source: Path, destination: Path) -> None:
+    """Copy a file atomically. Raises OSError."""
+    with atomic_file(destination) as temporary:
+        shutil.copyfile(source, temporary)
+
+
+def copy_folder(source: Path, destination: Path) -> None:
+    """Copy a folder with all in it atomically. Raises OSError, which names the file."""
+    with atomic_folder(destination) as temporary:
+        _copy_into(source, temporary)
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder and its missing parents, and flush their names: files in a folder whose name is lost are lost."""
+    if folder.is_dir():
         return
-    aside = destination.with_name(f"{_aside_mark(destination)}{uuid4().hex[:8]}")
-    destination.rename(aside)
-    try:
-        temporary.rename(destination)
-    except BaseException:
-        aside.rename(destination)
-        raise
-    shutil.rmtree(aside, ignore_errors=True)
+    if folder.parent != folder:
+        make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    flush_folder(folder.parent)
 
 
-def _put_back(destination: Path) -> None:
-    """Undo an interrupted swap, and remove the old folder that a completed one left behind."""
-    mark = _aside_mark(destination)
-    for aside in sorted(p for p in destination.parent.iterdir() if p.name.startswith(mark)):
-        if destination.exists():
-            shutil.rmtree(aside, ignore_errors=True)
-        else:
-            aside.rename(destination)
+def remove_folder(folder: Path) -> None:
+    """Remove a folder with all in it: it has lost its name before the first file goes, so none is ever half there.
+
+    Raises OSError if it cannot be renamed. What cannot be removed then has a temporary name and is removed later.
+    """
+    temporary = temporary_path(folder)
+    with _naming(folder, temporary):
+        folder.rename(temporary)
+    flush_folder(temporary.parent)
+    remove_quietly(temporary)
 
 
-def _aside_mark(destination: Path) -> str:
-    return f".{destination.name}{TEMPORARY_MARK}old-"
-
-
-def _flush_file(file: Path) -> None:
-    with file.open("rb+") as handle:
-        os.fsync(handle.fileno())
+def remove_quietly(path: Path) -> None:
+    """Remove a file, a link, or a folder with all in it, if it is there; what cannot be removed stays."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
 def flush_folder(folder: Path) -> None:
@@ -117,4 +150,64 @@ def flush_folder(folder: Path) -> None:
             os.close(handle)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES):
+            error.filename = error.filename or str(folder)
             raise
+
+
+def _swap_folder(temporary: Path, destination: Path) -> Path | None:
+    """Put a folder in its place and return where the old one is, if there was one."""
+    if not os.path.lexists(destination):
+        temporary.rename(destination)
+        return None
+    if exchange(temporary, destination):
+        return temporary
+    aside = temporary_path(destination, is_old=True)
+    destination.rename(aside)
+    try:
+        temporary.rename(destination)
+    except BaseException:
+        aside.rename(destination)
+        raise
+    return aside
+
+
+def _copy_into(source: Path, destination: Path) -> None:
+    for place in sorted(source.iterdir()):
+        copy = destination / place.name
+        if place.is_dir():
+            copy.mkdir()
+            _copy_into(place, copy)
+        else:
+            with _naming(copy, copy):
+                shutil.copyfile(place, copy)
+
+
+@contextmanager
+def _naming(destination: Path, temporary: Path) -> Iterator[None]:
+    """Let errors name the destination, which the user knows."""
+    try:
+        yield
+    except OSError as error:
+        raise named(error, destination, temporary) from error.__cause__
+
+
+def _confirm(destination: Path) -> None:
+    """Flush the new name. Raises UnconfirmedError: the file is there all the same."""
+    try:
+        flush_folder(destination.parent)
+    except OSError as error:
+        raise UnconfirmedError(error.errno, error.strerror, str(destination)) from error
+
+
+def _mode_of(file: Path) -> int | None:
+    """Return the permissions of an existing file."""
+    try:
+        found = file.stat(follow_symlinks=False)
+    except OSError:
+        return None
+    return stat.S_IMODE(found.st_mode) if stat.S_ISREG(found.st_mode) else None
+
+
+def _flush_file(file: Path) -> None:
+    with file.open("rb+") as handle:
+        os.fsync(handle.fileno())

@@ -73,8 +73,10 @@ class FileLock:
             holder = Holder.of(os.getpid())
             self._file.truncate(0)
             self._file.write(json.dumps(asdict(holder)).encode())
-        except BaseException:
+        except BaseException as error:
             self.release()
+            if isinstance(error, OSError) and error.filename is None:
+                error.filename = str(path)
             raise
 
     def release(self) -> None:
@@ -103,10 +105,15 @@ def locked_soon(path: Path, *, patience_seconds: float) -> FileLock:
 
 
 def living_holder(path: Path) -> Holder | None:
-    """Return the process that a lock file names if it still runs; the lock is not touched."""
+    """Return the process that a lock file names if it still runs; the lock of another process is not touched.
+
+    The file of a lock that this process has released may still be there: a disk that became read-only keeps it.
+    """
     try:
         with path.open("rb") as file:
             holder = _read_holder(file)
+            if holder is not None and holder.is_this_process and _try_lock(file):
+                return None
     except OSError:
         return None
     return holder if holder is not None and holder.is_alive else None

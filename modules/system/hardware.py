@@ -58,6 +58,13 @@ def here() -> Hardware:
     return Hardware(build, is_mac, _capabilities() if can_have_nvidia else None)
 
 
+def free_memory() -> int:
+    """Return the bytes of the computer's memory that programs can still use."""
+    import psutil
+
+    return int(psutil.virtual_memory().available)
+
+
 def _torch_build() -> str:
     """Return the platform torch was built for, if its version contains it, as in "cpu" or "cu128"."""
     try:

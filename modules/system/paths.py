@@ -12,6 +12,9 @@ PROGRAM_ROOT = Path(__file__).resolve().parents[2]
 _APP = "darkroom"
 _WINDOWS_DEVICES = {"CON", "PRN", "AUX", "NUL", *(f"{kind}{n}" for kind in ("COM", "LPT") for n in "0123456789")}
 
+_NOT_IN_NAMES = '<>:"/\\|?*'
+_MAX_PREFIX_BYTES = 180  # most systems allow 255, and the step and a temporary mark are added
+
 
 def from_root(path: str | Path) -> Path:
     """Return a config's path as an absolute one: relative paths are relative to the program's root."""
@@ -89,3 +92,14 @@ def safe_name(text: str, *, max_chars: int = 60) -> str:
     if cleaned.partition(".")[0].strip().upper() in _WINDOWS_DEVICES:
         cleaned = f"_{cleaned}"
     return cleaned[:max_chars].strip(" .") or "unnamed"
+
+
+def reason_if_no_name(text: str) -> str:
+    """Return why a text cannot be the beginning of a file's name on every system; empty if it can."""
+    if bad := next((char for char in text if char in _NOT_IN_NAMES or not char.isprintable()), ""):
+        return f"it contains {bad}" if bad.isprintable() else "it contains a control character"
+    if not text.strip(" .") or text != text.lstrip():
+        return "it has no letters or digits" if not text.strip(" .") else "it begins with a space"
+    if text.partition(".")[0].strip().upper() in _WINDOWS_DEVICES:
+        return "it is the name of a device on Windows"
+    return "it is too long" if len(text.encode("utf-8", errors="replace")) > _MAX_PREFIX_BYTES else ""

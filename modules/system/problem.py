@@ -19,7 +19,7 @@ class Problem:
     message: str
     severity: Severity = "error"
     advice: str = ""
-    topic: Literal["", "memory"] = ""
+    topic: Literal["", "memory", "destination"] = ""
 
     def to_json(self) -> dict[str, str]:
         """Return the problem as JSON-safe data."""
@@ -31,6 +31,8 @@ class Problem:
 
 
 DEFAULT_USED = "the default is used instead"  # the default's value is added later (`modules/config/fitting.py`)
+_SPELLED_WITH_AN = "AEFHILMNORSX"  # letters whose names begin with a vowel
+_SAID_AS_WORDS = frozenset({"LORA"})
 _AS_IN_FILES = {None: "null", True: "true", False: "false"}
 
 
@@ -48,6 +50,15 @@ def shown(value: object, *, max_chars: int = 60) -> str:
 def count(number: int, thing: str, plural: str = "") -> str:
     """Return a number with its unit: 1 step, 1,200 steps. `plural` is that of a unit such as batch, entry."""
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {plural or f'{thing}s'}"
+
+
+def with_article(thing: str, *, capital: bool = False) -> str:
+    """Return the name of a thing behind "a" or "an", as it is spoken: an OFT, an SDXL LoRA, a UNet, a LoRA."""
+    word = thing.partition(" ")[0].partition("-")[0]
+    is_spelled = len(word) > 1 and word.isalpha() and word.isupper() and word not in _SAID_AS_WORDS
+    begins = _SPELLED_WITH_AN if is_spelled else "AEIOaeiou"
+    article = "an" if thing[:1] in begins else "a"
+    return f"{article.capitalize() if capital else article} {thing}"
 
 
 def cut(text: str, *, max_chars: int) -> str:

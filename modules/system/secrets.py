@@ -14,6 +14,9 @@ from typing import Any, Literal
 from modules.system.problem import Problem
 from modules.system.redaction import keep_secret
 
+_MIN_CHARS = 3
+_COMMON = ("root", "localhost", "true", "false", "none")
+
 
 class _Unshown:
     """A dataclass whose repr shows only which values are set, never the values."""
@@ -185,6 +188,24 @@ def _others(data: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(cloud, Mapping) and (rest := {k: v for k, v in cloud.items() if f"cloud.{k}" not in SECRET_NAMES}):
         others["cloud"] = rest
     return others
+
+
+def stored_values(secrets: Secrets) -> tuple[str, ...]:
+    """Return every text of the file, unknown entries included, for what leaves the machine.
+
+    Numbers such as a port are left out, and what is too short or too common to tell a secret from a word.
+    """
+    found: list[str] = []
+    open_nodes: list[Any] = [to_json(secrets)]
+    while open_nodes:
+        node = open_nodes.pop()
+        if isinstance(node, Mapping):
+            open_nodes += node.values()
+        elif isinstance(node, list | tuple):
+            open_nodes += node
+        elif isinstance(node, str):
+            found.append(node.strip())
+    return tuple(v for v in dict.fromkeys(found) if len(v) >= _MIN_CHARS and not v.isdigit() and v not in _COMMON)
 
 
 # -- the token passed to huggingface_hub

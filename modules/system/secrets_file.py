@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import stat
 import sys
 from contextlib import suppress
@@ -11,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from modules.system.atomic import TEMPORARY_MARK, atomic_file
+from modules.system.atomic import atomic_file
 from modules.system.errors import DarkroomError
 from modules.system.paths import secrets_file
 from modules.system.problem import Problem
@@ -54,12 +53,8 @@ def save_secrets(secrets: Secrets, file: Path | None = None) -> None:
     file = file or secrets_file()
     guard(secrets)
     content = (json.dumps(to_json(secrets), indent=2) + "\n").encode("ascii")
-    with atomic_file(file) as temporary:
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-    for rest in file.parent.glob(f".{file.name}{TEMPORARY_MARK}*"):  # left by a program that died while writing
-        rest.unlink(missing_ok=True)
+    with atomic_file(file, follows_link=True, mode=_OWNER_ONLY) as temporary:
+        temporary.write_bytes(content)
 
 
 def import_secrets(file: Path, into: Secrets) -> tuple[Secrets, tuple[str, ...]]:

@@ -12,6 +12,6 @@ import struct
 
 def derive_seed(run_seed: int, purpose: str, *counters: int) -> int:
     """Return a 63-bit seed that is a function of all arguments; equal arguments give equal seeds."""
-    digest = hashlib.blake2b(purpose.encode(), digest_size=8, person=b"darkroom")
+    digest = hashlib.blake2b(purpose.encode("utf-8", "surrogatepass"), digest_size=8, person=b"darkroom")
     digest.update(struct.pack(f"<{len(counters) + 1}q", run_seed, *counters))
     return int.from_bytes(digest.digest(), "little") >> 1

@@ -36,6 +36,13 @@ def test_types() -> None:
     tool("mypy")
 
 
+def test_the_import_system_stays_as_it_is() -> None:
+    """Packages that were hidden from libraries broke the processes that had imported these libraries before."""
+    patched = re.compile(r"sys\.meta_path|find_spec = |setattr\(importlib|sys\.modules\.pop|del sys\.modules")
+    found = [str(p.relative_to(PROGRAM_ROOT)) for p in PROGRAM if patched.search(p.read_text(encoding="utf-8"))]
+    assert found == []
+
+
 def test_torchvision_is_absent() -> None:
     """It breaks diffusers beside a processor build of torch, by its mere presence."""
     assert importlib.util.find_spec("torchvision") is None

@@ -9,6 +9,7 @@ import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 from tests.builders import hostile_files as hostile
@@ -61,6 +62,49 @@ def _load(path: Path) -> None:
         pass
 
 
+def _adapt(path: Path) -> None:
+    from modules.families.registry import published
+    from modules.formats.adapter_file import read_adapter_file
+    from modules.system.errors import DarkroomError
+
+    record = published("sd1")
+    with contextlib.suppress(DarkroomError):
+        read_adapter_file(path, record.adapter_targets(record.shipped_configs()))
+
+
+_QUERY = "down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q"
+_OF_OTHERS: list[dict[str, tuple[int, ...]]] = [
+    {f"unet.{_QUERY}.oft_R.weight": (80, 6), f"unet.{_QUERY}.oft_R.scaled_oft": (), f"unet.{_QUERY}.oft_R.x": (1,)},
+    {f"lora_unet_x.hada_w{n}_{side}": (2, 2, 1, 1) for n in (1, 2) for side in "ab"} | {"lora_unet_x.alpha": ()},
+    {"lora_unet_x.weight": (2,), "lora_unet_x.on_input": ()},
+    {"lllite_unet_x.conditioning1.0.weight": (2, 3, 4, 4), "lllite_unet_x.down.0.weight": (2, 2)},
+    {"lora_controlnet": (0,), "input_blocks.1.0.in_layers.2.up": (2, 2, 1, 1)},
+    {"emp_params": (2, 768), "emp_params_out": (2, 768)},
+    {
+        **{"model_ema.diffusion_modelinput_blocks00weight": (2, 4, 3, 3), "model_ema.decay": ()},
+        **{"model_ema.diffusion_modeloutput_blocks00x": (2,), "first_stage_model.encoder.down.0.block.0.x": (2,)},
+        **{"model_ema.diffusion_modelinput_blocks11transformer_blocks0attn2to_kweight": (2, 768)},
+    },
+]
+
+
+def _raw_peft() -> bytes:
+    layer = f"base_model.model.{_QUERY}"
+    return _tensors({f"{layer}.hada_w{n}_{side}": (4, 4) for n in (1, 2) for side in "ab"}, {})
+
+
+def _peft_configs(folder: Path) -> list[bytes]:
+    usual = {"peft_type": "LOHA", "r": 4, "alpha": 2, "rank_pattern": {"to_q": 4}, "alpha_pattern": {"attn1.to_q": 1.5}}
+    return [json.dumps(usual).encode(), json.dumps({"lora_alpha": 4, "use_rslora": True, "alpha": 1e9}).encode()]
+
+
+def _read_peft_config(content: bytes, folder: Path) -> None:
+    _write(folder, "adapter_config.json", content)
+    path = _write(folder, "adapter_model.safetensors", _raw_peft())
+    _inspect(path)
+    _adapt(path)
+
+
 def _safetensors(folder: Path) -> list[bytes]:
     from tests.unit.test_kinds import kohya, model_shapes
 
@@ -82,6 +126,7 @@ def _safetensors(folder: Path) -> list[bytes]:
         {"emb_params": (1, 8)},
         {"encoder.down.0.block.0.conv1.weight": (1,), "decoder.conv_in.weight": (2, 4, 1, 1)},
         {**markers, **texts, "v_pred": (0,), "ztsnr": (0,)},
+        *_OF_OTHERS,
     ]
     small = [{n: tuple(min(s, 2) for s in shape) for n, shape in shapes.items()} for shapes in models]
     metadata = {"modelspec.architecture": "stable-diffusion-v1/lora", "modelspec.prediction_type": "v"}
@@ -106,6 +151,7 @@ def _read_safetensors(content: bytes, folder: Path) -> None:
     path = _write(folder, "m.safetensors", content)
     _inspect(path)
     _load(path)
+    _adapt(path)
 
 
 def _gguf_files(folder: Path) -> list[bytes]:
@@ -153,12 +199,14 @@ def _pickles(folder: Path) -> list[bytes]:
         "x": [1, None, (2, "y")],
     }
     held |= {"global_step": 3, "p": torch.nn.Parameter(torch.ones(1)), "s": {1, "two"}, "f": 1.5}
+    pair = ({"linear.0.weight": torch.ones(2)}, {"linear.0.weight": torch.ones(2)})
+    hypernetwork = {320: pair, "step": 1, "layer_structure": [1, 2, 1]}
+    embedding = {"string_to_param": torch.nn.ParameterDict({"*": torch.nn.Parameter(torch.ones(1, 768))})}
     found = [hostile.zipped(program) for program in _programs()] + [hostile.legacy(p) for p in _programs()[:8]]
-    for protocol in (2, 4):
-        for is_zip in (True, False):
-            buffer = io.BytesIO()
-            torch.save(held, buffer, pickle_protocol=protocol, _use_new_zipfile_serialization=is_zip)
-            found.append(buffer.getvalue())
+    for protocol, is_zip, content in product((2, 4), (True, False), (held, hypernetwork, embedding)):
+        buffer = io.BytesIO()
+        torch.save(content, buffer, pickle_protocol=protocol, _use_new_zipfile_serialization=is_zip)
+        found.append(buffer.getvalue())
     return found
 
 
@@ -276,7 +324,7 @@ def _read_list(content: bytes, folder: Path) -> None:
     _write(folder, "samples.json", content)
     theirs = {"__version": 11, "concept_file_name": "concepts.json", "sample_definition_file_name": "samples.json"}
     load_file(_write(folder, "theirs.json", json.dumps(theirs).encode()))
-    ours = {"darkroom_version": 2, "concepts_file": "concepts.json", "samples_file": "samples.json"}
+    ours = {"darkroom_version": 3, "concepts_file": "concepts.json", "samples_file": "samples.json"}
     load_file(_write(folder, "ours.json", json.dumps(ours).encode()))
 
 
@@ -546,6 +594,71 @@ def _read_manifest(content: bytes, folder: Path) -> None:
         make_newest(found[0], now=datetime(2026, 1, 1))
 
 
+def _sharded_files(folder: Path) -> list[bytes]:
+    import torch
+
+    from trainer.run_folder.shards import Rows, write_shards
+
+    shards = folder / "made"
+    write_shards(shards, {"weights/a": Rows(torch.ones(2, 3), 1, 3)}, {"weights/b": torch.ones(())}, process=0)
+    write_shards(shards, {"weights/a": Rows(torch.ones(1, 3), 0, 1)}, {}, process=1)
+    return [file.read_bytes() for file in sorted((shards / "shards").iterdir())]
+
+
+def _read_sharded(content: bytes, folder: Path) -> None:
+    from modules.system.errors import DarkroomError
+    from trainer.run_folder.shards import read_whole
+
+    _write(folder / "sharded" / "shards", "process-00000.safetensors", content)
+    with contextlib.suppress(DarkroomError):
+        read_whole(folder / "sharded", "weights")
+
+
+def _old_shards(folder: Path) -> list[bytes]:
+    import warnings
+
+    import torch
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    warnings.simplefilter("ignore")
+    save({"weights/a": torch.ones(3, 2), "weights/b": torch.ones(())}, checkpoint_id=folder / "old" / "shards")
+    whole = (folder / "old" / "shards" / ".metadata").read_bytes()
+    planted = hostile.planted(folder / "canary")
+    return [whole, *(b"\x80\x04" + program + b"0" + whole[2:] for program in planted.values())]
+
+
+def _read_old_shards(content: bytes, folder: Path) -> None:
+    from modules.system.errors import DarkroomError
+    from trainer.run_folder.shards import read_whole
+
+    _write(folder / "old" / "shards", ".metadata", content)
+    with contextlib.suppress(DarkroomError):
+        read_whole(folder / "old", "weights")
+
+
+def _patterns(folder: Path) -> list[bytes]:
+    texts = (r"^(\w+\.)+to_[qk]$", "(a+)+b", r"(?:\w+\.?)+!", "a{2,5}[^x-z]*?(?=b)", r"(?P<n>a|b)(?P=n)", "{a|{b|c}} d")
+    return [text.encode() for text in texts]
+
+
+def _read_pattern(content: bytes, folder: Path) -> None:
+    import random
+
+    from modules.data.captions.wildcards import has_single_brace, resolve_wildcards
+    from modules.data.wildcards import expand
+    from modules.system.errors import DarkroomError
+    from modules.system.patterns import PatternError, compiled_pattern, fault_of_pattern
+
+    text = content.decode("utf-8", "replace")
+    if not fault_of_pattern(text):
+        with contextlib.suppress(PatternError):
+            compiled_pattern(text).matches("a" * 50)
+    has_single_brace(text)
+    resolve_wildcards(text, random.Random(1))
+    with contextlib.suppress(DarkroomError):
+        expand(text, seed=1, folder=folder)
+
+
 def _secrets(folder: Path) -> list[bytes]:
     ours = {"huggingface_token": "hf_x", "cloud": {"host": "h", "user": "u", "password": "p", "port": "22"}}
     return [json.dumps(x).encode() for x in (ours, {"secrets": ours}, {"x": "y"})]
@@ -583,6 +696,7 @@ READERS = (
     Reader("safetensors", _safetensors, of_safetensors, _read_safetensors),
     Reader("GGUF", _gguf_files, of_bytes([b"GGUF", b"\x09\x00\x00\x00", b"\xff" * 8, b"\x00" * 8]), _read_gguf),
     Reader("pickle", _pickles, _mutate_pickle, _read_pickle),
+    Reader("PEFT config", _peft_configs, of_json(["to_q", "alpha", 10**400, {"x": 1}]), _read_peft_config),
     Reader("diffusers folder", _configs, of_json([[None, None], 9, 1024, [1, 2]]), _read_folder),
     Reader("sidecar", _sidecars, of_bytes([b"\n", b":", b" ", b"ztsnr: true"]), _read_sidecar),
     Reader("LoRA metadata", _lora_metadata, of_safetensors, _read_metadata),
@@ -599,6 +713,11 @@ READERS = (
     Reader("tokenizer", _tokenizer_files, of_json(["<|endoftext|>", 3]), _read_tokenizer),
     Reader("events", _events, of_json(["StepDone", "Stop", 10**30]), _read_events),
     Reader("backup", _manifests, of_json(["step-3", "2026-01-01"]), _read_manifest),
+    Reader("shards", _sharded_files, of_safetensors, _read_sharded),
+    Reader("old shards", _old_shards, of_bytes(_TOKENS), _read_old_shards),
+    Reader(
+        "pattern", _patterns, of_bytes([b"(", b")", b"*", b"+", b"{9}", b"{1,9}", b"[", b"|", b"\\"]), _read_pattern
+    ),
     Reader("secrets", _secrets, of_json(["hf_y"]), _read_secrets),
     Reader("session", _sessions, of_json(["LORA"]), _read_session),
 )

@@ -201,6 +201,17 @@ def renamed(keys: Keys, pattern: str, name: str) -> Keys:
     return {re.sub(pattern, name, key): shape for key, shape in keys.items()}
 
 
+def with_magnitudes(keys: Keys) -> Keys:
+    """Return a LoRA in PEFT's form with DoRA's magnitudes, as diffusers and transformers name them."""
+    found = dict(keys)
+    for name, shape in keys.items():
+        if name.endswith(".lora_B.weight"):
+            end = ".weight" if name.startswith("text_encoder") else ""
+            out = (1, shape[0], 1, 1) if len(shape) == 4 else (shape[0],)
+            found[f"{name.removesuffix('.lora_B.weight')}.lora_magnitude_vector{end}"] = out
+    return found
+
+
 def with_each(keys: Keys, factor: str, shape: Shape) -> Keys:
     """Return a kohya LoRA with one more factor for each layer."""
     downs = [key for key in keys if key.endswith(".lora_down.weight")]

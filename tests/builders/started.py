@@ -41,17 +41,8 @@ def main(counts_file: str, arguments: list[str]) -> int:
     sys.addaudithook(audit)
     code = command_line(arguments)
     found: dict[str, Any] = {"modules": sorted(sys.modules), "opened": dict(opened), "called": dict(called)}
-    found["used"] = _use_what_was_left_out()
     Path(counts_file).write_text(json.dumps(found), encoding="utf-8")
     return code
-
-
-def _use_what_was_left_out() -> list[float]:
-    """Use what the engine defers: sigmas by SciPy, which the scheduler config of a model may set."""
-    schedulers = module("diffusers.schedulers.scheduling_euler_discrete")
-    scheduler = schedulers.EulerDiscreteScheduler(use_beta_sigmas=True)
-    scheduler.set_timesteps(3)
-    return [float(sigma) for sigma in scheduler.sigmas]
 
 
 def _num_collections() -> int:

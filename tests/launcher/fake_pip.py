@@ -22,7 +22,9 @@ FAILURES = {
 }
 
 
-def install(name: str, version: str, *, whole: bool = True, folder: Path | None = None) -> None:
+def install(
+    name: str, version: str, requires: tuple[str, ...] = (), *, whole: bool = True, folder: Path | None = None
+) -> None:
     """Put an empty package into an environment (this one by default), or half of one."""
     folder = folder or Path(sysconfig.get_path("purelib"))
     info = folder / f"{name}-{version}.dist-info"
@@ -30,7 +32,8 @@ def install(name: str, version: str, *, whole: bool = True, folder: Path | None 
         shutil.rmtree(older)
     info.mkdir()
     (folder / f"{name}.py").touch()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n\nText\n")
+    needs = "".join(f"Requires-Dist: {line}\n" for line in requires)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}\nText\n")
     if whole:
         (info / "INSTALLER").write_text("pip\n")
         (info / "RECORD").write_text(f"{name}.py,,{(folder / f'{name}.py').stat().st_size}\n")

@@ -13,7 +13,7 @@ import pytest
 
 from launcher.messages import Sentence
 from tests.launcher import fake_pip
-from tests.launcher.conftest import Project
+from tests.launcher.conftest import CONSTRAINTS, Project
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="start-ui.sh is for POSIX systems")
 
@@ -169,6 +169,20 @@ def test_packages_of_others_in_an_active_environment_are_pinned(project: Project
     fake_pip.install("beta", "2.6", folder=site_packages(env.prefix))
     project.start("check", active=env)
     assert {"alpha==1.1", "beta==3.0"} <= set(project.pip_calls[1]["constraints"])
+
+
+@pytest.mark.parametrize("is_needed", [False, True])
+def test_the_setuptools_of_a_new_environment_is_updated_unless_a_package_needs_it(
+    project: Project, is_needed: bool
+) -> None:
+    """Python 3.11's venv begins with one that torch refuses."""
+    project.write("constraints.txt", CONSTRAINTS + "setuptools==84.2.1\n")
+    env = project.make_environment("venv")
+    fake_pip.install("setuptools", "65.5.0", folder=site_packages(env.prefix))
+    fake_pip.install("theirs", "0.3", ("setuptools<70",) if is_needed else (), folder=site_packages(env.prefix))
+    assert project.start("check", active=env).exit_code == 0
+    expected = "setuptools==65.5.0" if is_needed else "setuptools==84.2.1"
+    assert expected in project.pip_calls[0]["constraints"]
 
 
 def test_a_killed_installation_is_repaired(project: Project) -> None:

@@ -113,7 +113,8 @@ def test_alphas_that_cannot_be_read_are_doubted_where_ranks_differ() -> None:
     keys, _ = kohya_lora("sd1", UNUSUAL["attention of the UNet"])
     assert loads("sd1", keys)["diffusers"].complete  # there is no such file, so no alpha can be read
     name = next(n for n in keys if n.startswith("lora_unet") and n.endswith("attn1_to_q.lora_down.weight"))
-    found = loads("sd1", keys | {name: (8, *keys[name][1:])})["diffusers"]
+    up = name.replace("lora_down", "lora_up")
+    found = loads("sd1", keys | {name: (8, *keys[name][1:]), up: (keys[up][0], 8)})["diffusers"]
     assert (found.complete, found.unknown) == (None, 128)
     doubt = "gives them a wrong strength if they have alphas of their own (128 layers)"
     assert found.note == f"{doubt}; convert it to the PEFT form"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 
 from modules.adapters.lora_adapter import LoraAdapter, LoraShape, attach_lora
@@ -15,11 +17,13 @@ from modules.config.schema import Config
 from modules.families.kinds.identify import identify
 from modules.families.protocol import ModelFamily
 from modules.families.sdxl.load import load as load_sdxl
+from modules.formats.checkpoint_header import CheckpointHeader
 from modules.formats.float8 import adapter_in_float8, matrices_in_float8
 from modules.formats.lazy_tensors import lazy
 from modules.formats.safetensors_io import write_safetensors
 from modules.system.errors import DarkroomError
 from tests.builders.configs import laid_over
+from tests.builders.lora_keys import meta_parts
 from tests.builders.pipelines import load_tiny, sample_in_diffusers, sample_with_ours, stock_pipeline
 from tests.parity.test_lora_files_in_diffusers import PROMPT, exporter, weights
 from trainer.__main__ import main
@@ -97,10 +101,22 @@ def test_of_a_model_only_the_matrices_of_the_unet_are_in_float8(tmp_path: Path, 
     others = [t for n, t in written.items() if n not in unet or t.dim() < 2]
     assert {t.dtype for t in others if t.is_floating_point()} == {torch.float16}
     assert identify(path).is_model
+    with safe_open(path, "pt") as file:
+        assert file.metadata()["modelspec.unet_dtype"] == "float8_e4m3fn"
+        assert file.metadata()["modelspec.vae_dtype"] == "float16"
     loaded = load_sdxl(str(path), dtypes={})
     for name, tensor in family.parts["unet"].module.state_dict().items():
         own = loaded.parts["unet"].module.state_dict()[name].float()
         assert torch.allclose(own, tensor.float(), rtol=0.0626, atol=2**-10), name
+
+
+def test_a_whole_model_in_float8_is_called_so() -> None:
+    """Its vectors, which are more tensors than its matrices, are in float16, and so are its other parts."""
+    parts = meta_parts("sd1")
+    shapes = {f"{part}.{n}": tuple(t.shape) for part, module in parts.items() for n, t in module.state_dict().items()}
+    dtypes = {n: "F8_E4M3" if n.startswith("unet.") and len(s) > 1 else "F16" for n, s in shapes.items()}
+    assert Counter(dtypes.values()).most_common(1)[0][0] == "F16"
+    assert CheckpointHeader(Path("a.safetensors"), "safetensors", shapes, dtypes, {}).main_dtype == "float8"
 
 
 def test_values_that_float8_cannot_hold() -> None:

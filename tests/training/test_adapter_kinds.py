@@ -98,7 +98,8 @@ def test_saved_loaded_saved_is_bit_equal(trained: tuple[Config, Ran], tmp_path: 
 def test_a_file_of_another_kind_is_refused_before_the_run(trained: tuple[Config, Ran], tmp_path: Path) -> None:
     config, ran = trained
     file = ran.finished.model_path
-    as_lora = with_adapter(config, name="lora", start_from=file)
+    elsewhere = laid_over(config, {"output": {"destination": str(tmp_path / "onwards.safetensors")}})
+    as_lora = with_adapter(elsewhere, name="lora", start_from=file)
     [error] = check(as_lora).errors
     assert (error.path, "is not a LoRA, the adapter type of this run" in error.message) == ("adapter.start_from", True)
 

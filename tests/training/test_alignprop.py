@@ -257,6 +257,20 @@ def test_memory_savings_change_no_bit(tiny_sd: Path, images: Path, tmp_path: Pat
 
 
 @pytest.mark.daily(1)
+def test_selective_checkpointing_recomputes_casts_that_autocast_would_keep(
+    tiny_sd: Path, images: Path, tmp_path: Path
+) -> None:
+    """Found by random runs: a second denoising step took the first one's casts, and its second pass had too many."""
+    config = laid_over(
+        reward_config(tmp_path, tiny_sd, images, guidance=1.0),
+        {
+            "training": {"trains": "full", "epochs": 1, "precision": "bfloat16", "learning_rate": 1e-5},
+            "parts": {"unet": {"checkpointing": "selective"}, "text_encoder": {"train": False}},
+        },
+    )
+    assert run(config).finished.outcome == "finished"
+
+
 @pytest.mark.parametrize(
     ("model", "latent_cache", "text_cache"),
     matrix(["tiny_sd", "tiny_sdxl"], [True, False], [True, False], most_daily=2),

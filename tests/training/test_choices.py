@@ -5,11 +5,7 @@ What is exact by design (checkpointing, where an average lies, TF32 on a process
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import json
 from collections.abc import Iterable, Iterator
-from datetime import datetime
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
@@ -17,40 +13,38 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import find
-from safetensors.torch import load_file
 
-from modules.config.method_facts import learns_from
 from modules.config.rules import problems_of
 from modules.config.rules.optimizers import weights_that_stay_zero
 from modules.config.schema import Config
 from modules.config.support import unsupported
-from modules.formats.safetensors_io import read_safetensors
 from modules.optim.ema import Ema
 from modules.quantization.registry import FORMATS
 from modules.rewards.registry import REWARDS, rewards_using
 from modules.settings.edit import get_path, set_path
-from modules.settings.field import FieldRecord, records_of
-from modules.settings.walk import condition_path, is_relevant, live_records
+from modules.settings.field import FieldRecord
+from modules.settings.walk import live_records
 from modules.system.devices import Device
-from tests.builders.configs import laid_over, small_config
-from tests.builders.images import draw_folder, draw_mask
-from tests.builders.runs import Ran, run
+from tests.builders.effects import (
+    CLOCKS,
+    SHORT,
+    in_force,
+    is_of_pairs,
+    left_behind,
+    left_by_run,
+    offered,
+    run_of_everything,
+    with_value,
+)
+from tests.builders.runs import run
 from tests.unit.strategies import few, valid_values
-from trainer.events import RunStarted, SampleReady
+from trainer.events import RunStarted
 from trainer.methods import choosing
 from trainer.preflight import check
 from trainer.preflight.packages import problems_of_packages
 from trainer.preflight.speed import problems_of_speed
 from trainer.run import checkpoint
-from trainer.run.setup import Clocks
 from trainer.run_folder.choices import Answer
-
-TWO_LINES = [
-    f"disc {n}, round, red, (flat:1.3), {{one|two}} of {n}\nanother, (plain:1.3), {{small|tiny}}, round, bright"
-    for n in range(3)
-]
-TAG_DROPOUT = {"concepts.0.text.tag_dropout": True, "concepts.0.text.tag_dropout_probability": 0.7}
-SAMPLE = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 3, "guidance": 2.0}
 
 
 @pytest.fixture(autouse=True)
@@ -61,71 +55,7 @@ def person(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def base(tiny_sd: Path, tmp_path_factory: pytest.TempPathFactory) -> Config:
-    """A run in which every choice has something to work on."""
-    folder = tmp_path_factory.mktemp("choices")
-    images = draw_folder(folder / "named discs", sizes=[(64, 64)] * 2 + [(96, 64)], captions=TWO_LINES)
-    draw_mask(images / "000-masklabel.png")
-    held_out = draw_folder(folder / "held out", sizes=[(64, 64)])
-    config = small_config(
-        folder,
-        model=tiny_sd,
-        images=images,
-        concepts=[{"path": str(images)}, {"path": str(held_out), "kind": "validation"}],
-        parts={"unet": {"train": True}, "text_encoder": {"train": True}, "vae": {"train": True}},
-        training={"epochs": 2, "batch_size": 1, "ema": {"mode": "train_device", "decay": 0.5}, "learning_rate": 0.02},
-        adapter={"custom_layers": "attn2"},
-        sampling={"at_end": True, "prompts": [SAMPLE]},
-        validation={"every": {"n": 1, "unit": "epoch"}, "num_timesteps": 1},
-        reward={"models": [{"kind": "brightness"}], "measure_every": {"unit": "never"}},
-    )
-    return laid_over(config, {"model": {"offline": True}})
-
-
-def offered(
-    config: Config, records: tuple[FieldRecord, ...] = records_of(Config)
-) -> Iterator[tuple[Config, FieldRecord]]:
-    """Yield every field that a form offers, with the config it is seen in: each variant is chosen in turn."""
-    for record in records:
-        yield config, record
-        for name, variant in record.variants.items():
-            # By its name alone: what is set for the one that is chosen stays.
-            yield from offered(with_value(config, record.path, name), records_of(variant, record.path))
-        if record.item and record.kind in ("list", "map"):
-            inside = get_path(config, record.path)
-            for key in inside if record.kind == "map" else range(min(1, len(inside))):
-                yield from offered(config, records_of(record.item, f"{record.path}.{key}"))
-
-
-def with_value(config: Config, path: str, value: Any) -> Config:
-    """The config with one value changed, inside the first entry of a list too."""
-    holder, is_inside, name = path.partition(".0.")
-    if is_inside:
-        items = [i.model_dump() for i in get_path(config, holder)]
-        *folders, name = name.split(".")
-        node = items[0]
-        for folder in folders:
-            node = node[folder]
-        node[name] = value
-        path, value = holder, items
-    changed, problems = set_path(config, path, value)
-    assert not problems, problems
-    return changed
-
-
-def in_force(config: Config, record: FieldRecord) -> Config:
-    """The config in which a field counts: what it waits for is set, and what that waits for."""
-    beside = BESIDE_OF_METHOD.get((config.training.method.name, record.path), BESIDE.get(record.path, {}))
-    for path, value in beside.items():
-        config = with_value(config, path, value)
-    condition = record.setting.applies_when
-    if condition is None or is_relevant(config, record):
-        return config
-    path = condition_path(record, condition)
-    if (waited_for := next((r for r in records_of(Config) if r.path == path), None)) is not None:
-        config = in_force(config, waited_for)
-    if condition.is_set:
-        return with_value(config, path, 1) if isinstance(get_path(config, path), int | float) else config
-    return with_value(config, path, condition.is_any_of[-1])
+    return run_of_everything(tmp_path_factory.mktemp("choices"), tiny_sd)
 
 
 def choices_of(config: Config) -> Iterator[tuple[Config, FieldRecord, str]]:
@@ -146,23 +76,6 @@ def is_not_yet(record: FieldRecord, value: str) -> bool:
     return bool(record.setting.not_yet) or value in record.setting.not_yet_choices
 
 
-def left_behind(ran: Ran) -> str:
-    """A hash of what a run leaves: the result's tensors, what it tells of the run, the samples, the weights."""
-    digest = hashlib.sha256()
-    result, metadata = read_safetensors(Path(ran.finished.model_path))
-    embedded = json.loads(metadata.get("darkroom_config", "{}"))
-    told = [metadata.get(f"ss_{name}") for name in ("dataset_dirs", "tag_frequency")]
-    digest.update(json.dumps([sorted(embedded), bool(embedded.get("concepts")), told]).encode())
-    for name, tensor in sorted(result.items()):
-        digest.update(f"{name} {tensor.dtype}".encode() + tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
-    for sample in ran.of(SampleReady):
-        digest.update(sample.path.split(".")[-1].encode() + Path(sample.path).read_bytes())
-    for name, tensor in sorted(load_file(Path(ran.finished.backup_path) / "weights.safetensors").items()):
-        digest.update(name.encode() + tensor.view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
-
-
-CLOCKS = Clocks(now=lambda: datetime(2026, 1, 1))
 EXACT = {
     ("data.cache_location", "memory"),  # see test_cache_faults
     ("training.precision", "tfloat32"),  # a GPU's; see test_tf32_is_switched_on
@@ -186,64 +99,6 @@ EXACT = {
         "training.low_precision_updates",
         "stochastic",
     ),  # nothing is in 16 bits here; see test_stand_ins and test_fine_tune
-}
-# What a choice asks for beside it.
-SHORT_CHAIN = {"name": "alignprop", "steps": 3, "backprop_steps": 2, "guidance": 1.0, "target_reward": 0.1}
-SHORT_DDPO = {"name": "ddpo", "steps": 3, "samples_per_prompt": 2, "guidance": 1.0, "tracker_min_count": 2}
-SHORT_GRPO = {"name": "grpo", "steps": 4, "group_size": 2, "guidance": 1.0, "kl_weight": 0.0, "window_size": 1}
-SHORT_ONLINE = {
-    "name": "online_dpo",
-    "steps": 3,
-    "candidates": 3,
-    "guidance": 1.0,
-    "updates_per_rollout": 2,
-    "refresh_every": 1,
-    "timestep_share": 1.0,
-}
-SHORT = {short["name"]: short for short in (SHORT_CHAIN, SHORT_DDPO, SHORT_GRPO, SHORT_ONLINE)}
-BESIDE: dict[str, dict[str, Any]] = {
-    "adapter.layers": {"adapter.custom_layers": "attn2"},
-    "training.layer_filter": {"training.layer_filter_names": "attn2"},
-    "quantization.layers": {"parts.unet.dtype": "nfloat4", "quantization.custom_layers": "attn2"},
-    "model.zero_terminal_snr": {"model.prediction_type": "v_prediction"},
-    **{
-        f"concepts.0.image.{name}": {f"concepts.0.image.{strength}": amount}
-        for name, strength, amount in (
-            ("rotate", "rotate_max_degrees", 20.0),
-            ("brightness", "brightness_max", 0.5),
-            ("contrast", "contrast_max", 0.5),
-            ("saturation", "saturation_max", 0.5),
-            ("hue", "hue_max", 0.5),
-        )
-    },
-    "concepts.0.image.mask_source": {"masks.enabled": True},
-    "data.bucket_aspect_ratios": {"data.bucket_step_px": 8},
-    "data.partial_batches": {"training.batch_size": 2, "concepts.0.repeats": 3.0},
-    **{f: {"training.method": SHORT_CHAIN} for f in ("training.method.gradient_truncation", "training.method.loss")},
-    **{
-        f: {"training.loss.huber_strength": 1.0, "training.loss.huber_delta": 0.3}
-        for f in ("training.loss.huber_schedule", "training.loss.huber_form")
-    },
-    "training.method.advantage": {"training.method": SHORT_DDPO, "training.accumulation_steps": 3},
-    "training.method.reward_sum": {
-        "training.method": SHORT_GRPO,
-        "reward.models": [{"kind": "brightness"}, {"kind": "contrast"}],
-    },
-    **{f: {"training.method": SHORT_GRPO} for f in ("training.method.first_noise", "training.method.timesteps")},
-    "reward.models.0.kind": {"training.method": SHORT_CHAIN},
-    "concepts.0.text.tag_dropout_mode": TAG_DROPOUT,
-    "concepts.0.text.special_tags_mode": {**TAG_DROPOUT, "concepts.0.text.special_tags": "red, small"},
-}
-# The same for a field of one method, where others have a field of this name.
-BESIDE_OF_METHOD: dict[tuple[str, str], dict[str, Any]] = {
-    **{
-        ("online_dpo", f"training.method.{name}"): {"training.method": SHORT_ONLINE}
-        for name in ("chosen_by", "pairs", "sampler", "loss", "reference")
-    },
-    ("online_dpo", "training.method.reward_sum"): {
-        "training.method": SHORT_ONLINE,
-        "reward.models": [{"kind": "brightness"}, {"kind": "contrast"}],
-    },
 }
 # Refused alone: leaves nothing to train; wants another base model.
 ALONE = {
@@ -293,23 +148,8 @@ def is_chosen(config: Config, record: FieldRecord, value: str) -> bool:
     return bool((chosen.name if record.kind == "section" else chosen) == value)
 
 
-def is_of_pairs(config: Config, record: FieldRecord) -> bool:
-    """Whether a choice is one of a method that learns from pairs, which are not here: see test_dpo."""
-    return record.path.startswith("training.method") and learns_from(config) == "pairs"
-
-
 def is_refused(config: Config) -> bool:
     return any(p.severity == "error" for p in unsupported(config))
-
-
-@functools.cache
-def left_by(config_json: str) -> str:
-    """What the run of a config leaves; many choices are compared with one and the same run."""
-    return left_behind(run(Config.model_validate_json(config_json), clocks=CLOCKS))
-
-
-def left_by_run(config: Config) -> str:
-    return left_by(config.model_dump_json())
 
 
 @pytest.fixture(scope="module")

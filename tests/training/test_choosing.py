@@ -28,7 +28,8 @@ from trainer.preflight import check
 from trainer.rollout_events import ChoicesWanted, RolloutSampled
 from trainer.run_folder.choices import SKIP, TIE, Answer, Request, answer, ask, choices_dir, open_requests, pairs_dir
 
-PERSON: dict[str, Any] = {**ONLINE, "chosen_by": "person", "shown_candidates": 2}
+ONLINE_WITHOUT_CANDIDATES = {name: value for name, value in ONLINE.items() if name != "candidates"}
+PERSON: dict[str, Any] = {**ONLINE_WITHOUT_CANDIDATES, "chosen_by": "person", "shown_candidates": 2}
 
 
 @pytest.fixture(scope="module")

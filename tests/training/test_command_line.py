@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
+import termios
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,6 +26,8 @@ from trainer.cli.options import changed
 from trainer.commands import Pause, Resume
 from trainer.events import Event, PhaseChanged, RunFinished, StepFinished
 from trainer.launch import RunRequest
+from trainer.run_folder.backup import find_backup
+from trainer.run_folder.event_log import read_events
 
 
 @pytest.fixture
@@ -47,7 +52,7 @@ def process(*arguments: str) -> subprocess.Popen[str]:
 @pytest.fixture
 def signals_as_before() -> Iterator[None]:
     """Undo what a run in this process sets for Ctrl-C."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -162,6 +167,40 @@ def test_sample_generates_with_and_without_a_lora(
     assert images[0] != images[1]
 
 
+@pytest.mark.parametrize("is_kept_by_nohup", [False, True])
+def test_a_closed_terminal_stops_a_run_cleanly(config_file: Path, tmp_path: Path, is_kept_by_nohup: bool) -> None:
+    """It used to end the process at once, and all since the last backup was lost. Then nothing can be printed."""
+    master, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (24, 120))
+
+    def take_terminal() -> None:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if is_kept_by_nohup else signal.SIG_DFL)
+
+    epochs = 3 if is_kept_by_nohup else 500
+    child = subprocess.Popen(
+        [sys.executable, "-m", "trainer", "train", str(config_file), "--set", f"training.epochs={epochs}"],
+        cwd=PROGRAM_ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(PROGRAM_ROOT)},
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+        preexec_fn=take_terminal,
+    )
+    os.close(terminal)
+    seen = b""
+    while b"training:" not in seen:  # the bar of the steps
+        seen += os.read(master, 4096)
+    os.close(master)
+    assert child.wait(timeout=60) == (0 if is_kept_by_nohup else 130)
+    [run_dir] = (tmp_path / "workspace" / "runs").iterdir()
+    [*_, last] = read_events(run_dir)
+    assert isinstance(last, RunFinished)
+    assert last.outcome == ("finished" if is_kept_by_nohup else "stopped")
+    assert find_backup(run_dir).step == last.step
+
+
 def test_a_real_child_pauses_continues_and_stops_when_its_parent_is_gone(config_file: Path) -> None:
     config = laid_over(load_file(config_file).config, {"training": {"epochs": 500}})
     child = launch_child(RunRequest(config))
@@ -180,6 +219,15 @@ def test_a_real_child_pauses_continues_and_stops_when_its_parent_is_gone(config_
     assert isinstance(ending, RunFinished)
     assert ending.outcome == "stopped"
     assert child.process.wait(timeout=60) == 130
+
+
+@pytest.mark.parametrize("verb", ["check", "train"])
+def test_a_file_without_settings_is_refused(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A workflow of another program used to be a config with all defaults."""
+    file = tmp_path / "workflow.json"
+    file.write_text('{"last_node_id": 9, "nodes": [], "links": []}', encoding="utf-8")
+    assert main([verb, str(file)]) == 2
+    assert "nothing in it is a setting. It contains 'last_node_id', 'nodes', 'links'." in capsys.readouterr().err
 
 
 def test_the_defaults_are_a_config() -> None:

@@ -206,7 +206,9 @@ def test_diffusers_format_holds_magnitudes_of_outputs_only() -> None:
 
 
 @pytest.mark.daily(1)
-@pytest.mark.parametrize("options", [{"decompose": True}, {"rank_stabilized": True, "init": "pissa"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"decompose": True, "decompose_output_axis": True}, {"rank_stabilized": True, "init": "pissa"}], ids=str
+)
 def test_stock_diffusers_samples_the_trainers_image(tiny_sd: Path, tmp_path: Path, options: dict[str, Any]) -> None:
     """DoRA in the diffusers form; in both forms a LoRA with ranks by layer, each with a strength of its own."""
     family = load_tiny(tiny_sd)

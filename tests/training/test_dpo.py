@@ -458,7 +458,7 @@ def test_settings_without_effect_are_said(tiny_sd: Path, tmp_path: Path, pairs: 
     config = dpo_config(tmp_path, tiny_sd, pairs)
     changes = {"training": {"loss": {"weighting": "min_snr"}}, "masks": {"enabled": True}}
     found = messages(laid_over(config, changes))
-    assert "Diffusion-DPO does not use a loss weighting: all timesteps count the same." in found
+    assert "Loss weighting has no effect (not used: Diffusion-DPO has a loss of its own)." in found
     assert any(m.startswith("Masked training is on, but Diffusion-DPO does not use masks") for m in found)
     cut = {"concepts": [{"path": str(pairs), "kind": "pairs", "image": {"mask_rotate_crop": True}}]}
     assert any("crops to masks" in m for m in messages(laid_over(config, cut)))

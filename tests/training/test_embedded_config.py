@@ -21,9 +21,9 @@ from modules.settings.field import FieldRecord
 from modules.system.secrets import Secrets
 from modules.system.secrets_file import save_secrets
 from tests.builders.configs import laid_over, small_config
+from tests.builders.effects import offered, with_value
 from tests.builders.images import draw_folder
 from tests.builders.runs import run
-from tests.training.test_choices import offered, with_value
 from trainer.export.embedded_config import embedded_config
 from trainer.export.run_facts import training_settings
 from trainer.run.setup import Clocks

@@ -122,9 +122,9 @@ def test_other_words_of_a_run(tiny_sd: Path, tmp_path: Path) -> None:
     assert weights["embedding:abc.text_encoder"].shape[0] == 3
     # The first that is trained is the result, the others are beside it.
     assert torch.equal(
-        load_file(folder / "out" / "zog.safetensors")["emb_params"], weights["embedding:red.text_encoder"].half()
+        load_file(folder / "out" / "zog.safetensors")["emp_params"], weights["embedding:red.text_encoder"].half()
     )
-    beside = load_file(folder / "out" / "zog_embeddings" / "zog.safetensors")["emb_params"]
+    beside = load_file(folder / "out" / "zog_embeddings" / "zog.safetensors")["emp_params"]
     assert torch.equal(beside, weights["embedding:abc.text_encoder"].half())
     assert first.weights["embedding:<zog>.text_encoder"].shape[0] == 2
     # "a disc" is cached, because its embedding is only used, but not as in the first run.
@@ -142,14 +142,15 @@ def test_together_with_a_lora_or_a_fine_tune(tiny_sd: Path, tmp_path: Path, trai
     result = ran(config)
     rows = result.weights["embedding:<zog>.text_encoder"]
     assert len(result.weights) > 10
-    assert torch.equal(load_file(tmp_path / "out" / "zog_embeddings" / "zog.safetensors")["emb_params"], rows.half())
+    assert torch.equal(load_file(tmp_path / "out" / "zog_embeddings" / "zog.safetensors")["emp_params"], rows.half())
     stored = load_file(tmp_path / "out" / "zog.safetensors")
     assert not [n for n in stored if "new_rows" in n]
     if trains == "adapter":
-        assert torch.equal(stored["bundle_emb.<zog>.emb_params"], rows.half())
+        assert torch.equal(stored["bundle_emb.<zog>.emp_params"], rows.half())
         alone = laid_over(config, {"adapter": {"bundle_embeddings": False}, "training": {"epochs": 1}})
         ran(alone)
-        assert not [n for n in load_file(tmp_path / "out" / "zog.safetensors") if n.startswith("bundle_emb")]
+        second = load_file(tmp_path / "out" / "zog-2.safetensors")  # the result of the first run is kept
+        assert not [n for n in second if n.startswith("bundle_emb")]
     else:
         assert any(n.endswith("token_embedding.weight") for n in stored)
 
@@ -305,3 +306,5 @@ def test_a_lora_of_all_parts_of_sdxl_with_an_embedding(tiny_sdxl: Path, tmp_path
     stored = load_file(tmp_path / "out" / "zog.safetensors")
     assert {n for n in stored if n.startswith("bundle_emb.")} == {"bundle_emb.<zog>.clip_l", "bundle_emb.<zog>.clip_g"}
     assert not (tmp_path / "cache" / "text").exists() or not list((tmp_path / "cache" / "text").rglob("*.safetensors"))
+    # The adapters used to switch the gradients of the embedding off, without a word.
+    assert any("embedding:<zog>" in step.gradient_norms for step in result.of(StepFinished))

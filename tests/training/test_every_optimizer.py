@@ -39,10 +39,12 @@ from modules.optim.registry import OPTIMIZERS, optimizer_spec
 from modules.optim.spec import DARKROOM, PLAIN_RATES, OptimizerSettings, is_fused
 from modules.optim.updates.master_weights import Rounding
 from modules.settings.edit import get_path
+from modules.settings.every import Every, Moment
 from modules.settings.field import FieldRecord, records_of
 from modules.system.seeds import derive_seed
 from trainer.methods.protocol import StepLoss
 from trainer.step.evaluation import optimizer_in_evaluation
+from trainer.step.freezing import freeze_finished_units
 from trainer.step.stepper import Stepper
 
 SHAPES = {
@@ -59,7 +61,7 @@ def toy_sized(settings: OptimizerSettings) -> OptimizerSettings:
     return settings.model_copy(update={k: v for k, v in own.items() if k in type(settings).model_fields})
 
 
-DEFAULTS = [toy_sized(spec.settings()) for spec in OPTIMIZERS.values() if spec.is_supported]
+DEFAULTS = [toy_sized(spec.settings()) for spec in OPTIMIZERS.values()]
 WITH_MORE_STATE = [
     *DEFAULTS,
     Sgd(momentum=0.9),
@@ -189,9 +191,7 @@ class Toy:
         with torch.no_grad():
             for name, parameter in kept_parameters(other.groups).items():
                 parameter.copy_(kept_parameters(self.groups)[name])
-        restore_optimizer_state(
-            other.optimizer, moved_parameters(other.groups), {k: v.clone() for k, v in tensors.items()}, values
-        )
+        restore_optimizer_state(other.optimizer, other.groups, {k: v.clone() for k, v in tensors.items()}, values)
         for group, own in zip(other.groups, self.groups, strict=True):
             if not own.is_training:
                 freeze(group, other.optimizer)
@@ -379,6 +379,35 @@ def test_a_frozen_part_holds_no_state_and_a_part_without_gradients_does_not_move
     assert changed(toy.values(), other.values()) == set()
     assert changed(before, toy.values()) == {n for n in before if n.startswith("b.")}
     assert {id(p) for p in toy.optimizer.state} <= {id(p) for p in toy.groups[1].parameters.values()}
+
+
+@pytest.mark.parametrize("rounding", [None, "master", "stochastic"])
+@pytest.mark.parametrize(
+    "settings", [AdamW(), *(s for s in WITH_MORE_STATE if optimizer_spec(s).has_evaluation_mode(s))], ids=case
+)
+def test_a_part_that_stops_keeps_the_values_that_a_save_would_have(
+    settings: OptimizerSettings, rounding: Rounding | None
+) -> None:
+    """A schedule-free optimizer trains at another point; a weight of 16 bits is the rounded copy of its master."""
+    if rounding and optimizer_spec(settings).finds_its_rate:
+        settings = settings.model_copy(update={"d0": 0.1})
+    toy, straight = Toy(settings, rounding=rounding), Toy(settings, rounding=rounding)
+    for one in (toy, straight):
+        one.take(range(4))
+    with optimizer_in_evaluation(toy.optimizer, toy.groups):
+        saved = toy.values()
+    toy.groups[0].stop_after = Every(n=4, unit="step")
+    [stopped] = freeze_finished_units(toy.groups, toy.optimizer, Moment(4, 0, 0.0))
+    assert stopped is toy.groups[0]
+    toy.take(range(4, 7))
+    straight.take(range(4, 7))
+    with optimizer_in_evaluation(toy.optimizer, toy.groups):
+        later = toy.values()
+    assert changed({n: t for n, t in saved.items() if n.startswith("a.")}, later) == set()
+    for name, parameter in stopped.parameters.items():  # what is left of the training computes with them
+        assert torch.equal(parameter, saved[name].to(parameter.dtype))
+    if not toy.spec.steps_at_once:  # the other part is trained as if nothing had happened
+        assert changed({n: t for n, t in straight.values().items() if n.startswith("b.")}, toy.values()) == set()
 
 
 @pytest.mark.parametrize("rounding", [None, "master", "stochastic"])

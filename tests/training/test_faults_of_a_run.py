@@ -189,9 +189,34 @@ def test_a_folder_that_is_full_from_the_beginning_is_a_sentence(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     FullDisk(monkeypatch, tmp_path / "workspace", is_full=True)
-    assert run(config).events[-1:] == [
-        RunFailed("The disk is full.", "Free some space, then resume: the newest backup is complete.")
-    ]
+    ending = run(config).ending
+    assert isinstance(ending, RunFailed)
+    assert ending.message.startswith(f"The disk is full: {tmp_path / 'workspace'}")
+
+
+@pytest.mark.parametrize("step", [1, 4])
+def test_a_full_disk_names_the_backup_to_resume_from_only_where_there_is_one(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    config = laid_over(config, {"backup": {"every": {"n": 3, "unit": "step"}}})
+    disk = FullDisk(monkeypatch, tmp_path / "workspace")
+    plain = Denoise.loss
+
+    def full(self: Denoise, batch: Any, context: StepContext) -> StepLoss:
+        if batch.step == step:
+            disk.is_full = True
+            no_room()
+        return plain(self, batch, context)
+
+    monkeypatch.setattr(Denoise, "loss", full)
+    ran = run(config)
+    assert isinstance(ran.ending, RunFailed)
+    name = run_dir_of(ran).name
+    way_on = {
+        1: f"Then start the run again: {name} has no backup yet.",
+        4: f"Then resume the run {name}: its backup of step 3 is complete.",
+    }[step]
+    assert ran.ending.advice == f"Free some space. {way_on}"
 
 
 def test_a_failure_that_cannot_be_described_is_still_reported(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from modules.config.codec import save_file
 from modules.config.schema import Config
 from modules.data.batch import Batch
+from modules.settings.edit import set_path
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.matrix import matrix
@@ -264,7 +265,7 @@ def test_a_part_that_stopped_has_no_dropout_any_more(
 def test_a_run_with_nothing_left_has_the_exit_code_of_one_that_went_well(
     tiny_sd: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("import_engine", "_stop_on_signals"):  # which change the process for good
+    for name in ("import_engine", "on_signal"):  # which change the process for good
         monkeypatch.setattr(runs, name, lambda *arguments, **options: None)
     stop = {"stop_after": {"n": 1, "unit": "step"}}
     parts = {"unet": stop, "text_encoder": stop}
@@ -301,3 +302,45 @@ def test_a_part_that_is_to_stop_earlier_than_the_backup_keeps_no_optimizer_state
     assert not [name for name in names if name.startswith("text_encoder.")]
     weights = (load_file(Path(r.finished.backup_path) / "weights.safetensors") for r in (first, again))
     assert_equal_tensors(*({n: t for n, t in w.items() if n.startswith("text_encoder.")} for w in weights))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        pytest.param(
+            {
+                "training": {"trains": "full", "low_precision_updates": "master"},
+                "parts": {name: {"dtype": "bfloat16"} for name in ("unet", "text_encoder")},
+            },
+            marks=pytest.mark.full,
+        ),
+    ],
+    ids=["schedule-free", "master weights"],
+)
+def test_a_part_that_stopped_is_saved_as_if_the_run_had_ended_then(
+    tiny_sd: Path, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    """Also by a run that is resumed afterwards, and by one that is resumed with an earlier stop than its backup."""
+    images = draw_folder(tmp_path / "images", sizes=SIZES)
+    case = Case("tiny_sd", "adapter", "off", "text_encoder", "step")
+
+    def config(name: str, stop: dict[str, Any], epochs: int) -> Config:
+        own = {"training": {"epochs": epochs, "ema": {"mode": "off"}, "learning_rate": 1e-3}}
+        plain = laid_over(case.config(tiny_sd, images, tmp_path / name), {"output": {"dtype": "float32"}})
+        config = laid_over(laid_over(plain, changes), {**own, "parts": {"text_encoder": {"stop_after": stop}}})
+        return config if changes else set_path(config, "training.optimizer", "schedule_free_adamw")[0]
+
+    def saved(ran: Ran) -> dict[str, torch.Tensor]:
+        found = load_file(Path(ran.finished.model_path))
+        kept = {n: t for n, t in found.items() if n.startswith(("lora_te", "cond_stage"))}
+        assert kept
+        return kept
+
+    never, at_end = {"unit": "never"}, {"n": 2, "unit": "epoch"}
+    ended = ticking_run(config("ended", never, 2))
+    expected = saved(ended)
+    straight = ticking_run(config("straight", at_end, 3))
+    assert_equal_tensors(saved(straight), expected)
+    assert_equal_tensors(saved(ticking_run(config("straight", at_end, 3), backup_of(straight, 5))), expected)
+    assert_equal_tensors(saved(ticking_run(config("ended", at_end, 3), backup_of(ended, 4))), expected)

@@ -29,7 +29,7 @@ from trainer.callbacks.guards import Guards
 from trainer.callbacks.rewards import RewardCallback
 from trainer.commands import Command, Stop
 from trainer.data.datasets import datasets_of
-from trainer.events import Event, ModelSaved, RewardMeasured, StepFinished, WarningRaised
+from trainer.events import Event, ModelSaved, RewardMeasured, RunFailed, StepFinished, WarningRaised
 from trainer.methods.measured_prompts import measured_prompts
 from trainer.methods.protocol import StepContext, StepLoss
 from trainer.preflight import check
@@ -219,6 +219,9 @@ def test_the_run_ends_where_the_measured_reward_reaches_its_target(tmp_path: Pat
 # ---- a method with rollouts
 
 
+SPEC_WITH_KL: Any = replace(toy_policy.SPEC, reports=lambda s: {"kl"}, needs_reference=lambda s: True)
+
+
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The toy policy method, which here also reports its KL to the reference."""
@@ -231,7 +234,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     monkeypatch.setattr(toy_policy.Policy, "loss", loss)
     with toy_policy.registered():
-        monkeypatch.setitem(METHODS, "toy_policy", replace(toy_policy.SPEC, reports=lambda s: {"kl"}))  # type: ignore[arg-type]
+        monkeypatch.setitem(METHODS, "toy_policy", SPEC_WITH_KL)
         yield
 
 
@@ -291,6 +294,16 @@ def test_a_run_that_moves_away_from_the_reference_is_stopped(toy: None, tiny_sd:
 
     slow = changed(config, tmp_path / "slow", training={"learning_rate": 1e-4})
     assert run(slow).finished.outcome == "finished"
+
+
+def test_a_prediction_of_the_original_that_the_record_does_not_state_fails(
+    toy: None, tiny_sd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would otherwise be a prediction of the trained model, and the KL always 0."""
+    monkeypatch.setitem(METHODS, "toy_policy", toy_policy.SPEC)  # type: ignore[arg-type]
+    ending = run(policy_config(tmp_path, tiny_sd)).ending
+    assert isinstance(ending, RunFailed)
+    assert "needs_reference" in ending.message
 
 
 @pytest.mark.full

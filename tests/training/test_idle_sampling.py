@@ -19,6 +19,7 @@ from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
 from modules.system.errors import DarkroomError
 from tests.builders.configs import laid_over, small_config
+from tests.builders.pipelines import load_tiny
 from tests.builders.runs import run
 from tests.training.test_lora_tools import write_lora
 from trainer import commands
@@ -85,6 +86,18 @@ def test_a_strength_grid_with_the_model_loaded_once(base: Config, lora: AdapterC
     assert [event.is_grid for event in sampled[:14]] == [False] * 12 + [True] * 2
     done = [event.done for event in events if isinstance(event, JobProgress) and event.what == "sampling"]
     assert max(done) == 12
+
+
+def test_a_lora_of_an_unknown_alpha_is_noted(base: Config, tmp_path: Path) -> None:
+    """PEFT stores alpha in a file of its own, which is easily lost."""
+    layer = "base_model.model.down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q"
+    width = load_tiny(Path(base.model.base_model)).parts["unet"].module.conv_in.out_channels
+    tensors = {f"{layer}.lora_A.weight": torch.ones(2, width), f"{layer}.lora_B.weight": torch.zeros(width, 2)}
+    save_file(tensors, tmp_path / "raw.safetensors")
+    request = SampleRequest(base, str(tmp_path / "out"), (AdapterChoice(str(tmp_path / "raw.safetensors"), 1.0),))
+    [note] = SamplingEngine().sample(request, Job(lambda _event: None)).notes
+    assert note.startswith("raw.safetensors: ")
+    assert "Its alpha is unknown" in note
 
 
 def test_two_loras_add_up_and_replace_each_other(base: Config, lora: AdapterChoice, tmp_path: Path) -> None:

@@ -21,7 +21,11 @@ from modules.adapters.registry import ADAPTERS
 from modules.adapters.rotations import CayleyTransform, cayley, cayley_series, generators
 from modules.families.spec import LoraNaming
 from modules.formats.adapter_layers import AdapterLayer
+from modules.settings.edit import set_path
+from tests.builders.configs import laid_over, small_config
 from tests.builders.pipelines import load_tiny
+from tests.builders.runs import run
+from trainer.preflight import check
 
 FORMS: dict[str, dict[str, Any]] = {
     "LoHa": {"name": "loha", "rank": 2, "alpha": 3.0},
@@ -273,3 +277,19 @@ def test_weights_of_16_bits_act_within_their_precision(form: str, dtype: str) ->
         y = module[layer](inputs(layer))
         assert y.dtype == torch.float32
         torch.testing.assert_close(y, wide[layer](inputs(layer)), rtol=0.05, atol=0.15)
+
+
+def test_a_block_as_large_as_the_outputs_of_layers_trains_them_and_is_named(
+    tiny_sd: Path, images: Path, tmp_path: Path
+) -> None:
+    """The default block size is that: nothing was trained, and the watchdog blamed the precision."""
+    config, _ = set_path(small_config(tmp_path, model=tiny_sd, images=images), "adapter", "oft")
+    config = laid_over(config, {"training": {"epochs": 1}})
+    found = check(config).problems
+    assert [p.severity for p in found if p.path == "adapter.block_size"] == ["info"]
+    assert not [p for p in found if p.severity == "error"]
+    ran = run(config)
+    assert ran.finished.outcome == "finished", ran.ending
+    blocks = {n: t for n, t in ran.weights.items() if "oft_blocks" in n}
+    assert blocks
+    assert all(t.shape[-1] > 1 and bool(t.any()) for t in blocks.values())

@@ -150,12 +150,16 @@ def test_a_step_that_is_not_finite_updates_nothing(rounding: Rounding) -> None:
     assert all(torch.equal(before[n], after[n]) for n in before)
 
 
-def test_a_frozen_group_keeps_no_master_weights() -> None:
-    group = group_of(torch.bfloat16, "master")
+@pytest.mark.parametrize("rounding", ["master", "stochastic"])
+def test_a_frozen_group_keeps_the_exact_values_and_nothing_else(rounding: Rounding) -> None:
+    group = group_of(torch.bfloat16, rounding)
     stepper = stepper_of(group, AdamW())
     train(group, stepper, range(2), gradient_of)
     weight = group.parameters["unet.w"].detach().clone()
+    exact = kept_parameters([group])["unet.w"].detach().clone()
     freeze(group, stepper.optimizer)
     assert not stepper.optimizer.state
-    assert moved_parameters([group]) == kept_parameters([group]) == group.parameters
+    assert not any(p.requires_grad or p.grad is not None for p in moved_parameters([group]).values())
+    assert bool(group.master_weights) == (rounding == "master")
+    assert torch.equal(kept_parameters([group])["unet.w"], exact)
     assert torch.equal(group.parameters["unet.w"], weight)

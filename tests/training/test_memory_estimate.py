@@ -184,7 +184,12 @@ def test_an_adapter_of_another_kind_is_counted_from_shapes(settings: Lokr | Loha
 
 
 def test_ranks_by_layer_and_magnitudes_are_counted_from_shapes() -> None:
-    options = {"layer_ranks": "attn2 = 3\nre:^mid_block = 5\nff = 0", "conv_rank": 2, "decompose": True}
+    options = {
+        "layer_ranks": "attn2 = 3\nre:^mid_block = 5\nff = 0",
+        "conv_rank": 2,
+        "decompose": True,
+        "decompose_output_axis": True,
+    }
     unet, lora = meta_part("sd1", "unet"), Lora(rank=4, **options)
     has_own = layers_with_rank(lora, "unet")
     assert has_own is not None
@@ -246,7 +251,7 @@ ADAPTER_PLANS = {
     "loha": AdapterPlan(Loha(rank=4), LOHA.walk, 4, layer_filter("attention_mlp")),
     "oft": AdapterPlan(Oft(), OFT.walk, 4, layer_filter("attention_mlp")),
     "oft v2": AdapterPlan(Oft(rotates="inputs"), OFT.walk, 4, layer_filter("attention_mlp")),
-    "dora": dora_plan(Lora(rank=RANK, decompose=True, init="pissa"), "outputs"),
+    "dora": dora_plan(Lora(rank=RANK, decompose=True, decompose_output_axis=True, init="pissa"), "outputs"),
     "dora of inputs": dora_plan(Lora(rank=RANK, decompose=True, decompose_output_axis=False), "inputs"),
 }
 DAILY = [

@@ -279,6 +279,18 @@ def test_in_16_bits_or_on_a_gpu_a_ratio_outside_of_the_clip_range_is_a_warning(
         assert (found.finish(context, clip_range=clip_range) is not None) == is_outside
 
 
+@pytest.mark.parametrize(("method", "clip_range"), [("ddpo", 1e-6), ("grpo", 1e-6), ("ddpo", 0.5)])
+def test_a_step_whose_ratios_are_all_clipped_is_a_warning(
+    tiny_sd: Path, two_images: Path, tmp_path: Path, method: str, clip_range: float
+) -> None:
+    rate = 0.3 if clip_range < 0.1 else 1e-4
+    settings = {**SHORT[method], "inner_epochs": 4, "clip_range": clip_range, "kl_weight": 0.0}
+    ran = run(config_of(tmp_path, tiny_sd, two_images, settings, training={"learning_rate": rate, "epochs": 2}))
+    fractions = [step.metrics["clip_fraction"] for step in ran.of(StepFinished)]
+    found = [w for w in ran.of(WarningRaised) if "outside of the clip range" in w.message]
+    assert (len(found), 1.0 in fractions) == ((1, True) if clip_range < 0.1 else (0, False))
+
+
 @pytest.mark.full  # every day: test_preference_faults
 @pytest.mark.parametrize("fault", ["reference left active", "frozen adapter"])
 @pytest.mark.parametrize("method", ["ddpo", "grpo"])

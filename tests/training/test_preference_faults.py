@@ -119,7 +119,8 @@ def test_a_reference_left_active(method: str, ending_of: Callable[..., str], mon
         monkeypatch.setattr(kind, "loss", loss)
 
     prepared_with(monkeypatch, plant)
-    assert "left the reference model active" in ending_of(method)
+    ending = ending_of(method)  # a method whose record states no reference cannot even begin one
+    assert "left the reference model active" in ending or "its record sets no `needs_reference`" in ending
 
 
 @pytest.mark.parametrize("method", [m for m in PLAIN_NAMES if needs_reference(m)])

@@ -32,6 +32,7 @@ from trainer.methods.protocol import StepContext, StepLoss
 from trainer.preflight.memory_plan import run_plan
 from trainer.run.machine import machine_of
 from trainer.run.model import load_model
+from trainer.run.originals import original_of
 from trainer.step.precision import Precision
 from trainer.step.prior import prior_mode
 
@@ -213,7 +214,7 @@ def test_the_copy_is_what_the_estimate_counts(sd_config: Config, changes: dict[s
     model = load_model(changed, machine_of(changed.general, changed.training.precision))
     offloaded = {id(w) for part in model.family.parts.values() for w in offloaded_weights(part.module)}
     assert bool(offloaded) == ("general" in changes)
-    copied = [w for copy in model.originals for w in copy.weights]
+    copied = [w for copy in original_of(changed, model, has_start_weights=False).copies for w in copy.weights]
     assert {id(w) for w in copied} == {id(p) for g in model.groups for p in g.parameters.values()}
     here = sum(w.nbytes for w in copied if id(w) not in offloaded)
     # The estimate is exact, but for which small weights of offloaded blocks stay.
@@ -227,7 +228,7 @@ def test_only_a_fine_tune_with_a_prior_keeps_a_copy(sd_config: Config) -> None:
     for changes in ({}, {**FULL, "concepts": own[:1]}, {**FULL, "concepts": [own[0], disabled]}):
         changed = laid_over(sd_config, changes)
         model = load_model(changed, machine_of(changed.general, changed.training.precision))
-        assert model.originals == ()
+        assert original_of(changed, model, has_start_weights=False).copies == ()
         model.placement.close()
 
 

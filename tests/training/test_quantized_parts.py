@@ -26,6 +26,7 @@ from modules.config.sections.model import Part
 from modules.estimate.architecture import architecture_of
 from modules.estimate.passes import Passes
 from modules.families.protocol import ModelFamily, PartMemory
+from modules.memory import checkpointing
 from modules.memory.checkpointing import offloaded_weights
 from modules.memory.guard import DeviceGuard
 from modules.memory.tape import PartPlan
@@ -170,6 +171,21 @@ def test_checkpointed_gradients_are_the_same_bits(tiny_sdxl: Path, name: str, mo
         family.set_memory(dict.fromkeys(trained_parts(family), memory), train_device=CPU, temp_device=TEMP)
         assert_equal_tensors(gradients(family, adapters), plain)
     family.set_memory({}, train_device=CPU, temp_device=TEMP)
+
+
+@pytest.mark.parametrize("kind", SETTINGS)
+@pytest.mark.parametrize("name", daily(f"nfloat4{RESIDUAL}"))
+def test_products_that_selective_checkpointing_keeps_are_not_changed(
+    tiny_sd: Path, name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch refuses a kept result that was changed in place: the low-rank product was added so."""
+    monkeypatch.setattr(checkpointing, "LEAST_KEPT_LENGTH", 1)
+    family = quantized(tiny_sd, name)
+    adapters = adapted(family, SETTINGS[kind])
+    plain = gradients(family, adapters)
+    memory = PartMemory("selective")
+    family.set_memory(dict.fromkeys(trained_parts(family), memory), train_device=CPU, temp_device=TEMP)
+    assert_equal_tensors(gradients(family, adapters), plain)
 
 
 @pytest.mark.parametrize("name", daily("gguf", f"int8_w8a8{RESIDUAL}"))

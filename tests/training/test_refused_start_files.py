@@ -39,6 +39,17 @@ def test_a_file_of_another_width_is_refused(config: Config, any_model: Path, tin
     assert advice.startswith("Choose a")
 
 
+def test_the_model_of_a_foreign_file_is_named(config: Config, any_model: Path, tmp_path: Path) -> None:
+    """In preflight and in the run, as `inspect` names it."""
+    layers = [f"lora_unet_double_blocks_{n}_{name}" for n in range(3) for name in ("img_attn_proj", "txt_mlp_0")]
+    tensors = {f"{layer}.lora_{side}.weight": torch.ones(2, 2) for layer in layers for side in ("down", "up")}
+    save_file(tensors, tmp_path / "flux.safetensors")
+    start = starting(config, tmp_path / "flux.safetensors")
+    [error] = check(start).errors
+    assert "A LoRA of rank 2 for Flux, in kohya form" in error.message
+    assert "A LoRA of rank 2 for Flux, in kohya form" in failure(start)[0]
+
+
 @pytest.mark.parametrize("num_more", [-1, 0, 1])
 def test_preflight_refuses_a_file_of_a_bigger_model_as_the_run_does(
     config: Config, any_model: Path, tmp_path: Path, num_more: int
@@ -166,5 +177,6 @@ def test_a_file_with_nan_is_named(config: Config, any_model: Path, tmp_path: Pat
     name = next(name for name in tensors if name.endswith(end))
     save_file({**tensors, name: torch.full_like(tensors[name], float("nan"))}, file)
     message, advice = failure(starting(config, file))
-    assert message.startswith("whole.safetensors has NaN or infinite values")
+    what = "is damaged at lora_" if end == "alpha" else "has NaN or infinite values"
+    assert f"whole.safetensors {what}" in message
     assert advice.startswith("Choose another file")

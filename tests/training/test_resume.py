@@ -243,7 +243,7 @@ def test_a_run_may_not_be_resumed_with_another_optimizer(tiny_sd: Path, images: 
     changed, _ = set_path(other, "training.optimizer", "sgd")
     ending = run(changed, resume_from=Path(finished.backup_path)).ending
     assert isinstance(ending, RunFailed)
-    assert "training.optimizer.name" in ending.message
+    assert "training.optimizer" in ending.message
     assert "training.learning_rate" not in ending.message
     assert "training.epochs" not in ending.message
 

@@ -217,8 +217,8 @@ def test_the_command_line_allows_code_for_one_run(tiny_sd: Path, images: Path, t
     file = tmp_path / "mine.py"
     file.write_text(GREEN)
     config = reward_config(tmp_path, tiny_sd, images, {"kind": "user_code", "file": f"{file}:green"})
-    assert allowed_code(config, argparse.Namespace(allow_code=False)) == frozenset()
-    allowed = allowed_code(config, argparse.Namespace(allow_code=True))
+    assert allowed_code(config, argparse.Namespace(allow_code=False, allow_code_hash=[])) == frozenset()
+    allowed = allowed_code(config, argparse.Namespace(allow_code=True, allow_code_hash=[]))
     assert allowed == {hash_of(file)}
     assert not check(config, approved_code=allowed).errors
     assert approved_hashes() == frozenset()

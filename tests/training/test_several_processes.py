@@ -176,7 +176,7 @@ def test_a_fine_tune_that_two_processes_shard_is_that_of_one(
     assert samples_of(first) == samples_of(one)
     assert len(samples_of(one)) == 3
     backup = Path(first.finished.backup_path)
-    assert len(list((backup / "shards").glob("*.distcp"))) == 2  # each process wrote its rows
+    assert len(list((backup / "shards").glob("*.safetensors"))) == 2  # each process wrote its rows
     assert load_file(backup / "weights.safetensors").keys() == {
         name for name in one.weights if name.startswith("text_encoder.")
     }
@@ -207,7 +207,7 @@ def test_processes_that_shard_a_model_write_a_last_backup_together(
     backup = find_backup(Path(failed.ending.backup_path))
     verify(backup)
     assert backup.step == 2
-    assert len(list((backup.path / "shards").glob("*.distcp"))) == 2
+    assert len(list((backup.path / "shards").glob("*.safetensors"))) == 2
     exported = export_backup(backup, tmp_path / "exported.safetensors", now=datetime.now())
     kind, weights = identify(exported.path), load_file(exported.path)
     assert (exported.step, kind.is_whole, kind.model) == (2, True, "sd1")
@@ -408,7 +408,7 @@ def test_the_windows_stop_reaches_all_processes(config: Config, tmp_path: Path) 
 
 @pytest.mark.full
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_a_run_on_several_devices_stops_it(config: Config, tmp_path: Path, number: signal.Signals) -> None:
     file = tmp_path / "config.json"
     changes = {"multi_gpu": {"enabled": True, "device_indexes": "0, 1"}, "training": {"epochs": 20}}

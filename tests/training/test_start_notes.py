@@ -26,6 +26,7 @@ from tests.builders.start_files import (
     starting,
 )
 from trainer.events import WarningRaised
+from trainer.preflight import check
 from trainer.preflight.budget import disk_need
 
 
@@ -127,3 +128,30 @@ def test_the_estimate_counts_the_shapes_of_the_file(config: Config, any_model: P
     ran = run(start)
     payload = sum(tensor.nbytes for name, tensor in result(ran).items() if "alpha" not in name)
     assert need.result_bytes == payload != plain.result_bytes
+
+
+@pytest.mark.parametrize("any_model", ["tiny_sd"], indirect=True)
+def test_a_start_file_keeps_its_axis_of_dora(config: Config, any_model: Path, tmp_path: Path) -> None:
+    """Preflight says which programs apply the result otherwise, and which format cannot hold it."""
+    axes = {}
+    for on_outputs in (True, False):
+        file = whole_lora(any_model, tmp_path / f"{on_outputs}.safetensors", takes=lambda p: "attn1" in p[1])
+        tensors = dict(load_file(file))
+        for name, up in list(tensors.items()):
+            if name.endswith("lora_up.weight"):
+                down = tensors[name.replace("lora_up", "lora_down")]
+                shape = (up.shape[0], 1) if on_outputs else (1, down.shape[1])
+                tensors[name.replace("lora_up.weight", "dora_scale")] = torch.ones(shape)
+        save_file(tensors, file)
+        axes[on_outputs] = file
+
+    def told(file: Path, *, on_outputs: bool, form: str) -> list[str]:
+        adapter = {"decompose": True, "decompose_output_axis": on_outputs}
+        start = starting(config, file, adapter=adapter, output={"format": form})
+        about = [p for p in check(start).problems if p.path == "adapter.start_from" and "axis" in p.message]
+        return [p.severity for p in about]
+
+    assert told(axes[True], on_outputs=False, form="kohya") == ["warning"]
+    assert told(axes[False], on_outputs=True, form="diffusers") == ["error"]
+    assert told(axes[True], on_outputs=True, form="diffusers") == []
+    assert told(axes[False], on_outputs=False, form="kohya") == []

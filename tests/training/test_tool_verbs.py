@@ -75,7 +75,7 @@ def test_a_program_reads_events_and_stops_a_tool(
 
     monkeypatch.setattr(Job, "progress", stop_soon)
     assert main([*arguments, "--overwrite"]) == 130
-    assert isinstance(job_event(capsys.readouterr().out), JobStopped)
+    assert isinstance(job_event(capsys.readouterr().out.splitlines()[-1]), JobStopped)
     assert set(tmp_path.iterdir()) == files
 
 

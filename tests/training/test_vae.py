@@ -212,3 +212,34 @@ def test_no_other_part_is_read(tiny_sd: Path, pixels: Path, tmp_path: Path, monk
     monkeypatch.setattr(model, "load_family", lambda *a, **k: seen.append(load_family(*a, **k)) or seen[-1])
     run(vae_config(tmp_path, tiny_sd, pixels, training={"epochs": 1}))
     assert {n for n, p in seen[0].parts.items() if next(p.module.parameters()).is_meta} == {"unet", "text_encoder"}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision", "decoder_only"),
+    [
+        ("bfloat16", "float16", True),
+        ("float16", "bfloat16", False),
+        *(pytest.param(d, p, o, marks=pytest.mark.full) for d in ("float32", "bfloat16", "float16")
+          for p in ("float32", "tfloat32", "bfloat16", "float16") for o in (True, False)),
+    ],
+)  # fmt: skip
+def test_every_weight_dtype_trains_in_every_precision(
+    tiny_sd: Path, pixels: Path, tmp_path: Path, dtype: str, precision: str, decoder_only: bool
+) -> None:
+    """A CPU raises an error for norms of two 16-bit dtypes; samples and validation run without autocast."""
+    config = vae_config(
+        tmp_path,
+        tiny_sd,
+        pixels,
+        concepts=[{"path": str(pixels)}, {"path": str(pixels), "kind": "validation"}],
+        validation={"every": {"n": 1, "unit": "epoch"}},
+        sampling={"at_end": True, "prompts": []},
+        training={"epochs": 1, "batch_size": 2, "precision": precision, "vae": {"decoder_only": decoder_only}},
+        parts={"vae": {"dtype": dtype}},
+    )
+    ran = run(config)
+    assert ran.finished.outcome == "finished", ran.ending
+    assert ran.of(SampleReady)
+    exact = laid_over(config, {"training": {"precision": "float32"}, "parts": {"vae": {"dtype": "float32"}}})
+    losses = [r.of(StepFinished)[0].loss for r in (ran, run(exact))]
+    assert losses[0] == pytest.approx(losses[1], rel=0.02)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,10 @@ from modules.optim.optimizers.adamw import AdamW
 from modules.optim.param_groups import TrainGroup, freeze
 from modules.optim.updates.master_weights import Rounding
 from modules.system.errors import DarkroomError
-from tests.builders.configs import small_config
+from tests.builders.configs import laid_over, small_config
 from tests.builders.runs import run
 from trainer.events import RunFailed, StepFinished
+from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import StepLoss
 from trainer.step import watchdog
 from trainer.step.stepper import Stepper
@@ -124,6 +127,47 @@ def test_a_part_that_has_learned_is_not_watched_any_more() -> None:
     toy.train(1, lambda step: toy.loss())
     toy.train(LONG, lambda step: toy.loss(text=0.0))
     assert toy.up.isfinite().all()
+
+
+def test_a_resumed_run_is_not_asked_again_for_what_has_learned_and_counts_on_for_the_rest() -> None:
+    """As a policy whose ratios are all clipped: it has learned, and its steps may be without a gradient for long."""
+    toy = Toy()
+    toy.train(1, lambda step: toy.loss(text=0.0))
+    toy.train(FIRST_STEPS - 2, lambda step: toy.loss(unet=0.0, text=0.0))
+    state = json.loads(json.dumps(toy.stepper.watchdog.state_dict()))
+    assert state.keys() == {"text_encoder"}
+    resumed = Toy()
+    resumed.stepper.watchdog.load_state_dict(state)
+    with pytest.raises(DarkroomError, match="The text encoder is not being trained"):
+        resumed.train(1, lambda step: resumed.loss(unet=0.0, text=0.0))
+    fresh = Toy()
+    fresh.train(1, lambda step: fresh.loss())
+    fresh.train(1, lambda step: fresh.loss())
+    later = Toy()
+    later.stepper.watchdog.load_state_dict(fresh.stepper.watchdog.state_dict())
+    later.train(LONG, lambda step: later.loss(unet=0.0, text=0.0))
+
+
+def test_a_backup_has_the_state_of_the_watchdog(
+    tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small_config(tmp_path, model=tiny_sd, images=images)
+    first = run(config)
+    plain, losses = Denoise.loss, 0
+
+    def loss(method: Denoise, batch: Any, context: Any) -> StepLoss:
+        nonlocal losses
+        losses += 1
+        found = plain(method, batch, context)
+        if losses == 1:  # the dry run's
+            return found
+        weights = [p for m in (context.family.parts["unet"].module,) for p in m.parameters() if p.requires_grad]
+        return replace(found, loss=found.loss.detach() + sum(0.0 * p.sum() for p in weights))
+
+    monkeypatch.setattr(Denoise, "loss", loss)
+    longer = laid_over(config, {"training": {"epochs": 2 + LONG // 3}})
+    resumed = run(longer, resume_from=Path(first.finished.backup_path))
+    assert resumed.finished.outcome == "finished", resumed.ending
 
 
 # ---- every parameter counts, not one of each part

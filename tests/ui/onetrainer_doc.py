@@ -57,6 +57,7 @@ ELSEWHERE = {
     "min_snr_gamma": "Training › Loss › Loss weighting: Min-SNR",
     "oft_coft": f"{_ADAPTER} › Adapter type › COFT constraint",
     "optimizer_defaults": "The settings of each optimizer are remembered when another one is chosen.",
+    "lokr_weight_decompose": "LoRA / Adapter › Adapter › DoRA, with the magnitudes of outputs",
     "quantization": "Model › Quantization",
     "random_rotate_and_crop": "Concepts: Augmentation, of each concept",
     "rescale_noise_scheduler_to_zero_terminal_snr": "Model › Base model › Zero terminal SNR, and Prediction type",

@@ -37,6 +37,15 @@ def keys(window: Window, *names: str) -> None:
         window.settle()
 
 
+def _middle(widget: tk.Misc) -> tuple[int, int]:
+    return widget.winfo_rootx() + widget.winfo_width() // 2, widget.winfo_rooty() + widget.winfo_height() // 2
+
+
+def _is_laid_out(widget: tk.Misc) -> bool:
+    """Whether a click into the middle of a widget would reach it: a window may be shown before its layout is done."""
+    return widget.winfo_viewable() == 1 and widget.winfo_containing(*_middle(widget)) is widget
+
+
 def answer_file_dialog_by_hand(root: tk.Tk, name: str, *, first: tuple[str, ...] = ()) -> None:
     """Click into the entry of the file dialog that opens next, press some keys, type a file's name and press Return.
 
@@ -47,18 +56,22 @@ def answer_file_dialog_by_hand(root: tk.Tk, name: str, *, first: tuple[str, ...]
     def dialog() -> FileDialog | None:
         return next((w for w in root.winfo_children() if isinstance(w, FileDialog) and w.grab_status()), None)
 
-    def is_focused(shown: FileDialog) -> bool:
-        return focused_widget(root) is shown.board.canvas and shown.path_entry.winfo_rooty() > shown.winfo_rooty()
+    def is_ready(shown: FileDialog) -> bool:
+        is_listed = bool(shown.path.get())
+        return is_listed and focused_widget(root) is shown.board.canvas and _is_laid_out(shown.path_entry.tk_entry)
 
     def steps() -> Iterator[Callable[[], bool]]:
-        yield lambda: (shown := dialog()) is not None and bool(shown.path.get()) and is_focused(shown)
+        yield lambda: (shown := dialog()) is not None and is_ready(shown)
         shown = dialog()
         assert shown is not None
         entry = shown.path_entry.tk_entry
-        x, y = entry.winfo_rootx() + entry.winfo_width() // 2, entry.winfo_rooty() + entry.winfo_height() // 2
-        xdotool("mousemove", str(x), str(y), "click", "1")
+        xdotool("mousemove", *map(str, _middle(entry)))
+        yield lambda: entry.winfo_pointerxy() == _middle(entry)  # a window manager may have moved the dialog since
+        xdotool("click", "1")
         yield lambda: focused_widget(root) is entry
-        xdotool("key", *first, "ctrl+a", "type", name)
+        xdotool("key", *first, "ctrl+a")
+        yield lambda: entry.selection_present()
+        xdotool("type", name)
         yield lambda: shown.path.get() == name
         xdotool("key", "Return")
 

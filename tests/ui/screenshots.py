@@ -21,13 +21,14 @@ from PIL import ImageGrab
 
 from modules.config.codec import load_file, save_file
 from modules.config.presets import list_presets
+from modules.config.records import record_at
 from modules.settings.edit import set_path
 from modules.system.problem import Problem
 from tests.ui.recorder import Recorder
 from trainer.probe.curve import RatePoint
 from trainer.probe.plot import batch_plot, rate_plot
 from ui.app import App
-from ui.commands import open_finder
+from ui.bars.finder import open_finder
 from ui.context import Context
 from ui.documents import FIRST_PRESET
 from ui.editors.captions.opening import open_caption_editor
@@ -39,16 +40,14 @@ from ui.editors.run_comparison import RunComparison
 from ui.editors.secrets import SecretsDialog
 from ui.forms.chooser import open_chooser
 from ui.forms.model import Source
-from ui.forms.records import record_at
 from ui.interaction import Answer, Failure
 from ui.pages.catalogue import PAGES
 from ui.probing import BATCH, RATE, ProbeFindings
 from ui.run.past import past_state
 from ui.run.run_state import RunState
 from ui.widgets.dialog import Dialog, Window
-from ui.widgets.file_dialog import FileServices
 from ui.widgets.image_grid import Tile
-from ui.widgets.tk_interaction import TkInteraction
+from ui.widgets.tk_interaction import FileServices, TkInteraction
 
 SIZES = ((1024, 600), (1100, 740), (1920, 1080))
 _PATIENCE_SECONDS = 20.0

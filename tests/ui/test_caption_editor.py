@@ -250,6 +250,19 @@ def session_at(folder: Path) -> EditorSession:
     return session
 
 
+def test_counts_follow_the_editor_however_it_was_opened(window: Window, folder: Path) -> None:
+    """They stayed as they were after an editor that was opened by its shortcut."""
+    context = window.app.context
+    items.add(context.form, "concepts", [Concept(path=str(folder))])
+    page: Any = window.open_page("concepts")
+    window.wait_until(lambda: page.shown_cards[0].share_captioned == 2 / 3, "the scan")
+    context.actions.run("captions")
+    window.settle()
+    (folder / "c.txt").write_text("a third one")
+    editors(window)[0].close()
+    window.wait_until(lambda: page.shown_cards[0].share_captioned == 1, "another scan")
+
+
 def test_a_mask_keeps_its_history_while_other_images_are_open(folder: Path) -> None:
     session = session_at(folder)
     assert session.mask is not None

@@ -44,7 +44,7 @@ def desk() -> Desk:
 
 def built_in(tmp_path: Path, name: str = "#one", **tree: object) -> Preset:
     path = tmp_path / f"{name}.json"
-    path.write_text(json.dumps({"darkroom_version": 2, **tree}), encoding="utf-8")
+    path.write_text(json.dumps({"darkroom_version": 3, **tree}), encoding="utf-8")
     return Preset(name, "sd", path)
 
 
@@ -131,8 +131,17 @@ def test_a_failed_write_is_reported(desk: Desk, tmp_path: Path) -> None:
     assert desk.form.is_changed
 
 
-def test_a_file_that_is_not_a_config_changes_nothing(desk: Desk, tmp_path: Path) -> None:
-    (tmp_path / "broken.json").write_text("{", encoding="utf-8")
+def test_a_preset_without_settings_changes_nothing(desk: Desk, tmp_path: Path) -> None:
+    (tmp_path / "workflow.json").write_text('{"nodes": [], "links": []}', encoding="utf-8")
+    desk.form.edit_text("training.epochs", "3")
+    desk.documents.open_preset(Preset("workflow", "yours", tmp_path / "workflow.json"))
+    assert desk.form.config.training.epochs == 3
+    assert desk.findings.title == "workflow could not be loaded"
+
+
+@pytest.mark.parametrize("content", ["{", '{"nodes": [], "links": []}'])
+def test_a_file_that_is_not_a_config_changes_nothing(desk: Desk, tmp_path: Path, content: str) -> None:
+    (tmp_path / "broken.json").write_text(content, encoding="utf-8")
     desk.form.edit_text("training.epochs", "3")
     desk.documents.open_file(tmp_path / "broken.json")
     assert desk.form.config.training.epochs == 3
@@ -142,7 +151,7 @@ def test_a_file_that_is_not_a_config_changes_nothing(desk: Desk, tmp_path: Path)
 def test_the_problems_of_a_file_are_listed_with_their_places(desk: Desk, tmp_path: Path) -> None:
     path = tmp_path / "odd.json"
     path.write_text(
-        json.dumps({"darkroom_version": 2, "training": {"epochs": "many", "what": 1}}), encoding="utf-8"
+        json.dumps({"darkroom_version": 3, "training": {"epochs": "many", "what": 1}}), encoding="utf-8"
     )  # fmt: skip
     desk.documents.open_file(path)
     places = {f.problem.path: (f.place, f.page) for f in desk.findings.items}
@@ -261,3 +270,23 @@ def test_a_copy_of_a_built_in_preset_is_proposed_among_the_users_presets(
     desk.form.edit("training.epochs", 7)
     desk.documents.save()
     assert load_file(folder / "one.json").config.training.epochs == 7
+
+
+@pytest.mark.parametrize("answer", ["write", "inside", "cancel", None])
+def test_a_list_outside_of_the_folder_is_written_only_after_a_question(
+    desk: Desk, tmp_path: Path, answer: str | None
+) -> None:
+    """A config from elsewhere may name any file of the user for its concepts."""
+    diary, file = tmp_path / "diary.txt", tmp_path / "configs" / "c.json"
+    diary.write_text("precious")
+    file.parent.mkdir()
+    file.write_text(json.dumps({"darkroom_version": 2, "concepts_file": "../diary.txt"}))
+    desk.documents.open_file(file)
+    desk.form.edit("training.epochs", 7)
+    desk.asked.answers["choose"] = answer
+    desk.documents.save()
+    assert str(diary) in desk.asked.asked("choose")[0][1]
+    assert (diary.read_text() == "precious") is (answer != "write")
+    assert ("epochs" in file.read_text()) is (answer in ("write", "inside"))
+    desk.documents.save()
+    assert len(desk.asked.asked("choose")) == (1 if answer in ("write", "inside") else 2)

@@ -114,9 +114,14 @@ def test_start_stop_resume_finish_and_start_again(real: Window, tmp_path: Path) 
     assert bar.phase.cget("text") == "Finished"
 
     app.form.edit_text("training.epochs", "1")
+    before = (tmp_path / "lora.safetensors").read_bytes()
+    real.asked.answers["choose"] = "keep"
     bar.start.invoke()
     wait(real, lambda: session.is_active, "the third run")
     wait(real, lambda: session.stage == "idle", "its end")
+    assert f"is the result of the run {Path(first_run.run_dir).name}." in real.asked.asked("choose")[-1][1]
+    assert (tmp_path / "lora.safetensors").read_bytes() == before
+    assert (tmp_path / "lora-2.safetensors").is_file()
     assert session.state.started.run_dir != first_run.run_dir
     gc.collect()
     watched: Any = real.engine

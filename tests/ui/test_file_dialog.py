@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import tkinter as tk
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -17,6 +18,7 @@ from tests.ui.conftest import Window
 from tests.ui.driving import expected, inside, shown_by, walk
 from tests.ui.real_input import answer_file_dialog_by_hand, click, keys
 from tests.ui.window_managers import managed
+from ui.files.listing import Contents, Counts, read_folder
 from ui.forms.fields import Row
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Dialog
@@ -274,3 +276,71 @@ def test_a_file_is_replaced_only_after_a_question(open_window: Callable[..., Win
     assert window.app.context.interaction.ask_save_file("Save", images / "sub.json", kinds) == images / "sub.json"
     assert asked == ["Replace the file?"] * 2
     assert (images / "sub.json").read_text() == "{}"  # the caller writes
+
+
+def test_what_is_typed_while_a_folder_is_read_stays(
+    open_window: Callable[..., Window], images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The listing of a slow folder used to replace a path, and the count of its images a name."""
+    window = open_window(with_dialogs=True)
+    may_read = threading.Event()
+
+    def read_slowly(folder: Path, **options: Any) -> Contents:
+        may_read.wait(60)
+        return read_folder(folder, **options)
+
+    def type_a_path(dialog: FileDialog) -> Callable[[], bool]:
+        monkeypatch.setattr("ui.widgets.file_dialog.read_folder", read_slowly)
+        dialog.open(images / "cats")
+        press(dialog, "Control-l")
+        dialog.path.set("sub.js")
+        may_read.set()
+        return lambda: dialog.browser.folder == images / "cats"
+
+    def type_a_name(dialog: FileDialog) -> Callable[[], bool]:
+        assert dialog.path.get() == "sub.js"
+        dialog.open(images)  # as by a click on Up
+        dialog.path.set("sub.jso")
+        return lambda: dialog.browser.folder == images
+
+    def finish(dialog: FileDialog) -> None:
+        dialog.path.set(f"{images}/sub.json")
+        dialog.buttons["ok"].invoke()
+
+    when_shown(window, type_a_path, type_a_name, finish)
+    assert window.app.context.interaction.ask_file("Open", images, (("Config", "*.json"),)) == images / "sub.json"
+
+    def rename(dialog: FileDialog) -> None:
+        dialog.browser.select(next(n for n, e in enumerate(dialog.browser.shown) if e.name == "sub.json"))
+        dialog._selected()
+        dialog.name.set("other.json")
+        dialog._counted(threading.Event(), images / "cats", Counts(3, 1))
+        assert dialog.name.get() == "other.json"
+        dialog.buttons["ok"].invoke()
+
+    when_shown(window, rename)
+    kinds = (("Config", "*.json"),)
+    assert window.app.context.interaction.ask_save_file("Save", images / "new.json", kinds) == images / "other.json"
+
+
+def test_a_typed_folder_is_chosen_by_the_button_unless_another_is_selected(
+    open_window: Callable[..., Window], images: Path
+) -> None:
+    """Choose used to take the open folder and to forget what was typed."""
+    window = open_window(with_dialogs=True)
+
+    def type_and_choose(dialog: FileDialog) -> None:
+        dialog.path.set(f"{images}/cats")
+        dialog.buttons["ok"].invoke()
+
+    when_shown(window, type_and_choose)
+    assert window.app.context.interaction.ask_folder("Folder", images) == images / "cats"
+
+    def type_then_select(dialog: FileDialog) -> None:
+        dialog.path.set(f"{images}/cats")
+        press(dialog.board.canvas, "Key-d")
+        assert dialog.path.get() == str(images)
+        dialog.buttons["ok"].invoke()
+
+    when_shown(window, type_then_select)
+    assert window.app.context.interaction.ask_folder("Folder", images) == images / "dogs"

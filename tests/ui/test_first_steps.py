@@ -11,6 +11,7 @@ from modules.config.schema import Config
 from modules.data.concept import Concept
 from tests.ui.conftest import Window
 from tests.ui.driving import walk
+from trainer.launch import RunRequest
 from ui.documents import FIRST_PRESET
 from ui.editors.captions.annotate_window import AnnotateWindow
 from ui.first_steps import WAYS, Progress, current_step
@@ -40,8 +41,8 @@ WITH_PROMPT = Config.model_validate({"concepts": [{"path": "images"}], "sampling
         ("images", Progress(Config(), OTHER), "Images"),
         ("images", Progress(WITH_IMAGES, OTHER), "Prompt"),
         ("images", Progress(WITH_PROMPT, OTHER), "Start"),
-        ("images", Progress(WITH_PROMPT, OTHER, num_images=10, num_captions=4), "Captions"),
-        ("images", Progress(WITH_IMAGES, OTHER, num_images=10, num_captions=5), "Prompt"),
+        ("images", Progress(WITH_PROMPT, OTHER, num_images=10, num_captions=9), "Captions"),
+        ("images", Progress(WITH_IMAGES, OTHER, num_images=10, num_captions=10), "Prompt"),
         ("images", Progress(WITH_IMAGES, OTHER, num_images=10, skipped=frozenset({"Captions"})), "Prompt"),
         ("config", Progress(Config(), DEMO), "Open"),
         ("config", Progress(Config(), Source("old", Path("old.json"), "file"), num_errors=2), "Check"),
@@ -108,8 +109,9 @@ def test_the_card_leads_through_the_demo_and_stays_away_once_closed(
     window.settle()
     [captions] = [w for w in window.app.root.winfo_children() if isinstance(w, AnnotateWindow)]
     assert captions.source.folder == tmp_path
-    (tmp_path / "1.txt").write_text("two zogs")
-    captions._done()
+    for number in (1, 2):
+        (tmp_path / f"{number}.txt").write_text("two zogs")
+    context.captions_changed()
     window.wait_until(lambda: card.buttons["go"].cget("text") == "Open Sampling", "the new count")
     captions.close()
     (tmp_path / "1.txt").unlink()
@@ -125,4 +127,18 @@ def test_the_card_leads_through_the_demo_and_stays_away_once_closed(
     commands = [n for n in range(menu.index("end") or 0) if menu.type(n) == "command"]
     menu.invoke(next(n for n in commands if "First steps" in str(menu.entrycget(n, "label"))))
     window.settle()
+    assert card.winfo_ismapped()
+
+
+def test_a_run_takes_the_card_away_but_for_its_step_on_the_run_page(open_window: Callable[..., Window]) -> None:
+    """It used to ask how to begin, on every page, while a run trained."""
+    window = open_window(first_steps="choose")
+    card, context = window.app.shell.first_steps, window.app.context
+    context.session.begin(RunRequest(context.form.config))
+    window.open_page("general")
+    assert not card.winfo_ismapped()
+    context.preferences.change(first_steps="demo")
+    window.settle()
+    assert not card.winfo_ismapped()
+    window.open_page("run")
     assert card.winfo_ismapped()

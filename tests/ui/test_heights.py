@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from modules.config.records import record_at
 from modules.config.schema import Config
 from ui.forms.heights import HEADING, ROW, card_height, distributed
-from ui.forms.records import record_at
 from ui.forms.tips import explanation
 
 

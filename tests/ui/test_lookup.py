@@ -12,9 +12,9 @@ from modules.config.sections.general import General
 from modules.settings.field import Setting
 from tests.ui.conftest import Window
 from ui.actions import Action
-from ui.commands import open_finder
+from ui.bars.finder import open_finder
 from ui.editors.about import Keys
-from ui.lookup import Index, find_fields
+from ui.lookup import Found, Index, find_fields
 
 ACTIONS = Index(
     Config(),
@@ -116,14 +116,16 @@ def test_what_does_not_apply_now_is_found_with_what_it_needs() -> None:
     assert find_fields(with_one, "flip")[0].opens == "concepts.0.image.flip"
 
 
-def test_it_is_never_blank() -> None:
+def test_the_nearest_is_found_and_no_hit_finds_nothing() -> None:
+    """No hit used to list all settings."""
     index = Index(Config())
     assert not index.find("optimizer").is_nearest
     near = index.find("optimzer")
     assert near.is_nearest
     assert near.matches[0].path == "training.optimizer"
-    for text in ("no such thing at all", "qwertz uiop", "zzzz", "?!"):
-        assert index.find(text).matches, text
+    assert index.find("no such thing at all").matches
+    for text in ("zzzz", "?!?! xqzjv"):
+        assert index.find(text) == Found((), is_nearest=True), text
 
 
 @pytest.mark.parametrize(
@@ -220,6 +222,9 @@ def test_there_is_one_finder(window: Window) -> None:
     assert not first.winfo_exists()
     second.text.set("no such thing")
     assert "Nothing is named “no such thing”" in second.foot.cget("text")
+    second.text.set("zzzz")
+    assert second.foot.cget("text") == "Nothing is named “zzzz”. Try another word."
+    assert not second.matches
     window.wait_until(lambda: "unet_lr" in str(second._index._entries), "the names of other programs")
     second.text.set("ema_decay")
     assert second.matches[0].path == "training.ema.decay"

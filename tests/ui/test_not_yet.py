@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
+from modules.config.records import record_at
 from modules.config.schema import Config
 from modules.settings.every import Every
 from modules.settings.field import Section, Setting, When, variants
@@ -14,7 +15,6 @@ from tests.ui.conftest import Window
 from tests.ui.driving import inside, pick
 from ui.forms.fields import Row
 from ui.forms.model import FormModel, Source
-from ui.forms.records import record_at
 from ui.forms.visibility import is_out_of_reach, is_shown, not_yet_words, offered
 from ui.lookup import find_fields
 from ui.widgets.controls import Choice

@@ -18,6 +18,7 @@ from modules.system.file_lock import Holder
 from tests.ui.test_starting import Bench
 from tests.unit.test_run_records import started, step, write_run
 from trainer.events import RunFinished
+from trainer.launch import RunRequest
 from trainer.run_folder.backup import BackupInfo, write_backup
 from trainer.run_folder.records import RunRecord
 from trainer.run_queue.file import QueueFile
@@ -232,6 +233,45 @@ def test_a_cancelled_fork_leaves_no_trace_of_it(desk: Desk) -> None:
             assert desk.form.document is before
 
 
+def test_a_fork_while_a_run_trains_is_shown_and_waits(desk: Desk) -> None:
+    """It was silent, and its notice appeared between two runs of the queue, where Start could do nothing."""
+    backup = desk.crashed_run()
+    desk.session.begin(RunRequest(desk.form.config))
+    desk.starter.prepare_fork(backup)
+    desk.wait_until(lambda: desk.keys() == [FORK])
+    [notice] = desk.notices.items
+    assert "Another run is training." in notice.text
+    assert not notice.replies
+    desk.session.is_reserved = True  # the queue has the next turn
+    assert desk.engine.run is not None
+    desk.engine.run.end(RunFinished("finished", 9, "Done."))
+    desk.wait_until(lambda: desk.session.stage == "idle")
+    assert not desk.starter.can_start
+    assert "The queue is running." in desk.notices.items[0].text
+    desk.session.is_reserved = False
+    desk.session.changed()
+    assert [reply.label for reply in desk.notices.items[0].replies] == ["Start"]
+
+
+def test_a_run_that_begins_while_a_question_is_open_is_said(desk: Desk) -> None:
+    """The dialog of a fork closed and nothing happened."""
+    backup = desk.crashed_run()
+    desk.starter.prepare_fork(backup)
+    desk.wait_until(lambda: desk.keys() == [FORK])
+    desk.form.edit("training.batch_size", 7)
+
+    def choose(*_question: object) -> str:
+        desk.session.begin(RunRequest(desk.form.config))
+        return "weights"
+
+    desk.asked.choose = choose  # type: ignore[method-assign,assignment]
+    desk.press("Start")
+    desk.wait_until(lambda: desk.findings.items)
+    assert [f.problem.message for f in desk.findings.items] == ["Another run is training."]
+    assert len(desk.engine.requests) == 1
+    assert desk.starter.fork_from is not None
+
+
 def test_a_fork_whose_name_is_not_given_is_none(desk: Desk) -> None:
     backup, before = desk.crashed_run(epochs=77), desk.form.document
     del desk.asked.answers["ask_text"]
@@ -246,12 +286,19 @@ def test_a_fork_whose_name_is_not_given_is_none(desk: Desk) -> None:
     [
         ("models/zog.safetensors", "zog-3", "models/x.safetensors"),
         ("models/zog-2.safetensors", "zog-3", "models/x.safetensors"),
+        ("models/zog-768.safetensors", "zog-769", "models/x.safetensors"),
+        ("models/dog-768.safetensors", "dog-768-2", "models/x.safetensors"),
+        ("models/tuned/", "tuned-2", "models/x"),
         ("C:\\models\\v1.5 tuned", "v1.5 tuned-2", "C:\\models\\x"),
     ],
 )
-def test_the_name_of_a_fork_is_that_of_its_result(destination: str, proposed: str, named_x: str) -> None:
+def test_the_name_of_a_fork_is_that_of_its_result(
+    monkeypatch: pytest.MonkeyPatch, destination: str, proposed: str, named_x: str
+) -> None:
+    names = ("zog.safetensors", "zog-2.safetensors")
+    monkeypatch.setattr("trainer.run_folder.destination.is_taken", lambda path: path.name in names)
     config = Config.model_validate({"output": {"destination": destination}})
-    assert proposed_name(config, exists=lambda path: path.name == "zog-2.safetensors") == proposed
+    assert proposed_name(config) == proposed
     assert named(config, "x").output.destination == named_x
     assert named(config, " ").output.destination != destination
 

@@ -15,6 +15,7 @@ from customtkinter.windows.widgets.appearance_mode import AppearanceModeTracker
 from customtkinter.windows.widgets.scaling import ScalingTracker
 from PIL import Image
 
+from modules.config.records import record_at
 from modules.config.schema import Config
 from modules.data.concept import Concept
 from modules.system.problem import Problem
@@ -23,8 +24,8 @@ from tests.ui.driving import walk
 from tests.unit.test_run_records import started, validated, write_run
 from trainer.events import SampleReady
 from trainer.run_folder.records import read_record
+from ui.bars.finder import open_finder
 from ui.bars.preset_menu import open_preset_list
-from ui.commands import open_finder
 from ui.editors.captions.opening import open_automatic_captions, open_caption_editor
 from ui.editors.differences import open_differences
 from ui.editors.idle_sample_viewer import IdleSampleViewer
@@ -36,15 +37,13 @@ from ui.editors.secrets import SecretsDialog
 from ui.forms import items
 from ui.forms.chooser import open_chooser
 from ui.forms.model import Source
-from ui.forms.records import record_at
 from ui.forms.reset_menu import reset_menu
 from ui.interaction import Answer, Failure
 from ui.run.sample_table import SampleTable
 from ui.signal import Signal
 from ui.widgets import dialog as dialogs
-from ui.widgets.file_dialog import FileServices
 from ui.widgets.image_grid import Tile
-from ui.widgets.tk_interaction import TkInteraction
+from ui.widgets.tk_interaction import FileServices, TkInteraction
 
 Openers = dict[str, Callable[[], object]]
 
@@ -139,7 +138,7 @@ def openers(window: Window, tmp_path: Path) -> Openers:
     return {
         "finder": lambda: open_finder(context),
         "presets": lambda: open_preset_list(context, print),
-        "captions of the card": lambda: open_automatic_captions(context, done=lambda: None),
+        "captions of the card": lambda: open_automatic_captions(context),
         "differences": lambda: open_differences(context),
         "JSON": lambda: open_json_view(context),
         "chooser": lambda: open_chooser(context, optimizer, print),

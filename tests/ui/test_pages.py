@@ -386,6 +386,19 @@ def test_changing_the_family_shows_its_parts(window: Window, monkeypatch: pytest
     assert "parts.unet.train" in {row.record.path for row in view.rows()}
 
 
+def test_pages_say_what_training_the_vae_has_not(window: Window) -> None:
+    """The Embeddings page was blank, and that of rewards named the menu of methods, which is not there."""
+    window.app.form.edit("training.trains", "vae")
+    window.settle()
+    for key, words in (("embeddings", "it has no embeddings"), ("rewards", "choose another one")):
+        view = form_of(window, key)
+        window.settle()
+        assert view.empty_note.winfo_ismapped(), key
+        assert words in view.empty_note.cget("text")
+        assert "method in the top bar" not in view.empty_note.cget("text")
+    assert not window.app.shell.top_bar.choices["training.method"].winfo_ismapped()
+
+
 def test_the_adapter_page_shows_a_note_while_no_adapter_is_trained(window: Window) -> None:
     view, form = form_of(window, "adapter"), window.app.form
     assert "adapter.rank" in {row.record.path for row in view.rows() if row.is_shown}
@@ -405,7 +418,7 @@ def test_the_adapter_page_shows_a_note_while_no_adapter_is_trained(window: Windo
 
 def test_unknown_settings_survive_the_window(open_window: Callable[..., Window], tmp_path: Path) -> None:
     path = tmp_path / "old.json"
-    path.write_text(json.dumps({"darkroom_version": 2, "from_the_future": {"a": 1}}), encoding="utf-8")
+    path.write_text(json.dumps({"darkroom_version": 3, "from_the_future": {"a": 1}}), encoding="utf-8")
     window = open_window(path)
     assert window.app.form.source.name == "old"
     window.app.form.edit_text("training.epochs", "3")

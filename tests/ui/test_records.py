@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from modules.config.reach import is_reachable
+from modules.config.records import record_at
 from modules.config.schema import Config
 from modules.config.sections.model import Model
 from modules.data.concept import Concept
@@ -14,8 +16,8 @@ from modules.settings.edit import set_path
 from modules.settings.field import records_of
 from modules.settings.walk import is_relevant
 from tests.ui.made_up import Fast, TeaConfig
-from ui.forms.records import claimed_sections, groups_of, record_at, records_beside, variant_records
-from ui.forms.visibility import is_reachable, is_shown
+from ui.forms.records import claimed_sections, groups_of, records_beside, variant_records
+from ui.forms.visibility import is_shown
 from ui.pages.catalogue import PAGES, groups_on, page_named, page_of, sections_of
 
 

@@ -12,10 +12,11 @@ from modules.config.codec import save_file
 from modules.config.schema import Config
 from modules.settings.edit import set_path
 from modules.system.paths import from_root
-from tests.unit.test_run_records import is_training, started, step, validated, write_run
+from tests.unit.test_run_records import started, step, validated, write_run
 from trainer.events import Event, ModelSaved, RunFailed, RunFinished, SampleReady, WarningRaised
 from trainer.run_folder.fork import Origin, write_origin
 from trainer.run_folder.records import read_record
+from trainer.run_folder.run_lock import RunLock
 from trainer.run_folder.trash import contents_of
 from ui.run.background import Background
 from ui.run.past import past_state
@@ -75,8 +76,9 @@ def test_only_runs_that_changed_are_read_again(tmp_path: Path, monkeypatch: pyte
     reading.read(tmp_path)
     reading.read(tmp_path)
     assert sorted(seen) == [day(1), day(2)]
-    is_training(run_dir)
+    lock = RunLock(run_dir)
     reading.read(tmp_path)
+    lock.release()
     assert seen[2:] == [day(1)]
     record = reading.runs.of(run_dir)
     assert record is not None

@@ -84,9 +84,23 @@ def test_a_stopped_run_has_no_result_yet(tmp_path: Path) -> None:
     config, _ = set_path(Config(), "output.destination", str(tmp_path / "stopped.safetensors"))
     offer = best_offer(ended(tmp_path, outcome="stopped"), config)
     assert offer is not None
-    assert offer.words.endswith("there is no result yet.")
+    assert offer.words.endswith("This run has no result yet.")
     assert use(offer).kept is None
     assert (tmp_path / "stopped.safetensors").read_bytes() == b"best"
+
+
+def test_a_model_at_the_place_of_the_result_is_said(tmp_path: Path) -> None:
+    """Beside a result of an earlier run, or the model that a stop has saved, it said that there was none."""
+    (tmp_path / "zog.safetensors").touch()
+    config, _ = set_path(Config(), "output.destination", str(tmp_path / "zog.safetensors"))
+    state = ended(tmp_path, outcome="stopped")
+    assert state.finished is not None
+    state = replace(state, finished=replace(state.finished, model_path="/runs/zog-step-40.safetensors"))
+    offer = best_offer(state, config)
+    assert offer is not None
+    last, other = "/runs/zog-step-40.safetensors", tmp_path / "zog.safetensors"
+    assert offer.words.endswith(f"Its last model is {last}. {other} is from another run and would be kept.")
+    assert f"Last model: {last}" in run_lines(state, is_active=False)
 
 
 def test_nothing_is_offered_without_something_better(tmp_path: Path) -> None:

@@ -260,7 +260,7 @@ def test_stars_and_backups_of_a_run_are_there_again(
     ready.wait_until(lambda: page.samples.starred == {Path(samples[0].path)}, "the star")
     end(ready, run)
     ready.asked.answers["ask_save_file"] = run_dir / "chosen.safetensors"
-    step_model.save_step_model(ready.app.context, 20)
+    step_model.save_step_model(ready.app.context, ready.app.context.session.state, 20)
     ready.wait_until(lambda: spawn.children, "the export")
     chosen = str(run_dir / "chosen.safetensors")
     assert spawn.last.arguments == ["export", str(backup.path), "--out", chosen, "--overwrite", "--json-lines"]
@@ -275,6 +275,24 @@ def test_stars_and_backups_of_a_run_are_there_again(
     ((title, start, _),) = ready.asked.asked("ask_save_file")
     assert title == "Save the model of step 20, from its backup"
     assert start.name == "lora-step-20.safetensors"
-    step_model.save_step_model(ready.app.context, 40)  # nothing is left of it, and the run is over
+    step_model.save_step_model(
+        ready.app.context, ready.app.context.session.state, 40
+    )  # nothing is left of it, and the run is over
     ready.wait_until(lambda: ready.asked.asked("choose"), "the answer")
     assert ready.asked.asked("choose")[0][0] == "No model of this step"
+
+
+def test_before_a_run_the_page_shows_the_last_one_beside_what_a_start_does(ready: Window, run_dir: Path) -> None:
+    """It was empty after a restart, though it is for the current run or the last one."""
+    events = [started(str(run_dir)), *(step(n) for n in range(1, 30)), sample(run_dir, 20, 0)]
+    (run_dir / "events.jsonl").write_text("\n".join(map(to_line, events)), encoding="utf-8")
+    page: Any = ready.open_page("run")
+    ready.wait_until(lambda: page._drawn.series, "the last run")
+    ready.wait_until(lambda: "the last run, 2026-01-02_10-00-00" in page.facts.cget("text"), "its name")
+    assert page.facts_card.heading.cget("text") == "Before you start"
+    assert page.samples.table.steps == (20,)
+    run = press_start(ready)
+    run.emit(started(str(run_dir)), PhaseChanged("training"), step(1))
+    ready.wait_until(lambda: page.facts_card.heading.cget("text") == "This run", "the run")
+    assert len(page._drawn.curve("loss")) == 1
+    end(ready, run)

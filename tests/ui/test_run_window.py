@@ -14,6 +14,7 @@ from PIL import Image
 
 from modules.system.paths import session_file
 from tests.ui.conftest import Window
+from tests.ui.driving import walk
 from tests.ui.fake_engine import FakeRun, started, step
 from trainer.commands import BackupNow, SampleNow, SaveNow, ValidateNow
 from trainer.events import (
@@ -28,6 +29,7 @@ from trainer.events import (
     ValidationFinished,
     WarningRaised,
 )
+from ui.widgets.controls import Button
 
 
 def press_start(window: Window) -> FakeRun:
@@ -129,6 +131,10 @@ def test_stop_pause_and_continue(ready: Window) -> None:
     ready.settle()
     assert run.desk.is_paused
     assert (bar.phase.cget("text"), bar.second.cget("text")) == ("Paused", "Continue")
+    ready.app.context.actions.run("sample_now")  # which gave no sign
+    ready.settle()
+    assert bar.phase.cget("text") == "Paused"
+    assert bar.detail.cget("text") == "Sample now: after the next step. Continue the run for it."
     bar.second.invoke()
     ready.settle()
     assert not run.desk.is_paused
@@ -162,7 +168,7 @@ def test_the_keys_start_and_stop(ready: Window) -> None:
 def test_the_buttons_for_now(ready: Window) -> None:
     run = press_start(ready)
     page: Any = ready.app.shell.pages["run"]
-    buttons = {b.cget("text"): b for b in page.frame.buttons.winfo_children()}
+    buttons = {b.cget("text"): b for b in walk(page.frame.buttons) if isinstance(b, Button)}
     for label, command in (
         ("Sample now", SampleNow), ("Validate now", ValidateNow), ("Back up now", BackupNow), ("Save now", SaveNow),
     ):  # fmt: skip

@@ -162,7 +162,7 @@ def test_a_run_is_reopened_compared_deleted_brought_back_forked_and_resumed(
     notice(opened, "Moved 2 runs").buttons["Undo"].invoke()
     opened.wait_until(lambda: len(page.shown_records) == 2, "the runs again")
 
-    monkeypatch.setattr(opened.app.context.session, "_check", lambda config, *, resume_from=None: Report((), None))
+    monkeypatch.setattr(opened.app.context.session, "_check", lambda config, **_options: Report((), None))
     page.table.select([1])
     opened.settle()
     opened.asked.answers["ask_text"] = "second"

@@ -39,7 +39,7 @@ class Desk:
         self.session = RunSession(
             self.background,
             launch_run=self.engine.launch,
-            check_config=lambda config, *, resume_from=None: self.report,
+            check_config=lambda config, **_: self.report,
             wall_clock=lambda: 0.0,
         )
         self.stages: list[str] = []
@@ -206,7 +206,7 @@ def test_a_check_comes_back_with_its_report(desk: Desk) -> None:
 
 
 def test_a_check_that_breaks_leaves_the_session_idle(desk: Desk) -> None:
-    def broken(config: Config, *, resume_from: Path | None = None) -> Report:
+    def broken(config: Config, *, resume_from: Path | None = None, is_fork: bool = False) -> Report:
         raise OSError("disk on fire")
 
     session = RunSession(desk.background, check_config=broken)

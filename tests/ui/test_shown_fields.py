@@ -7,13 +7,14 @@ from itertools import product
 
 import pytest
 
+from modules.config.reach import needs_words
+from modules.config.records import record_at
 from modules.config.schema import Config
 from modules.config.unused import why_unused
 from modules.families.registry import FAMILIES
 from modules.objectives.registry import METHODS
 from modules.settings.edit import choose_variant, set_path
-from ui.forms.conditions import needs_words
-from ui.forms.records import record_at, records_beside
+from ui.forms.records import records_beside
 from ui.forms.visibility import is_shown
 from ui.pages.catalogue import PAGES, TOP_BAR, groups_on
 

@@ -7,11 +7,14 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from modules.config.codec import save_file
+from modules.config.compare import fixed_on_resume
 from modules.config.schema import Config
+from modules.settings.edit import set_path
 from modules.system.file_lock import Holder
 from modules.system.problem import Problem
 from tests.ui.fake_engine import FakeEngine
@@ -23,7 +26,7 @@ from ui.findings import Findings
 from ui.forms.model import FormModel
 from ui.run.pump import Pump
 from ui.run.session import RunSession
-from ui.run.starting import Starter, run_failure
+from ui.run.starting import Starter, _changed_words, run_failure
 
 PREVIEW = Preview(12, 4, 1, (("64x64", 12),), (("x/a.png", "an empty file"),), 12, 120)
 WARNING = Problem("training.learning_rate", "That is a lot.", "warning")
@@ -53,7 +56,7 @@ class Bench:
             before_start=lambda: self.happened.append("before"),
         )
 
-    def check(self, config: Config, *, resume_from: Path | None = None) -> Report:
+    def check(self, config: Config, *, resume_from: Path | None = None, is_fork: bool = False) -> Report:
         self.num_checks += 1
         self.checked_from = resume_from
         return Report(tuple(self.problems), PREVIEW)
@@ -120,6 +123,21 @@ def test_a_run_that_another_window_trains_is_not_offered_to_resume(
     monkeypatch.setattr("ui.run.starting.holder_of", lambda _run_dir: elsewhere)
     bench.starter.look_for_backup()
     bench.wait_until(lambda: bench.starter.resumable is None)
+
+
+@pytest.mark.parametrize("severity", ["info", "warning"])
+@pytest.mark.parametrize("answer", ["keep", "replace", "cancel", None])
+def test_what_is_at_the_destination_is_kept_unless_the_user_replaces_it(
+    bench: Bench, severity: Literal["info", "warning"], answer: str | None
+) -> None:
+    words = "models/lora.safetensors is the result of the run x. It is kept; the result will be models/lora-2."
+    bench.problems = [Problem("output.destination", words, severity, topic="destination")]
+    bench.asked.answers["choose"] = answer
+    bench.starter.start()
+    bench.wait_until(lambda: bench.asked.calls)
+    assert [call[1:] for call in bench.asked.asked("choose")] == [(words, ["cancel", "replace", "keep"])]
+    assert len(bench.asked.calls) == 1
+    assert [r.replaces for r in bench.engine.requests] == {"keep": [False], "replace": [True]}.get(answer or "", [])
 
 
 @pytest.mark.parametrize("is_confirmed", [True, False])
@@ -233,9 +251,14 @@ def test_a_failure_includes_its_details_file(tmp_path: Path) -> None:
     file.write_text("Traceback ...", encoding="utf-8")
     reported = run_failure(RunFailed("It broke.", "Fix it.", str(file), "/backup/step-5"))
     assert (reported.message, reported.details, reported.details_file) == ("It broke.", "Traceback ...", file)
-    assert reported.advice == "Fix it. The newest backup is /backup/step-5."
+    assert reported.advice == "Fix it. The newest backup is /backup/step-5: Resume continues from it."
     reported = run_failure(RunFailed("It broke.", details_path=str(tmp_path / "gone.txt")))
     assert (reported.details, reported.details_file) == ("", None)
+    reported = run_failure(RunFailed("The disk is full.", "Free some space."), "/runs/one")  # before the first backup
+    assert reported.advice.startswith(
+        "Free some space. This run has no backup, so it can only begin again, with Start."
+    )
+    assert reported.advice.endswith("Its folder is /runs/one.")
 
 
 def test_the_number_of_steps_is_known_for_runs_of_the_same_length(bench: Bench) -> None:
@@ -246,3 +269,12 @@ def test_the_number_of_steps_is_known_for_runs_of_the_same_length(bench: Bench) 
     assert starter.known_steps(form.config) == 120
     form.edit("training.epochs", form.config.training.epochs + 1)  # as another config that is loaded
     assert starter.known_steps(form.config) == 0
+
+
+def test_another_method_is_one_change_with_both_names() -> None:
+    """It used to be a list of each setting of both methods, and a bare "Rewards;"."""
+    before = Config()
+    now, _ = set_path(before, "training.method", {"name": "online_dpo"})
+    assert _changed_words(before, now, fixed_on_resume(before, now)) == "Top bar › Method (Denoising, now Online DPO)"
+    now, _ = set_path(now, "training.batch_size", 7)
+    assert _changed_words(before, now, fixed_on_resume(before, now)).startswith("Training › Batch size; Top bar")

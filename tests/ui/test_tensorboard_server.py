@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from modules.config.schema import Config
 from modules.system.errors import DarkroomError
+from tests.ui.recorder import Recorder
 from ui.interaction import Failure
+from ui.preferences import Preferences
 from ui.run.background import Background
 from ui.run.tensorboard import TensorBoardServer, command_of, free_port
-from ui.run.tensorboard_control import TensorBoardControl
+from ui.run.tensorboard_control import TensorBoardControl, may_expose
+from ui.settings import UiSettings
 
 _ANSWERS = (
     "import socket,sys; s=socket.socket(); s.bind(('127.0.0.1',int(sys.argv[1]))); s.listen(); s.accept(); input()"
@@ -90,7 +94,13 @@ def test_the_button_opens_the_browser_and_the_setting_keeps_it_running() -> None
     general = {"tensorboard_port": 7000, "tensorboard_expose": True}
     config = [Config.model_validate({"general": general})]
     control = TensorBoardControl(
-        _AtOnce(), lambda: config[0], said.append, failures.append, open_address=opened.append, server=server
+        _AtOnce(),
+        lambda: config[0],
+        said.append,
+        failures.append,
+        may_expose=lambda _folder, _asks: True,
+        open_address=opened.append,
+        server=server,
     )
     control.follow_setting()
     assert server.started == []
@@ -104,3 +114,31 @@ def test_the_button_opens_the_browser_and_the_setting_keeps_it_running() -> None
     control.open()
     assert [(f.message, f.advice) for f in failures] == [("TensorBoard is not installed.", "Install it.")]
     control.close()
+
+
+@pytest.mark.parametrize("answer", ["expose", "local", None])
+def test_a_config_alone_exposes_nothing(tmp_path: Path, answer: str | None) -> None:
+    """A config may come from anybody: it is loaded, and the user is asked where TensorBoard is opened."""
+    server, asked, preferences = _Server(), Recorder(), Preferences(UiSettings())
+    general = {"tensorboard_always_on": True, "tensorboard_expose": True, "tensorboard_port": 7000}
+    config = [Config.model_validate({"general": {**general, "workspace_dir": str(tmp_path)}})]
+    control = TensorBoardControl(
+        _AtOnce(),
+        lambda: config[0],
+        lambda _text: None,
+        lambda _failure: None,
+        may_expose=partial(may_expose, preferences, asked),
+        open_address=lambda _address: None,
+        server=server,
+    )
+    control.follow_setting()
+    assert (server.started, asked.calls) == ([("runs", 7000, False)], [])
+    asked.answers["choose"] = answer
+    for _ in range(2):
+        control.open()
+    assert [is_exposed for _, _, is_exposed in server.started[1:]] == [answer == "expose"] * 2
+    assert len(asked.asked("choose")) == (1 if answer == "expose" else 2)
+    assert preferences.now.exposed_folders == ((str(tmp_path / "runs"),) if answer == "expose" else ())
+    config[0] = Config.model_validate({"general": {**general, "workspace_dir": str(tmp_path / "other")}})
+    control.follow_setting()
+    assert server.started[-1] == ("runs", 7000, False)

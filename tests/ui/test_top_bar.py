@@ -7,6 +7,7 @@ import tkinter as tk
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,8 +18,11 @@ from modules.families.sd.spec import SD
 from modules.families.sdxl.spec import SDXL
 from tests.ui.conftest import Window
 from tests.ui.driving import pick
+from tests.ui.fake_engine import started, step
+from trainer.events import RunFinished
 from ui.bars.preset_menu import PresetList
 from ui.preset_list import preset_groups
+from ui.run.run_state import RunState
 from ui.theme import Theme
 from ui.widgets.menu import keep_on_screen, make_menu
 
@@ -29,7 +33,7 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "training_presets"
     for family, name, epochs in (("sd", "#one", 11), ("sd", "#two", 12), ("zz", "#three", 13)):
         (folder / family).mkdir(parents=True, exist_ok=True)
-        tree = {"darkroom_version": 2, "general": {"notes": f"About {name}."}, "training": {"epochs": epochs}}
+        tree = {"darkroom_version": 3, "general": {"notes": f"About {name}."}, "training": {"epochs": epochs}}
         (folder / family / f"{name}.json").write_text(json.dumps(tree), encoding="utf-8")
     monkeypatch.setattr(presets, "BUILT_IN_DIR", folder)
     return folder
@@ -168,9 +172,27 @@ def test_the_three_choices_follow_and_change_the_config(window: Window) -> None:
     assert choices["training.trains"].get() == "LoRA"
 
 
+@pytest.mark.parametrize("width", [1100, 860, 690])
+def test_nothing_of_the_bars_is_cut_in_a_narrow_window(window: Window, width: int) -> None:
+    """As at a scale of 150 or 200 % on a small screen: the training target and Start were cut."""
+    root, context, shell = window.app.root, window.app.context, window.app.shell
+    root.minsize(1, 1)
+    root.geometry(f"{width}x560+0+0")
+    context.form.choose_variant("training.method", "online_dpo")
+    context.session.show_past(RunState(started=started(), step=step(3), finished=RunFinished("stopped", 3, "Stopped.")))
+    page: Any = window.open_page("run")
+    window.settle()
+    bars = [*shell.top_bar.choices.values(), shell.top_bar.save_as_button, shell.bottom_bar.start, *page.frame._actions]
+    for widget in bars:
+        assert widget.winfo_viewable(), widget
+        assert widget.winfo_width() >= widget.winfo_reqwidth(), widget
+        assert widget.winfo_rootx() + widget.winfo_width() <= root.winfo_rootx() + width, widget
+    assert shell.bottom_bar.phase.winfo_width() >= shell.bottom_bar.phase.winfo_reqwidth()
+
+
 def test_problems_of_a_file_are_listed_and_link_to_their_fields(window: Window, tmp_path: Path) -> None:
     path = tmp_path / "odd.json"
-    tree = {"darkroom_version": 2, "training": {"epochs": "many"}, "what": 1, "adapter": {"rank": 0}}
+    tree = {"darkroom_version": 3, "training": {"epochs": "many"}, "what": 1, "adapter": {"rank": 0}}
     path.write_text(json.dumps(tree), encoding="utf-8")
     window.app.context.documents.open_file(path)
     window.settle()

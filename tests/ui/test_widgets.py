@@ -21,6 +21,7 @@ from ui.run.series import Series
 from ui.run.words import LogLine
 from ui.theme import Theme
 from ui.thumbnails import load_fitted, load_square
+from ui.widgets import dialog
 from ui.widgets.auto_bar import AutoBar
 from ui.widgets.card import Card
 from ui.widgets.chart import RunChart
@@ -32,6 +33,7 @@ from ui.widgets.fitted_text import FittedText
 from ui.widgets.image_grid import ImageGrid, Tile
 from ui.widgets.log import LogView, lines_after
 from ui.widgets.panel import Text
+from ui.widgets.placing import FRAME_PX, fitting_geometry, place
 from ui.widgets.table import Column, Table
 from ui.widgets.textarea import TextArea
 from ui.widgets.tk_interaction import TkInteraction
@@ -178,6 +180,59 @@ def test_a_tip_appears_after_a_while_and_leaves_with_the_pointer(screen: tk.Tk, 
     assert tips._window is not None
     assert tips._window.winfo_rootx() + tips._window.winfo_width() <= screen.winfo_screenwidth()
     assert tips._window.winfo_rooty() + tips._window.winfo_height() <= screen.winfo_screenheight()
+
+
+def test_a_tip_does_not_stay_and_does_not_cover_its_widget(screen: tk.Tk, theme: Theme) -> None:
+    tips = Tooltips(screen, theme)
+    button = Button(screen, theme, "Press", lambda: None)
+    button.pack()
+    tips.attach(button, lambda: "What it does")
+    screen.update()
+    x, y = screen.winfo_pointerxy()
+    screen.event_generate("<KeyPress>", keysym="F1")  # which shows another page below the pointer
+    button._canvas.event_generate("<Enter>", rootx=x, rooty=y)
+    assert not tips._waiting  # the pointer has not moved
+    button._canvas.event_generate("<Enter>", rootx=x + 1, rooty=y)
+    assert tips._waiting
+    for sequence in ("<Button-4>", "<MouseWheel>", "<Unmap>"):
+        tips.show("What it does", 20, 20)
+        screen.update()
+        assert tips.shown_text
+        screen.event_generate(sequence)
+        screen.update()
+        assert not tips.shown_text, sequence
+    tips.show("What it does", 20, 20, edges=(10, 60))
+    screen.update()
+    assert tips._window is not None
+    assert tips._window.winfo_rooty() >= 60
+    tips.show("What it does", 20, screen.winfo_screenheight() - 10, edges=(screen.winfo_screenheight() - 50, 5000))
+    screen.update()
+    assert tips._window.winfo_rooty() + tips._window.winfo_height() <= screen.winfo_screenheight() - 50
+    assert tips._hiding  # after a while it has been read
+    tips._leave()
+    assert not tips._hiding
+
+
+def test_windows_leave_room_for_their_frames_on_a_low_screen(screen: tk.Tk, theme: Theme) -> None:
+    """At 1366 x 768 the lower edge of the main window, with Start, was below the screen."""
+    assert fitting_geometry("1100x700+20+200", (1366, 768)) == "1100x700+20+68"
+    assert fitting_geometry("1366x741+0+27", (1366, 768)) == "1366x741+0+27"  # maximized
+    assert fitting_geometry("1100x800+0+0", (1366, 768)) == ""
+    place(screen, theme, "")
+    screen.update()
+    height = screen.winfo_screenheight()
+    assert screen.winfo_rooty() + screen.winfo_height() <= height - FRAME_PX
+    window = dialog.Window(screen, theme, "Tall")
+    window.appear(300, 5000)
+    window.update()
+    assert window.winfo_rooty() + window.winfo_height() <= height - FRAME_PX
+    window.close()
+    question = Dialog(screen, theme, "Long", "A line.\n" * 200, (Answer("ok", "OK", is_default=True),))
+    question.appear()
+    question.update()
+    bottom = question.buttons["ok"].winfo_rooty() + question.buttons["ok"].winfo_height()
+    assert bottom <= question.winfo_rooty() + question.winfo_height()
+    question.close()
 
 
 def test_controls_work_by_keyboard(screen: tk.Tk, theme: Theme) -> None:

@@ -12,9 +12,11 @@ from urllib.error import URLError
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from safetensors.torch import load_file
 
 from modules.annotators import download
 from modules.annotators.captions import CAPTION_MODES, merged
@@ -30,6 +32,7 @@ from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
 from modules.system.secrets import HubAccess
 from tests.builders.annotators import FakeSession, write_blip_folder, write_clipseg_folder, write_florence_folder
+from tests.builders.hostile_files import planted, zipped
 
 IMAGE = Image.effect_noise((50, 40), 90).convert("RGB")
 TAGS = (Tag("general", "9"), Tag("long_hair", "0"), Tag("0_0", "0"), Tag("rin_(zog)", "4"), Tag("sky", "0"))
@@ -101,6 +104,20 @@ def test_the_transformers_models_describe_an_image(tmp_path: Path) -> None:
         make(folder, MaskSettings(), "cpu")
     with pytest.raises(DarkroomError, match="cannot be loaded"):
         make(tmp_path, MaskSettings(prompts=("cat",)), "cpu")
+
+
+def test_pickled_weights_are_read_without_running_code(tmp_path: Path) -> None:
+    folder, canary = write_blip_folder(tmp_path / "b"), tmp_path / "canary"
+    make, settings = load_factory(CAPTIONERS["blip_base"].factory), CaptionSettings(initial="a red")
+    caption = make(folder, settings, "cpu").caption(IMAGE)
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "pytorch_model.bin")
+    assert make(folder, settings, "cpu").caption(IMAGE) == caption
+    (folder / "pytorch_model.bin").write_bytes(zipped(b"\x80\x02" + planted(canary)["REDUCE"] + b"."))
+    with pytest.raises(DarkroomError, match=r"posix\.mkdir"):
+        make(folder, settings, "cpu")
+    assert not canary.exists()
 
 
 def test_a_colour_is_masked_out() -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from modules.system.atomic import TEMPORARY_MARK
 from modules.system.errors import DarkroomError
+from modules.system.leftovers import TEMPORARY_MARK
 from tests.unit.strategies import garbage, steady
 from tests.unit.test_atomic import Calls, Dead
 from trainer.run_folder.backup import (
@@ -67,8 +67,8 @@ def test_a_run_s_folder_is_never_used_again(workspace: Path) -> None:
     first, second, third = (new_run_dir(workspace, now=NOW) for _ in range(3))
     stamp = "2026-03-04_05-06-07"
     assert [p.name for p in (first, second, third)] == [stamp, f"{stamp}-2", f"{stamp}-3"]
-    assert all(p.parent == workspace / "runs" and p.is_dir() and not list(p.iterdir()) for p in (first, second, third))
-    first.rmdir()
+    assert all(p.parent == workspace / "runs" and p.is_dir() for p in (first, second, third))
+    shutil.rmtree(first)
     first.write_text("a file in the way")
     assert new_run_dir(workspace, now=NOW).name == "2026-03-04_05-06-07-4"
 

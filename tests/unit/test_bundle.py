@@ -10,7 +10,7 @@ import pytest
 
 from modules.config.codec import decode
 from modules.config.schema import Config
-from modules.system.secrets import Secrets
+from modules.system.secrets import CloudSecrets, Secrets
 from modules.system.secrets_file import save_secrets
 from trainer.__main__ import main
 from trainer.run_folder.bundle import cleaned, collect_bundle, newest_run
@@ -67,3 +67,14 @@ def test_the_verb_writes_a_zip_once(run_dir: Path, tmp_path: Path, capsys: pytes
     assert main(arguments) == 2
     assert "already exists" in capsys.readouterr().err
     assert main(["bundle", "--run", str(tmp_path / "empty")]) == 2
+
+
+def test_a_bundle_has_nothing_of_the_secrets_file(tmp_path: Path) -> None:
+    """Also not the values that logs may contain: the host, the user, and entries of other programs."""
+    others = {"civitai": {"key": "short7"}, "list": ["first-one"], "port": 22, "flag": True}
+    cloud = CloudSecrets(host="10.1.2.3", user="alice", port="2222", key_file="/home/a/id_ed25519")
+    save_secrets(Secrets(cloud=cloud, others=others))
+    log = tmp_path / "window.log"
+    log.write_text("alice@10.1.2.3 port 2222 short7 first-one /home/a/id_ed25519 malice root 22")
+    found = next(f.text for f in collect_bundle(None, log_file=log) if f.name == "window.log")
+    assert found == "[secret]@[secret] port 2222 [secret] [secret] [secret] malice root 22"

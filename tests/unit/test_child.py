@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import queue
 import signal
@@ -23,12 +24,14 @@ from trainer.child import run as run_module
 from trainer.child.process import Child, spawn_python
 from trainer.child.run import ChildRun, arguments_of, ending_of, launch_as_set, launch_child
 from trainer.cli.console import JsonLines
+from trainer.cli.options import add_allow_code, allowed_code, with_hashes
 from trainer.cli.queue import run_queue
 from trainer.commands import Pause, Resume, Stop
 from trainer.event_lines import from_line, to_line
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, StepFinished
 from trainer.launch import RunRequest
 from trainer.processes import module_arguments
+from trainer.run.allowed_code import code_of
 from trainer.run_queue.file import QueueFile
 from trainer.run_queue.items import Item
 
@@ -138,7 +141,7 @@ def test_the_command_line_of_each_kind_of_request(tmp_path: Path) -> None:
             RunRequest(Config(), "fork_weights", backup),
             ["fork", str(backup), "--config", str(file), "--weights-only"],
         ),
-        (RunRequest(Config(), allowed_code=frozenset({"a"})), ["train", str(file), "--allow-code"]),
+        (RunRequest(Config(), allowed_code=frozenset({"a"})), ["train", str(file), "--allow-code-hash=a"]),
     ]
     several = Config(multi_gpu=MultiGpu(enabled=True, device_indexes="0, 2"))
     assert module_arguments(Config()) == ["-m", "trainer"]
@@ -228,3 +231,31 @@ def test_a_deterministic_run_on_a_gpu_has_a_process_of_its_own(
     general = General(train_device=device, deterministic=deterministic)
     launch_as_set(RunRequest(Config(general=general)))
     assert started == ["child" if is_child else "thread"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["train", "c.json"], ["train", "c.json"]),
+        (["train", "--allow-code", "c.json"], ["train", "c.json", "--allow-code-hash=aa", "--allow-code-hash=bb"]),
+        (["train", "c.json", "--allow-code-hash=aa"], ["train", "c.json", "--allow-code-hash=aa"]),
+    ],
+)
+def test_other_processes_may_run_only_the_code_that_was_allowed_here(arguments: list[str], expected: list[str]) -> None:
+    assert with_hashes(arguments, {"bb", "aa"}) == expected
+
+
+def test_a_child_runs_the_approved_code_and_no_later_version(tmp_path: Path) -> None:
+    """The file may change between the approval and the start of the child, or of the next run of a queue."""
+    code = tmp_path / "mine.py"
+    code.write_text("def score(images, prompts): return [0.0] * len(images)\n")
+    rewards = {"models": [{"kind": "user_code", "file": f"{code}:score"}]}
+    config = Config.model_validate({"reward": rewards, "training": {"method": "alignprop"}})
+    parser = argparse.ArgumentParser()
+    add_allow_code(parser)
+    approved = allowed_code(config, parser.parse_args(["--allow-code"]))
+    request = RunRequest(config, allowed_code=approved)
+    code.write_text("import os\n")
+    of_child = [a for a in arguments_of(request, tmp_path / "c.json") if "code" in a]
+    assert allowed_code(config, parser.parse_args(of_child)) == approved
+    assert not approved & {found.digest for found in code_of(config)}

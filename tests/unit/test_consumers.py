@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from modules.families.kinds.record import Loads
 from modules.families.parts.single_file.models import shipped_configs
 from modules.families.published import ALL_PROGRAMS
 from modules.families.registry import published
-from modules.formats.checkpoint_header import CheckpointHeader
+from modules.formats.checkpoint_header import CheckpointHeader, read_checkpoint_header
 from modules.settings.field import records_of
 from tests.builders import lora_keys as by
 from tests.builders.lora_keys import Keys
@@ -26,6 +27,14 @@ from trainer.__main__ import main
 
 BUNDLED: Keys = {"bundle_emb.cat.string_to_param.*": (4, 768)}
 LOHA: Keys = {f"lora_unet_conv_in.hada_{n}": (4, 4) for n in ("w1_a", "w1_b", "w2_a", "w2_b")}
+
+NINE = (("a", (320, 4)), ("b", (4, 81)))  # beside a first layer with nine inputs
+LOKR_TUCKER: Keys = {
+    f"lora_unet_mid_block_resnets_0_conv1.lokr_{name}": shape
+    for name, shape in {"w1": (32, 32), "w2_a": (4, 40), "w2_b": (4, 40), "t2": (4, 4, 3, 3)}.items()
+}
+OFT: Keys = {"lora_unet_conv_in.oft_blocks": (20, 16, 16)}
+OFT_SGM: Keys = {"lora_unet_input_blocks_1_0_in_layers_2.oft_blocks": (20, 16, 16)}
 
 # Each row: the model, its tensors, their layers, and how many of them ComfyUI, Forge, A1111, sd-scripts and diffusers
 # 0.42.1 and 0.31 load. Rows of plain LoRA files were measured with the programs' own code; LoHa, DoRA, SimpleTuner and
@@ -76,7 +85,61 @@ ROWS: dict[str, Row] = {
     "ComfyUI, SDXL": ("sdxl", lambda: by.comfy("sdxl"), 1058, (1058, 0, 0, 0, 0, 0)),
     "bundled embedding": ("sd1", lambda: by.kohya("sd1") | BUNDLED, 354, (354, 354, 354, 350, 0, 0)),
     "PEFT with alpha": ("sd1", lambda: by.peft("sd1") | {"unet.conv_in.alpha": ()}, 354, (226, 0, 0, 0, 0, 0)),
-    "DoRA": ("sd1", lambda: by.with_each(by.kohya("sd1"), "dora_scale", (4, 1)), 354, (354, 354, 354, None, 0, 0)),
+    "DoRA of outputs": (
+        "sd1",
+        lambda: by.with_each(by.kohya("sd1"), "dora_scale", (4, 1)),
+        354,
+        (0, 0, 0, None, 0, 0),
+    ),
+    "DoRA of inputs": (
+        "sd1",
+        lambda: by.with_each(by.kohya("sd1"), "dora_scale", (1, 4)),
+        354,
+        (354, 354, 354, None, 0, 0),
+    ),
+    "DoRA, PEFT": ("sd1", lambda: by.with_magnitudes(by.peft("sd1")), 354, (0, 0, 0, 0, 354, 354)),
+    "LoHa, DoRA of outputs": ("sd1", lambda: LOHA | {"lora_unet_conv_in.dora_scale": (320, 1, 1, 1)}, 1, (0,) * 6),
+    "LoHa, DoRA of inputs": (
+        "sd1",
+        lambda: LOHA | {"lora_unet_conv_in.dora_scale": (1, 4, 1, 1)},
+        1,
+        (1, 1, 1, 0, 0, 0),
+    ),
+    "LoHa of OneTrainer": (
+        "sd1",
+        lambda: {n: (*s, 1, 1) for n, s in LOHA.items()},
+        1,
+        (0, None, 1, 0, 0, 0),
+    ),
+    "LoKr, Tucker": ("sd1", lambda: LOKR_TUCKER, 1, (0, 0, 1, None, 0, 0)),
+    "OFT": ("sd1", lambda: OFT, 1, (1, 0, 1, 0, 0, 0)),
+    "OFT, rescaled": ("sd1", lambda: OFT | {"lora_unet_conv_in.rescale": (320, 1, 1, 1)}, 1, (0, 0, 1, 0, 0, 0)),
+    "OFT of sd-scripts, SDXL": ("sdxl", lambda: by.renamed(OFT_SGM, "^lora_", "oft_"), 1, (0, 0, 1, None, 0, 0)),
+    "OFT of sd-scripts, SD 1.5": ("sd1", lambda: by.renamed(OFT, "^lora_", "oft_"), 1, (0, 0, 0, None, 0, 0)),
+    "inpainting": (
+        "sd1",
+        lambda: by.kohya("sd1") | {"lora_unet_conv_in.lora_down.weight": (4, 9, 3, 3)},
+        354,
+        (354, 354, 353, 350, 354, 350),
+    ),
+    "inpainting, LoHa": (
+        "sd1",
+        lambda: LOHA | {f"lora_unet_conv_in.hada_w{n}_{m}": s for n in (1, 2) for m, s in NINE},
+        1,
+        (1, 1, 0, 0, 0, 0),
+    ),
+    "rank of 0": (
+        "sd1",
+        lambda: {n: tuple(x if x != by.RANK else 0 for x in s) for n, s in by.kohya("sd1").items()},
+        354,
+        (0, 0, 0, 0, 0, 0),
+    ),
+    "a layer of two ranks": (
+        "sd1",
+        lambda: by.kohya("sd1") | {"lora_unet_conv_in.lora_down.weight": (8, 4, 3, 3)},
+        354,
+        (353, 353, 353, 350, None, None),
+    ),
     "LoHa": ("sd1", lambda: LOHA, 1, (1, 1, 1, 0, 0, 0)),
     "LoHa without a factor": (
         "sd1",
@@ -156,7 +219,7 @@ def test_inspect_shows_the_counts_and_what_to_do(tmp_path: Path, capsys: pytest.
     found = {x["program"]: x for x in json.loads(capsys.readouterr().out)["loads"]}
     comfy = found["ComfyUI"]
     assert (comfy["complete"], comfy["loaded"], comfy["total"], comfy["version"]) == (False, 48, 176, "0.3.64")
-    assert set(found) == set(PROGRAMS)
+    assert set(found) == {*PROGRAMS, "LyCORIS"}
 
 
 def test_other_programs_are_shown_where_they_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,6 +228,48 @@ def test_other_programs_are_shown_where_they_differ(tmp_path: Path, capsys: pyte
     assert "sd-scripts      350 of 354 layers  has no LoRA on layers outside the blocks (4 layers)" in shown
     main(["inspect", str(write_header(tmp_path / "lora.safetensors", by.kohya("sd1", by.transformers)))])
     assert "sd-scripts" not in capsys.readouterr().out
+
+
+def answers(path: Path) -> dict[str, str]:
+    found = lora_loads(read_checkpoint_header(path), FileKind("lora", "", model="sd1"))
+    return {x.program: x.answer for x in found}
+
+
+def test_an_alpha_that_is_not_finite_is_seen_as_damage(tmp_path: Path) -> None:
+    path = write_header(tmp_path / "f.safetensors", by.kohya("sd1"), values={"lora_unet_conv_in.alpha": math.nan})
+    found = answers(path)
+    assert {found[program] for program in ALL_PROGRAMS} == {"353 of 354 layers"}
+
+
+def test_a_constraint_of_lycoris_is_another_limit_in_comfyui(tmp_path: Path) -> None:
+    """Files of our own have an alpha that limits nothing anywhere."""
+    keys = OFT | {"lora_unet_conv_in.alpha": ()}
+    for alpha, answer in ((0.001, "no"), (0.0, "yes"), (1024.0, "yes")):
+        path = write_header(tmp_path / "f.safetensors", keys, values={"lora_unet_conv_in.alpha": alpha})
+        found = answers(path)
+        assert (found["ComfyUI"], found["A1111"]) == (answer, "yes")
+
+
+def test_an_inpainting_oft_is_known_by_its_metadata(tmp_path: Path) -> None:
+    """Its factors fit any number of inputs."""
+    for architecture, answer in (("stable-diffusion-v1-inpainting/lora", "no"), ("stable-diffusion-v1/lora", "yes")):
+        path = write_header(tmp_path / "f.safetensors", OFT, metadata={"modelspec.architecture": architecture})
+        assert answers(path)["A1111"] == answer
+
+
+def test_lycoris_own_loader_is_named_where_it_raises(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keys = by.with_each(by.kohya("sd1"), "dora_scale", (1, 4))
+    main(["inspect", str(write_header(tmp_path / "lora.safetensors", keys))])
+    shown = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "LyCORIS no raises an error for DoRA on the input axis" in shown
+    main(["inspect", str(write_header(tmp_path / "lora.safetensors", by.kohya("sd1")))])
+    assert "LyCORIS" not in capsys.readouterr().out
+
+
+def test_a_bundled_embedding_at_the_output_is_for_nobody_else() -> None:
+    found = loads("sd1", by.kohya("sd1") | {f"bundle_emb.<zog>.emp_params{end}": (2, 768) for end in ("", "_out")})
+    assert (found["A1111"].complete, found["A1111"].loaded) == (False, 354)
+    assert "at the output" in found["A1111"].note
 
 
 def test_a_file_for_an_unknown_model_is_loaded_by_nobody_we_know(tmp_path: Path) -> None:

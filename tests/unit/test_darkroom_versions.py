@@ -1,4 +1,4 @@
-"""Our own older config versions: only names changed since version 1, and nothing of a file is lost."""
+"""Our own older config versions: every value keeps its meaning, and nothing of a file is lost."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from modules.config.codec import decode, encode, load_file, save_file
 from modules.config.migrations.chain import NEWEST_DARKROOM
 from modules.config.migrations.darkroom_1 import to_darkroom_2
-from modules.settings.edit import get_path
+from modules.config.rules import problems_of
+from modules.settings.edit import get_path, set_path
 from modules.system.problem import Problem
 from tests.unit.strategies import json_values
 
@@ -65,7 +66,7 @@ def test_every_field_of_version_1_has_a_place() -> None:
     assert set(load_file(VERSION_1).config.unknown) == {"cloud"}
 
 
-def test_saving_keeps_the_original_and_writes_version_2(tmp_path: Path) -> None:
+def test_saving_keeps_the_original_and_writes_the_newest_version(tmp_path: Path) -> None:
     file = tmp_path / "mine.json"
     file.write_bytes(VERSION_1.read_bytes())
     config = load_file(file).config
@@ -91,7 +92,7 @@ def test_a_list_file_of_version_1_is_read_by_its_own_names(tmp_path: Path) -> No
     (tmp_path / "cats.json").write_text(
         '{"darkroom_concepts": 1, "concepts": [{"path": "a", "text": {"keep_tags": 4}}]}'
     )
-    (tmp_path / "c.json").write_text('{"darkroom_version": 2, "concepts_file": "cats.json"}')
+    (tmp_path / "c.json").write_text('{"darkroom_version": 3, "concepts_file": "cats.json"}')
     loaded = load_file(tmp_path / "c.json")
     assert loaded.config.concepts[0].text.keep_tags_count == 4
     assert loaded.problems == []
@@ -119,11 +120,34 @@ def test_a_new_name_that_is_there_already_wins() -> None:
     assert to_darkroom_2(tree, []) == {"data": {"max_aspect_ratio": 3.0}}
 
 
+@pytest.mark.parametrize("version", [{"darkroom_version": 1}, {"darkroom_version": 2}, {}])
+@pytest.mark.parametrize("name", ["lora", "loha", "lokr"])
+def test_a_file_that_does_not_state_the_axis_of_dora_keeps_that_of_its_time(name: str, version: dict[str, int]) -> None:
+    """DoRA was on the output axis by default until version 2; a file without a version may be from then."""
+    own = {"name": name, "decompose": True}
+    config = decode({**version, "adapter": own, "remembered": {"adapter": {"lora": own}}}).config
+    assert get_path(config, "adapter.decompose_output_axis") is True
+    assert config.remembered["adapter"]["lora"]["decompose_output_axis"] is True
+    stated = decode({**version, "adapter": {**own, "decompose_output_axis": False}}).config
+    assert get_path(stated, "adapter.decompose_output_axis") is False
+    [warning] = [p for p in problems_of(config) if p.path == "adapter.decompose_output_axis"]
+    assert warning.severity == "warning"
+    assert all(program in warning.message for program in ("ComfyUI", "Forge", "A1111"))
+
+
+@pytest.mark.parametrize("name", ["lora", "loha", "lokr"])
+def test_dora_switched_on_now_is_on_the_axis_that_every_program_applies(name: str) -> None:
+    for tree in ({"adapter": {"name": name}}, {"darkroom_version": 3, "adapter": {"name": name, "decompose": True}}):
+        config, _ = set_path(decode(tree).config, "adapter.decompose", value=True)
+        assert get_path(config, "adapter.decompose_output_axis") is False
+        assert not [p for p in problems_of(config) if "DoRA" in p.message]
+
+
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(
     st.dictionaries(
         st.sampled_from(
-            ["model", "data", "concepts", "training", "reward", "validation", "sampling", "remembered", "x"]
+            ["model", "data", "concepts", "training", "reward", "validation", "sampling", "adapter", "remembered", "x"]
         ),
         json_values,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -43,7 +44,7 @@ def model(dtype: torch.dtype = torch.float32) -> nn.Sequential:
 
 @pytest.fixture(autouse=True)
 def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gradient_sums, "_BUCKET_BYTES", 300)  # a layer
+    monkeypatch.setattr(gradient_sums, "SUMMED_BYTES", 300)  # a layer
 
 
 def summed(
@@ -57,13 +58,13 @@ def summed(
     sums = GradientSums(parameters, ranks, reduction)
     for number in range(2):
         if number == 1:
-            sums.open()
+            sums.open(step)
         layers(torch.full((1, 8), number + 1.0, dtype=dtype)).sum().backward()
         assert number or not ranks.started  # the first one's gradients are not complete
     before = [None if p.grad is None else p.grad.clone() for p in parameters]
     num_early = len(ranks.started)
-    sums.start_rest()
-    sums.finish(step, [2.0 * (p is not unused) for p in parameters if p.requires_grad])
+    sums.start_rest(step)
+    sums.finish([2.0 * (p is not unused) for p in parameters if p.requires_grad])
     assert ranks.num_open == 0
     return before, [p.grad for p in parameters], ranks, num_early
 
@@ -84,12 +85,49 @@ def test_sums_start_in_the_backward_pass_as_far_as_the_buffer_goes() -> None:
     for most_open, reduction in cases.items():
         ranks, layers = Twins(), model()
         sums = GradientSums(list(layers.parameters()), ranks, reduction)
-        sums.open()
+        sums.open(0)
         layers(torch.ones(1, 8)).sum().backward()
         assert ranks.started == [72] * 4
         assert ranks.most_open == most_open
         sums.discard()
         assert ranks.num_open == 0
+
+
+@pytest.mark.parametrize("starts_early", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_no_more_memory_is_held_than_the_buffer_allows(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, starts_early: bool
+) -> None:
+    """A sum whose transfer has ended used to be kept until the end of the step: all gradients once more."""
+    held: list[weakref.ref[torch.Tensor]] = []
+    most_bytes = 0
+    plain = Twins.start_sum
+
+    def start_sum(ranks: Twins, tensor: torch.Tensor) -> Callable[[], None]:
+        nonlocal most_bytes
+        held.append(weakref.ref(tensor))
+        most_bytes = max(most_bytes, sum(t.nbytes for ref in held if (t := ref()) is not None))
+        return plain(ranks, tensor)
+
+    monkeypatch.setattr(Twins, "start_sum", start_sum)
+    layers, buffer_bytes = model(dtype), 2 * 4 * 72
+    sums = GradientSums(
+        list(layers.parameters()), Twins(), Reduction(most_bytes=buffer_bytes, starts_early=starts_early)
+    )
+    sums.open(0)
+    alone = model(dtype)
+    for module in (alone, layers):
+        module(torch.ones(1, 8, dtype=dtype)).sum().backward()
+    sums.start_rest(0)
+    assert sum(ref() is not None for ref in held) <= 2
+    sums.finish([2.0] * 8)
+    assert len(held) == (4 if dtype == torch.float32 else 2)
+    assert most_bytes <= buffer_bytes
+    assert all(ref() is None for ref in held)
+    for parameter, own in zip(layers.parameters(), alone.parameters(), strict=True):
+        assert parameter.grad is not None
+        assert own.grad is not None
+        assert torch.equal(parameter.grad, 2 * own.grad)
 
 
 def test_16_bit_gradients_are_summed_as_set() -> None:
@@ -115,8 +153,8 @@ def test_buckets_are_laid_out_anew_only_when_other_weights_are_trained(monkeypat
         if step == 2:
             layers[0].requires_grad_(False)
         layers(torch.ones(1, 8)).sum().backward()
-        sums.start_rest()
-        sums.finish(step, [2.0 for p in layers.parameters() if p.requires_grad])
+        sums.start_rest(step)
+        sums.finish([2.0 for p in layers.parameters() if p.requires_grad])
     assert laid_out == [8, 6]
 
 
@@ -138,8 +176,8 @@ def test_sums_that_a_lost_process_leaves_open_can_be_discarded() -> None:
     """Otherwise the last backup after its loss would fail, too."""
     ranks, layers = Forsaken(), model()
     sums = GradientSums([*layers.parameters()], ranks, Reduction())
-    sums.open()
+    sums.open(0)
     layers(torch.ones(1, 8)).sum().backward()
-    sums.start_rest()
+    sums.start_rest(0)
     sums.discard()
     assert ranks.num_open == len(ranks.started) > 1

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from diffusers import StableDiffusionDepth2ImgPipeline
 
 from modules.families.kinds.identify import identify
 from modules.families.kinds.programs import who_loads
@@ -52,7 +53,8 @@ def layer(name: str, *factors: str) -> Shapes:
         (peft("sdxl"), True, False, False, False),
         (peft("sd1"), True, False, False, False),
         (peft("sd1") | {"unet.conv_in.alpha": ()}, False, False, False, False),
-        (kohya("sd1") | {"lora_unet_mid_block_attentions_0_proj_in.dora_scale": (4, 1)}, False, True, True, True),
+        (kohya("sd1") | {"lora_unet_mid_block_attentions_0_proj_in.dora_scale": (4, 1)}, False, False, False, False),
+        (kohya("sd1") | {"lora_unet_mid_block_attentions_0_proj_in.dora_scale": (1, 4)}, False, True, True, True),
         (
             layer("lora_unet_mid_block_attentions_0_proj_in", *(f"hada_w{n}_{m}" for n in (1, 2) for m in "ab")),
             *(False, True, True, True),
@@ -61,6 +63,11 @@ def layer(name: str, *factors: str) -> Shapes:
         ({"lora_unet_mid_block_attentions_0_proj_in.oft_R.weight": (4, 1)}, False, False, False, False),
         (layer("lycoris_mid_block_attentions_0_proj_in", *MATRICES), False, True, False, True),
         ({"emb_params": (2, 768)}, True, True, True, True),
+        ({"emp_params": (2, 768)}, True, True, True, True),
+        ({"emp_params": (2, 768), "emp_params_out": (2, 768)}, False, False, False, False),
+        ({"emp_params_out": (2, 1024)}, False, False, False, False),
+        ({"clip_l": (2, 768), "clip_g": (2, 1280), "clip_l_out": (2, 768)}, False, False, False, False),
+        ({"clip_l_out": (2, 768), "clip_g_out": (2, 1280)}, False, False, False, False),
         ({"emb_params": (2, 768), "more": (2, 768)}, False, True, False, False),
         ({"emb_params": (2, 512)}, None, None, None, None),
         ({"clip_l": (2, 768), "clip_g": (2, 1280)}, False, True, True, True),
@@ -126,6 +133,20 @@ def test_v_prediction_needs_a_setting_where_a_program_does_not_detect_it(tmp_pat
     path = write_header(tmp_path / "g.safetensors", model_shapes("sd1"), metadata={"modelspec.prediction_type": "v"})
     assert "ModelSamplingDiscrete" in notes(path)["ComfyUI"]
     assert "needs a .yaml" in notes(path)["A1111"]
+
+
+def test_a_depth_model_in_one_file_is_not_for_comfyui_and_diffusers(tmp_path: Path) -> None:
+    shapes = model_shapes("sd2") | {"model.diffusion_model.input_blocks.0.0.weight": (320, 5, 3, 3)}
+    path = write_header(tmp_path / "f.safetensors", shapes)
+    assert identify(path).variant == "depth"
+    assert loads(path) == {"diffusers": False, "ComfyUI": False, "A1111": True, "Forge": None}
+    assert not hasattr(StableDiffusionDepth2ImgPipeline, "from_single_file")
+
+
+def test_edm_is_taken_for_epsilon_by_a1111_and_diffusers(tmp_path: Path) -> None:
+    path = write_header(tmp_path / "f.safetensors", model_shapes("sdxl") | {"edm_vpred.sigma_max": ()})
+    assert loads(path) == {"diffusers": False, "ComfyUI": True, "A1111": False, "Forge": None}
+    assert "takes it for epsilon" in notes(path)["diffusers"]
 
 
 def test_only_the_web_interfaces_support_older_files(tmp_path: Path) -> None:

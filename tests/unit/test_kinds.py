@@ -36,7 +36,7 @@ def write_header(
 
     `values` are those of scalars, in float16.
     """
-    size = {"F16": 2, "BF16": 2, "F32": 4}[dtype]
+    size = {"F16": 2, "BF16": 2, "F32": 4, "F8_E4M3": 1}[dtype]
     header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
     offset = 0
     for name, shape in shapes.items():
@@ -193,6 +193,17 @@ def test_metadata_names_the_model_where_layers_are_ambiguous(tmp_path: Path) -> 
             "16 latent",
         ),
         ({"emb_params": (3, 768)}, "embedding", "3 tokens for Stable Diffusion 1.x"),
+        ({"emp_params": (3, 1024)}, "embedding", "3 tokens for Stable Diffusion 2.x"),
+        (
+            {"emp_params_out": (3, 768)},
+            "embedding",
+            "3 tokens for Stable Diffusion 1.x, at the output",
+        ),
+        (
+            {"clip_l_out": (2, 768), "clip_g_out": (2, 1280)},
+            "embedding",
+            "2 tokens for Stable Diffusion XL, at the output of the text encoder",
+        ),
         ({"clip_l": (2, 768), "clip_g": (2, 1280)}, "embedding", "2 tokens for Stable Diffusion XL"),
         ({"model.diffusion_model.double_blocks.0.img_attn.norm.key_norm.scale": (1,)}, "other_model", "A Flux model"),
         ({"model.diffusion_model.joint_blocks.0.x.weight": (1,)}, "other_model", "Stable Diffusion 3"),

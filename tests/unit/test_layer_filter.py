@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 import pytest
 
 from modules.settings.layer_filter import LayerFilter, invalid_entry, layer_filter, taken_layers
 from modules.system.errors import DarkroomError
+from modules.system.patterns import PatternError
 
 LAYERS = [
     "conv_in",
@@ -60,11 +62,11 @@ def test_an_entry_that_takes_nothing_and_an_invalid_one_are_named() -> None:
 
 
 @pytest.mark.parametrize("entry", ["(a+)+$", r"(\w+)*x", "(?:.+){2,}x", r"([a-z]+\d*)*$", r"([a-z]{1,9}?)+_"])
-def test_a_repetition_of_a_repetition_is_named(entry: str) -> None:
-    found = invalid_entry(LayerFilter(("attn", entry), is_regex=True))
-    assert found is not None
-    assert found[0] == entry
-    assert "repeats a repetition" in found[1]
+def test_a_repetition_of_a_repetition_ends(entry: str) -> None:
+    found = LayerFilter(("attn", entry), is_regex=True)
+    assert invalid_entry(found) is None
+    with contextlib.suppress(PatternError):
+        found.takes("down_blocks.0.attentions.0." * 4 + "!")
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,18 @@ from typing import Any
 import pytest
 
 from modules.config import list_files
-from modules.config.codec import decode, export_file, load_file, packed, save_file
+from modules.config.codec import (
+    UnconfirmedListError,
+    decode,
+    export_file,
+    lists_to_confirm,
+    load_file,
+    packed,
+    save_file,
+)
+from modules.config.list_files import LISTS, ListKind
 from modules.config.schema import Config
+from modules.settings.edit import set_path
 from tests.unit.test_migrations import FIXTURES, OLDER
 
 
@@ -197,10 +207,10 @@ def test_a_bare_onetrainer_list_is_read_and_kept_when_ours_is_written(tmp_path: 
     theirs = tmp_path / "lists" / "cats.json"
     original = '[{"path": "a", "repeats": 3}, {"path": "b", "validation_concept": true}]'
     theirs.write_text(original)
-    (tmp_path / "c.json").write_text(json.dumps({"darkroom_version": 2, "concepts_file": "lists/cats.json"}))
+    (tmp_path / "c.json").write_text(json.dumps({"darkroom_version": 3, "concepts_file": "lists/cats.json"}))
     config = load_file(tmp_path / "c.json").config
     assert [(c.path, c.repeats, c.kind) for c in config.concepts] == [("a", 3.0, "training"), ("b", 1.0, "validation")]
-    save_file(config, tmp_path / "c.json")
+    save_file(config, tmp_path / "c.json", confirmed=[theirs])
     assert theirs.with_name("cats.json.bak").read_text() == original
     assert load_file(tmp_path / "c.json").config.concepts == config.concepts
 
@@ -210,7 +220,7 @@ def test_an_onetrainer_config_reads_a_list_of_ours(onetrainer: Path) -> None:
     file.write_text(json.dumps({"darkroom_concepts": 1, "concepts": [{"path": "ours", "repeats": 2}]}))
     loaded = load_file(write(onetrainer / "cat.json"))
     assert [(c.path, c.repeats) for c in loaded.config.concepts] == [("ours", 2.0)]
-    save_file(loaded.config, onetrainer / "cat.json")
+    save_file(loaded.config, onetrainer / "cat.json", confirmed=[onetrainer / "training_samples" / "samples.json"])
     assert load_file(onetrainer / "cat.json").config == loaded.config
 
 
@@ -248,3 +258,41 @@ def test_a_name_that_cannot_be_written_to_is_refused(tmp_path: Path, name: str) 
     with pytest.raises(OSError, match="cannot be used as the file for the"):
         save_file(apart().model_copy(update={"concepts_file": name}), tmp_path / "c.json")
     assert not [p for p in tmp_path.iterdir() if p.is_file()]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("../shared.json", None),
+        ("../../../../etc/passwd", None),
+        ("lists/../../shared.json", '{"darkroom_concepts": 2, "concepts": []}'),
+        ("link/cats.json", None),
+        ("workflow.json", '{"nodes": []}'),
+        ("notes.txt", "my notes"),
+        ("theirs.json", '[{"path": "a"}]'),
+    ],
+)
+@pytest.mark.parametrize("kind", LISTS, ids=lambda kind: kind.name)
+def test_a_list_is_written_elsewhere_or_over_other_files_only_after_the_user_confirmed(
+    tmp_path: Path, kind: ListKind, name: str, content: str | None
+) -> None:
+    """The name comes with the config, which anybody may have made."""
+    folder, outside = tmp_path / "a" / "b", tmp_path / "outside"
+    folder.mkdir(parents=True)
+    outside.mkdir()
+    (folder / "link").symlink_to(outside)
+    name = name.replace("../../../../etc/passwd", str(outside / "passwd"))
+    place = folder / name
+    if content is not None:
+        (folder / "lists").mkdir()
+        place.write_text(content)
+    before = sorted(tmp_path.rglob("*"))
+    config, problems = set_path(CONFIG, kind.name_path, name)
+    assert problems == []
+    with pytest.raises(UnconfirmedListError, match=f"The settings keep the {kind.name} in"):
+        save_file(config, folder / "c.json")
+    assert sorted(tmp_path.rglob("*")) == before
+    assert content is None or place.read_text() == content
+    [found] = lists_to_confirm(config, folder / "c.json")
+    save_file(config, folder / "c.json", confirmed=[found.path])
+    assert read(place)[kind.version_key] == 2

@@ -11,6 +11,7 @@ import pytest
 from modules.config.imports.any_file import load_any
 from modules.config.rules import problems_of
 from modules.config.rules.rates import plausible_learning_rate
+from modules.config.rules.without_effect import settings_without_effect
 from modules.config.schema import Config
 from tests.builders.configs import laid_over, small_config
 from trainer.export.run_facts import _huber
@@ -42,8 +43,10 @@ def test_p2_with_the_gamma_of_min_snr_is_a_warning(config: Config) -> None:
 def test_settings_that_a_method_does_not_use_are_warned_of(config: Config) -> None:
     dpo = laid_over(config, {"training": {"method": "dpo"}})
     changes = {"weighting": "p2", "mae_strength": 1.0, "scaler": "batch", "learned_weighting": True}
-    found = of_loss(dpo, **changes)
-    assert sorted(found) == sorted((name, "warning") for name in changes)
+    assert of_loss(dpo, **changes) == [("weighting", "warning")]
+    [problem] = settings_without_effect(laid_over(dpo, {"training": {"loss": changes}}))
+    assert "Loss weighting, Learned weighting, MAE strength, Loss scaler have no effect" in problem.message
+    assert "Diffusion-DPO has a loss of its own" in problem.message
     assert of_loss(dpo) == []
     only_reward = laid_over(config, {"training": {"method": {"name": "alignprop", "probability": 1.0}}})
     assert of_loss(only_reward, **ALL_0) == [("mse_strength", "warning")]

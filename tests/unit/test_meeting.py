@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import threading
 from collections.abc import Callable, Sequence
@@ -50,7 +51,7 @@ def met(main: Callable[[Meeting], Any], task: Callable[[Meeting, int], Any], *, 
         meeting.offer("task", lambda given: task(meeting, given))
         try:
             ended[index] = main(meeting) if index == 0 else meeting.hold(ends_early=False)
-        except (StopRequested, DarkroomError, ValueError) as error:
+        except (StopRequested, DarkroomError, OSError, ValueError) as error:
             ended[index] = error
             if isinstance(error, StopRequested):
                 meeting.stop_others(error)
@@ -89,6 +90,16 @@ def test_a_part_that_fails_fails_the_main_process(index: int) -> None:
     failed, ends_early = met(shares_then_trains, task)
     assert (failed.message, failed.advice) == ("Too large.", "Use smaller ones.")
     assert ends_early is False
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_full_disk_of_a_process_is_a_full_disk(index: int) -> None:
+    def task(meeting: Meeting, given: int) -> None:
+        if meeting.rank.index == index:
+            raise OSError(errno.ENOSPC, "No space left on device", "a.safetensors")
+
+    failed, _ = met(shares_then_trains, task)
+    assert (failed.errno, failed.filename) == (errno.ENOSPC, "a.safetensors")
 
 
 @pytest.mark.parametrize("index", [0, 1])

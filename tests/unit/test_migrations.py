@@ -510,6 +510,12 @@ def test_missing_adapter_settings_have_the_defaults_of_onetrainer() -> None:
     assert lora.dtype == "float32"
 
 
+def test_remembered_dora_has_the_axis_of_onetrainer() -> None:
+    lokr = loaded(lokr_weight_decompose=True).config.remembered["adapter"]["lokr"]
+    lora = loaded(peft_type="LOKR", lora_decompose=True, lora_decompose_output_axis=False).config.remembered["adapter"]
+    assert [lokr["decompose_output_axis"], lora["lora"]["decompose_output_axis"]] == [True, False]
+
+
 def test_settings_of_other_adapter_types_are_remembered() -> None:
     config = loaded(lora_rank=8, lokr_dim=4, lokr_use_tucker=True, oft_block_size=16).config
     assert config.remembered == {"adapter": {"lokr": {"rank": 4, "use_tucker": True}, "oft": {"block_size": 16}}}

@@ -11,6 +11,7 @@ import pytest
 from modules.config.codec import decode
 from modules.config.imports.any_file import load_any
 from modules.config.rules.noise import noise_without_effect, noising_strengths, timestep_distribution
+from modules.config.rules.without_effect import settings_without_effect
 from modules.config.schema import Config
 from modules.config.sections.noise import Noise
 from modules.config.support import unsupported
@@ -68,13 +69,13 @@ def test_strengths_without_a_timestep_between_are_refused() -> None:
 )
 def test_methods_that_ignore_the_noise_settings_are_named(method: object, is_used: bool) -> None:
     config = with_noise(method, offset_weight=0.1, shift=2.0)
-    problems = list(noise_without_effect(config))
+    problems = [p for p in settings_without_effect(config) if "noise" in p.path]
     assert bool(problems) != is_used
     assert ("does not use" in timestep_preview(config).caption) != is_used
     for problem in problems:
         assert problem.severity == "warning"
         assert "Offset noise, Shift" in problem.message
-    assert not list(noise_without_effect(with_noise(method)))
+    assert not [p for p in settings_without_effect(with_noise(method)) if "noise" in p.path]
 
 
 @pytest.mark.parametrize(
@@ -83,12 +84,19 @@ def test_methods_that_ignore_the_noise_settings_are_named(method: object, is_use
         ({"generalized_offset": True}, "generalized_offset"),
         ({"offset_random_strength": True, "offset_adaptive_scale": 1.0}, "offset_random_strength"),
         ({"input_perturbation_random_strength": True}, "input_perturbation_random_strength"),
+        ({"pyramid_iterations": 1}, "pyramid_iterations"),
+        ({"pyramid_iterations": 6, "pyramid_discount": 0.0}, "pyramid_iterations"),
+        ({"pyramid_iterations": 2}, ""),
+        ({"pyramid_discount": 0.2}, "pyramid_discount"),
+        ({"offset_adaptive_scale": -1.0}, "offset_adaptive_scale"),
+        ({"offset_adaptive_scale": -1.0, "offset_weight": 0.1}, ""),
         ({"generalized_offset": True, "offset_weight": 0.1}, ""),
         ({"generalized_offset": True, "offset_adaptive_scale": 0.1}, ""),
     ],
 )
 def test_settings_of_a_noise_that_is_off_are_named(noise: dict[str, Any], path: str) -> None:
-    found = [(p.path, p.severity) for p in noise_without_effect(with_noise(**noise))]
+    config = with_noise(**noise)
+    found = [(p.path, p.severity) for p in (*settings_without_effect(config), *noise_without_effect(config))]
     assert found == ([(f"training.noise.{path}", "info")] if path else [])
 
 

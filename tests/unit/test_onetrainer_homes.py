@@ -36,6 +36,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "layer_filter_regex": {"layer_filter_preset": "custom"},
     "stop_training_after": {"stop_training_after_unit": "EPOCH"},
     "stop_training_after_unit": {"stop_training_after": 5},
+    "lokr_dora_on_output": {"lokr_weight_decompose": True},
     "resolution_override": {"enable_resolution_override": True},
     "unmasked_probability": {"model_type": "STABLE_DIFFUSION_15_INPAINTING"},  # for others it has no effect
 }

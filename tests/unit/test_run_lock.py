@@ -19,7 +19,7 @@ from modules.system import file_lock
 from modules.system.errors import DarkroomError
 from modules.system.paths import PROGRAM_ROOT
 from tests.builders.full_disk import FullDisk
-from trainer.run_folder.run_lock import LOCK_FILE, RunLock
+from trainer.run_folder.run_lock import LOCK_FILE, RunLock, holder_of
 
 HOLD = "import sys; from pathlib import Path; from trainer.run_folder.run_lock import RunLock; "
 HOLD += "lock = RunLock(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read(); lock.release()"
@@ -140,4 +140,16 @@ def test_a_lock_that_cannot_be_written_is_not_held(tmp_path: Path, monkeypatch: 
         RunLock(tmp_path)
     assert not list(tmp_path.iterdir())
     disk.is_full = False
+    RunLock(tmp_path).release()
+
+
+def test_a_released_lock_whose_file_cannot_be_removed_is_free(tmp_path: Path) -> None:
+    """After a disk became read-only, the same program could not resume its run until it was restarted."""
+    lock = RunLock(tmp_path)
+    assert holder_of(tmp_path) is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "unlink", lambda *_, **__: (_ for _ in ()).throw(OSError(30, "Read-only file system")))
+        lock.release()
+    assert (tmp_path / LOCK_FILE).exists()
+    assert holder_of(tmp_path) is None
     RunLock(tmp_path).release()

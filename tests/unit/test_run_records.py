@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
-import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from datetime import datetime, timedelta
 from pathlib import Path
 
-import psutil
 import pytest
 
 from modules.config.codec import save_file
@@ -32,7 +30,7 @@ from trainer.events import (
 from trainer.preflight import check
 from trainer.preflight.resume import problems_of_other_runs
 from trainer.run_folder.backup import newest_resumable, write_backup
-from trainer.run_folder.fork import Origin, write_origin
+from trainer.run_folder.fork import Origin, fork_into, write_origin
 from trainer.run_folder.records import (
     newest_unfinished,
     read_record,
@@ -41,7 +39,7 @@ from trainer.run_folder.records import (
     stamp_of,
     timed_events,
 )
-from trainer.run_folder.run_lock import LOCK_FILE
+from trainer.run_folder.run_lock import RunLock
 from trainer.run_folder.trash import contents_of, delete_run, empty_trash, restore_run, trash_bytes
 
 NOON = datetime(2026, 3, 4, 12, 0, 0)
@@ -72,10 +70,11 @@ def write_run(workspace: Path, name: str, timed: Sequence[tuple[float, Event]], 
     return run_dir
 
 
-def is_training(run_dir: Path) -> None:
-    """Let this process hold the lock of a run, as far as its file says."""
-    holder = {"pid": os.getpid(), "started": psutil.Process().create_time(), "host": platform.node()}
-    (run_dir / LOCK_FILE).write_text(json.dumps(holder))
+@pytest.fixture
+def is_training() -> Iterator[Callable[[Path], None]]:
+    """Let this process hold the lock of a run until the test ends."""
+    with ExitStack() as stack:
+        yield lambda run_dir: stack.callback(RunLock(run_dir).release) and None
 
 
 def test_a_finished_run(tmp_path: Path) -> None:
@@ -120,6 +119,42 @@ def test_how_a_run_ended(tmp_path: Path, last: tuple[Event, ...], ending: str) -
     assert read_record(run_dir).ending == ending
 
 
+def lost_and_resumed(run_dir: Path) -> list[tuple[float, Event]]:
+    """A run that was killed after step 30 and resumed from step 20."""
+    return [
+        (0, started(run_dir)),
+        (1, step(10)),
+        (1, validated(10, 0.5, 0.5, 10)),
+        (1, SampleReady(10, 0, "a cat", "10.png")),
+        (2, step(20)),
+        (3, step(30)),
+        (3, validated(30, 0.3, 0.3, 30)),
+        (3, SampleReady(30, 0, "a cat", "30.png")),
+        (9, started(run_dir, first_step=20)),
+    ]
+
+
+def test_what_was_lost_before_a_resume_does_not_count(tmp_path: Path) -> None:
+    """The best validation used to be that of a model that no longer was."""
+    lost = lost_and_resumed(tmp_path / "runs" / "one")
+    resumed: list[tuple[float, Event]] = [(10, step(30)), (10, validated(30, 0.6, 0.5, 10))]
+    for number, timed in enumerate((lost, [*lost, *resumed])):
+        record = read_record(write_run(tmp_path, f"run {number}", timed))
+        assert (record.best_loss, record.best_step, record.num_samples) == (0.5, 10, 1)
+        assert record.step == 20 + 10 * number
+
+
+def test_a_fork_has_the_curves_without_what_was_lost(tmp_path: Path) -> None:
+    run_dir = tmp_path / "runs" / "one"
+    timed: list[tuple[float, Event]] = [*lost_and_resumed(run_dir), (10, step(30)), (10, validated(30, 0.6, 0.5, 10))]
+    write_run(tmp_path, "one", timed)
+    backup = write_backup(run_dir, step=30, epoch=1, now=NOON, write=lambda folder: None)
+    fork_into(tmp_path / "runs" / "two", backup)
+    copied = [event for _, event in timed_events(tmp_path / "runs" / "two")]
+    assert [e.step for e in copied if isinstance(e, StepFinished)] == [10, 20, 30]
+    assert [(e.step, e.loss) for e in copied if isinstance(e, ValidationFinished)] == [(10, 0.5), (30, 0.6)]
+
+
 def test_the_time_between_the_attempts_does_not_count(tmp_path: Path) -> None:
     run_dir = tmp_path / "runs" / "one"
     first = [(0, started(run_dir)), (10, step(5)), (10, BackupSaved(5, "step-5"))]  # then it was killed
@@ -136,7 +171,9 @@ def test_a_folder_without_a_log_is_a_run_that_crashed(tmp_path: Path) -> None:
     assert (record.ending, record.step, record.facts) == ("crashed", 0, None)
 
 
-def test_a_run_that_trains_is_found_by_its_lock_and_said_before_another_starts(tmp_path: Path) -> None:
+def test_a_run_that_trains_is_found_by_its_lock_and_said_before_another_starts(
+    tmp_path: Path, is_training: Callable[[Path], None]
+) -> None:
     first, second = (write_run(tmp_path, f"2026-03-0{n}_00-00-00", []) for n in (1, 2))
     config, _ = set_path(Config(), "general.workspace_dir", str(tmp_path))
     assert not list(problems_of_other_runs(config, None))
@@ -189,7 +226,7 @@ def test_deleted_runs_are_in_the_trash_until_it_is_emptied(tmp_path: Path) -> No
     assert run_dirs(tmp_path) == [other]
 
 
-def test_a_run_that_trains_is_not_deleted(tmp_path: Path) -> None:
+def test_a_run_that_trains_is_not_deleted(tmp_path: Path, is_training: Callable[[Path], None]) -> None:
     run_dir = write_run(tmp_path, "one", [])
     is_training(run_dir)
     with pytest.raises(DarkroomError, match="in use by process"):

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from modules.config.codec import decode, load_file, save_file
+from modules.config.codec import decode, export_file, load_file, save_file
 from modules.config.schema import Config
-from tests.unit.test_atomic import Calls, Dead, leftovers
+from tests.unit.test_atomic import Calls, Dead, leftovers, posix
 
 OLD_OF_THEIRS = '{"__version": 5, "epochs": 7, "training_method": "LORA", "base_model_name": "x"}'
 
 
 def config(epochs: int, names: tuple[str, ...], lists: bool) -> Config:
     tree = {
-        "darkroom_version": 2,
+        "darkroom_version": 3,
         "training": {"epochs": epochs},
         "concepts": [{"name": n} for n in names],
         "concepts_file": "concepts.json" if lists else "",
@@ -98,3 +99,21 @@ def test_an_unreadable_file_is_reported_and_gives_the_defaults(tmp_path: Path, m
     assert loaded.config == Config()
     assert [(p.path, p.severity) for p in loaded.problems] == [("", "error")]
     assert str(file) in loaded.problems[0].message
+
+
+@posix
+@pytest.mark.parametrize("mode", [0o600, 0o640])
+def test_a_saved_config_stays_private_and_a_link_stays_a_link(tmp_path: Path, mode: int) -> None:
+    """0600 became 0644, and a link to a config elsewhere became a file of its own."""
+    (tmp_path / "real").mkdir()
+    file, link = tmp_path / "real" / "config.json", tmp_path / "config.json"
+    save_file(config(*OLD, lists=False), file)
+    file.chmod(mode)
+    link.symlink_to(file)
+    save_file(config(*NEW, lists=False), link)
+    assert link.is_symlink()
+    assert state(file) == NEW
+    assert stat.S_IMODE(file.stat().st_mode) == mode
+    export_file(config(*OLD, lists=False), link)  # as into the folder of a run, where a link may lead anywhere
+    assert not link.is_symlink()
+    assert state(file) == NEW

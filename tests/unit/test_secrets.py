@@ -138,7 +138,8 @@ def test_the_file_is_the_owners_alone_from_its_first_byte(monkeypatch: pytest.Mo
     real = os.fsync
 
     def fsync(handle: int) -> None:
-        seen.append(stat.S_IMODE(os.fstat(handle).st_mode))
+        if stat.S_ISREG(os.fstat(handle).st_mode):
+            seen.append(stat.S_IMODE(os.fstat(handle).st_mode))
         real(handle)
 
     opened: list[tuple[int, int]] = []
@@ -279,11 +280,11 @@ def test_a_file_without_any_is_a_sentence(tmp_path: Path, content: str) -> None:
 @pytest.mark.parametrize(
     "tree",
     [
-        {"darkroom_version": 2, "secrets": {"huggingface_token": "hf_planted01"}},
-        {"darkroom_version": 2, "huggingface_token": "hf_planted01"},
-        {"darkroom_version": 2, "general": {"secrets": {"any": "hf_planted01"}}},
-        {"darkroom_version": 2, "unknown": {"secrets": "hf_planted01", "general.secrets": "hf_planted01"}},
-        {"darkroom_version": 2, "more": [{"wandb_api_key": "hf_planted01"}, {"Password": "hf_planted01"}]},
+        {"darkroom_version": 3, "secrets": {"huggingface_token": "hf_planted01"}},
+        {"darkroom_version": 3, "huggingface_token": "hf_planted01"},
+        {"darkroom_version": 3, "general": {"secrets": {"any": "hf_planted01"}}},
+        {"darkroom_version": 3, "unknown": {"secrets": "hf_planted01", "general.secrets": "hf_planted01"}},
+        {"darkroom_version": 3, "more": [{"wandb_api_key": "hf_planted01"}, {"Password": "hf_planted01"}]},
         {"__version": 6, "training_method": "LORA", "secrets": {"huggingface_token": "hf_planted01"}},
         {"__version": 3, "training_method": "LORA", "hf_token": "hf_planted01", "cloud": {"api_key": "hf_planted01"}},
         {"training_method": "LORA", "secrets": "hf_planted01"},
@@ -313,8 +314,8 @@ def test_what_opens_a_cloud_machine_is_not_kept_with_its_settings(kept_under: st
     cloud = {"enabled": True, "gpu_type": "A100", **planted, "more": {"deep": [{"token": "planted01"}]}}
     tree: dict[str, Any] = {
         "theirs": {"__version": 11, "training_method": "LORA", "cloud": cloud},
-        "ours": {"darkroom_version": 2, "cloud": cloud},
-        "unknown": {"darkroom_version": 2, "unknown": {"onetrainer": {"cloud": cloud}, "cloud.token": "planted01"}},
+        "ours": {"darkroom_version": 3, "cloud": cloud},
+        "unknown": {"darkroom_version": 3, "unknown": {"onetrainer": {"cloud": cloud}, "cloud.token": "planted01"}},
     }[kept_under]
     loaded = decode(tree)
     text = json.dumps(encode(loaded.config))

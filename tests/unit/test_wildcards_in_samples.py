@@ -11,6 +11,7 @@ from PIL import Image
 from modules.config.sections.evaluation import SamplePrompt, Sampling
 from trainer.callbacks.sample_files import SampleFiles
 from trainer.callbacks.sampling import SamplingCallback
+from trainer.callbacks.side_output import SideOutput
 from trainer.commands import CommandDesk
 from trainer.events import SampleReady, WarningRaised
 
@@ -47,7 +48,7 @@ def test_the_same_seed_gives_the_same_text_at_every_step(tmp_path: Path) -> None
         settings,
         image_sampler=sampler,  # type: ignore[arg-type]
         evaluation=_Evaluation(),  # type: ignore[arg-type]
-        files=SampleFiles(tmp_path / "samples", settings, events.append, None),
+        files=SampleFiles(tmp_path, settings, events.append, None, SideOutput("The samples", tmp_path, events.append)),
         desk=CommandDesk(),
         emit=events.append,
     )

@@ -12,6 +12,7 @@ from modules.annotators.protocol import DEFAULT_CAPTION_SETTINGS, Captioner, Cap
 from modules.data.captions.caption_file import CaptionFile, read_caption_file, with_text
 from modules.data.decode import flattened
 from modules.data.images import opened, upright
+from modules.data.links import LEADS_OUT, leads_out
 from modules.system.atomic import write_bytes
 from trainer.annotation.originals import Originals
 from trainer.annotation.work import Done, Work
@@ -39,6 +40,8 @@ def caption_work(request: CaptionRequest, load: Callable[[], Captioner], origina
     """Return the work of a request; `load()` returns its captioner, loaded when the first image needs it."""
 
     def is_left(image: Path) -> str | None:
+        if leads_out(_file_of(image, request), request.folder):
+            return LEADS_OUT
         try:
             file = read_caption_file(_file_of(image, request))
         except OSError as error:

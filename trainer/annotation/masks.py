@@ -16,6 +16,7 @@ from modules.annotators.protocol import DEFAULT_MASK_SETTINGS, Masker, MaskSetti
 from modules.data.companions import mask_beside
 from modules.data.decode import flattened
 from modules.data.images import opened, upright
+from modules.data.links import LEADS_OUT, leads_out
 from modules.data.transforms.masks import Mask, as_mask
 from modules.system.atomic import write_bytes
 from trainer.annotation.originals import Originals
@@ -47,6 +48,8 @@ def mask_work(request: MaskRequest, load: Callable[[], Masker], originals: Origi
     loaded: list[Masker] = []
 
     def is_left(image: Path) -> str | None:
+        if leads_out(_file_of(image, request), request.masks_folder or request.folder):
+            return LEADS_OUT
         return "" if request.mode == "skip" and _file_of(image, request).exists() else None
 
     def do(image: Path) -> Done:

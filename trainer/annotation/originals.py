@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from datetime import datetime
 from pathlib import Path
 
-from modules.system.atomic import atomic_file
+from modules.system.atomic import copy_file
+from modules.system.leftovers import sweep
 from modules.system.paths import replaced_files_dir
 
 
@@ -23,7 +23,8 @@ class Originals:
         """Copy a file, if it exists. Raises OSError where it cannot be copied."""
         if not file.is_file():
             return
+        if self.place is None:
+            sweep(self._keep_in.parent, is_recursive=True)
         inside = file.relative_to(self._folder) if file.is_relative_to(self._folder) else Path(file.name)
-        with atomic_file(self._keep_in / inside) as temporary:
-            shutil.copyfile(file, temporary)
+        copy_file(file, self._keep_in / inside)
         self.place = self._keep_in

@@ -16,9 +16,10 @@ from transformers import CLIPTextModel
 
 def main(model: Path) -> None:
     """Load a diffusers folder, encode an image and a prompt, and train one step."""
-    vae = AutoencoderKL.from_pretrained(model / "vae").requires_grad_(False)
-    text_encoder = CLIPTextModel.from_pretrained(model / "text_encoder").requires_grad_(False)
-    unet = UNet2DConditionModel.from_pretrained(model / "unet").requires_grad_(False)
+    vae = AutoencoderKL.from_pretrained(model / "vae", use_safetensors=True).requires_grad_(False)
+    text_encoder = CLIPTextModel.from_pretrained(model / "text_encoder", use_safetensors=True, trust_remote_code=False)
+    text_encoder.requires_grad_(False)
+    unet = UNet2DConditionModel.from_pretrained(model / "unet", use_safetensors=True).requires_grad_(False)
     inject_adapter_in_model(LoraConfig(r=8, target_modules=["to_q", "to_k", "to_v", "to_out.0"]), unet)
     optimizer = torch.optim.AdamW([p for p in unet.parameters() if p.requires_grad], lr=1e-4)
     with torch.no_grad():

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from modules.config.codec import load_file, save_file
+from modules.config.codec import export_file, load_file
 from modules.config.schema import Config
 from modules.system.devices import CPU
 from modules.system.library_warnings import hide_library_warnings
@@ -80,7 +80,7 @@ def two_against_one(config: Config, folder: Path, *, rounds: int) -> Scaling:
 
 
 def _started(config: Config, file: Path, environment: dict[str, str]) -> subprocess.Popen[str]:
-    save_file(config, file)
+    export_file(config, file)
     return subprocess.Popen(
         [sys.executable, "-m", "trainer.benchmark.several", str(file)],
         cwd=PROGRAM_ROOT,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from modules.config.codec import save_file
+from modules.config.codec import export_file
 from modules.config.schema import Config
 from modules.system.paths import PROGRAM_ROOT, from_root
 from trainer.event_lines import from_line
@@ -82,7 +82,7 @@ def _timed_run(config: Config, folder: Path) -> StartTime:
     places = {"workspace_dir": str(folder / "workspace"), "cache_dir": str(folder / "cache")}
     output = config.output.model_copy(update={"destination": str(folder / "result.safetensors")})
     general = config.general.model_copy(update=places)
-    save_file(config.model_copy(update={"general": general, "output": output}), folder / "config.json")
+    export_file(config.model_copy(update={"general": general, "output": output}), folder / "config.json")
     return time_by_phase(_events(["-m", "trainer", "train", str(folder / "config.json"), "--json-lines"]))
 
 

@@ -12,18 +12,23 @@ from modules.config.sections.evaluation import Sampling
 from modules.system.atomic import atomic_file
 from modules.system.paths import safe_name
 from trainer.callbacks.dry_run import DryRunComplete, discarded_write
+from trainer.callbacks.side_output import SideOutput
 from trainer.callbacks.tensorboard_log import TensorBoardLog
 from trainer.events import Event, SampleReady
 
 
 @dataclass(frozen=True, eq=False)
 class SampleFiles:
-    """Writes samples as `<folder>/01 <name>/step-00000010.png`, and with `-no-ema` those with the plain weights."""
+    """Writes samples as `<folder>/01 <name>/step-00000010.png`, and with `-no-ema` those with the plain weights.
+
+    One that cannot be written is a warning.
+    """
 
     folder: Path
     settings: Sampling
     emit: Callable[[Event], None]
     log: TensorBoardLog | None
+    output: SideOutput
 
     def path(self, step: int, index: int, name: str, *, is_without_ema: bool = False) -> Path:
         """Return the path of a sample; `index` is its place among the samples of a step, `name` its subject."""
@@ -31,13 +36,17 @@ class SampleFiles:
         return folder / f"step-{step:08d}{'-no-ema' if is_without_ema else ''}.{self.settings.image_format}"
 
     def keep(self, image: Image.Image, step: int, index: int, name: str, *, is_without_ema: bool) -> None:
-        """Write a sample, log it and report it. Raises OSError."""
+        """Write a sample, log it and report it."""
         path = self.path(step, index, name, is_without_ema=is_without_ema)
-        with atomic_file(path) as temporary:
-            _write(image, temporary, path.suffix)
+        is_written = False
+        with self.output.guarded():
+            with atomic_file(path) as temporary:
+                _write(image, temporary, path.suffix)
+            is_written = True
         if self.log is not None and self.settings.to_tensorboard:
             self.log.image(f"samples{' without EMA' if is_without_ema else ''}/{path.parent.name}", image, step)
-        self.emit(SampleReady(step, index, name, str(path), is_without_ema))
+        if is_written:
+            self.emit(SampleReady(step, index, name, str(path), is_without_ema))
 
     def try_out(self, image: Image.Image, step: int, index: int, name: str) -> None:
         """Start to write a sample and discard it, for a dry run. Raises DryRunComplete, and OSError."""

@@ -94,7 +94,7 @@ class SamplingCallback:
                     self._files.keep(image, step, index, prompt.prompt, is_without_ema=is_without_ema)
         except PlacementError:
             raise
-        except (RuntimeError, ValueError, DarkroomError) as error:
+        except (RuntimeError, ValueError, OSError, DarkroomError) as error:
             reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
             self._emit(
                 WarningRaised(

@@ -7,22 +7,25 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
 from modules.families.kinds.programs import who_loads_file
 from modules.settings.every import Every
 from trainer.callbacks.dry_run import discarded_write, end_write
+from trainer.callbacks.side_output import SideOutput
 from trainer.commands import CommandDesk, SaveNow
 from trainer.events import Event, ModelSaved, PhaseChanged
 from trainer.export.adapter import Exporter
-from trainer.run_folder.result import copy_model
+from trainer.run_folder.backup import BEST
+from trainer.run_folder.result import copy_model, link_model
 from trainer.step.callback import DryRunCheck, DryRunState, StepView
 from trainer.step.counters import Counters
 
 NEVER = Every()
 BestBy = Literal["validation", "reward"]
+BEST_KINDS: tuple[BestBy, ...] = get_args(BestBy)
 _BEST: Mapping[BestBy, str] = {"validation": "-best", "reward": "-best-reward"}  # the ends of the files' names
 
 
@@ -57,15 +60,18 @@ class SavingCallback:
         self._format_name = format_name
         self._exporter = exporter
         self._values = values
+        self._own_best: set[BestBy] = set()
         self._now = now
         self._desk = desk
         self._emit = emit
+        self._output = SideOutput("An intermediate save", folder, emit)
 
     def after_step(self, view: StepView) -> None:
         """Save if it is due or requested."""
         is_due = self._every.is_due(view.before.moment, view.now.moment, skip_first=self._skip_first)
         if self._desk.take(SaveNow) or is_due:
-            self.save_step(view.now)
+            with self._output.guarded():
+                self.save_step(view.now)
 
     def save_step(self, counters: Counters) -> Path:
         """Write a save under the name of its step and return its path."""
@@ -75,11 +81,32 @@ class SavingCallback:
 
     def best_path(self, by: BestBy) -> Path:
         """Return the path of the best model by validation or by reward."""
-        return self._folder / f"{self._name}{_BEST[by]}{self._exporter.suffix}"
+        return self._folder / f"{self._name}{self.best_ending(by)}"
+
+    def best_ending(self, by: BestBy) -> str:
+        """Return how the name of the best model ends, after the name of the result."""
+        return f"{_BEST[by]}{self._exporter.suffix}"
 
     def save_best(self, counters: Counters, by: BestBy) -> None:
         """Save the model as the best, replacing the previous one."""
         self.save(self.best_path(by), counters, is_final=False, best_by=by)
+        self._own_best.add(by)
+
+    def has_best(self, by: BestBy) -> bool:
+        """Return whether the best model is that of this run, and not of a branch that it has abandoned."""
+        return by in self._own_best and self.best_path(by).exists()
+
+    def restore_best(self, by: BestBy, source: Path) -> None:
+        """Make a saved model the best: that of the backup from which the run resumes. Raises OSError."""
+        place = self.best_path(by)
+        if not (place.is_file() and place.samefile(source)):
+            copy_model(source, place)
+        self._own_best.add(by)
+
+    def link_best(self, by: BestBy, folder: Path) -> None:
+        """Add the best model to a backup, if there is one. Raises OSError."""
+        if self.has_best(by):
+            link_model(self.best_path(by), folder / BEST / by / f"model{self._exporter.suffix}")
 
     def dry_run_checks(self, state: DryRunState) -> list[DryRunCheck]:
         """Return the checks of a save to both paths: that of the result, and that of a stop or an intermediate save."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from modules.system.atomic import remove_quietly
 from trainer.child.process import ChildProcess, Spawn, last_lines, spawn_trainer
 from trainer.event_lines import job_event
 from trainer.job_events import JobEvent
@@ -31,5 +32,5 @@ def start_job(arguments: Sequence[str], *, spawn: Spawn = spawn_trainer) -> Chil
 
 def _ended(_last: JobEvent | Ended | None, code: int, log: Path) -> Ended:
     errors = last_lines(log, _NUM_LINES)
-    log.unlink(missing_ok=True)
+    remove_quietly(log)
     return Ended(code, errors)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any, Generic, Protocol, TypeVar
 from uuid import uuid4
 
+from modules.system.atomic import remove_quietly
 from modules.system.paths import PROGRAM_ROOT, log_dir
 from modules.system.redaction import redacted
 from trainer.commands import Command, Stop, to_line
@@ -92,7 +93,7 @@ class ChildProcess(Generic[_EventT]):
         self._read_line, self._ending, self._discarded = read, ending, discarded
         self._writing = threading.Lock()
         self._log = _new_log()
-        with self._log.open("wb") as errors:
+        with _opened(self._log) as errors:
             self.process = spawn(arguments, errors)
         self.thread = threading.Thread(target=self._read, name="darkroom-child-events", daemon=True)
         self.thread.start()
@@ -144,7 +145,7 @@ class ChildProcess(Generic[_EventT]):
             self.process.stdout.close()  # type: ignore[union-attr]
         end = self._ending(last, code, self._log)
         if self._discarded is not None:
-            self._discarded.unlink(missing_ok=True)
+            remove_quietly(self._discarded)
         if end is not None:
             self.events.put(end)
 
@@ -160,13 +161,22 @@ def last_lines(log: Path, count: int) -> str:
     return redacted("\n".join([line.rstrip() for line in text.splitlines() if line.strip()][-count:]))
 
 
+def _opened(log: Path) -> IO[bytes]:
+    """Return the log, open for writing; where that fails, as on a full disk, nothing is kept of it."""
+    try:
+        return log.open("wb")
+    except OSError:
+        return Path(os.devnull).open("wb")
+
+
 def _new_log() -> Path:
     """Return the path of a new log; remove old ones.
 
     They are left behind by children whose parents were killed, and by failures; they are kept for a week.
     """
     folder = log_dir()
-    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
     for file in folder.glob("child-*"):
         with contextlib.suppress(OSError):
             if time.time() - file.stat().st_mtime > _KEPT_SECONDS:

@@ -12,6 +12,7 @@ from typing import IO
 from uuid import uuid4
 
 from modules.config.codec import export_file
+from modules.system.atomic import remove_quietly
 from modules.system.paths import log_dir
 from trainer.child.process import Child, ChildProcess, Spawn, last_lines, spawn_python
 from trainer.event_lines import from_line
@@ -70,21 +71,22 @@ def arguments_of(request: RunRequest, config_file: Path) -> list[str]:
         start += [str(request.resume_from), "--config", str(config_file)]
     if request.kind == "fork_weights":
         start.append("--weights-only")
-    if request.allowed_code:
-        start.append("--allow-code")
+    start += [f"--allow-code-hash={digest}" for digest in sorted(request.allowed_code)]
+    if request.replaces:
+        start.append("--overwrite")
     return [*start, "--json-lines"]
 
 
 def ending_of(last: Event | None, code: int, log: Path) -> RunFailed | None:
     """Return the failure of a process that ended without its last event: killed, or refused before the run began."""
     if isinstance(last, RunFinished | RunFailed):
-        log.unlink(missing_ok=True)
+        remove_quietly(log)
         return None
     words = " ".join(last_lines(log, 2).split())[-_MAX_CHARS:]
     if code < 0:
         name = _signal_name(-code)
         reason = _OUT_OF_MEMORY if name == "SIGKILL" else ""
-        advice = f"{reason} Resume it from its newest backup, or start again.".strip()
+        advice = f"{reason} Resume the run if it has a backup; otherwise start it again.".strip()
         return RunFailed(f"The training process was killed ({name}).", advice, str(log))
     if code == 2 and words:  # a command or config that it refused, with its sentence
         return RunFailed(words, details_path=str(log))

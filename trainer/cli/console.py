@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from modules.data.amount import data_words
@@ -84,14 +87,18 @@ class OtherProcess:
     def show(self, event: Event) -> None:
         """Write the event if it is a warning or a failure."""
         if isinstance(event, WarningRaised | RunFailed):
-            print(f"{self._name}: {words(event)}", file=self._stream, flush=True)
+            with suppress(OSError):  # a closed terminal
+                print(f"{self._name}: {words(event)}", file=self._stream, flush=True)
 
     def close(self) -> None:
         """Nothing to close."""
 
 
 class Meter:
-    """A progress bar on a terminal, occasional lines otherwise."""
+    """A progress bar on a terminal, occasional lines otherwise.
+
+    Once the terminal was closed, or the reader has ended, nothing is shown any more.
+    """
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -102,6 +109,10 @@ class Meter:
 
     def progress(self, name: str, done: int, total: int, detail: str) -> None:
         """Show the progress of the work called `name`; a new name starts a new bar."""
+        with self._if_open():
+            self._progress(name, done, total, detail)
+
+    def _progress(self, name: str, done: int, total: int, detail: str) -> None:
         if not self._is_terminal:
             now = time.monotonic()
             if done >= total or now - self._last_line >= _SECONDS_BETWEEN_LINES:
@@ -120,14 +131,25 @@ class Meter:
 
     def line(self, text: str) -> None:
         """Write a line, below the bar if there is one."""
-        self.close()
-        print(text, file=self._stream, flush=True)
+        with self._if_open():
+            self.close()
+            print(text, file=self._stream, flush=True)
 
     def close(self) -> None:
         """Close the bar and leave it on the screen."""
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
+        bar, self._bar = self._bar, None
+        if bar is not None:
+            with self._if_open():
+                bar.close()
+
+    @contextmanager
+    def _if_open(self) -> Iterator[None]:
+        """Give up the stream once it cannot be written."""
+        try:
+            yield
+        except OSError:
+            self._bar, self._is_terminal = None, False
+            self._stream = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - as long as the process
 
 
 class Console:

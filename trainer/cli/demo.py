@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import threading
 import time
-from types import FrameType
 
 from modules.system.paths import from_caller
 from trainer.cli import Verb
 from trainer.cli.console import Meter
+from trainer.cli.signals import on_signal
 from trainer.launch import import_engine
 
 
@@ -23,14 +22,10 @@ def _make(options: argparse.Namespace) -> int:
     stopping = threading.Event()
     meter, started = Meter(), time.monotonic()
 
-    def stop(number: int, _frame: FrameType | None) -> None:
-        stopping.set()
-        signal.signal(number, signal.SIG_DFL)
-
     def report(stage: str, done: int, total: int, loss: float) -> None:
         meter.progress(stage, done, total, f"loss {loss:.4f}" if loss else "")
 
-    signal.signal(signal.SIGINT, stop)
+    on_signal(stopping.set)
     folder = from_caller(options.out)
     try:
         quality = make_demo_model(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from modules.config.codec import save_file
+from modules.config.codec import UnconfirmedListError, lists_to_confirm, save_file
 from modules.config.schema import Config
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_caller
@@ -30,6 +30,12 @@ def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
         "(auto); the config file stays as it is",
     )
     parser.add_argument("--save", metavar="FILE", default="", help="with --fit: save the changed config in this file")
+    parser.add_argument(
+        "--save-lists",
+        action="store_true",
+        help="with --save: also write concepts and samples to the files that the config names for them outside of the "
+        "folder of FILE, or that are not lists of Darkroom",
+    )
 
 
 def fitted(config: Config, options: argparse.Namespace, *, is_run: bool = False) -> tuple[Fit, str]:
@@ -49,7 +55,7 @@ def fitted(config: Config, options: argparse.Namespace, *, is_run: bool = False)
         )
     lines = list(fit_lines(found))
     if options.save:
-        lines.append(_saved(found.config, from_caller(options.save)))
+        lines.append(_saved(found.config, from_caller(options.save), writes_lists=options.save_lists))
     return found, "".join(f"{line}\n" for line in lines)
 
 
@@ -103,9 +109,14 @@ def fit_as_json(found: Fit) -> dict[str, Any]:
     }
 
 
-def _saved(config: Config, file: Path) -> str:
+def _saved(config: Config, file: Path, *, writes_lists: bool) -> str:
+    confirmed = [found.path for found in lists_to_confirm(config, file)] if writes_lists else []
     try:
-        kept = save_file(config, file)
+        kept = save_file(config, file, confirmed=confirmed)
+    except UnconfirmedListError as error:
+        raise DarkroomError(
+            f"The config was not saved. {error}", advice="Add --save-lists if that file is to be written."
+        ) from error
     except OSError as error:
         message = f"The config {file} cannot be written: {error.strerror or error}."
         raise DarkroomError(message, advice="Choose another file with --save.") from error

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import threading
 from collections.abc import Callable
-from types import FrameType
 
 from modules.system.errors import DarkroomError
+from modules.system.file_errors import UnconfirmedError, words_of
 from modules.system.redaction import redacted
 from trainer import commands
 from trainer.cli.console import Meter, time_left
+from trainer.cli.signals import on_signal
 from trainer.event_lines import to_line
-from trainer.job_events import ImageAnnotated, JobEvent, JobFailed, JobFinished, JobProgress, JobStopped
+from trainer.job_events import ImageAnnotated, JobEvent, JobFailed, JobFinished, JobNotes, JobProgress, JobStopped
 from trainer.tools.job import Job
 
 DTYPES = ("float16", "bfloat16", "float32")
@@ -51,15 +51,13 @@ def run_job(
         if options.json_lines:
             sys.stdout.write(to_line(event) + "\n")
             sys.stdout.flush()
-        elif isinstance(event, JobProgress):
-            meter.progress(event.what, event.done, event.total, time_left(event.seconds_left))
-        elif isinstance(event, ImageAnnotated) and event.problem:
-            meter.line(f"{event.path}: {event.problem}")
+        else:
+            _show_on_terminal(event, meter)
 
     if options.json_lines:
         threading.Thread(target=_read_stop, args=(desk,), name="darkroom-commands", daemon=True).start()
     if threading.current_thread() is threading.main_thread():
-        _stop_on_interrupt(desk)
+        on_signal(lambda: desk.put(commands.Stop()), again=_interrupt)
     try:
         return _done(work(Job(show, desk)), show, meter, is_json=options.json_lines)
     except (commands.StopRequested, KeyboardInterrupt):
@@ -71,6 +69,17 @@ def run_job(
             raise failed from error
         show(JobFailed(redacted(failed.message), redacted(failed.advice)))
         return 2
+
+
+def _show_on_terminal(event: JobEvent, meter: Meter) -> None:
+    match event:
+        case JobProgress():
+            meter.progress(event.what, event.done, event.total, time_left(event.seconds_left))
+        case JobNotes():
+            for note in event.notes:
+                meter.line(note)
+        case ImageAnnotated() if event.problem:
+            meter.line(f"{event.path}: {event.problem}")
 
 
 def _done(end: JobFinished | JobStopped, show: Callable[[JobEvent], None], meter: Meter, *, is_json: bool) -> int:
@@ -88,17 +97,14 @@ def _done(end: JobFinished | JobStopped, show: Callable[[JobEvent], None], meter
 
 
 def _not_written(error: OSError) -> DarkroomError:
-    return DarkroomError(f"The result could not be written: {error}. Existing files were not changed.")
+    message, advice = words_of(error)
+    if isinstance(error, UnconfirmedError):
+        return DarkroomError(message, advice=advice)
+    return DarkroomError(f"There is no result. {message} Existing files were not changed.", advice=advice)
 
 
-def _stop_on_interrupt(desk: commands.CommandDesk) -> None:
-    """Stop at the next report of progress; the second Ctrl-C stops at once."""
-
-    def stop(number: int, _frame: FrameType | None) -> None:
-        desk.put(commands.Stop())
-        signal.signal(number, signal.default_int_handler)
-
-    signal.signal(signal.SIGINT, stop)
+def _interrupt() -> None:
+    raise KeyboardInterrupt
 
 
 def _read_stop(desk: commands.CommandDesk) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -48,11 +49,26 @@ def add_allow_code(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="allow the code files that the config names, such as a custom reward; they run with your permissions",
     )
+    parser.add_argument(
+        "--allow-code-hash",
+        metavar="SHA256",
+        action="append",
+        default=[],
+        help="allow only code files with this SHA-256 sum, as the window does for its child processes; can be repeated",
+    )
 
 
 def allowed_code(config: Config, options: argparse.Namespace) -> frozenset[str]:
-    """Return the current hashes of the code files that --allow-code allows."""
-    return frozenset(code.digest for code in code_of(config)) if options.allow_code else frozenset()
+    """Return the hashes of the code files that may run: those given, and with --allow-code those of the files now."""
+    current = frozenset(code.digest for code in code_of(config)) if options.allow_code else frozenset()
+    return current | frozenset(options.allow_code_hash)
+
+
+def with_hashes(arguments: Sequence[str], allowed: Collection[str]) -> list[str]:
+    """Return a command line that allows the files of these hashes instead of whatever the files contain later."""
+    flag = "--allow-code"
+    kept = [a for a in arguments if a != flag]
+    return [*kept, *(f"{flag}-hash={digest}" for digest in sorted(allowed))] if len(kept) < len(arguments) else kept
 
 
 def read_config(name: str, changes: list[str], *, preset: str | None = None) -> Loaded:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import queue
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 from modules.system.paths import queue_file
@@ -24,6 +22,7 @@ from trainer.cli.options import (
     describe,
     read_config,
 )
+from trainer.cli.signals import on_signal, restore
 from trainer.commands import Stop
 from trainer.events import Event, RunFailed, RunFinished
 from trainer.run_queue.file import QueueFile
@@ -127,18 +126,12 @@ def _events(child: ChildRun) -> Iterator[Event]:
 
 @contextmanager
 def _stopping(child: ChildRun) -> Iterator[None]:
-    """Stop the run cleanly at the first Ctrl-C, or when the system asks the program to end."""
-
-    def stop(number: int, _frame: FrameType | None) -> None:
-        child.send(Stop())
-        signal.signal(number, signal.SIG_DFL)
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    """Stop the run cleanly at the first signal to end."""
+    before = on_signal(lambda: child.send(Stop()))
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        restore(before)
 
 
 def _launched(options: argparse.Namespace) -> Callable[[Item], ChildRun]:

@@ -6,11 +6,9 @@ import argparse
 import contextlib
 import logging
 import os
-import signal
 import subprocess
 import sys
 import threading
-from types import FrameType
 from typing import Any, Literal
 
 import psutil
@@ -35,9 +33,11 @@ from trainer.cli.options import (
     changed,
     describe,
     read_config,
+    with_hashes,
 )
 from trainer.cli.plan import plan_lines
 from trainer.cli.prune import prune
+from trainer.cli.signals import on_signal
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished
 from trainer.launch import RunRequest, import_engine
 from trainer.preflight import check
@@ -53,7 +53,8 @@ def _train(options: argparse.Namespace) -> int:
     _report(loaded.problems, options)
     allowed = allowed_code(loaded.config, options)
     config = _fitted(loaded.config, options) if options.fit else loaded.config
-    return _run(RunRequest(config, beside_window=False, allowed_code=allowed), options)
+    request = RunRequest(config, beside_window=False, allowed_code=allowed, replaces=options.overwrite)
+    return _run(request, options)
 
 
 def _fitted(config: Config, options: argparse.Namespace) -> Config:
@@ -102,13 +103,13 @@ def _from_backup(options: argparse.Namespace, kind: Literal["resume", "fork", "f
     else:
         config = changed(load_file(backup.path / "config.json").config, options.changes)
     allowed = allowed_code(config, options)
-    return RunRequest(config, kind, backup.path, beside_window=False, allowed_code=allowed)
+    return RunRequest(config, kind, backup.path, beside_window=False, allowed_code=allowed, replaces=options.overwrite)
 
 
 def _run(request: RunRequest, options: argparse.Namespace) -> int:
-    """Run in this thread; the first Ctrl-C stops cleanly, the second immediately."""
+    """Run in this thread; the first signal to end stops cleanly, the second immediately."""
     if current_rank().is_alone and _LAUNCHER not in os.environ and num_processes(request.config) > 1:
-        return _run_on_several(request.config)
+        return _run_on_several(request)
     desk = commands.CommandDesk()
     if options.profile:
         desk.put(commands.ProfileNow())
@@ -125,7 +126,7 @@ def _run(request: RunRequest, options: argparse.Namespace) -> int:
 
     if options.json_lines and rank.is_main:  # the processes share one standard input
         threading.Thread(target=_read_commands, args=(desk,), name="darkroom-commands", daemon=True).start()
-    _stop_on_signals(desk)
+    on_signal(lambda: desk.put(commands.Stop()))
     emit(PhaseChanged("starting", "loading the engine"))
     import_engine(beside_window=False)
     from trainer.run.execute import execute_guarded
@@ -141,7 +142,7 @@ def _run(request: RunRequest, options: argparse.Namespace) -> int:
             return 1
 
 
-def _run_on_several(config: Config) -> int:
+def _run_on_several(request: RunRequest) -> int:
     """Carry out the same command line in as many processes as the config requires, and return the launcher's code.
 
     The first signal to stop goes to the processes themselves, which stop together: the launcher would kill them after
@@ -149,17 +150,15 @@ def _run_on_several(config: Config) -> int:
     """
     # In a session of its own, so that Ctrl-C reaches it through this process alone.
     with subprocess.Popen(
-        [sys.executable, "-s", *module_arguments(config), *sys.argv[1:]], start_new_session=True
+        [sys.executable, "-s", *module_arguments(request.config), *with_hashes(sys.argv[1:], request.allowed_code)],
+        start_new_session=True,
     ) as launcher:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda _number, _frame: _pass_on_stop(launcher))
+        on_signal(lambda: _pass_on_stop(launcher), again=launcher.terminate)
         return launcher.wait()
 
 
 def _pass_on_stop(launcher: subprocess.Popen[Any]) -> None:
-    """Let the processes of a launcher stop cleanly; at the next signal the launcher ends them."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda _number, _frame: launcher.terminate())
+    """Let the processes of a launcher stop cleanly."""
     try:
         processes = psutil.Process(launcher.pid).children()
     except psutil.Error:  # it has ended
@@ -169,15 +168,6 @@ def _pass_on_stop(launcher: subprocess.Popen[Any]) -> None:
     for process in processes:
         with contextlib.suppress(psutil.Error):
             process.terminate()
-
-
-def _stop_on_signals(desk: commands.CommandDesk) -> None:
-    def stop(number: int, _frame: FrameType | None) -> None:
-        desk.put(commands.Stop())
-        signal.signal(number, signal.SIG_DFL)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
 
 
 def _read_commands(desk: commands.CommandDesk) -> None:
@@ -234,6 +224,12 @@ def _fork_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_run_options(parser: argparse.ArgumentParser) -> None:
     add_allow_code(parser)
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="replace what is at the destination of the result, also files of other programs; without it, the result "
+        "gets a number where a file is that this run did not write",
+    )
     parser.add_argument(
         "--profile", action="store_true", help="profile ten steps after the first; writes to the run's profile folder"
     )

@@ -47,6 +47,7 @@ def _sample(options: argparse.Namespace) -> int:
 
 def _serve() -> int:
     """Sample the requests that the window sends, until it ends."""
+    import_engine(beside_window=False)
     from trainer.idle_sampling.worker import Inbox, serve
 
     inbox = Inbox()
@@ -56,7 +57,6 @@ def _serve() -> int:
         sys.stdout.write(to_line(event) + "\n")
         sys.stdout.flush()
 
-    import_engine(beside_window=False)
     serve(inbox, emit)
     return 0
 

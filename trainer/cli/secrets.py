@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 
 from modules.system.errors import DarkroomError
+from modules.system.file_errors import UnconfirmedError, words_of
 from modules.system.paths import from_caller, secrets_file
 from modules.system.secrets import SECRET_FIELDS, SECRET_NAMES, Secrets, hub_access, secret, secret_error, with_secret
 from modules.system.secrets_file import import_secrets, load_secrets, save_secrets
@@ -72,8 +73,9 @@ def _save(secrets: Secrets) -> None:
     try:
         save_secrets(secrets)
     except OSError as error:
-        message = f"{secrets_file()} could not be written: {error.strerror}."
-        raise DarkroomError(message, advice="The stored secrets were not changed.") from error
+        message, advice = words_of(error)
+        kept = "" if isinstance(error, UnconfirmedError) else "The stored secrets were not changed. "
+        raise DarkroomError(message, advice=kept + advice) from error
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:

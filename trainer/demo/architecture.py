@@ -145,6 +145,7 @@ def load_demo_pipeline(folder: Path) -> StableDiffusionPipeline:
         tokenizer=build_demo_tokenizer(),
         use_safetensors=True,
         local_files_only=True,
+        trust_remote_code=False,
     )
     pipeline.set_progress_bar_config(disable=True)
     return pipeline.to(torch.float32)

@@ -222,5 +222,5 @@ def _copy_state(
     """Copy the optimizer state and the loss scale of a resumed run to the second stepper."""
     moved, copied = moved_parameters(real_groups), moved_parameters(copies)
     tensors, values = optimizer_state(real.optimizer, {name: moved[name] for name in copied})
-    restore_optimizer_state(stepper.optimizer, copied, {n: t.clone() for n, t in tensors.items()}, values)
+    restore_optimizer_state(stepper.optimizer, copies, {n: t.clone() for n, t in tensors.items()}, values)
     stepper.scaler.load_state_dict(real.scaler.state_dict())

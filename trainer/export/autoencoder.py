@@ -65,6 +65,7 @@ class AutoencoderExporter:
             "modelspec.date": now.isoformat(timespec="seconds"),
             "ss_steps": str(step),
             "ss_num_epochs": str(epoch),
+            "software": "Darkroom",
         }
         metadata = {key: text for key, text in metadata.items() if text}
         if self.suffix:

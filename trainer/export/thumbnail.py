@@ -6,22 +6,25 @@ import base64
 import io
 from pathlib import Path
 
-from PIL import Image
+from modules.data.images import opened
 
 _SIDE_PX = 256
 
 
 def thumbnail_of(samples: Path) -> str:
     """Return the newest sample of the first prompt in a run's samples folder as a data URL of a JPEG, at most 256 px a
-    side (ModelSpec 1.0.1, `modelspec.thumbnail`); empty if there is no sample.
+    side (ModelSpec 1.0.1, `modelspec.thumbnail`); empty if there is no sample, or if it cannot be read.
     """
     prompts = sorted(f for f in samples.glob("*") if f.is_dir())
     sampled = sorted(f for folder in prompts[:1] for f in folder.glob("step-*") if not f.name.startswith("."))
     if not sampled:
         return ""
-    with Image.open(sampled[-1]) as image:
-        small = image.convert("RGB")
-        small.thumbnail((_SIDE_PX, _SIDE_PX))
-        buffer = io.BytesIO()
-        small.save(buffer, format="JPEG", quality=85)
+    try:
+        with opened(sampled[-1]) as image:
+            small = image.convert("RGB")
+    except OSError:
+        return ""
+    small.thumbnail((_SIDE_PX, _SIDE_PX))
+    buffer = io.BytesIO()
+    small.save(buffer, format="JPEG", quality=85)
     return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"

@@ -15,6 +15,7 @@ from modules.config.codec import encode, load_file
 from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
 from modules.config.sections.embeddings import EmbeddingWord
+from modules.families.kinds.identify import identify
 from modules.families.protocol import ModelFamily
 from modules.memory.placement import Placement
 from modules.optim.param_groups import kept_parameters
@@ -28,6 +29,7 @@ from trainer.idle_sampling.image_files import compose_grid, image_name, settings
 from trainer.idle_sampling.plan import SamplePlan, plan_of
 from trainer.idle_sampling.request import Cell, SampleRequest, Weights
 from trainer.job_events import ImageSampled, JobFinished
+from trainer.run.checkpoint import restore_fixed
 from trainer.run.machine import Machine, machine_of
 from trainer.run.model import choose_attention, load_family, load_model, prepare_parts
 from trainer.run.placement import placement_of
@@ -143,8 +145,9 @@ class SamplingEngine:
 def _config_of(request: SampleRequest, weights: Weights) -> Config:
     """Return the config of the model of an image: that of the request, of a backup, or with another base model."""
     if weights.backup:
-        own = request.config.general
-        return load_file(from_root(weights.backup) / "config.json").config.model_copy(update={"general": own})
+        stored = load_file(from_root(weights.backup) / "config.json").config
+        own = request.config.general.model_copy(update={"seed": stored.general.seed})  # which its weights may depend on
+        return stored.model_copy(update={"general": own})
     config = request.config
     if weights.model:
         config = config.model_copy(update={"model": with_model(config, weights.model).model})
@@ -191,6 +194,7 @@ def _of_backup(config: Config, machine: Machine, backup: Path) -> tuple[ModelFam
     with torch.no_grad():
         for name, weight in weights.items():
             parameters[name].copy_(weight)
+    restore_fixed(backup, model.groups)
     return model.family, model.placement
 
 
@@ -215,4 +219,7 @@ def _sampled(path: Path, index: int, plan: SamplePlan, cell: Cell, request: Samp
 
 def _notes(plan: SamplePlan) -> tuple[str, ...]:
     missing = sorted({name for cell in plan.cells for name in cell.missing})
-    return tuple(f"There is no wildcard file {name}.txt." for name in missing)
+    files = dict.fromkeys(from_root(a.path) for cell in plan.cells for a in cell.weights.adapters)
+    kinds = ((file, identify(file)) for file in files)
+    doubts = [f"{file.name}: {kind.sentence}" for file, kind in kinds if "alpha" in kind.facts]
+    return (*(f"There is no wildcard file {name}.txt." for name in missing), *doubts)

@@ -17,7 +17,7 @@ from modules.data.batch import Batch
 from modules.data.buckets import Size
 from modules.objectives.methods.ddpo import Ddpo
 from modules.objectives.methods.grpo import Grpo
-from modules.objectives.policy_gradient import approx_kl, clip_fraction, clipped_surrogate, log_ratios
+from modules.objectives.policy_gradient import approx_kl, clip_fraction, clipped_surrogate, is_outside, log_ratios
 from modules.objectives.rollout_fields import size_of
 from modules.rewards.advantage import Combination, combined_advantages, untrained_share
 from modules.rewards.composite import CompositeReward
@@ -30,7 +30,7 @@ from modules.system.seeds import derive_seed
 from trainer.events import PhaseChanged, WarningRaised
 from trainer.methods.policy_batches import PolicyBatch, policy_batches
 from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
-from trainer.methods.ratio_check import RatioCheck
+from trainer.methods.ratio_check import ClipCheck, RatioCheck
 from trainer.methods.rollout_images import RolloutImages
 from trainer.methods.rollouts import (
     NOTHING_TO_LEARN,
@@ -91,6 +91,7 @@ class PolicyGradient:
     _state_before: dict[str, Any] = field(default_factory=dict, init=False)
     _rollout: PolicyRollout | None = field(default=None, init=False)
     _ratio_check: RatioCheck = field(default_factory=RatioCheck, init=False)
+    _clip_check: ClipCheck = field(default_factory=ClipCheck, init=False)
     _warned: set[str] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
@@ -146,6 +147,7 @@ class PolicyGradient:
             log_ratios_B, move(chunk.advantages_B, context.device), clip_range=settings.clip_range
         )
         self._check_ratio(batch, log_ratios_B, context)
+        self._check_clipping(batch, log_ratios_B, context)
         losses_B = batch.weight * surrogate_B + settings.kl_weight * kl_B
         metrics: dict[str, float | torch.Tensor] = {
             **batch.metrics,
@@ -266,6 +268,17 @@ class PolicyGradient:
         self._ratio_check.add(log_ratios_B, is_first=batch.is_first_micro_batch)
         if batch.is_last_micro_batch:
             self._warn_once(context, self._ratio_check.finish(context, clip_range=self.settings.clip_range))
+
+    def _check_clipping(self, batch: PolicyBatch, log_ratios_B: torch.Tensor, context: StepContext) -> None:
+        """Warn at the end of a later step on a rollout whose ratios are all clipped; one without advantages has a
+        warning of its own.
+        """
+        if batch.inner_epoch == 0:  # `_check_ratio` warns
+            return
+        clip_range = self.settings.clip_range
+        self._clip_check.add(is_outside(log_ratios_B, clip_range=clip_range), is_first=batch.is_first_micro_batch)
+        if batch.is_last_micro_batch and not batch.is_silent:
+            self._warn_once(context, self._clip_check.finish(clip_range=clip_range))
 
     def _warn_once(self, context: StepContext, warning: WarningRaised | None) -> None:
         if warning is not None and warning.advice not in self._warned:

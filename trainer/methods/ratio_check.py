@@ -50,6 +50,30 @@ class RatioCheck:
         )
 
 
+@dataclass(eq=False)
+class ClipCheck:
+    """Collects whether all ratios of an optimizer step are clipped; read from the device once, at the step's end."""
+
+    are_all_outside: torch.Tensor | None = None
+
+    def add(self, is_outside_B: torch.Tensor, *, is_first: bool) -> None:
+        """Add the ratios of a micro-batch (B); with the first one of a step, those of earlier steps are forgotten."""
+        found = is_outside_B.all()
+        former = None if is_first else self.are_all_outside
+        self.are_all_outside = found if former is None else former & found
+
+    def finish(self, *, clip_range: float) -> WarningRaised | None:
+        """Return a warning if all ratios of the step are outside of the clip range."""
+        if self.are_all_outside is None or not bool(self.are_all_outside):
+            return None
+        return WarningRaised(
+            f"In a step the probability ratios of all images are outside of the clip range of {clip_range:g}: the "
+            "images whose ratio has moved as their reward asks train nothing.",
+            "Widen the clip range, lower the learning rate, or use fewer inner epochs. The metric clip_fraction shows "
+            "how many ratios are outside.",
+        )
+
+
 def _computes_in_float32(context: StepContext) -> bool:
     denoisers = (p.module for p in context.family.parts.values() if p.spec.role == "denoiser")
     in_float32 = all(p.dtype == torch.float32 for module in denoisers for p in module.parameters())

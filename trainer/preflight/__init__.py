@@ -26,6 +26,8 @@ def check(
     approved_code: Collection[str] | None = None,
     datasets: Datasets | None = None,
     run_dir: Path | None = None,
+    is_fork: bool = False,
+    replaces: bool = False,
     watch: Watch | None = None,
 ) -> Report:
     """Return the report of `trainer.preflight.checks.check`: everything that can be found without loading a model."""
@@ -37,5 +39,7 @@ def check(
         approved_code=approved_code,
         datasets=datasets,
         run_dir=run_dir,
+        is_fork=is_fork,
+        replaces=replaces,
         watch=watch,
     )

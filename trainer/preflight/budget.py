@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from modules.adapters.ranks import unused_ranks
+from modules.adapters.registry import ADAPTERS
 from modules.config.schema import Config
 from modules.config.variant_facts import inpaints
 from modules.data.buckets import Size
@@ -18,7 +19,6 @@ from modules.estimate.disk import (
     backup_bytes,
     file_system_of,
     free_bytes,
-    free_memory,
     latents_bytes,
     num_backups,
     result_bytes,
@@ -30,6 +30,7 @@ from modules.memory.tape import FLOAT32_BYTES
 from modules.settings.every import Every
 from modules.system.errors import DarkroomError
 from modules.system.gpu_memory import GpuMemory, gpu_memory
+from modules.system.hardware import free_memory
 from modules.system.paths import from_root
 from modules.system.problem import Problem
 from trainer.preflight.memory_plan import ITEM_BYTES
@@ -72,8 +73,22 @@ def start_problems(config: Config, sizes: Counts) -> Iterator[Problem]:
             layers = [(part, path) for part in plans for path in trained_layers(passes, plans, part)]
             if (problem := unused_ranks(config.adapter, layers)) is not None:
                 yield problem
+        yield from _problems_of_layers(config, budget)
     if budget.start is not None:
         yield from notes_on_start(config, budget.start, budget.passes, budget.run.plans)
+
+
+def _problems_of_layers(config: Config, budget: Budget) -> Iterator[Problem]:
+    """Yield what is wrong with the settings of the adapter for the shapes of the layers that get one."""
+    if (problems_of := ADAPTERS[config.adapter.name].problems) is None:
+        return
+    passes, plans = budget.passes, budget.run.plans
+    shapes = [
+        passes.weights(part, plans[part]).own[f"{path}.weight"]
+        for part in plans
+        for path in trained_layers(passes, plans, part)
+    ]
+    yield from problems_of(config.adapter, shapes)
 
 
 def layer_problems(config: Config, sizes: Counts) -> Iterator[Problem]:

@@ -56,6 +56,8 @@ def check(
     approved_code: Collection[str] | None = None,
     datasets: Datasets | None = None,
     run_dir: Path | None = None,
+    is_fork: bool = False,
+    replaces: bool = False,
     watch: Watch | None = None,
 ) -> Report:
     """Return everything that can be found without loading a model. Only headers, file lists and captions are read.
@@ -64,7 +66,8 @@ def check(
     `approved_code` are hashes of the user's own code that may run; by default those approved on this machine.
     `datasets` are the datasets of this config if they are already scanned; otherwise they are scanned here. The report
     contains them. `run_dir` is the folder of a run that is being resumed, for a caller that has already found its
-    backup.
+    backup. With `is_fork` a new run continues from there, so the result of the other run stays. With `replaces` the
+    user agreed to replace what is at the destination of the result.
     `watch` is called during the scans and may raise to stop them.
     """
     problems = problems_of(config)
@@ -72,15 +75,15 @@ def check(
     problems += problems_of_packages(config)
     problems += problems_of_ranks(config)
     problems += problems_of_speed(config)
-    problems += problems_of_places(config)
+    is_new = resume_from is None and run_dir is None
+    run_dir = run_dir if resume_from is None else _run_dir(resume_from)
+    problems += problems_of_places(config, own_run=None if is_fork else run_dir, replaces=replaces)
     problems += problems_of_caption_settings(config)
     problems += problems_of_captions_files(config)
     model = found_model(config)
     problems += problems_of_model(config, model)
     problems += problems_of_unet_file(config)
     problems += problems_of_sample_images(config)
-    is_new = resume_from is None and run_dir is None
-    run_dir = run_dir if resume_from is None else _run_dir(resume_from)
     start_copy = existing_start_copy(run_dir) if run_dir is not None else None
     problems += problems_of_start(config, has_copy=None if is_new else start_copy is not None)
     problems += problems_of_words(config, is_new=is_new)

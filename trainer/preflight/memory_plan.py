@@ -103,8 +103,15 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
         step_batch=step_batch,
         sharded=frozenset(sharded_parts(config, world_size)),
         num_shards=world_size,
+        summed_bytes=_summed_bytes(config) if world_size > 1 else None,
+        sums_in_float32=config.multi_gpu.reduce_precision.startswith("float32"),
         runtime_bytes=0 if hardware.here().kind_of(config.general.train_device) == "cpu" else RUNTIME_BYTES,
     )
+
+
+def _summed_bytes(config: Config) -> int:
+    """Return how much of the gradients several processes may sum at a time; 0 for a part after the other."""
+    return config.multi_gpu.async_reduce_buffer_mb * 10**6 if config.multi_gpu.async_reduce else 0
 
 
 def _samples(config: Config, sizes_px: Sequence[tuple[int, int]]) -> Iterator[Sample]:

@@ -110,6 +110,12 @@ def _single_file(found: FileKind, name: str, spec: FamilySpec) -> Iterator[Probl
         other = FAMILIES[found.family].label if found.family in FAMILIES else "another family"
         message = f"{name} is not a {spec.label} model. {found.sentence}"
         yield Problem("model.base_model", message, advice=f"Set the model family to {other}.")
+    elif "scaled" in found.facts:
+        message = f"{name} is in scaled float8, which is not supported. {found.sentence}"
+        yield Problem("model.base_model", message, advice="Choose the same model in float16, bfloat16 or plain float8.")
+    elif "text_encoders" in found.facts:
+        message = f"{name} has no text encoders. {found.sentence}"
+        yield Problem("model.base_model", message, advice="Choose a complete checkpoint or a diffusers folder.")
 
 
 def _variant(found: FileKind | None, name: str, variant: str, spec: FamilySpec) -> Iterator[Problem]:
@@ -192,14 +198,10 @@ def _shards(part: Path) -> list[str]:
 
 
 def _vae(config: Config) -> Iterator[Problem]:
-    spec = FAMILIES[config.model.family]
-    if name := config.model.vae_file.strip():
+    spec, name = FAMILIES[config.model.family], config.model.vae_file.strip()
+    if name and spec.names_of("vae"):  # without one the setting is reported as unused
         found = identify(vae_weights_at(from_root(name)))
-        if not spec.names_of("vae"):
-            yield Problem(
-                "model.vae_file", f"{spec.label} has no VAE, so the VAE file is not used.", "warning", "Leave it empty."
-            )
-        elif not serves_as(found, "VAE"):
+        if not serves_as(found, "VAE"):
             yield Problem(
                 "model.vae_file",
                 f"{cut(name, max_chars=200)} contains no VAE. {found.sentence}",

@@ -12,7 +12,7 @@ from typing import Any
 from modules.config.schema import Config
 from modules.families.registry import FAMILIES
 from modules.families.spec import PartSpec
-from modules.optim.registry import MEMORY_SAVER
+from modules.optim.registry import memory_saver
 from modules.quantization.registry import FORMATS
 from modules.settings.checkpoint_modes import CheckpointMode
 from modules.settings.edit import get_path, replaced
@@ -127,8 +127,9 @@ def sixteen_bit_precision() -> Move:
 
 def lean_optimizer() -> Move:
     """Return the optimizer that keeps the least state."""
-    values = (("training.optimizer", MEMORY_SAVER.settings()),)
-    return Move("training.optimizer.name", MEMORY_SAVER.label, values, changes_result=True)
+    saver = memory_saver()
+    values = (("training.optimizer", saver.settings()),)
+    return Move("training.optimizer.name", saver.label, values, changes_result=True)
 
 
 def stochastic_rounding() -> Move:

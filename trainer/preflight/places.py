@@ -5,27 +5,38 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from modules.config.schema import Config
 from modules.families.kinds.identify import identify
+from modules.settings.field import FieldRecord, Section, records_of
 from modules.system.paths import from_root
 from modules.system.problem import Problem
 from trainer.preflight.model import kind_of
+from trainer.run_folder.destination import Taken, chosen_destination, is_taken, taken_by
 
 _MAX_NAME_BYTES = 230  # most systems allow 255, and a file has a longer name while it is written
 _MIN_FREE_BYTES = 16 * 2**20  # less is not enough for a small LoRA and its log
 _FOLDERS = (("general.workspace_dir", "workspace"), ("general.cache_dir", "cache"))
 
 
-def problems_of_places(config: Config, *, tries_writing: bool = True) -> Iterator[Problem]:
+def problems_of_places(
+    config: Config, *, own_run: Path | None = None, replaces: bool = False, tries_writing: bool = True
+) -> Iterator[Problem]:
     """Yield the problems of the folders and the file a run writes to.
 
-    With `tries_writing` each folder is tested by a write; otherwise its permissions are read.
+    `own_run` is the folder of the run if it resumes: it replaces its own result. With `replaces` the user agreed to
+    replace what is at the destination. With `tries_writing` each folder is tested by a write; otherwise its permissions
+    are read.
     """
     yield from _folders(config, tries_writing=tries_writing)
-    yield from _output(config, tries_writing=tries_writing)
+    if (problem := _unusable_output(config, tries_writing=tries_writing)) is not None:
+        yield problem
+    elif is_taken(from_root(config.output.destination)):
+        if own_run is not None:
+            config = chosen_destination(config, own_run)
+        yield _existing(config, taken_by(config, own_run), replaces=replaces)
     yield from _one_in_the_other(config)
 
 
@@ -37,35 +48,74 @@ def _folders(config: Config, *, tries_writing: bool) -> Iterator[Problem]:
             yield Problem(path, f"The folder {name} is not writable: {reason}.", advice="Choose another folder.")
 
 
-def _output(config: Config, *, tries_writing: bool) -> Iterator[Problem]:
+def _unusable_output(config: Config, *, tries_writing: bool) -> Problem | None:
+    """Return why no result can be written to the destination."""
     name = config.output.destination
     destination = from_root(name)
     if not name.strip():
         advice = "Choose one, such as models/lora.safetensors."
-        yield Problem("output.destination", "No output destination is set.", advice=advice)
-        return
+        return Problem("output.destination", "No output destination is set.", advice=advice)
     is_folder = config.training.trains in ("full", "vae") and config.output.model_format == "diffusers"
     problem = _not_a_file(destination, name)
     if is_folder:
         problem = _not_a_folder(destination, name, is_vae=config.training.trains == "vae")
+    if problem is None:
+        problem = _on_an_input(config, destination)
     if problem is not None:
-        yield problem
-        return
+        return problem
     reason = _why_not_writable(destination.parent, tries_writing=tries_writing) or _why_not_valid(destination)
-    if reason:
-        yield Problem(
-            "output.destination", f"{name} cannot be written: {reason}.", advice="Choose another destination."
-        )
-    elif kind_of(destination):
-        yield _replaced(name, never=config.output.never_replace)
+    if not reason:
+        return None
+    advice = "Choose another destination."
+    return Problem("output.destination", f"{name} cannot be written: {reason}.", advice=advice)
 
 
-def _replaced(name: str, *, never: bool) -> Problem:
-    if not never:
-        return Problem("output.destination", f"{name} exists and will be replaced when the run finishes.", "info")
-    advice = "Choose another name, or allow existing files to be replaced."
-    message = f"{name} already exists, and the settings do not allow replacing files."
-    return Problem("output.destination", message, advice=advice)
+def _existing(config: Config, taken: Taken | None, *, replaces: bool) -> Problem:
+    """Return the problem of a destination at which something exists."""
+    path, name = "output.destination", config.output.destination
+    if config.output.never_replace:
+        advice = "Choose another name, or allow existing files to be replaced."
+        message = f"{name} already exists, and the settings do not allow replacing files."
+        return Problem(path, message, advice=advice)
+    if taken is None:
+        return Problem(path, f"{name} is the result of this run, and will be replaced when the run finishes.", "info")
+    if replaces:
+        return Problem(path, f"{taken.what} It will be replaced when the run finishes.", "warning")
+    return Problem(path, taken.words, "info" if taken.is_ours else "warning", topic="destination")
+
+
+def _on_an_input(config: Config, destination: Path) -> Problem | None:
+    """Return the problem of a result that would replace a file or a model which the run reads, or a part of it."""
+    place = real(str(destination))
+    for record, path, value in _inputs(config):
+        source = real(value)
+        is_model = record.setting.path_kind == "model" and kind_of(from_root(value)) == "folder"
+        if place == source or (is_model and is_in(place, source)):
+            return Problem(
+                "output.destination",
+                f"The result would be written to {config.output.destination}, which the run reads ({path}: {value}).",
+                advice="Choose another destination.",
+            )
+    return None
+
+
+def _inputs(section: Section, prefix: str = "") -> Iterator[tuple[FieldRecord, str, str]]:
+    """Yield the paths that a config names for reading: the record of the field, its dotted path and its value."""
+    for record in records_of(type(section)):
+        value: object = section
+        for name in record.path.split("."):
+            value = getattr(value, name)
+        path = f"{prefix}{record.path}"
+        inner: dict[object, object] = {"": value}
+        if isinstance(value, tuple):
+            inner = dict(enumerate(value))
+        elif isinstance(value, Mapping):
+            inner = dict(value)
+        for key, item in inner.items():
+            if isinstance(item, Section):
+                yield from _inputs(item, f"{path}.{key}." if key != "" else f"{path}.")
+            elif isinstance(item, str) and item.strip() and record.setting.path_kind not in ("", "save"):
+                yield record, path, item.strip()
 
 
 def _not_a_file(destination: Path, name: str) -> Problem | None:

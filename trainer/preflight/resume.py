@@ -9,6 +9,7 @@ from modules.config.codec import load_file
 from modules.config.compare import changed_learning, fixed_on_resume
 from modules.config.schema import Config
 from modules.settings.edit import get_path
+from modules.settings.field import Section
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from modules.system.problem import Problem, shown
@@ -79,7 +80,8 @@ def learning_changes(before: Config, now: Config) -> Iterator[tuple[str, str, st
     fixed = fixed_on_resume(before, now)
     for path in changed_learning(before, now):
         old, new = _value(before, path), _value(now, path)
-        if path not in fixed and _NOTHING not in (old, new):  # another schedule has other fields, and its name changed
+        is_fixed = any(path == p or path.startswith(f"{p}.") for p in fixed)  # of another schedule
+        if not is_fixed and _NOTHING not in (old, new):
             yield path, old, new
 
 
@@ -88,4 +90,6 @@ def _value(config: Config, path: str) -> str:
         value = get_path(config, path)
     except KeyError:  # a field of a variant that this config does not use
         return _NOTHING
+    if isinstance(value, Section):  # another choice, such as another method
+        return shown(get_path(value, "name"))
     return f"{len(value)} of them" if isinstance(value, tuple) else shown(value)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from modules.families.registry import FAMILIES
 from modules.families.spec import PartSpec
 from modules.memory.tape import PartPlan
-from modules.optim.registry import MEMORY_SAVER, optimizer_spec
+from modules.optim.registry import memory_saver, optimizer_spec
 from modules.optim.spec import is_fused
 from modules.quantization.formats.int8 import INT8
 from modules.quantization.formats.nfloat4 import NFLOAT4
@@ -76,7 +76,7 @@ def _savings(budget: Budget) -> Iterator[Move]:
         yield moves.micro_batch(config, half)
     if config.training.precision in ("float32", "tfloat32"):
         yield moves.sixteen_bit_precision()
-    if run.optimizer.name != MEMORY_SAVER.name:
+    if run.optimizer.name != memory_saver().name:
         yield moves.lean_optimizer()
     yield from _of_steps(budget)
     if run.average == "here":

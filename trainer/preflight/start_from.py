@@ -10,7 +10,7 @@ from typing import Any
 
 from modules.adapters.factors import can_act
 from modules.adapters.registry import ADAPTERS
-from modules.adapters.settings import AdapterSettings
+from modules.adapters.settings import AdapterSettings, decomposed_axis
 from modules.adapters.spec import Shape, Trainable
 from modules.adapters.start_notes import OtherLayers, rank_note
 from modules.adapters.stored_header import (
@@ -28,13 +28,13 @@ from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify
 from modules.families.kinds.registry import serves_as
 from modules.families.registry import FAMILIES, files_of
-from modules.formats.adapter_names import DORA_SCALE, DOWN, LORA_FACTORS, UP, layers_in
+from modules.formats.adapter_names import DORA_SCALE, DOWN, LORA_FACTORS, UP, dora_axis, layers_in
 from modules.formats.adapter_targets import AdapterTargets, fits
 from modules.formats.checkpoint_header import read_checkpoint_header
 from modules.formats.headers import UnreadableFileError
 from modules.memory.tape import AdapterPlan, PartPlan
 from modules.system.paths import from_root
-from modules.system.problem import Problem, cut
+from modules.system.problem import Problem, cut, with_article
 from modules.system.problem import count as count_of
 
 _PATH = "adapter.start_from"
@@ -89,8 +89,12 @@ def _refusal(config: Config, path: Path, found: FileKind, shown: str) -> Problem
         message = f"{shown} is for another model family. {found.sentence}"
         return Problem(_PATH, message, advice="Choose a LoRA of the base model's family.")
     stored = _stored_in_base_model(config, path)
-    message, advice = reason_to_refuse(shown, len(stored.layers), stored.unplaced) if stored else ("", "")
+    message, advice = ("", "")
+    if stored:
+        message, advice = reason_to_refuse(shown, len(stored.layers), stored.unplaced, found.sentence)
     broken, again = reason_if_broken(shown, stored.layers) if stored else ("", "")
+    if not broken and (damage := found.facts.get("damage")):
+        broken, again = f"{shown} is damaged {damage}.", "Choose another file, or download it again."
     if broken and not message:  # before its type, which can look different then
         return Problem(_PATH, broken, advice=again)
     trainable = spec.trainable_with(config.adapter)
@@ -110,6 +114,27 @@ def notes_on_start(config: Config, start: StartHeader, passes: Passes, plans: Pl
     message, advice = _other_layers(config, start).note()
     if message:
         yield Problem("adapter.other_layers", message, "info", advice)
+    yield from _axis_of_start(config, start)
+
+
+def _axis_of_start(config: Config, start: StartHeader) -> Iterator[Problem]:
+    """Yield what becomes of a result whose layers keep another axis of DoRA than that of the settings."""
+    axes = {dora_axis(shapes[DORA_SCALE]) for shapes in start.trained.values() if DORA_SCALE in shapes}
+    others = axes - {decomposed_axis(config.adapter)}
+    if "outputs" in others and config.output.format == "kohya":
+        yield Problem(
+            _PATH,
+            f"{start.where} has DoRA on the output axis, which its layers keep. ComfyUI, Forge and A1111 compute it "
+            "with other norms than in training: images made there will not be those of the samples.",
+            "warning",
+            "Use the result in other programs, or train a new adapter.",
+        )
+    if "inputs" in others and config.output.format == "diffusers":
+        yield Problem(
+            _PATH,
+            f"{start.where} has DoRA on the input axis, which its layers keep. The diffusers format cannot hold it.",
+            advice="Choose the kohya format.",
+        )
 
 
 def trained_layers(passes: Passes, plans: Plans, part: str) -> frozenset[str]:
@@ -266,10 +291,7 @@ def _of_another_type(shown: str, settings: AdapterSettings, found: FileKind) -> 
     if kind == f"DoRA ({label})":
         return Problem(_PATH, f"{shown} has DoRA magnitudes, which this run does not train.", advice="Switch DoRA on.")
     spec = next((s for s in ADAPTERS.values() if s.label == kind and s.is_supported), None)
-    advice = f"Choose {_a(label)} file" + (f", or set the adapter type to {kind}." if spec is not None else ".")
-    message = f"{shown} is not {_a(label)}, the adapter type of this run. {found.sentence}"
+    advice = f"Choose {with_article(label)} file"
+    advice += f", or set the adapter type to {kind}." if spec is not None else "."
+    message = f"{shown} is not {with_article(label)}, the adapter type of this run. {found.sentence}"
     return Problem(_PATH, message, advice=advice)
-
-
-def _a(label: str) -> str:
-    return f"{'an' if label[0] in 'AEIOU' else 'a'} {label}"

@@ -12,14 +12,14 @@ from typing import Any
 
 from modules.config.method_facts import method_of
 from modules.config.schema import Config
-from modules.estimate.disk import free_memory
 from modules.estimate.run import in_gb
 from modules.optim.registry import optimizer_spec
-from modules.optim.schedule_registry import FORMULA_SCHEDULE
+from modules.optim.schedule_registry import formula_schedule
 from modules.optim.spec import FINDS_ITS_RATE
 from modules.settings.edit import get_path, replaced
 from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError
+from modules.system.hardware import free_memory
 from modules.system.problem import count
 from trainer.data.datasets import datasets_of
 from trainer.job_events import JobFinished
@@ -242,7 +242,7 @@ def _with_schedule(config: Config, expression: str, highest: float) -> Config:
     if config.embeddings.learning_rate is not None:
         config = replaced(config, "embeddings.learning_rate", config.embeddings.learning_rate * factor)
     config = replaced(config, "training.learning_rate", highest)
-    return replaced(config, "training.schedule", FORMULA_SCHEDULE.settings(expression=expression))
+    return replaced(config, "training.schedule", formula_schedule().settings(expression=expression))
 
 
 def _fits_memory(config: Config) -> bool:

@@ -104,10 +104,11 @@ def unit_of(
     learning_rate: float,
     factor: float,
     rate_ratios: Mapping[str, float],
+    fixed: Callable[[], Mapping[str, torch.Tensor]] = dict,
 ) -> TrainGroup:
     """Return the training unit of a part or its adapter, with the part's name and settings.
 
-    `factor` is that of the learning rate scaler.
+    `factor` is that of the learning rate scaler; `fixed` as in `TrainGroup`.
     """
     own = settings.learning_rate
     return TrainGroup(
@@ -119,6 +120,7 @@ def unit_of(
         label=part.spec.label,
         stop_after=settings.stop_after,
         rate_ratios=rate_ratios,
+        fixed=fixed,
     )
 
 

@@ -9,15 +9,17 @@ from modules.config.compare import fixed_on_resume
 from modules.config.schema import Config
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
-from trainer.events import PhaseChanged, WarningRaised
+from modules.system.problem import count
+from trainer.events import PhaseChanged, RunFinished, WarningRaised
 from trainer.launch import RunRequest
 from trainer.preflight.resume import learning_changes
 from trainer.run.checkpoint import SavedState, read_state
 from trainer.run.setup import Clocks
 from trainer.run_folder.backup import BackupInfo, abandoned_by, make_newest, new_run_dir, verify
-from trainer.run_folder.event_log import EventLog
+from trainer.run_folder.event_log import EventLog, last_event
 from trainer.run_folder.fork import fork_into, fork_weights_into, weights_do_not_fit
 from trainer.run_folder.launches import mark_launch
+from trainer.run_folder.written import abandon_results, results_of
 
 
 def check_resume(config: Config, backup: BackupInfo) -> SavedState:
@@ -44,16 +46,48 @@ def check_weights(config: Config, backup: BackupInfo) -> None:
         )
 
 
-def is_complete(config: Config, backup: BackupInfo, saved: SavedState, *, is_fork: bool) -> bool:
-    """Return whether all epochs are trained, and the result is at its destination or in the run's folder.
+def completed(config: Config, backup: BackupInfo, saved: SavedState, *, is_fork: bool) -> RunFinished | None:
+    """Return the ending of a run with nothing left to do: all epochs are trained and its result is written, too.
 
-    A fork of a run that has trained all its epochs has nothing to do, wherever the result is.
+    A fork of a run that has trained all its epochs has nothing to do, wherever the result is. None for other runs.
     """
-    if is_fork:
-        return saved.counters.epoch >= config.training.epochs
-    destination = from_root(config.output.destination)
-    places = (destination, backup.run_dir / "save" / destination.name)
-    return saved.counters.epoch >= config.training.epochs and any(place.exists() for place in places)
+    counters, name = saved.counters, backup.run_dir.name
+    if counters.epoch < config.training.epochs:
+        return None
+    epochs, result = count(counters.epoch, "epoch"), None
+    if not is_fork:
+        result = _written_result(backup.run_dir, from_root(config.output.destination), step=counters.step)
+        if result is None:
+            return None
+    message = (
+        f"The run {name} is already complete after {epochs}: its result is {result}."
+        if result is not None
+        else f"The run {name} has already trained for {epochs}, so its fork has nothing left to train."
+    )
+    return RunFinished(
+        "already_complete",
+        counters.step,
+        f"{message} Increase the number of epochs to continue it.",
+        str(result or ""),
+        str(backup.path),
+    )
+
+
+def _written_result(run_dir: Path, destination: Path, *, step: int) -> Path | None:
+    """Return where a run has written its result after a step, if it is still there; None if it has not.
+
+    Runs of versions without the record have written it if that is the last event in their log.
+    """
+    results = results_of(run_dir)
+    for result in reversed(results):
+        is_current = result.step == step and not result.is_abandoned
+        if is_current and result.destination == destination.absolute() and result.is_unchanged():
+            return result.path
+    last = None if results else last_event(run_dir)
+    if not isinstance(last, RunFinished) or last.step != step or last.outcome == "stopped":
+        return None
+    places = (destination, run_dir / "save" / destination.name)
+    return next((place for place in places if last.model_path == str(place) and place.exists()), None)
 
 
 def opened_folder(
@@ -78,6 +112,8 @@ def opened_folder(
     if start_weights is not None:
         fork_weights_into(run_dir, start_weights)
     if backup:
+        if is_resumed:
+            abandon_results(run_dir, after_step=backup.step)
         _report_abandoned(backup, request.config.backup.keep, log)
         _report_changes(backup, request.config, log)
         backup = make_newest(backup, now=clocks.now())

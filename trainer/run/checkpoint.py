@@ -7,31 +7,36 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from modules.config.codec import encode
+from modules.config.codec import encode, load_file
 from modules.config.schema import Config
 from modules.formats.safetensors_io import read_safetensors, write_safetensors
 from modules.memory.sharding import ShardedModule
+from modules.optim.build import build_optimizer
 from modules.optim.param_groups import (
     TrainGroup,
-    is_of_group,
+    fixed_tensors,
     kept_parameters,
     moved_parameters,
     named_parameters,
     optimizer_state,
     restore_optimizer_state,
 )
+from modules.optim.registry import optimizer_spec
+from modules.optim.spec import OptimizerSettings
 from modules.system.errors import DarkroomError
 from trainer.methods.protocol import TrainingMethod
-from trainer.run_folder.shards import Kind, key_of, read_shards, read_whole, stored_in_shards, write_shards
+from trainer.run_folder.shards import Kind, Rows, has_averages, key_of, read_whole, stored_in_shards, write_shards
 from trainer.step.counters import Counters
+from trainer.step.evaluation import optimizer_in_evaluation
 from trainer.step.stepper import Stepper
 
+_FIXED_FILE = "fixed.safetensors"  # only if the units have such tensors (`TrainGroup.fixed`)
 _METHOD_FILE = "method.safetensors"  # only if the method has tensors, such as an unfinished rollout
 
 
@@ -48,6 +53,7 @@ class SavedState:
     ema_updates: int
     validation: dict[str, Any] = field(default_factory=dict)
     rewards: dict[str, Any] = field(default_factory=dict)
+    watchdog: dict[str, Any] | None = None  # None in backups of older versions
 
 
 def write_state(
@@ -69,6 +75,8 @@ def write_state(
     """
     whole = [g for g in groups if not g.is_sharded]
     write_safetensors(folder / "weights.safetensors", kept_parameters(whole), {})
+    if fixed := fixed_tensors(groups):
+        write_safetensors(folder / _FIXED_FILE, fixed, {})
     tensors, _ = optimizer_state(stepper.optimizer, moved_parameters(whole))
     _, values = optimizer_state(stepper.optimizer, moved_parameters(groups))
     write_safetensors(folder / "optimizer.safetensors", tensors, {})
@@ -89,6 +97,7 @@ def write_state(
         "ema_updates": stepper.ema.num_updates if stepper.ema else 0,
         "validation": dict(validation),
         "rewards": dict(rewards),
+        "watchdog": stepper.watchdog.state_dict(),
     }
     (folder / "state.json").write_text(json.dumps(state, indent=1), encoding="utf-8")
     (folder / "config.json").write_text(json.dumps(encode(config), indent=2), encoding="utf-8")
@@ -107,42 +116,64 @@ def read_state(folder: Path) -> SavedState:
 
 
 def write_shards_of(
-    folder: Path, sharded: Mapping[str, ShardedModule], *, groups: Sequence[TrainGroup], stepper: Stepper
+    folder: Path,
+    sharded: Mapping[str, ShardedModule],
+    *,
+    groups: Sequence[TrainGroup],
+    stepper: Stepper,
+    process: int,
 ) -> None:
-    """Write this process's rows of the sharded parts' weights, optimizer state and EMA; all must call it together."""
+    """Write this process's rows of the sharded parts' weights, optimizer state and EMA, as all processes must.
+
+    `process` is its index. The first one also writes what is not sharded, such as an optimizer's number of steps.
+    """
     sharded_groups = [g for g in groups if g.is_sharded]
     tensors, _ = optimizer_state(stepper.optimizer, moved_parameters(sharded_groups))
     kinds: dict[Kind, Mapping[str, torch.Tensor]] = {"weights": kept_parameters(sharded_groups), "optimizer": tensors}
     if stepper.ema is not None:
         kinds["ema"] = {name: stepper.ema.averages[name] for name in named_parameters(sharded_groups)}
-    found = {}
+    rows, whole = {}, {}
     for kind, state in kinds.items():
-        for name, rows in state.items():
+        for name, values in state.items():
             module, own = _owner(sharded, name)
-            is_sharded = module is not None and rows.shape == module.own[own].shape and rows.dim() > 0
-            stored = rows.detach().cpu()
-            found[key_of(kind, name)] = module.sharded(own, stored) if module and is_sharded else stored
-    write_shards(folder, found)
+            if module is not None and values.dim() > 0 and values.shape == module.own[own].shape:
+                rows[key_of(kind, name)] = Rows(values, *module.place_of(own))
+            elif process == 0:
+                whole[key_of(kind, name)] = values
+    write_shards(folder, rows, whole, process=process)
+
+
+def weights_to_use(
+    folder: Path, groups: Sequence[TrainGroup], sharded: Mapping[str, ShardedModule]
+) -> dict[str, torch.Tensor]:
+    """Return the weights of a backup that its run validated, sampled and saved, by full name.
+
+    They are the EMA weights, or those of the optimizer's evaluation mode; otherwise the trained ones. `groups` are the
+    training units of the run. Of the `sharded` parts each process reads its rows.
+    """
+    if has_averages(folder):
+        return _read(folder, "ema", sharded)
+    weights = _read(folder, "weights", sharded)
+    settings = load_file(folder / "config.json").config.training.optimizer
+    if not optimizer_spec(settings).has_evaluation_mode(settings):
+        return weights
+    tensors, values = _read(folder, "optimizer", sharded), read_state(folder).optimizer_values
+    return _in_evaluation_mode(weights, tensors, values, groups, settings)
 
 
 def start_from_weights(
-    folder: Path,
-    *,
-    groups: Sequence[TrainGroup],
-    stepper: Stepper,
-    sharded: Mapping[str, ShardedModule],
+    weights: Mapping[str, torch.Tensor], where: Path, *, groups: Sequence[TrainGroup], stepper: Stepper
 ) -> None:
-    """Copy the weights of a backup of another run into a new run, and start its EMA from them.
+    """Copy weights of another run, by full name, into a new run, and start its EMA from them.
 
-    Raises DarkroomError if they are not those that the run trains. Of the `sharded` parts each process reads its rows.
+    Raises DarkroomError if they are not those that the run trains; `where` they are from is named then.
     """
     parameters = kept_parameters(groups)
-    weights = _read(folder, "weights", sharded)
     unlike = [n for n, p in parameters.items() if n not in weights or weights[n].shape != p.shape]
     if unlike or len(weights) != len(parameters):
         example = f" One that does not fit is {unlike[0]}." if unlike else ""
         raise DarkroomError(
-            f"The weights in {folder} do not fit the settings: the backup has {len(weights)}, the run trains "
+            f"The weights in {where} do not fit the settings: the backup has {len(weights)}, the run trains "
             f"{len(parameters)}.{example}",
             advice="Set the adapter and the trained parts as in the run it belongs to.",
         )
@@ -173,21 +204,36 @@ def restore(
             f"{len(parameters)}.",
             advice="Resume with the settings the run was started with.",
         )
+    if unlike := [name for name, parameter in parameters.items() if weights[name].shape != parameter.shape]:
+        raise DarkroomError(
+            f"The backup {folder} does not match the run: {unlike[0]} is {tuple(weights[unlike[0]].shape)} there, the "
+            f"run trains {tuple(parameters[unlike[0]].shape)}.",
+            advice="Older versions divided some layers into blocks of one channel with OFT, which trains nothing: such "
+            "a run cannot be resumed. Start a new one.",
+        )
     _copy_weights(weights, parameters, groups)
+    restore_fixed(folder, groups)
     tensors = _read(folder, "optimizer", sharded)
-    # A part that was trained when the backup was written may be frozen by now: its optimizer state is not needed.
-    trained = moved_parameters(g for g in groups if g.is_training)
-    trained_state = (
-        {key: value for key, value in state.items() if is_of_group(key) or key.rsplit("|", 1)[0] in trained}
-        for state in (tensors, saved.optimizer_values)
-    )
-    restore_optimizer_state(stepper.optimizer, trained, *trained_state)
+    restore_optimizer_state(stepper.optimizer, groups, tensors, saved.optimizer_values)
     if stepper.ema is not None:
         averages = _read(folder, "ema", sharded)
         stepper.ema.load(averages, saved.ema_updates)
     stepper.scaler.load_state_dict(saved.scaler)
+    if saved.watchdog is not None:
+        stepper.watchdog.load_state_dict(saved.watchdog)
     rollout = read_safetensors(folder / _METHOD_FILE)[0] if (folder / _METHOD_FILE).exists() else {}
     method.load_state_dict({**saved.method, **{name: tensor.clone() for name, tensor in rollout.items()}})
+
+
+def restore_fixed(folder: Path, groups: Sequence[TrainGroup]) -> None:
+    """Set the tensors that a backup's weights were trained beside; those that it lacks stay as they are.
+
+    Backups of older versions lack all of them: they follow from the seed of the run that wrote the backup.
+    """
+    stored = read_safetensors(folder / _FIXED_FILE)[0] if (folder / _FIXED_FILE).exists() else {}
+    for name, tensor in fixed_tensors(groups).items():
+        if name in stored:
+            tensor.copy_(stored[name])
 
 
 def _read(folder: Path, kind: Kind, sharded: Mapping[str, ShardedModule]) -> dict[str, torch.Tensor]:
@@ -199,15 +245,13 @@ def _read(folder: Path, kind: Kind, sharded: Mapping[str, ShardedModule]) -> dic
     for name, whole in read_safetensors(file)[0].items():
         module, own = _owner(sharded, name)
         found[name] = module.rows_of(own, whole) if module and module.is_like(own, whole.shape) else whole
-    into = {}
-    for name, facts in stored_in_shards(folder, kind).items():
+    for name, stored in stored_in_shards(folder, kind).items():
         module, own = _owner(sharded, name)
-        is_sharded = module is not None and module.is_like(own, facts.size)
-        shape = module.own[own].shape if module and is_sharded else facts.size
-        found[name] = torch.empty(shape, dtype=facts.properties.dtype)
-        into[key_of(kind, name)] = module.sharded(own, found[name]) if module and is_sharded else found[name]
-    if into:
-        read_shards(folder, into, is_together=True)
+        if module is not None and module.is_like(own, stored.shape):
+            start, _ = module.place_of(own)
+            found[name] = stored.rows(start, start + module.own[own].shape[0])
+        else:
+            found[name] = stored.whole()
     return found
 
 
@@ -215,6 +259,35 @@ def _owner(sharded: Mapping[str, ShardedModule], name: str) -> tuple[ShardedModu
     """Return the sharded part that a tensor belongs to, by its name or that of its state, and the weight's name."""
     part, _, own = name.partition("|")[0].partition(".")
     return sharded.get(part), own
+
+
+def _in_evaluation_mode(
+    weights: Mapping[str, torch.Tensor],
+    tensors: Mapping[str, torch.Tensor],
+    values: Mapping[str, Any],
+    groups: Sequence[TrainGroup],
+    settings: OptimizerSettings,
+) -> dict[str, torch.Tensor]:
+    """Return the weights at which an optimizer of these settings evaluates, from its state in a backup.
+
+    They are computed in float32, on the CPU, by such an optimizer over copies of the weights.
+    """
+    units = [
+        replace(
+            g,
+            parameters={n: torch.nn.Parameter(weights[n].float().clone()) for n in g.parameters if n in weights},
+            master_weights={},
+            hooks=[],
+        )
+        for g in groups
+    ]
+    optimizer = build_optimizer(units, settings)
+    parameters = named_parameters(units)
+    state = {key: value.float() if value.is_floating_point() else value for key, value in tensors.items()}
+    restore_optimizer_state(optimizer, units, state, values)
+    with optimizer_in_evaluation(optimizer, units):
+        found = {name: p.detach().clone() for name, p in parameters.items()}
+    return {**weights, **found}
 
 
 def _copy_weights(

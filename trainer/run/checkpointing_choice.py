@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from modules.estimate.disk import free_memory
 from modules.system.atomic import write_text
 from modules.system.devices import free_device_bytes
+from modules.system.hardware import free_memory
 from modules.system.problem import count
 from trainer.events import SettingChosen
 from trainer.preflight.auto_checkpointing import Blocks, automatic_parts, blocks_to_checkpoint

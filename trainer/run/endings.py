@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from modules.optim.param_groups import TrainGroup
+from modules.system.file_errors import UnconfirmedError, words_of
 from modules.system.paths import from_root
 from modules.system.problem import count
 from trainer.callbacks.best import Search
 from trainer.callbacks.dry_run import DryRunComplete, discarded_write
-from trainer.callbacks.saving import BestBy, SavingCallback
+from trainer.callbacks.saving import BEST_KINDS, BestBy, SavingCallback
 from trainer.events import BackupSaved, PhaseChanged, RunFinished, WarningRaised
 from trainer.methods.protocol import TrainingMethod
 from trainer.run.checkpoint import write_shards_of, write_state
@@ -22,6 +23,9 @@ from trainer.run.model import LoadedModel
 from trainer.run.setup import RunSetup
 from trainer.run.watchers import Watchers
 from trainer.run_folder.backup import BackupInfo, remove_older, write_backup
+from trainer.run_folder.destination import note_destination, taken_by
+from trainer.run_folder.result import model_files
+from trainer.run_folder.written import RESULTS_FILE, record_result
 from trainer.step.callback import DryRunState
 from trainer.step.counters import Counters
 from trainer.step.failures import explain
@@ -64,10 +68,15 @@ class Backups:
         """Write a complete backup, remove older ones as set, and report it."""
         setup = self.setup
         setup.log.emit(PhaseChanged("backing_up", f"step {counters.step}"))
-        backup = self._write(
-            counters, lambda folder: self._write_state(folder, counters, self.model.groups, self.stepper)
-        )
+
+        def write_files(folder: Path) -> None:
+            self._write_state(folder, counters, self.model.groups, self.stepper)
+            for by in BEST_KINDS:
+                self.watchers.saving.link_best(by, folder)
+
+        backup = self._write(counters, write_files)
         remove_older(setup.run_dir, keep=setup.config.backup.keep)
+        setup.log.flush()  # what is reported next has its history, whatever happens
         setup.log.emit(BackupSaved(counters.step, str(backup.path)))
         self._newest = counters, self._contents(counters), backup
         return backup
@@ -123,7 +132,13 @@ class Backups:
         """Let the other processes write what they have of a backup."""
         self.meeting.offer(
             _SHARDED_STATE,
-            lambda folder: write_shards_of(folder, self.model.sharded, groups=self.model.groups, stepper=self.stepper),
+            lambda folder: write_shards_of(
+                folder,
+                self.model.sharded,
+                groups=self.model.groups,
+                stepper=self.stepper,
+                process=self.meeting.rank.index,
+            ),
         )
 
 
@@ -157,8 +172,7 @@ class Prepared:
             self.model.compilation.close()
         self.watchers.profiling.close()
         if self.watchers.tensorboard is not None:
-            with suppress(OSError):  # on a full disk the last values are lost, but the run's outcome stays
-                self.watchers.tensorboard.close()
+            self.watchers.tensorboard.close()
 
 
 def end(run: Prepared, outcome: LoopOutcome) -> None:
@@ -278,7 +292,7 @@ def _best_kept(run: Prepared) -> _BestModel | None:
     else:
         return None
     path, best = watchers.saving.best_path(by), search.best
-    if best.step is not None and best.loss is not None and path.exists():
+    if best.step is not None and best.loss is not None and watchers.saving.has_best(by):
         return _BestModel(by, best.step, f"{name} {sign * best.loss:.4g}")
     run.setup.log.emit(WarningRaised(f"{path.name} is not in the run's save folder. The result is the last model."))
     return None
@@ -296,16 +310,45 @@ def _save_result(setup: RunSetup, saving: SavingCallback, counters: Counters, be
         else:
             saving.copy_best(path, best.step, best.by)
 
-    destination = from_root(setup.config.output.destination)
+    destination = result = _free_destination(setup)
     try:
         if setup.config.output.never_replace and destination.exists():
             raise FileExistsError("the file exists and must not be replaced")
         write(destination)
+    except UnconfirmedError as error:
+        setup.log.emit(WarningRaised(*words_of(error)))
     except OSError as error:
-        fallback = setup.run_dir / "save" / destination.name
+        result = setup.run_dir / "save" / destination.name
+        reason = words_of(error)[0] if error.errno is not None else f"{error}."
         setup.log.emit(
-            WarningRaised(f"The result could not be written to {destination} ({error}).", f"It is saved as {fallback}.")
+            WarningRaised(f"The result could not be written to {destination}. {reason}", f"It is saved as {result}.")
         )
-        write(fallback)
-        return fallback
-    return destination
+        write(result)
+    _record(setup, result, destination, counters)
+    return result
+
+
+def _free_destination(setup: RunSetup) -> Path:
+    """Return where the result is written: beside what another run has written there since this one started."""
+    config, run_dir = setup.config, setup.run_dir
+    asked = config.output.destination
+    taken = None if config.output.never_replace else taken_by(config, run_dir)
+    if taken is None:
+        return from_root(asked)
+    setup.log.emit(WarningRaised(taken.words, "It was written while this run trained."))
+    with suppress(OSError):  # a resumed run would look for a free name again
+        note_destination(run_dir, asked=asked, chosen=taken.free)
+    return from_root(taken.free)
+
+
+def _record(setup: RunSetup, result: Path, destination: Path, counters: Counters) -> None:
+    """Record the result in the run's folder, which proves that the run is complete; warn if that fails."""
+    try:
+        record_result(setup.run_dir, result, model_files(result), step=counters.step, destination=destination)
+    except OSError as error:
+        setup.log.emit(
+            WarningRaised(
+                f"The result is written to {result}, but not its record, {RESULTS_FILE}. {words_of(error)[0]}",
+                "If the run is resumed, it writes its result once more.",
+            )
+        )

@@ -18,11 +18,11 @@ from modules.config.schema import Config
 from modules.config.sections.general import General
 from modules.data.datasets import Datasets
 from modules.data.hub_download import download
+from modules.settings.edit import replaced
 from modules.system.approvals import approved_hashes
 from modules.system.devices import Device, resolve_device
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
-from modules.system.problem import count
 from modules.system.ranks import current_rank
 from modules.system.secrets import hub_access
 from modules.system.secrets_file import load_secrets
@@ -35,7 +35,7 @@ from trainer.launch import RunRequest
 from trainer.phases import phase_facts
 from trainer.ranks import ALONE, LostProcessError, Ranks, connect
 from trainer.run.alike import require_equal_settings
-from trainer.run.backup_start import check_resume, check_weights, is_complete, opened_folder
+from trainer.run.backup_start import check_resume, check_weights, completed, opened_folder
 from trainer.run.data import build_loaders, caches_of
 from trainer.run.downloads import DownloadMeter
 from trainer.run.failure import failure_of, not_enough_memory
@@ -46,9 +46,8 @@ from trainer.run.prune import kinds_in_use, unused_entries
 from trainer.run.setup import Clocks, RunSetup
 from trainer.run.threads import choose_num_threads
 from trainer.run.training_run import carry_out
-from trainer.run_folder.backup import (
-    find_backup,
-)
+from trainer.run_folder.backup import BackupInfo, find_backup
+from trainer.run_folder.destination import PATH, chosen_destination, note_destination, resolved_destination, taken_by
 from trainer.run_folder.event_log import EventLog
 from trainer.run_folder.launches import interrupted_run
 from trainer.step.failures import is_out_of_memory
@@ -113,6 +112,8 @@ def execute(
     if is_main:
         _fetch_datasets(request, log, desk, clocks)
     ranks.from_main(None)  # the others use what it has downloaded
+    asked = request.config.output.destination
+    request = _with_destination(request, backup, ranks, log)
     datasets = _checked(
         request, approved_code, log, desk, run_dir=backup.run_dir if backup else None, is_reported=is_main
     )
@@ -131,13 +132,12 @@ def execute(
         check_weights(request.config, start_weights)
         backup = None
     saved = check_resume(request.config, backup) if backup else None
-    if backup and saved and is_complete(request.config, backup, saved, is_fork=request.kind == "fork"):
-        message = (
-            f"The run is already complete after {count(saved.counters.epoch, 'epoch')}. "
-            "Increase the number of epochs to continue it."
-        )
-        log.emit(RunFinished("already_complete", saved.counters.step, message, backup_path=str(backup.path)))
-        return
+    if backup and saved:
+        is_fork = request.kind == "fork"
+        ending = completed(request.config, backup, saved, is_fork=is_fork) if is_main else None
+        if (ending := ranks.from_main(ending)) is not None:
+            log.emit(ending)
+            return
     num_threads = ranks.from_main(
         choose_num_threads(
             # Another number of processes shares the machine in another way.
@@ -163,6 +163,8 @@ def execute(
             return
         workspace = from_root(request.config.general.workspace_dir)
         opened = opened_folder(request, backup, start_weights, workspace, log, clocks) if is_main else None
+        if opened is not None:
+            note_destination(opened[0], asked=asked, chosen=request.config.output.destination)
         run_dir, backup_path = ranks.from_main(opened) or (workspace, None)
         backup = find_backup(backup_path) if backup_path is not None else None
         setup = RunSetup(
@@ -214,6 +216,24 @@ def _continued(request: RunRequest, ranks: Ranks) -> RunRequest:
     return replace(request, resume_from=ranks.from_main(find_backup(request.resume_from).path))
 
 
+def _with_destination(request: RunRequest, backup: BackupInfo | None, ranks: Ranks, log: EventLog) -> RunRequest:
+    """Return the request with the destination of its run, which replaces nothing that the user has not agreed to.
+
+    A fork is a new run: the result of the run it comes from stays.
+    """
+    config, found = request.config, request.config
+    if ranks.rank.is_main and request.kind != "cache" and not config.general.only_cache:
+        own_run = backup.run_dir if backup is not None and request.kind == "resume" else None
+        if own_run is not None:
+            config = found = chosen_destination(config, own_run)
+        if not request.replaces:
+            found = resolved_destination(config, own_run)
+        if found.output.destination != config.output.destination and (taken := taken_by(config, own_run)) is not None:
+            log.emit(WarningRaised(taken.words, "To replace it, choose that when you start, or add --overwrite."))
+    destination = ranks.from_main(found.output.destination)
+    return replace(request, config=replaced(request.config, PATH, destination))
+
+
 def _load_secrets_first(log: EventLog) -> None:
     """Load the stored tokens before anything else, so that they are redacted in every message of this run."""
     for problem in load_secrets().problems:
@@ -256,6 +276,8 @@ def _checked(
         approved_code=approved_code,
         datasets=datasets,
         run_dir=run_dir,
+        is_fork=request.kind in ("fork", "fork_weights"),
+        replaces=request.replaces,
         watch=scan_watch(log.emit, desk.check),
     )
     if report.errors or report.datasets is None:

@@ -8,18 +8,14 @@ from datetime import datetime
 from pathlib import Path
 
 from modules.config.codec import load_file
-from modules.config.schema import Config
 from modules.data.dataset import Dataset
-from modules.optim.registry import optimizer_spec
 from modules.settings.edit import set_path
-from modules.system.errors import DarkroomError
 from trainer.preflight import check
-from trainer.run.checkpoint import read_state
+from trainer.run.checkpoint import read_state, restore_fixed, weights_to_use
 from trainer.run.machine import machine_of
 from trainer.run.model import load_model
 from trainer.run.watchers import exporter_of
 from trainer.run_folder.backup import BackupInfo, verify
-from trainer.run_folder.shards import Kind, has_averages, read_whole
 from trainer.run_folder.start_copy import start_copy_in
 
 
@@ -33,11 +29,11 @@ class Exported:
 
 
 def export_backup(backup: BackupInfo, out: Path, *, now: datetime, report: Callable[[str], object] = str) -> Exported:
-    """Write the model of a backup, with its EMA weights if there are any, in the format that its run saves.
+    """Write the model of a backup with the weights that its run saves, and in its format.
 
     The model is loaded on the CPU: a card may be in use by another run. The metadata have no facts about images that
     are no longer there. `report(what)` is called before each part of the work, and may raise to stop it. Raises
-    DarkroomError for a damaged backup, or if its optimizer would be needed, and OSError.
+    DarkroomError for a damaged backup, and OSError.
     """
     verify(backup)
     config = load_file(backup.path / "config.json").config
@@ -48,27 +44,15 @@ def export_backup(backup: BackupInfo, out: Path, *, now: datetime, report: Calla
     report("loading the model")
     model = load_model(config, machine, None, start_copy=start_copy_in(backup.run_dir))
     try:
+        restore_fixed(backup.path, model.groups)
         report("checking the images")
         datasets = check(config, run_dir=backup.run_dir).datasets
         dataset = datasets.training if datasets is not None else Dataset((), (), 1)
         total_steps = saved.counters.step if datasets is None else datasets.plans.total_steps(config.training.epochs)
         exporter = exporter_of(config, backup.run_dir, model, dataset, total_steps)
-        values = read_whole(backup.path, _weights_kind(backup, config))
+        values = weights_to_use(backup.path, model.groups, {})
         report("writing the model")
         exporter.save(out, values, now=now, step=saved.counters.step, epoch=saved.counters.epoch)
     finally:
         model.placement.close()
     return Exported(out, saved.counters.step, saved.counters.epoch)
-
-
-def _weights_kind(backup: BackupInfo, config: Config) -> Kind:
-    """Return which weights to save. Raises DarkroomError where only the optimizer could compute them."""
-    if has_averages(backup.path):
-        return "ema"
-    spec = optimizer_spec(config.training.optimizer)
-    if spec.has_evaluation_mode(config.training.optimizer):
-        raise DarkroomError(
-            f"The weights in a backup of {spec.label} are not those to use: it averages them itself.",
-            advice="Resume the run from this backup, and save the model there.",
-        )
-    return "weights"

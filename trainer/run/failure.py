@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 from modules.system.atomic import write_text
@@ -14,7 +15,7 @@ from trainer.preflight.estimates import sizes_of
 from trainer.preflight.memory_advice import memory_advice
 from trainer.ranks import LostProcessError
 from trainer.run.setup import RunSetup
-from trainer.run_folder.backup import list_backups
+from trainer.run_folder.backup import BackupInfo, list_backups
 from trainer.step.failures import NotEnoughMemoryError, explain, is_fixable
 
 logger = logging.getLogger("darkroom.run")
@@ -36,11 +37,26 @@ def _full_failure(error: BaseException, run_dir: Path | None) -> RunFailed:
     backup_path = str(backups[-1].path) if backups else ""
     if isinstance(error, LostProcessError) and run_dir is not None and not backups:
         advice = "There is no backup of this run yet: start it again."
+    if isinstance(error, OSError):
+        advice = f"{advice} {_way_on(run_dir, backups)}"
     if is_fixable(error):
         return RunFailed(message, advice, backup_path=backup_path)
     details = redacted("".join(traceback.format_exception(error)))
-    logger.error("The run failed.\n%s", details)
+    if isinstance(error, OSError):  # its sentence is enough; where no log is open, this is printed
+        logger.error("The run failed: %s", message)
+    else:
+        logger.error("The run failed.\n%s", details)
     return RunFailed(message, advice, _write_details(details, run_dir), backup_path)
+
+
+def _way_on(run_dir: Path | None, backups: Sequence[BackupInfo]) -> str:
+    """Return what to do once a disk works again; `run_dir` is None for a run that has not opened its folder."""
+    if run_dir is None:
+        return "Then try again."
+    if not backups:
+        return f"Then start the run again: {run_dir.name} has no backup yet."
+    newest = backups[-1]
+    return f"Then resume the run {newest.run_dir.name}: its backup of step {newest.step:,} is complete."
 
 
 def not_enough_memory(error: Exception, setup: RunSetup) -> NotEnoughMemoryError:

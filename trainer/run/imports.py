@@ -30,7 +30,8 @@ def modules_of(config: Config) -> Iterator[str]:
         if module := reference.partition(":")[0]:
             yield module
     if config.general.tensorboard:
-        yield "torch.utils.tensorboard"
+        yield "torch.utils.tensorboard.summary"
+        yield "tensorboard.summary.writer.record_writer"
 
 
 def import_for(config: Config) -> bool:

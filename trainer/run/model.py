@@ -14,7 +14,7 @@ import torch
 from modules.adapters.kept_layers import kept_fingerprint
 from modules.adapters.protocol import Adapter
 from modules.adapters.start import Start
-from modules.config.method_facts import copies_originals, rate_factor_of, trains_on_pixels
+from modules.config.method_facts import rate_factor_of, trains_on_pixels
 from modules.config.quantized_parts import NOTHING_QUANTIZED, QuantizedParts, quantized_parts
 from modules.config.schema import Config
 from modules.config.sections.model import Model
@@ -28,7 +28,6 @@ from modules.families.registry import FAMILIES
 from modules.families.spec import PartSpec
 from modules.families.words import Word
 from modules.memory.compiled_blocks import Compilation
-from modules.memory.frozen_copy import FrozenCopy
 from modules.memory.placement import Placement
 from modules.memory.sharding import ShardedModule
 from modules.optim.param_groups import TrainGroup
@@ -40,7 +39,7 @@ from trainer.data.caching import EncoderIdentities
 from trainer.run.attach import PartOf, attach_adapters, rate_ratios, start_of, train_whole_parts, unit_of
 from trainer.run.autoencoder import train_autoencoder, unread_parts
 from trainer.run.machine import Machine
-from trainer.run.placement import originals_of, placement_of
+from trainer.run.placement import placement_of
 from trainer.run.quantized import quantize_parts
 from trainer.run.variant import require_variant
 from trainer.run.words import attach_words, fixed_words_identity, word_units
@@ -49,10 +48,7 @@ from trainer.step.precision import Precision
 
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
-    """The model of a run, its trained parameters, and the placement of its parts. A fine-tune has no adapters.
-
-    `originals` are copies of the trained weights before training, if the run needs predictions of the original model.
-    """
+    """The model of a run, its trained parameters, and the placement of its parts. A fine-tune has no adapters."""
 
     family: ModelFamily
     adapters: Sequence[Adapter]
@@ -61,7 +57,6 @@ class LoadedModel:
     identities: EncoderIdentities
     start: Start | None = None
     """What the adapters started from, if they did not start anew."""
-    originals: Sequence[FrozenCopy] = ()
     compilation: Compilation | None = None
     """The compiled blocks of the denoiser, if they are compiled."""
     words: Sequence[Word] = ()
@@ -146,10 +141,12 @@ def _stays_packed(quantized: QuantizedParts) -> Callable[[str], bool]:
 
 
 def prepare_parts(family: ModelFamily, precision: Precision) -> None:
-    """Prepare the parts that run under autocast for a precision, whatever their weight dtype is."""
+    """Prepare the parts for a precision, whatever their weight dtype is.
+
+    A VAE runs under autocast only while it is trained; outside of it nothing changes.
+    """
     for part in family.parts.values():
-        if part.spec.role != "vae":  # runs outside autocast, in its own dtype
-            precision.prepare(part.module)
+        precision.prepare(part.module)
 
 
 def channels_innermost(family: ModelFamily, parts: Collection[str]) -> None:
@@ -223,9 +220,10 @@ def load_model(
     elif config.training.trains == "adapter":
         adapters = attach_adapters(family, config.adapter, config.part, start, run_seed=config.general.seed)
         parameters = {adapter.part: adapter.parameters() for adapter in adapters}
+    fixed = {adapter.part: adapter.fixed for adapter in adapters}
     rate, factor = config.training.learning_rate, rate_factor_of(config)
     groups = [
-        unit_of(family.parts[name], p, config.part(name), rate, factor, rate_ratios(config, p))
+        unit_of(family.parts[name], p, config.part(name), rate, factor, rate_ratios(config, p), fixed.get(name, dict))
         for name, p in parameters.items()
     ] + word_units(config, words)
     family.set_memory(
@@ -236,10 +234,8 @@ def load_model(
         train_device=machine.train_device,
         temp_device=machine.temp_device,
     )
-    here, offloaded = originals_of(family, groups) if copies_originals(config) else ({}, {})
-    placement = placement_of(family, facts, machine, here, offloaded, may_stay)
-    originals = (*here.values(), *offloaded.values())
-    return LoadedModel(family, adapters, groups, placement, identities, start, originals, compilation, words)
+    placement = placement_of(family, facts, machine, may_stay)
+    return LoadedModel(family, adapters, groups, placement, identities, start, compilation, words)
 
 
 def encoder_identities(config: Config, machine: Machine) -> EncoderIdentities:

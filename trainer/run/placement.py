@@ -1,4 +1,4 @@
-"""The placement of a run's model: its parts, and copies of its trained weights as they were before training."""
+"""The placement of a run's model: its parts, and copies of its trained weights as they were at some point."""
 
 from __future__ import annotations
 
@@ -19,26 +19,17 @@ def placement_of(
     family: ModelFamily,
     facts: phases.PhaseFacts,
     machine: Machine,
-    originals: Mapping[str, FrozenCopy] | None = None,
-    offloaded: Mapping[str, FrozenCopy] | None = None,
     may_stay: Mapping[str, frozenset[str]] | None = None,
 ) -> Placement:
     """Return the placement that moves the parts of a model between devices as the phase changes.
 
-    `originals`, copies of weights by a name of their own, are needed in training; `offloaded` ones never move in.
     `may_stay` has the parts for which the device has room, by phase.
     """
-    originals, offloaded = originals or {}, offloaded or {}
-
-    def needed_in(phase: str) -> frozenset[str]:
-        parts = phases.needed_parts(phase, family.spec, facts)
-        return parts | originals.keys() if phase == phases.TRAIN else parts
-
     return Placement(
-        {**_read_parts(family), **originals, **offloaded},
+        _read_parts(family),
         train_device=machine.train_device,
         temp_device=machine.temp_device,
-        needed_in=needed_in,
+        needed_in=lambda phase: phases.needed_parts(phase, family.spec, facts),
         may_stay=may_stay,
         guard=machine.guard,
     )
@@ -50,28 +41,15 @@ def _read_parts(family: ModelFamily) -> dict[str, nn.Module]:
     return {name: m for name, m in modules.items() if not any(p.is_meta for p in m.parameters())}
 
 
-def originals_of(
-    family: ModelFamily, groups: Sequence[TrainGroup]
-) -> tuple[dict[str, FrozenCopy], dict[str, FrozenCopy]]:
-    """Return copies of the trained weights by a name for the placement, and those of offloaded weights."""
-    offloaded = _offloaded_ids(family)
-    here, there = {}, {}
-    for group in groups:
-        weights = group.parameters.values()
-        here[f"original {group.name}"] = FrozenCopy(w for w in weights if id(w) not in offloaded)
-        there[f"original {group.name}, offloaded"] = FrozenCopy(w for w in weights if id(w) in offloaded)
-    return here, there
-
-
-def placed_copy(family: ModelFamily, groups: Sequence[TrainGroup], placement: Placement) -> FrozenCopy:
+def placed_copy(family: ModelFamily, groups: Sequence[TrainGroup], placement: Placement, *, name: str) -> FrozenCopy:
     """Return a copy of the trained weights as they are now, which is offloaded except in training.
 
-    The copies of offloaded weights always are.
+    The copies of offloaded weights always are. `name` is that of the copy among the parts of the placement.
     """
     offloaded = _offloaded_ids(family)
     copy = FrozenCopy(weight for group in groups for weight in group.parameters.values())
     resident = (c for weight, c in zip(copy.weights, copy.copies, strict=True) if id(weight) not in offloaded)
-    placement.add("reference", nn.ParameterList(resident), phases=(phases.TRAIN,))
+    placement.add(name, nn.ParameterList(resident), phases=(phases.TRAIN,))
     return copy
 
 

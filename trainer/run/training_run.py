@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from modules.adapters.max_norm import max_norm_of
 from modules.adapters.protocol import Adapter
-from modules.config.codec import export_file
+from modules.config.codec import export_file, load_file
 from modules.config.method_facts import data_in_use, method_of, updates_in_backward, uses_perceptual_distance
 from modules.config.schema import Config
 from modules.data.conditioning import complete_conditioning
@@ -16,7 +16,7 @@ from modules.data.plan_table import as_csv, plan_rows
 from modules.memory.placement import free_cached_memory
 from modules.objectives.perceptual import PerceptualDistance
 from modules.optim.kept_norms import KeptNorms
-from modules.optim.param_groups import TrainGroup, kept_parameters
+from modules.optim.param_groups import TrainGroup, fixed_tensors, kept_parameters
 from modules.system.atomic import write_text
 from modules.system.devices import free_device_bytes
 from modules.system.errors import DarkroomError
@@ -26,6 +26,7 @@ from trainer import phases
 from trainer.callbacks.backup import BackupCallback
 from trainer.callbacks.compile_report import CompileReport
 from trainer.callbacks.cpu_threads import CpuThreads
+from trainer.callbacks.side_output import SideOutput
 from trainer.commands import CommandDesk, StopRequested
 from trainer.data.datasets import up_to_date
 from trainer.data.loader import Loader
@@ -39,10 +40,11 @@ from trainer.methods.reward_models import RewardModels, load_reward_models
 from trainer.preflight.estimates import sizes_of
 from trainer.preflight.room import parts_that_stay
 from trainer.preflight.sharding import sharded_parts
-from trainer.ranks import ALONE
+from trainer.ranks import ALONE, Ranks
 from trainer.run.alike import require_equal_images
 from trainer.run.announce import announce
-from trainer.run.checkpoint import restore, start_from_weights
+from trainer.run.best_restored import restore_best
+from trainer.run.checkpoint import restore
 from trainer.run.checkpointing_choice import checkpointed_blocks
 from trainer.run.compilation import compilation_of
 from trainer.run.data import Loaders, build_loaders, caches_of, plan_fingerprint
@@ -51,14 +53,18 @@ from trainer.run.endings import Backups, Prepared, end, end_stopped, rescue, spl
 from trainer.run.freed_memory import freed_memory
 from trainer.run.layout_choice import parts_with_channels_last
 from trainer.run.model import LoadedModel, load_model
+from trainer.run.originals import original_of
 from trainer.run.placement import placed_copy
 from trainer.run.setup import RunSetup
 from trainer.run.sharding import shard
 from trainer.run.start_note import note_of_start
+from trainer.run.start_weights import take_start_weights
 from trainer.run.stepper import build_stepper
 from trainer.run.threads import may_change_threads
+from trainer.run.unfinished_files import remove_unfinished_files
 from trainer.run.watchers import Watchers, build_watchers
 from trainer.run.words import kept_norms
+from trainer.run_folder.backup import BackupInfo
 from trainer.run_folder.start_copy import start_copy_in
 from trainer.step.callback import Callback
 from trainer.step.counters import Counters
@@ -76,6 +82,7 @@ def carry_out(setup: RunSetup) -> None:
     """Carry out a complete training run. Raises DarkroomError for errors the user can fix."""
     is_main = setup.machine.ranks.rank.is_main
     if is_main:
+        remove_unfinished_files(setup.run_dir, from_root(setup.config.output.destination), setup.log.emit)
         export_file(setup.config, setup.run_dir / "config.json")
     run = prepare(setup)
     training, watchers = run.training, run.watchers
@@ -134,7 +141,9 @@ def prepare(setup: RunSetup) -> Prepared:
     epochs = setup.config.training.epochs
     if setup.machine.ranks.rank.is_main:
         rows = plan_rows(training_loader.dataset, training_loader.plans, training_loader.versions, epochs=epochs)
-        write_text(setup.run_dir / "plan.csv", as_csv(rows))
+        place = setup.run_dir / "plan.csv"
+        with SideOutput("The plan of the steps", place, setup.log.emit).guarded():
+            write_text(place, as_csv(rows))
     reward_models = _load_reward_models(setup)
     perceptual = _load_perceptual(setup)
     method = build_method(setup.config.training, reward_models.followed if reward_models else perceptual)
@@ -229,7 +238,7 @@ def _load(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
         start_copy=start_copy,
     )
     model = load_model(
-        config,
+        _with_seed_of(config, setup.start_weights),
         machine,
         meter,
         start_copy=start_copy,
@@ -258,6 +267,16 @@ def _load(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
     model = shard(model, names, device=machine.train_device, num_processes=ranks.rank.world_size)
     model.placement.enter(phases.TRAIN)
     return model, loaders
+
+
+def _with_seed_of(config: Config, start_weights: BackupInfo | None) -> Config:
+    """Return a config with the seed of the run whose weights a new run starts from: what they were trained beside
+    follows from it (`restore_fixed`), and the weights that it draws are replaced.
+    """
+    if start_weights is None:
+        return config
+    seed = load_file(start_weights.path / "config.json").config.general.seed
+    return config.model_copy(update={"general": config.general.model_copy(update={"seed": seed})})
 
 
 def _report_start(setup: RunSetup, model: LoadedModel) -> None:
@@ -322,13 +341,8 @@ def _training(
             run_seed=config.general.seed,
             step=step,
         ),
-        prior=lambda: prior_mode(
-            () if model.originals else model.adapters,
-            model.originals,
-            model.trained_modules,
-            setup.machine.precision,
-        ),
-        frozen_copy=lambda: placed_copy(family, model.groups, model.placement),
+        prior=lambda: prior_mode(*original.differences(), model.trained_modules, setup.machine.precision),
+        frozen_copy=lambda: placed_copy(family, model.groups, model.placement, name="reference"),
         reference=lambda copy: prior_mode((), (copy,), model.trained_modules, setup.machine.precision),
         emit=pauses.emit,
         run_dir=setup.run_dir,
@@ -341,7 +355,9 @@ def _training(
             if ranks.rank.is_main:
                 setup.log.emit(WarningRaised(message))
 
-    freeze(counters, "before this point")  # the exact step is not known for a resumed run
+    has_start_weights = take_start_weights(setup, model, stepper)
+    _share_weights(ranks, model)
+    original = original_of(config, model, has_start_weights=has_start_weights)
     if setup.backup and setup.saved:
         restore(
             setup.backup.path, setup.saved, groups=model.groups, stepper=stepper, method=method, sharded=model.sharded
@@ -351,13 +367,11 @@ def _training(
             of_search, of_guards = split_state_of_rewards(setup.saved.rewards)
             watchers.rewards.search.load_state_dict(of_search)
             watchers.guards.load_state_dict(of_guards)
+        if ranks.rank.is_main:
+            restore_best(setup, watchers, setup.backup)
         counters = _fitted(setup, counters, loaders.training, setup.saved.plan)
-    elif setup.start_weights is not None:
-        start_from_weights(setup.start_weights.path, groups=model.groups, stepper=stepper, sharded=model.sharded)
-    whole = [g for g in model.groups if not g.is_sharded]  # the others are rows of their own in each process
-    ranks.copy_from_main(list(kept_parameters(whole).values()))
-    for master_weight in (m for g in whole for m in g.master_weights.values() if not ranks.rank.is_alone):
-        master_weight.give_value()
+        _share_weights(ranks, model)
+    freeze(counters, "before this point")  # the exact step is not known for a resumed run
     method.prepare(context)
     backup_callback = BackupCallback(config.backup.every, write=backups.write, try_out=backups.try_out, desk=setup.desk)
     return Training(
@@ -381,6 +395,14 @@ def _training(
         counters=counters,
         ranks=ranks,
     )
+
+
+def _share_weights(ranks: Ranks, model: LoadedModel) -> None:
+    """Give all processes the weights of the main one; of sharded parts each has rows of its own."""
+    whole = [g for g in model.groups if not g.is_sharded]
+    ranks.copy_from_main([*kept_parameters(whole).values(), *fixed_tensors(whole).values()])
+    for master_weight in (m for g in whole for m in g.master_weights.values() if not ranks.rank.is_alone):
+        master_weight.give_value()
 
 
 def _callbacks(setup: RunSetup, model: LoadedModel, watchers: Watchers, backup: BackupCallback) -> tuple[Callback, ...]:

@@ -23,6 +23,7 @@ from trainer.callbacks.rewards import RewardCallback
 from trainer.callbacks.sample_files import SampleFiles
 from trainer.callbacks.sampling import SamplingCallback
 from trainer.callbacks.saving import SavingCallback
+from trainer.callbacks.side_output import SideOutput
 from trainer.callbacks.tensorboard_log import TensorBoardLog
 from trainer.callbacks.validation import ValidationCallback
 from trainer.export.adapter import AdapterExporter, Exporter
@@ -83,7 +84,8 @@ def build_watchers(
     device, evaluation = machine.train_device, evaluation_of(model, stepper)
     first_step = setup.saved.counters.step if setup.saved else 0
     writes_log = config.general.tensorboard and machine.ranks.rank.is_main
-    tensorboard = TensorBoardLog(setup.run_dir / "tensorboard", first_step=first_step) if writes_log else None
+    folder = setup.run_dir / "tensorboard"
+    tensorboard = TensorBoardLog(folder, first_step=first_step, emit=log.emit) if writes_log else None
     image_sampler = ImageSampler(model.family, model.placement, device, machine.precision)
     sampling = _sampling(setup, model, loaders, evaluation, tensorboard, meeting)
     saving = _saving(setup, model, loaders, WholeValues(evaluation, model.sharded, meeting), total_steps)
@@ -158,7 +160,9 @@ def _sampling(
 ) -> SamplingCallback | ReconstructionSamples:
     """Return what samples prompts, or what shows reconstructions: of the validation images, if there are any."""
     config = setup.config
-    files = SampleFiles(setup.run_dir / "samples", config.sampling, setup.log.emit, log)
+    folder = setup.run_dir / "samples"
+    output = SideOutput("The samples", folder, setup.log.emit)
+    files = SampleFiles(folder, config.sampling, setup.log.emit, log, output)
     if trains_on_pixels(config):
         return ReconstructionSamples(
             config.sampling,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -18,7 +19,8 @@ from modules.config.words import key_of_word, trained_encoders, word_rates, word
 from modules.families.parts.token_rows import start_rows, typical_norm
 from modules.families.protocol import FamilyWithWords, ModelFamily
 from modules.families.words import Word
-from modules.formats.embedding_file import OUTPUT_SUFFIX, read_embedding
+from modules.formats.embedding_file import read_embedding
+from modules.formats.embedding_names import OUTPUT_SUFFIX
 from modules.formats.safetensors_io import read_safetensors, write_safetensors
 from modules.optim.kept_norms import KeptNorms
 from modules.optim.param_groups import TrainGroup
@@ -47,8 +49,14 @@ def attach_words(config: Config, family: ModelFamily, *, copies: Path | None) ->
 
 
 def word_units(config: Config, words: Sequence[Word]) -> list[TrainGroup]:
-    """Return a training unit for each embedding that is trained."""
+    """Return a training unit for each embedding that is trained, and enable gradients on its parameters.
+
+    An adapter that was put on a text encoder has disabled those of all other weights in it.
+    """
     rates, factor = word_rates(config), rate_factor_of(config)
+    for word in words:
+        for name, parameter in word.parameters.items():
+            parameter.requires_grad_(name in word.trained)
     return [
         TrainGroup(
             word.unit,
@@ -57,10 +65,16 @@ def word_units(config: Config, words: Sequence[Word]) -> list[TrainGroup]:
             label=f"Embedding {word.placeholder}",
             stop_after=settings.stop_after,
             is_in_every_batch=False,
+            fixed=partial(_untrained_rows, word),
         )
         for word, settings in zip(words, words_in_use(config), strict=True)
         if word.trained
     ]
+
+
+def _untrained_rows(word: Word) -> dict[str, torch.Tensor]:
+    """Return the rows of an embedding for encoders that it is not trained on, by full name."""
+    return {name: rows.detach() for name, rows in word.parameters.items() if name not in word.trained}
 
 
 def kept_norms(config: Config, words: Sequence[Word], groups: Sequence[TrainGroup]) -> KeptNorms | None:

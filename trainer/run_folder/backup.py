@@ -11,17 +11,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from modules.system.atomic import TEMPORARY_MARK, atomic_folder, write_text
+from modules.system.atomic import atomic_folder, flush_folder, make_folder, remove_folder, write_text
 from modules.system.errors import DarkroomError
+from modules.system.leftovers import sweep
+from trainer.run_folder.order import age_of, give_number
 
 MANIFEST = "manifest.json"
+BEST = "best"
+"""The folder of a backup with the best models of its run so far; without them it can still be resumed from."""
 _FORMAT = 1
 _STAMP, _STAMP_CHARS = "%Y-%m-%d_%H-%M-%S", 19  # of a run's folder
 
@@ -47,14 +51,21 @@ class BackupInfo:
 
 
 def new_run_dir(workspace: Path, *, now: datetime) -> Path:
-    """Create and return a folder for a new run; never an existing one."""
+    """Create and return a folder for a new run, the newest of the workspace; never an existing one. Raises OSError."""
     stem = now.strftime(_STAMP)
+    make_folder(workspace / "runs")
     for suffix in ["", *(f"-{n}" for n in range(2, 1000))]:
         path = workspace / "runs" / (stem + suffix)
         try:
-            path.mkdir(parents=True)
+            path.mkdir()
         except FileExistsError:
             continue
+        try:
+            give_number(path)
+        except BaseException:
+            path.rmdir()
+            raise
+        flush_folder(path.parent)
         return path
     raise DarkroomError(f"No free name for a new run in {workspace}.", advice="Delete old runs there.")
 
@@ -74,24 +85,30 @@ def write_backup(run_dir: Path, *, step: int, epoch: int, now: datetime, write: 
     """
     destination = run_dir / "backup" / f"step-{step:08d}"
     created = now.isoformat(timespec="seconds")
-    _remove_unfinished(destination.parent)
+    sweep(destination.parent, are_writers_gone=True)  # a killed run's: they can be gigabytes; the folder is locked
     written_us = _next_written_us(run_dir, now)
     fresh = destination.with_name(f"{destination.name}-again") if destination.exists() else destination
     with atomic_folder(fresh) as folder:
         write(folder)
-        files = {
+        written = {
             file.relative_to(folder).as_posix(): {"bytes": file.stat().st_size, "sha256": _sha256(file)}
             for file in sorted(folder.rglob("*"))
             if file.is_file()
         }
+        best = {name: facts for name, facts in written.items() if name.startswith(f"{BEST}/")}
+        files = {name: facts for name, facts in written.items() if name not in best}
         manifest = {"format": _FORMAT, "step": step, "epoch": epoch, "created": created, "written_us": written_us}
-        (folder / MANIFEST).write_text(json.dumps({**manifest, "files": files}, indent=1), encoding="utf-8")
+        (folder / MANIFEST).write_text(
+            json.dumps({**manifest, "files": files, "best": best}, indent=1), encoding="utf-8"
+        )
     if fresh != destination:
         try:
-            shutil.rmtree(destination)
+            remove_folder(destination)
             fresh.rename(destination)
         except OSError:  # another program has the old folder open: the new one keeps its name
             destination = fresh
+        with suppress(OSError):  # both names are of a complete backup
+            flush_folder(destination.parent)
     return BackupInfo(destination, step, epoch, created, written_us)
 
 
@@ -136,7 +153,7 @@ def make_newest(backup: BackupInfo, *, now: datetime) -> BackupInfo:
 def newest_resumable(workspace: Path) -> BackupInfo | None:
     """Return the newest backup of the newest run in a workspace that has a backup; None without a backup."""
     try:
-        runs = sorted((workspace / "runs").iterdir(), key=lambda run: _age(run.name), reverse=True)
+        runs = sorted((workspace / "runs").iterdir(), key=age_of, reverse=True)
     except (OSError, ValueError):
         return None
     return next((backups[-1] for run in runs if (backups := list_backups(run))), None)
@@ -172,11 +189,24 @@ def verify(backup: BackupInfo) -> None:
             )
 
 
+def best_in(backup: Path, by: str) -> Path | None:
+    """Return the best model of a kind ("validation") in a backup; None if it has none, or not as it was written."""
+    found = (_read_manifest(backup) or {}).get(BEST, {})
+    own = {n: f for n, f in found.items() if n.startswith(f"{BEST}/{by}/")} if isinstance(found, dict) else {}
+    if not own or not all(
+        _is_entry(f) and (backup / n).is_file() and _sha256(backup / n) == f["sha256"] for n, f in own.items()
+    ):
+        return None
+    folder = backup / BEST / by
+    return next((path for path in map(folder.joinpath, ("model.safetensors", "model")) if path.exists()), None)
+
+
 def remove_older(run_dir: Path, *, keep: int) -> None:
     """Remove all complete backups of a run except the `keep` newest; 0 keeps all."""
     if keep > 0:
         for backup in list_backups(run_dir)[:-keep]:
-            shutil.rmtree(backup.path, ignore_errors=True)
+            with suppress(OSError):  # the next time
+                remove_folder(backup.path)
 
 
 def _backup_at(folder: Path) -> BackupInfo | None:
@@ -234,18 +264,6 @@ def _is_entry(facts: object) -> bool:
             return True
         case _:
             return False
-
-
-def _age(name: str) -> tuple[str, int, str]:
-    """Return a sort key that orders runs by age: the second, then the numeric suffix ("-10" follows "-9")."""
-    return name[:19], len(name), name
-
-
-def _remove_unfinished(folder: Path) -> None:
-    """Remove unfinished backups of a killed run: they can be gigabytes and cannot be used."""
-    for unfinished in folder.glob(f".step-*{TEMPORARY_MARK}*"):
-        if f"{TEMPORARY_MARK}old-" not in unfinished.name:
-            shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _sha256(file: Path) -> str:

@@ -25,15 +25,15 @@ from modules.config.schema import Config
 from modules.system.atomic import atomic_file
 from modules.system.hardware import here
 from modules.system.redaction import MASK, redacted
-from modules.system.secrets import without_secrets
+from modules.system.secrets import stored_values, without_secrets
 from modules.system.secrets_file import load_secrets
+from modules.system.token_forms import without_tokens
 from trainer.run_folder.event_log import EVENTS_FILE
+from trainer.run_folder.order import age_of
 
 _MAX_BYTES = 400_000  # of the end of a log
 _GPU_QUERY = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
 _GPU_SECONDS = 5.0
-# Tokens by their published form and passwords in addresses, for those that were never stored in Darkroom.
-_TOKENS = re.compile(r"\b(?:hf|sk|ghp|gho|wandb)[_-][A-Za-z0-9_-]{16,}|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def collect_bundle(
     config: Config | None, *, run_dir: Path | None = None, log_file: Path | None = None
 ) -> tuple[BundleFile, ...]:
     """Return the files of a bundle. Sources that do not exist or cannot be read are left out."""
-    load_secrets()  # redacts them from now on
+    stored = stored_values(load_secrets().secrets)  # the keys among them are redacted from now on
     found: list[BundleFile] = []
     if config is not None:
         tree, _notes = without_secrets(encode(config))
@@ -63,12 +63,12 @@ def collect_bundle(
         if config is None:
             found += _end_of(run_dir / "config.json", "config.json", "All settings of the run.")
         found += _end_of(run_dir / "error.txt", "error.txt", "The error that ended the run.")
-    return tuple(BundleFile(f.name, f.what, cleaned(f.text)) for f in found)
+    return tuple(BundleFile(f.name, f.what, cleaned(f.text, stored)) for f in found)
 
 
 def newest_run(workspace: Path) -> Path | None:
-    """Return the folder of the newest run of a workspace, by its name; None without any."""
-    return max((p for p in workspace.glob("runs/*") if p.is_dir()), default=None)
+    """Return the folder of the newest run of a workspace; None without any."""
+    return max((p for p in workspace.glob("runs/*") if p.is_dir()), key=age_of, default=None)
 
 
 def write_bundle(destination: Path, files: Sequence[BundleFile]) -> None:
@@ -78,9 +78,15 @@ def write_bundle(destination: Path, files: Sequence[BundleFile]) -> None:
             archive.writestr(file.name, file.text)
 
 
-def cleaned(text: str) -> str:
-    """Return a text without known secrets, tokens, passwords in addresses, and the name of the home folder."""
-    plain = _TOKENS.sub(MASK, redacted(text))
+def cleaned(text: str, stored: Sequence[str] = ()) -> str:
+    """Return a text without tokens, passwords in addresses, the name of the home folder, and all `stored` values.
+
+    Those are masked as whole words only: a user name may be a part of an ordinary word.
+    """
+    plain = redacted(text)
+    for value in sorted(stored, key=len, reverse=True):
+        plain = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", MASK, plain)
+    plain = without_tokens(plain)
     home = str(Path.home())
     for form in (home, home.replace("\\", "\\\\"), home.replace("\\", "/")):
         plain = plain.replace(form, "~") if len(form) > 1 else plain

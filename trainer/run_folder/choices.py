@@ -83,7 +83,8 @@ def all_requests(run_dir: Path) -> list[Request]:
     """Return the requests of a run that were not withdrawn, with or without an answer, in the order of their names."""
     folder = choices_dir(run_dir) / "open"
     found = sorted(folder.iterdir()) if folder.is_dir() else []
-    requests = (_read(path) for path in found if path.is_dir())
+    # A hidden one is still being written, or its writer was killed.
+    requests = (_read(path) for path in found if path.is_dir() and not path.name.startswith("."))
     return [request for request in requests if request is not None]
 
 

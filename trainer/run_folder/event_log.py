@@ -10,7 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from modules.system.redaction import RedactingFormatter
+from modules.system.atomic import flush_folder
+from modules.system.log_file import LogFile
 from trainer.event_lines import from_line, to_line, without_secrets
 from trainer.events import (
     CacheProgress,
@@ -25,8 +26,11 @@ from trainer.events import (
 )
 from trainer.run_folder.run_lock import RunLock
 
+logger = logging.getLogger("darkroom.run")
+
 EVENTS_FILE = "events.jsonl"
 _NOT_KEPT = (DownloadProgress, CacheProgress, SampleProgress, MemoryMeasured)  # too many, and not needed afterwards
+_MAX_LAST_BYTES = 100_000  # of the end of the file
 
 
 def read_events(run_dir: Path) -> Iterator[Event]:
@@ -41,6 +45,18 @@ def read_events(run_dir: Path) -> Iterator[Event]:
                     yield event
     except OSError:
         return
+
+
+def last_event(run_dir: Path) -> Event | None:
+    """Return the last event of a run so far; None if there is none, or its line is not complete."""
+    try:
+        with (run_dir / EVENTS_FILE).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _MAX_LAST_BYTES))
+            content = file.read()
+    except OSError:
+        return None
+    lines = content.splitlines()
+    return from_line(lines[-1].decode(errors="replace")) if lines else None
 
 
 class EventLog:
@@ -86,16 +102,28 @@ class EventLog:
         if _ends_in_mid_line(self._file):  # the previous process was killed, or the disk was full
             self._waiting = b"\n" + self._waiting
         self._write_waiting()
-        self._handler = logging.FileHandler(run_dir / "log.txt", encoding="utf-8")
-        self._handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        self._handler = LogFile(run_dir / "log.txt")
         logging.getLogger().addHandler(self._handler)
+
+    def flush(self) -> None:
+        """Flush the lines so far to the disk, so that a power failure leaves the history of each backup.
+
+        A failure only means that the newest lines may be lost then: it raises nothing.
+        """
+        if self._file is None or self.run_dir is None:
+            return
+        try:
+            os.fsync(self._file.fileno())
+            flush_folder(self.run_dir)
+        except OSError as error:
+            logger.warning("%s could not be flushed to the disk: %s.", self.run_dir / EVENTS_FILE, error)
 
     def close(self) -> None:
         """Close the files and unlock the folder. Does not raise on a full disk."""
+        self.flush()
         if self._handler is not None:
             logging.getLogger().removeHandler(self._handler)
-            with suppress(OSError):
-                self._handler.close()
+            self._handler.close()
             self._handler = None
         if self._file is not None:
             with suppress(OSError):
@@ -113,7 +141,7 @@ class EventLog:
         if self._is_failing and not was_failing and not isinstance(event, RunFinished | RunFailed):
             self.emit(
                 WarningRaised(
-                    f"{EVENTS_FILE} in the run's folder cannot be written.",
+                    f"{self.run_dir or ''}{os.sep}{EVENTS_FILE} cannot be written.",
                     "The run continues, but backups need disk space too: check the disk.",
                 )
             )

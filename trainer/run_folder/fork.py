@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from modules.config.compare import fixed_on_resume
 from modules.config.schema import Config
-from modules.system.atomic import write_text
+from modules.system.atomic import copy_file, copy_folder, remove_quietly, write_text
 from trainer.event_lines import from_line
-from trainer.events import RewardMeasured, StepFinished, ValidationFinished
+from trainer.events import RewardMeasured, RunStarted, StepFinished, ValidationFinished
 from trainer.run_folder.backup import BackupInfo
 from trainer.run_folder.event_log import EVENTS_FILE
-from trainer.run_folder.start_copy import start_copy_in
+from trainer.run_folder.start_copy import start_copy_in, weights_copy_in
 
 ORIGIN_FILE = "forked_from.json"
 LAYOUT_FILE = "layout.json"
@@ -34,23 +33,25 @@ class Origin:
 
 def weights_do_not_fit(of_run: Config, wanted: Config) -> list[str]:
     """Return the changed settings with which the weights of a run mean something else: no fork can start from them."""
-    return [p for p in fixed_on_resume(of_run, wanted) if p.startswith(_OF_WEIGHTS) and "dropout" not in p]
+    return [p for p in fixed_on_resume(of_run, wanted) if f"{p}.".startswith(_OF_WEIGHTS) and "dropout" not in p]
 
 
 def fork_into(run_dir: Path, backup: BackupInfo) -> BackupInfo:
     """Copy a backup and what it needs into the folder of a new run, with the curves up to it; return the copy.
 
-    Raises OSError, for example on a full disk; the new folder is then removed.
+    The backup comes last and appears at once: a folder that has it has everything. Raises OSError, for example on a
+    full disk; the new folder is then removed.
     """
     copy = run_dir / "backup" / backup.path.name
     try:
         _copy_start(run_dir, backup)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(backup.path, copy)
+        if weights_copy_in(backup.run_dir).is_file():
+            copy_file(weights_copy_in(backup.run_dir), weights_copy_in(run_dir))
         _copy_history(run_dir, backup)
         write_origin(run_dir, Origin(backup.run_dir, backup.step))
+        copy_folder(backup.path, copy)
     except BaseException:
-        shutil.rmtree(run_dir, ignore_errors=True)
+        remove_quietly(run_dir)
         raise
     return replace(backup, path=copy)
 
@@ -84,18 +85,27 @@ def _copy_start(run_dir: Path, backup: BackupInfo) -> None:
     """Copy what the other run started from, which the new run needs, too: adapter file, embeddings, memory layout."""
     start = start_copy_in(backup.run_dir)
     if start.is_file():
-        shutil.copy2(start, start_copy_in(run_dir))
+        copy_file(start, start_copy_in(run_dir))
     if (backup.run_dir / LAYOUT_FILE).is_file():
-        shutil.copy2(backup.run_dir / LAYOUT_FILE, run_dir / LAYOUT_FILE)
+        copy_file(backup.run_dir / LAYOUT_FILE, run_dir / LAYOUT_FILE)
     if (backup.run_dir / "embeddings").is_dir():
-        shutil.copytree(backup.run_dir / "embeddings", run_dir / "embeddings")
+        copy_folder(backup.run_dir / "embeddings", run_dir / "embeddings")
 
 
 def _copy_history(run_dir: Path, backup: BackupInfo) -> None:
-    """Copy the curves up to the backup; a history that cannot be read is no reason not to fork."""
+    """Copy the curves up to the backup, without what was lost when the run was resumed from an earlier step.
+
+    A history that cannot be read is no reason not to fork.
+    """
     try:
         lines = (backup.run_dir / EVENTS_FILE).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return
-    kept = [line for line in lines if isinstance(event := from_line(line), _MEASURED) and event.step <= backup.step]
-    write_text(run_dir / EVENTS_FILE, "".join(f"{line}\n" for line in kept))
+    kept: list[tuple[int, str]] = []
+    for line in lines:
+        event = from_line(line)
+        if isinstance(event, RunStarted):
+            kept = [(step, earlier) for step, earlier in kept if step <= event.first_step]
+        elif isinstance(event, _MEASURED) and event.step <= backup.step:
+            kept.append((event.step, line))
+    write_text(run_dir / EVENTS_FILE, "".join(f"{line}\n" for _, line in kept))

@@ -12,6 +12,7 @@ from pathlib import Path
 from modules.system.atomic import write_text
 from modules.system.file_lock import Holder
 from trainer.run_folder.backup import list_backups
+from trainer.run_folder.order import age_of
 
 _FILE = "launch.json"
 _RESTARTS = "TORCHELASTIC_RESTART_COUNT"
@@ -32,8 +33,8 @@ def interrupted_run(workspace: Path) -> Path | None:
         return None
     own = _parent()
     runs = [file.parent for file in (workspace / "runs").glob(f"*/{_FILE}") if _read(file) == own]
-    backups = [backup for run_dir in runs for backup in list_backups(run_dir)[-1:]]
-    return max(backups, key=lambda b: b.written_us).path if backups else None
+    newest_first = sorted(runs, key=age_of, reverse=True)
+    return next((backups[-1].path for run_dir in newest_first if (backups := list_backups(run_dir))), None)
 
 
 def _parent() -> dict[str, object]:

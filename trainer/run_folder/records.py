@@ -33,6 +33,7 @@ from trainer.events import (
 from trainer.run_folder.backup import BackupInfo, list_backups, started_at
 from trainer.run_folder.event_log import EVENTS_FILE
 from trainer.run_folder.fork import Origin, origin_of
+from trainer.run_folder.order import age_of
 from trainer.run_folder.run_lock import holder_of
 
 Ending = Literal["running", "finished", "stopped", "failed", "crashed"]
@@ -95,7 +96,7 @@ def run_dirs(workspace: Path) -> list[Path]:
         found = [path for path in (workspace / "runs").iterdir() if path.is_dir() and not path.name.startswith(".")]
     except (OSError, ValueError):
         return []
-    return sorted(found, key=lambda path: (path.name[:19], len(path.name), path.name), reverse=True)
+    return sorted(found, key=age_of, reverse=True)
 
 
 def read_record(run_dir: Path) -> RunRecord:
@@ -104,6 +105,7 @@ def read_record(run_dir: Path) -> RunRecord:
     for line in _lines(run_dir):
         log.add(line)
     log.close()
+    best_loss, best_step = log.best
     holder, settings = holder_of(run_dir), _raw_settings(run_dir)
     ending, message = log.ending if holder is None else ("running", f"Process {holder.pid} trains it.")
     return RunRecord(
@@ -111,11 +113,11 @@ def read_record(run_dir: Path) -> RunRecord:
         started=started_at(run_dir),
         ending=ending,
         message=message,
-        step=log.last.step if log.last else 0,
+        step=log.last.step if log.last else (log.started.first_step if log.started else 0),
         total_steps=log.last.total_steps if log.last else (log.started.total_steps if log.started else 0),
         seconds=log.seconds,
-        best_loss=log.best_loss,
-        best_step=log.best_step,
+        best_loss=best_loss,
+        best_step=best_step,
         num_samples=log.num_samples,
         outputs=tuple(dict.fromkeys(log.outputs)),
         size_bytes=size_of(run_dir),
@@ -187,9 +189,8 @@ class _Log:
     def __init__(self) -> None:
         self.started: RunStarted | None = None
         self.last: StepFinished | None = None
-        self.best_loss: float | None = None
-        self.best_step: int | None = None
-        self.num_samples = 0
+        self._validations: list[ValidationFinished] = []
+        self._samples: list[SampleReady] = []
         self.outputs: list[Path] = []
         self.seconds = 0.0
         self._end: RunFinished | RunFailed | None = None
@@ -208,8 +209,19 @@ class _Log:
             case _:
                 return "crashed", "The program or the computer stopped before the run ended."
 
+    @property
+    def best(self) -> tuple[float | None, int | None]:
+        """The best validation loss and its step, which the newest validation has."""
+        newest = next((v for v in reversed(self._validations) if v.best_step is not None), None)
+        return (newest.best_loss, newest.best_step) if newest is not None else (None, None)
+
+    @property
+    def num_samples(self) -> int:
+        """How many samples there are."""
+        return len(self._samples)
+
     def add(self, line: bytes) -> None:
-        """Add a line."""
+        """Add a line. What a run did after the step from which it is resumed is lost, and does not count any more."""
         if line.startswith(_OF_STEP):
             self._last_step = line
             self._end = None
@@ -221,10 +233,12 @@ class _Log:
         match event:
             case RunStarted():
                 self.started = event
-            case ValidationFinished() if event.best_step is not None:
-                self.best_loss, self.best_step = event.best_loss, event.best_step
+                self._validations = [v for v in self._validations if v.step <= event.first_step]
+                self._samples = [s for s in self._samples if s.step <= event.first_step]
+            case ValidationFinished():
+                self._validations.append(event)
             case SampleReady():
-                self.num_samples += 1
+                self._samples.append(event)
             case ModelSaved():
                 self.outputs.append(Path(event.path))
         self._end = event if isinstance(event, RunFinished | RunFailed) else None

@@ -1,29 +1,59 @@
-"""The tensors of a backup that the processes of a run shard, in the format of `torch.distributed.checkpoint`.
+"""The tensors of a backup that the processes of a run shard: one safetensors file for each process, with its rows.
 
-Each process writes its own rows. They can be read by any number of processes, and whole by a single one. Whatever is
-not sharded is in safetensors files beside them.
+They can be read by any number of processes, and whole by a single one. Whatever is not sharded is in safetensors files
+beside them. Older versions wrote them in the format of `torch.distributed.checkpoint`, which can still be read.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
 
-from modules.formats.safetensors_io import read_safetensors
+from modules.formats.distributed_checkpoint import METADATA, Part, distributed_tensors
+from modules.formats.safetensors_io import read_safetensors, write_safetensors
+from modules.formats.stored_tensors import stored_tensors
+from modules.system.errors import DarkroomError
 
 Kind = Literal["weights", "optimizer", "ema"]
 
 _FOLDER = "shards"
+_ROWS = "rows"  # in the metadata of a file: the first row of each sharded tensor, and the number of rows of the whole
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A process's own rows of a tensor, from the row `start` on; the whole has `num_rows`."""
+
+    values: torch.Tensor
+    start: int
+    num_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor in a backup: the shape of the whole, its dtype, and its parts, in order of their rows."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    parts: tuple[Part, ...]
+
+    def whole(self) -> torch.Tensor:
+        """Return all of it, on the CPU."""
+        return self.rows(0, self.shape[0]) if self.shape else self.parts[0].values.make()
+
+    def rows(self, start: int, end: int) -> torch.Tensor:
+        """Return the rows from `start` up to, not including, `end`, on the CPU."""
+        found = torch.empty((end - start, *self.shape[1:]), dtype=self.dtype)
+        for part in self.parts:
+            first, last = max(start, part.start), min(end, part.start + part.values.shape[0])
+            if first < last:
+                found[first - start : last - start] = part.values.make()[first - part.start : last - part.start]
+        return found
 
 
 def key_of(kind: Kind, name: str) -> str:
@@ -31,44 +61,41 @@ def key_of(kind: Kind, name: str) -> str:
     return f"{kind}/{name}"
 
 
-def write_shards(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write sharded tensors, by `key_of`, to a backup's folder; all processes must call it together.
+def write_shards(folder: Path, rows: Mapping[str, Rows], whole: Mapping[str, torch.Tensor], *, process: int) -> None:
+    """Write a process's rows, by `key_of`, to a backup's folder; `whole` are tensors that only this process writes.
 
-    Raises in each of them what failed in one, such as OSError on a full disk.
+    Each process writes a file of its own. Raises OSError, and DarkroomError where a value is not finite.
     """
-    with _quiet():
-        save(dict(tensors), checkpoint_id=folder / _FOLDER)
+    own = {key: found for key, found in rows.items() if found.values.shape[0]}
+    places = {key: [found.start, found.num_rows] for key, found in own.items()}
+    (folder / _FOLDER).mkdir(parents=True, exist_ok=True)
+    tensors = {**{key: found.values for key, found in own.items()}, **whole}
+    file = folder / _FOLDER / f"process-{process:05d}.safetensors"
+    write_safetensors(file, tensors, {_ROWS: json.dumps(places, separators=(",", ":"))})
 
 
-def stored_in_shards(folder: Path, kind: Kind) -> dict[str, TensorStorageMetadata]:
-    """Return what a backup stores of one kind in sharded form: shapes and dtypes by name."""
-    if not (folder / _FOLDER).is_dir():
+def stored_in_shards(folder: Path, kind: Kind) -> dict[str, StoredTensor]:
+    """Return what a backup stores of one kind in sharded form, by name.
+
+    Raises DarkroomError where a file is damaged or missing.
+    """
+    shards = folder / _FOLDER
+    if not shards.is_dir():
         return {}
-    stored = FileSystemReader(folder / _FOLDER).read_metadata().state_dict_metadata
+    parts = distributed_tensors(shards) if (shards / METADATA).exists() else _parts_in(shards)
     prefix = key_of(kind, "")
     return {
-        key.removeprefix(prefix): facts
-        for key, facts in stored.items()
-        if key.startswith(prefix) and isinstance(facts, TensorStorageMetadata)
+        key.removeprefix(prefix): _assembled(shards, key, found)
+        for key, found in parts.items()
+        if key.startswith(prefix)
     }
-
-
-def read_shards(folder: Path, into: Mapping[str, torch.Tensor], *, is_together: bool) -> None:
-    """Read tensors, by `key_of`, into those of the same keys; all processes read their own rows `is_together`."""
-    with _quiet():
-        load(dict(into), checkpoint_id=folder / _FOLDER, no_dist=not is_together)
 
 
 def read_whole(folder: Path, kind: Kind) -> dict[str, torch.Tensor]:
     """Return all whole tensors of one kind in a backup, sharded or not, on the CPU."""
     file = folder / f"{kind}.safetensors"
     found = dict(read_safetensors(file)[0]) if file.exists() else {}
-    stored = stored_in_shards(folder, kind)
-    if stored:
-        whole = {name: torch.empty(facts.size, dtype=facts.properties.dtype) for name, facts in stored.items()}
-        read_shards(folder, {key_of(kind, name): tensor for name, tensor in whole.items()}, is_together=False)
-        found |= whole
-    return found
+    return found | {name: stored.whole() for name, stored in stored_in_shards(folder, kind).items()}
 
 
 def has_averages(folder: Path) -> bool:
@@ -76,16 +103,47 @@ def has_averages(folder: Path) -> bool:
     return (folder / "ema.safetensors").is_file()
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Leave out torch's warning that a single process reads without others, which is intended.
+def _parts_in(shards: Path) -> dict[str, list[Part]]:
+    found: dict[str, list[Part]] = {}
+    for file in sorted(shards.glob("*.safetensors")):
+        tensors, metadata = stored_tensors(file)
+        places = _places(file, metadata.get(_ROWS, "{}"))
+        for key, tensor in tensors.items():
+            start, num_rows = places.get(key, (0, tensor.shape[0] if tensor.shape else 1))
+            found.setdefault(key, []).append(Part(start, num_rows, tensor))
+    return found
 
-    Its exception, which is no Exception and would end a run that can continue, is replaced by its reason.
-    """
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"torch\.distributed.*")
-        try:
-            yield
-        except CheckpointException as error:
-            reasons = [reason for reason, _ in error.failures.values() if isinstance(reason, Exception)]
-            raise (reasons[0] if reasons else RuntimeError(str(error))) from error
+
+def _places(file: Path, text: str) -> dict[str, tuple[int, int]]:
+    """Return the first row and the number of rows of each sharded tensor in a file."""
+    try:
+        places: Any = json.loads(text)
+        if all(_is_place(place) for place in places.values()):
+            return {key: (start, num_rows) for key, (start, num_rows) in places.items()}
+    except (ValueError, AttributeError, RecursionError):
+        pass
+    raise DarkroomError(f"{file} cannot be read: its list of rows is damaged.", advice=_ADVICE)
+
+
+def _is_place(place: object) -> bool:
+    return isinstance(place, list) and len(place) == 2 and all(type(n) is int and n >= 0 for n in place)
+
+
+def _assembled(shards: Path, key: str, parts: list[Part]) -> StoredTensor:
+    """Return a tensor of its parts. Raises DarkroomError unless each of its rows is in just one of them."""
+    ordered = sorted(parts, key=lambda part: part.start)
+    first, end = ordered[0], 0
+    for part in ordered:
+        is_like = (part.num_rows, part.values.dtype) == (first.num_rows, first.values.dtype)
+        if part.start != end or not is_like or part.values.shape[1:] != first.values.shape[1:]:
+            break
+        end += part.values.shape[0] if part.values.shape else 1
+    else:
+        if end == first.num_rows and (first.values.shape or len(ordered) == 1):
+            return StoredTensor(
+                (end, *first.values.shape[1:]) if first.values.shape else (), first.values.dtype, tuple(ordered)
+            )
+    raise DarkroomError(f"{key.partition('/')[2]} in {shards} is not complete.", advice=_ADVICE)
+
+
+_ADVICE = "Resume from an older backup of the run."

@@ -1,4 +1,4 @@
-"""The run's own copy of the adapter file that it started from, so that resuming does not need that file. Torch-free."""
+"""The run's own copies of the files that it started from, so that resuming does not need those. Torch-free."""
 
 from __future__ import annotations
 
@@ -14,3 +14,8 @@ def existing_start_copy(run_dir: Path) -> Path | None:
     """Return the path of the copy in a run's folder if it exists."""
     path = start_copy_in(run_dir)
     return path if path.is_file() else None
+
+
+def weights_copy_in(run_dir: Path) -> Path:
+    """Return the path of the copy of another run's weights; only a fork with weights only may have one."""
+    return run_dir / "start_weights.safetensors"

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from modules.system.atomic import write_text
+from modules.system.atomic import make_folder, write_text
 from modules.system.errors import DarkroomError
+from modules.system.file_errors import words_of
 from modules.system.file_lock import FileLock, Holder, LockTaken, living_holder, locked_soon
 from trainer.run_queue.items import Change, RunQueue, from_json
 
@@ -33,7 +34,10 @@ class QueueFile:
             return queue if self.runner is not None else queue.recovered()
         except FileNotFoundError:
             return RunQueue()
-        except (OSError, ValueError, RecursionError) as error:
+        except OSError as error:
+            message, advice = words_of(error)
+            raise DarkroomError(f"The queue cannot be read. {message}", advice=advice) from error
+        except (ValueError, RecursionError) as error:
             raise DarkroomError(
                 f"The queue in {self.path} cannot be read: {error}.",
                 advice="Rename or remove the file to start with an empty queue.",
@@ -41,7 +45,7 @@ class QueueFile:
 
     def change(self, change: Change) -> RunQueue:
         """Change the queue on disk and return it. Raises DarkroomError, and OSError if it cannot be written."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path.parent)
         try:
             lock = locked_soon(self._beside(".lock"), patience_seconds=_PATIENCE_SECONDS)
         except LockTaken:
@@ -69,7 +73,7 @@ class QueueFile:
         Runs that were interrupted when an earlier program ended are marked. Raises DarkroomError if another program
         runs the queue.
         """
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path.parent)
         try:
             lock = FileLock(self._beside(".running"))
         except LockTaken as taken:

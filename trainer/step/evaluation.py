@@ -64,6 +64,11 @@ def evaluation_mode(trained_modules: Sequence[nn.Module]) -> Iterator[None]:
             module.training = mode
 
 
+def has_evaluation_mode(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether an optimizer trains other weights than those to evaluate, and can move between them."""
+    return callable(getattr(optimizer, "eval", None)) and callable(getattr(optimizer, "train", None))
+
+
 @contextlib.contextmanager
 def optimizer_in_evaluation(optimizer: torch.optim.Optimizer, groups: Sequence[TrainGroup]) -> Iterator[None]:
     """Put an optimizer into evaluation mode within this context, if it has one; others are unchanged.
@@ -72,8 +77,7 @@ def optimizer_in_evaluation(optimizer: torch.optim.Optimizer, groups: Sequence[T
     evaluated at another; `eval()` and `train()` move the weights between them. Moving back rounds, so the exact bits of
     each weight are restored. Master weights that exist only during a step are filled for it.
     """
-    to_evaluation, to_training = getattr(optimizer, "eval", None), getattr(optimizer, "train", None)
-    if not callable(to_evaluation) or not callable(to_training):
+    if not has_evaluation_mode(optimizer):
         yield
         return
     master_weights = [m for g in groups for m in g.master_weights.values()]
@@ -82,7 +86,7 @@ def optimizer_in_evaluation(optimizer: torch.optim.Optimizer, groups: Sequence[T
     for master_weight in master_weights:
         master_weight.fill()
     try:
-        to_evaluation()
+        optimizer.eval()  # type: ignore[attr-defined]
         for master_weight in master_weights:
             master_weight.round_value()
             master_weight.release()
@@ -90,7 +94,7 @@ def optimizer_in_evaluation(optimizer: torch.optim.Optimizer, groups: Sequence[T
     finally:
         for master_weight in master_weights:
             master_weight.fill()
-        to_training()
+        optimizer.train()  # type: ignore[attr-defined]
         for master_weight in master_weights:
             master_weight.release()
         with torch.no_grad():

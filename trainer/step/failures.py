@@ -7,6 +7,7 @@ import errno
 import torch
 
 from modules.system.errors import DarkroomError
+from modules.system.file_errors import NO_THREAD, words_of
 from trainer.step.precision import CUBLAS_WORKSPACE
 
 _NOT_DETERMINISTIC = " does not have a deterministic implementation"
@@ -15,6 +16,9 @@ _OTHER_BUILD = "no kernel image is available"
 # when it locks memory of the computer), of NVIDIA's libraries, and of Apple's GPUs.
 _OUT_OF_MEMORY = (
     "can't allocate memory",
+    "could not create a primitive",  # oneDNN's words, which are for other reasons, too
+    "could not create a memory",
+    "std::bad_alloc",
     "CUDA error: out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
@@ -72,9 +76,14 @@ def explain(error: BaseException) -> tuple[str, str]:
                 "Install the build for it (the launcher chooses it in a new environment), or train on another device.",
             )
         case OSError() if error.errno == errno.ENOSPC:
-            return "The disk is full.", "Free some space, then resume: the newest backup is complete."
+            return words_of(error)[0], "Free some space."
         case OSError():
-            return f"A file could not be read or written: {error}.", "Check the path and its permissions."
+            return words_of(error)
+        case RuntimeError() if NO_THREAD in str(error):
+            return (
+                "The system could not start another thread: memory or the limit of processes is used up.",
+                "Close other programs, or lower CPU threads and loader threads.",
+            )
         case _:
             text = str(error).strip().splitlines()
             return (

@@ -17,10 +17,9 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from modules.optim.updates.master_weights import round_stochastically
+from modules.optim.updates.slicing import SUMMED_BYTES
 from modules.system.seeds import derive_seed
 from trainer.ranks import LostProcessError, Ranks
-
-_BUCKET_BYTES = 32 * 2**20
 
 Precision = Literal["float32", "float32_stochastic", "weights", "weights_stochastic"]
 
@@ -30,8 +29,8 @@ class Reduction:
     """How gradients are summed.
 
     `starts_early`: during the last backward pass of a step; otherwise after it. `is_async`: the backward pass continues
-    meanwhile, with at most `most_bytes` on their way. `precision`: 16-bit gradients are summed in float32, and the sum
-    is rounded to nearest or at random (from `run_seed`), or they are summed in their own dtype.
+    meanwhile, with at most `most_bytes` in transfer, or a single bucket. `precision`: 16-bit gradients are summed in
+    float32, and the sum is rounded to nearest or at random (from `run_seed`), or they are summed in their own dtype.
     """
 
     starts_early: bool = True
@@ -43,9 +42,10 @@ class Reduction:
 
 @dataclass(eq=False)
 class _Bucket:
-    """Parameters whose gradients are summed together, and their sum while it is computed."""
+    """Parameters whose gradients are summed together, and their sum until it is in the gradients."""
 
     parameters: Sequence[nn.Parameter]
+    number: int
     num_missing: int = 0
     flat: torch.Tensor | None = None
     wait: Callable[[], None] = field(default=lambda: None)
@@ -63,56 +63,51 @@ class GradientSums:
         self._buckets: list[_Bucket] = []
         self._bucket_of: dict[int, _Bucket] = {}
         self._num_started = 0
+        self._step = 0
         self._is_open = False
         self._hooks: list[RemovableHandle] = []
 
-    def open(self) -> None:
+    def open(self, step: int) -> None:
         """Start sums from now on, as gradients become complete: called before the last backward pass of a step."""
-        self._begin()
+        self._begin(step)
         self._is_open = self._reduction.starts_early
 
-    def start_rest(self) -> None:
+    def start_rest(self, step: int) -> None:
         """Start the sums that have not started: called after the last backward pass of a step."""
         self._is_open = False
         if not self._buckets:
-            self._begin()
+            self._begin(step)
         for bucket in self._buckets[self._num_started :]:
             self._start(bucket)
 
-    def finish(self, step: int, num_holders: Sequence[float]) -> None:
+    def finish(self, num_holders: Sequence[float]) -> None:
         """Wait for the sums, of which all must have started, and set the gradients.
 
         `num_holders` are the numbers of processes that have a gradient, for each parameter that is trained. Where there
-        are some, a process without one gets it, too.
+        are some, a process without one gets it, too; where there are none, no process has one.
         """
+        for bucket in self._buckets:
+            self._settle(bucket)
         trained = [p for p in self._parameters if p.requires_grad]
-        held = {id(p) for p, number in zip(trained, num_holders, strict=True) if number}
-        for number, bucket in enumerate(self._buckets):
-            bucket.wait()
-            assert bucket.flat is not None
-            flat = self._rounded(bucket.flat, bucket.parameters[0].dtype, step, number)
-            parts = flat.split([p.numel() for p in bucket.parameters])
-            found = [(p, part) for p, part in zip(bucket.parameters, parts, strict=True) if id(p) in held]
-            for parameter in (p for p, _ in found if p.grad is None):  # an embedding that is only in batches of others
-                parameter.grad = torch.empty_like(parameter)
-            if found:
-                gradients = [p.grad for p, _ in found if p.grad is not None]
-                torch._foreach_copy_(gradients, [part.view_as(p) for p, part in found])
+        for parameter, number in zip(trained, num_holders, strict=True):
+            if not number:
+                parameter.grad = None
         self.discard()
 
     def discard(self) -> None:
         """Forget what was summed, after waiting for it. Sums that a lost process has left open do not matter here."""
         for bucket in self._buckets[: self._num_started]:
             with suppress(LostProcessError):
-                bucket.wait()
+                bucket.wait()  # also of one that is in the gradients already: it returns at once
         self._buckets, self._bucket_of, self._num_started, self._is_open = [], {}, 0, False
 
-    def _begin(self) -> None:
+    def _begin(self, step: int) -> None:
+        self._step = step
         trained = [p for p in reversed(self._parameters) if p.requires_grad]  # the last ones get their gradient first
         if len(trained) != len(self._laid_out) or any(a is not b for a, b in zip(trained, self._laid_out, strict=True)):
             self._layout, self._laid_out = list(_in_buckets(trained)), trained
             self._watch(trained)
-        self._buckets = [_Bucket(some, len(some)) for some in self._layout]
+        self._buckets = [_Bucket(some, number, len(some)) for number, some in enumerate(self._layout)]
         self._bucket_of = {id(p): bucket for bucket in self._buckets for p in bucket.parameters}
         self._num_started = 0
 
@@ -135,31 +130,52 @@ class GradientSums:
             self._start(self._buckets[self._num_started])
 
     def _start(self, bucket: _Bucket) -> None:
+        kind = bucket.parameters[0]
+        in_float32 = kind.dtype.itemsize == 2 and self._reduction.precision.startswith("float32")
+        dtype, sizes = torch.float32 if in_float32 else kind.dtype, [p.numel() for p in bucket.parameters]
+        self._make_room(sum(sizes) * dtype.itemsize)
         with torch.no_grad():
-            parts = [(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in bucket.parameters]
-            flat = torch.cat(parts)
-            in_float32 = flat.dtype.itemsize == 2 and self._reduction.precision.startswith("float32")
-            bucket.flat = flat.float() if in_float32 else flat
-        self._make_room(bucket.flat.nbytes)
+            bucket.flat = torch.zeros(sum(sizes), dtype=dtype, device=kind.device)
+            pairs = zip(bucket.flat.split(sizes), bucket.parameters, strict=True)
+            found = [(part.view(p.shape), p.grad) for part, p in pairs if p.grad is not None]
+            if found:
+                torch._foreach_copy_([part for part, _ in found], [gradient for _, gradient in found])
         bucket.wait = _once(self._ranks.start_sum(bucket.flat))
         self._num_started += 1
         if not self._reduction.is_async:
-            bucket.wait()
+            self._settle(bucket)
 
     def _make_room(self, num_bytes: int) -> None:
-        """Wait for the oldest sums until another one may be on its way."""
-        on_their_way = sum(b.flat.nbytes for b in self._buckets[: self._num_started] if b.flat is not None)
-        for bucket in self._buckets[: self._num_started]:
-            if on_their_way + num_bytes <= self._reduction.most_bytes or bucket.flat is None:
+        """Wait for the oldest sums and free them until another one may be in transfer."""
+        waiting = [b for b in self._buckets[: self._num_started] if b.flat is not None]
+        in_transfer = sum(b.flat.nbytes for b in waiting if b.flat is not None)
+        for bucket in waiting:
+            if in_transfer + num_bytes <= self._reduction.most_bytes or bucket.flat is None:
                 return
-            bucket.wait()
-            on_their_way -= bucket.flat.nbytes
+            in_transfer -= bucket.flat.nbytes
+            self._settle(bucket)
 
-    def _rounded(self, flat: torch.Tensor, dtype: torch.dtype, step: int, number: int) -> torch.Tensor:
-        """Return the sum of a step's bucket for gradients of a dtype. All processes round it alike."""
+    def _settle(self, bucket: _Bucket) -> None:
+        """Wait for a sum, write it to the gradients, and free it. All of the bucket's parameters have a gradient then,
+        as that of an embedding that is only in the batches of others.
+        """
+        if bucket.flat is None:
+            return
+        bucket.wait()
+        with torch.no_grad():
+            flat = self._rounded(bucket.flat, bucket.parameters[0].dtype, bucket.number)
+            for parameter in (p for p in bucket.parameters if p.grad is None):
+                parameter.grad = torch.empty_like(parameter)
+            parts = flat.split([p.numel() for p in bucket.parameters])
+            gradients = [p.grad for p in bucket.parameters if p.grad is not None]
+            torch._foreach_copy_(gradients, [part.view(g.shape) for part, g in zip(parts, gradients, strict=True)])
+        bucket.flat = None
+
+    def _rounded(self, flat: torch.Tensor, dtype: torch.dtype, number: int) -> torch.Tensor:
+        """Return the sum of the step's bucket for gradients of a dtype. All processes round it alike."""
         at_random = self._reduction.precision == "float32_stochastic"
         if at_random and flat.dtype == torch.float32 and dtype == torch.bfloat16:
-            seed = derive_seed(self._reduction.run_seed, f"gradient sum {number}", step)
+            seed = derive_seed(self._reduction.run_seed, f"gradient sum {number}", self._step)
             return round_stochastically(flat, torch.Generator(flat.device).manual_seed(seed))
         return flat
 
@@ -184,7 +200,7 @@ def _in_buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Paramete
         bucket: list[nn.Parameter] = []
         num_bytes = 0
         for tensor in kind:
-            if bucket and num_bytes + tensor.nbytes > _BUCKET_BYTES:
+            if bucket and num_bytes + tensor.nbytes > SUMMED_BYTES:
                 yield bucket
                 bucket, num_bytes = [], 0
             bucket.append(tensor)

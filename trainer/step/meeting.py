@@ -160,6 +160,9 @@ class _Words:
         text = error.message if isinstance(error, DarkroomError) else str(error)
         self._message = next(iter(text.strip().splitlines()), type(error).__name__)
         self._advice = error.advice if isinstance(error, DarkroomError) else ""
+        self._system: tuple[int | str | None, ...] = ()
+        if isinstance(error, OSError) and error.errno is not None:
+            self._system = (error.errno, error.strerror, error.filename)
 
     @classmethod
     def of(cls, error: BaseException | None) -> _Words | None:
@@ -167,9 +170,11 @@ class _Words:
         return None if error is None else cls(error)
 
     def throw(self) -> None:
-        """Raise StopRequested, or DarkroomError with the words."""
+        """Raise StopRequested, OSError if it is one, such as a full disk, or DarkroomError with the words."""
         if self._is_stop:
             raise StopRequested
+        if self._system:
+            raise OSError(*self._system)
         raise DarkroomError(self._message, advice=self._advice)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -70,7 +70,7 @@ class Precision:
             return
         for layer in part.modules():
             if isinstance(layer, nn.LayerNorm | nn.GroupNorm) and _is_other_16_bit(layer, self.compute_dtype):
-                layer.forward = partial(_norm_in_float32, layer)  # type: ignore[method-assign]
+                layer.forward = partial(_norm_in_float32, layer, layer.forward)  # type: ignore[method-assign]
 
     def make_scaler(self) -> torch.amp.GradScaler:
         """Return the gradient scaler: enabled for float16, whose gradients would underflow, otherwise disabled."""
@@ -82,8 +82,15 @@ def _is_other_16_bit(layer: nn.LayerNorm | nn.GroupNorm, compute_dtype: torch.dt
     return weight is not None and weight.dtype.itemsize == 2 and weight.dtype != compute_dtype
 
 
-def _norm_in_float32(layer: nn.LayerNorm | nn.GroupNorm, x: torch.Tensor) -> torch.Tensor:
-    """Return the norm of x in float32; the weights are read at each call, because they may be moved or trained."""
+def _norm_in_float32(
+    layer: nn.LayerNorm | nn.GroupNorm, plain: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor
+) -> torch.Tensor:
+    """Return the norm of x in float32; the weights are read at each call, because they may be moved or trained.
+
+    Outside autocast x has the dtype of the weights, and `plain` is the layer's own forward pass.
+    """
+    if not torch.is_autocast_enabled(x.device.type):
+        return plain(x)
     weight, bias = layer.weight.float(), None if layer.bias is None else layer.bias.float()
     if isinstance(layer, nn.LayerNorm):
         return layer_norm(x.float(), layer.normalized_shape, weight, bias, layer.eps)

@@ -82,8 +82,8 @@ class Stepper:
         self._clip_norm = clip_grad_norm
         self._rate_factor = rate_factor
         self._rounding_generators = rounding_generators
-        self._watchdog = Watchdog(groups)
-        self._sliced_step = SlicedStep(groups, optimizer, self._watchdog)
+        self.watchdog = Watchdog(groups)
+        self._sliced_step = SlicedStep(groups, optimizer, self.watchdog)
         self._after_update = after_update
         self._fused = FusedBackward(groups, self._sliced_step, clip_grad_norm=clip_grad_norm) if is_fused else None
         self._effective_rate = effective_rate
@@ -113,7 +113,7 @@ class Stepper:
             self._move_backward(self._fused, loss, is_whole=step_loss.is_last_micro_batch and not self._losses)
         elif loss.requires_grad:
             if self._sums is not None and step_loss.is_last_micro_batch:
-                self._sums.open()
+                self._sums.open(self._step)
             self.scaler.scale(loss).backward()
         self._losses.append(loss.detach())
         self._num_images += step_loss.num_samples if step_loss.num_images is None else step_loss.num_images
@@ -156,7 +156,7 @@ class Stepper:
             self._fused.put_back()
         self.is_moving = False
         if is_finite:
-            self._watchdog.check(learning_rates, may_be_zero=self._may_be_zero or loss == 0.0)
+            self.watchdog.check(learning_rates, may_be_zero=self._may_be_zero or loss == 0.0)
         if is_scaled:
             self.scaler.update()
         outcome = StepOutcome(
@@ -221,12 +221,12 @@ class Stepper:
         is_read = total_loss.is_cpu  # reading it from another device would wait for that
         own = [self._num_images, self._may_be_zero, bool(self._metrics), float(total_loss) if is_read else 0.0]
         wait = self._ranks.start_sums([*own, *(p.grad is not None for p in parameters)])
-        self._sums.start_rest()
+        self._sums.start_rest(step)
         num_images, num_zero, num_measured, read_loss, *have_gradients = wait()
         self._num_images, self._may_be_zero = round(num_images), num_zero > 0
         if num_measured:
             self._metrics = [(n, v, k) for of_rank in self._ranks.gathered(_read(self._metrics)) for n, v, k in of_rank]
-        self._sums.finish(step, have_gradients)
+        self._sums.finish(have_gradients)
         if is_read:
             return torch.tensor(read_loss, dtype=torch.float32)
         total_loss = total_loss.clone()

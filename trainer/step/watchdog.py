@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
@@ -70,6 +71,34 @@ class Watchdog:
             for g in groups
         }
         self._before: dict[str, _Snapshot] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is not yet known to be trained, by unit and name, JSON-safe; a unit without an entry is known."""
+        return {
+            unit: {
+                "unproven": sorted(watched.unproven.values()),
+                "with_gradient": sorted(watched.with_gradient),
+                "with_nonzero_gradient": sorted(watched.with_nonzero_gradient),
+                "num_idle": watched.num_idle,
+            }
+            for unit, watched in self._watched.items()
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a state: what had been updated before a backup is not asked for again, and idle steps count on."""
+        for unit, watched in list(self._watched.items()):
+            if unit not in state:
+                del self._watched[unit]
+                continue
+            stored, unproven = state[unit], set(state[unit]["unproven"])
+            proven = [key for key, name in watched.unproven.items() if name not in unproven]
+            watched.unproven = {key: name for key, name in watched.unproven.items() if name in unproven}
+            watched.with_gradient = set(stored["with_gradient"])
+            watched.with_nonzero_gradient = set(stored["with_nonzero_gradient"])
+            watched.num_idle = stored["num_idle"]
+            watched.pilot = next(iter(proven), None)
+            if not watched.unproven:
+                del self._watched[unit]
 
     def before_move(self, unit: str, parameters: Sequence[nn.Parameter]) -> None:
         """Called before some weights of a unit are updated, with their gradients set; records the unproven ones."""

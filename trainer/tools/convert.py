@@ -44,6 +44,7 @@ def convert_file(
     if to_inpainting:
         opened = as_inpainting(opened)
         notes.append("It is an inpainting model now, which predicts the same as before until it is trained as one.")
+    job.note((*notes, *conversion_notes(opened, form)))
     written = convert(
         opened,
         out,
@@ -52,5 +53,4 @@ def convert_file(
         created=datetime.now().astimezone(),
         on_written=lambda done, total: job.progress("writing (MB)", done // MB, -(-total // MB)),
     )
-    notes += conversion_notes(opened, form)
-    return JobFinished(f"Converted {source.name}.", tuple(map(str, written)), tuple(notes))
+    return JobFinished(f"Converted {source.name}.", tuple(map(str, written)))

@@ -35,9 +35,9 @@ class Inspection:
 
     @property
     def shown_loads(self) -> tuple[Loads, ...]:
-        """The programs to show: the main ones, and others that do not load it although a main one does."""
-        main = {x.answer for x in self.loads if x.is_main}
-        return tuple(x for x in self.loads if x.is_main or (x.complete is False and x.answer not in main))
+        """The programs to show: the main ones, and others that do not load it, for a reason that no main one has."""
+        main = {(x.answer, x.note) for x in self.loads if x.is_main}
+        return tuple(x for x in self.loads if x.is_main or (x.complete is False and (x.answer, x.note) not in main))
 
 
 def inspect_file(path: Path) -> Inspection:

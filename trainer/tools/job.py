@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from trainer.commands import CommandDesk
-from trainer.job_events import JobEvent, JobProgress
+from trainer.job_events import JobEvent, JobNotes, JobProgress
 
 _SECONDS_BETWEEN = 0.1
 _MIN_SECONDS = 1.0  # of work, before the time left is estimated
@@ -28,6 +28,12 @@ class Job:
         self._what = ""
         self._begun = 0.0
         self._last = float("-inf")
+
+    def note(self, notes: Iterable[str]) -> None:
+        """Report what was found before something is written. Raises StopRequested once the job is to stop."""
+        self.desk.check()
+        if found := tuple(notes):
+            self.emit(JobNotes(found))
 
     def progress(self, what: str, done: int, total: int) -> None:
         """Report that `done` of `total` units of some work are done. Raises StopRequested once the job is to stop."""

@@ -54,8 +54,9 @@ def merge_loras(job: Job, model: Path, files: Sequence[WeightedFile], output: Ou
     dtype = dtype_of(output.dtype) if output.dtype else None
     job.progress("reading", 0, 1)
     found = merged(open_source(model), files, dtype=dtype)
+    job.note(found.sentences)
     written = convert(found.source, output.path, form, dtype=dtype, created=_now(), on_written=_writing(job))
-    return JobFinished(f"Merged {_several(files)} into {model.name}.", tuple(map(str, written)), found.sentences)
+    return JobFinished(f"Merged {_several(files)} into {model.name}.", tuple(map(str, written)))
 
 
 def combine_loras(job: Job, files: Sequence[WeightedFile], choice: RankChoice | None, output: Output) -> JobFinished:
@@ -66,7 +67,7 @@ def combine_loras(job: Job, files: Sequence[WeightedFile], choice: RankChoice | 
     inputs = [{"file": file.path.name, "strength": file.strength} for file in files]
     metadata = tool_metadata("combine LoRAs", inputs, **_rank_facts(choice))
     path = _write(job, result, sources, output, metadata)
-    return JobFinished(f"Combined {_several(files)}.", (str(path),), result.sentences)
+    return JobFinished(f"Combined {_several(files)}.", (str(path),))
 
 
 def resize_lora(job: Job, source: Path, choice: RankChoice, output: Output) -> JobFinished:
@@ -75,7 +76,7 @@ def resize_lora(job: Job, source: Path, choice: RankChoice, output: Output) -> J
     result = resized(opened, choice, _layers(job))
     metadata = {**(opened.metadata or {}), **tool_metadata("resize", [{"file": source.name}], **_rank_facts(choice))}
     path = _write(job, result, [opened], output, metadata)
-    return JobFinished(f"Resized {source.name}.", (str(path),), result.sentences)
+    return JobFinished(f"Resized {source.name}.", (str(path),))
 
 
 def scale_lora(job: Job, source: Path, strengths: str, output: Output) -> JobFinished:
@@ -85,7 +86,7 @@ def scale_lora(job: Job, source: Path, strengths: str, output: Output) -> JobFin
     inputs = [{"file": source.name}]
     metadata = {**(opened.metadata or {}), **tool_metadata("strengths per block", inputs, strengths=strengths)}
     path = _write(job, result, [opened], output, metadata)
-    return JobFinished(f"Scaled {source.name} by block.", (str(path),), result.sentences)
+    return JobFinished(f"Scaled {source.name} by block.", (str(path),))
 
 
 def extract_lora(
@@ -100,6 +101,7 @@ def extract_lora(
     inputs = [{"file": base.name, "role": "base"}, {"file": tuned.name, "role": "tuned"}]
     like = Source(output.path, one.kind, one.configs, {})
     dtype = output.dtype or "float16"
+    job.note(result.sentences)
     path = write_result(
         result,
         like,
@@ -109,7 +111,7 @@ def extract_lora(
         created=_now(),
         on_written=_writing(job),
     )
-    return JobFinished(f"Extracted a LoRA from {tuned.name}.", (str(path),), result.sentences)
+    return JobFinished(f"Extracted a LoRA from {tuned.name}.", (str(path),))
 
 
 def _opened(job: Job, path: Path, output: Output) -> Source:
@@ -127,6 +129,8 @@ def _write(
 ) -> Path:
     layers = [layer for source in sources for layer in content_of(source).layers]
     dtype: torch.dtype = dtype_of(output.dtype) if output.dtype else widest_dtype(layers)
+    doubts = (f"{s.path.name}: {doubt}" for s in sources if (doubt := content_of(s).doubt))
+    job.note(dict.fromkeys((*result.sentences, *doubts)))
     return write_result(
         result, sources[0], output.path, metadata=metadata, dtype=dtype, created=_now(), on_written=_writing(job)
     )

@@ -26,6 +26,8 @@ _BAR_WIDTH = 132
 _NARROW_BAR_WIDTH = 96
 _NARROW_WIDTH = 1180  # of the window
 _RARE_FIGURES = ("Smoothed", "Images/s")  # the Run page has them, too
+_TINY_WIDTH = 860  # with the time left alone
+_LEAST_FIGURES = ("Time left",)
 _START_WORDS = {"idle": "Start", "checking": "Checking…", "running": "Stop", "paused": "Stop", "stopping": "Stopping…"}
 
 
@@ -84,10 +86,12 @@ class BottomBar(Panel):
         _show(self.phase_bar, is_shown=session.is_active)
         has_figures = session.is_active or session.state.step is not None
         is_narrow = self.winfo_width() < self._context.theme.px(_NARROW_WIDTH)
+        is_tiny = self.winfo_width() < self._context.theme.px(_TINY_WIDTH)
         for name, value in self.figures.items():
-            _show(value.master, is_shown=has_figures and not (is_narrow and name in _RARE_FIGURES))
+            has_room = not (is_narrow and name in _RARE_FIGURES) and not (is_tiny and name not in _LEAST_FIGURES)
+            _show(value.master, is_shown=has_figures and has_room)
         for label, bar in ((self.epoch_label, self.epoch_bar), (self.step_label, self.step_bar)):
-            _show(label.master, is_shown=has_figures)
+            _show(label.master, is_shown=has_figures and not is_tiny)
             bar.set_width(_NARROW_BAR_WIDTH if is_narrow else _BAR_WIDTH)
 
     def _whole_detail(self) -> str:
@@ -161,9 +165,9 @@ class BottomBar(Panel):
         words, detail, tone = _phase_words(stage, state)
         if self._num_edits and not detail and self._context.session.is_active:
             detail = f"{count(self._num_edits, 'change')} for the next run"
-        if self._message and self._message_state is state and stage == "idle":
+        if self._message and self._message_state is state and stage in ("idle", "paused"):
             detail, tone = self._message, tone if state.failed is None else "text"
-            words = "Ready"
+            words = "Ready" if stage == "idle" else words
         self.phase.set_text(words)
         self.phase.recolour(tone)
         self.detail.set_text(detail)

@@ -24,10 +24,7 @@ _LEFT_OUT = ("find", "save_as", "presets")  # this window, and menus of the top 
 
 
 class Finder(SearchWindow):
-    """Finds settings, options of theirs, the names that other programs have for them, commands and pages.
-
-    Never without an answer.
-    """
+    """Finds settings, options of theirs, the names that other programs have for them, commands and pages."""
 
     def __init__(self, context: Context) -> None:
         self.matches: tuple[Match, ...] = ()
@@ -58,9 +55,8 @@ class Finder(SearchWindow):
         found = self._index.find(text)
         self.matches = found.matches
         if hasattr(self, "foot"):
-            self.foot.set_text(
-                f"Nothing is named “{text.strip()}”. These are the nearest." if found.is_nearest else _KEYS
-            )
+            nearest = "These are the nearest." if found.matches else "Try another word."
+            self.foot.set_text(f"Nothing is named “{text.strip()}”. {nearest}" if found.is_nearest else _KEYS)
         return [(f" {m.label}", (m.place, m.note), "") for m in self.matches]
 
     def _open(self, match: Match) -> None:
@@ -70,3 +66,10 @@ class Finder(SearchWindow):
         self._context.navigation.go_to(match.opens)
         if match.note:
             self._context.notify(f"{match.label}: {match.note}.")
+
+
+def open_finder(context: Context) -> Finder:
+    """Open the search window; one that is already open is closed."""
+    for old in [w for w in context.root.winfo_children() if isinstance(w, Finder)]:
+        old.close()
+    return Finder(context)

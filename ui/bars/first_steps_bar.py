@@ -43,13 +43,14 @@ class FirstStepsBar(Panel):
         ):
             signal.subscribe(lambda: context.pump.redraw_soon(self, self.refresh))
         context.navigation.page_wanted.subscribe(lambda _page: self._count_again())
+        context.captions_changed.subscribe(self._count_again)
 
     def refresh(self) -> None:
         """Show the ways, or the steps of the chosen one; draw only what has changed."""
         context = self._context
         state = context.preferences.now.first_steps
         way = WAYS.get(state)
-        if state == HIDDEN or (way is None and state != CHOOSING):
+        if state == HIDDEN or (way is None and state != CHOOSING) or self._is_out_of_place(way):
             self._drawn = ()
             self.grid_remove()
             return
@@ -65,6 +66,11 @@ class FirstStepsBar(Panel):
             self._drawn = wanted
             self._draw(way, current, words, is_compact=low)
         self.grid()
+
+    def _is_out_of_place(self, way: Way | None) -> bool:
+        """Return whether a run is active, which was begun; the last step of a way, to watch it, is for the Run page."""
+        context = self._context
+        return context.session.is_active and (way is None or context.navigation.page != "run")
 
     def choose(self, name: str) -> None:
         """Begin one of the ways."""
@@ -196,7 +202,7 @@ class FirstStepsBar(Panel):
 
     def _go(self, step: Step) -> None:
         if step.action == "auto_captions":
-            write_captions(self._context, self._without_captions(), done=self._count_again)
+            write_captions(self._context, self._without_captions())
         elif step.action:
             self._context.actions.run(step.action)
         else:
@@ -231,9 +237,9 @@ class FirstStepsBar(Panel):
             self._context.pump.redraw_soon(self, self.refresh)
 
     def _without_captions(self) -> Concept | None:
-        """Return the first of the user's concepts of which most images have no caption."""
+        """Return the first of the user's concepts with an image that has no caption."""
         found = zip(self._counted or (), self._counts, strict=False)
-        return next((concept for concept, counts in found if 2 * counts.captions < counts.images), None)
+        return next((concept for concept, counts in found if counts.captions < counts.images), None)
 
     def _progress(self) -> Progress:
         context, state = self._context, self._context.session.state

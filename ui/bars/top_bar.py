@@ -44,14 +44,19 @@ class TopBar(Panel):
         self.preset_button = Button(inner, context.theme, "", self.open_menu, on="bar", width=_PRESET_PX[1], anchor="w")
         context.tips.attach(self.preset_button, self._where_from)
         self.preset_button.grid(row=1, column=0)
+        self._files: list[Button] = []
         for column, name in enumerate(("load", "save", "save_as"), start=1):
             button = context.buttons.make(inner, name, on="bar")
             button.grid(row=1, column=column, padx=(GAP, 0))
+            self._files.append(button)
         self.save_as_button = button
         inner.columnconfigure(4, weight=1)
         self.choices: dict[str, Choice] = {}
         self._captions: dict[str, Text] = {}
-        self._bindings = [self._add_choice(inner, path, column) for column, path in enumerate(TOP_BAR, start=5)]
+        self._choice_box = Panel(inner, context.theme, "bar")
+        self._is_narrow = False
+        self._bindings = [self._add_choice(self._choice_box, path, column) for column, path in enumerate(TOP_BAR)]
+        self._place_choices()
         context.form.changed.subscribe(lambda: context.pump.redraw_soon("top bar", self.refresh))
         context.field_problems.changed.subscribe(lambda: context.pump.redraw_soon("top bar", self.refresh))
         context.navigation.top_bar_wanted.subscribe(self.show_choice)
@@ -157,10 +162,11 @@ class TopBar(Panel):
         record = context.form.record(path)
         assert record is not None, path
         caption = Text(inner, context.theme, record.label, role="caption", colour="muted", on="bar")
-        caption.grid(row=0, column=column, sticky="w", padx=(context.theme.px(GAP), 0))
+        gap = GAP if column else 0
+        caption.grid(row=0, column=column, sticky="w", padx=(context.theme.px(gap), 0))
         variable = TextVar(master=inner)
         choice = Choice(inner, context.theme, variable, record.choices, on="bar", width=_LEAST_CHOICE_PX)
-        choice.grid(row=1, column=column, padx=(GAP, 0))
+        choice.grid(row=1, column=column, padx=(gap, 0))
         context.tips.attach(choice, lambda: tip_of(context, record))
         self.choices[path] = choice
         self._captions[path] = caption
@@ -190,14 +196,27 @@ class TopBar(Panel):
             wanted = max(_LEAST_CHOICE_PX, round(font.measure(choice.get()) / scale) + _ARROW_PX)
             if choice.cget("width") != wanted:
                 choice.configure(width=wanted)
-        room = self._inner.winfo_width()
+        room, px = self._inner.winfo_width(), self._context.theme.px
         if room <= 1:
             return
-        others = self._inner.winfo_reqwidth() - self._context.theme.px(self.preset_button.cget("width"))
         least, usual = _PRESET_PX
-        width = max(least, min(usual, int((room - others) / scale)))
+        beside = sum(px(GAP) + button.winfo_reqwidth() for button in self._files)
+        in_line = px(GAP) + self._choice_box.winfo_reqwidth()
+        is_narrow = px(least) + beside + in_line > room
+        if is_narrow != self._is_narrow:
+            self._is_narrow = is_narrow
+            self._place_choices()
+        width = max(least, min(usual, int((room - beside - (0 if is_narrow else in_line)) / scale)))
         if width != self.preset_button.cget("width"):
             self.preset_button.configure(width=width)
+
+    def _place_choices(self) -> None:
+        """Place the choices beside the buttons, or below them in a narrow window."""
+        gap = self._context.theme.px(GAP)
+        if self._is_narrow:
+            self._choice_box.grid(row=2, column=0, rowspan=1, columnspan=6, sticky="w", padx=0, pady=(gap, 0))
+        else:
+            self._choice_box.grid(row=0, column=5, rowspan=2, columnspan=1, sticky="e", padx=(gap, 0), pady=0)
 
     def _colour_of(self, path: str) -> str:
         """Return the colour of a choice's caption: that of the problem with it, if there is one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from modules.data.archives import archive_of
@@ -17,20 +17,18 @@ if TYPE_CHECKING:
 LABEL = "Captions and masks…"
 
 
-def edit_captions(context: Context, number: int, *, closed: Callable[[], object]) -> None:
-    """Open the editor for the concept at a number; `closed` is called when it closes."""
+def edit_captions(context: Context, number: int) -> None:
+    """Open the editor for the concept at a number."""
     from ui.editors.captions.opening import open_caption_editor  # needs NumPy, which the window starts without
 
-    open_caption_editor(context, number, closed=closed)
+    open_caption_editor(context, number)
 
 
-def write_captions(
-    context: Context, concept: Concept | None = None, *, done: Callable[[], object] = lambda: None
-) -> None:
-    """Open the window in which a model writes captions, for a concept or the first one; `done` is called at the end."""
+def write_captions(context: Context, concept: Concept | None = None) -> None:
+    """Open the window in which a model writes captions, for a concept or the first one."""
     from ui.editors.captions.opening import open_automatic_captions  # needs NumPy
 
-    open_automatic_captions(context, concept, done=done)
+    open_automatic_captions(context, concept)
 
 
 def count_captions(concepts: Iterable[Concept]) -> Counts:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import tkinter as tk
 
+from modules.config.records import inner_records
 from modules.settings.field import Section
 from ui.context import Context
 from ui.forms.layout import FormView
-from ui.forms.records import Group, inner_records
+from ui.forms.records import Group
 from ui.theme import PAD
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Window

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
+from modules.config.reach import needs_words
 from modules.settings.every import Unit
 from modules.settings.field import FieldRecord
 from modules.system.paths import from_root
@@ -16,7 +17,6 @@ from ui.context import Context
 from ui.documents import as_config_path
 from ui.forms.binding import Binding, ChoiceBinding, EveryBinding, FlagBinding, TextBinding
 from ui.forms.chooser import LONG_MENU, open_chooser
-from ui.forms.conditions import needs_words
 from ui.forms.tips import explanation, tip_of
 from ui.forms.visibility import not_yet_words
 from ui.widgets.controls import Button, Choice, Switch

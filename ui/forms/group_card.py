@@ -5,13 +5,14 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Iterator
 
+from modules.config.reach import is_reachable
 from modules.settings.field import FieldRecord
 from ui.context import Context
 from ui.forms.fields import Row
 from ui.forms.preview import ROWS, Preview
 from ui.forms.records import Group, records_beside
 from ui.forms.reset_menu import attach_reset_menu
-from ui.forms.visibility import is_reachable, is_shown
+from ui.forms.visibility import is_shown
 from ui.theme import PAD
 from ui.widgets.card import Card
 from ui.widgets.panel import Panel

@@ -23,7 +23,7 @@ MAX_COLUMNS = 3
 class FormView(Panel):
     """The cards of some groups of fields; `groups()` returns the current ones.
 
-    `empty_note` is shown while no card has a visible row. With `has_all_levels` advanced fields are always shown.
+    `empty_note()` is shown while no card has a visible row. With `has_all_levels` advanced fields are always shown.
     `room()` is the height that is free for the form: if it is enough, each field has its explanation below it.
     """
 
@@ -34,7 +34,7 @@ class FormView(Panel):
         groups: Callable[[], tuple[Group, ...]],
         *,
         max_columns: int = MAX_COLUMNS,
-        empty_note: str = "",
+        empty_note: Callable[[], str] = lambda: "",
         has_all_levels: bool = False,
         room: Callable[[], int] | None = None,
     ) -> None:
@@ -51,7 +51,8 @@ class FormView(Panel):
         self._groups: tuple[Group, ...] = ()
         self._columns: list[Panel] = []
         self._shape: tuple[Any, ...] = ()
-        self.empty_note = Text(self, context.theme, empty_note, colour="muted")
+        self._note = empty_note
+        self.empty_note = Text(self, context.theme, "", colour="muted")
         self._unsubscribe = (
             context.form.changed.subscribe(self._changed),
             context.form.loaded.subscribe(self._show_by_level),
@@ -191,7 +192,9 @@ class FormView(Panel):
         return self._widths[text]
 
     def _show_empty_note(self, *, is_empty: bool) -> None:
-        if is_empty and self.empty_note.cget("text"):
+        note = self._note() if is_empty else ""
+        self.empty_note.set_text(note)
+        if note:
             self.empty_note.grid(row=1, column=0, columnspan=2 * self._max_columns, sticky="w", pady=(0, PAD))
         else:
             self.empty_note.grid_remove()

@@ -13,11 +13,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from modules.config.records import record_at, top_records
 from modules.config.schema import Config
 from modules.settings.edit import choose_variant, get_path, replaced, set_path
 from modules.settings.field import FieldRecord
 from modules.system.problem import Problem
-from ui.forms.records import record_at, top_records
 from ui.forms.values import from_text, why_out_of_range
 from ui.signal import Signal, Unsubscribe, new_key, notify
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from modules.config.reach import is_reachable
+from modules.config.records import record_at
 from modules.config.schema import Config
-from modules.config.unused import why_unused
 from modules.settings.edit import get_path
 from modules.settings.field import FieldRecord
 from modules.settings.walk import condition_path, is_relevant
-from ui.forms.records import record_at
 
 NOT_YET = "(not yet)"
 
@@ -28,20 +28,6 @@ def is_shown(config: Config, record: FieldRecord, *, show_advanced: bool) -> boo
     if record.setting.not_yet:
         return not is_default(config, record)
     return show_advanced or record.setting.level == "basic" or not is_default(config, record)
-
-
-def is_reachable(config: Config, record: FieldRecord) -> bool:
-    """Return whether the field applies: its condition holds, and so do those of the fields it depends on, and the
-    training target and method use it.
-    """
-    if not is_relevant(config, record) or why_unused(config, record.path):
-        return False
-    condition = record.setting.applies_when
-    above = [record.path.rpartition(".")[0]]
-    if condition is not None and condition.otherwise is None:
-        above.append(condition_path(record, condition))
-    others = [found for path in above if (found := record_at(config, path)) is not None]
-    return all(is_reachable(config, other) for other in others)
 
 
 def offered(record: FieldRecord, chosen: str) -> Mapping[str, str]:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from trainer.child.job import ChildJob, Ended, start_job
 from trainer.child.process import Spawn, spawn_trainer
-from trainer.job_events import ImageAnnotated, JobEvent, JobFailed, JobFinished, JobProgress, JobStopped
+from trainer.job_events import ImageAnnotated, JobEvent, JobFailed, JobFinished, JobNotes, JobProgress, JobStopped
 from ui.interaction import Failure
 from ui.signal import Signal
 
@@ -58,11 +58,14 @@ def reduced(state: JobState, event: JobEvent | Ended) -> JobState:
         case JobProgress(what=what, done=done, total=total, seconds_left=left) if state.is_active:
             share = done / total if total else 0.0
             return replace(state, what=what, share=share, detail=_detail(done, total, left))
+        case JobNotes(notes=notes):
+            return replace(state, notes=(*state.notes, *notes))
         case ImageAnnotated():
             return replace(state, lines=(*state.lines, *_lines(event))[-_MAX_LINES:])
         case JobFinished(message=message, paths=paths, notes=notes):
             places = tuple(map(Path, paths))
-            return replace(state, stage="finished", share=1.0, message=message, notes=notes, paths=places)
+            every = (*state.notes, *notes)
+            return replace(state, stage="finished", share=1.0, message=message, notes=every, paths=places)
         case JobStopped(message=message):
             return replace(state, stage="stopped", message=message)
         case JobFailed(message=message, advice=advice, details=details):

@@ -5,9 +5,11 @@ A section that no page claims is shown on the first one, so that a new section o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from modules.config.schema import Config
+from modules.config.unused import why_unused
 from ui.forms.records import Group, claimed_sections, groups_of, variant_records
 
 FORM_PAGE = "ui.pages.form_page:FormPage"
@@ -21,8 +23,8 @@ class PageSpec:
     """A page: its name in code, its title and hint, the sections it shows, its buttons, and the class that draws it.
 
     `sections` may include the path of a single field of another page's section; that field is shown here instead.
-    `empty_note` is shown when no field of the page applies. With `on_demand` the side bar has no entry for it until it
-    is needed.
+    `empty_note(config)` is shown when no field of the page applies. With `on_demand` the side bar has no entry for it
+    until it is needed.
     """
 
     key: str
@@ -31,7 +33,7 @@ class PageSpec:
     sections: tuple[str, ...] = ()
     actions: tuple[str, ...] = ()
     view: str = FORM_PAGE
-    empty_note: str = ""
+    empty_note: Callable[[Config], str] = lambda config: ""
     on_demand: bool = False
 
     @property
@@ -68,8 +70,10 @@ PAGES: tuple[PageSpec, ...] = (
         "LoRA / Adapter",
         "The adapter trained on top of the model.",
         ("adapter",),
-        empty_note="No adapter is trained with the current training target.\n"
-        "To train one, choose LoRA as the training target in the top bar.",
+        empty_note=lambda config: (
+            "No adapter is trained with the current training target.\n"
+            "To train one, choose LoRA as the training target in the top bar."
+        ),
     ),
     PageSpec(
         "rewards",
@@ -77,8 +81,7 @@ PAGES: tuple[PageSpec, ...] = (
         "What the training method needs, and learning from rewards or preferences.",
         ("training.method", "reward"),
         view="ui.pages.rewards:rewards_page",
-        empty_note="This method has no settings of its own.\n"
-        "To learn from rewards or preferences, choose another method in the top bar.",
+        empty_note=lambda config: _without_method(config),
     ),
     PageSpec(
         "sampling",
@@ -108,6 +111,10 @@ PAGES: tuple[PageSpec, ...] = (
         "New words for prompts, trained alone or together with a model.",
         ("embeddings",),
         view="ui.pages.embeddings:embeddings_page",
+        empty_note=lambda config: (
+            "A VAE is trained without prompts, so it has no embeddings.\n"
+            "To train some, choose another training target in the top bar."
+        ),
     ),
     PageSpec(
         "run",
@@ -138,6 +145,18 @@ PAGES: tuple[PageSpec, ...] = (
         on_demand=True,
     ),
 )
+
+
+def _without_method(config: Config) -> str:
+    """Return how to learn from rewards; the top bar has no methods where the training target has one of its own."""
+    if why_unused(config, "training.method"):
+        return (
+            "This training target learns from images alone.\nTo learn from rewards or preferences, choose another one."
+        )
+    return (
+        "This method has no settings of its own.\n"
+        "To learn from rewards or preferences, choose another method in the top bar."
+    )
 
 
 def page_shortcut(page: PageSpec) -> str:

@@ -61,6 +61,7 @@ class ConceptsPage:
         self._add_body()
         accept_paths(context.root, self.frame, self._dropped)
         context.form.watch(PATH, self._follow)
+        context.captions_changed.subscribe(self._scan_again)
         self.scans.progressed.subscribe(lambda: context.pump.redraw_soon(self.scan_bar, self.scan_bar.show_progress))
         self._follow()
 
@@ -207,7 +208,7 @@ class ConceptsPage:
         chosen = self.selected
         commands: dict[str, Callable[[], object]] = {"Edit…": self.edit_selected}
         if chosen:
-            commands[LABEL] = partial(edit_captions, self._context, chosen[0], closed=self._scan_again)
+            commands[LABEL] = partial(edit_captions, self._context, chosen[0])
         commands |= {
             "Open folder": self._open_folder,
             "Clone": self.clone_selected,

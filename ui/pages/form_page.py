@@ -25,7 +25,7 @@ class FormPage:
             self.scroll.body,
             context,
             lambda: groups_on(spec, form.config),
-            empty_note=spec.empty_note,
+            empty_note=lambda: spec.empty_note(form.config),
             room=lambda: form_room(context),
         )
         self.form_view.grid(row=0, column=0, sticky="new")

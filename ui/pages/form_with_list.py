@@ -73,7 +73,7 @@ class FormWithList:
             self.scroll.body,
             context,
             lambda: groups_on(spec, form.config),
-            empty_note=spec.empty_note,
+            empty_note=lambda: spec.empty_note(form.config),
             room=self._form_room,
         )
         self.form_view.grid(row=1, column=0, sticky="new")

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from modules.config.records import top_records
 from modules.config.schema import Config
 from modules.config.sections.training import Training
 from modules.families.registry import FAMILIES
@@ -14,7 +15,6 @@ from modules.objectives.registry import METHODS
 from modules.system.problem import count
 from trainer.run_queue.items import Item
 from ui.changes import changes
-from ui.forms.records import top_records
 from ui.run.plan import plan_lines
 from ui.run.words import rate
 

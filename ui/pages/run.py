@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
+from modules.system.paths import from_root
 from modules.system.problem import count
 from trainer.rollout_events import Mark, RolloutSampled, SampledImage
 from ui.context import Context
@@ -17,6 +19,7 @@ from ui.pages.run_notices import RunNotices
 from ui.pages.run_samples import RunSamples
 from ui.run.facts import run_lines
 from ui.run.metric_curves import has_method_metrics, short_number
+from ui.run.past import last_state
 from ui.run.plan import plan_lines
 from ui.run.rollout_words import image_words, rollout_line
 from ui.run.run_state import RunState
@@ -52,6 +55,8 @@ class RunPage:
         self._is_built = False
         self._was_active = False
         self._drawn = RunState()
+        self._last: RunState | None = None  # the last run of the workspace, until there is one of this window
+        self._last_in: Path | None = None
         self._curves: tuple[object, ...] = (None, None, None)
         self._log_place: tk.Misc | None = None
         px = context.theme.px
@@ -76,14 +81,35 @@ class RunPage:
         context.session.changed.subscribe(self._soon)
         context.starter.changed.subscribe(self._soon)
         context.form.changed.subscribe(self._preview_soon)
+        context.captions_changed.subscribe(self._preview_soon)
         context.form.changed.subscribe(self._edited_soon)
 
     def shown(self) -> None:
         """Update the page, which is not drawn while hidden."""
         self._is_shown = True
+        self._look_for_last()
         self._preview_soon()
         self._edited_soon()
         self._soon()
+
+    def _look_for_last(self) -> None:
+        """Read the last run of the workspace, while this window has had none."""
+        workspace = from_root(self._context.form.config.general.workspace_dir)
+        if self._context.session.state != RunState() or workspace == self._last_in:
+            return
+        self._last_in = workspace
+
+        def found(state: RunState | None) -> None:
+            self._last = state
+            self._soon()
+
+        self._context.pump.background.run(partial(last_state, workspace), found)
+
+    @property
+    def _state(self) -> RunState:
+        """The state of the window's run; without one, what is left of the last run of the workspace."""
+        state = self._context.session.state
+        return self._last if self._last is not None and state == RunState() else state
 
     def hidden(self) -> None:
         """Draw nothing while hidden."""
@@ -205,7 +231,7 @@ class RunPage:
         width = canvas.winfo_width()
         if width > 1 and int(self.facts.cget("wraplength")) != width:
             self.facts.configure(wraplength=width)
-        share = _FACTS_SHARE if self._drawn.started is not None else _PLAN_SHARE
+        share = _FACTS_SHARE if self._context.session.state.started is not None else _PLAN_SHARE
         room = int(self.facts_card.master.winfo_height() * share)
         height = min(self.facts.winfo_reqheight(), max(room, self._context.theme.px(_MIN_FACTS_PX)))
         line_px = int(canvas.tk.call("font", "metrics", self._context.theme.font("body"), "-linespace"))
@@ -230,9 +256,9 @@ class RunPage:
             )
 
     def _follow(self) -> None:
-        state, before = self._context.session.state, self._drawn
+        state, before = self._state, self._drawn
         self._drawn = state
-        self._show_facts(state)
+        self._show_facts(self._context.session.state)
         self.notices.follow()
         if self._was_active != (is_active := self._context.session.is_active):
             self._was_active = is_active
@@ -274,12 +300,14 @@ class RunPage:
         elif report.preview is None:
             self.facts.set_text("The images cannot be counted yet. Press Start to see what is missing.")
         else:
-            plan = plan_lines(self._context.form.config)
-            self.facts.set_text("\n".join([*preview_lines(report.preview), "", *plan]))
+            lines = [*preview_lines(report.preview), "", *plan_lines(self._context.form.config)]
+            if self._last is not None and self._last.started is not None:
+                lines += ["", f"Beside this: the last run, {Path(self._last.started.run_dir).name}."]
+            self.facts.set_text("\n".join(lines))
 
     def _open_rollout(self, index: int) -> None:
         """Show an image of the newest rollout large, with all of its scores."""
-        rollout = self._context.session.state.rollout
+        rollout = self._state.rollout
         if rollout is not None:
             tiles = [_rollout_tile(image, image_words(image)) for image in rollout.images]
             ImageViewer(self._context, tiles, index, f"Rollout of step {rollout.step + 1:,}")

@@ -89,7 +89,7 @@ class RunCurves(Panel):
         self.curves_button = Button(row, theme, "Curves ▾", self._open_curves, on="card", height=26)
         self.runs_button = Button(row, theme, "Earlier runs ▾", self._open_runs, on="card", height=26)
         self.zoom_button = Button(row, theme, "Whole run", self._reset_zoom, on="card", height=26)
-        for button in (self.curves_button, self.runs_button, self.zoom_button):
+        for button in (self.curves_button, self.runs_button):
             button.pack(side="left", padx=(0, GAP))
         self.log_switch = Switch(row, theme, self.is_log, text="Log scale", command=self._set_log)
         self.log_switch.pack(side="right")
@@ -107,7 +107,12 @@ class RunCurves(Panel):
 
     def _zoomed(self) -> None:
         self._choices.zoom = self.chart.zoom
-        self.zoom_button.set_enabled(self.chart.zoom.steps is not None)
+        is_zoomed = self.chart.zoom.steps is not None
+        self.zoom_button.set_enabled(is_zoomed)
+        if is_zoomed:
+            self.zoom_button.pack(side="left", padx=(0, GAP))
+        else:
+            self.zoom_button.pack_forget()
 
     def _open_curves(self) -> None:
         lines = lines_of(self._state.series, self._state.validations, self._state.rewards)

@@ -33,9 +33,11 @@ class RunSamples(SampleGrid):
         self._context = context
         self._run_dir: Path | None = None
         self._samples: tuple[object, ...] = ()
+        self._state = RunState()
 
     def follow(self, state: RunState) -> None:
         """Show the samples of a run."""
+        self._state = state
         run_dir = Path(state.started.run_dir) if state.started else None
         if run_dir != self._run_dir:
             self._run_dir = run_dir
@@ -57,7 +59,7 @@ class RunSamples(SampleGrid):
             place,
             self.starred,
             on_star=self.toggle_star,
-            on_save=partial(save_step_model, self._context),
+            on_save=lambda step: save_step_model(self._context, self._state, step),
         )
 
     def toggle_star(self, path: Path) -> None:

@@ -6,6 +6,7 @@ import tkinter as tk
 from collections.abc import Iterator
 from dataclasses import replace
 
+from modules.config.records import inner_records, top_records
 from modules.config.sections.evaluation import SamplePrompt
 from modules.settings.field import FieldRecord
 from modules.system.paths import from_root, session_file
@@ -14,7 +15,7 @@ from ui.context import Context
 from ui.editors.idle_sample_viewer import IdleSampleViewer
 from ui.forms.field_problems import FieldProblems
 from ui.forms.layout import FormView
-from ui.forms.records import Group, inner_records, top_records
+from ui.forms.records import Group
 from ui.jobs.job import JobState
 from ui.jobs.sampler import SampleSession
 from ui.jobs.tools import split_file

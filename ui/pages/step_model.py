@@ -16,14 +16,14 @@ from ui.documents import as_config_path
 from ui.interaction import Answer, Failure
 from ui.jobs.job import JobRunner
 from ui.notices import Notice
+from ui.run.run_state import RunState
 from ui.run.sample_table import StepModel, model_of_step
 
 _KINDS = (("Model", "*.safetensors"),)
 
 
-def save_step_model(context: Context, step: int) -> None:
-    """Save the model of a step where the user chooses; ask before the current model is saved in its place."""
-    state = context.session.state
+def save_step_model(context: Context, state: RunState, step: int) -> None:
+    """Save the model of a step of a run where the user chooses; ask before the current model is saved in its place."""
     if state.started is None:
         return
     run_dir, saves = Path(state.started.run_dir), state.saves

@@ -15,7 +15,11 @@ from ui.run.words import loss
 
 @dataclass(frozen=True, slots=True)
 class BestOffer:
-    """The best model: its step, loss and file; the place of the result, and the step of the model there, if any."""
+    """The best model: its step, loss and file; the place of the result, and the step of the model there, if any.
+
+    `last_model` is what a run without a result has saved at its end, if anything; `has_other` is whether there is a
+    model at the place of the result, which is not of this run.
+    """
 
     step: int
     loss: float | None
@@ -23,16 +27,18 @@ class BestOffer:
     destination: Path
     result_step: int | None
     run_dir: Path
+    last_model: str = ""
+    has_other: bool = False
 
     @property
     def words(self) -> str:
         """The offer as a text."""
-        here = (
-            f"the result is from step {self.result_step:,}"
-            if self.result_step is not None
-            else "there is no result yet"
-        )
-        return f"Best validation was step {self.step:,} ({loss(self.loss)}); {here}."
+        best = f"Best validation was step {self.step:,} ({loss(self.loss)})"
+        if self.result_step is not None:
+            return f"{best}; the result is from step {self.result_step:,}."
+        last = f" Its last model is {as_config_path(Path(self.last_model))}." if self.last_model else ""
+        other = f" {as_config_path(self.destination)} is from another run and would be kept." if self.has_other else ""
+        return f"{best}. This run has no result yet.{last}{other}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +75,18 @@ def best_offer(state: RunState, config: Config) -> BestOffer | None:
         destination,
         final.step if final else None,
         Path(state.started.run_dir),
+        finished.model_path if final is None else "",
+        has_other=final is None and destination.exists(),
     )
 
 
 def use(offer: BestOffer) -> Used:
     """Make the best model the result; for a background thread. Raises OSError; the result is then unchanged."""
-    return Used(offer, use_as_result(offer.source, offer.destination, keep_in=offer.run_dir / "save"))
+    return Used(offer, use_as_result(offer.source, offer.destination, run_dir=offer.run_dir, is_kept=True))
 
 
 def undo(used: Used) -> BestOffer:
     """Put the model back that was the result before. Raises OSError."""
     if used.kept is not None:
-        use_as_result(used.kept, used.offer.destination, keep_in=None)
+        use_as_result(used.kept, used.offer.destination, run_dir=used.offer.run_dir, is_kept=False)
     return used.offer

@@ -10,7 +10,7 @@ from modules.families.registry import FAMILIES
 from modules.system.problem import count
 from trainer.events import MemoryMeasured
 from ui.run.run_state import RunState
-from ui.run.words import PHASE_WORDS, duration, rate, reward_line, validation_line
+from ui.run.words import PHASE_WORDS, duration, rate, reward_line, validation_line, way_on
 
 _GB = 1e9
 
@@ -22,7 +22,8 @@ def run_lines(state: RunState, *, is_active: bool) -> list[str]:
     family = FAMILIES.get(started.family)
     labels = {p.name: p.label for p in family.parts} if family else {}
     parts = ", ".join(labels.get(p, p) for p in state.training_parts) or "nothing"
-    lines = [f"{'Training' if is_active else 'Trained'}: {parts}"]
+    lines = [] if state.failed is None else [f"Failed. {way_on(state.failed, started.run_dir)}"]
+    lines += [f"{'Training' if is_active else 'Trained'}: {parts}"]
     lines += time_lines(state) if is_active else []
     lines += _step_lines(state, labels)
     if state.validation is not None:
@@ -30,7 +31,8 @@ def run_lines(state: RunState, *, is_active: bool) -> list[str]:
     if state.rewards:
         lines.append(reward_line(state.rewards[-1]))
     if state.finished is not None and state.finished.model_path:
-        lines.append(f"Result: {state.finished.model_path}")
+        name = "Last model" if state.finished.outcome == "stopped" else "Result"
+        lines.append(f"{name}: {state.finished.model_path}")
     if state.memory is not None and is_active:
         lines += memory_lines(state.memory)
     words = data_words(started.num_images, started.num_prompts, started.num_pairs)

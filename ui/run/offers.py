@@ -96,12 +96,13 @@ class Offers:
         backup = self._starter.fork_from
         if backup is None:
             self._notices.remove(FORK)
-        elif self._starter.can_start:
-            text = f"Start begins a run from step {backup.step:,} of {backup.run_dir.name}. Edit its settings first."
-            cancel = self._starter.cancel_fork
-            self._notices.show(
-                Notice(FORK, text, (Reply("Start", self._starter.start, stays=True),), cancel, "Cancel the fork")
-            )
+        else:
+            whence, reason = f"from step {backup.step:,} of {backup.run_dir.name}", self._starter.why_not
+            text = f"Start begins a run {whence}. Edit its settings first."
+            replies: tuple[Reply, ...] = (Reply("Start", self._starter.start, stays=True),)
+            if reason:
+                text, replies = f"The fork {whence} is prepared. {reason} Then Start begins the fork.", ()
+            self._notices.show(Notice(FORK, text, replies, self._starter.cancel_fork, "Cancel the fork"))
 
     def _discard_edits(self) -> None:
         self._queue.edit(None)

@@ -52,6 +52,12 @@ def with_curves(workspace: Path, *, without: Path | None = None) -> list[Path]:
     return [path for path in run_dirs(workspace) if path != without and (path / EVENTS_FILE).is_file()]
 
 
+def last_state(workspace: Path) -> RunState | None:
+    """Return the state of the newest run of a workspace; None without one. For a background thread."""
+    newest = next(iter(with_curves(workspace)), None)
+    return None if newest is None else past_state(newest)
+
+
 def read_past_run(run_dir: Path) -> PastRun:
     """Return the loss curves of a run, of all its attempts; empty ones where nothing can be read.
 

@@ -176,6 +176,7 @@ class QueueControl:
 
     def _held(self, run: QueueRun) -> None:
         self._run, self._is_busy, self.is_last = run, False, False
+        self._session.is_reserved = True
         self.refresh()
         if self._session.stage != "idle":
             self._notify("The queue starts when the current run has ended.")
@@ -260,6 +261,7 @@ class QueueControl:
         self._background.run(write, written, failed)
 
     def _release(self, words: str) -> None:
+        self._session.is_reserved = False
         if self._run is not None:
             self._run.close()
             self._run = None

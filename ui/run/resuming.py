@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from modules.config.records import inner_records, top_records
 from modules.config.schema import Config
 from modules.settings.edit import get_path, set_path
 from modules.settings.field import FieldRecord, Section
-from ui.forms.records import inner_records, top_records
 
 
 def resumed_config(of_run: Config, now: Config) -> Config:

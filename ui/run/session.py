@@ -37,8 +37,8 @@ T = TypeVar("T")
 class Check(Protocol):
     """The check of a config: `trainer.preflight.check`."""
 
-    def __call__(self, config: Config, *, resume_from: Path | None = None) -> Report:
-        """Return the findings; `resume_from` is the backup to resume from."""
+    def __call__(self, config: Config, *, resume_from: Path | None = None, is_fork: bool = False) -> Report:
+        """Return the findings; `resume_from` is the backup to resume from, or with `is_fork` to continue from."""
         ...
 
 
@@ -64,6 +64,7 @@ class RunSession:
         self._check: Check = check_config or partial(check, watch=background.give_way)
         self._wall_clock = wall_clock
         self.request: RunRequest | None = None  # of the current run, or of the last one
+        self.is_reserved = False  # the queue begins the next run
         self._handle: LaunchedRun | None = None
         self._stage: Stage = "idle"
         self._state = RunState()
@@ -93,7 +94,8 @@ class RunSession:
         """Check a request in the background; `done(report)` is called on the Tk thread once the session is idle."""
         # A fork of weights is a new run: its settings may differ from those of the backup.
         resume_from = None if request.kind == "fork_weights" else request.resume_from
-        self.prepare(partial(self._check, request.config, resume_from=resume_from), done, failed)
+        is_fork = request.kind == "fork"
+        self.prepare(partial(self._check, request.config, resume_from=resume_from, is_fork=is_fork), done, failed)
 
     def prepare(
         self, work: Callable[[], T], done: Callable[[T], None], failed: Callable[[Exception], None] | None = None

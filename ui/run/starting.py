@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from trainer.run.allowed_code import unapproved_code
 from trainer.run_folder.backup import BackupInfo, newest_resumable
 from trainer.run_folder.fork import weights_do_not_fit
 from trainer.run_folder.run_lock import holder_of
+from ui.changes import value_at, value_words
 from ui.findings import Findings, locate
 from ui.forms.model import Document, FormModel, Source
 from ui.interaction import Answer, Failure, Interaction
@@ -27,6 +28,7 @@ from ui.run.background import Job
 from ui.run.pump import Pump
 from ui.run.resuming import resumed_config
 from ui.run.session import RunSession
+from ui.run.words import way_on
 from ui.runs.fork_names import named, proposed_name
 from ui.signal import Signal
 
@@ -62,11 +64,20 @@ class Starter:
         self._checked: Config | None = None
         self._preview_job: Job | None = None
         self._backup_job: Job | None = None
+        self._last_reason = ""
+        session.changed.subscribe(self._follow_session)
 
     @property
     def can_start(self) -> bool:
         """Whether a run can be started."""
-        return self._session.stage == "idle"
+        return self._session.stage == "idle" and not self._session.is_reserved
+
+    @property
+    def why_not(self) -> str:
+        """Why no run can be started now; empty if one can."""
+        if self.can_start:
+            return ""
+        return "The queue is running." if self._session.is_reserved else "Another run is training."
 
     @property
     def can_resume(self) -> bool:
@@ -88,7 +99,7 @@ class Starter:
 
     def resume_run(self, backup: BackupInfo) -> None:
         """Resume a run from one of its backups: its settings replace those of the form, which can be undone."""
-        if self.can_start:
+        if not self._is_refused():
             self._with_config_of(backup, partial(self._resume_as_it_was, backup))
 
     def prepare_fork(self, backup: BackupInfo, prepared: Callable[[], object] = lambda: None) -> None:
@@ -131,6 +142,11 @@ class Starter:
         keep = partial(self._keep_report, config)
         self._preview_job = self._pump.lasting.run(lambda: self._session.check_now(config), keep)
 
+    def check_again(self) -> None:
+        """Count the images and captions anew at the next preview: their files have changed."""
+        self._checked = None
+        self.changed()
+
     def look_for_backup(self) -> None:
         """Search in the background for a run to resume in the workspace."""
         workspace = from_root(self._form.config.general.workspace_dir)
@@ -143,7 +159,7 @@ class Starter:
         self._pump.lasting.run(lambda: load_file(file) if file.is_file() else None, done)
 
     def _resume_as_it_was(self, backup: BackupInfo, loaded: Loaded | None) -> None:
-        if not self.can_start:
+        if self._is_refused():
             return
         if loaded is not None:
             self._form.load(loaded.config, Source(backup.run_dir.name))
@@ -173,16 +189,16 @@ class Starter:
             self._findings.show("Cannot start from this backup", problems, now)
             return
         changed = fixed_on_resume(before, now)
-        if changed and not self._may_start_from_weights(backup, changed):
+        if changed and not self._may_start_from_weights(backup, before, changed):
             return
         self._check_then(RunRequest(now, "fork_weights" if changed else "fork", backup.path))
 
-    def _may_start_from_weights(self, backup: BackupInfo, changed: list[str]) -> bool:
-        places = dict.fromkeys(locate(Problem(path, ""), self._form.config).place for path in changed)
+    def _may_start_from_weights(self, backup: BackupInfo, before: Config, changed: list[str]) -> bool:
+        words = _changed_words(before, self._form.config, changed)
         message = (
-            f"These settings have changed: {'; '.join(places)}. The optimizer's state, the schedule and the order of "
-            f"images of {backup.run_dir.name} do not fit them. The new run can start at step 0 from the weights of "
-            f"step {backup.step:,}."
+            f"These settings have changed: {words}. The optimizer's state, the schedule and the order of images of "
+            f"{backup.run_dir.name} do not fit them. The new run can start at step 0 from the weights of step "
+            f"{backup.step:,}."
         )
         answers = (Answer("cancel", "Cancel"), Answer("weights", "Start from the weights", is_default=True))
         return self._interaction.choose("Start from the weights only?", message, answers) == "weights"
@@ -191,23 +207,37 @@ class Starter:
         now = self._form.config
         changed = fixed_on_resume(loaded.config, now) if loaded else []
         if loaded and changed:
-            if not self._may_restore(changed):
+            if not self._may_restore(loaded.config, changed):
                 return
             self._form.replace(resumed_config(loaded.config, now))
         self._check_then(RunRequest(self._form.config, "resume", backup.path))
 
-    def _may_restore(self, changed: list[str]) -> bool:
-        places = dict.fromkeys(locate(Problem(path, ""), self._form.config).place for path in changed)
+    def _may_restore(self, before: Config, changed: list[str]) -> bool:
+        words = _changed_words(before, self._form.config, changed)
         message = (
-            f"These settings have changed since the run started: {'; '.join(places)}. A run resumes with the "
+            f"These settings have changed since the run started: {words}. A run resumes with the "
             "settings it started with. Epochs, learning rates, samples, backups and the output keep their current "
             "settings."
         )
         answers = (Answer("cancel", "Cancel"), Answer("restore", "Restore and resume", is_default=True))
         return self._interaction.choose("Resume with the run's settings?", message, answers) == "restore"
 
+    def _is_refused(self) -> bool:
+        """Return whether no run can start now, which is reported: one has begun while a question was open."""
+        reason = self.why_not
+        if reason:
+            problem = Problem("", reason, advice="Start again when it has ended.")
+            self._findings.show("Cannot start yet", [problem], self._form.config)
+        return bool(reason)
+
+    def _follow_session(self) -> None:
+        """Report that runs can start now, or no more, and why."""
+        if self._last_reason != self.why_not:
+            self._last_reason = self.why_not
+            self.changed()
+
     def _check_then(self, request: RunRequest) -> None:
-        if not self.can_start:
+        if self._is_refused():
             return
         self._ask_for_code(request.config)
         self._findings.dismiss()
@@ -232,17 +262,33 @@ class Starter:
         if errors_in(problems):
             self._findings.show("Cannot start yet", problems, self._form.config)
             return
-        warnings = [p for p in problems if p.severity == "warning"]
+        existing = next((p for p in report.problems if p.topic == "destination"), None)
+        warnings = [p for p in problems if p.severity == "warning" and p is not existing]
         answer = self._interaction.confirm_start(warnings, report.preview) if warnings else True
         if answer is not True:
             self._findings.show("Before you start", problems, self._form.config)
             if answer == "fit":
                 self.fit_wanted()
             return
+        choice = "keep" if existing is None else self._keep_or_replace(existing)
+        if choice is None:
+            self._findings.show("Before you start", problems, self._form.config)
+            return
         self._before_start()
-        self._session.begin(replace(request, datasets=report.datasets))
+        self._session.begin(replace(request, datasets=report.datasets, replaces=choice == "replace"))
         if self.fork_from is not None and request.kind in ("fork", "fork_weights"):
             self._end_fork()
+
+    def _keep_or_replace(self, existing: Problem) -> str | None:
+        """Ask what happens to the result of another run, or to another file, at the destination; None if cancelled."""
+        answers = (
+            Answer("cancel", "Cancel"),
+            Answer("replace", "Replace it when the run finishes"),
+            Answer("keep", "Keep both", is_default=True),
+        )
+        title = "Keep the earlier result?" if existing.severity == "info" else "Keep the other file?"
+        choice = self._interaction.choose(title, existing.message, answers)
+        return None if choice == "cancel" else choice
 
     def _check_failed(self, error: Exception) -> None:
         problem = Problem("", f"The check failed: {error}", advice="The window's log has the details.")
@@ -259,6 +305,16 @@ class Starter:
         self.changed()
 
 
+def _changed_words(before: Config, now: Config, paths: Sequence[str]) -> str:
+    """Return the places of changed settings; those of another choice with both: "Method (Denoising, now DPO)"."""
+    found = []
+    for path in paths:
+        place, words = locate(Problem(path, ""), now).place, (value_words(before, path), value_words(now, path))
+        is_choice = words[0] != words[1] and hasattr(value_at(now, path), "name")
+        found.append(f"{place} ({words[0]}, now {words[1]})" if is_choice else place)
+    return "; ".join(dict.fromkeys(found))
+
+
 def _resumable_in(workspace: Path) -> BackupInfo | None:
     """Return the newest backup of a workspace, unless another process trains its run at the moment."""
     backup = newest_resumable(workspace)
@@ -266,16 +322,14 @@ def _resumable_in(workspace: Path) -> BackupInfo | None:
     return backup if holder is None or holder.is_this_process else None
 
 
-def run_failure(failed: RunFailed) -> Failure:
-    """Return the error message of a failed run: message, advice, file of details."""
+def run_failure(failed: RunFailed, run_dir: str = "") -> Failure:
+    """Return the error message of a failed run: message, advice, what there is to continue from, file of details."""
     file = Path(failed.details_path) if failed.details_path else None
     try:
         details = file.read_text(encoding="utf-8", errors="replace")[-_MAX_DETAILS_CHARS:] if file else ""
     except OSError:
         file, details = None, ""
-    advice = failed.advice
-    if failed.backup_path:
-        advice = f"{advice} The newest backup is {failed.backup_path}.".strip()
+    advice = f"{failed.advice} {way_on(failed, run_dir)}".strip()
     return Failure("Training failed", failed.message, advice, details, file)
 
 

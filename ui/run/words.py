@@ -151,6 +151,15 @@ def timestep_rows(event: ValidationFinished) -> list[tuple[str, str]]:
     return [(name, loss(value)) for name, value in event.by_timestep.items()]
 
 
+def way_on(failed: RunFailed, run_dir: str) -> str:
+    """Return what a failed run can continue from, with its place: its newest backup, or the beginning."""
+    if failed.backup_path:
+        return f"The newest backup is {failed.backup_path}: Resume continues from it."
+    if not run_dir:
+        return ""
+    return f"This run has no backup, so it can only begin again, with Start. Its folder is {run_dir}."
+
+
 def _closing_words(event: Event) -> tuple[str, Tone] | None:
     match event:
         case WarningRaised():

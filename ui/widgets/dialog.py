@@ -11,6 +11,7 @@ from ui.run.interpreter import hurry
 from ui.theme import GAP, PAD, Theme
 from ui.widgets.controls import Button
 from ui.widgets.panel import Panel, Text, restyle
+from ui.widgets.placing import FRAME_PX
 from ui.widgets.variables import remove_traces, variables_in
 from ui.widgets.window import forget_window
 
@@ -56,11 +57,12 @@ class Window(tk.Toplevel):
         main = self.master.winfo_toplevel()
         width = self.theme.px(width_px) or self.winfo_reqwidth()
         height = self.theme.px(height_px) or self.winfo_reqheight()
-        width, height = min(width, self.winfo_screenwidth()), min(height, self.winfo_screenheight())
+        room = self.winfo_screenheight() - FRAME_PX
+        width, height = min(width, self.winfo_screenwidth()), min(height, room)
         x = main.winfo_rootx() + (main.winfo_width() - width) // 2
         y = main.winfo_rooty() + (main.winfo_height() - height) // 3
         x = min(max(0, x), self.winfo_screenwidth() - width)
-        y = min(max(0, y), self.winfo_screenheight() - height)
+        y = min(max(0, y), room - height)
         self.geometry(f"{width}x{height}+{x}+{y}")
         restyle(self)
         self.deiconify()
@@ -117,7 +119,8 @@ class Dialog(Window):
     def _add_buttons(self, answers: Sequence[Answer]) -> None:
         px = self.theme.px
         row = Panel(self, self.theme)
-        row.pack(side="bottom", fill="x", padx=px(PAD + 8), pady=(0, px(PAD + 4)))
+        # Before the content, which is cut where the screen is too low for all of it.
+        row.pack(side="bottom", fill="x", padx=px(PAD + 8), pady=(0, px(PAD + 4)), before=self.content)
         for answer in reversed(answers):
             button = Button(
                 row,

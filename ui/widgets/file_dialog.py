@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 import tkinter as tk
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from modules.system.errors import DarkroomError
 from ui.files.browser import Browser, Chosen, Enter, Outcome, Purpose, Rejected
@@ -16,8 +15,6 @@ from ui.files.creating import create_folder
 from ui.files.listing import Contents, Counts, Entry, count_images, folder_of, read_folder
 from ui.files.places import mounted_disks, places
 from ui.interaction import Answer, FileKind
-from ui.preferences import Preferences
-from ui.run.pump import Pump
 from ui.theme import GAP, Theme
 from ui.widgets.controls import Button, Choice, Switch
 from ui.widgets.dialog import Dialog
@@ -29,19 +26,13 @@ from ui.widgets.path_entry import PathEntry
 from ui.widgets.places_list import PlacesList
 from ui.widgets.variables import FlagVar, TextVar
 
+if TYPE_CHECKING:
+    from ui.widgets.tk_interaction import FileServices
+
 _SIZE = (920, 600)
 _LEAST_LIST_PX = 120
 _FIND_PAUSE_MS = 1200
 _BUTTONS = {"open": "Open", "save": "Save", "folder": "Choose", "folders": "Choose"}
-
-
-@dataclass(frozen=True, slots=True)
-class FileServices:
-    """What the dialogs need of the window; `places` returns the labelled folders of the program."""
-
-    pump: Pump
-    preferences: Preferences
-    places: Callable[[], Sequence[tuple[str, Path]]]
 
 
 class FileDialog(Dialog):
@@ -68,6 +59,7 @@ class FileDialog(Dialog):
         self._leaving = threading.Event()
         self._result: tuple[Path, ...] = ()
         self._found_text, self._find_job = "", ""
+        self._path_before = ""  # when the folder that is listed was asked for
         self._tiles_are_chosen = False
         self.path = TextVar(master=self)
         self.name = TextVar(master=self, value=name)
@@ -112,14 +104,16 @@ class FileDialog(Dialog):
         """Press a button."""
         if name != "ok":
             super().choose(name)
-            return
-        self.browser.name = self.name.get()
-        self._take(self.browser.answer())
+        elif self.path_entry.is_edited:
+            self._take_typed(chooses_folders=self.browser.purpose in ("folder", "folders"))
+        else:
+            self.browser.name = self.name.get()
+            self._take(self.browser.answer())
 
     def open(self, folder: Path, *, focus: Path | None = None) -> None:
         """List a folder in the background and show it."""
         self._leave()
-        token = self._leaving
+        token, self._path_before = self._leaving, self.path.get()
         self._services.pump.background.run(
             lambda: read_folder(folder, is_cancelled=token.is_set), partial(self._show, token, focus)
         )
@@ -178,7 +172,8 @@ class FileDialog(Dialog):
         self.browser.show(contents, focus=focus or came_from)
         self.path_entry.mark_invalid(bool(contents.problem))
         if not contents.problem:
-            self.path_entry.show(str(self.browser.folder))
+            if self.path.get() == self._path_before:  # nothing was typed while the folder was read
+                self.path_entry.show_folder(str(self.browser.folder))
             if not self._tiles_are_chosen:
                 self._show_tiles(self.browser.shows_mostly_images)
             self._refresh_board()
@@ -207,7 +202,7 @@ class FileDialog(Dialog):
             return
         self._counts[folder] = counts
         self.board.redraw()
-        self._selected()
+        self._show_status()
 
     def _say(self, text: str, token: str = "muted") -> None:
         self.status.set_text(text)
@@ -221,6 +216,12 @@ class FileDialog(Dialog):
             index = next(iter(browser.selected))
             if not browser.shown[index].is_folder:
                 self.name.set(browser.name)
+        if self.path_entry.is_edited:
+            self.path_entry.show_folder(str(browser.folder))
+        self._show_status()
+
+    def _show_status(self) -> None:
+        browser = self.browser
         chosen = [browser.shown[i] for i in browser.selected]
         if len(chosen) == 1 and chosen[0].is_folder:
             counts = self._counts.get(chosen[0].path)
@@ -234,12 +235,18 @@ class FileDialog(Dialog):
         self._take(self.browser.activated())
 
     def _typed_path(self, _event: object) -> str:
+        self._take_typed()
+        return "break"
+
+    def _take_typed(self, *, chooses_folders: bool = False) -> None:
+        """Take the path that was typed; a folder is opened, or with `chooses_folders` the answer."""
         outcome = self.browser.typed(self.path.get())
+        if chooses_folders and isinstance(outcome, Enter):
+            outcome = Chosen((outcome.folder,))
         self.path_entry.mark_invalid(isinstance(outcome, Rejected))
         self._take(outcome)
         if isinstance(outcome, Enter):
             self.board.canvas.focus_set()
-        return "break"
 
     def _key(self, event: tk.Event[Any]) -> str | None:
         """Find the entry that begins with the letters typed."""

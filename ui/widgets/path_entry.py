@@ -32,9 +32,20 @@ class PathEntry(Entry):
         self._path, self._browser = path, browser
         self._run_in_background = background.run
         self._say = say
+        self._folder = ""
         self.tk_entry.bind("<Tab>", self._complete)
 
-    def show(self, path: str) -> None:
+    @property
+    def is_edited(self) -> bool:
+        """Whether a path was typed since a folder was shown."""
+        return self._path.get() != self._folder
+
+    def show_folder(self, folder: str) -> None:
+        """Show the path of the open folder."""
+        self._folder = folder
+        self._show(folder)
+
+    def _show(self, path: str) -> None:
         """Show a path, with the end of it in sight."""
         self._path.set(path)
         self.tk_entry.icursor("end")
@@ -60,6 +71,6 @@ class PathEntry(Entry):
             return
         end = "/" if len(names) == 1 and is_folder[names[0]] else ""
         if len(shared) >= len(text) - last:
-            self.show(text[:last] + shared + end)
+            self._show(text[:last] + shared + end)
         more = "  …" if len(names) > _MAX_NAMED else ""
         self._say("  ".join(names[:_MAX_NAMED]) + more if len(names) > 1 else "", "muted")

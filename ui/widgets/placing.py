@@ -8,7 +8,7 @@ from ui.theme import Theme
 
 DEFAULT_SIZE = (1180, 780)
 MIN_SIZE = (1024, 600)
-_FRAME_PX = 60  # of the screen's height: the title of the window, and the desktop's bar
+FRAME_PX = 60  # of the screen's height: the title of the window, and the desktop's bar
 
 
 def place(root: tk.Tk, theme: Theme, geometry: str) -> None:
@@ -29,7 +29,7 @@ def grow_to_scale(root: tk.Tk, theme: Theme) -> None:
 
 
 def fitting_geometry(geometry: str, screen: tuple[int, int]) -> str:
-    """Return a saved geometry if the window would be on the screen with it; else an empty text."""
+    """Return a saved geometry if the window is on the screen with it, moved up if its lower end is not; else empty."""
     try:
         size, x, y = geometry.split("+")
         width, height = (int(n) for n in size.split("x"))
@@ -37,17 +37,20 @@ def fitting_geometry(geometry: str, screen: tuple[int, int]) -> str:
     except ValueError:
         return ""
     is_on_screen = 0 <= left < screen[0] - 100 and 0 <= top < screen[1] - 100
-    return geometry if is_on_screen and width <= screen[0] and height <= screen[1] else ""
+    if not is_on_screen or width > screen[0] or height > screen[1]:
+        return ""
+    return f"{width}x{height}+{left}+{min(top, screen[1] - height)}"
 
 
 def _limit(root: tk.Tk, theme: Theme) -> tuple[tuple[int, int], tuple[int, int]]:
     """Set the smallest size; return the size of the screen, and the smallest one."""
     screen = (root.winfo_screenwidth(), root.winfo_screenheight())
-    least = (min(theme.px(MIN_SIZE[0]), screen[0]), min(theme.px(MIN_SIZE[1]), screen[1] - _FRAME_PX))
+    least = (min(theme.px(MIN_SIZE[0]), screen[0]), min(theme.px(MIN_SIZE[1]), screen[1] - FRAME_PX))
     root.minsize(*least)
     return screen, least
 
 
 def _default_geometry(theme: Theme, screen: tuple[int, int]) -> str:
-    width, height = (min(theme.px(want), have) for want, have in zip(DEFAULT_SIZE, screen, strict=True))
-    return f"{width}x{height}+{(screen[0] - width) // 2}+{(screen[1] - height) // 3}"
+    room = (screen[0], screen[1] - FRAME_PX)
+    width, height = (min(theme.px(want), have) for want, have in zip(DEFAULT_SIZE, room, strict=True))
+    return f"{width}x{height}+{(screen[0] - width) // 2}+{(room[1] - height) // 3}"

@@ -6,22 +6,36 @@ import os
 import subprocess
 import sys
 import tkinter as tk
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from modules.system.problem import Problem
 from trainer.preflight import Preview
-from ui.files.browser import Purpose
 from ui.interaction import Answer, Failure, FileKind, Severity, StartAnswer
+from ui.preferences import Preferences
+from ui.run.pump import Pump
 from ui.run.words import preview_lines
 from ui.theme import Theme
 from ui.widgets.dialog import Dialog
 from ui.widgets.entry import Entry
-from ui.widgets.file_dialog import FileDialog, FileServices
 from ui.widgets.panel import Panel, Text
 from ui.widgets.variables import TextVar
 
+if TYPE_CHECKING:
+    from ui.files.browser import Purpose
+
 _MAX_WARNINGS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class FileServices:
+    """What the dialogs need of the window; `places` returns the labelled folders of the program."""
+
+    pump: Pump
+    preferences: Preferences
+    places: Callable[[], Sequence[tuple[str, Path]]]
 
 
 class TkInteraction:
@@ -56,6 +70,8 @@ class TkInteraction:
         return next(iter(self._paths(purpose, title, start, kinds)), None)
 
     def _paths(self, purpose: Purpose, title: str, start: Path, kinds: Sequence[FileKind] = ()) -> tuple[Path, ...]:
+        from ui.widgets.file_dialog import FileDialog  # a fifth of the window's own modules
+
         assert self._files is not None, "call serve_files first"
         return FileDialog(self._root, self._theme, self._files, purpose, title, start, kinds).ask_paths()
 

@@ -10,6 +10,8 @@ from weakref import WeakSet
 from ui.theme import Theme
 
 _DELAY_MS = 500
+_SHOWN_MS = 12_000  # then it has been read, and what it covers may be wanted
+_LOW_PX = 60  # the height of a widget that a tip is placed below, or above, and does not cover
 _WRAP_PX = 340
 
 
@@ -22,12 +24,18 @@ class Tooltips:
         self._window: tk.Toplevel | None = None
         self._label: tk.Label | None = None
         self._waiting = ""
+        self._hiding = ""
+        self._rested_at = root.winfo_pointerxy()  # the pointer, at the last key or click
         self._clicked = ""  # the widget that was clicked: it shows no tip until the pointer has been elsewhere
         self._owners: WeakSet[tk.Misc] = WeakSet()
         self._pointed_at: WeakSet[tk.Misc] = WeakSet()
         self._last_pointed_at = ""
         self._is_closed = False
-        root.bind_all("<KeyPress>", self._leave, add=True)
+        root.bind_all("<KeyPress>", self._typed, add=True)
+        for sequence in ("<MouseWheel>", "<Button-4>", "<Button-5>"):  # what is below the pointer moves
+            root.bind_all(sequence, self._typed, add=True)
+        for sequence in ("<FocusOut>", "<Unmap>"):  # another program's window comes in front
+            root.bind(sequence, self._root_left, add=True)
         for button in ("<Button-1>", "<Button-2>", "<Button-3>"):  # "<Button>" would yield to a binding of one of them
             root.bind_all(button, self._pressed, add=True)
         root.bind_all("<Enter>", self._entered, add=True)
@@ -50,18 +58,21 @@ class Tooltips:
             tk.Misc.bind(part, "<Enter>", entered, add="+")
             tk.Misc.bind(part, "<Leave>", self._left, add="+")
 
-    def show(self, text: str, x: int, y: int) -> None:
-        """Show a tip now, near a point and fully on the screen."""
+    def show(self, text: str, x: int, y: int, *, edges: tuple[int, int] | None = None) -> None:
+        """Show a tip now, near a point and fully on the screen; outside the upper and lower edge of a low widget."""
         window, label = self._ready_window()
         label.configure(text=text)
         window.update_idletasks()
         width, height = label.winfo_reqwidth(), label.winfo_reqheight()
         left = min(x + self._theme.px(14), self._root.winfo_screenwidth() - width - 4)
-        below = y + self._theme.px(18)
-        top = below if below + height < self._root.winfo_screenheight() else y - height - self._theme.px(8)
+        upper, lower = edges or (y, y)
+        below = max(y + self._theme.px(18), lower + self._theme.px(4))
+        has_room = below + height < self._root.winfo_screenheight()
+        top = below if has_room else min(y - self._theme.px(8), upper - self._theme.px(4)) - height
         window.geometry(f"+{max(0, left)}+{max(0, top)}")
         window.deiconify()
         window.lift()
+        self._hiding = self._root.after(_SHOWN_MS, self._leave)
 
     def close(self) -> None:
         """Hide the tip."""
@@ -90,7 +101,9 @@ class Tooltips:
             return
         self._follow_end_of(event.widget)
         x, y = event.x_root, event.y_root
-        self._waiting = self._root.after(_DELAY_MS, lambda: self._due(text, x, y))
+        if (x, y) == self._rested_at:
+            return  # a page was opened below the pointer, which has not moved
+        self._waiting = self._root.after(_DELAY_MS, lambda: self._due(text, x, y, event.widget))
 
     def _follow_end_of(self, widget: tk.Misc) -> None:
         """Hide the tip with its widget: Tk does not report that the pointer leaves a widget that is destroyed."""
@@ -103,14 +116,24 @@ class Tooltips:
         if not self._is_closed and str(event.widget) == self._last_pointed_at:
             self._leave()
 
-    def _due(self, text: Callable[[], str], x: int, y: int) -> None:
+    def _due(self, text: Callable[[], str], x: int, y: int, widget: tk.Misc) -> None:
         self._waiting = ""
         words = text()
-        if words:
-            self.show(words, x, y)
+        if words and widget.winfo_viewable():
+            top, height = widget.winfo_rooty(), widget.winfo_height()
+            self.show(words, x, y, edges=(top, top + height) if height <= self._theme.px(_LOW_PX) else None)
+
+    def _typed(self, _event: object = None) -> None:
+        """Hide the tip, and show none for what appears below the pointer before it moves."""
+        self._leave()
+        self._rested_at = self._root.winfo_pointerxy()
+
+    def _root_left(self, event: tk.Event[Any]) -> None:
+        if event.widget is self._root:
+            self._leave()
 
     def _pressed(self, event: tk.Event[Any]) -> None:
-        self._leave()
+        self._typed()
         part = event.widget
         while isinstance(part, tk.Misc) and part not in self._owners:
             part = part.master
@@ -139,7 +162,10 @@ class Tooltips:
         if self._waiting:
             self._root.after_cancel(self._waiting)
             self._waiting = ""
-        if self._window is not None:
+        if self._hiding:
+            self._root.after_cancel(self._hiding)
+            self._hiding = ""
+        if self._window is not None and self._window.winfo_exists():
             self._window.withdraw()
 
     def _ready_window(self) -> tuple[tk.Toplevel, tk.Label]:

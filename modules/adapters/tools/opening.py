@@ -66,7 +66,7 @@ def read_for_model(path: Path, targets: AdapterTargets) -> AdapterFile:
     if kind.kind != "lora":
         raise DarkroomError(f"{path.name} is not an adapter file. {kind.sentence}", advice="Choose a LoRA file.")
     content = read_adapter_file(path, targets)
-    refusal, advice = reason_to_refuse(path.name, len(content.layers), content.unplaced)
+    refusal, advice = reason_to_refuse(path.name, len(content.layers), content.unplaced, kind.sentence)
     if refusal:
         raise DarkroomError(refusal, advice=advice)
     _require_whole(path.name, content)
@@ -111,7 +111,7 @@ def widest_dtype(layers: Iterable[AdapterLayer]) -> torch.dtype:
 def left_over_notes(where: str, content: AdapterFile) -> tuple[str, ...]:
     """Return what of a file a tool that writes only layers leaves out, a sentence each."""
     others = [name for name in content.extra_tensors if name not in content.embeddings]
-    found = []
+    found = [f"{where}: {content.doubt}"] if content.doubt else []
     if content.embeddings:
         found.append(f"The embeddings in {where} are left out: use its file beside the result for them.")
     if others:

@@ -14,6 +14,7 @@ SPEC = CaptionerSpec(
         ("config.json",),
         990_000_000,
         weights=("model.safetensors", "pytorch_model.bin"),
+        revision="82a37760796d32b1411fe092ab5d4e227313294b",
     ),
     "BSD-3-Clause",
     frozenset({"initial"}),

@@ -14,6 +14,7 @@ SPEC = CaptionerSpec(
         ("config.json",),
         1_880_000_000,
         weights=("model.safetensors", "pytorch_model.bin"),
+        revision="353689b859fcf0523410b1806dace5fb46ecdf41",
     ),
     "BSD-3-Clause",
     frozenset({"initial"}),

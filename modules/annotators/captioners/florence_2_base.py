@@ -10,7 +10,10 @@ SPEC = CaptionerSpec(
     "Sentences for any image, as short or as detailed as chosen.",
     "modules.annotators.models.florence:make",
     ModelFiles(
-        "florence-community/Florence-2-base", ("config.json",), weights=("model.safetensors", "pytorch_model.bin")
+        "florence-community/Florence-2-base",
+        ("config.json",),
+        weights=("model.safetensors", "pytorch_model.bin"),
+        revision="00921df66db728a9ceb750f5eca43e5c203a2051",
     ),
     "MIT",
     frozenset({"detail"}),

@@ -10,7 +10,10 @@ SPEC = CaptionerSpec(
     "Sentences for any image, as short or as detailed as chosen. More accurate than the base model.",
     "modules.annotators.models.florence:make",
     ModelFiles(
-        "florence-community/Florence-2-large", ("config.json",), weights=("model.safetensors", "pytorch_model.bin")
+        "florence-community/Florence-2-large",
+        ("config.json",),
+        weights=("model.safetensors", "pytorch_model.bin"),
+        revision="4271c66b88cdbc05735372ec13b2360108de5317",
     ),
     "MIT",
     frozenset({"detail"}),

@@ -9,7 +9,12 @@ SPEC = CaptionerSpec(
     "WD SwinV2 tagger v3",
     "Tags for drawings and anime, separated by commas.",
     "modules.annotators.models.wd_tagger:make",
-    ModelFiles("SmilingWolf/wd-swinv2-tagger-v3", ("model.onnx", "selected_tags.csv"), 467_000_000),
+    ModelFiles(
+        "SmilingWolf/wd-swinv2-tagger-v3",
+        ("model.onnx", "selected_tags.csv"),
+        467_000_000,
+        revision="627aef95638667ddcaa3ac8ae625e88ea5b02f51",
+    ),
     "Apache-2.0",
     frozenset({"threshold", "character_threshold", "excluded_tags", "keep_underscores"}),
     packages=(ONNX,),

@@ -9,7 +9,12 @@ SPEC = CaptionerSpec(
     "WD14 ViT tagger v2",
     "Tags for drawings and anime, separated by commas. The tagger of OneTrainer.",
     "modules.annotators.models.wd_tagger:make",
-    ModelFiles("SmilingWolf/wd-v1-4-vit-tagger-v2", ("model.onnx", "selected_tags.csv"), 373_000_000),
+    ModelFiles(
+        "SmilingWolf/wd-v1-4-vit-tagger-v2",
+        ("model.onnx", "selected_tags.csv"),
+        373_000_000,
+        revision="1f3f3e8ae769634e31e1ef696df11ec37493e4f2",
+    ),
     "Apache-2.0",
     frozenset({"threshold", "character_threshold", "excluded_tags", "keep_underscores"}),
     packages=(ONNX,),

@@ -1,24 +1,27 @@
-"""Read settings from any supported file, recognized by its content, not by its name."""
+"""Read settings from any supported file, recognized by its content, not by its name.
+
+The readers of other programs' files are imported when such a file is read: the window starts without them.
+"""
 
 from __future__ import annotations
 
 import json
-import tomllib
 from pathlib import Path
 from typing import Any
 
 from modules.config.codec import Loaded, decode, load_file, load_text
-from modules.config.imports.kohya_settings import tree_of_kohya
-from modules.config.imports.lora_metadata import config_of_lora
 from modules.config.schema import Config
 from modules.system.paths import PROGRAM_ROOT
 from modules.system.problem import Problem
+from modules.system.regular_files import read_regular
 
 CONFIG_SUFFIXES = (".json", ".toml", ".safetensors")
 _KOHYA_KEYS_NAMES = """
     pretrained_model_name_or_path train_data_dir network_module network_dim LoRA_type max_train_epochs
     max_train_steps train_batch_size lr_scheduler unet_lr optimizer_type datasets mixed_precision
 """
+# The time that tomllib takes grows with the square of the parts of a key, each of which ends in a dot.
+_MAX_TOML_DOTS, _MAX_TOML_BYTES = 5_000, 4_000_000
 _KOHYA_KEYS = frozenset(_KOHYA_KEYS_NAMES.split())
 
 
@@ -29,6 +32,8 @@ def load_any(path: Path, *, over: Config | None = None) -> Loaded:
     `over`. Content never raises; a file without settings gives the defaults and an error without a path.
     """
     if path.suffix.lower() == ".safetensors":
+        from modules.config.imports.lora_metadata import config_of_lora
+
         return config_of_lora(path)
     if path.suffix.lower() == ".toml":
         return _load_toml(path)
@@ -53,13 +58,18 @@ def is_kohya(raw: dict[str, Any]) -> bool:
 
 
 def _load_toml(path: Path) -> Loaded:
+    import tomllib
+
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        text = read_regular(path, _MAX_TOML_BYTES).decode("utf-8-sig")
+        if text.count(".") > _MAX_TOML_DOTS:
+            return Loaded(Config(), [Problem("", f"{path} was not read: it has more than {_MAX_TOML_DOTS:,} dots.")])
+        raw = tomllib.loads(text)
     except OSError as error:
         return Loaded(Config(), [Problem("", f"{path} cannot be read: {error.strerror or error}.")])
     except UnicodeDecodeError:
         return Loaded(Config(), [Problem("", f"{path} is not a TOML file: it is not valid UTF-8.")])
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits
         return Loaded(Config(), [Problem("", f"{path} is not a TOML file: {error}.")])
     flat = _flattened(raw)
     if "datasets" not in flat and not is_kohya(flat):
@@ -82,6 +92,8 @@ def _flattened(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_kohya(raw: dict[str, Any], name: str) -> Loaded:
+    from modules.config.imports.kohya_settings import tree_of_kohya
+
     notes = [Problem("", f"{name} is a kohya config; settings with a counterpart here were converted.", "info")]
     loaded = decode(tree_of_kohya(raw, notes))
     return Loaded(loaded.config, [*notes, *loaded.problems], was_migrated=True)

@@ -24,6 +24,7 @@ _OTHER_NAMES = {
     "adamwschedulefree": "schedule_free_adamw",
     "sgdschedulefree": "schedule_free_sgd",
 }
+_MAX_CHARS = 4_000  # of the arguments after a class; the time to split them grows with the square
 _SIMILAR = {"radamschedulefree": "schedule_free_adamw", "dadaptadanip": "dadapt_adan"}
 _NAMES = {**{name.replace("_", ""): name for name in OPTIMIZERS}, **_OTHER_NAMES, **_SIMILAR}
 
@@ -35,7 +36,7 @@ def optimizer(given: Args, result: Tree, notes: Notes) -> None:
     if theirs is None:
         theirs = "AdamW8bit" if flag_of(given.pop("use_8bit_adam", False)) else "AdamW"
     text, _, inside = str(theirs).partition("(")
-    if inside:  # metadata contain the arguments after the class
+    if 0 < len(inside) <= _MAX_CHARS:  # metadata contain the arguments after the class
         arguments |= arguments_of([p.strip() for p in re.split(r",(?![^(\[]*[)\]])", inside.rstrip(")"))])
     word = re.sub(r"[^a-z0-9]", "", text.rpartition(".")[2].lower())
     if word.startswith("paged"):

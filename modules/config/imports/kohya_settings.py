@@ -53,7 +53,7 @@ def tree_of_kohya(args: Args, notes: Notes) -> Tree:
 def converted(given: Args, notes: Notes) -> Tree:
     """Return our tree; every setting that has a counterpart here is popped from `given`."""
     lift_of_datasets(given)
-    result: Tree = {"darkroom_version": 2}
+    result: Tree = {"darkroom_version": 3}
     for convert in (_model, _speed, _adapter, learning, images, sampling_and_saving):
         convert(given, result, notes)
     return result

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from modules.config.migrations.darkroom_1 import to_darkroom_2
+from modules.config.migrations.darkroom_2 import to_darkroom_3
 from modules.config.migrations.darkroom_cloud import with_cloud_set_aside
 from modules.config.migrations.eras import Era, era_of, first_step_for, is_onetrainer
 from modules.config.migrations.old_defaults import with_old_defaults
@@ -33,9 +34,11 @@ __all__ = ["NEWEST_DARKROOM", "ONETRAINER_STEPS", "Step", "Tree", "is_onetrainer
 Tree = dict[str, Any]
 Step = Callable[[Tree, list[Problem]], Tree]
 
-NEWEST_DARKROOM = 2
+NEWEST_DARKROOM = 3
+# A file without a version has the names of today, and the defaults of the last version that did not have to state them.
+_UNSTATED = 2
 ONETRAINER_STEPS: tuple[Step, ...] = (to_1, to_2, to_3, to_4, to_5, to_6, to_7, to_8, to_9, to_10, to_11)
-_DARKROOM_STEPS: dict[int, Step] = {1: to_darkroom_2}
+_DARKROOM_STEPS: dict[int, Step] = {1: to_darkroom_2, 2: to_darkroom_3}
 
 
 def migrate(raw: Tree) -> tuple[Tree, list[Problem], bool]:
@@ -44,7 +47,8 @@ def migrate(raw: Tree) -> tuple[Tree, list[Problem], bool]:
     if is_onetrainer(tree):
         ours = _upgraded(to_darkroom_1(to_onetrainer_11(tree, notes), notes), 1, notes)
         return without_debug_dump(ours, notes), notes, True
-    version = _version(tree.get("darkroom_version", NEWEST_DARKROOM), NEWEST_DARKROOM)
+    is_stated = "darkroom_version" in tree
+    version = _version(tree["darkroom_version"], NEWEST_DARKROOM) if is_stated else _UNSTATED
     if version > NEWEST_DARKROOM:
         notes.append(
             Problem(
@@ -55,7 +59,7 @@ def migrate(raw: Tree) -> tuple[Tree, list[Problem], bool]:
         )
     tree = without_removed(_upgraded(with_cloud_set_aside(tree, notes), version, notes), notes)
     tree["darkroom_version"] = NEWEST_DARKROOM
-    return tree, notes, version < NEWEST_DARKROOM
+    return tree, notes, is_stated and version < NEWEST_DARKROOM
 
 
 def _upgraded(tree: Tree, version: int, notes: list[Problem]) -> Tree:

@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from modules.config.rules.adapters import file_format, float8_file, layer_names, max_norm, ranks_by_layer
+from modules.config.rules.adapters import (
+    file_format,
+    float8_file,
+    layer_names,
+    max_norm,
+    misread_file,
+    ranks_by_layer,
+)
 from modules.config.rules.autoencoder import autoencoder
 from modules.config.rules.captions import caption_changes
 from modules.config.rules.compiling import compiling
@@ -16,8 +23,9 @@ from modules.config.rules.embeddings import embeddings
 from modules.config.rules.fused import fused_backward_pass
 from modules.config.rules.images import augmentations, concepts, samples, sizes
 from modules.config.rules.learning import dropped_prompts, prompts_for_images, roles_of_images
-from modules.config.rules.loss import loss_strengths, p2_gamma, unused_loss_settings
+from modules.config.rules.loss import loss_strengths, p2_gamma
 from modules.config.rules.model_variant import masks_of_variant, model_variant, sample_images
+from modules.config.rules.names import file_names
 from modules.config.rules.noise import noise_without_effect, noising_strengths, timestep_distribution
 from modules.config.rules.offload import offloaded_layers
 from modules.config.rules.optimizers import one_learning_rate, optimizer_fields, weights_that_stay_zero
@@ -29,6 +37,7 @@ from modules.config.rules.schedules import falling_schedule, schedule_fields, sc
 from modules.config.rules.supported import supported
 from modules.config.rules.training import low_precision_updates, something_is_trained, stops
 from modules.config.rules.validation import validation
+from modules.config.rules.without_effect import settings_without_effect
 from modules.config.schema import Config
 from modules.system.problem import Problem
 
@@ -44,6 +53,7 @@ RULES: tuple[Rule, ...] = (
     file_format,
     max_norm,
     float8_file,
+    misread_file,
     sizes,
     concepts,
     prompts_for_images,
@@ -52,7 +62,7 @@ RULES: tuple[Rule, ...] = (
     pairs,
     loss_strengths,
     p2_gamma,
-    unused_loss_settings,
+    settings_without_effect,
     augmentations,
     caption_changes,
     masks_of_variant,
@@ -84,6 +94,7 @@ RULES: tuple[Rule, ...] = (
     masked_training,
     compiling,
     autoencoder,
+    file_names,
 )
 
 

@@ -68,6 +68,30 @@ def file_format(config: Config) -> Iterator[Problem]:
         )
 
 
+def misread_file(config: Config) -> Iterator[Problem]:
+    """Yield a warning for an option of the adapter with which other programs apply its file otherwise than trained.
+
+    The same facts about files are in `modules/families/kinds/consumers.py`.
+    """
+    if config.training.trains != "adapter":
+        return
+    if decomposed_axis(config.adapter) == "outputs" and config.output.format == "kohya":
+        yield Problem(
+            "adapter.decompose_output_axis",
+            "ComfyUI, Forge and A1111 compute DoRA on the output axis with other norms than in training: images made "
+            "there will not be those of the samples.",
+            "warning",
+            "Switch off DoRA on output axis: they apply the input axis as it was trained.",
+        )
+    if getattr(config.adapter, "rescale", False) and getattr(config.adapter, "rotates", "") == "outputs":
+        yield Problem(
+            "adapter.rescale",
+            "ComfyUI ignores the scales of the outputs: images made there will not be those of the samples.",
+            "warning",
+            "Switch off Rescale outputs for a file that ComfyUI applies as it was trained.",
+        )
+
+
 def max_norm(config: Config) -> Iterator[Problem]:
     """Yield an error if the norm of the layers cannot be limited: they are derived, rounded or begun otherwise."""
     if config.training.trains != "adapter" or max_norm_of(config.adapter) is None:

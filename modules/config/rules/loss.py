@@ -1,4 +1,4 @@
-"""The settings of the loss: one that is always 0, and settings that the training method does not use."""
+"""The settings of the loss: one that is always 0, and a weighting that leaves little to train on."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from modules.config.method_facts import method_of, settings_of_method
 from modules.config.schema import Config
 from modules.objectives.losses.registry import LOSSES
-from modules.settings.edit import get_path
-from modules.settings.walk import live_records
 from modules.system.problem import Problem
 
 _SECTION = "training.loss."
@@ -36,22 +34,6 @@ def p2_gamma(config: Config) -> Iterator[Problem]:
             "warning",
             "Set gamma to 1, or to 0.5 for a weaker effect.",
         )
-
-
-def unused_loss_settings(config: Config) -> Iterator[Problem]:
-    """Yield a warning for each changed setting of the loss that the method does not use."""
-    if _uses_loss(config):
-        return
-    label = method_of(config).label
-    for record in live_records(config):
-        if not record.path.startswith(_SECTION) or get_path(config, record.path) == record.default:
-            continue
-        if record.path == f"{_SECTION}weighting":
-            message = f"{label} does not use a loss weighting: all timesteps count the same."
-            yield Problem(record.path, message, "warning", "Set the loss weighting to none.")
-        elif record.path != f"{_SECTION}gamma":  # belongs to the weighting
-            message = f"{label} has a loss of its own: the {record.label[0].lower()}{record.label[1:]} has no effect."
-            yield Problem(record.path, message, "warning", "Set it back to its default.")
 
 
 def _uses_loss(config: Config) -> bool:

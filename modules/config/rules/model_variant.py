@@ -40,13 +40,6 @@ def model_variant(config: Config) -> Iterator[Problem]:
 def masks_of_variant(config: Config) -> Iterator[Problem]:
     """Yield notes about settings of masks that have no effect with the model variant."""
     masks = config.masks
-    if masks.custom_conditioning_image and not inpaints(config) and config.model.variant != "inpainting":
-        yield Problem(
-            "masks.custom_conditioning_image",
-            "Custom conditioning images have no effect: the model is not an inpainting model.",
-            "warning",
-            "Switch the setting off, or choose an inpainting model.",
-        )
     if masks.enabled and inpaints(config):
         yield Problem(
             "masks.enabled",

@@ -6,10 +6,7 @@ from collections.abc import Iterator
 
 from modules.config.method_facts import method_of, settings_of_method
 from modules.config.schema import Config
-from modules.config.sections.noise import Noise, timestep_sampling_of
-from modules.settings.edit import get_path
-from modules.settings.field import records_of
-from modules.settings.walk import is_relevant
+from modules.config.sections.noise import timestep_sampling_of
 from modules.system.problem import Problem
 
 _PATH = "training.noise"
@@ -39,40 +36,28 @@ def timestep_distribution(config: Config) -> Iterator[Problem]:
 
 
 def noise_without_effect(config: Config) -> Iterator[Problem]:
-    """Yield the noise settings that change nothing: those of another that is off, or all with some methods."""
-    noise, method = config.training.noise, method_of(config)
-    if not method.adds_noise(settings_of_method(config)):
-        changed = [
-            r.label
-            for r in records_of(Noise, _PATH)
-            if is_relevant(config, r) and get_path(config, r.path) != r.default
-        ]
-        if changed:
-            yield Problem(
-                _PATH,
-                f"{method.label} adds no noise of its own to images, so these settings have no effect: "
-                f"{', '.join(changed)}.",
-                "warning",
-                "Reset them, or choose another method.",
-            )
+    """Yield the noise settings whose values change nothing, although their conditions hold."""
+    noise = config.training.noise
+    if not method_of(config).adds_noise(settings_of_method(config)):
         return
-    has_offset = noise.offset_weight > 0 or noise.offset_adaptive_scale != 0
-    for name, is_without, of in (
-        ("generalized_offset", noise.generalized_offset and not has_offset, "the offset noise"),
-        ("offset_random_strength", noise.offset_random_strength and not noise.offset_weight, "the offset noise"),
-        (
-            "input_perturbation_random_strength",
-            noise.input_perturbation_random_strength and not noise.input_perturbation,
-            "the input perturbation",
-        ),
-    ):
-        if is_without:
-            label = next(r.label for r in records_of(Noise) if r.name == name)
-            yield Problem(f"{_PATH}.{name}", f"{label} has no effect: {of} is 0.", "info")
     if noise.stratification != "off" and config.training.batch_size * config.training.accumulation_steps == 1:
         yield Problem(
             f"{_PATH}.stratification",
             "Stratified timesteps have no effect with one image per step.",
             "info",
             "Increase the batch size or the accumulation steps.",
+        )
+    if noise.pyramid_iterations == 1 or (noise.pyramid_iterations and not noise.pyramid_discount):
+        yield Problem(
+            f"{_PATH}.pyramid_iterations",
+            "Pyramid noise has no effect: its first level is the plain noise, and no further level counts.",
+            "info",
+            "Set 6 to 10 levels and a discount of 0.1 to 0.3, or 0 levels.",
+        )
+    if noise.offset_adaptive_scale < 0 and not noise.offset_weight:
+        yield Problem(
+            f"{_PATH}.offset_adaptive_scale",
+            "A negative adaptive offset scale has no effect: it only lowers the offset noise, which is 0.",
+            "info",
+            "Set an offset noise, or a scale above 0.",
         )

@@ -28,19 +28,18 @@ def method_settings(config: Config) -> Iterator[Problem]:
 
 
 def masked_training(config: Config) -> Iterator[Problem]:
-    """Yield a warning if masked training is on beside a method whose steps train on sampled images, without masks."""
+    """Yield a warning if masked training is on with a method that also trains on sampled images, without masks.
+
+    A method that trains on nothing else does not use the setting at all (`settings_without_effect`).
+    """
     method = method_of(config)
     share = method.sampled_share(settings_of_method(config)) if method.samples_images else 0.0
-    if not config.masks.enabled or share == 0:
+    if not config.masks.enabled or share in (0, 1):
         return
-    effect = (
-        "Masked training has no effect on the training."
-        if share == 1
-        else f"Masked training only affects the denoising steps, {1 - share:.0%} of all."
-    )
     yield Problem(
         "masks.enabled",
-        f"{method.label} trains on images that it samples, for which there are no masks. {effect}",
+        f"{method.label} trains on images that it samples, for which there are no masks. Masked training only affects "
+        f"the denoising steps, {1 - share:.0%} of all.",
         "warning",
         "Switch off masked training, or choose another training method.",
     )

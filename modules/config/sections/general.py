@@ -90,7 +90,7 @@ class General(Section):
         bool,
         Setting(
             "Expose TensorBoard",
-            "Makes TensorBoard reachable from other machines on the network.",
+            "Makes TensorBoard reachable from other machines on the network. The window asks before it does.",
             group="Run",
             level="advanced",
             applies_when=When("tensorboard_always_on", (True,)),

@@ -79,6 +79,5 @@ class Masks(Section):
             "without its masked area.",
             group="Masks",
             level="advanced",
-            applies_when=When("model.variant", ("inpainting",)),
         ),
     ] = False

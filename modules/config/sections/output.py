@@ -15,8 +15,8 @@ class Output(Section):
         str,
         Setting(
             "Save to",
-            "The result's file, or the folder of a model in diffusers format. It is written when the run succeeds; a "
-            "failed run never replaces it.",
+            "The result's file, or the folder of a model in diffusers format. It is written when the run succeeds. If "
+            "something is there that the run did not write, its result gets a number, such as lora-2.",
             group="Result",
             path_kind="save",
             changeable_on_resume=True,
@@ -90,8 +90,8 @@ class Output(Section):
         bool,
         Setting(
             "Prevent overwrites",
-            "Refuses to start if the result exists already. If it appears during the run, it is left alone, and "
-            "the result then stays in the run's save folder.",
+            "Refuses to start if the result exists already, instead of giving the new one a number. If it appears "
+            "during the run, the result stays in the run's save folder.",
             group="Result",
             level="advanced",
             changeable_on_resume=True,

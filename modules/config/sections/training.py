@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
 
@@ -21,15 +21,9 @@ from modules.optim.spec import OptimizerSettings
 from modules.settings.conditions import USES_DENOISER
 from modules.settings.field import Section, Setting, When, one_of, variants
 from modules.settings.layer_filter import PRESET_LABELS, LayerFilter, Preset, layer_filter
+from modules.settings.lazy_variants import lazy_variants
 
 _FULL = When("trains", ("full",))
-
-if TYPE_CHECKING:
-    AnyOptimizer = OptimizerSettings
-    AnySchedule = ScheduleSettings
-else:  # the unions that a file's values are checked against
-    AnyOptimizer = Union[tuple(spec.settings for spec in OPTIMIZERS.values())]  # noqa: UP007 - built at run time
-    AnySchedule = Union[tuple(spec.settings for spec in SCHEDULES.values())]  # noqa: UP007
 
 
 class Ema(Section):
@@ -184,25 +178,22 @@ class Training(Section):
         ),
     ] = "none"
     optimizer: Annotated[
-        AnyOptimizer,
-        *variants(DEFAULT_OPTIMIZER.name),
+        OptimizerSettings,
+        *lazy_variants(OPTIMIZERS, DEFAULT_OPTIMIZER.name),
         Setting(
             "Optimizer",
             "The algorithm that updates the weights from gradients.",
             group="Optimizer",
-            choice_labels={name: spec.label for name, spec in OPTIMIZERS.items()},
-            not_yet_choices=frozenset(name for name, spec in OPTIMIZERS.items() if not spec.is_supported),
             preview="modules.config.optimizer_preview:optimizer_preview",
         ),
     ] = DEFAULT_OPTIMIZER.settings()
     schedule: Annotated[
-        AnySchedule,
-        *variants(DEFAULT_SCHEDULE.name),
+        ScheduleSettings,
+        *lazy_variants(SCHEDULES, DEFAULT_SCHEDULE.name),
         Setting(
             "Schedule",
             "How the learning rate changes over the run.",
             group="Learning rate",
-            choice_labels={name: spec.label for name, spec in SCHEDULES.items()},
             changeable_on_resume=True,
             preview="modules.config.schedule_preview:schedule_preview",
         ),

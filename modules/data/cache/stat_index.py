@@ -9,6 +9,8 @@ import threading
 from contextlib import closing
 from pathlib import Path
 
+from modules.system.atomic import remove_quietly
+
 logger = logging.getLogger("darkroom.cache")
 
 
@@ -65,7 +67,7 @@ class StatIndex:
             return {}
         except sqlite3.DatabaseError as error:  # not a database, or a damaged one
             logger.warning("%s is damaged and is started anew: %s", self._file, error)
-            self._file.unlink(missing_ok=True)
+            remove_quietly(self._file)
             return {}
 
     def _rows(self, file: Path) -> dict[str, tuple[int, int, str]]:

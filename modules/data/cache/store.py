@@ -16,7 +16,10 @@ from uuid import uuid4
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
+
+from modules.system.atomic import remove_quietly
+from modules.system.file_errors import named
 
 _LEFTOVER_AFTER_SECONDS = 3600  # no entry takes that long to write
 
@@ -93,14 +96,16 @@ class CacheStore:
         kept = as_kept(tensors, self._dtype)
         temporary = path.with_name(f".{key}.{uuid4().hex[:8]}")
         try:
-            save_file(kept, temporary, metadata={"checksum": _checksum(kept)})
+            temporary.write_bytes(save(kept, metadata={"checksum": _checksum(kept)}))
             try:
                 temporary.replace(path)
             except PermissionError:  # on Windows: another run has written the entry and is reading it
                 if not path.is_file():
                     raise
+        except OSError as error:
+            raise named(error, path, temporary) from error.__cause__
         finally:
-            temporary.unlink(missing_ok=True)
+            remove_quietly(temporary)
         return kept
 
     def read(self, key: str) -> dict[str, torch.Tensor]:

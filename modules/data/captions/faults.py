@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from modules.data.captions.sources import CaptionFault
+from modules.data.links import LEADS_OUT
 
 if TYPE_CHECKING:
     from modules.data.scan import SourceImage
@@ -20,6 +21,8 @@ def fault_of_caption(image: SourceImage) -> str:
             return ""
         case "missing":
             return f"{name} does not exist or cannot be read" if name else "it has no caption"
+        case "link":
+            return f"{name} is {LEADS_OUT}"
         case "empty":
             return f"{name} is empty" if name else "its caption is empty"
         case encoding:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from modules.data.captions.operations import CaptionRules
 from modules.data.captions.sources import read_text
 from modules.data.captions.tags import CAPITALIZATIONS, SpecialTags
 from modules.system.paths import from_root
+from modules.system.patterns import fault_of_pattern
 from modules.system.problem import shown
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _faults_of_special_tags(text: CaptionChanges) -> Iterator[tuple[str, str]]:
         yield "special_tags", f"The list of special tags {text.special_tags} cannot be read ({reason})."
         return
     for tag in tags if text.special_tags_regex else ():
-        if (fault := _fault_of_pattern(tag)) is not None:
+        if fault := fault_of_pattern(tag):
             yield "special_tags", f"{shown(tag)} is not a valid regular expression: {fault}."
 
 
@@ -98,16 +98,8 @@ def _special_tags(text: CaptionChanges) -> SpecialTags:
     except OSError:
         return SpecialTags()
     if text.special_tags_regex:
-        tags = tuple(tag for tag in tags if _fault_of_pattern(tag) is None)
+        tags = tuple(tag for tag in tags if not fault_of_pattern(tag))
     return SpecialTags(text.special_tags_mode, tags, text.special_tags_regex)
-
-
-def _fault_of_pattern(pattern: str) -> str | None:
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        return str(error)
-    return None
 
 
 def _listed(text: CaptionChanges) -> tuple[str, ...]:

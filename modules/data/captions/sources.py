@@ -11,13 +11,15 @@ from typing import Literal
 
 from modules.data.archives import read_bytes
 from modules.data.captions.placeholders import contains_any
+from modules.data.links import leads_out
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _MAX_BYTES = 10_000_000  # of a text file; its captions have a few hundred
 
 CaptionSource = Literal["text_file", "file_name", "one_file", "metadata", "fixed_text"]
-CaptionFault = Literal["", "missing", "empty", "utf-16", "cp1252", "latin-1"]
-"""Why a caption needs attention: there is none, or its file is not UTF-8 and was read in this encoding."""
+CaptionFault = Literal["", "missing", "empty", "link", "utf-16", "cp1252", "latin-1"]
+"""Why a caption needs attention: there is none, its file is a link out of the concept's folder, or not UTF-8 and was
+read in this encoding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,10 @@ class CaptionOrigin:
     columns: tuple[str, ...] = ()
 
 
-def read_captions(image: Path, origin: CaptionOrigin) -> CaptionTexts:
+def read_captions(image: Path, origin: CaptionOrigin, *, within: Path | None = None) -> CaptionTexts:
     """Return the captions of an image; no texts where there are none.
+
+    A file beside the image that is a link out of `within`, by default the image's folder, is not read.
 
     A text file holds one caption per line; blank lines do not count. Text that is not UTF-8 is read as UTF-16 if it
     starts with a byte order mark, else as Windows-1252 or Latin-1, the encodings of older tag editors.
@@ -59,6 +63,8 @@ def read_captions(image: Path, origin: CaptionOrigin) -> CaptionTexts:
         return _without_a_file((name,) if name else ())
     shared = origin.file if origin.source == "one_file" else None
     file = shared or image.with_name(image.stem + origin.extension)
+    if shared is None and leads_out(file, within or image.parent):
+        return CaptionTexts((), "link", file)
     try:
         text, fault = read_text(file)
     except (OSError, ValueError):  # also a name that is not a valid file name

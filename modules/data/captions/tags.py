@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from modules.system.patterns import compiled_pattern
+
 DropMode = Literal["full", "random", "random_weighted"]
 SpecialMode = Literal["none", "blacklist", "whitelist"]
 Capitalization = Literal["capslock", "title", "first", "random"]
@@ -47,7 +49,7 @@ class SpecialTags:
         if not self.is_regex:
             return tag in self.tags
         plain = tag.replace("\\(", "(").replace("\\)", ")")
-        return any(re.fullmatch(pattern, form) for pattern in self.tags for form in dict.fromkeys((tag, plain)))
+        return any(compiled_pattern(p).matches(form) for p in self.tags for form in dict.fromkeys((tag, plain)))
 
 
 ANY_TAG = SpecialTags()

@@ -10,6 +10,7 @@ from modules.data.doctor.finding import CheckSpec, Finding
 from modules.data.doctor.measure import Measured
 from modules.data.doctor.suffixes import right_suffix
 from modules.data.listing import SUFFIXES
+from modules.system.problem import with_article
 
 MIN_SHARPNESS = 0.08  # photographs have 0.4 and more, and with a Gaussian blur of 3 to 4 px at 512 px less than this
 MAX_DARK = 0.2  # even the brightest hundredth is darker: a night scene with a lamp or a window is not
@@ -158,8 +159,8 @@ def _wrong_suffixes(examined: Examined) -> Iterator[Finding]:
             yield Finding(
                 "wrong_suffix",
                 (image.path,),
-                f"The file is a {measured.format} image but is named {image.path.suffix}. It is read here; other "
-                "programs may refuse it.",
+                f"The file is {with_article(measured.format)} image but is named {image.path.suffix}. It is read here; "
+                "other programs may refuse it.",
                 1,
                 "wrong suffix",
                 f"Rename it to {image.path.stem}{suffix}.",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Literal
 
+from modules.families.kinds.layer_traits import Trait, traits_of
 from modules.families.kinds.lora_model import targets_of
 from modules.families.kinds.stored_alphas import Alpha, alphas_in_metadata, alphas_of
 from modules.families.registry import published
@@ -26,7 +27,7 @@ from modules.formats.adapter_names import (
 )
 from modules.formats.adapter_namings import kohya_naming_of, naming_of
 from modules.formats.adapter_targets import AdapterTarget
-from modules.formats.checkpoint_header import CheckpointHeader
+from modules.formats.checkpoint_header import CheckpointHeader, read_scalars
 
 Sort = Literal[
     "LoRA",
@@ -52,7 +53,7 @@ class FileLayer:
 
     `tensors` are the names of its tensors in the file. `part` and `path` are diffusers' and empty for a layer that the
     model does not have. `kohya_naming` is that of kohya's trainers for this layer of this model. `alpha` compares its
-    alpha with those of the other layers of its part.
+    alpha with those of the other layers of its part. `traits` are what else some programs stumble over.
     """
 
     name: str
@@ -64,6 +65,7 @@ class FileLayer:
     sort: Sort
     tensors: tuple[str, ...]
     alpha: Alpha = "usual"
+    traits: frozenset[Trait] = frozenset()
 
     @property
     def is_usual(self) -> bool:
@@ -82,6 +84,10 @@ class AdapterContents:
     def is_mixed(self) -> bool:
         """Whether it has both namings of the UNet in kohya's files."""
         return {"kohya, SGM names", "kohya, diffusers names"} <= {layer.naming for layer in self.layers}
+
+    def has(self, trait: Trait) -> bool:
+        """Whether any of its layers has a trait."""
+        return any(trait in layer.traits for layer in self.layers)
 
     def tensors(self) -> Iterator[str]:
         """Yield the names of all tensors."""
@@ -106,7 +112,13 @@ def read_contents(header: CheckpointHeader, model: str) -> AdapterContents:
     alphas = alphas_of(header, {name: (t.part, found[name].shapes) for name, t in places.items() if t})
     placed = {name: (t.part, t.path, found[name].shapes) for name, t in places.items() if t}
     alphas = alphas_in_metadata(header, placed) | alphas
-    layers = (_layer(name, layer, places[name], alphas.get(name, "usual")) for name, layer in found.items())
+    values = read_scalars(header, [f"{name}.{ALPHA}" for name, layer in found.items() if ALPHA in layer.shapes])
+    is_inpainting = "inpainting" in header.metadata.get("modelspec.architecture", "")
+    layers = []
+    for name, layer in found.items():
+        own = _layer(name, layer, places[name], alphas.get(name, "usual"))
+        traits = traits_of(name, layer.shapes, places[name], values.get(f"{name}.{ALPHA}"), is_inpainting=is_inpainting)
+        layers.append(replace(own, traits=traits))
     return AdapterContents(tuple(layers), tuple(n for n in header.shapes if n.startswith(BUNDLED_EMBEDDING)))
 
 
@@ -160,6 +172,8 @@ def _sort(factors: frozenset[str], num_axes: int) -> Sort:
             return "LoKr"
         case "GLoRA":
             return "GLoRA"
+        case "IA3":
+            return "unknown"
     if MID in factors:
         return "Tucker LoRA"
     return "DoRA" if DORA_SCALE in factors else "LoRA"

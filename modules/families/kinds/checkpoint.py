@@ -35,10 +35,19 @@ def _loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]
     if any(lacks):
         advice = "; choose a VAE there" if set(lacks[1]) == {"vae"} else ""
         return tuple(_incomplete(p, lacks[0 if p == "diffusers" else 1], advice) for p in programs)
+    if "scaled" in kind.facts:
+        return tuple(Loads(p, None, "not measured with scaled float8") for p in programs)
     if not has_published_size(kind.model, header):
         facts = {p: CONSUMERS[p] for p in programs}
         return tuple(Loads(p, f.loads_other_sizes, f.size_note, version=f.version) for p, f in facts.items())
-    return tuple(Loads(p, True, model.prediction_note(p, kind), version=CONSUMERS[p].version) for p in programs)
+    return tuple(_whole(p, kind, model.prediction_note(p, kind)) for p in programs)
+
+
+def _whole(program: str, kind: FileKind, note: str) -> Loads:
+    """Return whether a program loads a file that lacks nothing, with a note on its prediction type."""
+    facts = CONSUMERS[program]
+    complete, reason = facts.exception(kind.variant, kind.prediction) or (True, note)
+    return Loads(program, complete, reason, version=facts.version)
 
 
 def _lacking(parts: Mapping[str, PartLayout], names: Iterable[str]) -> dict[str, int]:
@@ -63,5 +72,6 @@ CHECKPOINT = FileKindSpec(
     forms=("single", "folder"),
     opener="modules.families.kinds.model_conversion:open_single_file",
     writer="modules.families.kinds.model_conversion:write_model",
+    notes="modules.families.kinds.model_conversion:notes",
     loads=_loads,
 )

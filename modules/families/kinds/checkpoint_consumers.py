@@ -8,7 +8,7 @@ families' own records read it. Torch-free.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,8 @@ class CheckpointConsumer:
     `reads_velocity_tensors`: it reads the empty tensors `v_pred` and `ztsnr` of SDXL. `reads_sidecar`: it reads the
     .yaml beside a file. `loads_other_sizes` is whether it loads a model whose widths are not a published model's (None:
     unknown), and `size_note` is the reason. `zero_snr_note` is what a file with zero terminal SNR needs that has no
-    tensor the program reads.
+    tensor the program reads. `exceptions` are the variants and prediction types that it does not load (None: unknown)
+    although it loads the model's files, each with the reason.
     """
 
     version: str
@@ -28,6 +29,11 @@ class CheckpointConsumer:
     loads_other_sizes: bool | None = False
     size_note: str = ""
     zero_snr_note: str = ""
+    exceptions: Mapping[str, tuple[bool | None, str]] = field(default_factory=dict)
+
+    def exception(self, variant: str, prediction: str) -> tuple[bool | None, str] | None:
+        """Return whether it loads files of a variant and prediction type, and why; None for files like all others."""
+        return self.exceptions.get(variant) or self.exceptions.get(prediction)
 
 
 CONSUMERS: Mapping[str, CheckpointConsumer] = {
@@ -35,12 +41,17 @@ CONSUMERS: Mapping[str, CheckpointConsumer] = {
         version="0.42.1",
         measured="2026-11-21",
         size_note="needs the config of this size: convert the file to a diffusers folder",
+        exceptions={
+            "depth": (False, "has no from_single_file for depth models: convert the file to a diffusers folder"),
+            "edm": (False, "takes it for epsilon: images are wrong without an EDM scheduler"),
+        },
     ),
     "ComfyUI": CheckpointConsumer(
         version="0.3.64",
         measured="2026-11-21",
         reads_velocity_tensors=True,
         size_note="does not recognise a model of a size that was never published",
+        exceptions={"depth": (False, "does not support depth models")},
     ),
     "A1111": CheckpointConsumer(
         version="1.10.1",  # its support of the tensors came after this release
@@ -48,6 +59,7 @@ CONSUMERS: Mapping[str, CheckpointConsumer] = {
         reads_sidecar=True,
         loads_other_sizes=None,
         size_note="unknown; it builds models of the published sizes",
+        exceptions={"edm": (False, "takes it for epsilon: images are wrong")},
         zero_snr_note='set "Noise schedule for sampling" to zero terminal SNR',
     ),
     "Forge": CheckpointConsumer(
@@ -57,6 +69,7 @@ CONSUMERS: Mapping[str, CheckpointConsumer] = {
         reads_sidecar=True,
         loads_other_sizes=None,
         size_note="unknown; it recognises models of the published sizes",
+        exceptions={"depth": (None, "not measured with depth models"), "edm": (None, "not measured with EDM")},
     ),
 }
 

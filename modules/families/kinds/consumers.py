@@ -1,7 +1,8 @@
 """What other programs make of adapter files: facts, most of them measured on 2026-11-21 with each program's own code.
 
-The figures of plain LoRA files were measured. LoHa, LoKr, DoRA, SimpleTuner's names and bundled embeddings are facts
-read in the programs or their issue threads. A test asks diffusers 0.42.1 itself.
+The figures of plain LoRA files were measured, and on 2026-11-23 what becomes of LoHa, LoKr, OFT, DoRA, damaged files
+and inpainting. SimpleTuner's names and bundled embeddings are facts read in the programs or their issue threads. Tests
+ask diffusers 0.42.1 and LyCORIS 4.1 themselves; tests/parity/test_merges_of_programs.py has the others' formulas.
 
 The versions are those in the records. A program's rules are tried in order for each layer of a file, and the first one
 that fits decides: True loads it, False does not, None was not measured. A layer that no rule fits is not loaded. A fact
@@ -12,11 +13,9 @@ every kind of file. Torch-free.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
 
-from modules.families.kinds.adapter_contents import AdapterContents, FileLayer, Sort
-from modules.families.kinds.stored_alphas import Alpha
+from modules.families.kinds.adapter_contents import AdapterContents
+from modules.families.kinds.consumer import Consumer, Rule
 from modules.formats.adapter_forms import Naming
 
 _KOHYA_UNET: tuple[Naming, ...] = ("kohya, SGM names", "kohya, diffusers names")
@@ -35,73 +34,24 @@ _ADD_EMBEDDING = r"add_embedding\.linear_[12]"
 _OUTSIDE_BLOCKS = r"time_embedding\..*|add_embedding\..*|conv_in|conv_out"
 _ATTENTION = r".*\.attn[12]\.to_(q|k|v|out\.0)"
 _TEXT_ATTENTION = r".*\.self_attn\..*"
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """Whether a program loads the layers that fit all of these conditions; an empty condition fits every layer.
-
-    `part` is the layer's part of the model, and `path` a regular expression for its whole path in diffusers; `alphas`
-    compares its alpha with those of its part. `usual` is whether the layer is named as kohya's trainers name it for its
-    model, `mixed` whether the file has both namings of the UNet. `why` follows the name of the program. `places`: the
-    program has a place for the layers that it does not load correctly.
-    """
-
-    loads: bool | None
-    namings: tuple[Naming, ...] = ()
-    sorts: tuple[Sort, ...] = ()
-    alphas: tuple[Alpha, ...] = ()
-    part: str = ""
-    path: str = ""
-    usual: bool | None = None
-    norms: bool | None = None
-    mixed: bool | None = None
-    why: str = ""
-    places: bool = False
-
-    def fits(self, layer: FileLayer, *, is_mixed: bool) -> bool:
-        """Whether the rule is about a layer; `is_mixed` is the file's."""
-        return (
-            (not self.namings or layer.naming in self.namings)
-            and (not self.sorts or layer.sort in self.sorts)
-            and (not self.alphas or layer.alpha in self.alphas)
-            and (not self.part or self.part == layer.part)
-            and (not self.path or re.fullmatch(self.path, layer.path) is not None)
-            and (self.usual is None or self.usual == layer.is_usual)
-            and (self.norms is None or self.norms == layer.is_norm)
-            and (self.mixed is None or self.mixed == is_mixed)
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Consumer:
-    """A program that loads adapters.
-
-    `refuses(contents)` returns why it refuses a whole file, or "". With more than `tolerates` tensors that it cannot
-    place it refuses the file, too. `embeddings` is what it does with bundled embeddings: loads them, and a note.
-    `any_size`: it loads adapters for models of other sizes than the published ones. `is_main` is false for a program
-    that is named only where it differs from the others.
-    """
-
-    program: str
-    version: str
-    rules: tuple[Rule, ...]
-    refuses: Callable[[AdapterContents], str] = lambda contents: ""
-    tolerates: int | None = None
-    embeddings: tuple[bool, str] = (True, "")
-    any_size: bool = False
-    is_main: bool = True
-
-    def verdict(self, layer: FileLayer, *, is_mixed: bool = False) -> Rule:
-        """Return the rule that decides about a layer; `is_mixed` is the file's."""
-        return next((rule for rule in self.rules if rule.fits(layer, is_mixed=is_mixed)), _UNKNOWN_NAME)
-
-
-_UNKNOWN_NAME = Rule(False, why="does not know these names")
 _NOT_OF_THE_MODEL = Rule(False, ("unknown",), why="ignores names that the model does not have")
 _OTHER_NAMING = Rule(None, ("other",))
 _STRANGE_TENSORS = Rule(None, sorts=("unknown",))
 _INCOMPLETE = Rule(None, sorts=("incomplete",), why="was not measured with layers that lack a factor")
+_DAMAGED = Rule(False, trait="damaged", why="cannot apply damaged factors", places=True)
+# Of the published formula (Liu et al. 2024, eq. 5) they divide by another norm: not that of the changed weight.
+_NORMS_OF_BASE = Rule(
+    False,
+    trait="DoRA of outputs",
+    why="computes DoRA on the output axis with the norms of the base model, a wrong change",
+    places=True,
+)
+_NORMS_OF_INPUTS = Rule(
+    False,
+    trait="DoRA of outputs",
+    why="computes DoRA on the output axis with the norms of the inputs, a wrong change",
+    places=True,
+)
 _IGNORED_ALPHA = Rule(
     False, alphas=("in the metadata",), why="ignores the alpha in the metadata, a wrong strength", places=True
 )
@@ -113,12 +63,18 @@ _COMFYUI = Consumer(
         _NOT_OF_THE_MODEL,
         _OTHER_NAMING,
         _INCOMPLETE,
+        _DAMAGED,
         _STRANGE_TENSORS,
         Rule(None, sorts=("GLoRA",)),
         Rule(False, sorts=("diagonal OFT", "OFTv2"), why="does not support this OFT"),
+        Rule(False, trait="rescaled OFT", why="ignores the scales of the outputs", places=True),
+        Rule(False, trait="constrained OFT", why="limits the rotations otherwise than LyCORIS", places=True),
+        Rule(False, trait="LoKr with Tucker", why="skips Tucker factors of LoKr", places=True),
+        Rule(False, trait="LoHa with four axes", why="skips LoHa factors with four axes", places=True),
         Rule(False, ("PEFT, UNet",), path=_ATTENTION, why="does not map the attention of this form"),
+        Rule(False, _PEFT, sorts=("DoRA",), why="loads them without the DoRA magnitudes", places=True),
         _IGNORED_ALPHA,
-        Rule(None, _PEFT, sorts=("DoRA",)),
+        _NORMS_OF_BASE,
         Rule(None, ("PEFT, text",), path="text_projection"),
         Rule(None, ("kohya, text",), norms=True),
         Rule(True, (*_KOHYA, *_PEFT, _TE1, "SimpleTuner", "ComfyUI, UNet", "ComfyUI, text")),
@@ -134,10 +90,14 @@ _A1111 = Consumer(
         _NOT_OF_THE_MODEL,
         _OTHER_NAMING,
         _INCOMPLETE,
+        _DAMAGED,
         _STRANGE_TENSORS,
         Rule(None, sorts=("GLoRA",)),
         Rule(False, sorts=("OFTv2",), why="does not support this OFT"),
         Rule(False, ("kohya, diffusers names",), path=_ADD_EMBEDDING, why="does not map these two names"),
+        Rule(False, _KOHYA_UNET, trait="inpainting conv_in", why="skips conv_in of inpainting models", places=True),
+        _NORMS_OF_INPUTS,
+        Rule(True, ("OFT of sd-scripts",), trait="SGM layout"),
         Rule(True, ("kohya, diffusers names",), norms=True, usual=True),
         Rule(None, _KOHYA, norms=True),
         Rule(None, ("kohya, text",), path="text_projection"),
@@ -146,6 +106,12 @@ _A1111 = Consumer(
         Rule(None, (_TE,)),
     ),
 )
+
+
+def _failing_in_forge(contents: AdapterContents) -> str:
+    return "raises an error for Tucker factors of LoKr" if contents.has("LoKr with Tucker") else ""
+
+
 _FORGE = Consumer(
     "Forge",
     "dfdcbab6",
@@ -153,17 +119,21 @@ _FORGE = Consumer(
         _NOT_OF_THE_MODEL,
         _OTHER_NAMING,
         _INCOMPLETE,
+        _DAMAGED,
         _STRANGE_TENSORS,
         Rule(None, sorts=("GLoRA",)),
         Rule(False, sorts=("OFT", "BOFT", "diagonal OFT", "OFTv2"), why="does not support OFT"),
         Rule(False, ("PEFT, UNet",), path=_ATTENTION, why="does not map the attention of this form"),
         _IGNORED_ALPHA,
         Rule(None, _PEFT, sorts=("DoRA",)),
+        _NORMS_OF_BASE,
+        Rule(None, trait="LoHa with four axes"),
         Rule(None, ("PEFT, text",), path="text_projection"),
         Rule(None, ("kohya, text",), norms=True),
         Rule(True, (*_KOHYA, *_PEFT, _TE1, "SimpleTuner")),
         Rule(None, (_TE, "ComfyUI, UNet", *_OLD)),
     ),
+    refuses=_failing_in_forge,
     tolerates=12,
     embeddings=(False, "ignores the bundled embeddings"),
 )
@@ -239,6 +209,7 @@ _DIFFUSERS = Consumer(
         _NOT_OF_THE_MODEL,
         _OTHER_NAMING,
         _INCOMPLETE,
+        _DAMAGED,
         _NO_DORA,
         _ADD_EMBEDDING_LOST,
         Rule(True, ("kohya, SGM names",), path=r"time_embedding\..*|add_embedding\..*|conv_out", mixed=True),
@@ -264,6 +235,7 @@ _OLD_DIFFUSERS = Consumer(
         _NOT_OF_THE_MODEL,
         _OTHER_NAMING,
         _INCOMPLETE,
+        _DAMAGED,
         _NO_DORA,
         Rule(False, ("kohya, diffusers names",), path=_OUTSIDE_BLOCKS, why="does not map layers outside the blocks"),
         Rule(None, ("kohya, SGM names",), usual=False),
@@ -284,6 +256,7 @@ _SD_SCRIPTS = Consumer(
         _NOT_OF_THE_MODEL,
         _OTHER_NAMING,
         _INCOMPLETE,
+        _DAMAGED,
         Rule(False, _KOHYA_UNET, path=_OUTSIDE_BLOCKS, why="has no LoRA on layers outside the blocks"),
         Rule(None, ("kohya, text",), path="text_projection"),
         Rule(True, _KOHYA_UNET, sorts=("LoRA",), usual=True, norms=False),
@@ -292,4 +265,36 @@ _SD_SCRIPTS = Consumer(
     ),
     is_main=False,
 )
-CONSUMERS = (_COMFYUI, _A1111, _FORGE, _DIFFUSERS, _OLD_DIFFUSERS, _SD_SCRIPTS)
+
+
+def _failing_in_lycoris(contents: AdapterContents) -> str:
+    """Return why LyCORIS' loader raises: it takes neither of these from a file."""
+    if contents.has("DoRA of inputs"):
+        return "raises an error for DoRA on the input axis"
+    return "raises an error for Tucker factors of LoKr" if contents.has("LoKr with Tucker") else ""
+
+
+_LYCORIS = Consumer(
+    "LyCORIS",
+    "4.1.0",
+    (
+        _NOT_OF_THE_MODEL,
+        _OTHER_NAMING,
+        _INCOMPLETE,
+        _DAMAGED,
+        _STRANGE_TENSORS,
+        Rule(False, sorts=("OFTv2",), why="does not support this OFT"),
+        Rule(None, sorts=("GLoRA", "BOFT", "diagonal OFT", "norm", "difference")),
+        Rule(None, trait="LoHa with four axes"),
+        Rule(
+            None,
+            trait="low-rank LoKr of a kernel",
+            why="raises an error for some low ranks on kernels above 1x1",
+        ),
+        Rule(True, _KOHYA, usual=True),
+        Rule(None, (*_KOHYA, _TE, _TE1, "OFT of sd-scripts", "SimpleTuner")),
+    ),
+    refuses=_failing_in_lycoris,
+    is_main=False,
+)
+CONSUMERS = (_COMFYUI, _A1111, _FORGE, _DIFFUSERS, _OLD_DIFFUSERS, _SD_SCRIPTS, _LYCORIS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from modules.families.kinds.consumers import CONSUMERS
@@ -10,33 +11,54 @@ from modules.families.kinds.record import FileKindSpec, Loads
 from modules.families.published import ALL_PROGRAMS
 from modules.families.registry import family_of, label_of, published_models
 from modules.formats.checkpoint_header import CheckpointHeader
+from modules.formats.embedding_names import EMB_PARAMS, EMP_PARAMS, OUTPUT_SUFFIX
 
+_NO_OUTPUTS = "has no place for vectors at the output of a text encoder; OneTrainer does"
+_NAMES = (EMB_PARAMS, EMP_PARAMS)
 _VERSIONS = {consumer.program: consumer.version for consumer in CONSUMERS}
 
 
 def embedding_kind(header: CheckpointHeader) -> FileKind | None:
     """Return the file's kind if it is a textual-inversion embedding."""
     shapes = {n: s for n, s in header.shapes.items() if len(s) in (1, 2)}
+    where = _where(shapes)
     for model in published_models():
-        if found := [shapes[n] for n in model.embedding_tensors if n in shapes]:
-            return _embedding(model.name, found[0])
+        if found := [s for n, s in shapes.items() if n.removesuffix(OUTPUT_SUFFIX) in model.embedding_tensors]:
+            return _embedding(model.name, found[0], where)
     widths = {m.embedding_width: m.name for m in reversed(list(published_models())) if m.embedding_width}
-    found_shape = next((s for n, s in shapes.items() if n == "emb_params" or n.startswith("string_to_param.")), None)
+    named = (
+        s for n, s in shapes.items() if n.removesuffix(OUTPUT_SUFFIX) in _NAMES or n.startswith("string_to_param.")
+    )
+    found_shape = next(named, None)
     if found_shape is None and len(header.shapes) == 1:
         found_shape = next((s for s in shapes.values() if s and s[-1] in widths), None)
-    return _embedding(widths.get(found_shape[-1], ""), found_shape) if found_shape else None
+    return _embedding(widths.get(found_shape[-1], ""), found_shape, where) if found_shape else None
 
 
-def _embedding(model: str, shape: tuple[int, ...]) -> FileKind:
+def _where(names: Iterable[str]) -> str:
+    """Return where the vectors of a file are used, in words; empty for the text encoder's input alone."""
+    known = [n for n in names if n.removesuffix(OUTPUT_SUFFIX) in {*_NAMES, *_names_of_several()}]
+    outputs = [n for n in known if n.endswith(OUTPUT_SUFFIX)]
+    if not outputs:
+        return ""
+    return "the output" if len(outputs) == len(known) else "the input and the output"
+
+
+def _names_of_several() -> set[str]:
+    return {name for model in published_models() for name in model.embedding_tensors}
+
+
+def _embedding(model: str, shape: tuple[int, ...], where: str) -> FileKind:
     tokens = shape[0] if len(shape) == 2 else 1
     label = f" for {label_of(model)}" if model else ""
     plural = "s" if tokens != 1 else ""
     return FileKind(
         "embedding",
-        f"A textual-inversion embedding of {tokens} token{plural}{label}.",
+        f"A textual-inversion embedding of {tokens} token{plural}{label}"
+        f"{f', at {where} of the text encoder' if where else ''}.",
         family_of(model),
         model,
-        facts={"tokens": str(tokens), "width": str(shape[-1] if shape else 0)},
+        facts={"tokens": str(tokens), "width": str(shape[-1] if shape else 0)} | ({"at": where} if where else {}),
     )
 
 
@@ -45,6 +67,8 @@ def _loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]
         return ()
     if header.code:
         return tuple(Loads(p, False, "not safe to load: it contains code besides vectors") for p in ALL_PROGRAMS)
+    if "at" in kind.facts:
+        return tuple(Loads(p, False, _NO_OUTPUTS, version=_VERSIONS.get(p, "")) for p in ALL_PROGRAMS)
     if not kind.model:
         width = kind.facts.get("width", "")
         return tuple(Loads(p, None, f"unknown for vectors of width {width}") for p in ALL_PROGRAMS)

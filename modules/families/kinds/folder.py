@@ -16,6 +16,7 @@ from modules.families.registry import FAMILIES, files_of, published
 from modules.formats.checkpoint_header import CheckpointHeader
 from modules.formats.headers import UnreadableFileError, over_limit, read_header
 from modules.formats.metadata import unfolded_metadata
+from modules.system.problem import with_article
 from modules.system.regular_files import FileTooLargeError, read_regular
 
 _MAX_CONFIG_BYTES = 1_000_000  # real ones have a few thousand
@@ -34,7 +35,7 @@ def folder_kind(folder: Path) -> FileKind:
     name = _word(index.get("_class_name", "nothing"))
     files = next((f for f in map(files_of, FAMILIES) if name in f.pipelines), None)
     if files is None:
-        return FileKind("other_model", f"A diffusers folder of a {name}, which is not supported.")
+        return FileKind("other_model", f"A diffusers folder of {with_article(name)}, which is not supported.")
     return _of_family(folder, index, name, files)
 
 

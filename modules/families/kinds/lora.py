@@ -12,11 +12,14 @@ from modules.families.kinds.lora_model import LoraModel, model_of_lora, targets_
 from modules.families.kinds.lora_programs import lora_loads
 from modules.families.kinds.record import FileKindSpec
 from modules.families.registry import family_of, label_of, published
+from modules.formats.adapter_damage import damage_in_file
 from modules.formats.adapter_forms import FORMS, form_of
 from modules.formats.adapter_names import BUNDLED_EMBEDDING, DORA_SCALE, DOWN, layer_and_factor, layers_in, type_of
 from modules.formats.adapter_namings import layout_of
 from modules.formats.adapter_targets import Shapes
 from modules.formats.checkpoint_header import CheckpointHeader
+from modules.formats.peft_settings import doubt_about_alpha, with_settings_beside
+from modules.system.problem import with_article
 
 _RANK_FACTORS = (DOWN, "hada_w1_b", "lokr_w2_b")
 _OTHERS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -40,19 +43,25 @@ def adapter_kind(header: CheckpointHeader) -> FileKind | None:
     if ranks := {s[n][0] for s in layers.values() for n in _RANK_FACTORS if s.get(n)}:
         facts["rank"] = "-".join(map(str, sorted({min(ranks), max(ranks)})))
     facts["layers"] = str(num_layers(header.shapes))
+    if damage := damage_in_file(header):
+        facts["damage"] = damage
     if header.has(BUNDLED_EMBEDDING):
         facts["embeddings"] = "bundled"
     found = model_of_lora(layers, header.metadata)
     if not found.is_published_size:
         facts["size"] = "unpublished"
     model = "" if _other_model(found) else next(iter(found.models), "")
+    if doubt := doubt_about_alpha(form, with_settings_beside(header.path, header.shapes, header.metadata)):
+        facts["alpha"] = "unknown"
+    remarks = [f"It is damaged {damage}." if damage else "", doubt]
     if names := _names(layers, model, header.metadata):
         facts["names"] = names
     rank = f" of rank {facts['rank']}" if "rank" in facts else ""
     label = FORMS[form].label if form in FORMS else "unknown"
+    what = f"{with_article(facts['adapter'], capital=True)}{rank} for {_label(found)}"
     return FileKind(
         kind="lora",
-        sentence=f"A {facts['adapter']}{rank} for {_label(found)}, in {label} form, {facts['dtype']}.",
+        sentence=" ".join(filter(None, (f"{what}, in {label} form, {facts['dtype']}.", *remarks))),
         family=family_of(model),
         model=model,
         prediction=_prediction(header.metadata),

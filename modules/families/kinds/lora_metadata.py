@@ -15,7 +15,7 @@ from modules.formats.safetensors_io import PAYLOAD_SHA256
 
 _STALE = frozenset({PEFT_SETTINGS, "sshs_legacy_hash"})  # they describe the tensors of the old file
 # LyCORIS' `algo` by the type of the layers; "locon" where all are LoRA, or norms, which any algo trains.
-_ALGOS = {"LoHa": "loha", "LoKr": "lokr", "OFT": "diag-oft", "GLoRA": "glora", "full difference": "full"}
+_ALGOS = {"LoHa": "loha", "LoKr": "lokr", "OFT": "diag-oft", "GLoRA": "glora", "IA3": "ia3", "full difference": "full"}
 _OF_LOCON = LORA_FACTORS | {"w_norm", "b_norm"}
 _TUCKER_ARGS, _NORM_ARGS = ("use_tucker", "use_cp"), ("train_norm",)
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from modules.families.kinds.adapter_contents import AdapterContents, FileLayer, read_contents
-from modules.families.kinds.consumers import CONSUMERS, Consumer
+from modules.families.kinds.consumer import Consumer
+from modules.families.kinds.consumers import CONSUMERS
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.record import Loads, loads_layers
 from modules.families.kinds.stored_alphas import Alpha
@@ -16,6 +17,7 @@ from modules.families.published import ALL_PROGRAMS
 from modules.families.registry import published
 from modules.formats.adapter_forms import Naming
 from modules.formats.checkpoint_header import CheckpointHeader
+from modules.formats.embedding_names import OUTPUT_SUFFIX
 
 _PEFT_TENSORS = (".lora_A.weight", ".lora_B.weight")
 _KOHYA_TENSORS = ("lora_unet_.lora_down.weight", "lora_unet_.lora_up.weight", "lora_unet_.alpha")
@@ -62,7 +64,7 @@ def _counted(consumer: Consumer, contents: AdapterContents, *, knows_size: bool)
     found = loads_layers(consumer.program, loaded, total, _joined(*reasons, advice), unknown=unknown)
     if not knows_size and loaded + unknown:
         found = _doubted(found)
-    return _with_embeddings(found, consumer) if contents.embeddings else found
+    return _with_embeddings(found, consumer, contents) if contents.embeddings else found
 
 
 def _doubted(found: Loads) -> Loads:
@@ -112,8 +114,10 @@ def _too_many(consumer: Consumer, contents: AdapterContents, lost: list[FileLaye
     return f"refuses the file, because it cannot place {count:,} tensors" if count > consumer.tolerates else ""
 
 
-def _with_embeddings(found: Loads, consumer: Consumer) -> Loads:
+def _with_embeddings(found: Loads, consumer: Consumer, contents: AdapterContents) -> Loads:
     loads, note = consumer.embeddings
+    if any(name.endswith(OUTPUT_SUFFIX) for name in contents.embeddings):
+        loads, note = False, _joined(note, "has no place for embeddings at the output of a text encoder")
     complete = found.complete if loads else False
     return replace(found, complete=complete, note=_joined(found.note, note))
 

@@ -32,7 +32,16 @@ def open_single_file(path: Path, kind: FileKind, *, use_ema: bool = False) -> So
     checkpoint = open_checkpoint(path, kind)
     states = {part: part_state(checkpoint, part, use_ema=use_ema) for part in checkpoint.layouts}
     configs = {**checkpoint.configs, "scheduler": checkpoint.scheduler_config()}
-    return Source(path, kind, configs, states, metadata=checkpoint.metadata, beside=checkpoint.beside)
+    return Source(path, kind, configs, states, metadata=checkpoint.metadata, uses_ema=use_ema, beside=checkpoint.beside)
+
+
+def notes(source: Source, form: Form) -> tuple[str, ...]:
+    """Return what a conversion leaves out: a file or folder of ours has one set of weights."""
+    if source.kind.facts.get("ema") != "beside the weights":
+        return ()
+    if source.uses_ema:
+        return (f"The weights of {source.path.name} that are not EMA weights are left out, as chosen.",)
+    return (f"The EMA weights of {source.path.name} are left out: use --ema to convert them instead of the others.",)
 
 
 def write_model(

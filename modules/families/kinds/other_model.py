@@ -5,9 +5,12 @@ The markers are those of diffusers' single-file loader, and similar ones.
 
 from __future__ import annotations
 
+import re
+
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.record import FileKindSpec
 from modules.formats.checkpoint_header import CheckpointHeader
+from modules.system.problem import with_article
 
 # A name, and parts of tensor names that must all be present. The first match decides.
 _MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -31,6 +34,8 @@ _MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Cosmos model", ("net.x_embedder.",)),
     ("Mochi model", ("attn.qkv_x.",)),
     ("motion module (AnimateDiff)", ("motion_modules.",)),
+    ("ControlNet-LoRA", ("lora_controlnet",)),
+    ("ControlNet-LLLite", ("lllite_",)),
     ("IP-Adapter", ("ip_adapter.",)),
     ("IP-Adapter", ("image_proj.", "to_k_ip")),
     ("T5 text encoder", ("encoder.block.0.layer.0.SelfAttention.",)),
@@ -38,14 +43,17 @@ _MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("upscaler (ESRGAN)", ("body.0.rdb1.",)),
     ("language model", ("model.layers.0.self_attn.",)),
 )
+# By the width of the text states, for keys and values.
+_HYPERNETWORK = re.compile(r"\d{1,5}\.[01]\.linear")
 
 
 def other_model_kind(header: CheckpointHeader) -> FileKind | None:
     """Return the file's kind if it is a model that is not supported."""
+    if any(_HYPERNETWORK.match(name) for name in header.shapes):
+        return FileKind("other_model", "A hypernetwork of A1111, which is not supported.")
     for label, parts in _MARKS:
         if all(any(part in name for name in header.shapes) for part in parts):
-            article = "An" if label[0] in "AEIO" else "A"
-            return FileKind("other_model", f"{article} {label}, which is not supported.")
+            return FileKind("other_model", f"{with_article(label, capital=True)}, which is not supported.")
     return None
 
 

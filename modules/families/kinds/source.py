@@ -17,7 +17,8 @@ from modules.formats.lazy_tensors import LazyTensor
 class Source:
     """An opened source: the model's parts, or the content of an adapter file.
 
-    `beside` are the tensors of networks beside the model, such as a depth estimator, by their names in its file.
+    `uses_ema`: the EMA weights were opened in place of those beside them. `beside` are the tensors of networks beside
+    the model, such as a depth estimator, by their names in its file.
     """
 
     path: Path
@@ -26,4 +27,5 @@ class Source:
     states: States
     adapter: AdapterFile | None = None
     metadata: Mapping[str, str] | None = None
+    uses_ema: bool = False
     beside: Mapping[str, LazyTensor] = field(default_factory=dict)

@@ -8,9 +8,17 @@ from modules.families.published import ALL_PROGRAMS
 from modules.families.registry import FAMILIES
 from modules.formats.checkpoint_header import CheckpointHeader
 
+# Of a whole model: a VAE's own EMA weights are `model_ema.encoder...`.
+_OTHER_PARTS = (
+    *("model.diffusion_model.", "diffusion_model.", "model_ema.diffusion_model", "input_blocks.0.0.", "unet."),
+    *("cond_stage_model.", "conditioner.", "text_encoder"),
+)
+
 
 def vae_kind(header: CheckpointHeader) -> FileKind | None:
     """Return the file's kind if it contains only a VAE, in the original or in diffusers' layout."""
+    if header.has(*_OTHER_PARTS):
+        return None
     for prefix in ("first_stage_model.", "vae.", ""):
         original = header.has(f"{prefix}encoder.down.0.block.")
         if not original and not header.has(f"{prefix}encoder.down_blocks.0.resnets."):

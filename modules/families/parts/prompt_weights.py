@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 _STEP = 1.1
-_PIECES = re.compile(r"\\[()\[\]\\]|[()\[\]]|:\s*[+-]?(?:\d+\.?\d*|\.\d+)\s*\)|[^\\()\[\]:]+|\\|:")
+_PIECES = re.compile(r"\\[()\[\]\\]|[()\[\]]|:\s*[+-]?(?:\d++\.?\d*+|\.\d++)\s*\)|[^\\()\[\]:]+|\\|:")
 _CLOSES = {")": "(", "]": "["}
 
 

@@ -30,5 +30,5 @@ SD = FamilySpec(
     variants={"inpainting": 5, "depth": 1},
     inpainting_variants=frozenset({"inpainting"}),
     depth_variants=frozenset({"depth"}),
-    embedding_tensors={"text_encoder": "emb_params"},
+    embedding_tensors={"text_encoder": "emp_params"},
 )

@@ -50,6 +50,7 @@ SPEC = OptimizerSpec(
     rates=LARGER_RATES,
     state_bytes=_state_bytes,
     waits_per_weight=in_8_bits,
+    reads_memory_in_order=in_8_bits,
     factory="modules.optim.classes.eight_bit:adagrad",
     library="torch",
     arguments=_arguments,

@@ -46,6 +46,7 @@ SPEC = OptimizerSpec(
     rates=LARGER_RATES,
     state_bytes=_state_bytes,
     waits_per_weight=always,
+    reads_memory_in_order=always,
     packages=(BITSANDBYTES,),
     removed={
         "lr_decay": NO_RATE_DECAY,

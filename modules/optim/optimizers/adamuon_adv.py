@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from modules.optim.spec import OptimizerSettings, OptimizerSpec, Shape
+from modules.optim.spec import OptimizerSettings, OptimizerSpec, Shape, always
 from modules.optim.terms.advanced import (
     ADV_OPTM,
     COMPILE,
@@ -94,6 +94,7 @@ SPEC = OptimizerSpec(
     arguments=_arguments,
     state_bytes=_state_bytes,
     packages=(ADV_OPTM,),
+    reads_memory_in_order=always,
     problems=filter_problems,
     removed=COMPILE | SIMPLIFIED_ADEMAMIX,
 )

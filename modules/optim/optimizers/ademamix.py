@@ -48,6 +48,7 @@ SPEC = OptimizerSpec(
     arguments=_arguments,
     state_bytes=_state_bytes,
     waits_per_weight=in_8_bits,
+    reads_memory_in_order=in_8_bits,
     packages=(PYTORCH_OPTIMIZER,),
     more_packages=lambda settings: (BITSANDBYTES,) if settings.optim_bits == "8" else (),
     removed={"is_paged": PAGED},

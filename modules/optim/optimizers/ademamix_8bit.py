@@ -47,6 +47,7 @@ SPEC = OptimizerSpec(
     arguments=_arguments,
     state_bytes=_state_bytes,
     waits_per_weight=always,
+    reads_memory_in_order=always,
     packages=(BITSANDBYTES,),
     removed={"is_paged": PAGED},
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from modules.optim.spec import OptimizerSettings, OptimizerSpec, Shape
+from modules.optim.spec import OptimizerSettings, OptimizerSpec, Shape, always
 from modules.optim.terms.advanced import (
     ADEMAMIX,
     ADV_OPTM,
@@ -70,6 +70,7 @@ SPEC = OptimizerSpec(
     arguments=_arguments,
     state_bytes=_state_bytes,
     packages=(ADV_OPTM,),
+    reads_memory_in_order=always,
     problems=_problems,
     removed=COMPILE | ADEMAMIX | SIMPLIFIED_ADEMAMIX,
 )

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
-from modules.optim.spec import DARKROOM, OptimizerSettings, OptimizerSpec, Shape
+from modules.optim.spec import DARKROOM, OptimizerSettings, OptimizerSpec, Shape, always
 from modules.optim.terms.bits import BITSANDBYTES, Smallest8Bit
 from modules.optim.terms.general import Beta1, Beta2, Epsilon, Epsilon2, FusedBackPass, WeightDecay, advanced
 from modules.optim.terms.kin import InstabilityBeta, came_arguments, came_state_bytes
@@ -66,5 +66,6 @@ SPEC = OptimizerSpec(
     arguments=_arguments,
     state_bytes=_state_bytes,
     packages=(BITSANDBYTES,),
+    reads_memory_in_order=always,
     problems=_problems,
 )

@@ -51,6 +51,7 @@ SPEC = OptimizerSpec(
     rates=LARGER_RATES,
     state_bytes=_state_bytes,
     waits_per_weight=always,
+    reads_memory_in_order=always,
     packages=(BITSANDBYTES,),
     leaves_zeros=always,
     removed={

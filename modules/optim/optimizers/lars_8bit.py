@@ -46,6 +46,7 @@ SPEC = OptimizerSpec(
     rates=PLAIN_RATES,
     state_bytes=_state_bytes,
     waits_per_weight=always,
+    reads_memory_in_order=always,
     packages=(BITSANDBYTES,),
     leaves_zeros=lambda settings: settings.max_unorm > 0,
     removed={"dampening": NO_DAMPENING, "nesterov": NO_NESTEROV, "percentile_clipping": PERCENTILE_CLIPPING},

@@ -41,6 +41,7 @@ SPEC = OptimizerSpec(
     rates=SIGN_RATES,
     state_bytes=_state_bytes,
     waits_per_weight=always,
+    reads_memory_in_order=always,
     packages=(BITSANDBYTES,),
     removed={"percentile_clipping": PERCENTILE_CLIPPING, "block_wise": ALWAYS_BLOCKS, "is_paged": PAGED},
 )

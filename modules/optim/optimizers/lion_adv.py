@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from modules.optim.spec import SIGN_RATES, OptimizerSettings, OptimizerSpec, Shape
+from modules.optim.spec import SIGN_RATES, OptimizerSettings, OptimizerSpec, Shape, always
 from modules.optim.terms.advanced import (
     ADV_OPTM,
     COMPILE,
@@ -63,5 +63,6 @@ SPEC = OptimizerSpec(
     state_bytes=_state_bytes,
     rates=SIGN_RATES,
     packages=(ADV_OPTM,),
+    reads_memory_in_order=always,
     removed=COMPILE | {"clip_threshold": _CLIPPING},
 )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from modules.optim.spec import FINDS_ITS_RATE, OptimizerSettings, OptimizerSpec, Shape, distance_times_rate
+from modules.optim.spec import FINDS_ITS_RATE, OptimizerSettings, OptimizerSpec, Shape, always, distance_times_rate
 from modules.optim.terms.advanced import (
     ADEMAMIX,
     ADV_OPTM,
@@ -102,6 +102,7 @@ SPEC = OptimizerSpec(
     state_bytes=_state_bytes,
     rates=FINDS_ITS_RATE,
     packages=(ADV_OPTM,),
+    reads_memory_in_order=always,
     problems=_problems,
     steps_at_once=True,
     group_state=("d", "d_max", "d_numerator", "k"),

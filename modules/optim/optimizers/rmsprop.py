@@ -58,6 +58,7 @@ SPEC = OptimizerSpec(
     arguments=_arguments,
     state_bytes=_state_bytes,
     waits_per_weight=in_8_bits,
+    reads_memory_in_order=in_8_bits,
     more_packages=_packages,
     removed={"percentile_clipping": PERCENTILE_CLIPPING, "block_wise": ALWAYS_BLOCKS},
 )

@@ -41,6 +41,7 @@ SPEC = OptimizerSpec(
     rates=PLAIN_RATES,
     state_bytes=_state_bytes,
     waits_per_weight=lambda settings: settings.momentum > 0,
+    reads_memory_in_order=lambda settings: settings.momentum > 0,
     packages=(BITSANDBYTES,),
     removed={
         "dampening": NO_DAMPENING,

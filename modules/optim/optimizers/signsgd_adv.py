@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from modules.optim.spec import SIGN_RATES, OptimizerSettings, OptimizerSpec, Shape
+from modules.optim.spec import SIGN_RATES, OptimizerSettings, OptimizerSpec, Shape, always
 from modules.optim.terms.advanced import (
     ADV_OPTM,
     COMPILE,
@@ -52,5 +52,6 @@ SPEC = OptimizerSpec(
     state_bytes=_state_bytes,
     rates=SIGN_RATES,
     packages=(ADV_OPTM,),
+    reads_memory_in_order=always,
     removed=COMPILE | SIMPLIFIED_ADEMAMIX,
 )

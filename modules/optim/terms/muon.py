@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Protocol
 
@@ -13,7 +12,8 @@ from modules.optim.spec import Shape
 from modules.optim.terms.advanced import average_bytes, even_factors, orthogonal
 from modules.optim.terms.general import advanced
 from modules.settings.field import Section, When
-from modules.system.problem import Problem
+from modules.system.patterns import compiled_pattern, fault_of_pattern
+from modules.system.problem import Problem, shown
 
 # Parts of the names of hidden layers in every model so far: blocks of a UNet, numbered layers of a text encoder.
 HIDDEN_LAYERS = ("block", "layers.")
@@ -160,7 +160,7 @@ def is_hidden(name: str, settings: MuonFields) -> bool:
     """Return whether the filter matches the full name of a weight."""
     entries = hidden_entries(settings)
     if settings.muon_adam_regex and settings.muon_hidden_layers.strip():
-        return any(re.search(entry, name) for entry in entries)
+        return any(compiled_pattern(entry).is_in(name) for entry in entries)
     return any(entry in name for entry in entries)
 
 
@@ -175,10 +175,8 @@ def filter_problems(settings: MuonFields) -> Iterator[Problem]:
     if not (settings.muon_with_aux_adam and settings.muon_adam_regex):
         return
     for entry in hidden_entries(settings):
-        try:
-            re.compile(entry)
-        except re.error as error:
-            message = f"{entry} is not a valid regular expression: {error}."
+        if fault := fault_of_pattern(entry):
+            message = f"{shown(entry)} is not a valid regular expression: {fault}."
             yield Problem("muon_hidden_layers", message, "error", "Correct it, or switch regular expressions off.")
 
 

@@ -1,4 +1,4 @@
-"""The size of the slices in which 16-bit weights are updated. Torch-free: the memory estimate uses it too."""
+"""The sizes of the slices in which 16-bit weights are updated, and gradients summed. The memory estimate uses both."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Iterator, Mapping
 
 SLICE_WEIGHTS = 1 << 24
 """How many weights are updated at once, in float32: 64 MiB per array. A larger tensor is updated alone."""
+
+SUMMED_BYTES = 32 * 2**20
+"""How many bytes of gradients several processes sum together at most, except for a single larger one."""
 
 
 def in_slices(sizes: Mapping[str, int]) -> Iterator[list[str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from modules.rewards.jpeg_size import JpegSize
 from modules.rewards.spec import RewardSpec
 
 if TYPE_CHECKING:  # the record is torch-free
@@ -24,4 +23,6 @@ SPEC = RewardSpec(
 
 def make(scorer: Scorer, context: RewardContext) -> Reward:
     """Return the reward."""
+    from modules.rewards.jpeg_size import JpegSize  # needs Pillow, which the window starts without
+
     return JpegSize(-1, scorer.jpeg_quality, context.check)

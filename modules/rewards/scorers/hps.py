@@ -15,7 +15,16 @@ SPEC = RewardSpec(
     "How much people would prefer an image for its caption. Only scores for the same caption are comparable.",
     "modules.rewards.models.clip_similarity:hps",
     "0.2 to 0.4",
-    files=(PublishedFile("file", "xswu/HPSv2", "HPS_v2_compressed.pt", 1_970_000_000, item_bytes=2),),
+    files=(
+        PublishedFile(
+            "file",
+            "xswu/HPSv2",
+            "HPS_v2_compressed.pt",
+            1_970_000_000,
+            item_bytes=2,
+            revision="697403c78157020a1ae59d23f111aa58ced35b0a",
+        ),
+    ),
     licence="Apache-2.0",
     source="Wu et al. 2023, Human Preference Score v2",
 )

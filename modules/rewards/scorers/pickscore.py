@@ -11,7 +11,11 @@ SPEC = RewardSpec(
     "How much people would prefer an image for its caption, trained on choices between two images.",
     "modules.rewards.models.clip_similarity:pickscore",
     "18 to 24",
-    files=(PublishedFile("file", "yuvalkirstain/PickScore_v1", "", 3_940_000_000),),
+    files=(
+        PublishedFile(
+            "file", "yuvalkirstain/PickScore_v1", "", 3_940_000_000, revision="a4e4367c6dfa7288a00c550414478f865b875800"
+        ),
+    ),
     licence="MIT",
     source="Kirstain et al. 2023, Pick-a-Pic",
 )

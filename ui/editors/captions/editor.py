@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,15 +39,13 @@ class CaptionEditor(Window):
         context: Context,
         sources: Mapping[str, Source],
         chosen: str,
-        *,
-        closed: Callable[[], object] = lambda: None,
     ) -> None:
         super().__init__(context.root, context.theme, "Captions and masks")
         self.sources = dict(sources)
         self.session = EditorSession(self.sources[chosen])
         self.replace_window: ReplaceWindow | None = None
         self.annotate_window: AnnotateWindow | None = None
-        self._context, self._closed = context, closed
+        self._context = context
         self._chosen = chosen
         self._job: Job | None = None
         self._reading: Job | None = None
@@ -417,4 +415,4 @@ class CaptionEditor(Window):
             if job is not None:
                 job.cancel()
         super().destroy()
-        self._closed()
+        self._context.captions_changed()

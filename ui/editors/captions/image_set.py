@@ -12,6 +12,7 @@ from modules.data.archives import ARCHIVE_SUFFIXES, archive_of
 from modules.data.captions.caption_file import read_caption_file
 from modules.data.companions import mask_beside
 from modules.data.concept import Concept
+from modules.data.links import leads_out
 from modules.data.listing import list_images
 from modules.system.paths import from_root
 from ui.editors.captions.tags import tag_counts
@@ -127,11 +128,12 @@ class ImageSet:
 def read_images(source: Source) -> ImageSet:
     """Return the images of a source, with their captions. Raises OSError for a folder that cannot be listed.
 
-    Images in archives are left out: nothing can be written beside them. A caption that cannot be read counts as empty
-    here; the editor reports it.
+    Images in archives are left out: nothing can be written beside them. So are those whose caption or mask is a link
+    out of the folder, which editing would change. A caption that cannot be read counts as empty here; the editor
+    reports it.
     """
     listed = list_images(source.folder, include_subfolders=source.include_subfolders).images
-    images = tuple(image for image in listed if archive_of(image) is None)
+    images = tuple(image for image in listed if archive_of(image) is None and not _leads_out(source, image))
     captions = {image: source.caption_of(image) for image in images}
     texts = {}
     for path in captions.values():
@@ -143,3 +145,8 @@ def read_images(source: Source) -> ImageSet:
             texts[path] = file.text
     masked = frozenset(image for image in images if source.mask_of(image).is_file())
     return ImageSet(source, images, captions, texts, masked, tag_counts(texts.values()), len(listed) - len(images))
+
+
+def _leads_out(source: Source, image: Path) -> bool:
+    masks = source.masks_folder or source.folder
+    return leads_out(source.caption_of(image), source.folder) or leads_out(source.mask_of(image), masks)

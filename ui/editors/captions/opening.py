@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from modules.data.concept import Concept
 from modules.data.hub import HubDataset
 from ui.context import Context
@@ -13,12 +11,10 @@ from ui.editors.captions.image_set import Source, source_of
 from ui.forms import items
 
 
-def open_caption_editor(
-    context: Context, concept_index: int | None = None, *, closed: Callable[[], object] = lambda: None
-) -> CaptionEditor | None:
+def open_caption_editor(context: Context, concept_index: int | None = None) -> CaptionEditor | None:
     """Open the editor for a concept of the config, or for its first one; without any, ask for a folder.
 
-    An open editor is shown again. `closed()` is called when it closes. Return it, or None if no folder was chosen.
+    An open editor is shown again. Return it, or None if no folder was chosen.
     """
     sources = _sources(context)
     chosen = f"concept {concept_index}" if concept_index is not None else next(iter(sources), "")
@@ -35,15 +31,13 @@ def open_caption_editor(
             return None
         chosen = str(other.folder)
         sources[chosen] = other
-    return CaptionEditor(context, sources, chosen, closed=closed)
+    return CaptionEditor(context, sources, chosen)
 
 
-def open_automatic_captions(
-    context: Context, concept: Concept | None = None, *, done: Callable[[], object]
-) -> AnnotateWindow | None:
+def open_automatic_captions(context: Context, concept: Concept | None = None) -> AnnotateWindow | None:
     """Open the window of automatic captions for a concept, or for the first one; without any, ask for a folder.
 
-    One that is open is shown again. `done()` is called when captions were written.
+    One that is open is shown again.
     """
     present = [w for w in context.root.winfo_children() if isinstance(w, AnnotateWindow)]
     if present:
@@ -52,7 +46,7 @@ def open_automatic_captions(
         return present[0]
     source = source_of(concept) if concept is not None else next(iter(_sources(context).values()), None)
     source = source or _ask_folder(context, "Write captions for the images of a folder")
-    return None if source is None else AnnotateWindow(context.root, context, source, is_for_masks=False, done=done)
+    return None if source is None else AnnotateWindow(context.root, context, source, is_for_masks=False)
 
 
 def _sources(context: Context) -> dict[str, Source]:

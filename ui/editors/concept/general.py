@@ -81,7 +81,7 @@ class GeneralTab:
 
     def _edit_captions(self) -> None:
         editing = self._editing
-        edit_captions(editing.context, editing.number, closed=editing.scan_again)
+        edit_captions(editing.context, editing.number)
 
     def _show(self, scan: Scan) -> None:
         concept, form = self._editing.concept, self._editing.context.form

@@ -65,6 +65,7 @@ class ConceptEditor(Window):
         self._unwatch = (
             context.form.changed.subscribe(lambda: context.pump.redraw_soon(self, self._follow)),
             context.preferences.changed.subscribe(self._show_level),
+            context.captions_changed.subscribe(self._scan_again),
         )
         self.show("General")
         self.appear(*_SIZE)

@@ -32,6 +32,8 @@ _OWN: Mapping[str, Mapping[str, str]] = {
     },
     "oft": {"oft_block_size": "block_size", "oft_block_share": "block_share", "oft_scaled": "scaled"},
 }
+_AXIS = "decompose_output_axis"
+_ON_OUTPUTS = {"lora": False, "lokr": True}  # OneTrainer's defaults
 _OFT_V2 = "OFT rotates the inputs of layers, as in OneTrainer. Few programs load its files."
 _OF_ALL = {
     "dropout_probability": "dropout",
@@ -55,8 +57,8 @@ def adapter_of(rest: Tree, result: Tree, notes: Notes) -> None:
     move_all(rest, settings, _OF_ALL)
     choose(rest, settings, "lora_weight_dtype", "dtype", _DTYPES, notes, where="adapter.dtype")
     choose_layers(rest, settings, ("layers", "custom_layers", "layers_regex"), notes, where="adapter.layers")
-    if name in ("lora", "lokr"):
-        settings.setdefault("decompose_output_axis", name == "lokr")  # OneTrainer's defaults; ours is the paper's
+    if name in _ON_OUTPUTS:
+        settings.setdefault(_AXIS, _ON_OUTPUTS[name])
     if name == "oft":
         settings["rotates"] = "inputs"
         notes.append(
@@ -65,7 +67,10 @@ def adapter_of(rest: Tree, result: Tree, notes: Notes) -> None:
     put(result, "adapter", settings)
     for other, fields in own.items():
         defaults = ADAPTERS[other].settings().model_dump()
-        remember(result, "adapter", other, {key: value for key, value in fields.items() if value != defaults[key]})
+        kept = {key: value for key, value in fields.items() if value != defaults[key]}
+        if fields.get("decompose"):
+            kept[_AXIS] = fields.get(_AXIS, _ON_OUTPUTS[other])
+        remember(result, "adapter", other, kept)
 
 
 def _own_of(rest: Tree, kind: str) -> Tree:

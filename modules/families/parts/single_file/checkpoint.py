@@ -84,15 +84,24 @@ def open_checkpoint(path: Path, kind: FileKind | None = None, *, part_configs: C
     tensors = {original: stored[name] for original, name in original_names(stored).items()}
     configs = configs_of_file(kind.model, {n: t.shape for n, t in tensors.items()}, metadata)
     configs |= {name: dict(config) for name, config in (part_configs or {}).items()}
-    return Checkpoint(path, kind, configs, layouts(kind.model, configs), tensors, metadata)
+    parts = layouts(kind.model, configs)
+    if kind.facts.get("ema") == "alone":
+        tensors |= {original: tensors[name] for original, name in averaged_names(parts["unet"], tensors).items()}
+    return Checkpoint(path, kind, configs, parts, tensors, metadata)
 
 
 def part_state(checkpoint: Checkpoint, part: str, *, use_ema: bool = False) -> dict[str, LazyTensor]:
     """Return a part's lazy tensors under diffusers' names, text layers with "text_model.".
 
-    `use_ema` selects the UNet's EMA weights where the file has them beside the others. Raises DarkroomError where the
+    `use_ema` selects the UNet's EMA weights where the file has them beside the others; those that are alone are always
+    used. Raises DarkroomError where the
     part or some of its weights are missing, or its UNet has unknown layers.
     """
+    if "scaled" in checkpoint.kind.facts:
+        raise DarkroomError(
+            f"{checkpoint.path.name} is in scaled float8, which is not supported.",
+            advice="Choose the same model in float16, bfloat16 or plain float8.",
+        )
     layout = checkpoint.layouts.get(part)
     if layout is None or part not in checkpoint.parts:
         raise _lacks_part(checkpoint, part)

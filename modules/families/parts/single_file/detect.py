@@ -7,9 +7,10 @@ decides. Torch-free.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from modules.families.kinds.file_kind import FileKind
-from modules.families.parts.single_file.models import UNET_PREFIX
+from modules.families.parts.single_file.models import EMA_PREFIX, UNET_PREFIX
 from modules.families.parts.single_file.prediction import find_prediction
 from modules.families.parts.single_file.record import PredictionMark, SingleFile
 from modules.families.published import PublishedModel
@@ -24,8 +25,8 @@ _TEXT = ("cond_stage_model.", "conditioner.embedders.")
 
 def checkpoint_of(header: CheckpointHeader, models: Sequence[PublishedModel]) -> FileKind | None:
     """Return the file's kind if it is one of these models, or the UNet of one, in the original layout."""
-    unet = next((p for p in (UNET_PREFIX, "diffusion_model.", "") if header.has(f"{p}input_blocks.0.0.")), None)
-    if unet is None or not header.has(f"{unet}output_blocks."):
+    unet = _unet(header)
+    if unet is None or not header.has(f"{unet.prefix}output_blocks"):
         return None
     records = {m.name: (m, m.single_file) for m in models if m.single_file is not None}
     name = _model(header, unet, list(records.values()))
@@ -36,9 +37,11 @@ def checkpoint_of(header: CheckpointHeader, models: Sequence[PublishedModel]) ->
     if mark.prediction == "v_prediction" and record.velocity_model:
         name = record.velocity_model
     model = records[name][0]
-    variant = VARIANTS.get(header.second_axis(f"{unet}input_blocks.0.0.weight"), "")
+    variant = VARIANTS.get(header.second_axis(unet.name("input_blocks.0.0.weight")), "")
     has_text = header.has(*_TEXT)
     facts = _facts(header, mark, has_vae=header.has(*_VAE), has_text=has_text)
+    if header.has(EMA_PREFIX):
+        facts["ema"] = "alone" if unet.is_averaged else "beside the weights"
     whole = has_text or header.has(*_VAE)
     return FileKind(
         kind="checkpoint" if whole else "part",
@@ -53,14 +56,33 @@ def checkpoint_of(header: CheckpointHeader, models: Sequence[PublishedModel]) ->
     )
 
 
-def _model(header: CheckpointHeader, unet: str, models: Sequence[tuple[PublishedModel, SingleFile]]) -> str:
+@dataclass(frozen=True, slots=True)
+class _Unet:
+    """How the tensors of a UNet are named in a file; the names of EMA weights have no dots in them."""
+
+    prefix: str
+    is_averaged: bool = False
+
+    def name(self, original: str) -> str:
+        """Return the name of a tensor, by its name in the original layout."""
+        return f"{self.prefix}{original.replace('.', '') if self.is_averaged else original}"
+
+
+def _unet(header: CheckpointHeader) -> _Unet | None:
+    found = [_Unet(prefix) for prefix in (UNET_PREFIX, "diffusion_model.", "")]
+    every = (*found, _Unet(EMA_PREFIX, is_averaged=True))
+    return next((unet for unet in every if header.has(unet.name("input_blocks.0.0."))), None)
+
+
+def _model(header: CheckpointHeader, unet: _Unet, models: Sequence[tuple[PublishedModel, SingleFile]]) -> str:
     for model, record in models:
         if header.has(*record.markers):
             return model.name
     if header.has(*_TEXT):  # another family's
         return ""
-    width = header.second_axis("attn2.to_k.weight", prefix=unet)
-    labelled = header.has(f"{unet}label_emb.")
+    ending = "attn2to_kweight" if unet.is_averaged else "attn2.to_k.weight"
+    width = header.second_axis(ending, prefix=unet.prefix)
+    labelled = header.has(unet.name("label_emb."))
     fitting = (model.name for model, _ in models if width and model.text_width == width)
     return next(fitting, next((m.name for m, r in models if labelled and r.has_labels), ""))
 
@@ -73,8 +95,8 @@ def _facts(header: CheckpointHeader, mark: PredictionMark, *, has_vae: bool, has
         facts["vae"] = "missing"
     if not has_text:
         facts["text_encoders"] = "missing"
-    if header.has("model_ema."):
-        facts["ema"] = "beside the weights" if header.has(UNET_PREFIX) else "alone"
+    if header.has_scaled_float8:
+        facts["scaled"] = "a scale for each matrix"
     return facts
 
 
@@ -92,7 +114,8 @@ def _sentence(
             text += " with unknown prediction type (epsilon or v-prediction)"
         case _:
             text += " with epsilon prediction"
-    text += f", {facts['dtype']}" if facts["dtype"] else ""
+    text += f", {'scaled ' if 'scaled' in facts else ''}{facts['dtype']}" if facts["dtype"] else ""
+    text += ", with EMA weights alone, which are used" if facts.get("ema") == "alone" else ""
     if whole and (lacks := [n for n in ("vae", "text_encoders") if n in facts]):
         text += f", without {' and '.join(n.replace('_', ' ').replace('vae', 'VAE') for n in lacks)}"
     return f"{text}."

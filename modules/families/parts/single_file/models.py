@@ -24,6 +24,8 @@ _MAX_CONFIGS_CHARS = 500_000  # real ones have a few thousand
 
 UNET_PREFIX = "model.diffusion_model."
 VAE_PREFIX = "first_stage_model."
+EMA_PREFIX = "model_ema.diffusion_model"
+"""Of the UNet's EMA weights, whose names have no dots behind it (LDM's `LitEma`)."""
 
 
 def shipped_configs(model: str) -> dict[str, dict[str, Any]]:
@@ -38,7 +40,7 @@ def configs_of_file(
     configs in its metadata. `shapes` are by original names.
     """
     configs = shipped_configs(model)
-    first = shapes.get(f"{UNET_PREFIX}input_blocks.0.0.weight", ())
+    first = shapes.get(f"{UNET_PREFIX}input_blocks.0.0.weight") or shapes.get(f"{EMA_PREFIX}input_blocks00weight", ())
     if len(first) == 4 and "unet" in configs:
         configs["unet"]["in_channels"] = first[1]
     text = metadata.get(CONFIGS_KEY, "{}")

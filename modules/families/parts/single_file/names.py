@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from modules.families.parts.single_file.models import UNET_PREFIX, VAE_PREFIX
+from modules.families.parts.single_file.models import EMA_PREFIX, UNET_PREFIX, VAE_PREFIX
 from modules.families.parts.single_file.record import PartLayout
 from modules.families.parts.single_file.slots import missing_originals
 
-_EMA_PREFIX = "model_ema.diffusion_model"
 _CLIP_PREFIXES = ("cond_stage_model.transformer.", "conditioner.embedders.0.transformer.")
 _CLIP_MODULES = ("embeddings.", "encoder.", "final_layer_norm.")
 # Tensors under a part's prefix that are not weights of the part.
@@ -32,7 +31,7 @@ def original_names(names: Iterable[str]) -> dict[str, str]:
 def averaged_names(layout: PartLayout, names: Iterable[str]) -> dict[str, str]:
     """Return the names of the UNet's EMA weights, `{original: name in the file}`, where there are any."""
     there = set(names)
-    flat = {s.original: f"{_EMA_PREFIX}{s.original.replace('.', '')}" for s in layout.slots}
+    flat = {s.original: f"{EMA_PREFIX}{s.original.replace('.', '')}" for s in layout.slots}
     return {f"{layout.prefix}{original}": name for original, name in flat.items() if name in there}
 
 

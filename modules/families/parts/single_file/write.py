@@ -7,6 +7,7 @@ the text encoders' position ids, OpenCLIP's logit scale, and the unused last blo
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -105,8 +106,11 @@ def _facts(
 
 
 def _written_dtype(states: States, part: str, dtype: torch.dtype | None) -> str:
-    widest = max((t.dtype for t in states.get(part, {}).values()), key=lambda d: d.itemsize, default=torch.float32)
-    return dtype_name(dtype or widest)
+    """Return the dtype of most numbers of a part: in a file in float8 its vectors are in float16."""
+    sizes: Counter[torch.dtype] = Counter()
+    for tensor in states.get(part, {}).values():
+        sizes[tensor.dtype] += math.prod(tensor.shape)
+    return dtype_name(dtype or max(sizes, key=lambda d: (sizes[d], d.itemsize), default=torch.float32))
 
 
 def _write_sidecar(path: Path, text: str, *, zero_snr: bool) -> list[Path]:

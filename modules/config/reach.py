@@ -1,16 +1,30 @@
-"""What makes a field apply that does not apply now, as words: "needs Method: DDPO or GRPO". No Tk."""
+"""Whether a setting applies with the others, and what it needs if not, in words: "needs Method: DDPO or GRPO"."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from modules.config.records import record_at
 from modules.config.schema import Config
 from modules.config.unused import why_unused
 from modules.settings.field import FieldRecord, When
 from modules.settings.walk import condition_path, is_relevant
-from ui.forms.records import record_at
 
 _MAX_NAMED = 3
+
+
+def is_reachable(config: Config, record: FieldRecord) -> bool:
+    """Return whether the field applies: its condition holds, and so do those of the fields it depends on, and the
+    training target and method use it.
+    """
+    if not is_relevant(config, record) or why_unused(config, record.path):
+        return False
+    condition = record.setting.applies_when
+    above = [record.path.rpartition(".")[0]]
+    if condition is not None and condition.otherwise is None:
+        above.append(condition_path(record, condition))
+    others = [found for path in above if (found := record_at(config, path)) is not None]
+    return all(is_reachable(config, other) for other in others)
 
 
 def needs_words(config: Config, record: FieldRecord) -> str:

@@ -1,0 +1,122 @@
+"""No run replaces the result of another: it numbers its own, unless a person said that it may be replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from modules.config.schema import Config
+from tests.builders.configs import small_config
+from tests.builders.runs import Ran, run
+from trainer.commands import Command, CommandDesk, Stop
+from trainer.events import Event, ModelSaved, RunStarted, StepFinished, WarningRaised
+from trainer.launch import RunRequest
+from trainer.run.execute import execute_guarded
+
+
+@pytest.fixture
+def config(tiny_sd: Path, images: Path, tmp_path: Path) -> Config:
+    return small_config(tmp_path, model=tiny_sd, images=images, training={"epochs": 1})
+
+
+def asked(config: Config) -> Path:
+    return Path(config.output.destination)
+
+
+def numbered(config: Config, number: int) -> Path:
+    place = asked(config)
+    return place.with_name(f"{place.stem}-{number}{place.suffix}")
+
+
+def warned(ran: Ran, words: str) -> bool:
+    return any(words in w.message for w in ran.of(WarningRaised))
+
+
+def carried_out(request: RunRequest) -> Ran:
+    ran = Ran()
+    execute_guarded(request, emit=ran.events.append, desk=CommandDesk())
+    return ran
+
+
+def test_the_second_run_of_a_config_keeps_the_result_of_the_first(config: Config) -> None:
+    one = run(config)
+    first = asked(config).read_bytes()
+    name = Path(one.of(RunStarted)[0].run_dir).name
+    other = run(config)
+    assert (asked(config).read_bytes() == first, other.finished.model_path) == (True, str(numbered(config, 2)))
+    assert numbered(config, 2).stat().st_size > 1000
+    assert warned(other, f"is the result of the run {name}. It is kept")
+    assert run(config).finished.model_path == str(numbered(config, 3))
+
+
+def test_a_file_of_another_program_is_kept_and_named(config: Config) -> None:
+    asked(config).parent.mkdir()
+    asked(config).write_bytes(b"precious")
+    ran = run(config)
+    assert (asked(config).read_bytes(), ran.finished.model_path) == (b"precious", str(numbered(config, 2)))
+    assert warned(ran, "Darkroom did not write it")
+
+
+def test_a_person_may_let_it_be_replaced_also_after_a_stop(config: Config) -> None:
+    run(config)
+    first = asked(config).read_bytes()
+    longer = config.model_copy(update={"training": config.training.model_copy(update={"epochs": 2})})
+    ran, desk = Ran(), CommandDesk()
+
+    def emit(event: Event) -> None:
+        ran.events.append(event)
+        if isinstance(event, StepFinished):
+            desk.put(Stop())
+
+    execute_guarded(RunRequest(longer, replaces=True), emit=emit, desk=desk)
+    assert warned(ran, "It will be replaced")
+    assert asked(config).read_bytes() == first
+    resumed = run(longer, resume_from=Path(ran.finished.backup_path))
+    assert resumed.finished.model_path == str(asked(config))
+    assert asked(config).read_bytes() != first
+    assert not numbered(config, 2).exists()
+
+
+def test_the_result_of_a_run_that_ended_meanwhile_is_kept(config: Config) -> None:
+    """Two runs of a config at a time: what appears after the start may be the result of the other."""
+
+    def appear(event: Event, send: Callable[[Command], None]) -> None:
+        if isinstance(event, StepFinished):
+            asked(config).parent.mkdir(exist_ok=True)
+            asked(config).write_bytes(b"precious")
+
+    ran = run(config, on_event=appear)
+    assert (asked(config).read_bytes(), ran.finished.model_path) == (b"precious", str(numbered(config, 2)))
+    again = run(config, resume_from=Path(ran.finished.backup_path))
+    assert again.finished.model_path in ("", str(numbered(config, 2)))
+    assert (asked(config).read_bytes(), numbered(config, 3).exists()) == (b"precious", False)
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_a_resumed_run_replaces_its_own_result(config: Config, is_taken: bool) -> None:
+    """Also if the file that made it take a number is gone, and its config still has the name without one."""
+    if is_taken:
+        asked(config).parent.mkdir()
+        asked(config).write_bytes(b"precious")
+    first = run(config)
+    place = numbered(config, 2) if is_taken else asked(config)
+    before = place.read_bytes()
+    if is_taken:
+        asked(config).unlink()
+    longer = config.model_copy(update={"training": config.training.model_copy(update={"epochs": 2})})
+    resumed = run(longer, resume_from=Path(first.finished.backup_path))
+    assert resumed.finished.model_path == str(place)
+    assert place.read_bytes() != before
+    assert [p.name for p in place.parent.iterdir()] == [place.name]
+
+
+def test_a_fork_keeps_the_result_of_its_parent(config: Config) -> None:
+    parent = run(config)
+    before = asked(config).read_bytes()
+    longer = config.model_copy(update={"training": config.training.model_copy(update={"epochs": 2})})
+    for kind, number in (("fork", 2), ("fork_weights", 3)):
+        fork = carried_out(RunRequest(longer, kind, Path(parent.finished.backup_path)))  # type: ignore[arg-type]
+        assert [Path(e.path) for e in fork.of(ModelSaved) if e.is_final] == [numbered(config, number)]
+    assert asked(config).read_bytes() == before

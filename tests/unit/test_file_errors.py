@@ -1,0 +1,134 @@
+"""Errors of files, memory and threads: one plain sentence with the path, wherever they come up."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from modules.config.codec import decode, save_file
+from modules.system.file_errors import NO_THREAD, UnconfirmedError, words_of
+from modules.system.log_file import LogFile
+from tests.builders.full_disk import FullDisk
+from trainer.__main__ import main
+from trainer.cli import queue
+from trainer.step.failures import explain, is_out_of_memory
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.ENOSPC, "The disk is full: /a/model.safetensors could not be written."),
+        (errno.EACCES, "/a/model.safetensors may not be accessed: Permission denied."),
+        (errno.EROFS, "/a/model.safetensors is on a disk that can only be read."),
+        (errno.EIO, "/a/model.safetensors could not be read or written: the disk reported an error."),
+        (errno.ENOTDIR, "/a/model.safetensors could not be read or written: Not a directory."),
+    ],
+)
+def test_each_error_is_a_sentence_with_the_path(number: int, words: str) -> None:
+    error = OSError(number, os.strerror(number), "/a/model.safetensors")
+    assert words_of(error)[0] == words
+    assert explain(error)[0] == words
+    assert words_of(OSError(errno.ENOSPC, "full"))[0] == "The disk is full."
+    assert words_of(OSError(number, "x", "/a/\udcff"))[0].encode()
+
+
+def test_an_unconfirmed_file_is_not_called_unwritten() -> None:
+    message, advice = words_of(UnconfirmedError(errno.EIO, "Input/output error", "/a/b"))
+    assert message.startswith("/a/b was written")
+    assert "power" in advice
+
+
+def test_no_memory_is_no_bug_of_the_program() -> None:
+    """It was "An unexpected error occurred"."""
+    assert is_out_of_memory(RuntimeError("could not create a primitive"))
+    message, advice = explain(RuntimeError(NO_THREAD))
+    assert "thread" in message
+    assert "bug" not in advice
+
+
+@pytest.mark.parametrize("verb", [("queue", "list"), ("queue", "add", "#demo"), ("queue", "move", "1", "1")])
+def test_a_verb_that_meets_a_bad_disk_prints_a_sentence(
+    verb: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """80 of 104 injected errors in `queue` were tracebacks."""
+    (tmp_path / "state").write_text("a file where a folder has to be")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert main(verb) in (1, 2)
+    printed = capsys.readouterr().err
+    assert str(tmp_path / "state") in printed
+    assert "Traceback" not in printed
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (MemoryError(), "There is not enough memory."),
+        (RuntimeError(NO_THREAD), "The system could not start another thread."),
+        (OSError(errno.EIO, "Input/output error", "/a/b"), "/a/b could not be read or written"),
+    ],
+)
+def test_the_boundary_of_the_command_line(
+    error: Exception, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(queue, "_file", fail)
+    assert main(["queue", "list"]) == 1
+    assert words in capsys.readouterr().err
+
+
+def test_another_error_is_still_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(queue, "_file", fail)
+    with pytest.raises(RuntimeError, match="a bug"):
+        main(["queue", "list"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are Unicode there")
+@pytest.mark.parametrize("verb", [("check", "--images"), ("check", "--json"), ("doctor",)])
+def test_a_name_that_is_not_valid_utf_8_breaks_no_verb(
+    verb: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was a UnicodeEncodeError, in seeds as well as in the output."""
+    images = tmp_path / "images"
+    images.mkdir()
+    Image.new("RGB", (64, 64)).save(images / "good.png")
+    (images / "good.png").rename(images / os.fsdecode(b"bad\xff.png"))
+    tree = {"darkroom_version": 2, "concepts": [{"path": str(images)}], "data": {"resolution_px": [64]}}
+    save_file(decode(tree).config, tmp_path / "config.json")
+    assert main([verb[0], str(tmp_path / "config.json"), *verb[1:]]) in (0, 1, 2)
+    assert "bad\\udcff.png" in capsys.readouterr().out
+
+
+def test_a_log_on_a_full_disk_prints_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each line used to print "--- Logging error ---" with a traceback."""
+    monkeypatch.setattr(logging, "raiseExceptions", True)
+    disk = FullDisk(monkeypatch, tmp_path, is_full=True)
+    handler = LogFile(tmp_path / "log.txt")
+    logger = logging.getLogger("darkroom.test.log")
+    logger.addHandler(handler)
+    try:
+        logger.warning("lost")
+        disk.is_full = False
+        logger.warning("kept")
+        (tmp_path / "missing").write_text("")
+        broken = LogFile(tmp_path / "missing" / "log.txt")
+        logger.addHandler(broken)
+        logger.warning("kept, too")
+        logger.removeHandler(broken)
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
+    assert capsys.readouterr().err == ""
+    assert "kept, too" in (tmp_path / "log.txt").read_text()

@@ -1,0 +1,45 @@
+"""The one boundary of what a run writes beside its training and can do without."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from modules.system.file_errors import words_of
+from trainer.events import Event, WarningRaised
+
+logger = logging.getLogger("darkroom.run")
+
+
+class SideOutput:
+    """An output without which a run continues: samples, logs for other programs, intermediate saves.
+
+    The first failure is a warning, and so is the first one after a success; those between are only in the log.
+    """
+
+    def __init__(self, name: str, place: Path, emit: Callable[[Event], None]) -> None:
+        """`name` begins the warning: "The samples". `place` is their file or folder, for errors that name none."""
+        self._name = name
+        self._place = place
+        self._emit = emit
+        self.is_failing = False
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Warn about a file that cannot be written within this context, which then ends early, and raise nothing."""
+        try:
+            yield
+        except OSError as error:
+            if error.filename is None:
+                error.filename = str(self._place)
+            logger.warning("%s could not be written.", self._name, exc_info=True)
+            if not self.is_failing:
+                reason, advice = words_of(error)
+                self._emit(
+                    WarningRaised(f"{self._name} could not be written. {reason}", f"Training continues. {advice}")
+                )
+            self.is_failing = True
+        else:
+            self.is_failing = False
