@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import glob
 import hashlib
 import json
+import shutil
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -212,13 +214,22 @@ def told_by(config_json: str) -> str:
     assert isinstance(ran.ending, RunFinished), ran.ending
     [started] = ran.of(RunStarted)
     folder = Path(started.run_dir)
-    told: list[Any] = [ran.finished.outcome, ran.finished.step]
-    if ran.finished.model_path and ran.finished.backup_path:
+    model = ran.finished.model_path
+    told: list[Any] = [ran.finished.outcome, ran.finished.step, model]
+    if model and ran.finished.backup_path:
         told.append(left_behind(ran))
     told += sorted(str(p.relative_to(folder)) for p in folder.rglob("*"))
     told += [(e.step, e.loss, e.weighted_loss) for e in ran.of(ValidationFinished)]
     told += [(e.step, e.num_images, e.followed, e.diversity) for e in ran.of(RewardMeasured)]
+    if model:
+        remove_result(Path(model))
     return json.dumps(told)
+
+
+def remove_result(model: Path) -> None:
+    """Remove a result with its embeddings: the next run would number its own, and every run would seem to differ."""
+    for path in model.parent.glob(f"{glob.escape(model.stem)}*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def told_by_run(config: Config) -> str:
