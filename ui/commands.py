@@ -43,7 +43,7 @@ def add_actions(
         Action(
             "find_preset",
             "Find a preset…",
-            opens("bars.preset_menu:open_preset_list", documents.open_preset),
+            opens("bars.preset_list_window:open_preset_list", documents.open_preset),
             "Ctrl+Shift+P",
             help="List all presets with what they are for, and search them",
         ),

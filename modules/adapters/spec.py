@@ -42,10 +42,9 @@ class AdapterSpec:
     """An adapter: what people call it, its settings, and what the rest of the program needs to know of it.
 
     `label` is also what `modules/formats` calls files of its kind. `factory` names its `AdapterKind`
-    (`modules/adapters/protocol.py`) as "module:name", imported inside the training thread; it is empty for an adapter
-    that files may name and that is not supported yet. `forms` are the file forms it can be written in.
-    `walk` is what the memory estimate counts, `network(settings)` what the file's metadata say. `raised` are parts of
-    the names of the weights to which the ratio of LoRA+ applies.
+    (`modules/adapters/protocol.py`) as "module:name", imported inside the training thread. `forms` are the file forms
+    it can be written in. `walk` is what the memory estimate counts, `network(settings)` what the file's metadata say.
+    `raised` are parts of the names of the weights to which the ratio of LoRA+ applies.
 
     `trainable(shapes)` returns which factors of a layer in a file this adapter continues to train, from the shapes of
     all but DoRA's magnitudes: `trainable_with` adds these for a run that trains them;
@@ -57,7 +56,7 @@ class AdapterSpec:
 
     label: str
     settings: type[Section]
-    factory: str = ""
+    factory: str
     forms: tuple[FileForm, ...] = ("kohya",)
     supports_dora: bool = False
     raised: tuple[str, ...] = ()
@@ -77,11 +76,6 @@ class AdapterSpec:
     def help(self) -> str:
         """What it is, in a sentence."""
         return (self.settings.__doc__ or "").strip().splitlines()[0]
-
-    @property
-    def is_supported(self) -> bool:
-        """Whether a run can train it."""
-        return bool(self.factory)
 
     def trainable_with(self, settings: Any) -> Trainable | None:
         """Return which factors of a layer in a file a run with these settings continues to train, from their shapes.

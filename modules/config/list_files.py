@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from modules.config.migrations.onetrainer_11.concepts import concepts_from
-from modules.config.migrations.onetrainer_11.samples import samples_from
 from modules.system.paths import PROGRAM_ROOT
 from modules.system.problem import Problem, shown
 
@@ -134,6 +132,9 @@ def _ours(kind: ListKind, path: Path, content: Tree, notes: list[Problem]) -> Fo
 def _theirs(kind: ListKind, path: Path, content: object, family: str, notes: list[Problem]) -> FoundList | None:
     if not isinstance(content, list):
         return None
+    from modules.config.migrations.onetrainer_11.concepts import concepts_from
+    from modules.config.migrations.onetrainer_11.samples import samples_from
+
     is_concepts = kind.name == "concepts"
     entries, leftovers = concepts_from(content, notes) if is_concepts else samples_from(content, notes, family)
     return FoundList(entries, path, 1, leftovers)  # OneTrainer's entries are migrated through our version 1

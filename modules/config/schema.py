@@ -1,12 +1,12 @@
-"""The config tree, version 2. Sections are frozen; `edit.set_path` makes an edited copy."""
+"""The config tree. Sections are frozen; `edit.set_path` makes an edited copy."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
-from modules.adapters.registry import DEFAULT, adapter_labels, adapters_not_yet, default_settings, settings_union
+from modules.adapters.registry import ADAPTERS, DEFAULT_ADAPTER
 from modules.adapters.settings import AN_ADAPTER, AdapterSettings
 from modules.config.sections.backup import Backup
 from modules.config.sections.data import Data
@@ -23,12 +23,8 @@ from modules.config.sections.training import Training
 from modules.data.concept import Concept
 from modules.families.registry import FAMILIES
 from modules.families.spec import PartSpec
-from modules.settings.field import MapKey, Section, Setting, variants
-
-if TYPE_CHECKING:
-    AdapterChoice = AdapterSettings
-else:
-    AdapterChoice = settings_union()
+from modules.settings.field import MapKey, Section, Setting
+from modules.settings.lazy_variants import lazy_variants
 
 VERSION = 3
 
@@ -66,17 +62,15 @@ class Config(Section):
     concepts: Annotated[tuple[Concept, ...], Setting("Concepts", "The folders of images to train on.")] = ()
     training: Training = Training()
     adapter: Annotated[
-        AdapterChoice,
-        *variants(DEFAULT),
+        AdapterSettings,
+        *lazy_variants(ADAPTERS, DEFAULT_ADAPTER.name),
         Setting(
             "Adapter type",
             "The small trainable layers that are added to the model's own. LoRA loads everywhere.",
             group="Adapter",
             applies_when=AN_ADAPTER,
-            choice_labels=adapter_labels(),
-            not_yet_choices=adapters_not_yet(),
         ),
-    ] = default_settings()
+    ] = cast(AdapterSettings, DEFAULT_ADAPTER.settings())
     embeddings: Embeddings = Embeddings()
     reward: Reward = Reward()
     validation: Validation = Validation()

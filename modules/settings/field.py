@@ -49,7 +49,9 @@ class Section(BaseModel):
 
     applies_when: ClassVar[When | None] = None
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, validate_default=False, defer_build=True
+    )
 
     def map_keys(self, field_name: str) -> Sequence[MapKey]:
         """Return the valid keys of one of its maps from names to sections, including those missing from the map.

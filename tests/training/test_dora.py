@@ -15,11 +15,12 @@ from torch.nn import functional
 from modules.adapters.changes import weight_change
 from modules.adapters.delta_adapter import DeltaAdapter
 from modules.adapters.kept_layers import attach_kept
-from modules.adapters.lokr import LOKR, Lokr
+from modules.adapters.lokr import Lokr
 from modules.adapters.lokr_layers import LOKR_KIND
-from modules.adapters.lora import LORA, Lora
+from modules.adapters.lora import Lora
 from modules.adapters.lora_adapter import LoraAdapter
 from modules.adapters.lora_layers import LORA_KIND
+from modules.adapters.registry import ADAPTERS
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.data.dataset import Dataset
@@ -163,7 +164,7 @@ def test_a_kept_bias_is_not_scaled() -> None:
 @pytest.mark.parametrize("kind", ["lora", "lokr"])
 def test_a_run_with_dora_continues_its_file_and_that_of_an_adapter_without(kind: str) -> None:
     own_kind, own, base = KINDS[kind]
-    spec = LORA if kind == "lora" else LOKR
+    spec = ADAPTERS[kind]
     for decompose in (True, False):
         first, second = block(), block()
         adapter = attached(first, kind, decompose_output_axis=False)

@@ -17,12 +17,12 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
-from modules.adapters.loha import LOHA, Loha
-from modules.adapters.lokr import LOKR, Lokr
+from modules.adapters.loha import Loha
+from modules.adapters.lokr import Lokr
 from modules.adapters.lora import Lora
 from modules.adapters.lora_adapter import LoraShape, attach_lora
 from modules.adapters.lora_layers import LORA_KIND
-from modules.adapters.oft import OFT, Oft
+from modules.adapters.oft import Oft
 from modules.adapters.protocol import kind_of
 from modules.adapters.ranks import layers_with_rank, settings_by_layer
 from modules.adapters.registry import ADAPTERS
@@ -246,11 +246,13 @@ TRAINS = {"full": "full", "embedding": "nothing"}
 BF16, F32 = torch.bfloat16, torch.float32
 ADAPTER_PLANS = {
     "adapter": lora_plan(RANK, 4, ("attentions",)),
-    "lokr": AdapterPlan(Lokr(rank=4), LOKR.walk, 4, layer_filter("attention_mlp")),
-    "lokr as a whole": AdapterPlan(Lokr(rank=4, vec_trick=False), LOKR.walk, 4, layer_filter("attention_mlp")),
-    "loha": AdapterPlan(Loha(rank=4), LOHA.walk, 4, layer_filter("attention_mlp")),
-    "oft": AdapterPlan(Oft(), OFT.walk, 4, layer_filter("attention_mlp")),
-    "oft v2": AdapterPlan(Oft(rotates="inputs"), OFT.walk, 4, layer_filter("attention_mlp")),
+    "lokr": AdapterPlan(Lokr(rank=4), ADAPTERS["lokr"].walk, 4, layer_filter("attention_mlp")),
+    "lokr as a whole": AdapterPlan(
+        Lokr(rank=4, vec_trick=False), ADAPTERS["lokr"].walk, 4, layer_filter("attention_mlp")
+    ),
+    "loha": AdapterPlan(Loha(rank=4), ADAPTERS["loha"].walk, 4, layer_filter("attention_mlp")),
+    "oft": AdapterPlan(Oft(), ADAPTERS["oft"].walk, 4, layer_filter("attention_mlp")),
+    "oft v2": AdapterPlan(Oft(rotates="inputs"), ADAPTERS["oft"].walk, 4, layer_filter("attention_mlp")),
     "dora": dora_plan(Lora(rank=RANK, decompose=True, decompose_output_axis=True, init="pissa"), "outputs"),
     "dora of inputs": dora_plan(Lora(rank=RANK, decompose=True, decompose_output_axis=False), "inputs"),
 }

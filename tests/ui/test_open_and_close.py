@@ -25,7 +25,7 @@ from tests.unit.test_run_records import started, validated, write_run
 from trainer.events import SampleReady
 from trainer.run_folder.records import read_record
 from ui.bars.finder import open_finder
-from ui.bars.preset_menu import open_preset_list
+from ui.bars.preset_list_window import open_preset_list
 from ui.editors.captions.opening import open_automatic_captions, open_caption_editor
 from ui.editors.differences import open_differences
 from ui.editors.idle_sample_viewer import IdleSampleViewer

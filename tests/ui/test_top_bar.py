@@ -20,7 +20,7 @@ from tests.ui.conftest import Window
 from tests.ui.driving import pick
 from tests.ui.fake_engine import started, step
 from trainer.events import RunFinished
-from ui.bars.preset_menu import PresetList
+from ui.bars.preset_list_window import PresetList
 from ui.preset_list import preset_groups
 from ui.run.run_state import RunState
 from ui.theme import Theme

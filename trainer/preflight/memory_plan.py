@@ -64,8 +64,6 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
     spec = FAMILIES[config.model.family]
     if config.training.trains not in ("adapter", "full", "embedding", "vae"):
         return None
-    if config.training.trains == "adapter" and not ADAPTERS[config.adapter.name].is_supported:
-        return None
     chosen = adapter_layers(config.adapter) if config.training.trains == "adapter" else filtered_layers(config.training)
     if invalid_entry(chosen) is not None or invalid_entry(quantized_layers(config.quantization)) is not None:
         return None

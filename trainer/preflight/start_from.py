@@ -290,7 +290,7 @@ def _of_another_type(shown: str, settings: AdapterSettings, found: FileKind) -> 
     label, kind = ADAPTERS[settings.name].label, found.facts.get("adapter", "")
     if kind == f"DoRA ({label})":
         return Problem(_PATH, f"{shown} has DoRA magnitudes, which this run does not train.", advice="Switch DoRA on.")
-    spec = next((s for s in ADAPTERS.values() if s.label == kind and s.is_supported), None)
+    spec = next((s for s in ADAPTERS.values() if s.label == kind), None)
     advice = f"Choose {with_article(label)} file"
     advice += f", or set the adapter type to {kind}." if spec is not None else "."
     message = f"{shown} is not {with_article(label)}, the adapter type of this run. {found.sentence}"

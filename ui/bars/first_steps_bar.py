@@ -5,11 +5,11 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from modules.data.concept import Concept
 from ui.concepts.captions import count_captions, write_captions
 from ui.context import Context
-from ui.files.listing import Counts
 from ui.first_steps import CHOOSING, HIDDEN, WAYS, Progress, Step, Way, captioned_concepts, current_step
 from ui.run.offers import CRASHED
 from ui.theme import CONTROL_HEIGHT, GAP, PAD, is_low
@@ -17,6 +17,9 @@ from ui.widgets.card import Card
 from ui.widgets.controls import Button, ButtonStyle
 from ui.widgets.fitted_text import FittedText
 from ui.widgets.panel import Panel, Text, WrappedText
+
+if TYPE_CHECKING:
+    from ui.files.listing import Counts
 
 _DONE = "You have been through all of it. The Window menu at the bottom left brings this card back."
 _LOW_BUTTON = 24

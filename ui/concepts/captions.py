@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from modules.data.archives import archive_of
 from modules.data.concept import Concept
-from modules.data.listing import list_images
 from modules.system.paths import from_root
-from ui.files.listing import Counts
 
 if TYPE_CHECKING:
     from ui.context import Context
+    from ui.files.listing import Counts
 
 LABEL = "Captions and masks…"
 
@@ -36,6 +34,10 @@ def count_captions(concepts: Iterable[Concept]) -> Counts:
 
     Images in archives are left out, and so are folders that cannot be listed.
     """
+    from modules.data.archives import archive_of
+    from modules.data.listing import list_images
+    from ui.files.listing import Counts
+
     num_images = num_captions = 0
     for concept in concepts:
         try:

@@ -10,7 +10,6 @@ from ui.forms.visibility import name_of, offered
 from ui.widgets.search_window import Rows, SearchWindow
 from ui.widgets.table import Column
 
-LONG_MENU = 20  # more choices than this are chosen here
 _SIZE = (900, 600)
 
 

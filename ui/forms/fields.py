@@ -16,7 +16,6 @@ from modules.system.problem import Problem
 from ui.context import Context
 from ui.documents import as_config_path
 from ui.forms.binding import Binding, ChoiceBinding, EveryBinding, FlagBinding, TextBinding
-from ui.forms.chooser import LONG_MENU, open_chooser
 from ui.forms.tips import explanation, tip_of
 from ui.forms.visibility import not_yet_words
 from ui.widgets.controls import Button, Choice, Switch
@@ -27,6 +26,7 @@ from ui.widgets.variables import FlagVar, TextVar
 
 NUMBER_WIDTH = 110
 _INDENT = 14
+_LONG_MENU = 20  # more choices than this are chosen in a window
 _FLASH_MS = 1600
 _UNIT_LABELS = {unit: unit if unit == "never" else f"{unit}s" for unit in get_args(Unit)}
 
@@ -134,10 +134,17 @@ def _switch(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
 def _choice(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
     variable = TextVar(master=master)
     choice = Choice(master, context.theme, variable, record.choices)
-    if len(record.choices) > LONG_MENU:
-        choice.open_instead = lambda: open_chooser(context, record, variable.set)
+    if len(record.choices) > _LONG_MENU:
+        choice.open_instead = lambda: choose_from_list(context, record, variable.set)
     binding = ChoiceBinding(context.form, record, variable, choice.set_choices)
     return Control(choice, binding, choice.focus_ring, _nothing)
+
+
+def choose_from_list(context: Context, record: FieldRecord, choose: Callable[[str], object]) -> None:
+    """Open the window of a field's choices, which is imported when it is opened first."""
+    from ui.forms.chooser import open_chooser
+
+    open_chooser(context, record, choose)
 
 
 def _every(master: tk.Misc, context: Context, record: FieldRecord) -> Control:

@@ -7,14 +7,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from modules.system.file_lock import Holder
-from trainer.run_folder.records import RunRecord, newest_unfinished, running_in
 from ui.notices import Notice, Notices, Reply
 from ui.preferences import Preferences
 from ui.run.background import Background
 from ui.run.queue_control import QueueControl
 from ui.run.starting import Starter
+
+if TYPE_CHECKING:
+    from trainer.run_folder.records import RunRecord
 
 CRASHED, QUEUE, FORK, EDITED, ELSEWHERE = "crashed run", "queue", "fork", "edited item", "another run"
 
@@ -51,6 +54,8 @@ class Offers:
         self._background.run(lambda: runs_elsewhere(workspaces), self._report_runs)
 
     def _look_for_run(self, workspaces: tuple[Path, ...]) -> None:
+        from trainer.run_folder.records import newest_unfinished
+
         interrupted = self._queue.interrupted
         if interrupted is not None:
             self._offer_queue(interrupted.name, num_open=sum(i.state == "waiting" for i in self._queue.queue.items))
@@ -129,6 +134,8 @@ class Offers:
 
 def runs_elsewhere(workspaces: Iterable[Path]) -> tuple[tuple[Path, Holder], ...]:
     """Return the runs that other processes train at the moment, with their processes."""
+    from trainer.run_folder.records import running_in
+
     found = (run for workspace in dict.fromkeys(workspaces) for run in running_in(workspace))
     return tuple((run_dir, holder) for run_dir, holder in found if not holder.is_this_process)
 

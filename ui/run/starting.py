@@ -10,15 +10,12 @@ from pathlib import Path
 from modules.config.codec import Loaded, load_file
 from modules.config.compare import fixed_on_resume
 from modules.config.schema import Config
-from modules.system.approvals import approve
 from modules.system.paths import from_root
 from modules.system.problem import Problem, errors_in
 from trainer.events import RunFailed
 from trainer.launch import RunRequest
 from trainer.preflight import Report
-from trainer.run.allowed_code import unapproved_code
 from trainer.run_folder.backup import BackupInfo, newest_resumable
-from trainer.run_folder.fork import weights_do_not_fit
 from trainer.run_folder.run_lock import holder_of
 from ui.changes import value_at, value_words
 from ui.findings import Findings, locate
@@ -29,7 +26,6 @@ from ui.run.pump import Pump
 from ui.run.resuming import resumed_config
 from ui.run.session import RunSession
 from ui.run.words import way_on
-from ui.runs.fork_names import named, proposed_name
 from ui.signal import Signal
 
 _MAX_DETAILS_CHARS = 50_000
@@ -167,6 +163,8 @@ class Starter:
 
     def _prepared_fork(self, backup: BackupInfo, prepared: Callable[[], object], loaded: Loaded | None) -> None:
         if loaded is not None:
+            from ui.runs.fork_names import named, proposed_name
+
             question = f"Name of the new run's result. That of {backup.run_dir.name} stays as it is."
             name = self._interaction.ask_text("Fork the run", question, proposed_name(loaded.config))
             if name is None:
@@ -180,6 +178,8 @@ class Starter:
 
     def _fork_with(self, backup: BackupInfo, loaded: Loaded | None) -> None:
         """Start a fork: with the state of the run, or, if settings changed that its state depends on, its weights."""
+        from trainer.run_folder.fork import weights_do_not_fit
+
         now = self._form.config
         before = loaded.config if loaded else now
         if misfits := weights_do_not_fit(before, now):
@@ -245,6 +245,9 @@ class Starter:
 
     def _ask_for_code(self, config: Config) -> None:
         """Ask for approval of each file of user code; the check rejects unapproved ones."""
+        from modules.system.approvals import approve
+        from trainer.run.allowed_code import unapproved_code
+
         for code in unapproved_code(config):
             message = (
                 f"The settings use the function {code.function} in {code.path} as a reward model. It runs "

@@ -37,13 +37,11 @@ class Era:
         return self.first < version
 
 
-def is_onetrainer(tree: Tree) -> bool:
-    """Return whether a tree is OneTrainer's: it has a `__version`, or any of OneTrainer's keys and not our version.
+def has_onetrainer_keys(tree: Tree) -> bool:
+    """Return whether a tree without a version of ours is OneTrainer's: it has a `__version`, or any of its keys.
 
     Files of kohya's scripts share some keys; they and ours are recognized by keys that OneTrainer does not have.
     """
-    if "darkroom_version" in tree:
-        return False
     if "__version" in tree:
         return True
     if any(key in _KOHYA or key.startswith("ss_") for key in tree):

@@ -54,7 +54,7 @@ def ranks_by_layer(config: Config) -> Iterator[Problem]:
 def file_format(config: Config) -> Iterator[Problem]:
     """Yield an error if the adapter cannot be written in the output format."""
     spec, form = ADAPTERS[config.adapter.name], config.output.format
-    if config.training.trains == "adapter" and spec.is_supported and form not in spec.forms:
+    if config.training.trains == "adapter" and form not in spec.forms:
         yield Problem(
             "output.format",
             f"{spec.label} cannot be saved in the {form} format.",

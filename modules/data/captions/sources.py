@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from modules.data.archives import read_bytes
 from modules.data.captions.placeholders import contains_any
 from modules.data.links import leads_out
 
@@ -78,6 +77,8 @@ def read_text(file: Path) -> tuple[str, CaptionFault]:
 
     Raises OSError where it cannot be read.
     """
+    from modules.data.archives import read_bytes  # with the readers of archives, which few configs need
+
     return decode_text(read_bytes(file, _MAX_BYTES))
 
 
