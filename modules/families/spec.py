@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from modules.diffusion.process_spec import DDPM, ProcessSpec
 from modules.formats.adapter_targets import AdapterTargets
 
 Role = Literal["denoiser", "text_encoder", "vae"]
@@ -58,6 +59,8 @@ class FamilySpec:
     denoiser gets after the noisy latents. `inpainting_variants` are those that get a mask and the latents of a
     conditioning image (`Batch.inpainting`), `depth_variants` those that get a depth map (`Batch.depth_B1HW`).
 
+    `process` is the noise process: DDPM, or flow matching with the family's convention.
+
     `embedding_tensors` are the names of an embedding's tensors in files, by the text encoder whose vectors they hold; a
     family without any does not support embeddings.
     """
@@ -80,6 +83,7 @@ class FamilySpec:
     inpainting_variants: frozenset[str] = frozenset()
     depth_variants: frozenset[str] = frozenset()
     embedding_tensors: Mapping[str, str] = field(default_factory=dict, hash=False)
+    process: ProcessSpec = DDPM
 
     @property
     def trainable_parts(self) -> tuple[PartSpec, ...]:

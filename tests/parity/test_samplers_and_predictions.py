@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from modules.diffusion.process import DDPMProcess, PredictionType
+from modules.diffusion.process import DDPMProcess
+from modules.diffusion.process_spec import PredictionType
 from modules.sampling.denoising_loop import initial_noise, make_scheduler, run_denoising_loop
 from modules.sampling.registry import SAMPLERS
 from modules.system.devices import CPU

@@ -12,7 +12,8 @@ from torch.nn import functional
 
 from modules.config.sections.loss import Loss
 from modules.config.sections.training import Training
-from modules.diffusion.process import DDPMProcess, PredictionType
+from modules.diffusion.process import DDPMProcess
+from modules.diffusion.process_spec import PredictionType
 from modules.diffusion.schedule import cumulative_alphas
 from modules.diffusion.weightings.registry import WEIGHTINGS
 from modules.objectives.denoise import Prior, squared_errors, timestep_weights, weighted_errors

@@ -9,7 +9,8 @@ from modules.diffusion.weightings.spec import LEAST_SNR, WeightingSpec
 if TYPE_CHECKING:
     import torch
 
-    from modules.diffusion.process import NoiseProcess, PredictionType
+    from modules.diffusion.process import NoiseProcess
+    from modules.diffusion.process_spec import PredictionType
 
 
 def min_snr_weights(snr_B: torch.Tensor, *, gamma: float, prediction_type: PredictionType) -> torch.Tensor:
