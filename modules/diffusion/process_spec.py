@@ -50,7 +50,7 @@ class ConstantShift:
 class TokenShift:
     """A shift that grows with an image's tokens, as `calculate_shift` of diffusers' pipelines has it.
 
-    mu is linear in the tokens, from `base_shift` at `base_tokens` to `max_shift` at `max_tokens`, and goes on beyond
+    mu is linear in the tokens, from `base_shift` at `base_tokens` to `max_shift` at `max_tokens`, and continues beyond
     them. s is `exp(mu)`, or mu itself for the kind "linear" (`time_shift_type`). The defaults are those of FLUX.1.
     """
 
@@ -86,7 +86,7 @@ class FlowConvention:
     - `target_sign`: -1 for a model that was trained on `x_0 - eps` (Ideogram 4, Lumina 2).
     - `output_sign`: -1 for a model whose pipeline negates its output (Z-Image, HiDream I1).
     - `time_input`: what the model reads as its time.
-    - `shift`: that of the published model; a checkpoint's scheduler config has the last word (`with_scheduler`).
+    - `shift`: that of the published model; the scheduler config of a checkpoint overrides it (`with_scheduler`).
     - `token_px`: the side in pixels of the square that one token covers: 16 for latents of factor 8 in patches of 2, so
       that an image of 1024 px has 4,096 tokens. Counted in pixels, latents that are patched already count only once.
     - `sample_grid`: the noise levels of a sample before the shift. "even" is `linspace(1, 1 / N, N)`, as most pipelines

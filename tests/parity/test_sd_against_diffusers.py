@@ -17,7 +17,7 @@ from transformers import CLIPTokenizer
 from modules.config.sections.evaluation import SamplePrompt
 from modules.diffusion.process import DDPMProcess
 from modules.diffusion.schedule import cumulative_alphas, rescaled_to_zero_snr
-from modules.diffusion.weightings.min_snr import min_snr_weights
+from modules.diffusion.weightings import min_snr_weights
 from modules.families.parts.clip_vocabulary import clip_merges, clip_vocabulary
 from modules.families.sd.forward import StableDiffusion
 from modules.families.sd.load import load
