@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from modules.diffusion.process_spec import PredictionType
+from modules.diffusion.process_spec import PredictionType, ProcessSpec
 from modules.system.errors import DarkroomError
 
 if TYPE_CHECKING:
@@ -58,21 +58,18 @@ class WeightingSpec:
     def require(self, process: NoiseProcess) -> None:
         """Raise DarkroomError if the weighting is not defined for the prediction type of a process."""
         if process.prediction_type not in self.predictions:
-            sentence, advice = self.refusal([process.prediction_type], process.spec.label)
+            sentence, advice = self.refusal(process.spec, [process.prediction_type])
             raise DarkroomError(sentence, advice=advice)
 
-    def refusal(self, predictions: Collection[str], process: str) -> tuple[str, str]:
-        """Return the sentence and the advice for models of a process that have only these prediction types.
+    def refusal(self, process: ProcessSpec, predictions: Collection[str]) -> tuple[str, str]:
+        """Return the sentence and the advice for models of a process that have one of these prediction types.
 
         Both are empty if one of the types has a formula.
         """
         if not set(predictions).isdisjoint(self.predictions):
             return "", ""
         others = [spec.label for spec in weightings_for(predictions).values()]
-        return (
-            f"The loss weighting {self.label} is not defined for {process} models.",
-            f"Choose one of: {', '.join(others)}.",
-        )
+        return process.undefined(f"The loss weighting {self.label}"), f"Choose one of: {', '.join(others)}."
 
 
 def min_snr_weights(snr_B: torch.Tensor, *, gamma: float, prediction_type: PredictionType) -> torch.Tensor:
