@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from modules.diffusion.noise import Rows, generator_for
 from modules.diffusion.process_spec import DDPM, ConstantShift, FlowConvention, TokenShift, flow_matching
+from modules.diffusion.timesteps.distributions import DISTRIBUTIONS
 from modules.diffusion.timesteps.drawing import BatchPosition, draw_timesteps, stratified_uniforms
-from modules.diffusion.timesteps.registry import DISTRIBUTIONS
 from modules.diffusion.timesteps.sampling import Stratification, TimestepSampling
 from modules.system.devices import CPU
 from tests.unit.strategies import few

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from modules.diffusion.timesteps.registry import DEFAULT_DISTRIBUTION, DISTRIBUTIONS, distribution_labels
+from modules.diffusion.timesteps.distributions import DEFAULT_DISTRIBUTION, DISTRIBUTIONS, distribution_labels
 from modules.diffusion.timesteps.sampling import TimestepSampling
 from modules.settings.conditions import USES_DENOISER
 from modules.settings.field import Section, Setting, When, one_of

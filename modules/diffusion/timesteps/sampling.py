@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Literal
 
-from modules.diffusion.timesteps.registry import DEFAULT_DISTRIBUTION, DISTRIBUTIONS
+from modules.diffusion.timesteps.distributions import DEFAULT_DISTRIBUTION, DISTRIBUTIONS
 
 Strengths = tuple[float, float]
 """The lowest and the highest noising strength, as fractions of the schedule."""
