@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,10 +14,12 @@ import torch
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.config.timestep_preview import timestep_preview
+from modules.data.buckets import Size
 from modules.diffusion.flow import FlowProcess
 from modules.diffusion.training_noise import generalized_offset_factor
 from modules.families.registry import registered
 from modules.sampling.ddim_step import ddim_steps
+from modules.sampling.prediction import guided_prediction
 from modules.sampling.registry import sampler_labels, samplers_for
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
@@ -168,3 +171,57 @@ def test_the_chart_of_timesteps_has_the_shift_of_the_model(config: Config) -> No
 
 def test_samplers_of_flow_models_are_offered_while_there_is_a_family() -> None:
     assert "heun" in sampler_labels()
+
+
+# -- guidance
+
+
+@pytest.mark.parametrize(
+    ("kind", "guidance", "batch", "scale"),
+    [
+        ("classifier_free", 4.0, 4, None),
+        ("classifier_free", 1.0, 2, None),
+        ("embedded", 4.0, 2, 4.0),
+        ("none", 4.0, 2, None),
+    ],
+)
+def test_guidance_is_that_of_the_family(kind: Any, guidance: float, batch: int, scale: float | None) -> None:
+    """By a doubled batch, by an input of the model, or not at all; the second never needs the empty prompt."""
+    seen: list[tuple[int, float | None]] = []
+
+    class Text(list[str]):
+        guidance: float | None = None
+
+        def select(self, rows: list[int]) -> Text:
+            return Text([self[i] for i in rows])
+
+    def with_guidance(text: Text, guidance: float) -> Text:
+        text.guidance = guidance
+        return text
+
+    def predict(noisy_BCHW: torch.Tensor, timesteps_B: torch.Tensor, text: Text) -> torch.Tensor:
+        seen.append((len(noisy_BCHW), text.guidance))
+        assert len(noisy_BCHW) == len(timesteps_B) == len(text)
+        return noisy_BCHW
+
+    family: Any = SimpleNamespace(
+        spec=replace(TOY_FLOW, guidance=kind),
+        with_size_conditioning=lambda text, sizes: text,
+        with_guidance=with_guidance,
+        join=lambda texts, empty: Text([t for text in texts for t in text]),
+        predict=predict,
+    )
+    empty: Any = Text([""]) if kind == "classifier_free" else None
+    texts: Any = Text(["a", "b"])
+    run_step = guided_prediction(family, texts, empty, size=Size(32, 32), guidance=guidance)
+    assert run_step(torch.ones(2, 3, 4, 4), torch.tensor(500.0)).shape == (2, 3, 4, 4)
+    assert seen == [(batch, scale)]
+
+
+def test_a_guidance_scale_without_effect_is_said(config: Config) -> None:
+    guided = laid_over(config, {"sampling": {"prompts": [{"guidance": 1.0}, {"guidance": 4.0}]}})
+    path = "sampling.prompts.1.guidance"
+    assert path not in [p.path for p in problems_of(guided)]
+    with registered(replace(TOY_FLOW, name="distilled", guidance="none")):
+        distilled = laid_over(guided, {"model": {"family": "distilled"}})
+        assert [(p.path, p.severity) for p in problems_of(distilled) if p.path == path] == [(path, "info")]
