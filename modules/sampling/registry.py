@@ -13,8 +13,8 @@ from modules.families.registry import predictions_in_use
 class FlowScheduler:
     """The diffusers scheduler that a sampler uses for flow models, and its options.
 
-    `shift_option` is the name of its option for the shift. `has_grid` tells whether it accepts the sigmas of a family's
-    own grid; others have a grid of their own.
+    `shift_option` is the name of its option for the shift. With `has_grid` it accepts the sigmas of a family's grid;
+    others have a grid of their own.
     """
 
     scheduler: str
