@@ -24,12 +24,15 @@ def timestep_preview(config: Config, total_steps: int = 0) -> BarPreview:
         wrong = "no timestep is between the min and the max noising strength"
     if wrong:
         return BarPreview((), 0.0, "", "", f"{wrong[:1].upper()}{wrong[1:]}.")
-    side_px, own_px = side_of(config.data.resolution_px[0]), FAMILIES[config.model.family].default_resolution_px
-    bars = sampling.describe(num_bins=_NUM_BARS, num_timesteps=_NUM_TIMESTEPS, relative_size=(side_px / own_px) ** 2)
+    side_px, family = side_of(config.data.resolution_px[0]), FAMILIES[config.model.family]
+    process, own_px = family.process, family.default_resolution_px
+    size_shift = process.size_shift(width_px=side_px, height_px=side_px, own_px=own_px)
+    bars = sampling.describe(num_bins=_NUM_BARS, num_timesteps=_NUM_TIMESTEPS, size_shift=size_shift)
     middle = sum((number + 0.5) * share for number, share in enumerate(bars)) / _NUM_BARS
     caption = f"How often each timestep is trained; the average is {middle * _NUM_TIMESTEPS:.0f}"
     if sampling.is_dynamic:
         caption += f" at {side_px:,} px"
     if not method_of(config).adds_noise(settings_of_method(config)):
         caption = f"{method_of(config).label} does not use these settings"
-    return BarPreview(bars, 1 / _NUM_BARS, "0: clean image", f"{_NUM_TIMESTEPS - 1}: noise", f"{caption}.")
+    last = _NUM_TIMESTEPS if process.is_continuous else _NUM_TIMESTEPS - 1
+    return BarPreview(bars, 1 / _NUM_BARS, "0: clean image", f"{last}: noise", f"{caption}.")

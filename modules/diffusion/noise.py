@@ -68,5 +68,8 @@ def uniform_timesteps(
 
 
 def fixed_timesteps(num_levels: int, *, num_timesteps: int) -> Sequence[int]:
-    """Return timesteps at the midpoints of `num_levels` equal intervals of the schedule, for a reproducible loss."""
+    """Return timesteps at the midpoints of `num_levels` equal intervals of the schedule, for a reproducible loss.
+
+    They are whole numbers for every process: names of a chart's lines, and 1000 sigma for a flow.
+    """
     return [int((i + 0.5) * num_timesteps / num_levels) for i in range(num_levels)]

@@ -8,15 +8,18 @@ of 0.4 %, comparable to what the model learns late in training.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 
-PredictionType = Literal["epsilon", "v_prediction"]
+from modules.diffusion.process_spec import DDPM, PredictionType, ProcessSpec
 
 
 class NoiseProcess(Protocol):
-    """The forward process as training uses it; DDPM for SD and SDXL, flow matching for later families."""
+    """The forward process as training uses it; `flow.py` has flow matching, the class below DDPM."""
+
+    @property
+    def spec(self) -> ProcessSpec: ...
 
     @property
     def num_timesteps(self) -> int: ...
@@ -33,6 +36,8 @@ class NoiseProcess(Protocol):
     def to_x0(self, noisy_BCHW: torch.Tensor, output_BCHW: torch.Tensor, timesteps_B: torch.Tensor) -> torch.Tensor: ...
 
     def snr(self, timesteps_B: torch.Tensor) -> torch.Tensor: ...
+
+    def noise_errors(self, errors_B: torch.Tensor, timesteps_B: torch.Tensor) -> torch.Tensor: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +62,11 @@ class DDPMProcess:
     prediction_type: PredictionType = "epsilon"
     # A copy at each call would make the host wait for a GPU; a process is used on one or two devices.
     _tables: dict[torch.device, _Table] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def spec(self) -> ProcessSpec:
+        """The record of the process."""
+        return DDPM
 
     @property
     def num_timesteps(self) -> int:
@@ -91,6 +101,17 @@ class DDPMProcess:
         """Return the signal-to-noise ratio `abar_t / (1 - abar_t)`, float32 of shape (B,)."""
         abar_B = self._table(timesteps_B.device).abar_T[timesteps_B]
         return abar_B / (1.0 - abar_B)
+
+    def noise_errors(self, errors_B: torch.Tensor, timesteps_B: torch.Tensor) -> torch.Tensor:
+        """Return the squared errors of the noise that model outputs imply, from the squared errors of the outputs.
+
+        Those of v-prediction are multiplied by abar_t, because `eps = sqrt(abar) v + sqrt(1 - abar) x_t` (Salimans and
+        Ho 2022, appendix D). Where abar is 0 (zero terminal SNR), the error is 0.
+        """
+        if self.prediction_type == "epsilon":
+            return errors_B
+        snr_B = self.snr(timesteps_B)
+        return errors_B * (snr_B / (1.0 + snr_B))  # abar
 
     def _coefficients(self, timesteps_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return sqrt(abar_t) and sqrt(1 - abar_t), each of shape (B, 1, 1, 1)."""

@@ -14,6 +14,7 @@ from torch.nn.functional import interpolate
 from modules.diffusion.noise import WHOLE, Rows, gaussian_like, generator_for
 from modules.diffusion.process import NoiseProcess
 from modules.system.devices import Device, move_async
+from modules.system.errors import DarkroomError
 
 _HIGHEST_SIGMA = 14.6146  # of Stable Diffusion's own schedule, at its last timestep
 
@@ -134,8 +135,11 @@ def generalized_offset_factor(process: NoiseProcess, timesteps_B: torch.Tensor) 
     `psi_t = sqrt(1 - abar_t) h_t / beta_t`. Offset noise adds the same to both, so that `phi_t = sqrt(1 - abar_t)
     psi_t` (the paper's balanced choice). The only solution is `psi_t` proportional to `sqrt((1 - abar_t) / abar_t)`,
     the noise level sigma_t. It is 1 at the last timestep: `psi_t = sigma_t / sigma_T`. With zero terminal SNR sigma_T
-    is infinite; sigma is limited to that of Stable Diffusion's own schedule.
+    is infinite; sigma is limited to that of Stable Diffusion's own schedule. Raises DarkroomError for a process
+    without such steps.
     """
+    if process.spec.flow is not None:
+        raise DarkroomError(process.spec.undefined("Generalized offset noise"), advice="Switch it off.")
     last_1 = torch.full_like(timesteps_B[:1], process.num_timesteps - 1)
     sigma_B = process.snr(timesteps_B).rsqrt().clamp(max=_HIGHEST_SIGMA)
     psi_B: torch.Tensor = sigma_B / process.snr(last_1).rsqrt().clamp(max=_HIGHEST_SIGMA)

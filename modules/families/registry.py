@@ -50,6 +50,11 @@ def families_with(role: Role, *, at_least: int = 1) -> tuple[str, ...]:
     return tuple(name for name, spec in FAMILIES.items() if len(spec.names_of(role)) >= at_least)
 
 
+def predictions_in_use() -> frozenset[str]:
+    """Return the prediction types of the models of all families: a choice for none of them is not offered."""
+    return frozenset(prediction for spec in FAMILIES.values() for prediction in spec.process.predictions)
+
+
 def files_of(family: str) -> FamilyFiles:
     """Return the record of a family's files."""
     files: FamilyFiles = load_factory(FAMILIES[family].files)

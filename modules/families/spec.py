@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from modules.diffusion.process_spec import DDPM, ProcessSpec
 from modules.formats.adapter_targets import AdapterTargets
 
 Role = Literal["denoiser", "text_encoder", "vae"]
+Guidance = Literal["classifier_free", "embedded", "none"]
 
 BASE_VARIANT = "text_to_image"
 """The model variant that is conditioned on nothing besides the prompt."""
@@ -58,6 +60,9 @@ class FamilySpec:
     denoiser gets after the noisy latents. `inpainting_variants` are those that get a mask and the latents of a
     conditioning image (`Batch.inpainting`), `depth_variants` those that get a depth map (`Batch.depth_B1HW`).
 
+    `process` is the noise process: DDPM, or flow matching with the family's convention. `guidance` is how samples
+    follow a guidance scale: by a second prediction for the negative prompt, by an input of the model, or not at all.
+
     `embedding_tensors` are the names of an embedding's tensors in files, by the text encoder whose vectors they hold; a
     family without any does not support embeddings.
     """
@@ -80,11 +85,17 @@ class FamilySpec:
     inpainting_variants: frozenset[str] = frozenset()
     depth_variants: frozenset[str] = frozenset()
     embedding_tensors: Mapping[str, str] = field(default_factory=dict, hash=False)
+    process: ProcessSpec = DDPM
+    guidance: Guidance = "classifier_free"
 
     @property
     def trainable_parts(self) -> tuple[PartSpec, ...]:
         """The parts that a run may train, in the order of the window."""
         return tuple(p for p in self.parts if p.trainable)
+
+    def doubles_batch(self, guidance: float) -> bool:
+        """Return whether a guidance scale needs a second prediction of each denoising step; 1 or less is none."""
+        return self.guidance == "classifier_free" and guidance > 1
 
     def names_of(self, role: Role) -> tuple[str, ...]:
         """Return the names of the parts with a role; a family need not have a part of every role."""

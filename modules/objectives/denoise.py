@@ -12,7 +12,7 @@ import torch
 
 from modules.data.conditioning import Conditioning
 from modules.diffusion.process import NoiseProcess
-from modules.diffusion.weightings.registry import WEIGHTINGS
+from modules.diffusion.weightings import WEIGHTINGS
 from modules.families.protocol import ModelFamily
 from modules.objectives.losses.mix import Errors
 from modules.system.devices import tensor_on
@@ -123,5 +123,8 @@ def sample_losses(errors_BCHW: torch.Tensor, *weights_B: torch.Tensor | None) ->
 def timestep_weights(
     process: NoiseProcess, timesteps_B: torch.Tensor, *, weighting: str, gamma: float
 ) -> torch.Tensor | None:
-    """Return the weights of the losses at these timesteps, shape (B,), or None where all are equal."""
+    """Return the weights of the losses at these timesteps, shape (B,), or None where all are equal.
+
+    Raises DarkroomError for a weighting that is not defined for the process.
+    """
     return WEIGHTINGS[weighting].weights(process, timesteps_B, gamma)

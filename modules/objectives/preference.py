@@ -39,15 +39,10 @@ def noise_errors(
 ) -> torch.Tensor:
     """Return the mean squared errors of the noise that model outputs imply; `target_BCHW` is the training target.
 
-    Those of v-prediction are `mean |v - v_theta|^2 * abar_t`, because `eps = sqrt(abar) v + sqrt(1 - abar) x_t`
-    (Salimans and Ho 2022, appendix D). Without the factor, pairs with much noise would count hundreds of times as much.
-    Where abar is 0 (zero terminal SNR), the error is 0.
+    For a model that predicts a velocity they are its errors times a factor of the process. Without the factor, pairs
+    with much noise would count hundreds of times as much.
     """
-    errors_B = sample_losses(squared_errors(output_BCHW, target_BCHW))
-    if process.prediction_type == "epsilon":
-        return errors_B
-    snr_B = process.snr(timesteps_B)
-    return errors_B * (snr_B / (1.0 + snr_B))  # abar
+    return process.noise_errors(sample_losses(squared_errors(output_BCHW, target_BCHW)), timesteps_B)
 
 
 def pair_errors(

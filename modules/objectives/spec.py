@@ -6,11 +6,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from modules.diffusion.process_spec import ProcessSpec
 from modules.settings.field import Section
 from modules.system.problem import Problem
 
 LearnsFrom = Literal["images", "prompts", "pairs"]
 TrainsOn = Literal["latents", "pixels"]
+
+OTHER_METHOD = "Choose another training method, or other settings of this one."
+"""The advice for a method that has no form for a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,7 @@ class RolloutFacts:
     images of a prompt such a pass, or a pass of a loss on finished images, contains: 2 for a pair. `trained_per_prompt`
     is how many of the images of a prompt are trained (0: all). `size` is the width and height of the images in pixels;
     None for those of the batch. `sampling_passes` is how many predictions sample an image (0: one for each step).
+    `sampler` is the name of its sampler; empty for the steps of DDIM that it trains on.
     """
 
     steps: int
@@ -34,6 +39,7 @@ class RolloutFacts:
     trained_per_prompt: int = 0
     size: tuple[int, int] | None = None
     sampling_passes: int = 0
+    sampler: str = ""
 
     @property
     def is_guided(self) -> bool:
@@ -84,6 +90,8 @@ class MethodSpec:
     - `reports`: the metrics (`metrics.py`) that it reports with its settings and that others rely on: "kl" and
       "diversity" are compared with limits.
     - `has_denoising_loss`: whether any of its steps trains on the denoising loss, with the settings of the loss.
+    - `ddpm_only`: the label of what it uses and only DDPM models have, such as the density of a step of DDIM; empty if
+      it can train a model of any noise process.
     - `problems`: the problems of its own settings.
 
     `guide`: what it needs and what to watch, for the window.
@@ -119,8 +127,14 @@ class MethodSpec:
     repeats_forward: bool = False
     trains_embeddings: bool = False
     is_shareable: Callable[[Any], bool] = lambda settings: False
+    ddpm_only: Callable[[Any], str] = lambda settings: ""
     problems: Callable[[Any], Iterable[Problem]] = lambda settings: ()
     guide: MethodGuide = MethodGuide()
+
+    def refusal(self, settings: Section, process: ProcessSpec) -> str:
+        """Return a sentence if it has no form for models of a noise process with its settings; else an empty text."""
+        what = self.ddpm_only(settings) if process.flow is not None else ""
+        return f"{what} has no form for {process.label} models yet." if what else ""
 
     @property
     def samples_images(self) -> bool:

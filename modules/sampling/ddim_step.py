@@ -20,7 +20,8 @@ from typing import Any
 
 import torch
 
-from modules.diffusion.process import DDPMProcess, NoiseProcess, PredictionType
+from modules.diffusion.process import DDPMProcess, NoiseProcess
+from modules.diffusion.process_spec import PredictionType
 from modules.system.errors import DarkroomError
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)

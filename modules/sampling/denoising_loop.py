@@ -8,14 +8,18 @@ from typing import Any
 import diffusers
 import torch
 
-from modules.sampling.registry import SAMPLERS
+from modules.data.buckets import Size
+from modules.families.protocol import ModelFamily
+from modules.sampling.flow_scheduler import FlowSteps
+from modules.sampling.registry import SAMPLERS, samplers_for
 from modules.system.devices import Device, move
+from modules.system.errors import DarkroomError
 
 Predict = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def make_scheduler(sampler: str, config: Mapping[str, Any]) -> Any:
-    """Return the diffusers scheduler of a sampler's name, set up from the model's own scheduler config.
+    """Return the diffusers scheduler of a sampler for a DDPM model, set up from the model's own scheduler config.
 
     A model with zero terminal SNR is sampled with trailing timesteps, so that the loop starts at the last one, pure
     noise (Lin et al. 2023, section 3.3). Raises KeyError for an unknown sampler.
@@ -25,6 +29,24 @@ def make_scheduler(sampler: str, config: Mapping[str, Any]) -> Any:
     if config.get("rescale_betas_zero_snr"):
         options["timestep_spacing"] = "trailing"
     return getattr(diffusers, spec.scheduler).from_config(dict(config), **options)
+
+
+def scheduler_for(family: ModelFamily, sampler: str, size: Size) -> Any:
+    """Return the scheduler with which a model samples images of a size.
+
+    Raises KeyError for an unknown sampler, and DarkroomError for one that does not support the model.
+    """
+    process, spec = family.process, SAMPLERS[sampler]
+    if not spec.supports([process.prediction_type]):
+        others = ", ".join(other.label for other in samplers_for([process.prediction_type]).values())
+        raise DarkroomError(
+            f"The sampler {spec.label} does not support {process.spec.label} models.",
+            advice=f"Choose one of: {others}.",
+        )
+    flow = process.spec.flow
+    if flow is None or spec.flow is None:
+        return make_scheduler(sampler, family.scheduler_config())
+    return FlowSteps(spec.flow, family.scheduler_config(), flow, flow.shift_at(size.width_px, size.height_px))
 
 
 def initial_noise(shape: tuple[int, ...], *, seed: int, device: Device) -> tuple[torch.Tensor, torch.Generator]:

@@ -22,7 +22,7 @@ from modules.families.protocol import ModelFamily
 from modules.families.spec import FamilySpec
 from modules.memory.checkpointing import create_checkpointed_forward
 from modules.sampling.ddim_step import DdimStep, ddim_steps
-from modules.sampling.denoising_loop import Predict, make_scheduler, run_denoising_loop
+from modules.sampling.denoising_loop import Predict, run_denoising_loop, scheduler_for
 from modules.sampling.prediction import guided_prediction
 from modules.system.devices import Device, move
 
@@ -156,9 +156,10 @@ def sample_with(
 ) -> Rollout:
     """Sample one image per seed with a sampler of the registry, without a graph; only the last state is stored.
 
-    Arguments as of `roll_out`. Raises KeyError for an unknown sampler.
+    Arguments as of `roll_out`. Raises KeyError for an unknown sampler, and DarkroomError for one that does not support
+    the model.
     """
-    scheduler = make_scheduler(sampler, family.scheduler_config())
+    scheduler = scheduler_for(family, sampler, size)
     predict = guided_prediction(family, conditioning, unconditional, size=size, guidance=guidance)
     generators = generators_of(seeds)
     first = generators if noise_seeds is None else generators_of(noise_seeds)

@@ -17,13 +17,13 @@ from transformers import CLIPTokenizer
 from modules.config.sections.evaluation import SamplePrompt
 from modules.diffusion.process import DDPMProcess
 from modules.diffusion.schedule import cumulative_alphas, rescaled_to_zero_snr
-from modules.diffusion.weightings.min_snr import min_snr_weights
+from modules.diffusion.weightings import min_snr_weights
 from modules.families.parts.clip_vocabulary import clip_merges, clip_vocabulary
 from modules.families.sd.forward import StableDiffusion
 from modules.families.sd.load import load
 from modules.memory.placement import Placement
 from modules.sampling.denoising_loop import guided, initial_noise, make_scheduler, run_denoising_loop
-from modules.sampling.registry import SAMPLERS
+from modules.sampling.registry import samplers_for
 from modules.system.devices import CPU
 from tests.builders.models import SCHEDULER
 from trainer.callbacks.image_sampler import ImageSampler
@@ -182,7 +182,7 @@ def test_the_sampling_trajectory_is_the_pipelines(family: StableDiffusion, pipel
         torch.testing.assert_close(mine, other, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("sampler", sorted(SAMPLERS))
+@pytest.mark.parametrize("sampler", sorted(samplers_for(["epsilon"])))
 @pytest.mark.parametrize("guidance", [1.0, 4.0])
 def test_a_sample_is_the_pipelines(
     family: StableDiffusion, pipeline: StableDiffusionPipeline, sampler: str, guidance: float

@@ -4,22 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch.nn import functional
 
-from modules.config.sections.loss import Loss
+from modules.config.sections.loss import Loss, weighting_labels
 from modules.config.sections.training import Training
-from modules.diffusion.process import DDPMProcess, PredictionType
+from modules.diffusion.flow import FlowProcess
+from modules.diffusion.process import DDPMProcess, NoiseProcess
+from modules.diffusion.process_spec import PredictionType, flow_matching
 from modules.diffusion.schedule import cumulative_alphas
-from modules.diffusion.weightings.registry import WEIGHTINGS
+from modules.diffusion.weightings import (
+    WEIGHTINGS,
+    debiased_weights,
+    min_snr_weights,
+    p2_weights,
+    soft_min_snr_weights,
+)
+from modules.families.registry import registered
 from modules.objectives.denoise import Prior, squared_errors, timestep_weights, weighted_errors
 from modules.objectives.learned_weighting import LearnedWeighting
 from modules.objectives.losses.mix import LossMix, huber_deltas
 from modules.objectives.losses.registry import LOSSES
 from modules.optim.scaling import SCALER_LABELS, loss_factor, rate_factor
+from modules.system.errors import DarkroomError
+from tests.builders.toy_family.spec import TOY
 from trainer.methods.denoise import denoise_of, loss_mix_of
 
 GENERATOR = torch.Generator().manual_seed(7)
@@ -121,8 +134,16 @@ WEIGHTS: dict[str, Callable[[float, float, bool], float]] = {  # by SNR, gamma, 
 }
 
 
+FLOW_WEIGHTS: dict[str, Callable[[float], float]] = {  # by sigma
+    "none": lambda sigma: 1.0,
+    "sigma": lambda sigma: sigma,
+    "sigma_sqrt": lambda sigma: max(sigma, 1e-3) ** -2,
+    "cosmap": lambda sigma: 2 / math.pi / (1 - 2 * sigma + 2 * sigma**2),
+}
+
+
 @pytest.mark.parametrize("prediction_type", ["epsilon", "v_prediction"])
-@pytest.mark.parametrize("name", WEIGHTINGS)
+@pytest.mark.parametrize("name", WEIGHTS)
 def test_each_weighting_is_its_formula(name: str, prediction_type: PredictionType) -> None:
     process = process_of(prediction_type)
     weights = timestep_weights(process, TIMESTEPS, weighting=name, gamma=1.5)
@@ -131,8 +152,55 @@ def test_each_weighting_is_its_formula(name: str, prediction_type: PredictionTyp
     assert found == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize("prediction_type", ["epsilon", "v_prediction"])
+@pytest.mark.parametrize("name", FLOW_WEIGHTS)
+def test_each_weighting_of_a_flow_is_its_formula(name: str) -> None:
+    sigmas = [0.0, 0.02, 0.25, 0.9, 1.0]
+    weights = timestep_weights(FlowProcess(), torch.tensor(sigmas) * 1000, weighting=name, gamma=5.0)
+    found = [1.0] * 5 if weights is None else weights.tolist()
+    assert found == pytest.approx([FLOW_WEIGHTS[name](sigma) for sigma in sigmas], rel=1e-4)
+
+
 @pytest.mark.parametrize("name", WEIGHTINGS)
+def test_a_weighting_without_a_formula_for_the_process_is_refused_by_name(name: str) -> None:
+    """It has a reference in this file for each prediction type that its record names, and is refused for the others."""
+    spec = WEIGHTINGS[name]
+    assert (name in WEIGHTS, name in FLOW_WEIGHTS) == ("epsilon" in spec.predictions, "flow" in spec.predictions)
+    processes: list[tuple[bool, NoiseProcess]] = [
+        (name in WEIGHTS, process_of()),
+        (name in WEIGHTS, process_of("v_prediction")),
+        (name in FLOW_WEIGHTS, FlowProcess()),
+    ]
+    for is_defined, process in processes:
+        if is_defined:
+            timestep_weights(process, TIMESTEPS, weighting=name, gamma=5.0)
+            continue
+        with pytest.raises(DarkroomError, match=f"{spec.label} is not defined for .* models") as refused:
+            timestep_weights(process, TIMESTEPS, weighting=name, gamma=5.0)
+        assert "Sigma" in refused.value.advice
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        partial(min_snr_weights, gamma=5.0),
+        partial(soft_min_snr_weights, gamma=5.0),
+        partial(p2_weights, gamma=5.0),
+        debiased_weights,
+    ],
+)
+def test_no_formula_takes_a_flow_for_v_prediction(formula: Callable[..., torch.Tensor]) -> None:
+    with pytest.raises(ValueError, match="'flow'"):
+        formula(torch.ones(2), prediction_type="flow")
+
+
+def test_weightings_of_a_flow_are_not_offered_without_a_family() -> None:
+    assert set(weighting_labels()) == set(WEIGHTS)
+    with registered(replace(TOY, process=flow_matching())):
+        assert set(weighting_labels()) == {*WEIGHTS, *FLOW_WEIGHTS}
+
+
+@pytest.mark.parametrize("prediction_type", ["epsilon", "v_prediction"])
+@pytest.mark.parametrize("name", WEIGHTS)
 def test_each_weighting_is_finite_at_zero_terminal_snr(name: str, prediction_type: PredictionType) -> None:
     process = process_of(prediction_type, has_zero_snr=True)
     weights = timestep_weights(process, torch.arange(1000), weighting=name, gamma=5.0)

@@ -15,7 +15,7 @@ from modules.diffusion.noise import fixed_timesteps, generator_for, uniform_time
 from modules.diffusion.process import DDPMProcess
 from modules.diffusion.schedule import cumulative_alphas
 from modules.diffusion.timesteps.sampling import timesteps_between
-from modules.diffusion.weightings.min_snr import min_snr_weights
+from modules.diffusion.weightings import min_snr_weights
 from modules.memory.guard import DeviceGuard
 from modules.optim.build import build_optimizer
 from modules.optim.ema import Ema

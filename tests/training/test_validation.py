@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from modules.config.schema import Config
 from modules.data.plans import EpochPlans
-from modules.diffusion.weightings.min_snr import min_snr_weights
+from modules.diffusion.weightings import min_snr_weights
 from modules.formats.safetensors_io import read_safetensors
 from modules.objectives.denoise import timestep_weights
 from tests.builders.configs import laid_over, small_config

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from modules.config.schema import Config
-from modules.sampling.registry import SAMPLERS
+from modules.sampling.registry import sampler_labels
 from modules.settings.edit import set_path
 from tests.ui.fake_child import Spawner
 from trainer.__main__ import _parser
@@ -172,7 +172,7 @@ def test_what_cannot_be_sampled_is_said_before_anything_starts(session: Any) -> 
     assert own.start() == ""
     wait(lambda: own.state.stage == "failed")
     assert own.state.message == "There is no sampler 'no_such'."
-    assert ", ".join(SAMPLERS) in own.state.failure.advice
+    assert ", ".join(sampler_labels()) in own.state.failure.advice
     own.form.edit_text("sampling.prompts.0.steps", "many")
     assert own.start()
     assert not spawn.children

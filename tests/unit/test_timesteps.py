@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from modules.diffusion.noise import generator_for
+from modules.diffusion.noise import Rows, generator_for
+from modules.diffusion.process_spec import DDPM, ConstantShift, FlowConvention, TokenShift, flow_matching
+from modules.diffusion.timesteps.distributions import DISTRIBUTIONS
 from modules.diffusion.timesteps.drawing import BatchPosition, draw_timesteps, stratified_uniforms
-from modules.diffusion.timesteps.registry import DISTRIBUTIONS
 from modules.diffusion.timesteps.sampling import Stratification, TimestepSampling
 from modules.system.devices import CPU
+from tests.unit.strategies import few
 
 N = 1000
 
 
-def draws(sampling: TimestepSampling, num_samples: int, *, step: int = 0, relative_size: float = 1.0) -> torch.Tensor:
-    position = BatchPosition(step, 0, num_samples)
-    return draw_timesteps(sampling, position, run_seed=7, num_timesteps=N, relative_size=relative_size, device=CPU)
+def draws(sampling: TimestepSampling, num_samples: int, *, step: int = 0, **options: Any) -> torch.Tensor:
+    return draw_timesteps(
+        sampling, BatchPosition(step, 0, num_samples), run_seed=7, num_timesteps=N, device=CPU, **options
+    )
 
 
 def logit(x: float) -> float:
@@ -138,8 +145,9 @@ def test_the_dynamic_shift_follows_the_size_of_the_image() -> None:
     dynamic = TimestepSampling("logit_normal", is_dynamic=True)
     plain, doubled = TimestepSampling("logit_normal"), TimestepSampling("logit_normal", shift=2.0)
     assert torch.equal(draws(dynamic, 50), draws(plain, 50))  # the model's own resolution
-    assert torch.equal(draws(dynamic, 50, relative_size=4.0), draws(doubled, 50))
-    assert dynamic.describe(num_bins=10, relative_size=4.0) == doubled.describe(num_bins=10)
+    larger = DDPM.size_shift(width_px=1024, height_px=1024, own_px=512)
+    assert torch.equal(draws(dynamic, 50, size_shift=larger), draws(doubled, 50))
+    assert dynamic.describe(num_bins=10, size_shift=larger) == doubled.describe(num_bins=10)
 
 
 @pytest.mark.parametrize("stratification", ["stratified", "antithetic"])
@@ -167,7 +175,7 @@ def test_the_micro_batches_of_a_group_share_its_strata() -> None:
     sizes, drawn, start = (2, 1, 3, 2), [], 0
     for number, size in enumerate(sizes):
         position = BatchPosition(5, number, size, group_start=start, group_samples=8)
-        drawn.append(draw_timesteps(sampling, position, run_seed=7, num_timesteps=N, relative_size=1, device=CPU))
+        drawn.append(draw_timesteps(sampling, position, run_seed=7, num_timesteps=N, device=CPU))
         start += size
     assert sorted((torch.cat(drawn) * 8 // N).tolist()) == list(range(8))
 
@@ -183,3 +191,93 @@ def test_stratified_timesteps_lower_the_variance_of_the_mean_loss() -> None:
     independent, stratified, antithetic = variance("off"), variance("stratified"), variance("antithetic")
     assert stratified < independent / 30  # in theory 1 / 64 of it for a line
     assert antithetic < 0.8 * stratified
+
+
+# -- continuous timesteps, of flow models
+
+
+@st.composite
+def samplings(draw: st.DrawFn) -> TimestepSampling:
+    """Any distribution with parameters that it accepts, shifted, over any range of strengths."""
+    low, high = sorted(draw(st.tuples(st.floats(0, 1), st.floats(0, 1))))
+    sampling = TimestepSampling(
+        draw(st.sampled_from(sorted(DISTRIBUTIONS))),
+        draw(st.floats(-20, 20)),
+        draw(st.floats(-3, 3)),
+        shift=draw(st.floats(0.05, 20)),
+        is_dynamic=draw(st.booleans()),
+        strengths=(low, high),
+        stratification=draw(st.sampled_from(["off", "stratified", "antithetic"])),
+    )
+    return TimestepSampling(sampling.distribution, 1.5, 0.5) if sampling.problem else sampling
+
+
+@few
+@given(samplings(), st.integers(0, 2**31), st.floats(0.2, 5))
+def test_continuous_draws_are_in_range_and_reproducible(sampling: TimestepSampling, step: int, size: float) -> None:
+    low, high = sampling.strengths
+    drawn = draws(sampling, 64, step=step, is_continuous=True, size_shift=size)
+    assert drawn.dtype == torch.float32
+    assert low * N - 0.5 <= float(drawn.min())
+    assert float(drawn.max()) <= max(high * N + 0.5, round(low * N) + 1)
+    assert torch.equal(drawn, draws(sampling, 64, step=step, is_continuous=True, size_shift=size))
+
+
+@few
+@given(samplings(), st.integers(0, 1000))
+def test_continuous_draws_are_the_discrete_ones_and_a_fraction(sampling: TimestepSampling, step: int) -> None:
+    """The same uniform numbers give the same thousandth, so that the histogram of the window holds for both."""
+    if sampling.is_plain:
+        sampling = TimestepSampling(shift=1.5)
+    discrete, drawn = (draws(sampling, 64, step=step, is_continuous=c) for c in (False, True))
+    fractions = drawn.double() - discrete
+    assert float(fractions.min()) >= -1e-3
+    assert float(fractions.max()) <= 1 + 1e-3
+
+
+@few
+@given(samplings(), st.floats(1.0, 8.0), st.integers(0, 1000))
+def test_a_larger_shift_only_moves_to_more_noise(sampling: TimestepSampling, larger: float, step: int) -> None:
+    plain, moved = (
+        draws(replace(sampling, shift=sampling.shift * s), 64, step=step, is_continuous=True) for s in (1.0, larger)
+    )
+    assert bool((moved >= plain - 1e-2).all())
+
+
+def test_continuous_draws_have_the_described_frequencies_and_fill_the_range() -> None:
+    sampling = TimestepSampling("logit_normal", shift=3.0)
+    drawn = draws(sampling, 20_000, is_continuous=True)
+    expected = torch.tensor(sampling.describe(num_bins=20, num_timesteps=N), dtype=torch.float64) * 20_000
+    found = torch.bincount((drawn * 20 / N).long().clamp(max=19), minlength=20)
+    is_possible = expected > 5
+    assert float(((found - expected)[is_possible] ** 2 / expected[is_possible]).sum()) < 43.8
+    fractions = drawn.double() % 1
+    assert float(fractions.mean()) == pytest.approx(0.5, abs=0.01)
+    assert draws(TimestepSampling(), 20_000, is_continuous=True).unique().numel() > 19_000
+
+
+def test_processes_that_share_a_micro_batch_draw_the_timesteps_of_the_whole() -> None:
+    whole = draws(TimestepSampling(), 6, is_continuous=True)
+    parts = [
+        draw_timesteps(
+            TimestepSampling(),
+            BatchPosition(0, 0, 3, rows=Rows(first, 6)),
+            run_seed=7,
+            num_timesteps=N,
+            device=CPU,
+            is_continuous=True,
+        )
+        for first in (0, 3)
+    ]
+    assert torch.equal(torch.cat(parts), whole)
+
+
+@pytest.mark.parametrize("side", [256, 512, 1024, 2048])
+def test_the_dynamic_shift_of_a_flow_is_the_rule_of_its_model(side: int) -> None:
+    """By its tokens where it has such a rule; with a constant shift it is the paper's `sqrt(m / n)`, as for DDPM."""
+    by_tokens = flow_matching(FlowConvention(shift=TokenShift()))
+    constant = flow_matching(FlowConvention(shift=ConstantShift(3.0)))
+    found = by_tokens.size_shift(width_px=side, height_px=side, own_px=1024)
+    assert found == TokenShift().factor((side // 16) ** 2)
+    for process in (constant, DDPM):
+        assert process.size_shift(width_px=side, height_px=side, own_px=1024) == side / 1024

@@ -16,8 +16,9 @@ from modules.data.depth import latent_depth, load_sample_depth
 from modules.data.size_conditioning import SizeConditioning
 from modules.families.protocol import ModelFamily
 from modules.memory.placement import Placement
-from modules.sampling.denoising_loop import guided, initial_noise, make_scheduler, run_denoising_loop
+from modules.sampling.denoising_loop import guided, initial_noise, run_denoising_loop, scheduler_for
 from modules.sampling.inpainting import InpaintingImages, blank_images, read_inpainting_images
+from modules.sampling.prediction import with_guidance
 from modules.system.devices import CPU, Device, move
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
@@ -56,9 +57,12 @@ class ImageSampler:
             return [to_image(self.family.decode(z)) for z in latents]
 
     def _encode(self, prompt: SamplePrompt) -> Conditioning:
-        texts = [prompt.negative_prompt, prompt.prompt] if prompt.guidance > 1 else [prompt.prompt]
+        is_doubled = self.family.spec.doubles_batch(prompt.guidance)
+        texts = [prompt.negative_prompt, prompt.prompt] if is_doubled else [prompt.prompt]
         size_conditioning = SizeConditioning.whole(Size(prompt.width_px, prompt.height_px))
-        return self.family.with_size_conditioning(self.family.encode_prompts(texts), [size_conditioning] * len(texts))
+        encoded = self.family.encode_prompts(texts)
+        sized = self.family.with_size_conditioning(encoded, [size_conditioning] * len(texts))
+        return with_guidance(self.family, sized, prompt.guidance)
 
     def _shape(self, prompt: SamplePrompt) -> tuple[int, int, int, int]:
         """Return the shape of the latents of a sample."""
@@ -103,8 +107,8 @@ class ImageSampler:
             return self.family.predict(noisy_BCHW, timesteps_B, conditioning, inputs)
 
         return run_denoising_loop(
-            guided(predict, prompt.guidance) if prompt.guidance > 1 else predict,
-            make_scheduler(prompt.sampler, self.family.scheduler_config()),
+            guided(predict, prompt.guidance) if self.family.spec.doubles_batch(prompt.guidance) else predict,
+            scheduler_for(self.family, prompt.sampler, Size(prompt.width_px, prompt.height_px)),
             noise_1CHW,
             num_steps=prompt.steps,
             generator=generator,

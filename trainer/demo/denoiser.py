@@ -13,7 +13,7 @@ from transformers import CLIPTextModel
 
 from modules.diffusion.process import DDPMProcess
 from modules.diffusion.schedule import cumulative_alphas
-from modules.diffusion.weightings.min_snr import min_snr_weights
+from modules.diffusion.weightings import min_snr_weights
 from trainer.demo.progress import Progress
 from trainer.demo.recipe import DenoiserRecipe
 

@@ -22,7 +22,7 @@ from modules.config.sections.noise import Noise
 from modules.data.buckets import Size
 from modules.data.dataset import Dataset
 from modules.data.order import ConceptRepeats, sizes_of_epoch
-from modules.diffusion.weightings.registry import WEIGHTINGS
+from modules.diffusion.weightings import WEIGHTINGS
 from modules.families.registry import FAMILIES
 from modules.formats.metadata import ConceptFacts, DatasetFacts, tag_frequency
 from modules.objectives.losses.registry import LOSSES

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from modules.config.sections.evaluation import SamplePrompt
-from modules.sampling.registry import SAMPLERS
+from modules.sampling.registry import sampler_labels
 from modules.settings.edit import set_path
 from modules.system.errors import DarkroomError
 from trainer.idle_sampling.request import Cell, SampleRequest
@@ -124,13 +124,14 @@ def _strengths(text: str, request: SampleRequest) -> Sequence[AxisValue]:
 
 
 def _samplers(text: str, request: SampleRequest) -> Sequence[AxisValue]:
-    by_word = {word.lower(): name for name, spec in SAMPLERS.items() for word in (name, spec.label)}
+    labels = sampler_labels()
+    by_word = {word.lower(): name for name, label in labels.items() for word in (name, label)}
     found = []
     for word in listed(text):
         if word.lower() not in by_word:
-            raise DarkroomError(f"There is no sampler {word!r}.", advice=f"Samplers are: {', '.join(SAMPLERS)}.")
+            raise DarkroomError(f"There is no sampler {word!r}.", advice=f"Samplers are: {', '.join(labels)}.")
         name = by_word[word.lower()]
-        found.append(AxisValue(SAMPLERS[name].label, _sets({"sampler": name})))
+        found.append(AxisValue(labels[name], _sets({"sampler": name})))
     return found
 
 

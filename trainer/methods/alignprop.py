@@ -50,9 +50,11 @@ class AlignProp:
     denoise: Denoise
 
     def prepare(self, context: StepContext) -> None:
-        """Raise DarkroomError for a reward that is not differentiable, naming it."""
+        """Raise DarkroomError for a reward that is not differentiable, naming it, or for an undefined weighting."""
         if self.probability > 0:
             self.reward.require_gradient()
+        if self.probability < 1:
+            self.denoise.prepare(context)
 
     def batches(self, loader: Iterable[Batch], context: StepContext) -> Iterator[Batch]:
         """Yield the loader's batches unchanged."""

@@ -12,6 +12,7 @@ from modules.config.sections.loss import Loss
 from modules.config.sections.training import Training
 from modules.data.batch import Batch
 from modules.diffusion.process import NoiseProcess
+from modules.diffusion.weightings import WEIGHTINGS
 from modules.objectives.denoise import Prior, sample_losses, timestep_weights, weighted_errors
 from modules.objectives.learned_weighting import LearnedWeighting
 from modules.objectives.losses.mix import SQUARED, LossMix
@@ -36,7 +37,8 @@ class Denoise:
     learned: LearnedWeighting | None = None
 
     def prepare(self, context: StepContext) -> None:
-        """Nothing to prepare."""
+        """Raise DarkroomError for a loss weighting that is not defined for the model's noise process."""
+        WEIGHTINGS[self.weighting].require(context.family.process)
 
     def batches(self, loader: Iterable[Batch], context: StepContext) -> Iterator[Batch]:
         """Yield the loader's batches unchanged."""

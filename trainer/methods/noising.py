@@ -9,6 +9,7 @@ import torch
 from modules.config.sections.noise import Noise, timestep_sampling_of
 from modules.data.batch import Batch
 from modules.diffusion.noise import Rows
+from modules.diffusion.process import NoiseProcess
 from modules.diffusion.timesteps.drawing import BatchPosition, draw_timesteps
 from modules.diffusion.timesteps.sampling import TimestepSampling
 from modules.diffusion.training_noise import NoiseSeed, NoiseSettings, TrainingNoise, training_noise
@@ -26,15 +27,16 @@ class Noising:
     def draw(
         self, clean_BCHW: torch.Tensor, position: BatchPosition, context: StepContext
     ) -> tuple[torch.Tensor, TrainingNoise]:
-        """Return the timesteps, int64 of shape (B,), and the noise of a micro-batch with clean latents."""
+        """Return the timesteps, of shape (B,), and the noise of a micro-batch with clean latents."""
         process = context.family.process
         timesteps_B = draw_timesteps(
             self.timesteps,
             position,
             run_seed=context.run_seed,
             num_timesteps=process.num_timesteps,
-            relative_size=relative_size(clean_BCHW, context.family.spec),
             device=context.device,
+            is_continuous=process.spec.is_continuous,
+            size_shift=size_shift(process, clean_BCHW, context.family.spec),
         )
         seed = NoiseSeed(context.run_seed, position.step, position.micro_batch, context.device, position.rows)
         return timesteps_B, training_noise(self.noise, clean_BCHW, timesteps_B, process, seed)
@@ -52,10 +54,12 @@ def position_of(batch: Batch) -> BatchPosition:
     )
 
 
-def relative_size(clean_BCHW: torch.Tensor, spec: FamilySpec) -> float:
-    """Return the number of latents of an image over that of a square image in the model's own resolution."""
-    own_side = spec.default_resolution_px / spec.latent_factor
-    return float(clean_BCHW.shape[-2] * clean_BCHW.shape[-1] / own_side**2)
+def size_shift(process: NoiseProcess, clean_BCHW: torch.Tensor, spec: FamilySpec) -> float:
+    """Return the factor of the dynamic shift for images with these latents."""
+    height, width = clean_BCHW.shape[-2:]
+    return process.spec.size_shift(
+        width_px=width * spec.latent_factor, height_px=height * spec.latent_factor, own_px=spec.default_resolution_px
+    )
 
 
 def noising_of(noise: Noise) -> Noising:

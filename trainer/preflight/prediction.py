@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from modules.config.schema import Config
 from modules.families.kinds.file_kind import FileKind
+from modules.families.registry import FAMILIES
 from modules.sampling.registry import SAMPLERS
 from modules.system.problem import Problem
 
@@ -14,6 +15,8 @@ _LABELS = {"epsilon": "the noise (epsilon)", "v_prediction": "velocity (v-predic
 
 def problems_of_prediction(config: Config, found: FileKind | None) -> Iterator[Problem]:
     """Yield settings that do not fit the prediction type. `found` is the base model as identified by its headers."""
+    if FAMILIES[config.model.family].process.flow is not None:
+        return
     own = found.prediction if found is not None and found.is_model else ""
     prediction = own if config.model.prediction_type == "auto" else config.model.prediction_type
     if prediction == "edm":
@@ -59,8 +62,8 @@ def _zero_snr(config: Config, found: FileKind | None, prediction: str) -> Iterat
 def _samplers(config: Config, prediction: str) -> Iterator[Problem]:
     for index, sample in enumerate(config.sampling.prompts):
         spec = SAMPLERS[sample.sampler]
-        if sample.enabled and prediction and prediction not in spec.predictions:
-            supported = ", ".join(s.label for s in SAMPLERS.values() if prediction in s.predictions)
+        if sample.enabled and prediction and not spec.supports([prediction]):
+            supported = ", ".join(s.label for s in SAMPLERS.values() if s.supports([prediction]))
             yield Problem(
                 f"sampling.prompts.{index}.sampler",
                 f"The sampler {spec.label} does not support a model that predicts "

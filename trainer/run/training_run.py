@@ -33,7 +33,7 @@ from trainer.data.loader import Loader
 from trainer.dry_run.dry_run import dry_run as try_every_branch
 from trainer.events import PhaseChanged, RunFinished, WarningRaised
 from trainer.launch import QuietPoints
-from trainer.methods.build import build_method
+from trainer.methods.build import build_method, require_process
 from trainer.methods.perceptual import load_perceptual
 from trainer.methods.protocol import StepContext, TrainingMethod
 from trainer.methods.reward_models import RewardModels, load_reward_models
@@ -372,6 +372,7 @@ def _training(
         counters = _fitted(setup, counters, loaders.training, setup.saved.plan)
         _share_weights(ranks, model)
     freeze(counters, "before this point")  # the exact step is not known for a resumed run
+    require_process(config.training, model.family.process)
     method.prepare(context)
     backup_callback = BackupCallback(config.backup.every, write=backups.write, try_out=backups.try_out, desk=setup.desk)
     return Training(

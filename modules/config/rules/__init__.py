@@ -27,6 +27,7 @@ from modules.config.rules.loss import loss_strengths, p2_gamma
 from modules.config.rules.model_variant import masks_of_variant, model_variant, sample_images
 from modules.config.rules.names import file_names
 from modules.config.rules.noise import noise_without_effect, noising_strengths, timestep_distribution
+from modules.config.rules.noise_process import noise_process
 from modules.config.rules.offload import offloaded_layers
 from modules.config.rules.optimizers import one_learning_rate, optimizer_fields, weights_that_stay_zero
 from modules.config.rules.pairs import pairs
@@ -85,6 +86,7 @@ RULES: tuple[Rule, ...] = (
     noising_strengths,
     timestep_distribution,
     noise_without_effect,
+    noise_process,
     stops,
     validation,
     offloaded_layers,

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from modules.diffusion.weightings.registry import WEIGHTINGS, weighting_labels
+from modules.diffusion.weightings import WEIGHTINGS, weightings_for
+from modules.families.registry import predictions_in_use
 from modules.objectives.losses.registry import LOSSES
 from modules.optim.scaling import SCALER_LABELS, Scaler
 from modules.settings.conditions import USES_DENOISER
 from modules.settings.field import Section, Setting, When, one_of
 
 _WITH_DELTA = When("huber_strength", is_set=True, otherwise=When("smooth_l1_strength", is_set=True))
+
+
+def weighting_labels() -> Mapping[str, str]:
+    """Return the names and labels of the weightings that some family's models can be trained with."""
+    return {name: spec.label for name, spec in weightings_for(predictions_in_use()).items()}
 
 
 def _strength(name: str) -> Setting:
@@ -30,7 +37,7 @@ class Loss(Section):
         *one_of(weighting_labels),
         Setting(
             "Loss weighting",
-            " ".join(spec.help for spec in WEIGHTINGS.values() if spec.help),
+            " ".join(spec.help for spec in weightings_for(predictions_in_use()).values() if spec.help),
             group="Loss",
         ),
     ] = "none"

@@ -34,30 +34,32 @@ def draw_timesteps(
     *,
     run_seed: int,
     num_timesteps: int,
-    relative_size: float,
     device: Device,
+    is_continuous: bool = False,
+    size_shift: float = 1.0,
 ) -> torch.Tensor:
-    """Return the timesteps of a micro-batch, int64 of shape (B,).
+    """Return the timesteps of a micro-batch, shape (B,): int64, or float32 from 0 to `num_timesteps` if continuous.
 
-    `relative_size` is the number of an image's latents over that of the model's own resolution.
+    `size_shift` is the factor of the dynamic shift at the size of the images.
     """
-    counters = (position.step, position.micro_batch)
-    if sampling.is_plain:
+    if sampling.is_plain and not is_continuous:
         return uniform_timesteps(
             position.num_samples,
             num_timesteps=num_timesteps,
-            generator=generator_for(run_seed, "timesteps", *counters),
+            generator=generator_for(run_seed, "timesteps", position.step, position.micro_batch),
             device=device,
             strengths=sampling.strengths,
             rows=position.rows,
         )
     among = timesteps_between(sampling.strengths, num_timesteps=num_timesteps)
-    table = torch.tensor(
-        sampling.cumulative(num_timesteps=num_timesteps, relative_size=relative_size), dtype=torch.float64
-    )
+    table = torch.tensor(sampling.cumulative(num_timesteps=num_timesteps, size_shift=size_shift), dtype=torch.float64)
     uniforms_B = _uniforms_of(sampling.stratification, position, run_seed)
-    index_B = torch.searchsorted(table, uniforms_B, right=True) - 1
-    return move_async(index_B.clamp(0, len(among) - 1) + among.start, device)
+    index_B = (torch.searchsorted(table, uniforms_B, right=True) - 1).clamp(0, len(among) - 1)
+    if not is_continuous:
+        return move_async(index_B + among.start, device)
+    low_B, high_B = table[index_B], table[index_B + 1]
+    within_B = (uniforms_B - low_B) / (high_B - low_B).clamp(min=torch.finfo(torch.float64).tiny)
+    return move_async((index_B + among.start + within_B).float(), device)
 
 
 def _uniforms_of(stratification: Stratification, position: BatchPosition, run_seed: int) -> torch.Tensor:

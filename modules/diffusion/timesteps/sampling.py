@@ -1,18 +1,19 @@
 """How a run samples its timesteps: distribution, shift, range and strata, and the resulting probabilities. Torch-free.
 
 A draw is one uniform number u per image, mapped to a timestep by the inverse of the cumulative probabilities. So the
-same table gives the draws and the window's histogram, and strata within a batch are only a choice of the numbers u.
+same table gives the draws and the window's histogram, and strata within a batch are only a choice of the numbers u. For
+a process with continuous timesteps the probability of timestep t is that of the interval from t to t + 1, within which
+all numbers are equally likely.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import Literal
 
-from modules.diffusion.timesteps.registry import DEFAULT_DISTRIBUTION, DISTRIBUTIONS
+from modules.diffusion.timesteps.distributions import DEFAULT_DISTRIBUTION, DISTRIBUTIONS
 
 Strengths = tuple[float, float]
 """The lowest and the highest noising strength, as fractions of the schedule."""
@@ -25,8 +26,8 @@ class TimestepSampling:
     """The settings of the timesteps: a distribution by name with its weight and bias, over the range of `strengths`.
 
     `shift` moves all timesteps by `x' = shift x / (1 + (shift - 1) x)` (Esser et al. 2024, eq. 23), above 1 to more
-    noise. With `is_dynamic` it is also multiplied by the square root of an image's latents over those of an image in
-    the model's own resolution, the paper's `sqrt(m / n)`: at that resolution it changes nothing.
+    noise. With `is_dynamic` it is also multiplied by the process's factor for the size of an image
+    (`ProcessSpec.size_shift`).
     """
 
     distribution: str = DEFAULT_DISTRIBUTION
@@ -48,29 +49,27 @@ class TimestepSampling:
         """A sentence if the weight and the bias give no distribution, else empty."""
         return DISTRIBUTIONS[self.distribution].problem(self.weight, self.bias)
 
-    def cumulative(self, *, num_timesteps: int, relative_size: float = 1.0) -> tuple[float, ...]:
+    def cumulative(self, *, num_timesteps: int, size_shift: float = 1.0) -> tuple[float, ...]:
         """Return the probabilities below each timestep of the range, and 1 at the end: one more than timesteps.
 
-        `relative_size` is the number of latents over that of the model's own resolution, for the dynamic shift. The
-        distribution spans the whole range of the strengths, as in OneTrainer.
+        `size_shift` is the factor of the dynamic shift. The distribution spans the whole range of the strengths, as in
+        OneTrainer.
         """
-        shift = self.shift * math.sqrt(relative_size) if self.is_dynamic else self.shift
+        shift = self.shift * size_shift if self.is_dynamic else self.shift
         count = len(timesteps_between(self.strengths, num_timesteps=num_timesteps))
         return _cumulative(self.distribution, self.weight, self.bias, shift, count)
 
-    def probabilities(self, *, num_timesteps: int, relative_size: float = 1.0) -> tuple[float, ...]:
+    def probabilities(self, *, num_timesteps: int, size_shift: float = 1.0) -> tuple[float, ...]:
         """Return the probability of each timestep of the schedule; 0 outside of the strengths, 1 in total."""
         among = timesteps_between(self.strengths, num_timesteps=num_timesteps)
-        inside = pairwise(self.cumulative(num_timesteps=num_timesteps, relative_size=relative_size))
+        inside = pairwise(self.cumulative(num_timesteps=num_timesteps, size_shift=size_shift))
         after = num_timesteps - among.stop
         return (*[0.0] * among.start, *(high - low for low, high in inside), *[0.0] * after)
 
-    def describe(self, *, num_bins: int, num_timesteps: int = 1000, relative_size: float = 1.0) -> tuple[float, ...]:
+    def describe(self, *, num_bins: int, num_timesteps: int = 1000, size_shift: float = 1.0) -> tuple[float, ...]:
         """Return the probability of each of `num_bins` equal parts of the schedule, from the draws' own table."""
         bins = [0.0] * num_bins
-        for timestep, probability in enumerate(
-            self.probabilities(num_timesteps=num_timesteps, relative_size=relative_size)
-        ):
+        for timestep, probability in enumerate(self.probabilities(num_timesteps=num_timesteps, size_shift=size_shift)):
             bins[timestep * num_bins // num_timesteps] += probability
         return tuple(bins)
 

@@ -109,6 +109,7 @@ SPEC = MethodSpec(
     splits_batches=True,
     is_shareable=lambda settings: True,
     repeats_forward=True,
+    ddpm_only=lambda settings: "DDPO",
     problems=_problems,
     guide=MethodGuide(
         needs=(

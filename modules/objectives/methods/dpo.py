@@ -81,6 +81,7 @@ SPEC = MethodSpec(
     learns_from=lambda settings: "pairs",
     needs_reference=lambda settings: settings.loss != "mapo",
     is_shareable=lambda settings: True,
+    ddpm_only=lambda settings: "MaPO" if settings.loss == "mapo" else "",
     guide=MethodGuide(
         needs=(
             "Pairs of a chosen and a rejected image for one caption: a concept of the type Preference pairs.",

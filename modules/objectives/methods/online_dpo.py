@@ -250,6 +250,7 @@ def _rollout(settings: OnlineDpo) -> RolloutFacts:
         images_per_pass=1 if is_of_steps else 2,
         size=fields.known_size(settings.size),
         sampling_passes=settings.steps + trained * (settings.candidates - 1),
+        sampler="" if is_of_steps else settings.sampler,
     )
 
 
@@ -271,6 +272,7 @@ SPEC = MethodSpec(
     reports=lambda settings: fields.reports(kl_weight=0.0, samples_per_prompt=settings.samples_per_prompt),
     splits_batches=True,
     is_shareable=lambda settings: settings.chosen_by == "reward",
+    ddpm_only=lambda settings: "Online DPO on denoising steps (SPO)" if settings.pairs == "steps" else "",
     problems=_problems,
     guide=MethodGuide(
         needs=(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from modules.data.size_conditioning import SizeConditioning
-from modules.diffusion.process import DDPMProcess
+from modules.diffusion.process import NoiseProcess
 from modules.families.parts.clip_text import TextTower
 from modules.families.parts.conditioning import TextConditioning, replaced_rows
 from modules.families.parts.forwards import Forwards
@@ -25,7 +25,7 @@ class ToyPixel:
     spec: FamilySpec
     unet: Any
     tower: TextTower
-    process: DDPMProcess
+    process: NoiseProcess
     scheduler: Mapping[str, Any]
     lora_naming: LoraNaming
     _forwards: Forwards = field(default_factory=Forwards, repr=False)

@@ -1,0 +1,169 @@
+"""The noise process of a family, as known before any weight is read: DDPM, or flow matching with its convention."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
+
+from modules.system.errors import DarkroomError
+
+PredictionType = Literal["epsilon", "v_prediction", "flow"]
+Sign = Literal[1, -1]
+TimeInput = Literal["sigma", "1 - sigma", "1000 sigma"]
+
+
+class Shift(Protocol):
+    """The shift s of a flow model's noise levels: `sigma' = s sigma / (1 + (s - 1) sigma)` (Esser et al. 2024, eq. 23).
+
+    Above 1 it moves them to more noise, as large images need.
+    """
+
+    @property
+    def depends_on_size(self) -> bool:
+        """Whether s is another one for images of another size."""
+        ...
+
+    def factor(self, num_tokens: int) -> float:
+        """Return s for an image of that many latent tokens."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantShift:
+    """The same shift for images of every size (SD 3, Z-Image and Anima: 3)."""
+
+    value: float = 1.0
+
+    @property
+    def depends_on_size(self) -> bool:
+        """Return False."""
+        return False
+
+    def factor(self, num_tokens: int) -> float:
+        """Return s."""
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class TokenShift:
+    """A shift that grows with an image's tokens, as `calculate_shift` of diffusers' pipelines has it.
+
+    mu is linear in the tokens, from `base_shift` at `base_tokens` to `max_shift` at `max_tokens`, and continues beyond
+    them. s is `exp(mu)`, or mu itself for the kind "linear" (`time_shift_type`). The defaults are those of FLUX.1.
+    """
+
+    base_tokens: int = 256
+    max_tokens: int = 4096
+    base_shift: float = 0.5
+    max_shift: float = 1.15
+    kind: Literal["exponential", "linear"] = "exponential"
+
+    @property
+    def depends_on_size(self) -> bool:
+        """Return True."""
+        return True
+
+    def mu(self, num_tokens: int) -> float:
+        """Return mu for an image of that many latent tokens."""
+        slope = (self.max_shift - self.base_shift) / (self.max_tokens - self.base_tokens)
+        return num_tokens * slope + (self.base_shift - slope * self.base_tokens)
+
+    def factor(self, num_tokens: int) -> float:
+        """Return s for an image of that many latent tokens."""
+        mu = self.mu(num_tokens)
+        return math.exp(mu) if self.kind == "exponential" else mu
+
+
+@dataclass(frozen=True, slots=True)
+class FlowConvention:
+    """How the models of a flow family differ in what they compute; the rest of the program sees none of it.
+
+    The program's own convention is `x_t = (1 - sigma) x_0 + sigma eps` with the velocity `v = eps - x_0` and the
+    timestep `t = 1000 sigma`, as in diffusers' schedulers.
+
+    - `target_sign`: -1 for a model that was trained on `x_0 - eps` (Ideogram 4, Lumina 2).
+    - `output_sign`: -1 for a model whose pipeline negates its output (Z-Image, HiDream I1).
+    - `time_input`: what the model reads as its time.
+    - `shift`: that of the published model; the scheduler config of a checkpoint overrides it (`with_scheduler`).
+    - `token_px`: the side in pixels of the square that one token covers: 16 for latents of factor 8 in patches of 2, so
+      that an image of 1024 px has 4,096 tokens. Counted in pixels, latents that are patched already count only once.
+    - `sample_grid`: the noise levels of a sample before the shift. "even" is `linspace(1, 1 / N, N)`, as most pipelines
+      have it; "scheduler" is the default of diffusers' scheduler, which ends at its smallest sigma (SD 3, Sana).
+    """
+
+    target_sign: Sign = 1
+    output_sign: Sign = 1
+    time_input: TimeInput = "sigma"
+    shift: Shift = field(default_factory=ConstantShift)
+    token_px: int = 16
+    sample_grid: Literal["even", "scheduler"] = "even"
+
+    def shift_at(self, width_px: int, height_px: int) -> float:
+        """Return the shift of an image of this size."""
+        return self.shift.factor((width_px // self.token_px) * (height_px // self.token_px))
+
+    def with_scheduler(self, scheduler: Mapping[str, Any]) -> FlowConvention:
+        """Return the convention with the shift of a checkpoint's scheduler config.
+
+        Missing keys keep the published model's shift. Raises DarkroomError for a config that cannot be used.
+        """
+        if scheduler.get("invert_sigmas"):
+            raise DarkroomError("invert_sigmas in the model's scheduler config is not supported.")
+        if not scheduler.get("use_dynamic_shifting"):
+            return replace(self, shift=ConstantShift(float(scheduler["shift"]))) if "shift" in scheduler else self
+        published = self.shift if isinstance(self.shift, TokenShift) else TokenShift()
+        shift = TokenShift(
+            int(scheduler.get("base_image_seq_len", published.base_tokens)),
+            int(scheduler.get("max_image_seq_len", published.max_tokens)),
+            float(scheduler.get("base_shift", published.base_shift)),
+            float(scheduler.get("max_shift", published.max_shift)),
+            scheduler.get("time_shift_type", published.kind),
+        )
+        if shift.base_tokens == shift.max_tokens or shift.kind not in ("exponential", "linear"):
+            raise DarkroomError(
+                "The dynamic shift in the model's scheduler config cannot be used.",
+                advice="base_image_seq_len and max_image_seq_len must differ, and time_shift_type must be exponential "
+                "or linear.",
+            )
+        return replace(self, shift=shift)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    """The noise process of a family: its label for sentences, and the prediction types of its models.
+
+    `flow` is the convention of a flow model; None for DDPM.
+    """
+
+    label: str
+    predictions: tuple[PredictionType, ...]
+    flow: FlowConvention | None = None
+
+    @property
+    def is_continuous(self) -> bool:
+        """Whether timesteps are numbers between 0 and 1000 and not only the whole ones."""
+        return self.flow is not None
+
+    def undefined(self, what: str) -> str:
+        """Return the sentence that refuses something which has no meaning for models of this process."""
+        return f"{what} is not defined for {self.label} models."
+
+    def size_shift(self, *, width_px: int, height_px: int, own_px: int) -> float:
+        """Return the factor of the dynamic shift for images of a size.
+
+        It is the model's own rule where it has one. Otherwise it is the square root of the pixels over those of a
+        square image with the side `own_px` (Esser et al. 2024, eq. 23), which is 1 at the model's own resolution.
+        """
+        if self.flow is not None and self.flow.shift.depends_on_size:
+            return self.flow.shift_at(width_px, height_px)
+        return math.sqrt(width_px * height_px / own_px**2)
+
+
+DDPM = ProcessSpec("DDPM", ("epsilon", "v_prediction"))
+
+
+def flow_matching(convention: FlowConvention | None = None) -> ProcessSpec:
+    """Return the process of a flow family with its convention."""
+    return ProcessSpec("flow matching", ("flow",), convention or FlowConvention())

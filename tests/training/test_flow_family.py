@@ -1,0 +1,227 @@
+"""A flow family, registered by a test: it trains, validates, samples and resumes, and refuses what has no flow form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from modules.config.rules import problems_of
+from modules.config.schema import Config
+from modules.config.timestep_preview import timestep_preview
+from modules.data.buckets import Size
+from modules.diffusion.flow import FlowProcess
+from modules.diffusion.training_noise import generalized_offset_factor
+from modules.families.registry import registered
+from modules.sampling.ddim_step import ddim_steps
+from modules.sampling.prediction import guided_prediction
+from modules.sampling.registry import sampler_labels, samplers_for
+from modules.system.errors import DarkroomError
+from modules.system.factories import load_factory
+from tests.builders.configs import laid_over, small_config
+from tests.builders.runs import assert_equal_tensors, run
+from tests.builders.toy_flow import CONVENTION, TOY_FLOW, write_toy_flow_folder
+from trainer.events import BackupSaved, SampleReady, StepFinished, ValidationFinished
+from trainer.methods.build import require_process
+from trainer.methods.denoise import denoise_of
+from trainer.preflight import check
+
+BASE: dict[str, Any] = {
+    "data": {"resolution_px": [32], "bucket_step_px": 8, "latent_cache": True, "text_cache": True},
+    "training": {
+        "epochs": 4,
+        "batch_size": 2,
+        "learning_rate": 0.01,
+        "noise": {"distribution": "logit_normal", "dynamic_shift": True},
+        "loss": {"weighting": "sigma"},
+    },
+    "parts": {"text_encoder": {"train": False}},
+    "output": {"dtype": "float32"},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def flow() -> Iterator[None]:
+    with registered(TOY_FLOW):
+        yield
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
+    return write_toy_flow_folder(tmp_path_factory.mktemp("models") / "toy-flow")
+
+
+@pytest.fixture
+def config(model: Path, images: Path, tmp_path: Path) -> Config:
+    return laid_over(small_config(tmp_path, model=model, images=images), {**BASE, "model": {"family": "toy_flow"}})
+
+
+def of(config: Config, **sections: Any) -> dict[str, str]:
+    """The errors of a config by path, and what they say."""
+    return {p.path: p.message for p in problems_of(laid_over(config, sections)) if p.severity == "error"}
+
+
+def test_it_trains_validates_and_samples_with_every_flow_sampler(config: Config, images: Path) -> None:
+    prompt = {"prompt": "a disc", "width_px": 32, "height_px": 32, "steps": 3, "guidance": 2.0}
+    watched = laid_over(
+        config,
+        {
+            "concepts": [{"path": str(images)}, {"path": str(images), "kind": "validation"}],
+            "validation": {"every": {"n": 1, "unit": "epoch"}, "num_timesteps": 2},
+            "sampling": {"at_end": True, "prompts": [{**prompt, "sampler": s} for s in samplers_for(["flow"])]},
+        },
+    )
+    assert not check(watched).errors
+    ran = run(watched)
+    measured = ran.of(ValidationFinished)
+    assert list(measured[-1].by_timestep) == ["250", "750"]
+    assert measured[-1].loss < measured[0].loss
+    assert len(ran.of(SampleReady)) >= len(samplers_for(["flow"]))
+
+
+def test_a_run_that_is_stopped_and_resumed_ends_the_same(config: Config) -> None:
+    whole = run(laid_over(config, {"backup": {"every": {"n": 2, "unit": "step"}, "keep": 0}}))
+    first = Path(whole.of(BackupSaved)[0].path)
+    resumed = run(config, resume_from=first)
+    assert_equal_tensors(resumed.weights, whole.weights)
+    losses, later = ([e.loss for e in ran.of(StepFinished)] for ran in (whole, resumed))
+    assert losses[-len(later) :] == later
+    assert len(set(losses)) == len(losses)
+
+
+def test_the_model_gets_its_own_time_and_the_program_a_velocity(model: Path) -> None:
+    family = load_factory(TOY_FLOW.factory)(str(model), dtypes={})
+    process = family.process
+    assert isinstance(process, FlowProcess)
+    assert process.convention == CONVENTION
+    seen: list[torch.Tensor] = []
+    family.unet.register_forward_pre_hook(lambda module, args: seen.append(args[1]))
+    noisy = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        output = family.predict(noisy, torch.tensor([0.0, 250.0]), family.encode_prompts(["a", "b"]))
+        raw = family.unet(noisy, seen[0], family.encode_prompts(["a", "b"]).states_BLD).sample
+    assert seen[0].tolist() == [1000.0, 750.0]
+    torch.testing.assert_close(output, -raw)
+
+
+@pytest.mark.parametrize("name", ["min_snr", "soft_min_snr", "debiased", "p2"])
+def test_weightings_without_a_meaning_are_refused(config: Config, name: str) -> None:
+    found = of(config, training={"loss": {"weighting": name}})
+    assert list(found) == ["training.loss.weighting"]
+    assert "is not defined for flow matching models" in found["training.loss.weighting"]
+
+
+@pytest.mark.parametrize(
+    ("method", "what"),
+    [
+        ({"name": "ddpo"}, "DDPO"),
+        ({"name": "grpo"}, "GRPO"),
+        ({"name": "alignprop"}, "AlignProp"),
+        ({"name": "dpo", "loss": "mapo"}, "MaPO"),
+        ({"name": "online_dpo", "pairs": "steps"}, "Online DPO on denoising steps (SPO)"),
+    ],
+)
+def test_methods_of_ddpm_are_refused(config: Config, method: dict[str, Any], what: str) -> None:
+    found = of(config, training={"method": method})
+    assert found["training.method"] == f"{what} has no form for flow matching models yet."
+
+
+@pytest.mark.parametrize("method", [{"name": "dpo"}, {"name": "online_dpo"}, {"name": "alignprop", "probability": 0}])
+def test_methods_with_a_flow_form_are_not(config: Config, method: dict[str, Any]) -> None:
+    assert "training.method" not in of(config, training={"method": method})
+
+
+def test_samplers_without_a_flow_form_are_refused(config: Config) -> None:
+    prompts = [{"sampler": "ddim"}, {"sampler": "euler_a"}, {"sampler": "euler_karras", "enabled": False}]
+    found = of(config, sampling={"prompts": prompts}, training={"method": {"name": "online_dpo", "sampler": "euler_a"}})
+    assert {p for p in found if "sampler" in p} == {"sampling.prompts.1.sampler", "training.method.sampler"}
+
+
+def test_generalized_offset_noise_is_refused(config: Config) -> None:
+    noise = {"offset_weight": 0.1, "generalized_offset": True}
+    assert list(of(config, training={"noise": noise})) == ["training.noise.generalized_offset"]
+
+
+def test_the_engine_refuses_what_check_refuses(config: Config) -> None:
+    """A model may turn out to be another one than its config says: nothing is trained with a formula of DDPM."""
+    process = FlowProcess()
+    context: Any = SimpleNamespace(family=SimpleNamespace(process=process))
+    with pytest.raises(DarkroomError, match="Min-SNR is not defined"):
+        denoise_of(laid_over(config, {"training": {"loss": {"weighting": "min_snr"}}}).training).prepare(context)
+    with pytest.raises(DarkroomError, match="MaPO has no form"):
+        require_process(laid_over(config, {"training": {"method": {"name": "dpo", "loss": "mapo"}}}).training, process)
+    with pytest.raises(DarkroomError, match="Generalized offset noise is not defined"):
+        generalized_offset_factor(process, torch.ones(2))
+    with pytest.raises(DarkroomError, match="DDIM sampling needs a DDPM model"):
+        ddim_steps(process, {}, num_steps=4)
+
+
+def test_the_chart_of_timesteps_has_the_shift_of_the_model(config: Config) -> None:
+    preview = timestep_preview(config)
+    shift = CONVENTION.shift_at(32, 32)
+    by_hand = laid_over(config, {"training": {"noise": {"dynamic_shift": False, "shift": shift}}})
+    assert preview.bars == timestep_preview(by_hand).bars
+    assert preview.right == "1000: noise"
+
+
+def test_samplers_of_flow_models_are_offered_while_there_is_a_family() -> None:
+    assert "heun" in sampler_labels()
+
+
+# -- guidance
+
+
+@pytest.mark.parametrize(
+    ("kind", "guidance", "batch", "scale"),
+    [
+        ("classifier_free", 4.0, 4, None),
+        ("classifier_free", 1.0, 2, None),
+        ("embedded", 4.0, 2, 4.0),
+        ("none", 4.0, 2, None),
+    ],
+)
+def test_guidance_is_that_of_the_family(kind: Any, guidance: float, batch: int, scale: float | None) -> None:
+    """By a doubled batch, by an input of the model, or not at all; the second never needs the empty prompt."""
+    seen: list[tuple[int, float | None]] = []
+
+    class Text(list[str]):
+        guidance: float | None = None
+
+        def select(self, rows: list[int]) -> Text:
+            return Text([self[i] for i in rows])
+
+    def with_guidance(text: Text, guidance: float) -> Text:
+        text.guidance = guidance
+        return text
+
+    def predict(noisy_BCHW: torch.Tensor, timesteps_B: torch.Tensor, text: Text) -> torch.Tensor:
+        seen.append((len(noisy_BCHW), text.guidance))
+        assert len(noisy_BCHW) == len(timesteps_B) == len(text)
+        return noisy_BCHW
+
+    family: Any = SimpleNamespace(
+        spec=replace(TOY_FLOW, guidance=kind),
+        with_size_conditioning=lambda text, sizes: text,
+        with_guidance=with_guidance,
+        join=lambda texts, empty: Text([t for text in texts for t in text]),
+        predict=predict,
+    )
+    empty: Any = Text([""]) if kind == "classifier_free" else None
+    texts: Any = Text(["a", "b"])
+    run_step = guided_prediction(family, texts, empty, size=Size(32, 32), guidance=guidance)
+    assert run_step(torch.ones(2, 3, 4, 4), torch.tensor(500.0)).shape == (2, 3, 4, 4)
+    assert seen == [(batch, scale)]
+
+
+def test_a_guidance_scale_without_effect_is_said(config: Config) -> None:
+    guided = laid_over(config, {"sampling": {"prompts": [{"guidance": 1.0}, {"guidance": 4.0}]}})
+    path = "sampling.prompts.1.guidance"
+    assert path not in [p.path for p in problems_of(guided)]
+    with registered(replace(TOY_FLOW, name="distilled", guidance="none")):
+        distilled = laid_over(guided, {"model": {"family": "distilled"}})
+        assert [(p.path, p.severity) for p in problems_of(distilled) if p.path == path] == [(path, "info")]
