@@ -7,11 +7,14 @@ import sys
 import tkinter as tk
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from modules.system.garbage_collection import collection_off
 from modules.system.library_warnings import hide_library_warnings
 from modules.system.paths import from_caller
-from ui.app import App
-from ui.run.interpreter import keep_interpreter_smooth
+
+if TYPE_CHECKING:
+    from ui.app import App
 
 
 def main(arguments: Sequence[str], *, on_visible: Callable[[], None] | None = None) -> int:
@@ -20,10 +23,13 @@ def main(arguments: Sequence[str], *, on_visible: Callable[[], None] | None = No
     parser.add_argument("config", nargs="?", help="a config file to open (default: the last session)")
     config = parser.parse_args(arguments).config
     hide_library_warnings()
-    app = _opened(from_caller(config) if config else None)
-    if app is None:
-        return 1
-    app.show(on_visible)
+    with collection_off():  # until the window is visible, which is a tenth faster
+        app = _opened(from_caller(config) if config else None)
+        if app is None:
+            return 1
+        app.show(on_visible)
+    from ui.run.interpreter import keep_interpreter_smooth
+
     keep_interpreter_smooth()
     app.run()
     return 0
@@ -31,6 +37,8 @@ def main(arguments: Sequence[str], *, on_visible: Callable[[], None] | None = No
 
 def _opened(path: Path | None) -> App | None:
     """Return the window; None on a machine without a display, which is reported."""
+    from ui.app import App
+
     try:
         return App(config_path=path)
     except tk.TclError as error:

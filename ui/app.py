@@ -112,6 +112,7 @@ class App:
             on_visible()
         set_icon(self.root)
         self.context.pump.start()
+        self.context.pump.background.run(self.diagnostics.log_system_facts, lambda _: None)
         self.context.starter.look_for_backup()
         self.tensorboard.follow_setting()
         self.offers.look(self.context.workspaces())

@@ -67,10 +67,13 @@ class Diagnostics:
         root.setLevel(logging.INFO)
         for handler in self._handlers:
             root.addHandler(handler)
-        for line in system_facts():
-            _log.info("%s", line)
         sys.excepthook = self.on_exception
         threading.excepthook = self._on_thread_exception
+
+    def log_system_facts(self) -> None:
+        """Write the versions of this machine to the log. For a background thread: it reads the packages' metadata."""
+        for line in system_facts():
+            _log.info("%s", line)
 
     def close(self) -> None:
         """Undo `install`; from now on no dialog is shown."""
