@@ -16,7 +16,6 @@ MAY_NAME_OPTIMIZERS = (
     "modules/optim/",
     "modules/config/migrations/",
     "modules/config/imports/",
-    "trainer/benchmark/full_size.py",
 )
 
 

@@ -1,4 +1,4 @@
-"""make-demo-model: train the tiny demo model from scratch."""
+"""`python -m demo.make`: train the tiny demo model from scratch."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import time
 from modules.system.paths import from_caller
 from trainer.cli import Verb
 from trainer.cli.console import Meter
+from trainer.cli.program import run_verb
 from trainer.cli.signals import on_signal
 from trainer.launch import import_engine
 
 
 def _make(options: argparse.Namespace) -> int:
     import_engine(beside_window=False)
-    from trainer.demo.make import make_demo_model
-    from trainer.demo.progress import DemoModelStopped
+    from demo.make.model import make_demo_model
+    from demo.make.progress import DemoModelStopped
 
     stopping = threading.Event()
     meter, started = Meter(), time.monotonic()
@@ -52,4 +53,5 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, default=0, help="CPU threads (default: 0, measured)")
 
 
-MAKE_DEMO_MODEL = Verb("train the demo model from scratch", _arguments, _make)
+if __name__ == "__main__":
+    sys.exit(run_verb("python -m demo.make", Verb("Train the demo model from scratch.", _arguments, _make)))

@@ -11,11 +11,11 @@ import torch
 from diffusers import UNet2DConditionModel
 from transformers import CLIPTextModel
 
+from demo.make.progress import Progress
+from demo.make.recipe import DenoiserRecipe
 from modules.diffusion.process import DDPMProcess
 from modules.diffusion.schedule import cumulative_alphas
 from modules.diffusion.weightings.min_snr import min_snr_weights
-from trainer.demo.progress import Progress
-from trainer.demo.recipe import DenoiserRecipe
 
 _MAX_GRADIENT_NORM = 1.0
 _LAST_RATE_SHARE = 0.05

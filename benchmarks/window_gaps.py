@@ -1,4 +1,4 @@
-"""The training process of `ui.benchmark`: the real window, a heartbeat, a whole run and a stopped one."""
+"""The training process of `benchmarks.window`: the real window, a heartbeat, a whole run and a stopped one."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+from benchmarks.window import summarise
 from trainer.events import RunFailed
 from ui.app import App
-from ui.benchmark import summarise
 from ui.run.interpreter import keep_interpreter_smooth
 
 BEAT_MS = 10

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.demo_runs import ENDLESS, demo_run
+from benchmarks.host_waits import waits_per_step
+from benchmarks.loop_speed import as_sdxl, for_measuring, run_setup
+from benchmarks.toy_sdxl import write_toy_sdxl
 from modules.config.schema import Config
 from modules.system.devices import resolve_device
 from modules.system.paths import from_root
-from trainer.benchmark.demo_runs import ENDLESS, demo_run
-from trainer.benchmark.host_waits import waits_per_step
-from trainer.benchmark.loop_speed import as_sdxl, for_measuring, run_setup
-from trainer.benchmark.toy_sdxl import write_toy_sdxl
 from trainer.commands import ProfileNow
 from trainer.run.endings import Prepared
 from trainer.run.training_run import prepare

@@ -12,11 +12,11 @@ import torch
 from diffusers import StableDiffusionPipeline
 from PIL import Image, ImageDraw
 
+from demo.make.evaluator import evaluate
+from demo.make.images import FULL_TEMPLATES, DrawnImage, Scene, write_caption
+from demo.make.progress import Progress
+from demo.make.shapes import COLOURS, IMAGE_SIZE_PX, SHAPES
 from modules.system.atomic import atomic_file, write_text
-from trainer.demo.evaluator import evaluate
-from trainer.demo.images import FULL_TEMPLATES, DrawnImage, Scene, write_caption
-from trainer.demo.progress import Progress
-from trainer.demo.shapes import COLOURS, IMAGE_SIZE_PX, SHAPES
 
 GUIDANCE_SCALE = 3.0
 # Different from the seeds of training; the prompts are the same for every model, whatever its own seed.

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.measure import Ratio
+from benchmarks.saving_memory import of_denoiser
 from modules.config.codec import decode, encode
 from modules.config.schema import Config
 from modules.families.attention import ATTENTIONS, usable_attentions
 from modules.system.devices import Device
 from modules.system.errors import DarkroomError
-from trainer.benchmark.measure import Ratio
-from trainer.benchmark.saving_memory import of_denoiser
 
 Changes = Mapping[str, Mapping[str, Any]]  # by section
 

@@ -17,15 +17,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.loop_speed import demo_config, run_setup
+from benchmarks.measure import wait_for
+from benchmarks.preference_cases import Case
+from benchmarks.preference_data import as_drawn, open_prompts, rewards, sampled, write_pairs, write_prompts
+from demo.make.evaluator import evaluate
 from modules.config.codec import decode, encode
 from modules.config.schema import Config
 from modules.families.protocol import ModelFamily
 from modules.objectives.registry import METHODS
-from trainer.benchmark.loop_speed import demo_config, run_setup
-from trainer.benchmark.measure import wait_for
-from trainer.benchmark.preference_cases import Case
-from trainer.benchmark.preference_data import as_drawn, open_prompts, rewards, sampled, write_pairs, write_prompts
-from trainer.demo.evaluator import evaluate
 from trainer.run.machine import Machine, machine_of
 from trainer.run.model import LoadedModel, load_model
 from trainer.run.stepper import evaluation_of

@@ -99,7 +99,7 @@ def _events(arguments: Sequence[str]) -> Iterator[tuple[float, Event | None]]:
 
 def _timed_bare(model: Path) -> float:
     start = time.perf_counter()
-    with _process(["-m", "trainer.benchmark.bare_start", str(model)]) as process:
+    with _process(["-m", "benchmarks.bare_start", str(model)]) as process:
         assert process.stdout is not None
         process.stdout.readline()
         seconds = time.perf_counter() - start

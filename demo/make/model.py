@@ -13,10 +13,7 @@ import torch
 from diffusers import AutoencoderKL, StableDiffusionPipeline
 from transformers import CLIPTokenizer
 
-from modules.system.atomic import atomic_folder
-from modules.system.errors import DarkroomError
-from modules.system.seeds import derive_seed
-from trainer.demo.architecture import (
+from demo.make.architecture import (
     NUM_TOKENS,
     assemble_pipeline,
     build_demo_text_encoder,
@@ -25,9 +22,9 @@ from trainer.demo.architecture import (
     build_demo_vae,
     load_demo_pipeline,
 )
-from trainer.demo.autoencoder import encode_images, polish_decoder, train_autoencoder
-from trainer.demo.denoiser import CaptionedLatents, train_denoiser
-from trainer.demo.images import (
+from demo.make.autoencoder import encode_images, polish_decoder, train_autoencoder
+from demo.make.denoiser import CaptionedLatents, train_denoiser
+from demo.make.images import (
     FULL_TEMPLATES,
     CaptionedImage,
     DrawnImage,
@@ -36,9 +33,12 @@ from trainer.demo.images import (
     random_caption,
     write_caption,
 )
-from trainer.demo.progress import Progress, Report
-from trainer.demo.quality import DemoQuality, measure_quality, write_quality
-from trainer.demo.recipe import DemoRecipe
+from demo.make.progress import Progress, Report
+from demo.make.quality import DemoQuality, measure_quality, write_quality
+from demo.make.recipe import DemoRecipe
+from modules.system.atomic import atomic_folder
+from modules.system.errors import DarkroomError
+from modules.system.seeds import derive_seed
 from trainer.run.threads import choose_num_threads
 
 # The possible entries of a demo model's folder; a folder with any other entry is not replaced.

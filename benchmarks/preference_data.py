@@ -12,6 +12,10 @@ import numpy as np
 import torch
 from PIL import Image
 
+from benchmarks.preference_cases import GUIDANCE, NUM_STEPS
+from demo.make.images import OPEN_TEMPLATES, DrawnImage, Scene, write_caption
+from demo.make.quality import Prompt
+from demo.make.shapes import COLOURS, IMAGE_SIZE_PX, SHAPES
 from modules.data.buckets import Size
 from modules.data.pairs import CHOSEN_FOLDER, REJECTED_FOLDER
 from modules.families.protocol import ModelFamily
@@ -22,10 +26,6 @@ from modules.sampling.denoising_loop import initial_noise, make_scheduler, run_d
 from modules.sampling.prediction import guided_prediction
 from modules.system.devices import CPU, move
 from trainer import phases
-from trainer.benchmark.preference_cases import GUIDANCE, NUM_STEPS
-from trainer.demo.images import OPEN_TEMPLATES, DrawnImage, Scene, write_caption
-from trainer.demo.quality import Prompt
-from trainer.demo.shapes import COLOURS, IMAGE_SIZE_PX, SHAPES
 from trainer.run.machine import Machine
 from trainer.run.model import LoadedModel
 

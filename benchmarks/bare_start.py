@@ -1,6 +1,6 @@
 """The start of a script without this program: imports, a model, a LoRA, one step.
 
-`python -m trainer.benchmark.bare_start MODEL` prints the loss of the step.
+`python -m benchmarks.bare_start MODEL` prints the loss of the step.
 """
 
 from __future__ import annotations

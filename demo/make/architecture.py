@@ -20,8 +20,8 @@ from diffusers.models.upsampling import Upsample2D
 from torch import nn
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
+from demo.make.shapes import IMAGE_SIZE_PX
 from modules.families.parts.clip_vocabulary import END_TOKEN, START_TOKEN, clip_merges, clip_vocabulary
-from trainer.demo.shapes import IMAGE_SIZE_PX
 
 NUM_TOKENS = 77
 LATENT_CHANNELS = 4

@@ -1,4 +1,4 @@
-"""`python -m ui.benchmark [--json] [--config FILE]`: how fast the window opens and how smooth it stays.
+"""`python -m benchmarks.window [--json] [--config FILE]`: how fast the window opens and how smooth it stays.
 
 Two measurements, each in its own processes, isolated from the user's session:
 
@@ -73,7 +73,7 @@ def measure_gaps(home: Path, config: Config) -> list[PhaseGaps]:
     config_file, result_file = home / "config.json", home / "gaps.json"
     export_file(_relocated(config, home), config_file)
     subprocess.run(
-        [sys.executable, "-m", "ui.benchmark_gaps", str(config_file), str(result_file)],
+        [sys.executable, "-m", "benchmarks.window_gaps", str(config_file), str(result_file)],
         cwd=PROGRAM_ROOT,
         env=_environment(home),
         timeout=_MAX_SECONDS,
@@ -105,7 +105,7 @@ def table(starts_seconds: Sequence[float], gaps: Sequence[PhaseGaps]) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Measure, and write a table (with --json: one object) to the standard output."""
-    parser = argparse.ArgumentParser(prog="python -m ui.benchmark", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.window", description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="write one JSON object instead of a table")
     parser.add_argument("--config", type=Path, help="the config to run (default: the demo preset)")
     parser.add_argument("--starts-only", action="store_true", help="measure only the start")

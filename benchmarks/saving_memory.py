@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
+from benchmarks.device_bytes import DeviceBytes
+from benchmarks.loop_speed import run_setup
+from benchmarks.measure import Ratio, paired
 from modules.config.codec import decode, encode
 from modules.config.schema import Config
 from modules.families.registry import FAMILIES
 from modules.system.devices import Device
-from trainer.benchmark.device_bytes import DeviceBytes
-from trainer.benchmark.loop_speed import run_setup
-from trainer.benchmark.measure import Ratio, paired
 from trainer.launch import smooth_interpreter
 from trainer.preflight.auto_checkpointing import RESERVE
 from trainer.run.endings import Prepared

@@ -12,8 +12,8 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from trainer.demo.images import DrawnImage, Scene
-from trainer.demo.shapes import COLOURS, IMAGE_SIZE_PX, KNOWN_SHAPES, PINK, BoolArray, coverage
+from demo.make.images import DrawnImage, Scene
+from demo.make.shapes import COLOURS, IMAGE_SIZE_PX, KNOWN_SHAPES, PINK, BoolArray, coverage
 
 # The minimum overlap (intersection over union) of a figure with a shape; drawn figures reach 0.9 and more.
 _LEAST_OVERLAP = 0.72

@@ -1,7 +1,7 @@
 """The speed of two processes with one CPU thread each, compared to one with one thread, on the same steps.
 
 Both wait for orders all the time and train in turns, so that changes of the machine's speed affect both. Started as
-`python -m trainer.benchmark.several CONFIG`, a process trains an epoch for each line of its input.
+`python -m benchmarks.several CONFIG`, a process trains an epoch for each line of its input.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchmarks.loop_speed import run_setup
+from benchmarks.measure import Ratio, compared, twice
 from modules.config.codec import export_file, load_file
 from modules.config.schema import Config
 from modules.system.devices import CPU
 from modules.system.library_warnings import hide_library_warnings
 from modules.system.paths import PROGRAM_ROOT
 from modules.system.ranks import current_rank
-from trainer.benchmark.loop_speed import run_setup
-from trainer.benchmark.measure import Ratio, compared, twice
 from trainer.ranks import connect
 from trainer.run.training_run import prepare
 from trainer.step.loop import train_epoch
@@ -82,7 +82,7 @@ def two_against_one(config: Config, folder: Path, *, rounds: int) -> Scaling:
 def _started(config: Config, file: Path, environment: dict[str, str]) -> subprocess.Popen[str]:
     export_file(config, file)
     return subprocess.Popen(
-        [sys.executable, "-m", "trainer.benchmark.several", str(file)],
+        [sys.executable, "-m", "benchmarks.several", str(file)],
         cwd=PROGRAM_ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         stdin=subprocess.PIPE,

@@ -9,6 +9,10 @@ from typing import Any
 
 import torch
 
+from benchmarks.gguf_file import write_gguf
+from benchmarks.loop_speed import run_setup
+from benchmarks.measure import Ratio, paired
+from benchmarks.saving_memory import of_denoiser
 from modules.config.codec import decode, encode
 from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
@@ -16,10 +20,6 @@ from modules.families.protocol import ModelFamily
 from modules.families.registry import FAMILIES
 from modules.quantization.linear import QuantizedLinear
 from modules.quantization.registry import COMPUTED, FORMATS
-from trainer.benchmark.gguf_file import write_gguf
-from trainer.benchmark.loop_speed import run_setup
-from trainer.benchmark.measure import Ratio, paired
-from trainer.benchmark.saving_memory import of_denoiser
 from trainer.run.model import load_family
 from trainer.run.training_run import prepare
 from trainer.step.loop import train_epoch

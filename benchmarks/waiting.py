@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import cast
 
+from benchmarks.loop_speed import run_setup
+from benchmarks.measure import wait_for
 from modules.config.schema import Config
 from modules.data.batch import Batch
-from trainer.benchmark.loop_speed import run_setup
-from trainer.benchmark.measure import wait_for
 from trainer.data.loader import Loader
 from trainer.run.training_run import prepare
 from trainer.step.loop import train_epoch

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from trainer.demo.shapes import COLOURS, IMAGE_SIZE_PX, KNOWN_SHAPES, PINK, SHAPES, Colour, FloatArray, coverage
+from demo.make.shapes import COLOURS, IMAGE_SIZE_PX, KNOWN_SHAPES, PINK, SHAPES, Colour, FloatArray, coverage
 
 DrawnImage = npt.NDArray[np.uint8]
 

@@ -24,12 +24,12 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
+from benchmarks.loop_speed import run_setup
 from modules.config.schema import Config
 from modules.memory.guard import DeviceGuard, tensors_in
 from modules.system import devices
 from modules.system.devices import Device
 from modules.system.paths import PROGRAM_ROOT
-from trainer.benchmark.loop_speed import run_setup
 from trainer.run.training_run import prepare
 from trainer.step.loop import train_epoch
 from trainer.step.precision import process_settings

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from benchmarks.loop_speed import demo_config
 from modules.config.presets import list_presets
 from modules.config.schema import Config
 from modules.system.devices import Device
 from modules.system.errors import DarkroomError
-from trainer.benchmark.loop_speed import demo_config
 
 ENDLESS = 1_000_000  # epochs; a measurement ends when it has trained enough
 

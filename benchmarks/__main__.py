@@ -1,4 +1,4 @@
-"""benchmark: measure the program on this machine."""
+"""`python -m benchmarks`: measure the program on this machine."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from modules.system.errors import DarkroomError
 from modules.system.paths import from_caller
 from trainer.cli import Verb
 from trainer.cli.options import read_config
+from trainer.cli.program import run_verb
 from trainer.launch import import_engine
 
 MEASUREMENTS = (
@@ -33,11 +34,11 @@ MEASUREMENTS = (
 )
 
 
-def _benchmark(options: argparse.Namespace) -> int:
+def _measure(options: argparse.Namespace) -> int:
     if options.profile is not None:
         return _profile(options)
     import_engine(beside_window=False)
-    from trainer.benchmark.report import machine_facts, measure_all
+    from benchmarks.report import machine_facts, measure_all
 
     facts = machine_facts(options.device, options.threads)
     sys.stdout.write(", ".join(f"{k} {v}" for k, v in facts.items()) + "\n")
@@ -58,7 +59,7 @@ def _profile(options: argparse.Namespace) -> int:
         raise DarkroomError(f"--steps {options.steps} is too few.", advice="Profile at least one step.")
     config = read_config(options.config, []).config if options.config else None
     import_engine(beside_window=False)
-    from trainer.benchmark.profile import profile_all
+    from benchmarks.profile import profile_all
 
     out = from_caller(options.profile)
     for profile in profile_all(
@@ -88,4 +89,5 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", metavar="FILE", help="also write the results as JSON")
 
 
-BENCHMARK = Verb("measure the program on this machine", _arguments, _benchmark)
+if __name__ == "__main__":
+    sys.exit(run_verb("python -m benchmarks", Verb("Measure the program on this machine.", _arguments, _measure)))

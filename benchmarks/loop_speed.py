@@ -10,13 +10,13 @@ from typing import Any
 
 from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 
+from benchmarks.bare import BareLoop, checkpoint_by_torch
+from benchmarks.measure import Ratio, paired
 from modules.config.codec import decode, encode
 from modules.config.schema import Config
 from modules.families.parts.forwards import BlockTypes
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
-from trainer.benchmark.bare import BareLoop, checkpoint_by_torch
-from trainer.benchmark.measure import Ratio, paired
 from trainer.commands import CommandDesk
 from trainer.data.datasets import datasets_of
 from trainer.launch import smooth_interpreter

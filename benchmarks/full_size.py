@@ -20,6 +20,9 @@ import torch
 from PIL import Image
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.loop_speed import run_setup
+from benchmarks.measure import wait_for
+from benchmarks.saving_memory import of_denoiser, peak_of
 from modules.config.codec import decode, encode
 from modules.config.schema import Config
 from modules.data.buckets import Size
@@ -33,9 +36,6 @@ from modules.formats.lazy_tensors import LazyTensor
 from modules.settings.resolution import side_of
 from modules.system.devices import Device
 from modules.system.factories import load_factory
-from trainer.benchmark.loop_speed import run_setup
-from trainer.benchmark.measure import wait_for
-from trainer.benchmark.saving_memory import of_denoiser, peak_of
 from trainer.preflight.budget import memory_estimate
 from trainer.run.training_run import prepare
 from trainer.step.loop import train_epoch

@@ -13,8 +13,8 @@ import torch
 from diffusers import AutoencoderKL
 from torch.nn import functional
 
-from trainer.demo.progress import Progress
-from trainer.demo.recipe import AutoencoderRecipe
+from demo.make.progress import Progress
+from demo.make.recipe import AutoencoderRecipe
 
 _ANCHORED_CHANNELS = 3
 _MAX_GRADIENT_NORM = 1.0

@@ -9,6 +9,7 @@ import torch
 from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
 from PIL import Image
 
+from benchmarks.measure import Ratio, paired
 from modules.data.buckets import Size, resize_crop_for
 from modules.data.cache.build import ImageJob, build_images, to_tensor
 from modules.data.cache.store import CacheStore
@@ -16,7 +17,6 @@ from modules.data.transforms.apply import load_pixels
 from modules.data.transforms.recipe import plain_recipe
 from modules.families.parts.vae import encode_mean
 from modules.system.devices import CPU, Device, move, pinned
-from trainer.benchmark.measure import Ratio, paired
 
 
 def sd_shaped_vae() -> AutoencoderKL:

@@ -15,25 +15,25 @@ from typing import Any
 
 import torch
 
+from benchmarks import preference, preference_cases
+from benchmarks.cache_speed import cache_against_bare
+from benchmarks.demo_runs import demo_preset, demo_run
+from benchmarks.full_size import FullSize, all_measured, write_random_model
+from benchmarks.host_waits import waits_per_step
+from benchmarks.loop_speed import as_sdxl, loop_against_bare, with_large_unet
+from benchmarks.loop_variants import LoopVariant, measured_variants
+from benchmarks.measure import Ratio
+from benchmarks.quantized_bases import quantized_bases
+from benchmarks.saving_memory import Saving, of_denoiser, ways_against_none, with_parts
+from benchmarks.several import two_against_one
+from benchmarks.start_time import start_against_bare
+from benchmarks.toy_sdxl import write_toy_sdxl
+from benchmarks.waiting import waiting_share
 from modules.config.schema import Config
 from modules.families.parts.forwards import BLOCK_TYPES, TRANSFORMER_TYPES
 from modules.objectives.registry import METHODS
 from modules.system.devices import Device, resolve_device
 from modules.system.paths import PROGRAM_ROOT, from_root
-from trainer.benchmark import preference, preference_cases
-from trainer.benchmark.cache_speed import cache_against_bare
-from trainer.benchmark.demo_runs import demo_preset, demo_run
-from trainer.benchmark.full_size import FullSize, all_measured, write_random_model
-from trainer.benchmark.host_waits import waits_per_step
-from trainer.benchmark.loop_speed import as_sdxl, loop_against_bare, with_large_unet
-from trainer.benchmark.loop_variants import LoopVariant, measured_variants
-from trainer.benchmark.measure import Ratio
-from trainer.benchmark.quantized_bases import quantized_bases
-from trainer.benchmark.saving_memory import Saving, of_denoiser, ways_against_none, with_parts
-from trainer.benchmark.several import two_against_one
-from trainer.benchmark.start_time import start_against_bare
-from trainer.benchmark.toy_sdxl import write_toy_sdxl
-from trainer.benchmark.waiting import waiting_share
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,9 +305,8 @@ def _learned_row(case: preference_cases.Case, start: preference.Start, learned: 
 
 def _window() -> Iterator[Row]:
     """Run the window's benchmark in its own process."""
-    done = subprocess.run(
-        [sys.executable, "-m", "ui.benchmark", "--json"], cwd=PROGRAM_ROOT, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", "benchmarks.window", "--json"]
+    done = subprocess.run(command, cwd=PROGRAM_ROOT, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
         yield Row("window", f"not measured: {reason}")
