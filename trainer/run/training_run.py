@@ -223,7 +223,7 @@ def _load(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
     log.emit(PhaseChanged("loading", config.model.base_model))
     meter = DownloadMeter(emit=log.emit, desk=setup.desk, clock=setup.clocks.seconds)
     compilation = compilation_of(config, setup.clocks.seconds)
-    channels_last, blocks = parts_with_channels_last(setup, meter), checkpointed_blocks(setup)
+    channels_last, blocks = parts_with_channels_last(setup), checkpointed_blocks(setup)
     ranks, is_local = machine.ranks, from_root(config.model.base_model).exists()
     if not is_local and not ranks.rank.is_main:
         ranks.from_main(None)  # the main process downloads the model first
