@@ -20,13 +20,10 @@ from modules.memory.guard import DeviceGuard
 from modules.optim.build import build_optimizer
 from modules.optim.ema import Ema
 from modules.optim.learning_rate import learning_rate_factor
-from modules.optim.optimizers.adafactor import Adafactor
-from modules.optim.optimizers.adagrad import Adagrad
-from modules.optim.optimizers.adam import Adam
-from modules.optim.optimizers.adamw import AdamW
+from modules.optim.optimizers.adam import Adam, AdamW
+from modules.optim.optimizers.factored import Adafactor
 from modules.optim.optimizers.prodigy import Prodigy
-from modules.optim.optimizers.rmsprop import RmsProp
-from modules.optim.optimizers.sgd import Sgd
+from modules.optim.optimizers.sums import Adagrad, RmsProp, Sgd
 from modules.optim.param_groups import (
     TrainGroup,
     freeze,

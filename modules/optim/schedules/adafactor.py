@@ -17,4 +17,4 @@ def _curve(settings: OfAdafactor, at: Position) -> float:
     return 1.0
 
 
-SPEC = ScheduleSpec(settings=OfAdafactor, label="Adafactor", curve=_curve, is_of_optimizer=True)
+ADAFACTOR = ScheduleSpec(settings=OfAdafactor, label="Adafactor", curve=_curve, is_of_optimizer=True)

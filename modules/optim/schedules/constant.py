@@ -17,4 +17,4 @@ def _curve(settings: Constant, at: Position) -> float:
     return 1.0
 
 
-SPEC = ScheduleSpec(settings=Constant, label="Constant", curve=_curve)
+CONSTANT = ScheduleSpec(settings=Constant, label="Constant", curve=_curve)

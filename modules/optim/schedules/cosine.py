@@ -24,4 +24,4 @@ def _curve(settings: Cosine, at: Position) -> float:
     return half_cosine(at.progress)
 
 
-SPEC = ScheduleSpec(settings=Cosine, label="Cosine", curve=_curve)
+COSINE = ScheduleSpec(settings=Cosine, label="Cosine", curve=_curve)

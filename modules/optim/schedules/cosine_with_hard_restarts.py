@@ -22,4 +22,6 @@ def _curve(settings: CosineWithHardRestarts, at: Position) -> float:
     return 0.0 if at.progress >= 1.0 and cycles == int(cycles) else half_cosine(cycles * at.progress % 1.0)
 
 
-SPEC = ScheduleSpec(settings=CosineWithHardRestarts, label="Cosine with hard restarts", curve=_curve)
+COSINE_WITH_HARD_RESTARTS = ScheduleSpec(
+    settings=CosineWithHardRestarts, label="Cosine with hard restarts", curve=_curve
+)

@@ -21,4 +21,4 @@ def _curve(settings: CosineWithRestarts, at: Position) -> float:
     return half_cosine(2.0 * settings.cycles * at.progress)
 
 
-SPEC = ScheduleSpec(settings=CosineWithRestarts, label="Cosine with restarts", curve=_curve)
+COSINE_WITH_RESTARTS = ScheduleSpec(settings=CosineWithRestarts, label="Cosine with restarts", curve=_curve)

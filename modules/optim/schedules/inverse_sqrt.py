@@ -36,4 +36,4 @@ def _curve(settings: InverseSqrt, at: Position) -> float:
     return 1.0 / math.sqrt(1.0 + (at.step - at.warmup_steps) / timescale)
 
 
-SPEC = ScheduleSpec(settings=InverseSqrt, label="Inverse square root", curve=_curve)
+INVERSE_SQRT = ScheduleSpec(settings=InverseSqrt, label="Inverse square root", curve=_curve)

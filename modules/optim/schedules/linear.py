@@ -18,4 +18,4 @@ def _curve(settings: Linear, at: Position) -> float:
     return 1.0 - at.progress
 
 
-SPEC = ScheduleSpec(settings=Linear, label="Linear", curve=_curve)
+LINEAR = ScheduleSpec(settings=Linear, label="Linear", curve=_curve)

@@ -28,4 +28,4 @@ def _curve(settings: Polynomial, at: Position) -> float:
     return math.pow(1.0 - at.progress, settings.power)
 
 
-SPEC = ScheduleSpec(settings=Polynomial, label="Polynomial", curve=_curve)
+POLYNOMIAL = ScheduleSpec(settings=Polynomial, label="Polynomial", curve=_curve)

@@ -22,4 +22,4 @@ def _curve(settings: Rex, at: Position) -> float:
     return rest / (1.0 - _BEND + _BEND * rest)
 
 
-SPEC = ScheduleSpec(settings=Rex, label="REX", curve=_curve)
+REX = ScheduleSpec(settings=Rex, label="REX", curve=_curve)

@@ -45,4 +45,4 @@ def _curve(settings: WarmupStableDecay, at: Position) -> float:
             return 1.0 - math.sqrt(decayed)
 
 
-SPEC = ScheduleSpec(settings=WarmupStableDecay, label="Warmup-stable-decay (WSD)", curve=_curve)
+WSD = ScheduleSpec(settings=WarmupStableDecay, label="Warmup-stable-decay (WSD)", curve=_curve)

@@ -1,4 +1,4 @@
-"""Prodigy with schedule-free averaging and little memory."""
+"""Prodigy+, schedule-free."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le
 
 from modules.optim.spec import FINDS_ITS_RATE, OptimizerSettings, OptimizerSpec, Shape
+from modules.optim.terms.arguments import by_name
 from modules.optim.terms.general import (
     Beta1,
     Beta2,
@@ -97,15 +98,6 @@ class ProdigyPlusScheduleFree(OptimizerSettings):
     ] = False
 
 
-def _arguments(settings: ProdigyPlusScheduleFree) -> dict[str, Any]:
-    return {
-        "betas": (settings.beta1, settings.beta2),
-        # Weights of 16 bits are rounded as for any other optimizer (`master_weights.py`).
-        "stochastic_rounding": False,
-        **settings.model_dump(exclude={"name", "beta1", "beta2"}),
-    }
-
-
 def _state_bytes(settings: ProdigyPlusScheduleFree, shape: Shape) -> float:
     """The second point or the average of gradients, the squares, and two bytes for every 11th weight, once or twice."""
     size = math.prod(shape)
@@ -132,11 +124,14 @@ def _effective_rate(group: Mapping[str, Any]) -> float:
     return float((group["d"] if distance is None else distance) * group["lr"])
 
 
-SPEC = OptimizerSpec(
+PRODIGY_PLUS_SCHEDULE_FREE = OptimizerSpec(
     settings=ProdigyPlusScheduleFree,
     label="Prodigy+ schedule-free",
     factory="modules.optim.classes.prodigy_plus:ProdigyPlusScheduleFree",
-    arguments=_arguments,
+    arguments=by_name(
+        # Weights of 16 bits are rounded as for any other optimizer (`master_weights.py`).
+        more=lambda _: {"stochastic_rounding": False},
+    ),
     rates=FINDS_ITS_RATE,
     state_bytes=_state_bytes,
     packages=(Package("prodigyplus", distribution="prodigy-plus-schedule-free"),),
