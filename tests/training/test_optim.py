@@ -33,12 +33,9 @@ from modules.optim.param_groups import (
 )
 from modules.optim.schedule_registry import SCHEDULES
 from modules.optim.schedule_spec import ScheduleSettings
-from modules.optim.schedules.constant import Constant
-from modules.optim.schedules.cosine import Cosine
-from modules.optim.schedules.cosine_with_hard_restarts import CosineWithHardRestarts
-from modules.optim.schedules.cosine_with_restarts import CosineWithRestarts
-from modules.optim.schedules.linear import Linear
-from modules.optim.schedules.rex import Rex
+from modules.optim.schedules.cosines import Cosine, CosineWithHardRestarts, CosineWithRestarts
+from modules.optim.schedules.decays import Linear, Rex
+from modules.optim.schedules.flat import Constant
 from modules.optim.spec import OptimizerSettings
 from modules.optim.updates import slicing
 from modules.system.devices import CPU, Device, move
