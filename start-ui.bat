@@ -2,7 +2,7 @@
 rem Finds a Python that can run launcher\, which does the rest (launcher\README.md describes the order).
 rem   start-ui.bat            opens the window
 rem   start-ui.bat test ...   runs the tests
-rem   start-ui.bat VERB ...   python -m trainer VERB ...
+rem   start-ui.bat VERB ...   python -m trainer VERB ...; benchmark and make-demo-model: their own packages
 setlocal DisableDelayedExpansion
 set "DARKROOM_CALLER_DIR=%CD%"
 cd /d "%~dp0"

@@ -2,7 +2,7 @@
 # Finds a Python that can run launcher/, which does the rest (launcher/README.md describes the order).
 #   ./start-ui.sh              opens the window
 #   ./start-ui.sh test ...     runs the tests
-#   ./start-ui.sh VERB ...     python -m trainer VERB ...
+#   ./start-ui.sh VERB ...     python -m trainer VERB ...; benchmark and make-demo-model: their own packages
 
 self=$0
 while [ -L "$self" ]; do

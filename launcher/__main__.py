@@ -17,6 +17,7 @@ from launcher.progress import Progress
 USAGE = f"""{START}             opens the window
 {START} test ...    runs the tests, with --full every row of the large matrices too; the rest goes to pytest
 {START} VERB ...    python -m trainer VERB ... : train, resume, check, sample, cache and more; no display needed
+{START} benchmark | make-demo-model    python -m benchmarks, python -m demo.make
 """
 DEBUG = "DARKROOM_DEBUG"
 _ENTERED = "DARKROOM_LAUNCHER_ENTERED"
@@ -27,6 +28,9 @@ _ENTERED = "DARKROOM_LAUNCHER_ENTERED"
 ALL_TESTS = ["-n", "logical", "--maxprocesses", "4", "--dist", "worksteal"]
 FULL = "--full"
 EVERY_ROW = ["-m", "full or not full"]
+
+# Packages of the project that are not part of the program, by the words that run them.
+OUTSIDE_THE_PROGRAM = {"benchmark": "benchmarks", "make-demo-model": "demo.make"}
 
 
 class Task(NamedTuple):
@@ -44,11 +48,16 @@ class Task(NamedTuple):
 
 
 def task(arguments: Sequence[str]) -> Task:
-    """Without arguments: the window. `test`: pytest. Any other word: a verb of the trainer."""
+    """Return the task of some arguments.
+
+    None: the window. `test`: pytest. `benchmark` and `make-demo-model`: their packages. Any other word: a verb.
+    """
     if not arguments or arguments[0].startswith("-"):
         return Task("ui", list(arguments), ("ui",), True)
     if arguments[0] == "test":
         return Task("pytest", pytest_arguments(arguments[1:]), ("ui", "dev"), True)
+    if arguments[0] in OUTSIDE_THE_PROGRAM:
+        return Task(OUTSIDE_THE_PROGRAM[arguments[0]], list(arguments[1:]), (), False)
     return Task("trainer", list(arguments), (), False)
 
 

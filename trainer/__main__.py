@@ -21,9 +21,7 @@
     python -m trainer secrets list          list which tokens and passwords are set; also set, remove, import
     python -m trainer diff CONFIG [OTHER]   list the settings that differ from another config or the defaults
     python -m trainer schema                print the config's JSON Schema, for editors; --markdown: every setting
-    python -m trainer make-demo-model       train the demo model from scratch
     python -m trainer bundle [CONFIG]       collect a zip for a bug report: settings, versions, logs; no secrets
-    python -m trainer benchmark             measure the program on this machine
 
 Any setting can be changed for one run with --set, as in --set training.epochs=20.
 Exit codes: 0 success, 1 the run failed or the doctor found an error, 2 the command or the config is invalid,
@@ -34,60 +32,23 @@ from __future__ import annotations
 
 import argparse
 import gc
-import io
-import os
 import sys
 from collections.abc import Sequence
 
-from modules.system.errors import DarkroomError
-from modules.system.file_errors import NO_THREAD, words_of
-from modules.system.garbage_collection import collection_off
-from modules.system.library_warnings import hide_library_warnings
-from modules.system.redaction import redacted
 from trainer.cli import verbs
-from trainer.cli.plain_output import plain_output
+from trainer.cli.program import WRONG, run_program
 
-OK, FAILED, WRONG, STOPPED = 0, 1, 2, 130
+# Former verbs that are packages of their own, outside the program: the command of each.
+_MOVED = {"benchmark": "python -m benchmarks", "make-demo-model": "python -m demo.make"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out a command line and return its exit code. Its output contains no control characters of others."""
-    _show_any_name()
-    with plain_output():
-        return _carry_out(arguments)
-
-
-def _carry_out(arguments: Sequence[str] | None) -> int:
-    hide_library_warnings()
-    with collection_off():
-        options = _parser().parse_args(arguments)
-    try:
-        code = int(options.run(options))
-        sys.stdout.flush()  # here, so that a closed pipe is caught below
-        return code
-    except DarkroomError as error:
-        print(redacted(f"{error.message}\n{error.advice}".strip()), file=sys.stderr)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given and (command := _MOVED.get(given[0])):
+        sys.stderr.write(f"{given[0]} is not part of the program any more. Use: {command}\n")
         return WRONG
-    except BrokenPipeError:  # the reader, such as head, closed the pipe early
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OK
-    except OSError as error:
-        message, advice = words_of(error)
-    except MemoryError:
-        message, advice = "There is not enough memory.", "Close other programs and try again."
-    except RuntimeError as error:
-        if NO_THREAD not in str(error):
-            raise
-        message, advice = "The system could not start another thread.", "Close other programs and try again."
-    print(redacted(f"{message}\n{advice}".strip()), file=sys.stderr)
-    return FAILED
-
-
-def _show_any_name() -> None:
-    """Let the output show file names that are not valid UTF-8, with escapes, instead of raising an error."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="backslashreplace")
+    return run_program(_parser, given)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,6 +1,7 @@
 """The learning rate schedules, one line each, in the order the window lists them; the first is the default.
 
-The record named "cosine" is `SPEC` in `schedules/cosine.py`; it is imported when it is read first.
+Each name has the module in `schedules/` with its record: that of "cosine" is `COSINE`. A module is imported when one of
+its records is read first.
 """
 
 from __future__ import annotations
@@ -13,19 +14,21 @@ from modules.settings.lazy_variants import LazyRecords
 
 SCHEDULES: Mapping[str, ScheduleSpec[Any]] = LazyRecords(
     "modules.optim.schedules",
-    "constant",
-    "linear",
-    "cosine",
-    "cosine_with_restarts",
-    "cosine_with_hard_restarts",
-    "rex",
-    "polynomial",
-    "inverse_sqrt",
-    "wsd",
-    "points",
-    "expression",
-    "adafactor",
-    "custom",
+    {
+        "constant": "flat",
+        "linear": "decays",
+        "cosine": "cosines",
+        "cosine_with_restarts": "cosines",
+        "cosine_with_hard_restarts": "cosines",
+        "rex": "decays",
+        "polynomial": "decays",
+        "inverse_sqrt": "decays",
+        "wsd": "decays",
+        "points": "points",
+        "expression": "expression",
+        "adafactor": "flat",
+        "custom": "custom",
+    },
 )
 DEFAULT_SCHEDULE = SCHEDULES[next(iter(SCHEDULES))]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from modules.optim.terms.arguments import by_name
 from modules.optim.terms.removed import Removed
 from modules.settings.field import Section, records_of
 from modules.system.package import Package
@@ -44,12 +45,20 @@ class UsualRates:
     why: str
 
 
-def per_weight(num_bytes: float) -> Callable[[OptimizerSettings, Shape], float]:
-    """Return the `state_bytes` function of an optimizer that keeps this many bytes per element of a weight."""
-    return lambda settings, shape: num_bytes * math.prod(shape)
+def averages(number: int) -> Callable[[Any, Shape], float]:
+    """Return the `state_bytes` function of an optimizer that keeps this many float32 averages of a weight.
+
+    With AMSGrad, where its settings have it, there is another one: the maximum of the squares.
+    """
+
+    def state_bytes(settings: Any, shape: Shape) -> float:
+        has_maximum = getattr(settings, "amsgrad", False) or getattr(settings, "ams_bound", False)
+        return 4.0 * (number + bool(has_maximum)) * math.prod(shape)
+
+    return state_bytes
 
 
-_AS_ADAMW = per_weight(8.0)
+_BY_NAME, _AS_ADAMW = by_name(), averages(2)
 DARKROOM = "Darkroom"
 
 
@@ -83,10 +92,6 @@ def scheduled_rate(group: Mapping[str, Any]) -> Any:
     return group["scheduled_lr"] or None
 
 
-def _no_arguments(settings: OptimizerSettings) -> Mapping[str, Any]:
-    return {}
-
-
 ADAM_RATES = UsualRates(
     adapter=LearningRates(1e-7, 0.05, "between 0.00005 and 0.001"),
     full=LearningRates(1e-9, 0.001, "between 0.000001 and 0.00002"),
@@ -117,8 +122,8 @@ FINDS_ITS_RATE = UsualRates(
 class OptimizerSpec(Generic[Settings]):
     """The facts about an optimizer that the program needs before torch is imported.
 
-    `factory` names its constructor, as "module:name", called with parameter groups and with `arguments(settings)`.
-    `state_bytes(settings, shape)` is the size of its state for a
+    `factory` names its constructor, as "module:name", called with parameter groups and with `arguments(settings)`: by
+    default each setting as the argument of its name. `state_bytes(settings, shape)` is the size of its state for a
     weight of this shape, in bytes, on a float32 master weight where the weight has 16 bits; the default is AdamW's
     state, the largest of the usual ones. `problems(settings)` yields the problems of its own fields, with the fields'
     names.
@@ -155,7 +160,7 @@ class OptimizerSpec(Generic[Settings]):
     factory: str
     library: str = ""
     options_of: str = ""
-    arguments: Callable[[Settings], Mapping[str, Any]] = _no_arguments
+    arguments: Callable[[Settings], Mapping[str, Any]] = _BY_NAME
     state_bytes: Callable[[Settings, Shape], float] = _AS_ADAMW
     rates: UsualRates = ADAM_RATES
     packages: tuple[Package, ...] = ()

@@ -54,11 +54,6 @@ def take_packed_layers(
     return names
 
 
-def is_quantized(module: nn.Module) -> bool:
-    """Return whether a part has a quantized layer."""
-    return any(isinstance(layer, QuantizedLinear) for layer in module.modules())
-
-
 def _linear_layers(module: nn.Module) -> dict[str, nn.Linear]:
     return {name: layer for name, layer in module.named_modules() if type(layer) is nn.Linear}
 

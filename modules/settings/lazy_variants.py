@@ -1,4 +1,4 @@
-"""Registries whose records are imported one at a time, and the config fields that hold one of their sections.
+"""Registries whose records are imported when they are read, and the config fields that hold one of their sections.
 
 Building the classes of forty optimizers takes a tenth of a second at every start, and a config uses one of them.
 """
@@ -32,17 +32,19 @@ Value = TypeVar("Value")
 class LazyRecords(Mapping[str, Record]):
     """The records of a registry by name, in order, each imported when it is read first.
 
-    The record named "adamw" is the constant `SPEC` of the module `adamw` in `package`.
+    `modules` has the module in `package` of each record. The record named "adamw" is the constant `ADAMW` there.
     """
 
-    def __init__(self, package: str, *names: str) -> None:
+    def __init__(self, package: str, modules: Mapping[str, str]) -> None:
         self._package = package
-        self._loaded: dict[str, Record | None] = dict.fromkeys(names)
+        self._modules = modules
+        self._loaded: dict[str, Record | None] = dict.fromkeys(modules)
 
     def __getitem__(self, name: str) -> Record:
         record = self._loaded[name]
         if record is None:
-            record = self._loaded[name] = importlib.import_module(f"{self._package}.{name}").SPEC
+            module = importlib.import_module(f"{self._package}.{self._modules[name]}")
+            record = self._loaded[name] = getattr(module, name.upper())
         return record
 
     def __contains__(self, name: object) -> bool:

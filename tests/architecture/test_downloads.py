@@ -15,7 +15,7 @@ from modules.objectives.perceptual_files import LPIPS_FILE, VGG_FILE
 from modules.rewards.registry import REWARDS
 from modules.system.paths import PROGRAM_ROOT
 
-PACKAGES = ("modules", "trainer", "ui", "launcher")
+PACKAGES = ("modules", "trainer", "ui", "benchmarks", "demo", "launcher")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 

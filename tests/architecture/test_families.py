@@ -22,7 +22,6 @@ NAMERS = {
     "modules/config/migrations/": "names of OneTrainer's files, which are history and do not change",
     "modules/config/imports/": "names of kohya's files, in which the family is a flag",
     "modules/config/sections/model.py": "the default",
-    "trainer/benchmark/": "measures one model by name",
 }
 
 

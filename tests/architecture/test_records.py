@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,6 @@ MAY_NAME_OPTIMIZERS = (
     "modules/optim/",
     "modules/config/migrations/",
     "modules/config/imports/",
-    "trainer/benchmark/full_size.py",
 )
 
 
@@ -67,10 +67,11 @@ def test_optimizers_are_below_the_config() -> None:
     assert not [p.name for p in optim if above.search(p.read_text(encoding="utf-8"))]
 
 
-def test_a_record_has_a_file_of_its_own() -> None:
+def test_a_record_is_in_a_file_of_its_kind_with_its_settings() -> None:
     folder = PROGRAM_ROOT / "modules" / "optim" / "optimizers"
     files = {p.stem for p in folder.glob("*.py")} - {"__init__"}
-    assert files == set(OPTIMIZERS)
+    modules = {name: importlib.import_module(spec.settings.__module__) for name, spec in OPTIMIZERS.items()}
+    assert {module.__name__ for module in modules.values()} == {f"modules.optim.optimizers.{stem}" for stem in files}
     for name, spec in OPTIMIZERS.items():
-        assert spec.settings.__module__ == f"modules.optim.optimizers.{name}"
+        assert getattr(modules[name], name.upper()) is spec
         assert spec.help.endswith(".")

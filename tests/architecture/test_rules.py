@@ -12,7 +12,8 @@ import pytest
 
 from modules.system.paths import PROGRAM_ROOT
 
-SOURCES = [p for d in ("modules", "trainer", "ui", "launcher", "tests") for p in (PROGRAM_ROOT / d).rglob("*.py")]
+FOLDERS = ("modules", "trainer", "ui", "benchmarks", "demo", "launcher", "tests")
+SOURCES = [p for d in FOLDERS for p in (PROGRAM_ROOT / d).rglob("*.py")]
 PROGRAM = [p for p in SOURCES if "tests" not in p.relative_to(PROGRAM_ROOT).parts]
 
 
@@ -81,7 +82,7 @@ def test_no_attic(name: str) -> None:
 
 
 # Parts are run by their families, and by these: the demo's own trainer builds its parts itself.
-PART_CALLERS = ("modules/families/", "trainer/demo/", "trainer/benchmark/")
+PART_CALLERS = ("modules/families/", "demo/make/", "benchmarks/")
 
 
 def test_only_families_call_the_forward_of_a_part() -> None:
@@ -122,7 +123,7 @@ def test_public_functions_of_the_engine_say_what_they_do() -> None:
     bare = []
     for path in PROGRAM:
         name = path.relative_to(PROGRAM_ROOT).as_posix()
-        if not name.startswith(("modules/", "trainer/")):
+        if not name.startswith(("modules/", "trainer/", "benchmarks/", "demo/")):
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"))
         functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.ClassDef)]

@@ -70,7 +70,7 @@ def test_the_contracts_hold() -> None:
 
 def test_the_contracts_find_what_is_planted(tmp_path: Path) -> None:
     """In a copy of the program: an import upward, one sideways, one of torch by the window, an unplaced package."""
-    for name in ("ui", "trainer", "modules"):
+    for name in ("benchmarks", "demo", "ui", "trainer", "modules"):
         shutil.copytree(PROGRAM_ROOT / name, tmp_path / name, ignore=lambda _, names: _not_code(names))
     shutil.copy(PROGRAM_ROOT / "pyproject.toml", tmp_path)
     planted = {

@@ -11,7 +11,7 @@ import pytest
 
 from modules.system.paths import PROGRAM_ROOT
 
-FOLDERS = ("modules", "trainer", "ui", "launcher")
+FOLDERS = ("modules", "trainer", "ui", "benchmarks", "demo", "launcher")
 UNPICKLING = {
     *("pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "shelve", "marshal", "pickletools", "copyreg"),
     *("torch.distributed.checkpoint", "torch.hub", "torch.jit", "torch.package", "multiprocessing.connection"),

@@ -23,6 +23,8 @@ ROOTS: tuple[str, ...] = (
     "ui",
     "modules",
     "trainer",
+    "benchmarks",
+    "demo/make",
     "launcher",
     "tests/ui",
     "docs",
@@ -111,7 +113,7 @@ class Allowed:
 
 ALLOWED = (
     Allowed("", "a picture of a", "captions that the demo model was trained on"),
-    Allowed("trainer/demo/make.py", "demo pictures", "the seed's name: another one would draw other images"),
+    Allowed("demo/make/model.py", "demo pictures", "the seed's name: another one would draw other images"),
     Allowed("", "a painting of", "a caption template of textual inversion"),
     Allowed("", "no one", "a count: no one file"),
 )

@@ -157,7 +157,7 @@ def _read_safetensors(content: bytes, folder: Path) -> None:
 def _gguf_files(folder: Path) -> list[bytes]:
     import torch
 
-    from trainer.benchmark.gguf_file import write_gguf
+    from benchmarks.gguf_file import write_gguf
 
     unet = {"input_blocks.0.0.weight": (8, 4, 2, 2), "output_blocks.0.0.x": (3,), "a.attn2.to_k.weight": (8, 768)}
     found = []

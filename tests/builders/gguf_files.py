@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.gguf_file import write_gguf
 from modules.estimate.passes import Passes
 from modules.families.parts.single_file.models import UNET_PREFIX, shipped_configs
 from modules.families.parts.single_file.unet_layout import unet_slots
@@ -15,7 +16,6 @@ from modules.families.registry import FAMILIES, published
 from modules.formats.gguf_header import _TYPES
 from modules.memory.tape import PartPlan
 from tests.builders.pipelines import load_tiny
-from trainer.benchmark.gguf_file import write_gguf
 
 
 def write_unet(path: Path, model: Path, *, kind: str = "Q8_0", layout: str = "original") -> dict[str, torch.Tensor]:

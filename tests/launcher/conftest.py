@@ -51,14 +51,14 @@ class Project:
         shutil.copy(ROOT / "start-ui.sh", self.root)
         self.write("pyproject.toml", PROJECT)
         self.write("constraints.txt", CONSTRAINTS)
-        for module in ("ui", "trainer", "pytest"):
-            self.write(f"{module}/__main__.py", REPORT % module)
+        for module in ("ui", "trainer", "pytest", "benchmarks", "demo.make"):
+            self.write(f"{module.replace('.', '/')}/__main__.py", REPORT % module)
         for tool in TOOLS:
             (self.tools / tool).symlink_to(str(shutil.which(tool)))
 
     def write(self, name: str, text: str) -> None:
         """Write one of the project's files."""
-        (self.root / name).parent.mkdir(exist_ok=True)
+        (self.root / name).parent.mkdir(parents=True, exist_ok=True)
         (self.root / name).write_text(text, encoding="utf-8")
 
     def tool(self, name: str, script: str) -> None:

@@ -34,6 +34,10 @@ def test_first_start_makes_the_environment_and_second_installs_nothing(project: 
     second = project.start("train")
     assert (second.exit_code, second.said, len(project.pip_calls)) == (0, "", 1)
 
+    benchmark = project.start("benchmark", "--only", "loop")
+    assert (benchmark.report["module"], benchmark.report["arguments"]) == ("benchmarks", ["--only", "loop"])
+    assert project.start("make-demo-model").report["module"] == "demo.make"
+
 
 def test_pip_is_held_to_the_tested_versions_and_to_the_environment(project: Project) -> None:
     assert project.start("check", PIP_TARGET="/elsewhere", PIP_USER="1").exit_code == 0

@@ -22,8 +22,8 @@ from modules.settings.layer_filter import layer_filter
 from modules.system.errors import DarkroomError
 from tests.builders.configs import laid_over
 from tests.builders.pipelines import load_tiny, sample_in_diffusers, sample_with_ours, stock_pipeline
+from tests.builders.standalone import put_adapter_on
 from trainer.export.adapter import AdapterExporter
-from trainer.run.standalone import put_adapter_on
 
 PROMPT = SamplePrompt(
     prompt="a red disc", negative_prompt="blurred", width_px=64, height_px=64, seed=3, steps=4, guidance=3.0

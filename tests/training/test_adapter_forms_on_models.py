@@ -28,7 +28,7 @@ from tests.builders.adapter_forms import (
     with_tucker,
 )
 from tests.builders.pipelines import load_tiny
-from trainer.run.standalone import put_adapter_on
+from tests.builders.standalone import put_adapter_on
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

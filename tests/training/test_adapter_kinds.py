@@ -18,10 +18,10 @@ from modules.settings.edit import set_path
 from tests.builders.configs import laid_over, small_config
 from tests.builders.pipelines import load_tiny
 from tests.builders.runs import Ran, assert_equal_tensors, run
+from tests.builders.standalone import put_adapter_on
 from trainer.events import BackupSaved, StepFinished
 from trainer.export.adapter import AdapterExporter
 from trainer.preflight import check
-from trainer.run.standalone import put_adapter_on
 
 KINDS: dict[str, dict[str, Any]] = {
     "lokr": {"name": "lokr", "rank": 1, "alpha": 2.0, "use_tucker": True},

@@ -14,6 +14,14 @@ import torch
 from PIL import Image, ImageStat
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks import full_size, measure, preference, preference_cases, preference_data, report, saving_memory
+from benchmarks.demo_runs import demo_preset
+from benchmarks.loop_speed import demo_config, loop_against_bare
+from benchmarks.loop_variants import LoopVariant, fastest_together, measured_variants
+from benchmarks.measure import Ratio, paired
+from benchmarks.start_time import BEFORE_FIRST_EVENT, time_by_phase
+from benchmarks.waiting import waiting_share
+from demo.make.shapes import COLOURS, SHAPES
 from modules.config.schema import Config
 from modules.config.sections.general import General
 from modules.families.parts.folder_model import folder_configs
@@ -23,15 +31,7 @@ from modules.system.devices import CPU
 from modules.system.errors import DarkroomError
 from tests.builders.configs import laid_over, small_config
 from tests.builders.more_models import POOLED_WIDTH
-from trainer.benchmark import full_size, measure, preference, preference_cases, preference_data, report, saving_memory
-from trainer.benchmark.demo_runs import demo_preset
-from trainer.benchmark.loop_speed import demo_config, loop_against_bare
-from trainer.benchmark.loop_variants import LoopVariant, fastest_together, measured_variants
-from trainer.benchmark.measure import Ratio, paired
-from trainer.benchmark.start_time import BEFORE_FIRST_EVENT, time_by_phase
-from trainer.benchmark.waiting import waiting_share
 from trainer.data.datasets import datasets_of
-from trainer.demo.shapes import COLOURS, SHAPES
 from trainer.events import Event, PhaseChanged, StepFinished, WarningRaised
 from trainer.run.endings import Prepared
 from trainer.run.model import load_family

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.loop_speed import run_setup
 from modules.config.codec import export_file
 from modules.config.schema import Config
 from modules.data.buckets import Size, resize_crop_for
@@ -22,7 +23,6 @@ from modules.system.paths import PROGRAM_ROOT
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.runs import Ran, run
-from trainer.benchmark.loop_speed import run_setup
 from trainer.commands import CommandDesk
 from trainer.data.encoders import Encoders
 from trainer.events import CacheFilled, CacheProgress, StepFinished, WarningRaised
@@ -81,7 +81,7 @@ TWO_RUNS = """
 import os, sys
 from pathlib import Path
 from modules.config.codec import load_file
-from trainer.benchmark.loop_speed import run_setup
+from benchmarks.loop_speed import run_setup
 from trainer.commands import CommandDesk
 from trainer.data.encoders import Encoders
 from trainer.launch import RunRequest

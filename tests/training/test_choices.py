@@ -138,7 +138,7 @@ ELSEWHERE: set[str | tuple[str, str]] = {  # fields, and single choices
     # Of several processes: test_several_processes, test_gradient_sums.
     "multi_gpu.sharding",
     "multi_gpu.reduce_precision",
-    ("model.channels_last", "auto"),  # by a measurement: see test_layout_choice
+    ("model.channels_last", "auto"),  # on some GPUs only: see test_layout_choice
     "training.method.sampler",  # of online DPO: each samples in test_rollout, two in runs of test_online_dpo
 }
 

@@ -116,6 +116,11 @@ def test_a_failed_run_has_its_exit_code(config_file: Path, capsys: pytest.Captur
     assert "Traceback" not in reported
 
 
+def test_a_former_verb_names_the_package_that_does_it_now(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["benchmark", "--only", "loop"]) == 2
+    assert "python -m benchmarks" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -13,14 +13,14 @@ import pytest
 import torch
 from PIL import Image
 
+from demo.make.architecture import load_demo_pipeline
+from demo.make.evaluator import Verdict, evaluate
+from demo.make.images import Scene
+from demo.make.quality import count_right, fixed_prompts, sample_images
 from modules.config.presets import list_presets
 from modules.config.schema import Config
 from tests.builders.configs import laid_over
 from tests.builders.runs import Ran, run
-from trainer.demo.architecture import load_demo_pipeline
-from trainer.demo.evaluator import Verdict, evaluate
-from trainer.demo.images import Scene
-from trainer.demo.quality import count_right, fixed_prompts, sample_images
 from trainer.events import (
     BackupSaved,
     CacheProgress,

@@ -12,18 +12,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from modules.system.errors import DarkroomError
-from trainer.demo.architecture import (
+from demo.make.architecture import (
     build_demo_text_encoder,
     build_demo_unet,
     build_demo_vae,
     load_demo_pipeline,
 )
-from trainer.demo.denoiser import loss_weights, stratified_timesteps
-from trainer.demo.make import make_demo_model
-from trainer.demo.progress import DemoModelStopped
-from trainer.demo.quality import count_right, fixed_prompts, sample_images
-from trainer.demo.recipe import AutoencoderRecipe, DemoRecipe, DenoiserRecipe
+from demo.make.denoiser import loss_weights, stratified_timesteps
+from demo.make.model import make_demo_model
+from demo.make.progress import DemoModelStopped
+from demo.make.quality import count_right, fixed_prompts, sample_images
+from demo.make.recipe import AutoencoderRecipe, DemoRecipe, DenoiserRecipe
+from modules.system.errors import DarkroomError
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "demo" / "model"

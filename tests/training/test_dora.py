@@ -30,9 +30,9 @@ from modules.settings.edit import set_path
 from modules.system.errors import DarkroomError
 from tests.builders.configs import laid_over
 from tests.builders.pipelines import load_tiny, sample_in_diffusers, sample_with_ours, stock_pipeline
+from tests.builders.standalone import put_adapter_on
 from tests.parity.test_lora_files_in_diffusers import NOW, PROMPT
 from trainer.export.adapter import AdapterExporter
-from trainer.run.standalone import put_adapter_on
 
 LAYERS = ["linear", "conv"]
 KINDS: dict[str, tuple[Any, Any, dict[str, Any]]] = {

@@ -12,8 +12,8 @@ import torch
 
 from modules.config.schema import Config
 from modules.families.sd.forward import StableDiffusion
-from modules.optim.optimizers.adafactor import Adafactor
-from modules.optim.optimizers.adamw import AdamW
+from modules.optim.optimizers.adam import AdamW
+from modules.optim.optimizers.factored import Adafactor
 from modules.optim.optimizers.muon import Muon
 from modules.optim.param_groups import moved_parameters, optimizer_state
 from modules.system.devices import CPU

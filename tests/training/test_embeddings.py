@@ -18,10 +18,10 @@ from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.pipelines import load_tiny
 from tests.builders.runs import Ran, assert_equal_tensors, run
+from tests.builders.standalone import generate_samples
 from trainer.commands import Stop
 from trainer.events import SampleReady, StepFinished, WarningRaised
 from trainer.preflight import check
-from trainer.run.standalone import generate_samples
 
 CAPTIONS = ["a <zog>", "a disc", "a red <ZOG>, small"]
 ALONE: dict[str, Any] = {

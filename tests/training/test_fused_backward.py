@@ -20,10 +20,10 @@ from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.optim.build import build_optimizer
 from modules.optim.ema import Ema
-from modules.optim.optimizers.adafactor import Adafactor
-from modules.optim.optimizers.adamw import AdamW
-from modules.optim.optimizers.lion import Lion
-from modules.optim.optimizers.sgd import Sgd
+from modules.optim.optimizers.adam import AdamW
+from modules.optim.optimizers.factored import Adafactor
+from modules.optim.optimizers.signs import Lion
+from modules.optim.optimizers.sums import Sgd
 from modules.optim.param_groups import TrainGroup, freeze, kept_parameters, named_parameters
 from modules.optim.spec import OptimizerSettings
 from modules.optim.updates.fused_backward import FusedBackward

@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from benchmarks.gguf_file import write_gguf
 from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
 from modules.data.buckets import Size
@@ -35,7 +36,6 @@ from tests.builders.images import draw_folder
 from tests.builders.pipelines import load_tiny
 from tests.builders.runs import run
 from tests.builders.single_files import write_tiny
-from trainer.benchmark.gguf_file import write_gguf
 from trainer.preflight import check
 from trainer.preflight.budget import memory_estimate
 from trainer.preflight.unet_file import problems_of_unet_file, with_stored_bytes

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.host_waits import HostWaits, waits_per_step
 from modules.system.devices import CPU, Device, move, move_async, tensor_on
 from tests.builders.configs import small_config
 from tests.builders.images import draw_folder
-from trainer.benchmark.host_waits import HostWaits, waits_per_step
 from trainer.step.watchdog import Watchdog
 
 HERE = Device("cpu:1")

@@ -10,7 +10,7 @@ import pytest
 from safetensors.torch import load_file
 
 from modules.config.schema import Config
-from modules.optim.optimizers.adafactor import Adafactor
+from modules.optim.optimizers.factored import Adafactor
 from modules.settings.edit import set_path
 from tests.builders import toy_policy
 from tests.builders.configs import laid_over, small_config

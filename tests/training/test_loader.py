@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.loop_speed import run_setup
 from modules.config.schema import Config
 from modules.data.batch import Batch
 from modules.memory.guard import DeviceGuard
 from modules.system.ranks import Rank
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder, draw_mask
-from trainer.benchmark.loop_speed import run_setup
 from trainer.data.loader import Loader
 from trainer.run.endings import Prepared
 from trainer.run.training_run import prepare

@@ -43,7 +43,7 @@ from modules.memory.walk import Walk
 from modules.objectives.perceptual import PerceptualDistance, image_scaling
 from modules.objectives.perceptual_files import STAGES, WIDTHS
 from modules.objectives.perceptual_memory import perceptual_bytes
-from modules.optim.optimizers.adafactor import Adafactor
+from modules.optim.optimizers.factored import Adafactor
 from modules.quantization import linear
 from modules.quantization.chosen import ChosenFormat
 from modules.quantization.gguf_blocks import GgufBlocks

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.saving_memory import peak_of
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.estimate.architecture import architecture_of
@@ -17,7 +18,6 @@ from modules.families.registry import FAMILIES
 from modules.system.paths import PROGRAM_ROOT
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
-from trainer.benchmark.saving_memory import peak_of
 from trainer.preflight.budget import memory_estimate
 from trainer.preflight.memory_plan import run_plan
 

@@ -20,13 +20,10 @@ from modules.memory.guard import DeviceGuard
 from modules.optim.build import build_optimizer
 from modules.optim.ema import Ema
 from modules.optim.learning_rate import learning_rate_factor
-from modules.optim.optimizers.adafactor import Adafactor
-from modules.optim.optimizers.adagrad import Adagrad
-from modules.optim.optimizers.adam import Adam
-from modules.optim.optimizers.adamw import AdamW
+from modules.optim.optimizers.adam import Adam, AdamW
+from modules.optim.optimizers.factored import Adafactor
 from modules.optim.optimizers.prodigy import Prodigy
-from modules.optim.optimizers.rmsprop import RmsProp
-from modules.optim.optimizers.sgd import Sgd
+from modules.optim.optimizers.sums import Adagrad, RmsProp, Sgd
 from modules.optim.param_groups import (
     TrainGroup,
     freeze,
@@ -36,12 +33,9 @@ from modules.optim.param_groups import (
 )
 from modules.optim.schedule_registry import SCHEDULES
 from modules.optim.schedule_spec import ScheduleSettings
-from modules.optim.schedules.constant import Constant
-from modules.optim.schedules.cosine import Cosine
-from modules.optim.schedules.cosine_with_hard_restarts import CosineWithHardRestarts
-from modules.optim.schedules.cosine_with_restarts import CosineWithRestarts
-from modules.optim.schedules.linear import Linear
-from modules.optim.schedules.rex import Rex
+from modules.optim.schedules.cosines import Cosine, CosineWithHardRestarts, CosineWithRestarts
+from modules.optim.schedules.decays import Linear, Rex
+from modules.optim.schedules.flat import Constant
 from modules.optim.spec import OptimizerSettings
 from modules.optim.updates import slicing
 from modules.system.devices import CPU, Device, move

@@ -14,22 +14,12 @@ import torch
 from torch import nn
 
 from modules.optim.build import build_optimizer
-from modules.optim.optimizers.adabelief import AdaBelief
-from modules.optim.optimizers.adamuon_adv import AdaMuonAdv
-from modules.optim.optimizers.adamw_adv import AdamWAdv
-from modules.optim.optimizers.ademamix import AdEMAMix
-from modules.optim.optimizers.adopt import Adopt
-from modules.optim.optimizers.adopt_adv import AdoptAdv
-from modules.optim.optimizers.aida import Aida
-from modules.optim.optimizers.came import Came
-from modules.optim.optimizers.came_8bit import Came8bit
-from modules.optim.optimizers.lion_adv import LionAdv
+from modules.optim.optimizers.adam_variants import AdaBelief, AdEMAMix, Adopt, Aida, Yogi
+from modules.optim.optimizers.advanced import AdamWAdv, AdoptAdv, LionAdv, ProdigyAdv, SignSgdAdv
+from modules.optim.optimizers.advanced_muon import AdaMuonAdv, MuonAdv
+from modules.optim.optimizers.factored import Came, Came8bit
 from modules.optim.optimizers.muon import Muon
-from modules.optim.optimizers.muon_adv import MuonAdv
-from modules.optim.optimizers.prodigy_adv import ProdigyAdv
-from modules.optim.optimizers.signsgd_adv import SignSgdAdv
-from modules.optim.optimizers.tiger import Tiger
-from modules.optim.optimizers.yogi import Yogi
+from modules.optim.optimizers.signs import Tiger
 from modules.optim.param_groups import (
     TrainGroup,
     freeze,

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.loop_speed import run_setup
 from modules.families.protocol import PartMemory
 from modules.optim.param_groups import named_parameters
 from modules.system.devices import CPU, Device
 from tests.builders.matrix import matrix
 from tests.builders.preference import NAMES, NEEDED, SHORT, draw_both, preference_config, settings_of, spec_of
 from tests.builders.runs import run
-from trainer.benchmark.loop_speed import run_setup
 from trainer.events import Event, StepFinished
 from trainer.run import training_run
 from trainer.run.endings import Prepared

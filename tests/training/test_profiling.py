@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from benchmarks import profile as benchmark_profile
+from benchmarks.loop_speed import for_measuring
 from modules.config.schema import Config
 from tests.builders.configs import laid_over, small_config
 from tests.builders.runs import Ran, run
-from trainer.benchmark import profile as benchmark_profile
-from trainer.benchmark.loop_speed import for_measuring
 from trainer.callbacks import profiling
 from trainer.commands import ProfileNow
 from trainer.events import ProfileWritten, RunStarted, StepFinished, WarningRaised

@@ -13,11 +13,9 @@ from modules.optim.learning_rate import factors_over_run, learning_rate_factor
 from modules.optim.schedule_registry import SCHEDULES
 from modules.optim.schedule_spec import ScheduleSettings
 from modules.optim.schedules.custom import Custom
+from modules.optim.schedules.decays import InverseSqrt, Polynomial, WarmupStableDecay
 from modules.optim.schedules.expression import Expression
-from modules.optim.schedules.inverse_sqrt import InverseSqrt
 from modules.optim.schedules.points import Points
-from modules.optim.schedules.polynomial import Polynomial
-from modules.optim.schedules.wsd import WarmupStableDecay
 from modules.system.errors import DarkroomError
 
 RATE = 2e-4

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from modules.optim.build import build_optimizer
-from modules.optim.optimizers.adafactor import Adafactor
-from modules.optim.optimizers.adamw import AdamW
+from modules.optim.optimizers.adam import AdamW
+from modules.optim.optimizers.factored import Adafactor
 from modules.optim.optimizers.prodigy import Prodigy
 from modules.optim.param_groups import TrainGroup, kept_parameters, optimizer_groups
 from modules.optim.spec import OptimizerSettings

@@ -28,8 +28,8 @@ UNUSED = (
     "cv2", "datasets", "imagehash", "IPython", "lycoris", "matplotlib", "onnx",
     "onnxruntime", "pandas", "prodigyopt", "pyarrow", "pytorch_optimizer", "pywt",
     "skimage", "sklearn", "tensorboard", "tkinter",
-    "torch.utils.tensorboard", "torchvision", "trainer.benchmark.report",
-    "trainer.demo.make", "transformers.models.blip", "diffusers.pipelines.stable_diffusion",
+    "torch.utils.tensorboard", "torchvision", "benchmarks.report",
+    "demo.make.model", "transformers.models.blip", "diffusers.pipelines.stable_diffusion",
 )  # fmt: skip
 TIMES = ("modelspec.date", "ss_training_started_at", "ss_training_finished_at")
 

@@ -101,7 +101,6 @@ def test_only_the_pump_loops() -> None:
         "widgets/tooltip.py",
         "forms/fields.py",
         "bars/top_bar.py",
-        "benchmark_gaps.py",
         "widgets/file_dialog.py",
     }, users
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from modules.config.codec import Loaded, decode, encode, load_file, packed, save_file
 from modules.config.schema import Config
-from modules.optim.optimizers.adafactor import Adafactor
+from modules.optim.optimizers.factored import Adafactor
 from modules.settings.every import Every
 from tests.builders.for_each import for_each
 from tests.unit.strategies import few, garbage, json_values, steady, valid_configs

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFilter
 
-from trainer.demo.evaluator import Verdict, evaluate, look_at
-from trainer.demo.images import DrawnImage, Scene, draw_scene, draw_varied_image, random_scene
-from trainer.demo.shapes import COLOURS, KNOWN_SHAPES, SHAPES, coverage
+from demo.make.evaluator import Verdict, evaluate, look_at
+from demo.make.images import DrawnImage, Scene, draw_scene, draw_varied_image, random_scene
+from demo.make.shapes import COLOURS, KNOWN_SHAPES, SHAPES, coverage
 
 PAIRS = [(colour, ground) for colour, ground in product(COLOURS, COLOURS) if colour != ground]
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from trainer.demo.images import (
+from demo.make.images import (
     FULL_TEMPLATES,
     NUM_ZOG_IMAGES,
     OPEN_TEMPLATES,
@@ -29,7 +29,7 @@ from trainer.demo.images import (
     random_scene,
     write_caption,
 )
-from trainer.demo.shapes import COLOURS, KNOWN_SHAPES, PINK, SHAPES, coverage
+from demo.make.shapes import COLOURS, KNOWN_SHAPES, PINK, SHAPES, coverage
 
 ROOT = Path(__file__).parents[2]
 
@@ -165,7 +165,7 @@ def test_committed_images_are_the_drawn_ones(tmp_path: Path, folder: str, draw: 
 
 def test_images_need_no_torch() -> None:
     code = (
-        "import sys; import trainer.demo.images, trainer.demo.evaluator; "
+        "import sys; import demo.make.images, demo.make.evaluator; "
         "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'diffusers')))"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

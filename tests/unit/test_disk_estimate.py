@@ -24,8 +24,8 @@ from modules.estimate.disk import (
 from modules.estimate.passes import PartWeights
 from modules.families.walks import TextSize
 from modules.memory.tape import PartPlan
-from modules.optim.optimizers.adamw import AdamW
-from modules.optim.optimizers.sgd import Sgd
+from modules.optim.optimizers.adam import AdamW
+from modules.optim.optimizers.sums import Sgd
 from tests.builders.adapter_plans import lora_plan
 
 LORA = PartPlan(weight_bytes=2, trains="adapter", adapter=lora_plan(4, 4, ("attn",)))

@@ -19,12 +19,10 @@ class Verb:
 def verbs() -> Mapping[str, Verb]:
     """Return all verbs by name."""
     from trainer.cli import (
-        benchmark,
         bundle,
         caption,
         check,
         convert,
-        demo,
         diff,
         doctor,
         export,
@@ -68,7 +66,5 @@ def verbs() -> Mapping[str, Verb]:
         "caption": caption.CAPTION,
         "mask": mask.MASK,
         "secrets": secrets.SECRETS,
-        "make-demo-model": demo.MAKE_DEMO_MODEL,
         "bundle": bundle.BUNDLE,
-        "benchmark": benchmark.BENCHMARK,
     }

@@ -7,9 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from modules.config.schema import Config
 from modules.system.machine_choices import machine_choice, usable_cores
-from trainer.run.machine import Machine
 
 _MEASUREMENTS = 5
 _WORTH_IT = 1.25
@@ -42,15 +40,6 @@ def choose_num_threads(
         return most if _seconds(1, clock) > _WORTH_IT * _seconds(most, clock) else 1
 
     return machine_choice("CPU threads", f"1 or {most}", measured, kind=int)
-
-
-def may_change_threads(config: Config, machine: Machine, num_threads: int) -> bool:
-    """Return whether a run may use fewer threads for a while (`trainer.callbacks.cpu_threads`).
-
-    Not if it is to be repeatable, or if its number is set. Compiled code is made for a number.
-    """
-    is_fixed = config.general.num_threads or config.general.deterministic or config.model.compile
-    return not is_fixed and num_threads > 1 and machine.train_device.is_cpu and machine.ranks.rank.is_alone
 
 
 def _seconds(num_threads: int, clock: Callable[[], float]) -> float:

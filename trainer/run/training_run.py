@@ -25,7 +25,6 @@ from modules.system.ranks import ONLY_RANK
 from trainer import phases
 from trainer.callbacks.backup import BackupCallback
 from trainer.callbacks.compile_report import CompileReport
-from trainer.callbacks.cpu_threads import CpuThreads
 from trainer.callbacks.side_output import SideOutput
 from trainer.commands import CommandDesk, StopRequested
 from trainer.data.datasets import up_to_date
@@ -60,7 +59,6 @@ from trainer.run.sharding import shard
 from trainer.run.start_note import note_of_start
 from trainer.run.start_weights import take_start_weights
 from trainer.run.stepper import build_stepper
-from trainer.run.threads import may_change_threads
 from trainer.run.unfinished_files import remove_unfinished_files
 from trainer.run.watchers import Watchers, build_watchers
 from trainer.run.words import kept_norms
@@ -225,7 +223,7 @@ def _load(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
     log.emit(PhaseChanged("loading", config.model.base_model))
     meter = DownloadMeter(emit=log.emit, desk=setup.desk, clock=setup.clocks.seconds)
     compilation = compilation_of(config, setup.clocks.seconds)
-    channels_last, blocks = parts_with_channels_last(setup, meter), checkpointed_blocks(setup)
+    channels_last, blocks = parts_with_channels_last(setup), checkpointed_blocks(setup)
     ranks, is_local = machine.ranks, from_root(config.model.base_model).exists()
     if not is_local and not ranks.rank.is_main:
         ranks.from_main(None)  # the main process downloads the model first
@@ -409,11 +407,9 @@ def _share_weights(ranks: Ranks, model: LoadedModel) -> None:
 def _callbacks(setup: RunSetup, model: LoadedModel, watchers: Watchers, backup: BackupCallback) -> tuple[Callback, ...]:
     """Return the callbacks in order. The backup comes after those whose results it contains."""
     emit, compilation = setup.log.emit, model.compilation
-    changes_threads = may_change_threads(setup.config, setup.machine, setup.num_threads)
     rewards = (watchers.rewards, watchers.guards) if watchers.rewards is not None else ()
     return (
         *((CompileReport(compilation, emit),) if compilation is not None else ()),
-        *((CpuThreads(setup.num_threads, emit),) if changes_threads else ()),
         watchers.metrics,
         watchers.dropped,
         watchers.validation,

@@ -130,9 +130,8 @@ class General(Section):
         Le(256),
         Setting(
             "CPU threads",
-            "How many CPU threads PyTorch may use. With 0 a short measurement decides, once per machine, and a run on "
-            "the CPU uses fewer while other programs need the cores. Another number changes the last bits of the "
-            "result.",
+            "How many CPU threads PyTorch may use. With 0 a short measurement decides, once per machine. A run keeps "
+            "its number, also when it is resumed: another number changes the last bits of the result.",
             group="Devices",
             level="advanced",
         ),
@@ -141,8 +140,7 @@ class General(Section):
         bool,
         Setting(
             "Deterministic mode",
-            "Makes runs on one machine reproducible bit for bit. It costs some speed on a GPU; on a CPU the number of "
-            "threads stays the same, whatever else the machine does.",
+            "Makes runs on one machine reproducible bit for bit. It costs some speed on a GPU.",
             group="Devices",
             level="advanced",
         ),

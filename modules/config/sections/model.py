@@ -150,9 +150,9 @@ class Model(Section):
         Setting(
             "Channels last",
             "Stores the weights of convolutions, and so their results, with the channels innermost (NHWC), for which "
-            "many GPUs and CPUs have faster kernels; on others it is slower. Automatic measures both at the start of "
-            "the run, once per machine and kind of run, for the parts that a training step runs; in deterministic mode "
-            "it is off. Results differ in rounding.",
+            "many GPUs and CPUs have faster kernels; on others it is slower. Automatic is on for the parts that a "
+            "training step runs on an NVIDIA GPU with tensor cores in 16 bits, and off in deterministic mode. Results "
+            "differ in rounding.",
             group="Base model",
             level="advanced",
             choice_labels={"off": "Off", "on": "On", "auto": "Automatic"},

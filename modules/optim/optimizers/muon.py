@@ -1,11 +1,12 @@
-"""Muon (Jordan et al. 2024) for matrices, with Adam for all other weights."""
+"""Muon (Jordan et al. 2024)."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 from modules.optim.spec import DARKROOM, LARGER_RATES, OptimizerSettings, OptimizerSpec, Shape
+from modules.optim.terms.arguments import by_name
 from modules.optim.terms.general import FusedBackPass, Momentum, WeightDecay
 from modules.optim.terms.muon import (
     AdamRate,
@@ -36,26 +37,18 @@ class Muon(OptimizerSettings):
     fused_back_pass: FusedBackPass = False
 
 
-def _arguments(settings: Muon) -> dict[str, Any]:
-    return {
-        "momentum": settings.momentum,
-        "weight_decay": settings.weight_decay,
-        **adam_arguments(settings.muon_adam_config, betas=(0.9, 0.95), eps=1e-10),
-    }
-
-
 def _state_bytes(settings: Muon, shape: Shape) -> float:
     """Muon's average of gradients, or Adam's two for vectors; matrices with Adam, too, have two."""
     return (4.0 if len(shape) >= 2 else 8.0) * math.prod(shape)
 
 
-SPEC = OptimizerSpec(
+MUON = OptimizerSpec(
     settings=Muon,
     label="Muon",
     factory="modules.optim.classes.muon:MuonWithAdam",
     library=DARKROOM,
     options_of="modules.optim.classes.muon_groups:options_of",
-    arguments=_arguments,
+    arguments=by_name(more=lambda s: adam_arguments(s.muon_adam_config, betas=(0.9, 0.95), eps=1e-10)),
     state_bytes=_state_bytes,
     rates=LARGER_RATES,
     problems=filter_problems,

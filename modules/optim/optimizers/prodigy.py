@@ -1,13 +1,9 @@
-"""Prodigy (Mishchenko and Defazio 2023, arXiv 2306.06101), the authors' implementation: estimates its learning rate.
-
-It estimates the distance d from the initial weights to the solution, from all gradients together, and steps like Adam
-with d as the learning rate. d and the sums behind it are the same in all parameter groups.
-"""
+"""Prodigy (Mishchenko and Defazio 2023), which estimates its learning rate."""
 
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from modules.optim.spec import FINDS_ITS_RATE, OptimizerSettings, OptimizerSpec, Shape, always, distance_times_rate
 from modules.optim.terms.general import (
@@ -48,22 +44,6 @@ class Prodigy(OptimizerSettings):
     slice_p: SliceEvery = 11
 
 
-def _arguments(settings: Prodigy) -> dict[str, Any]:
-    return {
-        "betas": (settings.beta1, settings.beta2),
-        "beta3": settings.beta3,
-        "eps": settings.eps,
-        "weight_decay": settings.weight_decay,
-        "decouple": settings.decouple,
-        "use_bias_correction": settings.use_bias_correction,
-        "safeguard_warmup": settings.safeguard_warmup,
-        "d0": settings.d0,
-        "d_coef": settings.d_coef,
-        "growth_rate": math.inf if settings.growth_rate is None else settings.growth_rate,
-        "slice_p": settings.slice_p,
-    }
-
-
 def _state_bytes(settings: Prodigy, shape: Shape) -> float:
     """Adam's two averages, and for every `slice_p`-th weight its initial value and its weighted sum of gradients."""
     size = math.prod(shape)
@@ -71,11 +51,10 @@ def _state_bytes(settings: Prodigy, shape: Shape) -> float:
     return 4.0 * (means * size + 2 * math.ceil(size / settings.slice_p))
 
 
-SPEC = OptimizerSpec(
+PRODIGY = OptimizerSpec(
     settings=Prodigy,
     label="Prodigy",
     factory="prodigyopt:Prodigy",
-    arguments=_arguments,
     state_bytes=_state_bytes,
     waits_per_weight=always,
     rates=FINDS_ITS_RATE,

@@ -1,1 +1,1 @@
-"""The learning rate schedules, one file each: its settings, its curve and its record."""
+"""The learning rate schedules: the settings, the curve and the record of each, in files by kind."""

@@ -123,4 +123,4 @@ def _problem(field: str, error: Exception) -> Problem:
     return Problem(field, f"{message[:1].upper()}{message[1:]}.", advice="Correct it, or choose another schedule.")
 
 
-SPEC = ScheduleSpec(settings=Custom, label="PyTorch class", curve=_curve, problems=_problems)
+CUSTOM = ScheduleSpec(settings=Custom, label="PyTorch class", curve=_curve, problems=_problems)

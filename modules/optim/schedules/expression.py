@@ -54,4 +54,4 @@ def _problems(settings: Expression) -> Iterator[Problem]:
         yield Problem("expression", f"The expression is not valid: {error}.", advice=f"An example: {_HALF_COSINE}")
 
 
-SPEC = ScheduleSpec(settings=Expression, label="Expression", curve=_curve, problems=_problems)
+EXPRESSION = ScheduleSpec(settings=Expression, label="Expression", curve=_curve, problems=_problems)

@@ -82,4 +82,4 @@ def _problems(settings: Points) -> Iterator[Problem]:
         yield Problem("points", f"The points are not valid: {error}.", advice=f"An example: {_EXAMPLE}")
 
 
-SPEC = ScheduleSpec(settings=Points, label="Points", curve=_curve, problems=_problems)
+POINTS = ScheduleSpec(settings=Points, label="Points", curve=_curve, problems=_problems)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 from modules.optim.spec import Shape
 from modules.optim.terms.general import advanced
@@ -49,11 +49,6 @@ SIMPLIFIED_ADEMAMIX = {
 }
 
 
-def orthogonal(switch: bool) -> str:
-    """Return the library's mode of projecting gradients for our switch."""
-    return "flattened" if switch else "disabled"
-
-
 def average_bytes(shape: Shape, *, factored: bool, signed: bool = True) -> float:
     """Return the bytes of a running average of a weight's shape.
 
@@ -67,11 +62,11 @@ def average_bytes(shape: Shape, *, factored: bool, signed: bool = True) -> float
     return 4.0 * (rows + columns) + signs
 
 
-def adam_averages_bytes(shape: Shape, *, beta1: float, factored: bool, kourkoutas_beta: bool = False) -> float:
+def adam_averages_bytes(settings: Any, shape: Shape) -> float:
     """Return the bytes of the averages of gradients and of their squares, and of the norms behind a dynamic beta 2."""
-    first = average_bytes(shape, factored=factored) if beta1 > 0 else 0.0
-    second = average_bytes(shape, factored=factored, signed=False)
-    return first + second + (8.0 if kourkoutas_beta else 0.0)
+    first = average_bytes(shape, factored=settings.nnmf_factor) if settings.beta1 > 0 else 0.0
+    second = average_bytes(shape, factored=settings.nnmf_factor, signed=False)
+    return first + second + (8.0 if settings.kourkoutas_beta else 0.0)
 
 
 def even_factors(size: int) -> tuple[int, int]:
@@ -80,8 +75,8 @@ def even_factors(size: int) -> tuple[int, int]:
     return size // smaller, smaller
 
 
-def beta2_problems(kourkoutas_beta: bool, beta2: float) -> Iterator[Problem]:
+def beta2_problems(settings: Any) -> Iterator[Problem]:
     """Yield an error where a dynamic beta 2 has no room below its largest value."""
-    if kourkoutas_beta and beta2 <= LOWEST_BETA2:
-        message = f"Kourkoutas beta lowers beta 2 down to {LOWEST_BETA2:g}, but beta 2 is {beta2:g}."
+    if settings.kourkoutas_beta and settings.beta2 <= LOWEST_BETA2:
+        message = f"Kourkoutas beta lowers beta 2 down to {LOWEST_BETA2:g}, but beta 2 is {settings.beta2:g}."
         yield Problem("beta2", message, "error", "Set beta 2 above 0.9, such as 0.99, or switch Kourkoutas beta off.")

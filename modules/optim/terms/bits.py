@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
-from modules.optim.spec import Shape
+from modules.optim.spec import OptimizerSpec, Shape, always
 from modules.optim.terms.general import advanced
 from modules.settings.field import When
 from modules.system.package import Package
@@ -50,12 +51,40 @@ def in_8_bits(settings: Any) -> bool:
     return bool(settings.optim_bits == "8")
 
 
-def bits_state_bytes(num_arrays: int, shape: Shape, *, bits: str = "8", min_8bit_size: int = 0) -> float:
-    """Return the bytes of a weight's state: arrays of its size in 32 bits, or in 8 bits with a scale for each block.
+def packages_of_bits(settings: Any) -> tuple[Package, ...]:
+    """Return the packages that settings with `StateBits` need."""
+    return (BITSANDBYTES,) if in_8_bits(settings) else ()
 
-    The tables of the 256 values of 8 bits are not included: all weights share them.
+
+def bits_state(num_arrays: int, *, has_norm: bool = False) -> Callable[[Any, Shape], float]:
+    """Return the `state_bytes` function of an optimizer with arrays of a weight's size in 32 or 8 bits.
+
+    Settings without `StateBits` have 8. Weights below the smallest size have 32; in 8 bits each block has a scale. The
+    tables of the 256 values of 8 bits are not included: all weights share them. `has_norm`: where updates are limited,
+    the state has the norm of the update, too.
     """
-    size = math.prod(shape)
-    if bits == "32" or size < min_8bit_size:
-        return 4.0 * num_arrays * size
-    return float(num_arrays * (size + 4 * math.ceil(size / _BLOCK)))
+
+    def state_bytes(settings: Any, shape: Shape) -> float:
+        size = math.prod(shape)
+        norm = 4.0 if has_norm and getattr(settings, "max_unorm", True) else 0.0
+        if getattr(settings, "optim_bits", "8") == "32" or size < settings.min_8bit_size:
+            return 4.0 * num_arrays * size + norm
+        return num_arrays * (size + 4.0 * math.ceil(size / _BLOCK)) + norm
+
+    return state_bytes
+
+
+def bitsandbytes_spec(
+    settings: type[Any], label: str, name: str, state_bytes: Callable[[Any, Shape], float], **facts: Any
+) -> OptimizerSpec[Any]:
+    """Return the record of a class of bitsandbytes, whose steps all wait at each weight and read it in order."""
+    return OptimizerSpec(
+        settings=settings,
+        label=label,
+        factory=f"bitsandbytes:optim.{name}",
+        state_bytes=state_bytes,
+        waits_per_weight=always,
+        reads_memory_in_order=always,
+        packages=(BITSANDBYTES,),
+        **facts,
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -103,18 +103,6 @@ FUSED_BACK_PASS = advanced(
     "a gradient that is not finite is skipped only from that weight on.",
 )
 FusedBackPass = Annotated[bool, FUSED_BACK_PASS]
-
-# The options of 8-bit state. The settings are separate constants for optimizers that support only some of them.
-STATE_BITS = advanced(
-    "Optimizer state bits",
-    "The precision of the optimizer state: 8 bits need a quarter of the memory.",
-    choice_labels={"32": "32 bits", "8": "8 bits"},
-)
-SMALLEST_8BIT = advanced("Min 8-bit size", "Tensors with fewer weights keep their state in 32 bits.", unit="weights")
-StateBits = Annotated[Literal["32", "8"], STATE_BITS]
-Smallest8Bit = Annotated[int, Ge(0), Le(1_000_000_000), SMALLEST_8BIT]
-PAGED = advanced("Paged", "Moves the state to CPU memory when the GPU's memory is full.")
-Paged = Annotated[bool, PAGED]
 
 # Options that change the direction of an update.
 Cautious = Annotated[

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from typing import Annotated, Any, Protocol
+from typing import Annotated
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from modules.optim.spec import Shape
 from modules.optim.terms.bits import IN_32_BITS
 from modules.optim.terms.general import advanced
 from modules.settings.field import Setting, When
@@ -99,44 +97,3 @@ PositiveBeta1 = Annotated[
     Lt(1),
     advanced("Beta 1", "Where gradients are computed, between the newest weights (0) and their average (1)."),
 ]
-
-
-def averages_bytes(number: int, shape: Shape) -> float:
-    """Return the bytes of float32 arrays of a weight's shape."""
-    return 4.0 * number * math.prod(shape)
-
-
-class CameFields(Protocol):
-    """The settings that CAME has with any number of bits."""
-
-    @property
-    def beta1(self) -> float: ...
-    @property
-    def beta2(self) -> float: ...
-    @property
-    def beta3(self) -> float: ...
-    @property
-    def eps(self) -> float: ...
-    @property
-    def eps2(self) -> float: ...
-    @property
-    def weight_decay(self) -> float: ...
-
-
-def came_arguments(settings: CameFields) -> dict[str, Any]:
-    """Return the keyword arguments that CAME has with any number of bits."""
-    return {
-        "betas": (settings.beta1, settings.beta2, settings.beta3),
-        "eps": (settings.eps, settings.eps2),
-        "weight_decay": settings.weight_decay,
-    }
-
-
-def came_state_bytes(shape: Shape, *, min_8bit_size: int | None = None, block_size: int = 1) -> float:
-    """Return the bytes of CAME's average of updates, and of its averages of squares, factored where there are rows."""
-    size = math.prod(shape)
-    is_8bit = min_8bit_size is not None and size >= min_8bit_size
-    average = size + 4.0 * math.ceil(size / block_size) if is_8bit else 4.0 * size
-    if len(shape) < 2:
-        return average + 4.0 * size
-    return average + 2 * 4.0 * (size // shape[-1] + size // shape[-2])

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Protocol
 from annotated_types import Ge, Gt, Le, Lt
 
 from modules.optim.spec import Shape
-from modules.optim.terms.advanced import average_bytes, even_factors, orthogonal
+from modules.optim.terms.advanced import average_bytes, even_factors
 from modules.optim.terms.general import advanced
 from modules.settings.field import Section, When
 from modules.system.patterns import compiled_pattern, fault_of_pattern
@@ -220,17 +220,6 @@ class AdvancedMuonFields(MuonFields, Protocol):
     def orthogonal_gradient(self) -> bool: ...
     @property
     def approx_mars(self) -> bool: ...
-
-
-def advanced_muon_arguments(settings: AdvancedMuonFields) -> dict[str, Any]:
-    """Return the keyword arguments that Muon and AdaMuon of adv-optm share."""
-    names = ("cautious_wd", "weight_decay", "accelerated_ns", "ns_steps", "low_rank_ortho", "ortho_rank")
-    more = ("rms_rescaling", "nnmf_factor", "nesterov", "normuon_variant", "approx_mars")
-    return {
-        **{name: getattr(settings, name) for name in names + more},
-        "orthogonal_gradient": orthogonal(settings.orthogonal_gradient),
-        **adam_arguments(settings.muon_adam_config),
-    }
 
 
 def advanced_muon_state_bytes(settings: AdvancedMuonFields, shape: Shape, *, has_squares: bool) -> float:

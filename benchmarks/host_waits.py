@@ -1,0 +1,227 @@
+"""How often a training step makes the host wait for its device, and where.
+
+A step should read its results once: while the host waits it enqueues nothing, so the device runs dry afterwards. On a
+GPU torch itself reports each wait (`torch.cuda.set_sync_debug_mode`). A CPU never waits, so there the guard of logical
+devices stands in: the training device is "cpu:1", and what would wait if that were a GPU is counted. That is reading a
+value of a tensor there (`item`, `tolist`, `cpu`, a condition), an operation whose result has a size that depends on
+values (`nonzero`, a boolean index), and a copy between the devices, unless it comes from pinned memory.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
+
+from benchmarks.loop_speed import run_setup
+from modules.config.schema import Config
+from modules.memory.guard import DeviceGuard, tensors_in
+from modules.system import devices
+from modules.system.devices import Device
+from modules.system.paths import PROGRAM_ROOT
+from trainer.run.training_run import prepare
+from trainer.step.loop import train_epoch
+from trainer.step.precision import process_settings
+
+_ATEN = torch.ops.aten
+_READS = frozenset(
+    {
+        _ATEN._local_scalar_dense, _ATEN.is_nonzero, _ATEN.equal, _ATEN.nonzero, _ATEN.masked_select, _ATEN._unique2,
+        _ATEN.repeat_interleave, _ATEN._linalg_check_errors,
+    }
+)  # fmt: skip
+_READING = (torch.Tensor.tolist, torch.Tensor.cpu, torch.Tensor.numpy)
+_MAKING = (torch.tensor, torch.as_tensor)
+_INDEXED = frozenset({_ATEN.index, _ATEN.index_put, _ATEN.index_put_, _ATEN._index_put_impl_})
+_OWN_FOLDERS = ("modules", "trainer")
+_NOT_NAMED = (Path(__file__).name, "guard.py", "devices.py")
+
+Place = str
+"""What waits and the line of the program that it waits for: "item in trainer/step/stepper.py:130"."""
+
+
+class HostWaits(DeviceGuard):
+    """Counts the waits of this thread for a logical device while `is_counting`, by their places."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__()
+        self.found: Counter[Place] = Counter()
+        self.is_counting = False
+        self._device = device
+        self._pinned: dict[int, StorageWeakRef] = {}
+        self._calls = _Calls(self)
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._calls.__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._calls.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+        super().__exit__(kind, error, trace)
+
+    def note_pinned(self, tensor: torch.Tensor) -> None:
+        """Remember that copying a tensor does not wait."""
+        storage = tensor.untyped_storage()
+        self._pinned[storage._cdata] = StorageWeakRef(storage)
+
+    def retag(self, tensor: torch.Tensor, device: Device) -> torch.Tensor:
+        """Count a copy between the devices, unless it is from pinned memory."""
+        is_here, goes_here = self.is_here(tensor), device == self._device
+        if is_here and not goes_here:
+            self.add("copy from the device")
+        elif goes_here and not is_here and not self._is_pinned(tensor):
+            self.add("copy from memory that is not pinned")
+        return super().retag(tensor, device)
+
+    def is_here(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is on the device."""
+        return self.tag_of(tensor) == self._device.name
+
+    def marked(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a tensor that is on the device from now on."""
+        self._set(tensor, self._device.name)
+        return tensor
+
+    def add(self, what: str) -> None:
+        """Count a wait."""
+        if self.is_counting:
+            self.found[f"{what} in {_place()}"] += 1
+
+    def _is_pinned(self, tensor: torch.Tensor) -> bool:
+        found = self._pinned.get(tensor.untyped_storage()._cdata)
+        return found is not None and not found.expired()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        operation = func.overloadpacket
+        if operation in _READS and any(map(self.is_here, tensors_in(args))):
+            self.add(operation.__name__)
+        elif operation in _INDEXED and self.is_here(args[0]):
+            indices = list(tensors_in(args[1]))
+            if any(i.dtype in (torch.bool, torch.uint8) for i in indices):
+                self.add("boolean index")
+            elif not all(map(self.is_here, indices)):
+                self.add("copy of an index")
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def _common_tag(self, func: Any, tensors: Iterable[torch.Tensor]) -> str | None:
+        """Return the tag that some tensors share. A result of scalars on the device is on the device, too."""
+        known = list(tensors)
+        tag = super()._common_tag(func, known)
+        return self._device.name if tag is None and any(map(self.is_here, known)) else tag
+
+
+class _Calls(TorchFunctionMode):
+    """Counts calls that reach no operation on a CPU, but would wait for a GPU."""
+
+    def __init__(self, waits: HostWaits) -> None:
+        super().__init__()
+        self._waits = waits
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs, waits = kwargs or {}, self._waits
+        caller = sys._getframe(1).f_code
+        first = args[0] if args and isinstance(args[0], torch.Tensor) else None
+        names_device = any(isinstance(a, torch.device) for a in (*args, *kwargs.values()))
+        if caller is devices.move.__code__:
+            return func(*args, **kwargs)  # reports its copies itself
+        if func in _READING and first is not None and waits.is_here(first):
+            waits.add(func.__name__)
+        result = func(*args, **kwargs)
+        if names_device and isinstance(result, torch.Tensor) and not waits.is_here(result):
+            if caller is not devices.tensor_on.__code__ and (first is not None or func in _MAKING):
+                waits.add("copy to a device")
+            # The program names the host's own device with a string, and a tensor's device with an object.
+            result = waits.marked(result.clone() if result is first else result)
+        return result
+
+
+def waits_per_step(config: Config, *, warmup_epochs: int, epochs: int, num_threads: int = 1) -> dict[Place, float]:
+    """Train a config's epochs and return the host's waits by their place, as means of the steps after the warm-up.
+
+    On a CPU the training device is the logical "cpu:1". The first steps of a run read more: each weight is watched
+    until it has been updated (`trainer/step/watchdog.py`).
+    """
+    setup = run_setup(_with_devices(config), num_threads)
+    device = setup.machine.train_device
+    guard = None if device.type == "cuda" else HostWaits(device)
+    found: Counter[Place] = guard.found if guard is not None else Counter()
+    setup = replace(setup, machine=replace(setup.machine, guard=guard))
+    settings = process_settings(num_threads=num_threads, precision=config.training.precision, deterministic=False)
+    with settings, guard or nullcontext():
+        run = prepare(setup)
+        try:
+            for _ in range(warmup_epochs):
+                train_epoch(run.training)
+            first = run.training.counters.step
+            with _counting(guard) if guard is not None else _reported_by_torch(found):
+                for _ in range(epochs):
+                    train_epoch(run.training)
+            num_steps = run.training.counters.step - first
+        finally:
+            run.close()
+    return {place: times / num_steps for place, times in found.most_common()}
+
+
+def _with_devices(config: Config) -> Config:
+    general = config.general
+    if Device(general.train_device).type != "cuda":
+        general = general.model_copy(update={"train_device": "cpu:1", "temp_device": "cpu"})
+    return config.model_copy(update={"general": general})
+
+
+@contextmanager
+def _counting(guard: HostWaits) -> Iterator[None]:
+    guard.is_counting = True
+    try:
+        yield
+    finally:
+        guard.is_counting = False
+
+
+@contextmanager
+def _reported_by_torch(found: Counter[Place]) -> Iterator[None]:
+    """Count the waits that torch reports of a GPU."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as reported:
+            warnings.simplefilter("always")
+            yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+    for one in reported:
+        if "synchronizing" in str(one.message):
+            found[f"wait in {_relative(one.filename)}:{one.lineno}"] += 1
+
+
+def _place() -> str:
+    """Return the innermost line of the program's own code on the stack, without the counting itself."""
+    for frame in reversed(traceback.extract_stack()):
+        path = Path(frame.filename)
+        own = path.is_relative_to(PROGRAM_ROOT) and path.relative_to(PROGRAM_ROOT).parts[0] in _OWN_FOLDERS
+        if own and path.name not in _NOT_NAMED:
+            return f"{_relative(frame.filename)}:{frame.lineno}"
+    return "another package"
+
+
+def _relative(name: str) -> str:
+    path = Path(name)
+    return path.relative_to(PROGRAM_ROOT).as_posix() if path.is_relative_to(PROGRAM_ROOT) else path.name

@@ -1,0 +1,168 @@
+"""What reward and preference methods teach the demo model, measured with prompts and seeds that they do not train on.
+
+The reward is the mean brightness, 0 to 1; the prompts leave it to the model to choose a bright ground. The held-out
+reward is the contrast, and the share of images with the shape that the prompt names is measured, too. All methods start
+from the same model.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.loop_speed import demo_config, run_setup
+from benchmarks.measure import wait_for
+from benchmarks.preference_cases import Case
+from benchmarks.preference_data import as_drawn, open_prompts, rewards, sampled, write_pairs, write_prompts
+from demo.make.evaluator import evaluate
+from modules.config.codec import decode, encode
+from modules.config.schema import Config
+from modules.families.protocol import ModelFamily
+from modules.objectives.registry import METHODS
+from trainer.run.machine import Machine, machine_of
+from trainer.run.model import LoadedModel, load_model
+from trainer.run.stepper import evaluation_of
+from trainer.run.training_run import dry_run, prepare
+from trainer.step.loop import run_loop
+from trainer.step.precision import process_settings
+
+REWARD, HELD_OUT = "brightness", "contrast"
+SEEDS_PER_PROMPT = 4
+
+_MEASURING_SEED = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The mean rewards of images sampled with held-out prompts and seeds, and the share with the right shape."""
+
+    reward: float
+    held_out: float
+    right_shapes: float
+
+
+@dataclass(eq=False)
+class Calls:
+    """The calls of the denoiser, and the number of latents in all of them."""
+
+    calls: int = 0
+    latents: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What all runs start from: the model's rewards before training, the file of prompts and the folder of pairs.
+
+    `pair_calls` is the number of calls of the denoiser that sampled the pairs.
+    """
+
+    before: Measured
+    prompts: Path
+    pairs: Path
+    pair_calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """The result of a run: what was measured after it, its training time and steps, and its calls of the denoiser."""
+
+    after: Measured
+    seconds: float
+    steps: int
+    calls: int
+    latents: int
+
+
+def started(preset: Config, folder: Path, *, num_threads: int) -> Start:
+    """Measure the demo model before training, and write the prompts and the pairs to train on into a folder."""
+    learned, _ = open_prompts()
+    prompts = write_prompts(learned, folder / "prompts.txt")
+    config = demo_config(preset, folder, repeats=1, epochs=1)
+    machine = machine_of(config.general, config.training.precision)
+    with process_settings(num_threads=num_threads, precision=config.training.precision, deterministic=False):
+        model = load_model(config, machine)
+        try:
+            before = measured(model, machine)
+            with counted_calls(model.family) as calls:
+                pairs = write_pairs(learned, folder / "pairs", rewards([REWARD]), model, machine)
+        finally:
+            model.placement.close()
+    return Start(before, prompts, pairs, calls.calls)
+
+
+def trained(preset: Config, folder: Path, case: Case, start: Start, *, num_threads: int) -> Learned:
+    """Train a case as a run does, the dry run included, and measure the result."""
+    config = preference_config(preset, folder, case, start)
+    with process_settings(num_threads=num_threads, precision=config.training.precision, deterministic=False):
+        run = prepare(run_setup(config, num_threads))
+        try:
+            dry_run(run)
+            device = run.setup.machine.train_device
+            with counted_calls(run.model.family) as calls:
+                wait_for(device)
+                begin = time.perf_counter()
+                run_loop(run.training)
+                wait_for(device)
+                seconds = time.perf_counter() - begin
+            with evaluation_of(run.model, run.training.stepper).active():
+                after = measured(run.model, run.setup.machine)
+            return Learned(after, seconds, run.training.counters.step, calls.calls, calls.latents)
+        finally:
+            run.close()
+
+
+def preference_config(preset: Config, folder: Path, case: Case, start: Start) -> Config:
+    """Return the demo preset as a run of a case."""
+    place = folder / f"{case.name}-{case.trains}"
+    tree = encode(demo_config(preset, place, repeats=1, epochs=case.epochs))
+    method = METHODS[case.name]
+    uses_pairs = method.learns_from(method.settings(**case.method)) == "pairs"
+    concept = (
+        {"path": str(start.pairs), "kind": "pairs"} if uses_pairs else {"path": str(start.prompts), "kind": "prompts"}
+    )
+    tree["concepts"] = [concept]
+    tree["training"] |= {
+        "method": dict(case.method),
+        "trains": case.trains,
+        "learning_rate": case.learning_rate,
+        "batch_size": case.batch_size,
+        "ema": {"mode": "off"},
+    }
+    tree["adapter"] |= {"layers": "all"}
+    tree["parts"] |= {"text_encoder": {"train": False}}
+    tree["reward"] = {"models": [{"kind": REWARD}], "measure_every": {"unit": "never"}}
+    return decode(tree).config
+
+
+@contextmanager
+def counted_calls(family: ModelFamily) -> Iterator[Calls]:
+    """Count the calls of the family's denoiser in this context, those of checkpointing included."""
+    counted = Calls()
+
+    def count(module: torch.nn.Module, given: Any, output: Any) -> None:
+        counted.calls += 1
+        counted.latents += len(output[0])
+
+    hooks = [family.parts[n].module.register_forward_hook(count) for n in family.spec.names_of("denoiser")]
+    try:
+        yield counted
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def measured(model: LoadedModel, machine: Machine) -> Measured:
+    """Return the rewards of images sampled with the held-out prompts, each with several seeds."""
+    _, prompts = open_prompts()
+    texts, scenes = [p.text for p in prompts], [p.scene for p in prompts] * SEEDS_PER_PROMPT
+    images_B3PP = sampled(model, machine, texts, per_prompt=SEEDS_PER_PROMPT, first_seed=_MEASURING_SEED)
+    scores = rewards([REWARD, HELD_OUT])(images_B3PP, texts * SEEDS_PER_PROMPT).by_name
+    right = [evaluate(as_drawn(i), scene).shape_right for i, scene in zip(images_B3PP, scenes, strict=True)]
+    return Measured(scores[REWARD].mean().item(), scores[HELD_OUT].mean().item(), float(np.mean(right)))

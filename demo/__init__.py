@@ -1,0 +1,1 @@
+"""The demo model with its images and prompts, and the package that made them."""

@@ -1,0 +1,208 @@
+"""The advanced optimizers of adv-optm."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+from modules.optim.spec import (
+    FINDS_ITS_RATE,
+    SIGN_RATES,
+    OptimizerSettings,
+    OptimizerSpec,
+    Shape,
+    always,
+    distance_times_rate,
+)
+from modules.optim.terms.advanced import (
+    ADEMAMIX,
+    ADV_OPTM,
+    COMPILE,
+    SIMPLIFIED_ADEMAMIX,
+    Atan2,
+    CautiousDecay,
+    FactoredState,
+    KourkoutasBeta,
+    OrthogonalGradient,
+    adam_averages_bytes,
+    average_bytes,
+    beta2_problems,
+)
+from modules.optim.terms.general import (
+    Beta1,
+    Beta2,
+    DistanceFactor,
+    Epsilon,
+    FirstDistance,
+    FusedBackPass,
+    GrowthRate,
+    LimitDistance,
+    Momentum,
+    SearchSteps,
+    SliceEvery,
+    SlowBeta,
+    WeightDecay,
+    advanced,
+)
+from modules.optim.terms.removed import Removed
+
+_FUSED = Removed((False,), "the estimate of the learning rate needs all gradients at once.")
+_CLIPPING = Removed((), "adv-optm no longer has it. Use Clip grad norm.")
+
+
+class AdamWAdv(OptimizerSettings):
+    """AdamW, advanced."""
+
+    name: Literal["adamw_adv"] = "adamw_adv"
+    beta1: Beta1 = 0.9
+    beta2: Beta2 = 0.99
+    eps: Epsilon = 1e-8
+    cautious_wd: CautiousDecay = False
+    weight_decay: WeightDecay = 0.0
+    nnmf_factor: FactoredState = False
+    fused_back_pass: FusedBackPass = False
+    use_atan2: Atan2 = False
+    orthogonal_gradient: OrthogonalGradient = False
+    kourkoutas_beta: KourkoutasBeta = False
+
+
+class AdoptAdv(OptimizerSettings):
+    """ADOPT, advanced."""
+
+    name: Literal["adopt_adv"] = "adopt_adv"
+    beta1: Beta1 = 0.9
+    beta2: Beta2 = 0.9999
+    eps: Epsilon = 1e-6
+    cautious_wd: CautiousDecay = False
+    weight_decay: WeightDecay = 0.0
+    nnmf_factor: FactoredState = False
+    fused_back_pass: FusedBackPass = False
+    use_atan2: Atan2 = True
+    orthogonal_gradient: OrthogonalGradient = False
+    kourkoutas_beta: KourkoutasBeta = False
+
+
+class ProdigyAdv(OptimizerSettings):
+    """Prodigy, advanced: estimates its learning rate; set it to 1."""
+
+    name: Literal["prodigy_adv"] = "prodigy_adv"
+    beta1: Beta1 = 0.9
+    beta2: Beta2 = 0.99
+    beta3: SlowBeta = None
+    eps: Epsilon = 1e-8
+    cautious_wd: CautiousDecay = False
+    weight_decay: WeightDecay = 0.0
+    nnmf_factor: FactoredState = False
+    d0: FirstDistance = 1e-6
+    d_coef: DistanceFactor = 1.0
+    growth_rate: GrowthRate = None
+    slice_p: SliceEvery = 11
+    prodigy_steps: SearchSteps = 0
+    d_limiter: LimitDistance = False
+    use_atan2: Atan2 = False
+    orthogonal_gradient: OrthogonalGradient = False
+    kourkoutas_beta: KourkoutasBeta = False
+
+
+class LionAdv(OptimizerSettings):
+    """Lion, advanced."""
+
+    name: Literal["lion_adv"] = "lion_adv"
+    beta1: Beta1 = 0.9
+    beta2: Beta2 = 0.99
+    cautious_wd: CautiousDecay = False
+    weight_decay: WeightDecay = 0.0
+    nnmf_factor: FactoredState = False
+    fused_back_pass: FusedBackPass = False
+    orthogonal_gradient: OrthogonalGradient = False
+    auto_kappa_p: Annotated[
+        bool,
+        advanced(
+            "Auto kappa p",
+            "Updates convolution kernels by the raw direction, everything else by its sign, as Lion does.",
+        ),
+    ] = True
+
+
+class SignSgdAdv(OptimizerSettings):
+    """SignSGD with momentum, advanced: every weight changes by the full learning rate."""
+
+    name: Literal["signsgd_adv"] = "signsgd_adv"
+    momentum: Momentum = 0.95
+    cautious_wd: CautiousDecay = False
+    weight_decay: WeightDecay = 0.0
+    nnmf_factor: FactoredState = False
+    fused_back_pass: FusedBackPass = False
+    orthogonal_gradient: OrthogonalGradient = False
+
+
+def _spec(settings: type[Any], label: str, factory: str, **facts: Any) -> OptimizerSpec[Any]:
+    return OptimizerSpec(
+        settings=settings,
+        label=label,
+        factory=f"modules.optim.classes.advanced:{factory}",
+        packages=(ADV_OPTM,),
+        reads_memory_in_order=always,
+        **facts,
+    )
+
+
+ADAMW_ADV = _spec(
+    AdamWAdv,
+    "AdamW (advanced)",
+    "AdamWAdv",
+    state_bytes=adam_averages_bytes,
+    problems=beta2_problems,
+    removed=COMPILE | ADEMAMIX,
+)
+
+ADOPT_ADV = _spec(
+    AdoptAdv,
+    "ADOPT (advanced)",
+    "AdoptAdv",
+    state_bytes=adam_averages_bytes,
+    problems=beta2_problems,
+    removed=COMPILE | ADEMAMIX | SIMPLIFIED_ADEMAMIX,
+)
+
+
+def _prodigy_state_bytes(settings: ProdigyAdv, shape: Shape) -> float:
+    """Adam's two averages, and for every `slice_p`-th weight its initial value and its weighted sum of gradients."""
+    return adam_averages_bytes(settings, shape) + 8.0 * math.ceil(math.prod(shape) / settings.slice_p)
+
+
+PRODIGY_ADV = _spec(
+    ProdigyAdv,
+    "Prodigy (advanced)",
+    "ProdigyAdv",
+    state_bytes=_prodigy_state_bytes,
+    rates=FINDS_ITS_RATE,
+    problems=beta2_problems,
+    steps_at_once=True,
+    group_state=("d", "d_max", "d_numerator", "k"),
+    effective_rate=distance_times_rate,
+    removed=COMPILE | ADEMAMIX | SIMPLIFIED_ADEMAMIX | {"fused_back_pass": _FUSED},
+)
+
+LION_ADV = _spec(
+    LionAdv,
+    "Lion (advanced)",
+    "LionAdv",
+    state_bytes=lambda settings, shape: average_bytes(shape, factored=settings.nnmf_factor),
+    rates=SIGN_RATES,
+    removed=COMPILE | {"clip_threshold": _CLIPPING},
+)
+
+
+def _signsgd_state_bytes(settings: SignSgdAdv, shape: Shape) -> float:
+    return average_bytes(shape, factored=settings.nnmf_factor) if settings.momentum > 0 else 0.0
+
+
+SIGNSGD_ADV = _spec(
+    SignSgdAdv,
+    "SignSGD (advanced)",
+    "SignSgdAdv",
+    state_bytes=_signsgd_state_bytes,
+    rates=SIGN_RATES,
+    removed=COMPILE | SIMPLIFIED_ADEMAMIX,
+)

@@ -1,0 +1,166 @@
+"""D-Adaptation (Defazio and Mishchenko 2023): optimizers that estimate their learning rate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Le, Lt
+
+from modules.optim.spec import (
+    FINDS_ITS_RATE,
+    EffectiveRate,
+    OptimizerSettings,
+    OptimizerSpec,
+    always,
+    averages,
+    distance_times_rate,
+)
+from modules.optim.terms.arguments import by_name
+from modules.optim.terms.general import (
+    Beta1,
+    Beta2,
+    BiasCorrection,
+    Decouple,
+    Epsilon,
+    FirstDistance,
+    GrowthRate,
+    Momentum,
+    WeightDecay,
+    advanced,
+)
+from modules.optim.terms.removed import LOG_EVERY, SHARDED
+from modules.system.package import Package
+
+
+class DAdaptAdam(OptimizerSettings):
+    """Adam that estimates its learning rate (D-Adaptation)."""
+
+    name: Literal["dadapt_adam"] = "dadapt_adam"
+    beta1: Beta1 = 0.9
+    beta2: Beta2 = 0.999
+    eps: Epsilon = 1e-8
+    weight_decay: WeightDecay = 0.0
+    decouple: Decouple = False
+    use_bias_correction: BiasCorrection = False
+    d0: FirstDistance = 1e-6
+    growth_rate: GrowthRate = None
+
+
+class DAdaptAdan(OptimizerSettings):
+    """Adan (Xie et al. 2022) that estimates its learning rate (D-Adaptation)."""
+
+    name: Literal["dadapt_adan"] = "dadapt_adan"
+    beta1: Beta1 = 0.98
+    beta2: Annotated[
+        float,
+        Ge(0),
+        Lt(1),
+        advanced("Beta 2", "Decay of the running average of the gradients' change."),
+    ] = 0.92
+    beta3: Annotated[float, Ge(0), Lt(1), advanced("Beta 3", "Decay of the running average of squared gradients.")] = (
+        0.99
+    )
+    eps: Epsilon = 1e-8
+    weight_decay: WeightDecay = 0.02
+    no_prox: Annotated[
+        bool,
+        advanced("No prox", "Applies weight decay before the step, as AdamW does, not as a proximal step after it."),
+    ] = False
+    d0: FirstDistance = 1e-6
+    growth_rate: GrowthRate = None
+
+
+class DAdaptAdaGrad(OptimizerSettings):
+    """AdaGrad that estimates its learning rate (D-Adaptation)."""
+
+    name: Literal["dadapt_ada_grad"] = "dadapt_ada_grad"
+    momentum: Momentum = 0.0
+    weight_decay: WeightDecay = 0.0
+    eps: Annotated[
+        float, Ge(0), Le(1), advanced("Epsilon", "Keeps the division by small gradients finite; 0 turns it off.")
+    ] = 0.0
+    d0: FirstDistance = 1e-6
+    growth_rate: GrowthRate = None
+
+
+class DAdaptLion(OptimizerSettings):
+    """Lion that estimates its learning rate (D-Adaptation)."""
+
+    name: Literal["dadapt_lion"] = "dadapt_lion"
+    beta1: Beta1 = 0.9
+    beta2: Beta2 = 0.999
+    weight_decay: WeightDecay = 0.0
+    d0: FirstDistance = 1e-6
+
+
+class DAdaptSgd(OptimizerSettings):
+    """SGD that estimates its learning rate (D-Adaptation)."""
+
+    name: Literal["dadapt_sgd"] = "dadapt_sgd"
+    momentum: Momentum = 0.0
+    weight_decay: WeightDecay = 0.0
+    d0: FirstDistance = 1e-6
+    growth_rate: GrowthRate = None
+
+
+def _spec(
+    settings: type[Any],
+    label: str,
+    factory: str,
+    num_arrays: int,
+    group_state: tuple[str, ...],
+    *,
+    effective_rate: EffectiveRate = distance_times_rate,
+    num_betas: int = 2,
+    has_sharding: bool = True,
+) -> OptimizerSpec[Any]:
+    return OptimizerSpec(
+        settings=settings,
+        label=label,
+        factory=factory,
+        arguments=by_name(num_betas=num_betas),
+        rates=FINDS_ITS_RATE,
+        state_bytes=averages(num_arrays),
+        waits_per_weight=always,
+        packages=(Package("dadaptation"),),
+        steps_at_once=True,
+        group_state=group_state,
+        has_one_rate=True,
+        effective_rate=effective_rate,
+        removed={"log_every": LOG_EVERY} | ({"fsdp_in_use": SHARDED} if has_sharding else {}),
+    )
+
+
+DADAPT_ADAM = _spec(DAdaptAdam, "D-Adapt Adam", "dadaptation:DAdaptAdam", 3, ("d", "k", "numerator_weighted"))
+
+DADAPT_ADAN = _spec(
+    DAdaptAdan, "D-Adapt Adan", "dadaptation:DAdaptAdan", 5, ("d", "k", "gsq_weighted"), num_betas=3, has_sharding=False
+)
+
+DADAPT_ADA_GRAD = _spec(
+    DAdaptAdaGrad,
+    "D-Adapt AdaGrad",
+    "modules.optim.classes.d_adaptation:ada_grad",
+    3,
+    ("d", "k", "gsq_weighted", "sksq_weighted", "skl1"),
+    has_sharding=False,
+)
+
+DADAPT_LION = _spec(DAdaptLion, "D-Adapt Lion", "dadaptation:DAdaptLion", 2, ("d", "k", "numerator_weighted"))
+
+
+def _rate_of_sgd(group: Mapping[str, Any]) -> float | None:
+    """The step size: as in the other variants, over the norm of the first gradient; None before it is known."""
+    first_norm = group.get("g0_norm")
+    return float(group["d"] * group["lr"] / first_norm) if first_norm else None
+
+
+DADAPT_SGD = _spec(
+    DAdaptSgd,
+    "D-Adapt SGD",
+    "modules.optim.classes.d_adaptation:DAdaptSGD",
+    3,
+    ("d", "k", "numerator_weighted", "g0_norm"),
+    effective_rate=_rate_of_sgd,
+)

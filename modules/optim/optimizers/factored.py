@@ -1,0 +1,172 @@
+"""Optimizers that keep squares of gradients as rows and columns: Adafactor and CAME."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Le, Lt
+
+from modules.optim.spec import DARKROOM, OptimizerSettings, OptimizerSpec, Shape, always
+from modules.optim.terms.arguments import by_name
+from modules.optim.terms.bits import BITSANDBYTES, Smallest8Bit
+from modules.optim.terms.general import (
+    Beta1,
+    Beta2,
+    Cautious,
+    ClipThreshold,
+    Epsilon,
+    Epsilon2,
+    FusedBackPass,
+    WeightDecay,
+    advanced,
+)
+from modules.optim.terms.kin import InstabilityBeta
+from modules.settings.field import When
+from modules.system.problem import Problem
+
+_SIZES = (64, 128, 256, 512, 1024, 2048, 4096)  # of bitsandbytes' kernels
+BlockSize = Annotated[
+    int,
+    Ge(1),
+    Le(1_000_000),
+    advanced(
+        "Block size", "How many values of the 8-bit state share a scale: a power of 2, 64 to 4096.", unit="weights"
+    ),
+]
+
+
+class Adafactor(OptimizerSettings):
+    """Adafactor (Shazeer and Stern 2018): needs very little memory for its state."""
+
+    name: Literal["adafactor"] = "adafactor"
+    eps: Epsilon = 1e-30
+    eps2: Epsilon2 = 1e-3
+    clip_threshold: ClipThreshold = 1.0
+    beta2_decay: Annotated[
+        float, Ge(-1), Le(0), advanced("Decay rate", "How fast the decay of the squared-gradient average approaches 1.")
+    ] = -0.8
+    beta1: Annotated[
+        float | None,
+        Ge(0),
+        Lt(1),
+        advanced(
+            "Beta 1",
+            "Decay of a running average of updates, which takes as much memory as the weights.",
+            empty_means="no running average",
+        ),
+    ] = None
+    weight_decay: WeightDecay = 0.0
+    scale_parameter: Annotated[
+        bool,
+        advanced("Scale parameter", "Scales the learning rate by the RMS of each weight tensor."),
+    ] = False
+    relative_step: Annotated[
+        bool,
+        advanced(
+            "Relative step",
+            "The optimizer chooses its learning rate, which falls with the square root of the step, and ignores the "
+            "one set here and its schedule.",
+        ),
+    ] = False
+    warmup_init: Annotated[
+        bool,
+        advanced(
+            "Warmup init",
+            "The optimizer warms its own learning rate up, by a millionth per step.",
+            applies_when=When("relative_step", (True,)),
+        ),
+    ] = False
+    fused_back_pass: FusedBackPass = False
+
+
+class Came(OptimizerSettings):
+    """CAME (Luo et al. 2023): Adafactor with larger steps where updates are stable."""
+
+    name: Literal["came"] = "came"
+    beta1: Beta1 = 0.9
+    beta2: Beta2 = 0.999
+    beta3: InstabilityBeta = 0.9999
+    eps: Epsilon = 1e-30
+    eps2: Epsilon2 = 1e-16
+    weight_decay: WeightDecay = 0.01
+    use_cautious: Cautious = False
+    fused_back_pass: FusedBackPass = False
+
+
+class Came8bit(OptimizerSettings):
+    """CAME with an 8-bit average of updates."""
+
+    name: Literal["came_8bit"] = "came_8bit"
+    beta1: Beta1 = 0.9
+    beta2: Beta2 = 0.999
+    beta3: InstabilityBeta = 0.9999
+    eps: Epsilon = 1e-30
+    eps2: Epsilon2 = 1e-16
+    weight_decay: WeightDecay = 0.01
+    fused_back_pass: FusedBackPass = False
+    min_8bit_size: Smallest8Bit = 16384
+    quant_block_size: BlockSize = 2048
+
+
+def _adafactor_state_bytes(settings: Adafactor, shape: Shape) -> float:
+    """A row and a column of squares instead of a matrix, and the running average of updates where beta 1 is set."""
+    size = math.prod(shape)
+    factored = size if len(shape) < 2 else size // shape[-1] + size // shape[-2]
+    return 4.0 * (factored + (size if settings.beta1 is not None else 0))
+
+
+ADAFACTOR = OptimizerSpec(
+    settings=Adafactor,
+    label="Adafactor",
+    # torch also has an Adafactor, but it always scales by the weights and has no running average of updates.
+    factory="modules.optim.classes.relative_adafactor:RelativeAdafactor",
+    library="transformers",
+    arguments=by_name({"beta2_decay": "decay_rate"}, more=lambda s: {"warmup_init": s.relative_step and s.warmup_init}),
+    state_bytes=_adafactor_state_bytes,
+    waits_per_weight=lambda settings: settings.scale_parameter,
+    effective_rate=lambda group: group.get("chosen_rate"),
+    chooses_rate=lambda settings: settings.relative_step,
+    saves_memory=True,
+)
+
+
+def _came_state_bytes(settings: Came | Came8bit, shape: Shape) -> float:
+    """The average of updates, in 8 bits where it is large, and those of squares, factored where there are rows."""
+    size = math.prod(shape)
+    if isinstance(settings, Came8bit) and size >= settings.min_8bit_size:
+        average = size + 4.0 * math.ceil(size / settings.quant_block_size)
+    else:
+        average = 4.0 * size
+    return average + 4.0 * (size if len(shape) < 2 else 2 * (size // shape[-1] + size // shape[-2]))
+
+
+CAME = OptimizerSpec(
+    settings=Came,
+    label="CAME",
+    factory="modules.optim.classes.came:Came",
+    library=DARKROOM,
+    arguments=by_name(num_betas=3),
+    state_bytes=_came_state_bytes,
+)
+
+
+def _came_8bit_problems(settings: Came8bit) -> Iterator[Problem]:
+    if settings.quant_block_size not in _SIZES:
+        sizes = ", ".join(map(str, _SIZES[:-1]))
+        message = f"bitsandbytes does not quantize in blocks of {settings.quant_block_size} values."
+        yield Problem("quant_block_size", message, "error", f"Set the block size to {sizes} or {_SIZES[-1]}.")
+
+
+CAME_8BIT = OptimizerSpec(
+    settings=Came8bit,
+    label="CAME 8-bit",
+    factory="modules.optim.classes.came:Came",
+    library=DARKROOM,
+    arguments=by_name(num_betas=3),
+    state_bytes=_came_state_bytes,
+    packages=(BITSANDBYTES,),
+    reads_memory_in_order=always,
+    problems=_came_8bit_problems,
+)

@@ -1,0 +1,55 @@
+"""Optimizers that update by the sign of a running average: Lion and Tiger."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from modules.optim.spec import SIGN_RATES, OptimizerSettings, OptimizerSpec, averages
+from modules.optim.terms.arguments import by_name
+from modules.optim.terms.general import Beta1, Beta2, DecoupledDecay, FixedDecay, FusedBackPass, WeightDecay
+from modules.optim.terms.kin import PYTORCH_OPTIMIZER
+from modules.optim.terms.removed import TRITON
+from modules.system.package import Package
+
+
+class Lion(OptimizerSettings):
+    """Lion (Chen et al. 2023): uses only the momentum's sign, so every weight changes by the full learning rate."""
+
+    name: Literal["lion"] = "lion"
+    beta1: Beta1 = 0.9
+    beta2: Beta2 = 0.99
+    weight_decay: WeightDecay = 0.0
+    fused_back_pass: FusedBackPass = False
+
+
+class Tiger(OptimizerSettings):
+    """Tiger (Su 2023): Lion with a single running average and the least memory of its kind."""
+
+    name: Literal["tiger"] = "tiger"
+    beta1: Beta1 = 0.965
+    weight_decay: WeightDecay = 0.01
+    decoupled_decay: DecoupledDecay = True
+    fixed_decay: FixedDecay = False
+    fused_back_pass: FusedBackPass = False
+
+
+LION = OptimizerSpec(
+    settings=Lion,
+    label="Lion",
+    factory="lion_pytorch:Lion",
+    is_elementwise=True,
+    rates=SIGN_RATES,
+    state_bytes=averages(1),
+    packages=(Package("lion_pytorch"),),
+    removed={"use_triton": TRITON},
+)
+
+TIGER = OptimizerSpec(
+    settings=Tiger,
+    label="TIGER",
+    factory="modules.optim.classes.counting_by_weight:tiger",
+    arguments=by_name({"beta1": "beta"}),
+    rates=SIGN_RATES,
+    state_bytes=averages(1),
+    packages=(PYTORCH_OPTIMIZER,),
+)

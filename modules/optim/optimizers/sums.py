@@ -1,0 +1,124 @@
+"""SGD, RMSprop and AdaGrad: momentum or squares of gradients alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Literal
+
+from modules.optim.spec import LARGER_RATES, PLAIN_RATES, OptimizerSettings, OptimizerSpec, Shape
+from modules.optim.terms.bits import (
+    Smallest8BitOf32,
+    StateBits,
+    bits_state,
+    in_8_bits,
+    packages_of_bits,
+)
+from modules.optim.terms.general import (
+    Dampening,
+    Epsilon,
+    Foreach,
+    FusedBackPass,
+    Maximize,
+    Momentum,
+    Nesterov,
+    WeightDecay,
+)
+from modules.optim.terms.kin import Centered, FirstSum, MomentumIn32Bits, PositiveSmoothing, RateDecay
+from modules.optim.terms.removed import ALWAYS_BLOCKS, DIFFERENTIABLE, PERCENTILE_CLIPPING
+from modules.system.problem import Problem
+
+
+class Sgd(OptimizerSettings):
+    """Stochastic gradient descent, with optional momentum."""
+
+    name: Literal["sgd"] = "sgd"
+    momentum: Momentum = 0.0
+    dampening: Dampening = 0.0
+    weight_decay: WeightDecay = 0.0
+    nesterov: Nesterov = False
+    foreach: Foreach = False
+    maximize: Maximize = False
+    fused_back_pass: FusedBackPass = False
+
+
+class RmsProp(OptimizerSettings):
+    """RMSprop (Hinton 2012): divides gradients by the root of their average square."""
+
+    name: Literal["rmsprop"] = "rmsprop"
+    alpha: PositiveSmoothing = 0.99
+    eps: Epsilon = 1e-8
+    weight_decay: WeightDecay = 0.0
+    momentum: MomentumIn32Bits = 0.0
+    centered: Centered = False
+    optim_bits: StateBits = "32"
+    min_8bit_size: Smallest8BitOf32 = 4096
+    fused_back_pass: FusedBackPass = False
+
+
+class Adagrad(OptimizerSettings):
+    """AdaGrad (Duchi et al. 2011): the learning rate of each weight falls with its past gradients."""
+
+    name: Literal["adagrad"] = "adagrad"
+    lr_decay: RateDecay = 0.0
+    weight_decay: WeightDecay = 0.0
+    initial_accumulator_value: FirstSum = 0.0
+    eps: Epsilon = 1e-10
+    optim_bits: StateBits = "32"
+    min_8bit_size: Smallest8BitOf32 = 4096
+    fused_back_pass: FusedBackPass = False
+
+
+def _sgd_problems(settings: Sgd) -> Iterator[Problem]:
+    """Yield that Nesterov momentum needs a momentum above 0 without dampening."""
+    if settings.nesterov and (settings.momentum == 0 or settings.dampening != 0):
+        yield Problem(
+            "nesterov",
+            f"Nesterov momentum needs a momentum without dampening; momentum is {settings.momentum:g} and dampening "
+            f"{settings.dampening:g}.",
+            advice="Set the momentum to 0.9 and the dampening to 0, or switch Nesterov momentum off.",
+        )
+
+
+SGD = OptimizerSpec(
+    settings=Sgd,
+    label="SGD",
+    rates=PLAIN_RATES,
+    factory="torch.optim:SGD",
+    is_elementwise=True,
+    state_bytes=lambda settings, shape: (4.0 if settings.momentum else 0.0) * math.prod(shape),
+    problems=_sgd_problems,
+    removed={"differentiable": DIFFERENTIABLE},
+)
+
+
+def _rmsprop_state_bytes(settings: RmsProp, shape: Shape) -> float:
+    """In 8 bits there is neither momentum nor centering."""
+    num_arrays = 1 if in_8_bits(settings) else 1 + (settings.momentum > 0) + settings.centered
+    return bits_state(num_arrays)(settings, shape)
+
+
+RMSPROP = OptimizerSpec(
+    settings=RmsProp,
+    label="RMSprop",
+    factory="modules.optim.classes.eight_bit:rmsprop",
+    library="torch",
+    state_bytes=_rmsprop_state_bytes,
+    waits_per_weight=in_8_bits,
+    reads_memory_in_order=in_8_bits,
+    more_packages=packages_of_bits,
+    removed={"percentile_clipping": PERCENTILE_CLIPPING, "block_wise": ALWAYS_BLOCKS},
+)
+
+ADAGRAD = OptimizerSpec(
+    settings=Adagrad,
+    label="AdaGrad",
+    rates=LARGER_RATES,
+    state_bytes=bits_state(1),
+    waits_per_weight=in_8_bits,
+    reads_memory_in_order=in_8_bits,
+    factory="modules.optim.classes.eight_bit:adagrad",
+    library="torch",
+    more_packages=packages_of_bits,
+    removed={"percentile_clipping": PERCENTILE_CLIPPING, "block_wise": ALWAYS_BLOCKS},
+)
