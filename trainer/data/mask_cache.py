@@ -8,7 +8,6 @@ import torch
 
 from modules.data.cache.key import DigestIndex, mask_key
 from modules.data.cache.masks import MaskFile, mask_file
-from modules.data.dataset import Dataset
 from modules.data.versions import ImageVersions
 from trainer.data.caching import Caches
 from trainer.data.masks import MaskCache
@@ -48,11 +47,11 @@ def mask_files(
     return files
 
 
-def cached_masks(dataset: Dataset, caches: Caches, *, run_seed: int, verify: bool, threads: int) -> MaskCache:
+def cached_masks(versions: ImageVersions, caches: Caches, *, verify: bool, threads: int) -> MaskCache:
     """Fill the cache with the masks of a dataset. Raises DarkroomError for one that cannot be decoded."""
     store = caches.stores.masks
     files = mask_files(
-        ImageVersions(dataset, run_seed, is_cached=True),
+        versions,
         caches.stores.digests,
         latent_factor=caches.encoders.family.spec.latent_factor,
         verify=verify,

@@ -18,6 +18,7 @@ from modules.config.method_facts import images_per_pass, trains_on_pixels
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.data.conditioning import Conditioning
+from modules.data.inputs import inputs_named
 from modules.data.size_conditioning import SizeConditioning
 from modules.families.protocol import ModelFamily
 from modules.memory.placement import free_cached_memory
@@ -96,14 +97,16 @@ def _passes(config: Config, machine: Machine, model: LoadedModel, size: Size) ->
     factor, channels = family.spec.latent_factor, family.spec.latent_channels
     latents_BCHW = torch.randn(batch, channels, size.height_px // factor, size.width_px // factor).to(device)
     latents_BCHW.requires_grad_()  # the backward pass goes through all layers, whichever of them train
-    extra_channels = family.spec.variants.get(family.variant, 0)
-    extra = (torch.zeros(batch, extra_channels, *latents_BCHW.shape[2:], device=device),) if extra_channels else ()
+    inputs = {
+        i.name: torch.zeros(batch, i.channels or channels, *latents_BCHW.shape[2:], device=device)
+        for i in inputs_named(family.spec.inputs.get(family.variant, ()))
+    }
     timesteps_B = torch.full((batch,), family.process.num_timesteps // 2, device=device)
     conditioning = _conditioning(model, machine.precision, size, batch)
 
     def denoise() -> None:
         with machine.precision.autocast():
-            output_BCHW = family.predict(latents_BCHW, timesteps_B, conditioning, extra)
+            output_BCHW = family.predict(latents_BCHW, timesteps_B, conditioning, inputs)
         output_BCHW.float().square().mean().backward()
         latents_BCHW.grad = None
 
