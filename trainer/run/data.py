@@ -28,8 +28,7 @@ from trainer.data.caching import Caches, Emit, EncoderIdentities, ImageJobs, Sto
 from trainer.data.encoders import Encoders
 from trainer.data.inputs import InputLoading, cached_latents
 from trainer.data.loader import Loader, RejectedImages
-from trainer.data.mask_cache import cached_masks
-from trainer.data.masks import MaskRules, MaskSource
+from trainer.data.masks import MaskRules, MaskSource, cached_masks
 from trainer.data.sources import (
     BlankLatents,
     CachedConditioning,

@@ -23,7 +23,7 @@ from modules.system.problem import count
 from trainer.data.caching import image_jobs
 from trainer.data.datasets import datasets_of
 from trainer.data.inputs import input_jobs
-from trainer.data.mask_cache import mask_files
+from trainer.data.masks import mask_files
 from trainer.phases import PhaseFacts, phase_facts
 from trainer.preflight import check
 from trainer.run.data import stored_identities, texts_to_cache
