@@ -31,7 +31,7 @@ class Companion:
 
 
 def mask_beside(image: Path) -> Path:
-    """Return where the mask of an image is, if it has one beside it."""
+    """Return the path at which an image has its mask, if it lies next to it."""
     return image.with_name(f"{image.stem}{MASK_SUFFIX}.png")
 
 
@@ -45,7 +45,7 @@ def find_mask(image: Path, *, folder: Path, masks_folder: Path | None = None) ->
     """Return the mask of an image of a concept's `folder`, or None if it has none.
 
     In a masks folder, the mask lies at the image's path within the concept's folder, with the suffix .png or the
-    image's own; without one it is beside the image. Raises BrokenImageError for a mask that is not a readable image,
+    image's own; without one it is next to the image. Raises BrokenImageError for a mask that is not a readable image,
     or a link out of its folder.
     """
     if masks_folder is None:

@@ -189,7 +189,7 @@ def _members(shard: Path, skipped: list[Skipped]) -> Iterator[Path]:
     plain = {sample_of(p) for p in images if "." not in p.stem}
     others = {sample_of(p) for p in images if not p.name.endswith(MASK_FIELD)}
     for image in images:
-        # 0001.seg.png beside 0001.jpg is another field of the same sample; so is 0001.mask.png beside 0001.large.jpg.
+        # 0001.seg.png next to 0001.jpg is another field of the same sample; so is 0001.mask.png next to 0001.large.jpg.
         of_another = others if image.name.endswith(MASK_FIELD) else plain
         if not ("." in image.stem and sample_of(image) in of_another) and not _is_left_out(image, skipped):
             yield image

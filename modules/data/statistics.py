@@ -1,6 +1,6 @@
 """Statistics of a concept: its files, the sizes of its images, their buckets, the lengths of its captions, its tags.
 
-Torch-free, and without opening an image.
+No image is opened.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class ConditioningSource(Protocol):
     """Delivers the text embeddings of captions."""
 
     def prepare(self, captions: Sequence[str]) -> PreparedTexts:
-        """Return what can be read of captions ahead of time; None if nothing can, or an entry is broken."""
+        """Return the embeddings that can be read ahead of time; None if there are none, or an entry is broken."""
         ...
 
     def deliver(self, captions: Sequence[str], prepared: PreparedTexts = None) -> DeliveredConditioning:
@@ -53,7 +53,7 @@ class FixedConditioning(Protocol):
     """Delivers the text embeddings of captions whose encoding does not change during a run."""
 
     def prepare(self, captions: Sequence[str]) -> PreparedTexts:
-        """Return what can be read of captions ahead of time; None if nothing can, or an entry is broken."""
+        """Return the embeddings that can be read ahead of time; None if there are none, or an entry is broken."""
         ...
 
     def deliver(self, captions: Sequence[str], prepared: PreparedTexts = None) -> Conditioning:

@@ -111,7 +111,7 @@ def build_images(
     """Encode images and store their latents, yielding after each entry, in batches of one bucket.
 
     `encode` takes images (B, 3, P, P) in [-1, 1] and returns latents. Files are decoded `threads` at a time, ahead of
-    the encoder; `stage` prepares each batch for it, beside it. Entries are written beside it, too: when the build is
+    the encoder; `stage` prepares each batch for it on another thread. Entries are written on a third: when the build is
     closed, the batch after the one that was yielded may be stored already. Images whose latents are not finite are
     encoded again by `encode_in_float32`. An image that cannot be decoded, or still has no finite latents, is reported.
     """

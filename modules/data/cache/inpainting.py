@@ -1,6 +1,6 @@
 """The inputs of inpainting models: the mask of what is inpainted, and the conditioning image that shows the rest.
 
-The conditioning image is a file beside the image, or the image with mid-gray in place of its masked area, as the
+The conditioning image is a file next to the image, or the image with mid-gray in place of its masked area, as the
 pipelines of diffusers make it (`StableDiffusionInpaintPipeline`: `masked_image = init_image * (mask_condition < 0.5)`).
 """
 
