@@ -11,7 +11,7 @@ from PIL import Image
 
 from benchmarks.measure import Ratio, paired
 from modules.data.buckets import Size, resize_crop_for
-from modules.data.cache.build import ImageJob, build_images, to_tensor
+from modules.data.cache.build import EncodingJob, ImageFile, build_images, to_tensor
 from modules.data.cache.store import CacheStore
 from modules.data.transforms.apply import load_pixels
 from modules.data.transforms.recipe import plain_recipe
@@ -40,10 +40,9 @@ def cache_against_bare(folder: Path, device: Device, *, num_images: int, side_px
     for index in range(num_images):
         path = folder / f"{index}.jpg"
         _draw(path, side_px * 3 // 2, index)
-        jobs.append(
-            ImageJob(f"{index:02d}", path, plain_recipe(resize_crop_for(side_px * 3 // 2, side_px * 3 // 2, sizes)))
-        )
-    ready = [move(to_tensor(load_pixels(j.path, j.recipe))[None], device) for j in jobs]
+        recipe = plain_recipe(resize_crop_for(side_px * 3 // 2, side_px * 3 // 2, sizes))
+        jobs.append(EncodingJob(f"{index:02d}", ImageFile(path, recipe)))
+    ready = [move(to_tensor(load_pixels(j.image.path, j.image.recipe))[None], device) for j in jobs]
     store = CacheStore(folder / "cache")
     batch_size = 1 if device.is_cpu else 8  # as in a run
 

@@ -117,7 +117,7 @@ def settings_as(settings: Loha, shapes: Mapping[str, Shape]) -> Loha:
     return settings.model_copy(update={**ALL_ALIKE, **own})
 
 
-SPEC = AdapterSpec(
+LOHA = AdapterSpec(
     "LoHa",
     Loha,
     factory="modules.adapters.loha_layers:LOHA_KIND",

@@ -15,7 +15,7 @@ from torch import nn
 from modules.adapters.delta_adapter import AdaptedLayer, DeltaKind, applied
 from modules.adapters.factor_delta import FactorDelta
 from modules.adapters.layer_dropout import ModuleDropout, attach_module_dropout
-from modules.adapters.loha import SPEC, Loha, factor_shapes
+from modules.adapters.loha import LOHA, Loha, factor_shapes
 from modules.adapters.ranks import at_layer, is_convolution, ranks_of
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import DORA_SCALE
@@ -121,4 +121,4 @@ def _stored(layer: AdaptedLayer, stored: AdapterLayer) -> HadamardDelta:
     return HadamardDelta(layer.weight.shape, factors, alpha=alpha)
 
 
-LOHA_KIND = DeltaKind(SPEC.label, "loha", _delta, _stored)
+LOHA_KIND = DeltaKind(LOHA.label, "loha", _delta, _stored)

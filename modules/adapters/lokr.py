@@ -207,7 +207,7 @@ def settings_as(settings: Lokr, shapes: Mapping[str, Shape]) -> Lokr:
     return settings.model_copy(update={**ALL_ALIKE, "rank": rank, "factor": max(first), **forms})
 
 
-SPEC = AdapterSpec(
+LOKR = AdapterSpec(
     "LoKr",
     Lokr,
     factory="modules.adapters.lokr_layers:LOKR_KIND",

@@ -16,7 +16,7 @@ from modules.adapters.delta_adapter import (
     DeltaKind,
 )
 from modules.adapters.layer_dropout import attach_module_dropout
-from modules.adapters.lokr import SPEC, Lokr, factor_shapes
+from modules.adapters.lokr import LOKR, Lokr, factor_shapes
 from modules.adapters.lokr_delta import KroneckerDelta, rank_in
 from modules.adapters.ranks import at_layer, is_convolution, ranks_of
 from modules.formats.adapter_layers import AdapterLayer
@@ -61,4 +61,4 @@ def _stored(layer: AdaptedLayer, stored: AdapterLayer) -> KroneckerDelta:
     return KroneckerDelta(layer.weight.shape[2:], factors, alpha=alpha, dropout=0.0, vec_trick=True)
 
 
-LOKR_KIND = DeltaKind(SPEC.label, "lokr", _delta, _stored)
+LOKR_KIND = DeltaKind(LOKR.label, "lokr", _delta, _stored)

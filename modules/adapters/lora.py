@@ -115,7 +115,7 @@ def settings_as(settings: Lora, shapes: Mapping[str, Shape]) -> Lora:
     return settings.model_copy(update={**ALL_ALIKE, "rank": shapes[DOWN][0], "init": "zero"})
 
 
-SPEC = AdapterSpec(
+LORA = AdapterSpec(
     "LoRA",
     Lora,
     factory="modules.adapters.lora_layers:LORA_KIND",

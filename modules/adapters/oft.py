@@ -222,7 +222,7 @@ def settings_as(settings: Oft, shapes: Mapping[str, Shape]) -> Oft:
     return settings.model_copy(update={**own, "rescale": RESCALE in shapes})
 
 
-SPEC = AdapterSpec(
+OFT = AdapterSpec(
     "OFT",
     Oft,
     factory="modules.adapters.oft_layers:OFT_KIND",

@@ -22,7 +22,7 @@ from modules.adapters.delta_adapter import (
 from modules.adapters.kept_layers import kept_bias
 from modules.adapters.layer_dropout import ModuleDropout, attach_module_dropout
 from modules.adapters.layer_input import layer_input
-from modules.adapters.oft import SPEC, Oft, factor_shapes
+from modules.adapters.oft import OFT, Oft, factor_shapes
 from modules.adapters.rotations import cayley, cayley_series, generators, oft_change, rotated, spread, within
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import OFT_BLOCKS, OFT_VECTORS, RESCALE
@@ -182,4 +182,4 @@ def _stored(layer: AdaptedLayer, stored: AdapterLayer) -> RotationDelta:
     )
 
 
-OFT_KIND = DeltaKind(SPEC.label, "oft", _delta, _stored)
+OFT_KIND = DeltaKind(OFT.label, "oft", _delta, _stored)

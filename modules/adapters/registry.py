@@ -1,6 +1,6 @@
 """The adapters, one line each, in the order the window lists them; the first is the default.
 
-The record named "lora" is `SPEC` in `lora.py`; it is imported when it is read first. What builds an adapter is named in
+The record named "lora" is `LORA` in `lora.py`; it is imported when it is read first. What builds an adapter is named in
 its record and imported when a run begins.
 """
 
@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from modules.adapters.spec import AdapterSpec
 from modules.settings.lazy_variants import LazyRecords
 
-ADAPTERS: Mapping[str, AdapterSpec] = LazyRecords("modules.adapters", "lora", "loha", "lokr", "oft")
+ADAPTERS: Mapping[str, AdapterSpec] = LazyRecords(
+    "modules.adapters", {"lora": "lora", "loha": "loha", "lokr": "lokr", "oft": "oft"}
+)
 DEFAULT_ADAPTER = ADAPTERS[next(iter(ADAPTERS))]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from modules.config.schema import Config
 from modules.config.sections.training import method_in_use
+from modules.data.inputs import ModelInput, inputs_named
 from modules.families.registry import FAMILIES
 from modules.families.spec import BASE_VARIANT
 
@@ -16,14 +17,21 @@ def is_variant(config: Config) -> bool:
     return _has_denoiser(config) and config.model.variant != BASE_VARIANT
 
 
+def inputs_of(config: Config) -> tuple[ModelInput, ...]:
+    """Return the further inputs that the model gets with each image, in their order."""
+    if not _has_denoiser(config):
+        return ()
+    return inputs_named(FAMILIES[config.model.family].inputs.get(config.model.variant, ()))
+
+
 def inpaints(config: Config) -> bool:
     """Return whether the model gets an inpainting mask and a conditioning image with each image."""
-    return _has_denoiser(config) and config.model.variant in FAMILIES[config.model.family].inpainting_variants
+    return any(i.delivery == "mask" for i in inputs_of(config))
 
 
 def reads_depth(config: Config) -> bool:
     """Return whether the model gets a depth map with each image."""
-    return _has_denoiser(config) and config.model.variant in FAMILIES[config.model.family].depth_variants
+    return any(i.name == "depth" for i in inputs_of(config))
 
 
 def weighs_areas(config: Config) -> bool:

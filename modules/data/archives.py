@@ -2,7 +2,7 @@
 
 A path below an archive names one of its files: `shards/0001.tar/000123.jpg`. Each archive is indexed once, so any
 of its files is read at its place without reading those before it; a run can so resume in the middle of a shard, and
-shuffle over all of them. Torch-free.
+shuffle over all of them.
 """
 
 from __future__ import annotations

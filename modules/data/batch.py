@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from modules.data.conditioning import Conditioning, DeliveredConditioning, PromptEncoder, complete_conditioning
@@ -13,17 +13,6 @@ if TYPE_CHECKING:  # the window's process imports the type but never torch
 
     from modules.data.order import SampleIndex
     from modules.data.size_conditioning import SizeConditioning
-
-
-@dataclass(frozen=True, eq=False)
-class InpaintingInputs:
-    """What an inpainting model gets beside the noisy latents of a batch, at their size and in their dtype.
-
-    The masks are 1 where it inpaints and 0 elsewhere, and the latents those of the conditioning images.
-    """
-
-    masks_B1HW: torch.Tensor
-    latents_BCHW: torch.Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +36,8 @@ class Batch:
     `group_start` is the number of the group's images in the micro-batches before it.
     `empty_for` is empty, or has the indices of the text encoders that get the empty prompt for each image; then
     `conditioning` has one more entry at the end, that of the empty prompt.
-    `inpainting` is None except for inpainting models, `depth_B1HW`, from -1 to 1, except for depth models.
+    `inputs` are the further inputs of the model by name (`ModelInput`), in the dtype of the latents; most models have
+    none.
     `pixels_B3PP`, float32 in [-1, 1], are the images themselves for a method that trains on pixels: then the latents
     are zeros, there is no conditioning, and the masks have the size of the images. None otherwise.
     Where several processes share a micro-batch, this one's images are those from `first_row` on, of
@@ -75,8 +65,7 @@ class Batch:
     rejected_latents_BCHW: torch.Tensor | None = None
     same_pairs: tuple[bool, ...] = ()
     group_start: int = 0
-    inpainting: InpaintingInputs | None = None
-    depth_B1HW: torch.Tensor | None = None
+    inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)
     pixels_B3PP: torch.Tensor | None = None
     first_row: int = 0
     micro_batch_samples: int = 0
@@ -92,13 +81,6 @@ class Batch:
     def num_counted(self) -> int:
         """The number of images that count in the loss of the step."""
         return self.num_samples if self.counts else 0
-
-    @property
-    def extra(self) -> tuple[torch.Tensor, ...]:
-        """The further inputs of a model variant's denoiser, in the order of its channels; none for other models."""
-        if self.inpainting is not None:
-            return self.inpainting.masks_B1HW, self.inpainting.latents_BCHW
-        return () if self.depth_B1HW is None else (self.depth_B1HW,)
 
     @property
     def needs_prior(self) -> bool:

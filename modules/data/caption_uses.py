@@ -1,4 +1,4 @@
-"""The caption of each use of an image in a run: drawn from the counters of its sample. Torch-free."""
+"""The caption of each use of an image in a run: drawn from the counters of its sample."""
 
 from __future__ import annotations
 

@@ -12,12 +12,11 @@ from pathlib import Path
 from modules.data.archives import archive_of, status_of
 from modules.data.buckets import Size
 from modules.data.images import BrokenImageError, opened, seen_size, upright
+from modules.data.inputs import MASK_SUFFIX
 from modules.data.links import LEADS_OUT, leads_out
 from modules.data.listing import MASK_FIELD, SUFFIXES, sample_of
 from modules.data.transforms.geometry import Box
 from modules.data.transforms.masks import alpha_mask, as_mask, white_box
-
-_MASK = "-masklabel"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +31,21 @@ class Companion:
 
 
 def mask_beside(image: Path) -> Path:
-    """Return where the mask of an image is, if it has one beside it."""
-    return image.with_name(f"{image.stem}{_MASK}.png")
+    """Return the path at which an image has its mask, if it lies next to it."""
+    return image.with_name(f"{image.stem}{MASK_SUFFIX}.png")
 
 
 def is_named_like_mask(file: Path) -> bool:
     """Return whether a file is named like the mask of an image, with any suffix of an image."""
     is_hidden = file.name.startswith(".")
-    return file.stem.endswith(_MASK) and file.suffix.lower() in SUFFIXES and not is_hidden
+    return file.stem.endswith(MASK_SUFFIX) and file.suffix.lower() in SUFFIXES and not is_hidden
 
 
 def find_mask(image: Path, *, folder: Path, masks_folder: Path | None = None) -> Companion | None:
     """Return the mask of an image of a concept's `folder`, or None if it has none.
 
     In a masks folder, the mask lies at the image's path within the concept's folder, with the suffix .png or the
-    image's own; without one it is beside the image. Raises BrokenImageError for a mask that is not a readable image,
+    image's own; without one it is next to the image. Raises BrokenImageError for a mask that is not a readable image,
     or a link out of its folder.
     """
     if masks_folder is None:
@@ -60,12 +59,12 @@ def find_mask(image: Path, *, folder: Path, masks_folder: Path | None = None) ->
     return next((mask for name in names if (mask := _companion(masks_folder / name, masks_folder))), None)
 
 
-def find_conditioning_image(image: Path, *, folder: Path) -> Companion | None:
-    """Return the conditioning image of an image of a concept's `folder`, or None.
+def find_input_file(image: Path, suffix: str, *, folder: Path) -> Companion | None:
+    """Return the file of an input (`ModelInput.suffix`) of an image of a concept's `folder`, or None.
 
     Raises BrokenImageError if it is not a readable image, or a link out of the folder.
     """
-    return _companion(image.with_name(f"{image.stem}-condlabel.png"), folder)
+    return _companion(image.with_name(f"{image.stem}{suffix}.png"), folder)
 
 
 def box_of_mask(mask: Companion, image_size: Size) -> Box | None:

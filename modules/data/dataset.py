@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -14,11 +14,12 @@ from modules.data.cache.stat_index import StatIndex
 from modules.data.captions.drawing import cached_texts
 from modules.data.captions.operations import NO_CHANGES, CaptionRules
 from modules.data.captions.rules import caption_rules
-from modules.data.companions import Companion, box_of_mask, find_conditioning_image, find_mask
+from modules.data.companions import Companion, box_of_mask, find_input_file, find_mask
 from modules.data.concept import Concept, DatasetKind, Kind
 from modules.data.decode import WHITE, Rgb, colour_of
 from modules.data.image_settings import ImageChanges
 from modules.data.images import BrokenImageError
+from modules.data.inputs import ModelInput
 from modules.data.listing import Skipped
 from modules.data.order import ConceptRepeats
 from modules.data.pair_scan import scan_source
@@ -36,8 +37,9 @@ class Example:
 
     `background` is the colour behind its transparent places; None where it has none. `name` is its path within the
     concept's folder, from which its augmentations are drawn. `mask_box` is the box around the white of its mask, in
-    pixels of the image, where the concept crops to masks. `rejected_background` is that of the rejected image of a
-    pair, whose chosen image this is.
+    pixels of the image, where the concept crops to masks. `input_files` are the files of the model's further inputs
+    that it has, by their name. `rejected_background` is that of the rejected image of a pair, whose chosen image this
+    is.
     """
 
     image: SourceImage
@@ -47,7 +49,7 @@ class Example:
     name: str = ""
     mask: Companion | None = None
     mask_box: Box | None = None
-    conditioning_image: Companion | None = None
+    input_files: Mapping[str, Companion] = field(default_factory=dict)
     rejected_background: Rgb | None = None
 
 
@@ -75,16 +77,18 @@ class ConceptFacts:
 
 @dataclass(frozen=True, slots=True)
 class WantedCompanions:
-    """Which files beside the images a run uses. Masks are also read for concepts that crop to them.
+    """Which files next to the images a run uses. Masks are also read for concepts that crop to them.
 
-    `inpainting` is set for models that get an inpainting mask and a conditioning image with each image, `depth` for
-    those that get a depth map: it is the conditioning image.
+    `inputs` are the further inputs of the model; one whose file is not to be read has no suffix.
     """
 
     masks: bool = False
-    conditioning_images: bool = False
-    inpainting: bool = False
-    depth: bool = False
+    inputs: tuple[ModelInput, ...] = ()
+
+    @property
+    def draws_masks(self) -> bool:
+        """Whether images without a mask get a random inpainting mask."""
+        return any(i.delivery == "mask" for i in self.inputs)
 
 
 NO_COMPANIONS = WantedCompanions()
@@ -178,7 +182,7 @@ def build_dataset(
                 skipped.append(Skipped(image.path, f"its companion cannot be used: {error}"))
             except ValueError as error:
                 skipped.append(Skipped(image.path, str(error), is_too_small=True))
-        facts.append(_facts_of(concept, concept.name or folder.name, draws_masks=wanted.inpainting))
+        facts.append(_facts_of(concept, concept.name or folder.name, draws_masks=wanted.draws_masks))
     dataset = _assemble(examples, facts, num_resolutions, tuple(skipped))
     return replace(dataset, wrong_settings=tuple(wrong_settings))
 
@@ -247,9 +251,13 @@ def _example(
         name=image.path.relative_to(folder).as_posix() if image.path.is_relative_to(folder) else image.path.name,
         mask=mask,
         mask_box=box,
-        conditioning_image=find_conditioning_image(image.path, folder=folder) if wanted.conditioning_images else None,
+        input_files={i.name: file for i in wanted.inputs if (file := _input_file(image, i, folder)) is not None},
         rejected_background=background if rejected is not None and rejected.is_transparent else None,
     )
+
+
+def _input_file(image: SourceImage, record: ModelInput, folder: Path) -> Companion | None:
+    return find_input_file(image.path, record.suffix, folder=folder) if record.suffix else None
 
 
 def _facts_of(concept: Concept, name: str, *, draws_masks: bool) -> ConceptFacts:

@@ -1,4 +1,4 @@
-"""From an opened image of any mode to RGB: colour profiles, high bit depths, transparency. Torch-free."""
+"""From an opened image of any mode to RGB: colour profiles, high bit depths, transparency."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,16 @@ from PIL import Image
 from torch.nn.functional import interpolate
 
 from modules.data.buckets import Size
-from modules.data.cache.build import to_tensor
+from modules.data.cache.build import LoadableImage, to_tensor
+from modules.data.cache.inputs import KnownKeys
+from modules.data.companions import Companion
+from modules.data.dataset import Example
 from modules.data.decode import flattened
 from modules.data.images import opened, upright
+from modules.data.inputs import ModelInput
 from modules.data.transforms.apply import load_conditioning_image
 from modules.data.transforms.recipe import Recipe
+from modules.data.versions import ImageVersion
 
 _MIN_RANGE = 1e-6  # less is flat
 
@@ -32,12 +38,44 @@ def latent_depth(depth_B1PP: torch.Tensor, factor: int) -> torch.Tensor:
     return torch.where(range_B111 > _MIN_RANGE, scaled_B1HW, torch.zeros_like(scaled_B1HW))
 
 
-def load_training_depth(path: Path, recipe: Recipe, *, image_size: Size) -> torch.Tensor:
-    """Return the depth map of an image of that size, float32 (1, P, P), with the geometry of its image.
+@dataclass(frozen=True, slots=True)
+class DepthImage:
+    """The depth map of a version of an image, at the size of its latents; without a file it is flat."""
 
-    Raises BrokenImageError where it cannot be decoded.
-    """
-    return to_tensor(load_conditioning_image(path, recipe, image_size=image_size)).mean(dim=0, keepdim=True)
+    path: Path
+    recipe: Recipe
+    file: Companion | None
+    image_size: Size
+    latent_factor: int
+
+    def load_tensor(self) -> torch.Tensor:
+        """Return the depth map from -1 to 1, float32 (1, H, W), with the geometry of its image.
+
+        Raises BrokenImageError if it cannot be decoded.
+        """
+        if self.file is None:
+            bucket = self.recipe.bucket
+            return torch.zeros(1, bucket.height_px // self.latent_factor, bucket.width_px // self.latent_factor)
+        image_PP3 = load_conditioning_image(self.file.path, self.recipe, image_size=self.image_size)
+        depth_1PP = to_tensor(image_PP3).mean(dim=0, keepdim=True)
+        return latent_depth(depth_1PP[None], self.latent_factor)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class DepthMap:
+    """The reader of the depth maps of a depth model. They are not encoded, and read at each use."""
+
+    record: ModelInput
+    latent_factor: int
+
+    def image(self, example: Example, version: ImageVersion) -> LoadableImage:
+        """Return the depth map of a version of an example."""
+        size, file = Size(example.image.width_px, example.image.height_px), example.input_files.get(self.record.name)
+        return DepthImage(example.image.path, version.recipe, file, size, self.latent_factor)
+
+    def key(self, example: Example, version: ImageVersion, known: KnownKeys) -> str:
+        """Return an empty key: no entry is stored."""
+        return ""
 
 
 def load_sample_depth(path: Path, size: Size) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Data sets on the Hugging Face hub: how a concept names one, and where its files are once downloaded. Torch-free.
+"""Data sets on the Hugging Face hub: how a concept names one, and where its files are once downloaded.
 
 The form is that of huggingface_hub's file system, `hf://datasets/owner/name`, also with a revision and a subfolder:
 `hf://datasets/owner/name@v1/train`.
@@ -42,7 +42,7 @@ class HubDataset:
         )
 
     def local_folder(self, cache_dir: Path) -> Path | None:
-        """Return the folder of its downloaded files in a cache of huggingface_hub; None if there is none."""
+        """Return the folder of its downloaded files in a cache of huggingface_hub; None if it is not downloaded."""
         repository = cache_dir / f"datasets--{self.name.replace('/', '--')}"
         try:
             commit = (repository / "refs" / self.revision).read_text(encoding="utf-8").strip()

@@ -185,7 +185,7 @@ def _can_read_heic() -> bool:
 
 
 def _reason(error: BaseException) -> str:
-    """Return what a system error is about without the file's name, which is given beside it."""
+    """Return the reason of a system error without the file's name, which the message names already."""
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
 

@@ -13,7 +13,7 @@ LEADS_OUT = "a link that leads out of the concept's folder, which is not followe
 
 
 def leads_out(path: Path, folder: Path) -> bool:
-    """Return whether a file in a concept's folder (or beside its single file) is a link to a place outside of it."""
+    """Return whether a file in a concept's folder (or next to its single file) is a link to a place outside of it."""
     try:
         return path.is_symlink() and not is_inside(os.path.realpath(path), folder)
     except (OSError, ValueError):  # a loop of links, or not a valid file name
@@ -23,7 +23,7 @@ def leads_out(path: Path, folder: Path) -> bool:
 def is_inside(real: str, folder: Path) -> bool:
     """Return whether a path without links lies in a folder, or is what the hub's cache keeps for the folder.
 
-    The files of a data set in that cache are links from `snapshots/<revision>/` to `blobs/` beside it.
+    The files of a data set in that cache are links from `snapshots/<revision>/` to `blobs/` next to it.
     """
     root = Path(os.path.realpath(folder))
     roots = [root if root.is_dir() else root.parent]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.data.archives import ARCHIVE_SUFFIXES, SHARD_SUFFIXES, shard_index
+from modules.data.inputs import companion_suffixes
 from modules.data.links import LEADS_OUT, is_inside, leads_out
 from modules.data.saved_datasets import SPLITS_FILE, STATE_FILE, data_files, split_names
 from modules.data.table_files import ARROW_SUFFIX, TABLE_SUFFIXES
@@ -22,8 +23,6 @@ SUFFIXES = frozenset(
      ".pgm", ".png", ".pnm", ".ppm", ".psd", ".pxr", ".qoi", ".ras", ".rgb", ".rgba", ".sgi", ".tga", ".tif",
      ".tiff", ".vda", ".vst", ".webp", ".xbm", ".xpm"}
 )  # fmt: skip
-# Masks and conditioning images of other trainers: never training images.
-_COMPANIONS = ("-masklabel", "-condlabel")
 MASK_FIELD = ".mask.png"  # of a sample in a shard
 _COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst", ".zip", ".7z", ".rar")
 _UNPACK = "a compressed archive, which cannot be read: unpack it, or store it as plain .tar"
@@ -133,7 +132,7 @@ def _holds(test: Callable[[], bool]) -> bool:
 
 
 def _is_left_out(image: Path, skipped: list[Skipped]) -> bool:
-    if image.stem.endswith(_COMPANIONS):
+    if image.stem.endswith(companion_suffixes()):  # masks and conditioning images, of other trainers, too
         return True
     if image.name.startswith("."):
         skipped.append(Skipped(image, _HIDDEN))
@@ -190,7 +189,7 @@ def _members(shard: Path, skipped: list[Skipped]) -> Iterator[Path]:
     plain = {sample_of(p) for p in images if "." not in p.stem}
     others = {sample_of(p) for p in images if not p.name.endswith(MASK_FIELD)}
     for image in images:
-        # 0001.seg.png beside 0001.jpg is another field of the same sample; so is 0001.mask.png beside 0001.large.jpg.
+        # 0001.seg.png next to 0001.jpg is another field of the same sample; so is 0001.mask.png next to 0001.large.jpg.
         of_another = others if image.name.endswith(MASK_FIELD) else plain
         if not ("." in image.stem and sample_of(image) in of_another) and not _is_left_out(image, skipped):
             yield image

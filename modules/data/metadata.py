@@ -1,6 +1,6 @@
-"""Captions in a metadata file: `metadata.jsonl`, `.csv` or `.parquet` beside the images, or kohya's JSON files.
+"""Captions in a metadata file: `metadata.jsonl`, `.csv` or `.parquet` next to the images, or kohya's JSON files.
 
-Each row names an image, by its path relative to the file, and has columns of text. Torch-free.
+Each row names an image, by its path relative to the file, and has columns of text.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MAX_ROW_BYTES = 10_000_000  # of the file of one image
 
 @dataclass(frozen=True, slots=True)
 class MetadataProblem:
-    """What is wrong with a metadata file; `setting` is the field of the concept that causes it, where one does."""
+    """A problem with a metadata file; `setting` is the field of the concept that causes it, if one does."""
 
     reason: str
     setting: Literal["", "metadata_file", "caption_columns"] = ""
@@ -286,7 +286,7 @@ def _as_list(cell: object) -> list[object]:
 
 
 def usual_columns(columns: Collection[str]) -> tuple[str, ...]:
-    """Return the first usual column of captions among the columns of a file; empty if there is none."""
+    """Return the first usual column of captions among the columns of a file; empty without one."""
     return next(((c,) for c in CAPTION_COLUMNS if c in columns), ())
 
 

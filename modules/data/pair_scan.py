@@ -1,4 +1,4 @@
-"""Scanning pairs of images, and the scan of any concept. Only headers are read. Torch-free."""
+"""Scanning pairs of images, and the scan of any concept. Only headers are read."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Prompts without images: a text file with one prompt per line, a table with a column of prompts, or a folder of both.
-
-Torch-free.
-"""
+"""Prompts without images: a text file with one per line, a table with a column of prompts, or a folder of both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rejected images of a dataset of pairs: each goes exactly the way of its chosen image. Torch-free."""
+"""The rejected images of a dataset of pairs: each goes exactly the way of its chosen image."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Folders of data sets that the package `datasets` saved (`save_to_disk`): which of their files hold the rows.
 
-A data set has data-*.arrow files, and state.json names them; beside them may lie files that `map` and `filter` cached.
-A folder with several splits has dataset_dict.json and a folder for each. Only names are read. Torch-free.
+A data set has data-*.arrow files, and state.json names them; next to them may lie files that `map` and `filter` cached.
+A folder with several splits has dataset_dict.json and a folder for each. Only names are read.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ def _header(path: Path, status: FileStatus, index: StatIndex | None) -> tuple[in
 
 
 def captions_of(image: Path, origin: CaptionOrigin, metadata: MetadataCaptions) -> CaptionTexts:
-    """Return the captions of an image. Those of an image in a table are in the columns beside it."""
+    """Return the captions of an image. Those of an image in a table are in the other columns of its row."""
     has_columns = image.suffix == ROW_SUFFIX and origin.source in ("text_file", "file_name")
     if origin.source != "metadata" and not has_columns:
         return read_captions(image, origin, within=metadata.source)

@@ -38,7 +38,7 @@ class Share:
 
 
 def share_of(group: AccumulationGroup, rank: Rank, *, in_step: bool = False) -> tuple[Share, ...]:
-    """Return what a process trains of an accumulation group, which is one optimizer step; never nothing.
+    """Return the share of an accumulation group, which is one optimizer step, that a process trains; never empty.
 
     Whole micro-batches as long as there is one for each process; of each of the rest every process takes its part of
     the images. The counting shares of all processes are disjoint and together complete. With `in_step` all processes

@@ -1,4 +1,4 @@
-"""The size conditioning of an image: its original size, its crop and its target size. Torch-free."""
+"""The size conditioning of an image: its original size, its crop and its target size."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Statistics of a concept: its files, the sizes of its images, their buckets, the lengths of its captions, its tags.
 
-Torch-free, and without opening an image.
+No image is opened.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pathlib import Path
 from modules.data.buckets import FIXED_ASPECT_RATIOS, Size
 from modules.data.captions.tags import split_tags
 from modules.data.companions import is_named_like_mask
+from modules.data.inputs import MASK_SUFFIX, input_suffixes
 from modules.data.listing import SUFFIXES
 from modules.data.scan import SourceImage
 
-_CONDITIONING = "-condlabel"
 _CAPTION_SUFFIXES = (".txt", ".caption")
 
 
@@ -89,8 +89,8 @@ def file_counts(files: Iterable[Path], images: Sequence[SourceImage]) -> FileCou
         suffix = file.suffix.lower()
         if is_named_like_mask(file):
             num_masks += 1
-            masks.add(file.with_name(file.stem.removesuffix("-masklabel")))
-        elif suffix in SUFFIXES and file.stem.endswith(_CONDITIONING):
+            masks.add(file.with_name(file.stem.removesuffix(MASK_SUFFIX)))
+        elif suffix in SUFFIXES and file.stem.endswith(input_suffixes()):
             num_conditioning += 1
         elif suffix in _CAPTION_SUFFIXES:
             num_captions += 1

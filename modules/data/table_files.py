@@ -1,6 +1,6 @@
 """Parquet and Arrow files behind one interface: their columns, and groups of their rows.
 
-They need the package pyarrow, which is imported only when such a file is read. No code of a file is run. Torch-free.
+They need the package pyarrow, which is imported only when such a file is read. No code of a file is run.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Parquet and Arrow files: images in their rows, as data sets on the Hugging Face hub have them, and columns of text.
 
-They need the package pyarrow (`modules/data/table_files.py`). Torch-free.
+They need the package pyarrow (`modules/data/table_files.py`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def row_and_column(name: str) -> tuple[int, str]:
 
 
 def table_facts(file: Path) -> TableFacts:
-    """Return what a file contains; no image is read. Raises OSError."""
+    """Return the facts about a file; no image is read. Raises OSError."""
     with opened_table(file) as table:
         return TableFacts(tuple(table.schema.names), _image_columns(table.schema), sum(table.group_sizes()))
 
@@ -97,7 +97,7 @@ def _image_columns(schema: Any) -> tuple[str, ...]:
 
 
 def _holds_images(field: Any) -> bool:
-    """Return whether a column holds encoded images: plain bytes, or bytes beside a path."""
+    """Return whether a column holds encoded images: plain bytes, or bytes with a path."""
     kind = str(field.type)
     return kind in ("binary", "large_binary") or (kind.startswith("struct<") and f"{_BYTES}: " in kind)
 

@@ -1,7 +1,7 @@
 """Wildcards in prompts: `{red|blue}` is one of its choices, `__colour__` a line of the file colour.txt.
 
 The choice follows from a seed and its place in the prompt, so the same seed gives the same text. Choices and lines can
-contain wildcards themselves. Torch-free.
+contain wildcards themselves.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _replaced(pattern: re.Pattern[str], text: str, by: Callable[[re.Match[str]],
 def _lines(folder: Path | None, name: str) -> list[str]:
     """Return the lines of a wildcard file, without empty ones and comments; none where there is no such file.
 
-    A link out of the folder is none.
+    A link out of the folder does not count.
     """
     if folder is None or ".." in name.split("/"):
         return []

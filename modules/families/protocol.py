@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from modules.data.conditioning import Conditioning
+from modules.data.inputs import NO_INPUTS
 from modules.data.size_conditioning import SizeConditioning
 from modules.diffusion.process import NoiseProcess
 from modules.families.spec import FamilySpec, LoraNaming, PartSpec
@@ -133,12 +134,12 @@ class ModelFamily(Protocol):
         noisy_BCHW: torch.Tensor,
         timesteps_B: torch.Tensor,
         conditioning: Conditioning,
-        extra: Sequence[torch.Tensor] = (),
+        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
     ) -> torch.Tensor:
         """Return the denoiser's output, (B, C, H, W).
 
-        `extra` are the further inputs of a model variant, at the size of the latents and in their order: for an
-        inpainting model the mask (B, 1, H, W) and the latents of the conditioning image. Other models get none.
+        `inputs` are the further inputs of a model variant by name (`FamilySpec.inputs`): for an inpainting model the
+        mask (B, 1, H, W) and the latents of the conditioning image. Other models get none.
         """
         ...
 

@@ -57,8 +57,8 @@ class FamilySpec:
     torch-free.
 
     `variants` are the model variants (`model.variant`) beside the base model, each with the number of channels that its
-    denoiser gets after the noisy latents. `inpainting_variants` are those that get a mask and the latents of a
-    conditioning image (`Batch.inpainting`), `depth_variants` those that get a depth map (`Batch.depth_B1HW`).
+    denoiser gets after the noisy latents. `inputs` are the names of the further inputs (`modules.data.inputs`) of those
+    that have any, in the order in which the model gets them.
 
     `process` is the noise process: DDPM, or flow matching with the family's convention. `guidance` is how samples
     follow a guidance scale: by a second prediction for the negative prompt, by an input of the model, or not at all.
@@ -82,8 +82,7 @@ class FamilySpec:
     pipelines: tuple[str, ...] = ()
     vae_overflows: bool = False
     variants: Mapping[str, int] = field(default_factory=dict)
-    inpainting_variants: frozenset[str] = frozenset()
-    depth_variants: frozenset[str] = frozenset()
+    inputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     embedding_tensors: Mapping[str, str] = field(default_factory=dict, hash=False)
     process: ProcessSpec = DDPM
     guidance: Guidance = "classifier_free"

@@ -5,12 +5,13 @@ It stays unreduced, (B, C, H, W), until all weights are applied; only `sample_lo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from modules.data.conditioning import Conditioning
+from modules.data.inputs import NO_INPUTS
 from modules.diffusion.process import NoiseProcess
 from modules.diffusion.weightings import WEIGHTINGS
 from modules.families.protocol import ModelFamily
@@ -43,14 +44,14 @@ def prediction_errors(
     *,
     timesteps_B: torch.Tensor,
     noise_BCHW: torch.Tensor,
-    extra: Sequence[torch.Tensor] = (),
+    inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
 ) -> torch.Tensor:
     """Return the unweighted errors of the model's prediction at given timesteps and noise, float32 (B, C, H, W).
 
-    `extra` are the further inputs of a model variant (see `ModelFamily.predict`).
+    `inputs` are the further inputs of a model variant (see `ModelFamily.predict`).
     """
     noisy_BCHW = family.process.add_noise(latents_BCHW, noise_BCHW, timesteps_B)
-    output_BCHW = family.predict(noisy_BCHW, timesteps_B, conditioning, extra)
+    output_BCHW = family.predict(noisy_BCHW, timesteps_B, conditioning, inputs)
     return squared_errors(output_BCHW, family.process.target(latents_BCHW, noise_BCHW, timesteps_B))
 
 

@@ -5,7 +5,7 @@ Its model reads `1 - sigma` and its output is negated, as with Z-Image; the shif
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from modules.data.conditioning import Conditioning
+from modules.data.inputs import NO_INPUTS
 from modules.diffusion.flow import FlowProcess, flow_process_of
 from modules.diffusion.process_spec import FlowConvention, TokenShift, flow_matching
 from modules.families.published import FamilyFiles
@@ -57,13 +58,13 @@ class ToyFlow(ToyPixel):
         noisy_BCHW: torch.Tensor,
         timesteps_B: torch.Tensor,
         conditioning: Conditioning,
-        extra: Sequence[torch.Tensor] = (),
+        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
     ) -> torch.Tensor:
         """Return the velocity `eps - x_0`."""
         process = self.process
         assert isinstance(process, FlowProcess)
         time_B = 1000 * process.time_input(timesteps_B)  # the embedding of its UNet is for times up to 1000
-        return process.velocity(super().predict(noisy_BCHW, time_B, conditioning, extra))
+        return process.velocity(super().predict(noisy_BCHW, time_B, conditioning, inputs))
 
 
 def load(*args: Any, **options: Any) -> ToyFlow:

@@ -14,7 +14,7 @@ from benchmarks.loop_speed import run_setup
 from modules.config.codec import export_file
 from modules.config.schema import Config
 from modules.data.buckets import Size, resize_crop_for
-from modules.data.cache.build import ImageJob, batches_by_bucket, build_images
+from modules.data.cache.build import EncodingJob, ImageFile, batches_by_bucket, build_images
 from modules.data.cache.store import BrokenEntryError, CacheStore, MemoryStore
 from modules.data.transforms.recipe import plain_recipe
 from modules.families.parts import vae
@@ -71,8 +71,8 @@ def script(code: str, *arguments: Path) -> str:
     return done.stdout
 
 
-def job(key: str, path: Path, width_px: int) -> ImageJob:
-    return ImageJob(key, path, plain_recipe(resize_crop_for(width_px, 64, (Size(width_px, 64),))))
+def job(key: str, path: Path, width_px: int) -> EncodingJob:
+    return EncodingJob(key, ImageFile(path, plain_recipe(resize_crop_for(width_px, 64, (Size(width_px, 64),)))))
 
 
 # -- several runs, and runs that are killed

@@ -73,9 +73,8 @@ def test_the_depth_is_at_the_place_of_its_image(config: Config, monkeypatch: pyt
     concept = {**config.concepts[0].model_dump(), "image": {"flip": flip}}
     run(laid_over(config, {"concepts": [concept], "training": {"epochs": 1}}))
     for batch in seen:
-        assert batch.depth_B1HW is not None
-        assert batch.depth_B1HW.shape == (2, 1, 8, 8)
-        for depth_1HW in batch.depth_B1HW:
+        assert batch.inputs["depth"].shape == (2, 1, 8, 8)
+        for depth_1HW in batch.inputs["depth"]:
             assert (float(depth_1HW.min()), float(depth_1HW.max())) == (-1, 1)
             steps = depth_1HW.diff(dim=-1)
             assert bool((steps < 0).all() if flip == "always" else (steps > 0).all())

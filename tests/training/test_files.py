@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from modules.data.buckets import Size, resize_crop_for
-from modules.data.cache.build import ImageJob, build_captions, build_images, missing_images, to_tensor
+from modules.data.cache.build import EncodingJob, ImageFile, build_captions, build_images, missing_images, to_tensor
 from modules.data.cache.store import BrokenEntryError, CacheStore, RememberingStore, weights_fingerprint
 from modules.data.transforms.recipe import plain_recipe
 from modules.formats.safetensors_io import payload_sha256, read_safetensors, write_safetensors
@@ -169,10 +169,10 @@ def test_the_fingerprint_is_of_weights_names_and_dtypes() -> None:
     assert weights_fingerprint(torch.nn.Sequential(*module(), torch.nn.Identity())) == plain
 
 
-def jobs_in(folder: Path) -> list[ImageJob]:
+def jobs_in(folder: Path) -> list[EncodingJob]:
     sizes = (Size(64, 64),)
     return [
-        ImageJob(f"{i:02d}aa", p, plain_recipe(resize_crop_for(64, 64, sizes)))
+        EncodingJob(f"{i:02d}aa", ImageFile(p, plain_recipe(resize_crop_for(64, 64, sizes))))
         for i, p in enumerate(sorted(folder.glob("*.png")))
     ]
 
@@ -201,7 +201,7 @@ def test_equal_keys_are_built_once_and_damaged_images_are_reported(tmp_path: Pat
     folder = draw_folder(tmp_path / "images", sizes=[(64, 64)] * 3)
     (folder / "001.png").write_bytes(b"no image")
     jobs = jobs_in(folder)
-    doubled = [*jobs, ImageJob(jobs[0].key, jobs[2].path, jobs[2].recipe)]
+    doubled = [*jobs, EncodingJob(jobs[0].key, jobs[2].image)]
     store = CacheStore(tmp_path / "cache")
     assert len(missing_images(doubled, store)) == 3
     built = list(build_images(missing_images(doubled, store), store, lambda p: p, threads=1))

@@ -14,7 +14,8 @@ from torch.nn.functional import max_pool2d
 
 from modules.config.rules import RULES
 from modules.config.schema import Config
-from modules.data.batch import Batch, InpaintingInputs
+from modules.data.batch import Batch
+from modules.data.inputs import INPAINTING
 from modules.families.registry import registered
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
@@ -37,7 +38,7 @@ CUSTOM_ON: dict[str, Any] = {"masks": {"custom_conditioning_image": True}}
 
 @pytest.fixture(scope="module", autouse=True)
 def toy() -> Iterator[None]:
-    with registered(replace(TOY, inpainting_variants=frozenset({"text_to_image"}))):
+    with registered(replace(TOY, inputs={"text_to_image": INPAINTING})):
         yield
 
 
@@ -88,12 +89,12 @@ def images_of(trained: list[Batch]) -> dict[tuple[int, int], tuple[torch.Tensor,
     """The image, its inpainting mask and its conditioning image by epoch and example, without the dry run."""
     found = {}
     for batch in trained[1:]:
-        assert isinstance(batch.inpainting, InpaintingInputs)
+        assert set(batch.inputs) == set(INPAINTING)
         rows = zip(
             batch.sample_indices,
             batch.latents_BCHW,
-            batch.inpainting.masks_B1HW,
-            batch.inpainting.latents_BCHW,
+            batch.inputs["mask"],
+            batch.inputs["masked_image"],
             strict=True,
         )
         found |= {(batch.epoch, sample.example): parts for sample, *parts in rows}
@@ -144,8 +145,7 @@ def test_without_the_setting_conditioning_images_are_not_read(config: Config, tr
 def test_everything_arrives_in_the_dtype_of_the_latents(config: Config, trained: list[Batch]) -> None:
     run(laid_over(config, {"training": {"precision": "bfloat16", "epochs": 1}}))
     for batch in trained:
-        assert batch.inpainting is not None
-        assert batch.inpainting.masks_B1HW.dtype == batch.inpainting.latents_BCHW.dtype == batch.latents_BCHW.dtype
+        assert batch.inputs["mask"].dtype == batch.inputs["masked_image"].dtype == batch.latents_BCHW.dtype
 
 
 def test_an_image_without_a_mask_has_a_random_one_for_each_version(config: Config, trained: list[Batch]) -> None:
@@ -176,12 +176,11 @@ def test_a_use_that_ignores_its_mask_is_inpainted_everywhere(
     run(laid_over(config, {"masks": half, "training": {"epochs": 8}, "data": {"latent_cache": latent_cache}}))
     num_ignored = 0
     for batch in trained[1:]:
-        assert batch.inpainting is not None
         for row, sample in enumerate(batch.sample_indices):
             if sample.example == MASKED:
-                is_ignored = bool((batch.inpainting.masks_B1HW[row] == 1).all())
+                is_ignored = bool((batch.inputs["mask"][row] == 1).all())
                 num_ignored += is_ignored
-                assert bool((batch.inpainting.latents_BCHW[row] == 0).all()) == is_ignored
+                assert bool((batch.inputs["masked_image"][row] == 0).all()) == is_ignored
     assert 0 < num_ignored < 8
 
 

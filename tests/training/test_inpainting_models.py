@@ -257,7 +257,9 @@ def test_a_base_model_becomes_an_inpainting_model_that_predicts_the_same(
         assert identify(path).variant == "inpainting"
         family = load(str(path), dtypes={})
         conditioning = conditioning_of(family, ["a cat"] * 2)
-        torch.testing.assert_close(family.predict(noisy, timesteps, conditioning, (mask, image)), expected)
+        torch.testing.assert_close(
+            family.predict(noisy, timesteps, conditioning, {"masked_image": image, "mask": mask}), expected
+        )
 
 
 def test_only_base_models_become_inpainting_models(

@@ -60,7 +60,7 @@ def delivered(loader: Loader, *, first_epoch_step: int = 0) -> list[Batch]:
 def tensors_of(batch: Batch) -> dict[str, torch.Tensor]:
     found = {name: value for name, value in vars(batch).items() if isinstance(value, torch.Tensor)}
     assert batch.conditioning is not None
-    return found | batch.conditioning.tensors()  # type: ignore[union-attr]
+    return found | dict(batch.inputs) | batch.conditioning.tensors()  # type: ignore[union-attr]
 
 
 def assert_same(one: Batch, other: Batch) -> None:

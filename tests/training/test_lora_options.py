@@ -14,7 +14,7 @@ from torch import nn
 from modules.adapters.changes import weight_change
 from modules.adapters.lokr import Lokr
 from modules.adapters.lokr_layers import LOKR_KIND
-from modules.adapters.lora import SPEC, Lora
+from modules.adapters.lora import LORA, Lora
 from modules.adapters.lora_adapter import LoraAdapter
 from modules.adapters.lora_layers import LORA_KIND
 from modules.adapters.lora_product import initial_product
@@ -175,9 +175,9 @@ def test_pissa_of_a_rank_above_that_of_a_weight() -> None:
 
 def test_the_ratio_is_that_of_the_up_matrices() -> None:
     names = attached(block(), rank=4, decompose=True).parameters()
-    ratios = SPEC.rate_ratios(Lora(lora_plus_ratio=16.0), names)
+    ratios = LORA.rate_ratios(Lora(lora_plus_ratio=16.0), names)
     assert ratios == {f"unet.{path}.lora_B.default.weight": 16.0 for path in LAYERS}
-    assert SPEC.rate_ratios(Lora(), names) == {}
+    assert LORA.rate_ratios(Lora(), names) == {}
 
 
 # -- dropouts

@@ -18,13 +18,12 @@ from PIL import Image, ImageDraw, ImageFilter
 from modules.config.codec import export_file
 from modules.config.schema import Config
 from modules.data.buckets import Size
-from modules.data.doctor.bars import Bars, find_bars
 from modules.data.doctor.finding import Finding, printable
-from modules.data.doctor.measure import Measured
+from modules.data.doctor.measure import Bars, Measured, find_bars
 from modules.data.doctor.page import as_html, thumbnail
 from modules.data.doctor.registry import CHECKS, find_all
 from modules.data.doctor.report import as_json, as_table
-from modules.data.doctor.similar import similar_groups
+from modules.data.doctor.set_checks import similar_groups
 from modules.system.errors import DarkroomError
 from tests.builders.configs import laid_over, small_config
 from tests.builders.faulty_images import (

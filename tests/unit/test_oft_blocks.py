@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from modules.adapters.lokr import factorization
-from modules.adapters.oft import SPEC, Oft, block_size_of, factor_shapes, problems
+from modules.adapters.oft import OFT, Oft, block_size_of, factor_shapes, problems
 
 
 def test_no_layer_gets_blocks_of_one_channel() -> None:
@@ -29,7 +29,7 @@ def test_a_block_as_large_as_the_outputs_gives_the_nearest_useful_size(
 ) -> None:
     settings = Oft(block_size=block_size)
     assert factor_shapes(settings, (outputs, 8)) == {"oft_blocks": (outputs // side, side, side)}
-    assert SPEC.problems is problems
+    assert OFT.problems is problems
     [problem] = problems(settings, [(outputs, 8), (outputs, 16), (1280, 8)])
     assert (problem.path, problem.severity) == ("adapter.block_size", "info")
     assert f"{outputs} outputs" in problem.message

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from modules.data.captions.faults import fault_of_caption
 from modules.data.captions.sources import CaptionOrigin
-from modules.data.companions import find_conditioning_image, find_mask
+from modules.data.companions import find_input_file, find_mask
 from modules.data.images import BrokenImageError
 from modules.data.links import LEADS_OUT, leads_out
 from modules.data.pair_scan import scan_pairs
@@ -99,7 +100,7 @@ def test_a_data_set_in_the_cache_of_the_hub_is_read(concept: Path, tmp_path: Pat
     assert [image.captions for image in scan(snapshot).images] == [()]
 
 
-@pytest.mark.parametrize("find", [find_mask, find_conditioning_image])
+@pytest.mark.parametrize("find", [find_mask, partial(find_input_file, suffix="-condlabel")])
 def test_masks_are_not_those_of_another_file(concept: Path, find: Callable[..., object]) -> None:
     for name in ("a-masklabel.png", "a-condlabel.png"):
         (concept / name).symlink_to("../outside/private.png")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,13 +45,13 @@ class ImageSampler:
         denoising loop early, for a dry run.
         """
         starts = [initial_noise(self._shape(p), seed=p.seed, device=self.device) for p in prompts]
-        extras = self._extras(prompts, [generator for _, generator in starts])
+        inputs = self._inputs(prompts, [generator for _, generator in starts])
         with self.placement.phase(phases.SAMPLE_ENCODE), self.precision.autocast():
             conditionings = [self._encode(p) for p in prompts]
         with self.placement.phase(phases.SAMPLE_DENOISE), self.precision.autocast():
             latents = [
-                self._denoise(*inputs, on_step, most_steps)
-                for inputs in zip(prompts, conditionings, starts, extras, strict=True)
+                self._denoise(*of_prompt, on_step, most_steps)
+                for of_prompt in zip(prompts, conditionings, starts, inputs, strict=True)
             ]
         with self.placement.phase(phases.SAMPLE_DECODE):
             return [to_image(self.family.decode(z)) for z in latents]
@@ -69,32 +69,32 @@ class ImageSampler:
         spec = self.family.spec
         return 1, spec.latent_channels, prompt.height_px // spec.latent_factor, prompt.width_px // spec.latent_factor
 
-    def _extras(
+    def _inputs(
         self, prompts: Sequence[SamplePrompt], generators: Sequence[torch.Generator]
-    ) -> list[tuple[torch.Tensor, ...]]:
+    ) -> list[dict[str, torch.Tensor]]:
         """Return the further inputs of a model variant for each prompt; none for other models.
 
         A sample of an inpainting model without images of its own is inpainted everywhere.
         """
-        if self.family.variant in self.family.spec.depth_variants:
-            return [(move(_depth_map(p, self.family.spec.latent_factor), self.device),) for p in prompts]
-        if self.family.variant not in self.family.spec.inpainting_variants or not self.family.spec.names_of("vae"):
-            return [() for _ in prompts]
-        factor = self.family.spec.latent_factor
-        extras: list[tuple[torch.Tensor, ...]] = []
+        names, factor = self.family.spec.inputs.get(self.family.variant, ()), self.family.spec.latent_factor
+        if "depth" in names:
+            return [{"depth": move(_depth_map(p, factor), self.device)} for p in prompts]
+        if "masked_image" not in names or not self.family.spec.names_of("vae"):
+            return [{} for _ in prompts]
+        inputs: list[dict[str, torch.Tensor]] = []
         with self.placement.phase(phases.SAMPLE_IMAGES):
             for prompt, generator in zip(prompts, generators, strict=True):
                 images = _inpainting_images(prompt)
                 latents_1CHW = self.family.encode_images(move(images.image_13PP, self.device), generator)
-                extras.append((move(images.latent_mask(factor), self.device), latents_1CHW))
-        return extras
+                inputs.append({"mask": move(images.latent_mask(factor), self.device), "masked_image": latents_1CHW})
+        return inputs
 
     def _denoise(
         self,
         prompt: SamplePrompt,
         conditioning: Conditioning,
         start: tuple[torch.Tensor, torch.Generator],
-        extra: Sequence[torch.Tensor],
+        inputs: Mapping[str, torch.Tensor],
         on_step: Callable[[], None],
         most_steps: int | None,
     ) -> torch.Tensor:
@@ -103,8 +103,8 @@ class ImageSampler:
         def predict(noisy_BCHW: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:
             size = noisy_BCHW.shape[0]
             timesteps_B = timestep.to(noisy_BCHW.device).expand(size)
-            inputs = [channels.expand(size, -1, -1, -1) for channels in extra]
-            return self.family.predict(noisy_BCHW, timesteps_B, conditioning, inputs)
+            expanded = {name: value.expand(size, -1, -1, -1) for name, value in inputs.items()}
+            return self.family.predict(noisy_BCHW, timesteps_B, conditioning, expanded)
 
         return run_denoising_loop(
             guided(predict, prompt.guidance) if self.family.spec.doubles_batch(prompt.guidance) else predict,

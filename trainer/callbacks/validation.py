@@ -213,7 +213,7 @@ class ValidationCallback:
                     conditioning,
                     timesteps_B=timesteps_B,
                     noise_BCHW=self._noise(batch, timestep),
-                    extra=batch.extra,
+                    inputs=batch.inputs,
                 )
             plain_B = sample_losses(errors_BCHW)
             by_area_BCHW = weighted_by_area(errors_BCHW, batch.area_weights_B1HW)

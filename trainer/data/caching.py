@@ -10,10 +10,12 @@ from pathlib import Path
 
 import torch
 
-from modules.data.cache.build import Built, EncodingJob, ImageJob, build_captions, build_images, missing_images
+from modules.data.cache.build import Built, EncodingJob, ImageFile, build_captions, build_images, missing_images
+from modules.data.cache.inputs import Place
 from modules.data.cache.key import DigestIndex, caption_key, image_key
 from modules.data.cache.masks import MaskFile, build_masks
 from modules.data.cache.store import CacheStore, EntryStore, MemoryStore, RememberingStore
+from modules.data.inputs import ModelInput
 from modules.data.rejected import RejectedVersions
 from modules.data.versions import ImageVersions
 from modules.memory.placement import Placement
@@ -27,7 +29,7 @@ from trainer.events import CacheFilled, CacheProgress, Event, PhaseChanged, Warn
 from trainer.ranks import ALONE, Ranks
 
 Emit = Callable[[Event], None]
-ImageJobs = dict[tuple[int, int, int], ImageJob]
+ImageJobs = dict[Place, EncodingJob]
 """The encoding jobs of images by example, resolution and variation."""
 _MAX_NAMED = 5
 _MAX_FILES = 20
@@ -110,15 +112,17 @@ class Caches:
         broken = {b.key for b in self._encode([job for _, job in jobs], "images", threads=threads) if b.problem}
         return frozenset(number for (number, *_), job in jobs if job.key in broken)
 
-    def build_conditioning_images(self, jobs: Collection[EncodingJob], *, threads: int) -> None:
-        """Encode the missing conditioning images. Raises DarkroomError for one that cannot be used."""
+    def build_input(self, record: ModelInput, jobs: Collection[EncodingJob], *, threads: int) -> None:
+        """Encode the missing images of an input of the model. Raises DarkroomError for one that cannot be used."""
         self.used.update(job.key for job in jobs)
-        self._encode(jobs, "conditioning images", threads=threads, all_needed=True)
+        label = record.label.lower()
+        self._encode(jobs, f"{label}s", threads=threads, needed_label=label)
 
-    def _encode(
-        self, jobs: Collection[EncodingJob], what: str, *, threads: int, all_needed: bool = False
-    ) -> list[Built]:
-        """Encode what is missing of images and report it; with `all_needed`, a broken image ends the run."""
+    def _encode(self, jobs: Collection[EncodingJob], what: str, *, threads: int, needed_label: str = "") -> list[Built]:
+        """Encode the missing ones of images and report it.
+
+        With `needed_label`, which names one of them, a broken image ends the run.
+        """
         store = self.stores.latents
         by_key = {job.key: job for job in jobs}
         todo, own = self._share_of([job.key for job in missing_images(jobs, store)])
@@ -136,9 +140,9 @@ class Caches:
                     stage=self.encoders.staged,
                 )
                 built = self._drive(build, what, len(own))
-        if all_needed and (problem := next((b.problem for b in built if b.problem), "")):
+        if needed_label and (problem := next((b.problem for b in built if b.problem), "")):
             raise DarkroomError(
-                f"The conditioning image {problem}.", advice="Repair the file, or remove it together with its image."
+                f"The {needed_label} {problem}.", advice="Repair the file, or remove it together with its image."
             )
         self._report(built)
         self._report_size(what, {job.key for job in jobs}, len(todo), store)
@@ -178,10 +182,10 @@ class Caches:
 
     def rebuild_latents(self, job: EncodingJob) -> torch.Tensor:
         """Encode an image again whose cache entry is broken; returns its latents (C, H, W)."""
-        self.emit(WarningRaised(f"The cache entry of {job.path.name} was damaged. The image is encoded again."))
+        self.emit(WarningRaised(f"The cache entry of {job.image.path.name} was damaged. The image is encoded again."))
         self.stores.latents.remove(job.key)
         with self.placement.phase(phases.CACHE_IMAGES):
-            image_13PP = job.load_tensor()[None]
+            image_13PP = job.image.load_tensor()[None]
             latents_1CHW = self.encoders.latents(image_13PP)
             if not bool(latents_1CHW.isfinite().all()):
                 latents_1CHW = self.encoders.latents_in_float32(image_13PP).to(latents_1CHW.dtype)
@@ -291,7 +295,7 @@ def image_jobs(
             recipe=version.recipe,
             encoder=encoder,
         )
-        jobs[version.place] = ImageJob(key, image.path, version.recipe)
+        jobs[version.place] = EncodingJob(key, ImageFile(image.path, version.recipe))
     return jobs
 
 

@@ -1,17 +1,19 @@
-"""The datasets of a config, for both its check and its run, and whether those of the check are current. Torch-free."""
+"""The datasets of a config, for both its check and its run, and whether those of the check are current."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from modules.config.method_facts import learns_from, steps_per_group, trains_on_pixels
 from modules.config.schema import Config
-from modules.config.variant_facts import inpaints, reads_depth
+from modules.config.variant_facts import inpaints, inputs_of
 from modules.data.buckets import BucketRules, Size
 from modules.data.dataset import WantedCompanions
 from modules.data.datasets import Datasets, DatasetSettings, build_datasets
 from modules.data.scan import Watch, image_index, unwatched
+from modules.settings.edit import get_path
 from modules.system.paths import from_root
 from modules.system.problem import count
 from trainer.data.hub_datasets import with_local_folders
@@ -49,12 +51,11 @@ def dataset_settings(config: Config) -> DatasetSettings:
 
 
 def _wanted_companions(config: Config) -> WantedCompanions:
-    return WantedCompanions(
-        masks=config.masks.enabled or inpaints(config),
-        conditioning_images=reads_depth(config) or (inpaints(config) and config.masks.custom_conditioning_image),
-        inpainting=inpaints(config),
-        depth=reads_depth(config),
+    inputs = tuple(
+        i if not i.file_setting or get_path(config, i.file_setting) else replace(i, suffix="")
+        for i in inputs_of(config)
     )
+    return WantedCompanions(masks=config.masks.enabled or inpaints(config), inputs=inputs)
 
 
 def datasets_of(config: Config, watch: Watch = unwatched) -> Datasets:

@@ -1,4 +1,4 @@
-"""Concepts whose images are on the Hugging Face hub: their local folders. Torch-free."""
+"""Concepts whose images are on the Hugging Face hub: their local folders."""
 
 from __future__ import annotations
 

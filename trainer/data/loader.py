@@ -22,8 +22,7 @@ from modules.data.versions import ImageVersion, ImageVersions
 from modules.system.devices import Device, move_async
 from modules.system.errors import DarkroomError
 from modules.system.ranks import ONLY_RANK, Rank
-from trainer.data.depth import DepthSource
-from trainer.data.inpainting import InpaintingSource, PreparedInpainting
+from trainer.data.inputs import InputSource, PreparedInput
 from trainer.data.masks import MaskSource
 from trainer.data.sources import ConditioningSource, LatentSource, Prepared, PreparedTexts
 
@@ -53,14 +52,14 @@ class RejectedImages:
 class _Image:
     """A version of an image, and what is read ahead of time.
 
-    That is its latents, its mask, its inpainting inputs, its depth map, its rejected image and the image itself.
+    That is its latents, its mask, its further inputs of the model in their order, its rejected image and the image
+    itself.
     """
 
     version: ImageVersion
     latents: Prepared
     mask: torch.Tensor | None
-    inpainting: PreparedInpainting | None
-    depth: torch.Tensor | None
+    inputs: tuple[PreparedInput, ...]
     rejected: Prepared = None
     pixels: Prepared = None
 
@@ -123,8 +122,7 @@ class Loader:
     run_seed: int
     threads: int
     masks: MaskSource | None = None
-    inpainting: InpaintingSource | None = None
-    depth: DepthSource | None = None
+    inputs: tuple[InputSource, ...] = ()
     rejected: RejectedImages | None = None
     pixels: LatentSource | None = None
     rank: Rank = ONLY_RANK
@@ -192,13 +190,12 @@ class Loader:
         """Read one use of an image; on a loader thread."""
         version = self.versions.of(sample_index)
         mask = self.masks.prepare(version) if self.masks is not None else None
-        inpainting = self.inpainting.prepare(version, sample_index) if self.inpainting is not None else None
-        depth = self.depth.prepare(version) if self.depth is not None else None
+        inputs = tuple(source.prepare(version, sample_index) for source in self.inputs)
         rejected = None
         if self.rejected is not None:
             rejected = self.rejected.latents.prepare(self.rejected.versions.of(version))
         pixels = self.pixels.prepare(version) if self.pixels is not None else None
-        return _Image(version, self.latents.prepare(version), mask, inpainting, depth, rejected, pixels)
+        return _Image(version, self.latents.prepare(version), mask, inputs, rejected, pixels)
 
     def _result(self, future: Future[_Image]) -> _Image:
         try:
@@ -220,12 +217,10 @@ class Loader:
         masks = None
         if self.masks is not None:
             masks = self.masks.deliver(versions, [i.mask for i in images], samples)
-        inpainting = None
-        if self.inpainting is not None:
-            inpainting = self.inpainting.deliver([i.inpainting for i in images if i.inpainting is not None])
-        depth_B1HW = None
-        if self.depth is not None:
-            depth_B1HW = self.depth.deliver([i.depth for i in images if i.depth is not None], latents_BCHW.dtype)
+        inputs = {
+            source.name: source.deliver([image.inputs[number] for image in images])
+            for number, source in enumerate(self.inputs)
+        }
         rejected_BCHW = None
         if self.rejected is not None:
             of_rejected = [self.rejected.versions.of(v) for v in versions]
@@ -252,8 +247,7 @@ class Loader:
             area_weights_B1HW=masks.area_weights_B1HW if masks else None,
             prior_weights_B1HW=masks.prior_weights_B1HW if masks else None,
             prior_samples=are_prior if any(are_prior) else (),
-            inpainting=inpainting,
-            depth_B1HW=depth_B1HW,
+            inputs=inputs,
             rejected_latents_BCHW=rejected_BCHW,
             same_pairs=tuple(image.is_same for image in images) if self.rejected is not None else (),
             pixels_B3PP=pixels_B3PP,

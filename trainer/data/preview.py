@@ -1,4 +1,4 @@
-"""What a run sees of an image: its crop, its pixels after all augmentations, its mask and its caption. Torch-free.
+"""The preview of an image as a run trains it: its crop, its pixels after all augmentations, its mask and its caption.
 
 Everything is computed by the functions that the run itself uses, from the same seeds.
 """

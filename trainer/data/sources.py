@@ -13,7 +13,7 @@ from typing import Protocol
 
 import torch
 
-from modules.data.cache.build import EncodingJob
+from modules.data.cache.build import LoadableImage
 from modules.data.cache.store import BrokenEntryError, EntryStore
 from modules.data.conditioning import Conditioning, DeliveredConditioning, PartialConditioning
 from modules.data.versions import ImageVersion
@@ -26,7 +26,7 @@ PreparedTexts = Conditioning | None  # on the CPU, in the training dtype
 
 
 class LatentSource(Protocol):
-    """Delivers the latents of versions of images."""
+    """Delivers the latents of versions of images, or their values of another input of the model."""
 
     def prepare(self, version: ImageVersion) -> Prepared:
         """Return the data that needs no model, or None if the image or its entry is broken."""
@@ -41,7 +41,7 @@ class ConditioningSource(Protocol):
     """Delivers the text embeddings of captions."""
 
     def prepare(self, captions: Sequence[str]) -> PreparedTexts:
-        """Return what can be read of captions ahead of time; None if nothing can, or an entry is broken."""
+        """Return the embeddings that can be read ahead of time; None if there are none, or an entry is broken."""
         ...
 
     def deliver(self, captions: Sequence[str], prepared: PreparedTexts = None) -> DeliveredConditioning:
@@ -53,7 +53,7 @@ class FixedConditioning(Protocol):
     """Delivers the text embeddings of captions whose encoding does not change during a run."""
 
     def prepare(self, captions: Sequence[str]) -> PreparedTexts:
-        """Return what can be read of captions ahead of time; None if nothing can, or an entry is broken."""
+        """Return the embeddings that can be read ahead of time; None if there are none, or an entry is broken."""
         ...
 
     def deliver(self, captions: Sequence[str], prepared: PreparedTexts = None) -> Conditioning:
@@ -86,12 +86,12 @@ class CachedLatents:
 
 @dataclass(frozen=True, eq=False)
 class EncodedLatents:
-    """Latents encoded at each use, by `job_of(version)`. `prepare` raises for an image that cannot be decoded.
+    """Latents of `image_of(version)`, encoded at each use. `prepare` raises for an image that cannot be decoded.
 
     Images whose latents are not finite in a 16-bit VAE are encoded again in float32; `warn` gets their files.
     """
 
-    job_of: Callable[[ImageVersion], EncodingJob]
+    image_of: Callable[[ImageVersion], LoadableImage]
     encoders: Encoders
     device: Device
     dtype: torch.dtype
@@ -99,7 +99,7 @@ class EncodedLatents:
 
     def prepare(self, version: ImageVersion) -> Prepared:
         """Decode an image and apply its recipe."""
-        return self.job_of(version).load_tensor()
+        return self.image_of(version).load_tensor()
 
     def deliver(self, versions: Sequence[ImageVersion], prepared: Sequence[Prepared]) -> torch.Tensor:
         """Encode the images."""
@@ -117,28 +117,29 @@ class EncodedLatents:
             again = self.encoders.latents_in_float32(images_B3PP[index : index + 1])
             latents_BCHW[index] = move(again[0], self.device, dtype=latents_BCHW.dtype)
         if overflowed:
-            self.warn([str(self.job_of(versions[i]).path) for i in overflowed])
+            self.warn([str(self.image_of(versions[i]).path) for i in overflowed])
         return latents_BCHW
 
 
 @dataclass(frozen=True, eq=False)
-class Pixels:
-    """The images themselves, read at each use by `job_of(version)`, for a method that trains on pixels.
+class LoadedImages:
+    """The tensors of `image_of(version)`, loaded at each use: images for a method that trains on pixels, or depth maps.
 
     `prepare` raises for an image that cannot be decoded.
     """
 
-    job_of: Callable[[ImageVersion], EncodingJob]
+    image_of: Callable[[ImageVersion], LoadableImage]
     device: Device
+    dtype: torch.dtype
 
     def prepare(self, version: ImageVersion) -> Prepared:
         """Decode an image and apply its recipe."""
-        return self.job_of(version).load_tensor()
+        return self.image_of(version).load_tensor()
 
     def deliver(self, versions: Sequence[ImageVersion], prepared: Sequence[Prepared]) -> torch.Tensor:
-        """Return the images, float32 (B, 3, P, P) in [-1, 1]."""
+        """Stack the tensors and move them to the device together, (B, ...)."""
         images = [p for p in prepared if p is not None]
-        return move_async(torch.stack(images), self.device)
+        return move_async(torch.stack(images).to(self.dtype), self.device)
 
 
 @dataclass(frozen=True, eq=False)

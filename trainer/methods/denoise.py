@@ -50,7 +50,7 @@ class Denoise:
         timesteps_B, noise = self.noising.draw(batch.latents_BCHW, position_of(batch), context)
         noisy_BCHW = process.add_noise(batch.latents_BCHW, noise.input_BCHW, timesteps_B)
         prior = _prior_of(batch, noisy_BCHW, timesteps_B, context) if batch.needs_prior else None
-        output_BCHW = family.predict(noisy_BCHW, timesteps_B, batch.conditioning_for(family), batch.extra)
+        output_BCHW = family.predict(noisy_BCHW, timesteps_B, batch.conditioning_for(family), batch.inputs)
         target_BCHW = process.target(batch.latents_BCHW, noise.target_BCHW, timesteps_B)
         errors = self.mix.at(process, timesteps_B)
         errors_BCHW = weighted_errors(output_BCHW, target_BCHW, batch.area_weights_B1HW, prior, errors)
@@ -103,7 +103,7 @@ def _prior_of(batch: Batch, noisy_BCHW: torch.Tensor, timesteps_B: torch.Tensor,
     """
     with context.prior():
         conditioning = batch.conditioning_for(context.family)
-        prediction_BCHW = context.family.predict(noisy_BCHW, timesteps_B, conditioning, batch.extra)
+        prediction_BCHW = context.family.predict(noisy_BCHW, timesteps_B, conditioning, batch.inputs)
     return Prior(prediction_BCHW, batch.prior_samples, batch.prior_weights_B1HW)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from modules.adapters.ranks import unused_ranks
 from modules.adapters.registry import ADAPTERS
 from modules.config.schema import Config
-from modules.config.variant_facts import inpaints
+from modules.config.variant_facts import inpaints, inputs_of
 from modules.data.buckets import Size
 from modules.estimate.disk import (
     DiskNeed,
@@ -226,8 +226,7 @@ def _disk_need(budget: Budget, sizes: Counts, num_captions: int) -> DiskNeed:
         channels=spec.latent_channels,
         item_bytes=min(run.plans[encoders[0]].weight_bytes, kept_bytes),
     )
-    if inpaints(config):
-        latents *= 2  # the conditioning images
+    latents *= 1 + sum(i.delivery == "latents" for i in inputs_of(config))
     if config.masks.enabled or inpaints(config):
         latents += latents_bytes(counts, factor=spec.latent_factor, channels=1, item_bytes=FLOAT32_BYTES)
     text = text_bytes(num_captions, size=memory_of(config.model.family).text_size(configs), item_bytes=kept_bytes)

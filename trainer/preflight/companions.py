@@ -15,6 +15,7 @@ from modules.data.listing import walk
 from modules.system.paths import from_root
 from modules.system.problem import Problem, shown
 
+_CONDITIONING, _DEPTH = "masked_image", "depth"  # inputs of the model
 _ASPECT_TOLERANCE = 0.02  # rounding of small sizes
 
 
@@ -85,7 +86,7 @@ def _conditioning_images(config: Config, training: Dataset) -> Iterator[Problem]
     if not inpaints(config) or not config.masks.custom_conditioning_image or not training.examples:
         return
     path, images = "masks.custom_conditioning_image", [e.image.path for e in training.examples]
-    num_without = sum(e.conditioning_image is None for e in training.examples)
+    num_without = sum(_CONDITIONING not in e.input_files for e in training.examples)
     if num_without == len(images):
         yield Problem(
             path,
@@ -99,7 +100,9 @@ def _conditioning_images(config: Config, training: Dataset) -> Iterator[Problem]
         one = "has no conditioning image and is trained with itself, without its masked area"
         message = f"{num_without:,} of {len(images):,} images {several if num_without > 1 else one}."
         yield Problem(path, message, "info")
-    yield from _shapes(training, [e.conditioning_image for e in training.examples], "conditioning image", path)
+    yield from _shapes(
+        training, [e.input_files.get(_CONDITIONING) for e in training.examples], "conditioning image", path
+    )
 
 
 def _depth_maps(config: Config, training: Dataset) -> Iterator[Problem]:
@@ -107,7 +110,7 @@ def _depth_maps(config: Config, training: Dataset) -> Iterator[Problem]:
     if not reads_depth(config) or not training.examples:
         return
     images = [e.image.path for e in training.examples]
-    missing = [e.image.path for e in training.examples if e.conditioning_image is None]
+    missing = [e.image.path for e in training.examples if _DEPTH not in e.input_files]
     if missing:
         have = "has no depth map" if len(missing) == 1 else "have no depth map"
         yield Problem(
@@ -116,7 +119,7 @@ def _depth_maps(config: Config, training: Dataset) -> Iterator[Problem]:
             "one with each image, and Darkroom does not estimate depth.",
             advice=f"Add a gray image, brighter where things are nearer, as {missing[0].stem}-condlabel.png.",
         )
-    yield from _shapes(training, [e.conditioning_image for e in training.examples], "depth map", "model.variant")
+    yield from _shapes(training, [e.input_files.get(_DEPTH) for e in training.examples], "depth map", "model.variant")
 
 
 def _shapes(training: Dataset, files: Sequence[Companion | None], name: str, setting: str) -> Iterator[Problem]:

@@ -5,36 +5,30 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 import torch
 
 from modules.config.sections.data import Data
 from modules.config.sections.masks import Masks
-from modules.data.cache.build import EncodingJob, ImageJob
-from modules.data.cache.inpainting import conditioning_job, inpainting_mask_file
-from modules.data.cache.masks import MaskFile
+from modules.data.cache.build import ImageFile
 from modules.data.captions.drawing import CaptionDropout
 from modules.data.captions.sources import caption_is_cacheable
 from modules.data.dataset import Dataset
 from modules.data.datasets import Datasets
 from modules.data.rejected import RejectedVersions
 from modules.data.versions import ImageVersion, ImageVersions
-from modules.system.devices import Device
 from modules.system.dtypes import dtype_of
 from modules.system.paths import from_root
 from modules.system.problem import count
 from modules.system.ranks import ONLY_RANK, Rank
 from trainer.commands import CommandDesk
 from trainer.data.caching import Caches, Emit, EncoderIdentities, ImageJobs, Stores, overflow_warning
-from trainer.data.depth import DepthSource
 from trainer.data.encoders import Encoders
-from trainer.data.inpainting import InpaintingSource
-from trainer.data.inpainting_cache import conditioning_jobs
+from trainer.data.inputs import InputLoading, cached_latents
 from trainer.data.loader import Loader, RejectedImages
-from trainer.data.mask_cache import cached_masks
-from trainer.data.masks import MaskCache, MaskReader, MaskRules, MaskSource
+from trainer.data.masks import MaskRules, MaskSource, cached_masks
 from trainer.data.sources import (
     BlankLatents,
     CachedConditioning,
@@ -44,8 +38,8 @@ from trainer.data.sources import (
     EncodedConditioning,
     EncodedLatents,
     LatentSource,
+    LoadedImages,
     NoConditioning,
-    Pixels,
 )
 from trainer.events import PhaseChanged
 from trainer.run.machine import Machine
@@ -97,9 +91,9 @@ def build_loaders(
     dropout = CaptionDropout(data.caption_dropout, data.caption_dropout_2 if _num_encoders(model) > 1 else None)
     common = data, masks, datasets
     rest = model, machine, caches
-    training = _loader(*common, datasets.training, *rest, caption_dropout=dropout, rank=rank, in_step=in_step)
+    training = _loader(*common, *rest, is_validation=False, caption_dropout=dropout, rank=rank, in_step=in_step)
     validation = _loader(
-        *common, datasets.validation, *rest, caption_dropout=CaptionDropout(), rank=ONLY_RANK, in_step=False
+        *common, *rest, is_validation=True, caption_dropout=CaptionDropout(), rank=ONLY_RANK, in_step=False
     )
     return Loaders(training, validation)
 
@@ -123,41 +117,57 @@ def _loader(
     data: Data,
     masks: Masks,
     datasets: Datasets,
-    dataset: Dataset,
     model: LoadedModel,
     machine: Machine,
     caches: Caches,
     *,
+    is_validation: bool,
     caption_dropout: CaptionDropout,
     rank: Rank,
     in_step: bool,
 ) -> Loader:
     """Fill the caches for one dataset and return its loader; images that cannot be read are left out.
 
-    Where the method learns from prompts, training images are not read.
+    If the method learns from prompts, training images are not read.
     """
-    settings, is_validation = datasets.settings, dataset is datasets.validation
+    settings = datasets.settings
+    dataset = datasets.validation if is_validation else datasets.training
     reads_images = is_validation or settings.reads_images
-    usable, latents, rejected = _latent_sources(
-        data, settings.run_seed, dataset, machine, caches, reads_images=reads_images and not settings.reads_pixels
+    images = _image_sources(
+        data,
+        ImageVersions(dataset, settings.run_seed, is_cached=data.latent_cache),
+        machine,
+        caches,
+        reads_images=reads_images and not settings.reads_pixels,
     )
-    versions = ImageVersions(usable, settings.run_seed, is_cached=data.latent_cache)
+    versions, usable = images.versions, images.versions.dataset
     conditioning: ConditioningSource = NoConditioning()
     if not settings.reads_pixels:
         conditioning = _conditioning_source(data, usable, model, machine, caches, run_seed=settings.run_seed)
     mask_cache = None
     if data.latent_cache and settings.wanted.masks and reads_images:
-        mask_cache = cached_masks(
-            usable, caches, run_seed=settings.run_seed, verify=data.verify_cache, threads=data.loader_threads
-        )
-    inpaints = settings.wanted.inpainting
+        mask_cache = cached_masks(versions, caches, verify=data.verify_cache, threads=data.loader_threads)
+    inpaints = settings.wanted.draws_masks
     rules = _mask_rules(masks, inpaints=inpaints, is_validation=is_validation)
+    inputs = InputLoading(
+        versions,
+        caches,
+        machine.train_device,
+        machine.precision.compute_dtype,
+        images.latents.keys if isinstance(images.latents, CachedLatents) else None,
+        mask_cache,
+        rules.unmasked_probability,
+        data.verify_cache,
+        data.loader_threads,
+        _warn_once(caches.emit),
+    )
     latent_factor = 1 if settings.reads_pixels else caches.encoders.family.spec.latent_factor
+    keeps_plan = not is_validation and usable is dataset
     return Loader(
         dataset=usable,
         versions=versions,
-        plans=datasets.plans if usable is datasets.training else settings.plans_of(usable, is_validation=is_validation),
-        latents=latents,
+        plans=datasets.plans if keeps_plan else settings.plans_of(usable, is_validation=is_validation),
+        latents=images.latents,
         conditioning=conditioning,
         device=machine.train_device,
         caption_dropout=caption_dropout,
@@ -167,14 +177,11 @@ def _loader(
         masks=MaskSource(usable, machine.train_device, rules, latent_factor, settings.run_seed, mask_cache)
         if masks.enabled and reads_images and not inpaints
         else None,
-        inpainting=_inpainting_source(data, usable, settings.run_seed, rules, latents, mask_cache, machine, caches)
-        if inpaints and reads_images
+        inputs=tuple(map(inputs.source, settings.wanted.inputs)) if reads_images else (),
+        rejected=RejectedImages(RejectedVersions(versions), images.rejected) if images.rejected is not None else None,
+        pixels=LoadedImages(functools.partial(_image_of, usable), machine.train_device, torch.float32)
+        if settings.reads_pixels
         else None,
-        depth=DepthSource(usable, machine.train_device, latent_factor)
-        if settings.wanted.depth and reads_images
-        else None,
-        rejected=RejectedImages(RejectedVersions(versions), rejected) if rejected is not None else None,
-        pixels=Pixels(functools.partial(_image_job, usable), machine.train_device) if settings.reads_pixels else None,
         rank=rank,
         in_step=in_step,
     )
@@ -192,91 +199,51 @@ def _mask_rules(masks: Masks, *, inpaints: bool, is_validation: bool) -> MaskRul
     )
 
 
-def _inpainting_source(
-    data: Data,
-    dataset: Dataset,
-    run_seed: int,
-    rules: MaskRules,
-    images: LatentSource,
-    mask_cache: MaskCache | None,
-    machine: Machine,
-    caches: Caches,
-) -> InpaintingSource:
-    """Return the inpainting masks and conditioning images of a dataset, cached like the latents (`images`)."""
-    device, dtype = machine.train_device, machine.precision.compute_dtype
-    latent_factor = caches.encoders.family.spec.latent_factor
-
-    def mask_of(version: ImageVersion) -> MaskFile:
-        return inpainting_mask_file(dataset.examples[version.example], version, latent_factor)
-
-    def job_of(version: ImageVersion) -> EncodingJob:
-        return conditioning_job(dataset.examples[version.example], version, latent_factor)
-
-    latents: LatentSource = EncodedLatents(job_of, caches.encoders, device, dtype, _warn_once(caches.emit))
-    if isinstance(images, CachedLatents):
-        jobs = conditioning_jobs(
-            ImageVersions(dataset, run_seed, is_cached=True),
-            caches.stores.digests,
-            image_keys=images.keys,
-            mask_keys=mask_cache.keys if mask_cache else {},
-            encoder=caches.identities.images,
-            latent_factor=latent_factor,
-            with_blank=rules.unmasked_probability > 0,
-            verify=data.verify_cache,
-            check=caches.desk.check,
-        )
-        caches.build_conditioning_images(jobs.values(), threads=data.loader_threads)
-        latents = _cached_latents(jobs, caches, device, dtype)
-    return InpaintingSource(latents, MaskReader(mask_of, mask_cache), device, run_seed, rules.unmasked_probability)
-
-
-def _cached_latents(
-    jobs: Mapping[tuple[int, int, int], EncodingJob], caches: Caches, device: Device, dtype: torch.dtype
-) -> CachedLatents:
-    """Return the cached latents of jobs by example, resolution and variation; broken ones are encoded again."""
-
-    def rebuild(version: ImageVersion) -> torch.Tensor:
-        return caches.rebuild_latents(jobs[version.place])
-
-    keys = {place: job.key for place, job in jobs.items()}
-    return CachedLatents(caches.stores.latents, keys, device, dtype, rebuild)
-
-
 def _num_encoders(model: LoadedModel) -> int:
     return len(model.family.spec.names_of("text_encoder"))
 
 
-def _latent_sources(
-    data: Data, run_seed: int, dataset: Dataset, machine: Machine, caches: Caches, *, reads_images: bool
-) -> tuple[Dataset, LatentSource, LatentSource | None]:
-    """Return the examples that can be used, the source of their latents, and that of their rejected images, if any."""
+@dataclass(frozen=True, eq=False)
+class _ImageSources:
+    """The versions of the images that can be used, and the sources of their latents and of their rejected images'."""
+
+    versions: ImageVersions
+    latents: LatentSource
+    rejected: LatentSource | None = None
+
+
+def _image_sources(
+    data: Data, versions: ImageVersions, machine: Machine, caches: Caches, *, reads_images: bool
+) -> _ImageSources:
+    """Fill the latent cache, if it is in use, and return the sources of the images that can be used."""
+    dataset, device, dtype = versions.dataset, machine.train_device, machine.precision.compute_dtype
     if not reads_images:
-        spec, dtype = caches.encoders.family.spec, machine.precision.compute_dtype
-        return dataset, BlankLatents(spec.latent_channels, spec.latent_factor, machine.train_device, dtype), None
-    versions = ImageVersions(dataset, run_seed, is_cached=data.latent_cache)
+        spec = caches.encoders.family.spec
+        return _ImageSources(versions, BlankLatents(spec.latent_channels, spec.latent_factor, device, dtype))
     rejected = RejectedVersions(versions) if dataset.has_pairs else None
     if not data.latent_cache:
         chosen = _encoded_latents(dataset, machine, caches)
-        return dataset, chosen, _encoded_latents(rejected.dataset, machine, caches) if rejected is not None else None
+        of_rejected = _encoded_latents(rejected.dataset, machine, caches) if rejected is not None else None
+        return _ImageSources(versions, chosen, of_rejected)
     if dataset.examples:  # without a validation concept, its dataset is empty
         caches.emit(PhaseChanged("scanning", count(len(dataset.examples), "image")))
     sides = [caches.image_jobs(v, verify=data.verify_cache) for v in (versions, rejected) if v is not None]
     broken = caches.build_latents(*sides, threads=data.loader_threads)
     if broken:
-        dataset, sides = dataset.without(broken), [_without(jobs, broken) for jobs in sides]
-    device, dtype = machine.train_device, machine.precision.compute_dtype
-    sources = [_cached_latents(jobs, caches, device, dtype) for jobs in sides]
-    return dataset, sources[0], sources[1] if rejected is not None else None
+        versions = replace(versions, dataset=dataset.without(broken))
+        sides = [_without(jobs, broken) for jobs in sides]
+    sources = [cached_latents(jobs, caches, device, dtype) for jobs in sides]
+    return _ImageSources(versions, sources[0], sources[1] if rejected is not None else None)
 
 
-def _image_job(dataset: Dataset, version: ImageVersion) -> EncodingJob:
-    return ImageJob("", dataset.examples[version.example].image.path, version.recipe)
+def _image_of(dataset: Dataset, version: ImageVersion) -> ImageFile:
+    return ImageFile(dataset.examples[version.example].image.path, version.recipe)
 
 
 def _encoded_latents(dataset: Dataset, machine: Machine, caches: Caches) -> EncodedLatents:
-    job_of = functools.partial(_image_job, dataset)
+    image_of = functools.partial(_image_of, dataset)
     device, dtype = machine.train_device, machine.precision.compute_dtype
-    return EncodedLatents(job_of, caches.encoders, device, dtype, _warn_once(caches.emit))
+    return EncodedLatents(image_of, caches.encoders, device, dtype, _warn_once(caches.emit))
 
 
 def _without(jobs: ImageJobs, broken: frozenset[int]) -> ImageJobs:

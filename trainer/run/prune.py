@@ -22,8 +22,8 @@ from modules.system.paths import from_root
 from modules.system.problem import count
 from trainer.data.caching import image_jobs
 from trainer.data.datasets import datasets_of
-from trainer.data.inpainting_cache import conditioning_jobs
-from trainer.data.mask_cache import mask_files
+from trainer.data.inputs import input_jobs
+from trainer.data.masks import mask_files
 from trainer.phases import PhaseFacts, phase_facts
 from trainer.preflight import check
 from trainer.run.data import stored_identities, texts_to_cache
@@ -114,9 +114,8 @@ def keys_of(config: Config, datasets: Datasets | None = None) -> tuple[set[str],
     machine = machine_of(config.general, config.training.precision)
     identities = stored_identities(config.data, encoder_identities(config, machine))
     digests, keys = DigestIndex(from_root(config.general.cache_dir)), set[str]()
-    for dataset in (datasets.training, datasets.validation):
-        run_seed = datasets.settings.run_seed
-        reads_images = datasets.settings.reads_images or dataset is datasets.validation
+    run_seed, reads_training = datasets.settings.run_seed, datasets.settings.reads_images
+    for dataset, reads_images in ((datasets.training, reads_training), (datasets.validation, True)):
         if "latents" in kinds and reads_images:  # then masks are cached, too
             versions = ImageVersions(dataset, run_seed, is_cached=True)
             keys |= _image_keys(config, versions, digests, datasets.settings.wanted, encoder=identities.images)
@@ -130,7 +129,7 @@ def keys_of(config: Config, datasets: Datasets | None = None) -> tuple[set[str],
 def _image_keys(
     config: Config, versions: ImageVersions, digests: DigestIndex, wanted: WantedCompanions, *, encoder: str
 ) -> set[str]:
-    """Return the keys of a dataset's images, masks and conditioning images; of pairs those of both images.
+    """Return the keys of a dataset's images, masks and further inputs; of pairs those of both images.
 
     `encoder` is the identity of the VAE.
     """
@@ -146,19 +145,20 @@ def _image_keys(
         rejected = RejectedVersions(versions)
         of_rejected = image_jobs(rejected, digests, encoder=encoder, verify=verify, check=lambda: None)
         keys.update(job.key for job in of_rejected.values())
-    if wanted.inpainting:
-        conditioning = conditioning_jobs(
+    for record in (i for i in wanted.inputs if i.delivery == "latents"):
+        of_input = input_jobs(
+            record,
             versions,
             digests,
             image_keys=image_keys,
             mask_keys=mask_keys,
             encoder=encoder,
             latent_factor=latent_factor,
-            with_blank=config.masks.unmasked_probability > 0,
+            with_blank=record.follows_mask and config.masks.unmasked_probability > 0,
             verify=verify,
             check=lambda: None,
         )
-        keys.update(job.key for job in conditioning.values())
+        keys.update(job.key for job in of_input.values())
     return keys
 
 

@@ -15,7 +15,7 @@ from modules.system.problem import Problem
 def model_variant(config: Config) -> Iterator[Problem]:
     """Yield problems with a variant that the family does not have, and with methods that need the base model."""
     spec, name = FAMILIES[config.model.family], config.model.variant
-    if name not in (BASE_VARIANT, *spec.variants, *spec.inpainting_variants, *spec.depth_variants):
+    if name not in (BASE_VARIANT, *spec.variants, *spec.inputs):
         yield Problem(
             "model.variant",
             f"{spec.label} has no {name} models.",

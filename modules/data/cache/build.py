@@ -21,11 +21,8 @@ from modules.data.transforms.recipe import Recipe
 EncodeImages = Callable[[torch.Tensor], torch.Tensor]
 
 
-class EncodingJob(Protocol):
-    """An image to encode: the key of its latents, the file that messages name, and its recipe."""
-
-    @property
-    def key(self) -> str: ...
+class LoadableImage(Protocol):
+    """An image that can be loaded as a tensor: the file that messages name, and its recipe."""
 
     @property
     def path(self) -> Path: ...
@@ -39,20 +36,23 @@ class EncodingJob(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ImageJob:
-    """A version of an image to encode, and the key of its latents."""
+class ImageFile:
+    """A version of an image: its file and its recipe."""
 
-    key: str
     path: Path
     recipe: Recipe
 
-    def load(self) -> Pixels:
-        """Decode the image and apply its recipe."""
-        return load_pixels(self.path, self.recipe)
-
     def load_tensor(self) -> torch.Tensor:
         """Return the image in [-1, 1], float32 (3, P, P)."""
-        return to_tensor(self.load())
+        return to_tensor(load_pixels(self.path, self.recipe))
+
+
+@dataclass(frozen=True, slots=True)
+class EncodingJob:
+    """An image to encode, and the key of its latents."""
+
+    key: str
+    image: LoadableImage
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def batches_by_bucket(jobs: Sequence[EncodingJob], batch_size: int) -> list[tupl
     """Return the jobs in batches of one bucket each: the buckets in the order of their first job, the jobs in order."""
     by_bucket: dict[Size, list[EncodingJob]] = {}
     for job in jobs:
-        by_bucket.setdefault(job.recipe.bucket, []).append(job)
+        by_bucket.setdefault(job.image.recipe.bucket, []).append(job)
     return [tuple(g[i : i + batch_size]) for g in by_bucket.values() for i in range(0, len(g), batch_size)]
 
 
@@ -111,7 +111,7 @@ def build_images(
     """Encode images and store their latents, yielding after each entry, in batches of one bucket.
 
     `encode` takes images (B, 3, P, P) in [-1, 1] and returns latents. Files are decoded `threads` at a time, ahead of
-    the encoder; `stage` prepares each batch for it, beside it. Entries are written beside it, too: when the build is
+    the encoder; `stage` prepares each batch for it on another thread. Entries are written on a third: when the build is
     closed, the batch after the one that was yielded may be stored already. Images whose latents are not finite are
     encoded again by `encode_in_float32`. An image that cannot be decoded, or still has no finite latents, is reported.
     """
@@ -123,7 +123,7 @@ def build_images(
         writing: Future[list[Built]] | None = None
 
         def submit(batch: tuple[EncodingJob, ...]) -> Future[_Staged]:
-            return stager.submit(_staged, batch, [decoders.submit(job.load_tensor) for job in batch], stage)
+            return stager.submit(_staged, batch, [decoders.submit(job.image.load_tensor) for job in batch], stage)
 
         try:
             for staged in _ahead(batches_by_bucket(jobs, batch_size), submit, max(2 * threads, batch_size)):
@@ -151,7 +151,7 @@ def _staged(
             images.append(future.result())
             ready.append(job)
         except (OSError, ValueError, SyntaxError) as error:
-            broken.append(_Encoded(job, None, f"{job.path} cannot be decoded ({error})"))
+            broken.append(_Encoded(job, None, f"{job.image.path} cannot be decoded ({error})"))
     return _Staged(tuple(ready), stage(torch.stack(images)) if images else None, tuple(broken))
 
 
@@ -169,7 +169,7 @@ def _encoded(batch: _Staged, encode: EncodeImages, encode_in_float32: EncodeImag
         if bool(latents_CHW.isfinite().all()):
             done.append(_Encoded(job, latents_CHW, in_float32=in_float32))
         else:
-            done.append(_Encoded(job, None, f"{job.path} gives NaN or infinite latents"))
+            done.append(_Encoded(job, None, f"{job.image.path} gives NaN or infinite latents"))
     return done
 
 
@@ -178,7 +178,7 @@ def _written(batch: Sequence[_Encoded], store: EntryStore) -> list[Built]:
     for entry in batch:
         if entry.latents_CHW is not None:
             store.write(entry.job.key, {"latents": entry.latents_CHW})
-        built.append(Built(entry.job.key, entry.job.path, entry.problem, entry.in_float32))
+        built.append(Built(entry.job.key, entry.job.image.path, entry.problem, entry.in_float32))
     return built
 
 

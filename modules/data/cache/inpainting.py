@@ -1,38 +1,34 @@
 """The inputs of inpainting models: the mask of what is inpainted, and the conditioning image that shows the rest.
 
-The conditioning image is a file beside the image, or the image with mid-gray in place of its masked area, as the
+The conditioning image is a file next to the image, or the image with mid-gray in place of its masked area, as the
 pipelines of diffusers make it (`StableDiffusionInpaintPipeline`: `masked_image = init_image * (mask_condition < 0.5)`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from modules.data.buckets import Size
-from modules.data.cache.build import EncodingJob, to_tensor
-from modules.data.cache.key import blank_image_key, conditioning_image_key, drawn_mask_key, masked_image_key
+from modules.data.cache.build import LoadableImage, to_tensor
+from modules.data.cache.inputs import BLANK, CompanionImage, KnownKeys
+from modules.data.cache.key import drawn_mask_key, masked_image_key
 from modules.data.cache.masks import MaskFile, mask_file
 from modules.data.dataset import Example
-from modules.data.transforms.apply import load_conditioning_image, load_pixels
+from modules.data.inputs import ModelInput
+from modules.data.transforms.apply import load_pixels
 from modules.data.transforms.recipe import Recipe
 from modules.data.versions import ImageVersion
 from modules.system.seeds import derive_seed
-
-BLANK = -1
-"""The variation of an image whose mask is ignored: it is inpainted everywhere, and its conditioning image is blank."""
 
 _HALF = 128  # and above: inpainted
 
 
 @dataclass(frozen=True, slots=True)
-class MaskedImageJob:
-    """An image without its masked area, to encode, and the key of its latents."""
+class ImageWithoutMask:
+    """An image without its masked area."""
 
-    key: str
     path: Path
     recipe: Recipe
     mask: MaskFile
@@ -45,76 +41,39 @@ class MaskedImageJob:
 
 
 @dataclass(frozen=True, slots=True)
-class ConditioningImageJob:
-    """A conditioning image from a file, to encode, and the key of its latents."""
+class MaskedImage:
+    """The conditioning image of an inpainting model: the file of an example, or its image without the masked area."""
 
-    key: str
-    path: Path
-    recipe: Recipe
-    image_size: Size
+    record: ModelInput
+    latent_factor: int
 
-    def load_tensor(self) -> torch.Tensor:
-        """Return the conditioning image in [-1, 1], float32 (3, P, P), with the geometry of its image."""
-        return to_tensor(load_conditioning_image(self.path, self.recipe, image_size=self.image_size))
+    def image(self, example: Example, version: ImageVersion) -> LoadableImage:
+        """Return the conditioning image of a version of an example."""
+        if self._is_companion(example, version):
+            return CompanionImage(self.record, self.latent_factor).image(example, version)
+        mask = inpainting_mask_file(example, version, self.latent_factor)
+        return ImageWithoutMask(example.image.path, version.recipe, mask)
 
+    def key(self, example: Example, version: ImageVersion, known: KnownKeys) -> str:
+        """Return the key of the latents of that image."""
+        if self._is_companion(example, version):
+            return CompanionImage(self.record, self.latent_factor).key(example, version, known)
+        drawn = drawn_mask_key(seed=_mask_seed(version), bucket=version.recipe.bucket)
+        return masked_image_key(image=known.images[version.place], mask=known.masks.get(version.place) or drawn)
 
-@dataclass(frozen=True, slots=True)
-class BlankJob:
-    """A conditioning image that is masked everywhere, to encode, and the key of its latents."""
-
-    key: str
-    path: Path
-    recipe: Recipe
-
-    def load_tensor(self) -> torch.Tensor:
-        """Return mid-gray, float32 (3, P, P)."""
-        return torch.zeros(3, self.recipe.bucket.height_px, self.recipe.bucket.width_px)
+    def _is_companion(self, example: Example, version: ImageVersion) -> bool:
+        return version.variation == BLANK or self.record.name in example.input_files
 
 
 def inpainting_mask_file(example: Example, version: ImageVersion, latent_factor: int) -> MaskFile:
-    """Return the inpainting mask of a version of an example: its mask, or without one a random mask from its seed."""
-    file = mask_file(example, version.recipe, latent_factor)
-    return file if file.path is not None else replace(file, seed=_mask_seed(version))
+    """Return the inpainting mask of a version of an example: its mask, or without one a random mask from its seed.
 
-
-def conditioning_job(example: Example, version: ImageVersion, latent_factor: int, *, key: str = "") -> EncodingJob:
-    """Return the job that encodes the conditioning image of a version of an example."""
-    if version.variation == BLANK:
-        return BlankJob(key, example.image.path, version.recipe)
-    if (custom := example.conditioning_image) is not None:
-        size = Size(example.image.width_px, example.image.height_px)
-        return ConditioningImageJob(key, custom.path, version.recipe, size)
-    mask = inpainting_mask_file(example, version, latent_factor)
-    return MaskedImageJob(key, example.image.path, version.recipe, mask)
-
-
-def conditioning_key(
-    example: Example,
-    version: ImageVersion,
-    *,
-    image_keys: Mapping[tuple[int, int, int], str],
-    mask_keys: Mapping[tuple[int, int, int], str],
-    custom_digest: str,
-    encoder: str,
-) -> str:
-    """Return the key of the latents of a version's conditioning image.
-
-    `image_keys` and `mask_keys` are those of the versions' latents and mask files; `custom_digest` is the digest of the
-    example's conditioning image, if it has one, and `encoder` the identity of the VAE.
+    That of a use which ignores its mask is white.
     """
-    bucket = version.recipe.bucket
+    file = mask_file(example, version.recipe, latent_factor)
     if version.variation == BLANK:
-        return blank_image_key(bucket=bucket, encoder=encoder)
-    if example.conditioning_image is not None:
-        return conditioning_image_key(
-            digest=custom_digest,
-            width_px=example.image.width_px,
-            height_px=example.image.height_px,
-            recipe=version.recipe,
-            encoder=encoder,
-        )
-    mask = mask_keys.get(version.place) or drawn_mask_key(seed=_mask_seed(version), bucket=bucket)
-    return masked_image_key(image=image_keys[version.place], mask=mask)
+        return replace(file, path=None, seed=None)
+    return file if file.path is not None else replace(file, seed=_mask_seed(version))
 
 
 def inpainting_mask(mask_1HW: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Cache keys: a hash over everything that determines an entry's content, and nothing else. Torch-free.
+"""Cache keys: a hash over everything that determines an entry's content, and nothing else.
 
 Changing one ingredient changes the keys of exactly the entries that depend on it; any other change affects none.
 """

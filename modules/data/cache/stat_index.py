@@ -1,4 +1,4 @@
-"""What is known of files by their path, size and modification time, so that no unchanged file is opened again."""
+"""Facts about files by their path, size and modification time, so that no unchanged file is opened again."""
 
 from __future__ import annotations
 

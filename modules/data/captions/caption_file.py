@@ -32,7 +32,7 @@ class CaptionFile:
 
 
 def read_caption_file(path: Path) -> CaptionFile:
-    """Return a caption file; one without content where there is none. Raises OSError where it cannot be read."""
+    """Return a caption file; one without content if it does not exist. Raises OSError if it cannot be read."""
     try:
         return parse_caption_file(read_regular(path, _MAX_BYTES))
     except FileNotFoundError:

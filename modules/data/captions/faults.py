@@ -1,4 +1,4 @@
-"""What is wrong with the caption of an image, in words."""
+"""The problems of captions, as phrases."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ENCODINGS: dict[CaptionFault, str] = {"utf-16": "UTF-16", "cp1252": "Windows-125
 
 
 def fault_of_caption(image: SourceImage) -> str:
-    """Return what is wrong with the caption of an image, as a phrase; empty if nothing is."""
+    """Return the problem with an image's caption, as a phrase; empty without one."""
     name = image.caption_file.name if image.caption_file else ""
     match image.caption_fault:
         case "":

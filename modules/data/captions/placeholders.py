@@ -1,4 +1,4 @@
-"""The placeholders of embeddings in captions and prompts. Torch-free.
+"""The placeholders of embeddings in captions and prompts.
 
 A placeholder is found as a word of its own and in any case: CLIP's tokenizer does not distinguish case either, and
 captions may be randomly capitalized.
@@ -40,7 +40,7 @@ def _pattern(placeholders: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def _as_word(placeholder: str) -> str:
-    """Return the pattern of one placeholder: letters beside it would make it part of another word."""
+    """Return the pattern of one placeholder: letters next to it would make it part of another word."""
     before = r"(?<!\w)" if re.match(r"\w", placeholder) else ""
     after = r"(?!\w)" if re.search(r"\w\Z", placeholder) else ""
     return f"{before}{re.escape(placeholder)}{after}"

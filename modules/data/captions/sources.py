@@ -34,7 +34,7 @@ class CaptionTexts:
 class CaptionOrigin:
     """Where the captions of a concept come from.
 
-    With the source "text_file" they are in a file beside the image, with the image's name and `extension`. With
+    With the source "text_file" they are in a file next to the image, with the image's name and `extension`. With
     "one_file" they are those of `file`, the same for every image; with "fixed_text" the lines of `fixed_text`. With
     "metadata" they are in some `columns` of the metadata file `file`, or of those in the folder of the images
     (`modules/data/metadata.py`); no columns are the usual ones.
@@ -50,7 +50,7 @@ class CaptionOrigin:
 def read_captions(image: Path, origin: CaptionOrigin, *, within: Path | None = None) -> CaptionTexts:
     """Return the captions of an image; no texts where there are none.
 
-    A file beside the image that is a link out of `within`, by default the image's folder, is not read.
+    A file next to the image that is a link out of `within`, by default the image's folder, is not read.
 
     A text file holds one caption per line; blank lines do not count. Text that is not UTF-8 is read as UTF-16 if it
     starts with a byte order mark, else as Windows-1252 or Latin-1, the encodings of older tag editors.

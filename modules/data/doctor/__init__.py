@@ -5,5 +5,5 @@
 3. `registry`: the checks, each a record with a pure function from that data to findings.
 4. `report` and `page`: the findings as a table, as JSON and as an HTML page.
 
-Nothing here changes a file. Torch-free.
+Nothing here changes a file.
 """

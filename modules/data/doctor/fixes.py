@@ -1,7 +1,7 @@
 """Fixes of what the doctor finds that lose nothing: each is a list of steps, shown before and undone after.
 
 A fix only moves files, or rewrites one whose original it keeps. Broken files and originals are kept in a hidden folder
-beside them, which no scan enters.
+next to them, which no scan enters.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _utf_8(_findings: Sequence[Finding], images: Sequence[SourceImage]) -> Itera
 
 
 def _free_place(file: Path) -> Path:
-    """Return a free name in the folder of kept files beside a file."""
+    """Return a free name in the folder of kept files next to a file."""
     folder = file.parent / KEPT_FOLDER
     names = (file.name, *(f"{file.stem} {number}{file.suffix}" for number in range(2, 10_000)))
     return next(folder / name for name in names if not (folder / name).exists())

@@ -1,4 +1,4 @@
-"""What the pixels of an image show, measured on one reduced decoding of it. Torch-free.
+"""The measurements of the pixels of an image, made on one reduced decoding of it.
 
 All figures are those of the image at about 512 x 512 px, so that they can be compared between images of any size.
 """
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from modules.data.decode import WHITE, Rgb, changes_colours, flattened
-from modules.data.doctor.bars import Bars, find_bars
 from modules.data.images import opened, upright
 
 SIDE_PX = 512  # the area of the measured image is at most the square of it
@@ -24,8 +23,31 @@ _MIN_CONTRAST = 15.0  # of 255: below, rounding and compression dominate the Lap
 _SHARPEST = 0.05  # of the tiles: a blurred background is usual
 _OPAQUE = 250  # of 255: below, a pixel shows the background
 _ANIMATED_FORMATS = ("GIF", "WEBP", "PNG", "AVIF")  # in others, several images are pages, thumbnails or depth maps
+# Bars of one colour at the edges: letterbox (above and below) and pillarbox (left and right).
+_BAR_SAME = 12  # of 255: compression moves the colour of a bar by less
+_BAR_STRAYS = 0.02  # of a line: pixels of another colour that still belong to a bar
+_BAR_OTHER = 20  # of 255: how much the image differs from the bar next to it
+_BAR_BEYOND_PX = 8  # lines after a bar in which the image must differ from it
+_BAR_WHOLE_EDGE = 0.9  # of the line: an object on a plain background touches less of it
 
 Luma = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """The thickness of the bars at the edges, as shares of the width or the height; 0 without one."""
+
+    left: float = 0.0
+    top: float = 0.0
+    right: float = 0.0
+    bottom: float = 0.0
+
+    @property
+    def area(self) -> float:
+        """The share of the image that the bars at opposite edges cover; a bar at one edge only does not count."""
+        across = self.left + self.right if self.left and self.right else 0.0
+        down = self.top + self.bottom if self.top and self.bottom else 0.0
+        return 1 - (1 - across) * (1 - down)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,3 +159,40 @@ def _perceptual_hash(image: Image.Image) -> int:
 
     bits = np.asarray(imagehash.phash(image).hash, dtype=bool).ravel()
     return int.from_bytes(np.packbits(bits).tobytes(), "big")
+
+
+def find_bars(pixels_HWC: NDArray[np.uint8]) -> Bars:
+    """Return the bars of an image, uint8 of shape (H, W, 3).
+
+    A bar is of one colour and ends at once along the whole edge. A plain background does not: an object begins at some
+    places before others, and a sky changes little by little.
+    """
+    height, width = pixels_HWC.shape[:2]
+    columns = pixels_HWC.transpose(1, 0, 2)
+    return Bars(
+        _thickness(columns) / width,
+        _thickness(pixels_HWC) / height,
+        _thickness(columns[::-1]) / width,
+        _thickness(pixels_HWC[::-1]) / height,
+    )
+
+
+def _thickness(lines_LPC: NDArray[np.uint8]) -> int:
+    """Return how many lines, from the first one on, form a bar. It cannot be half of the image or more."""
+    colour = np.median(lines_LPC[0], axis=0).astype(np.int16)
+    count = 0
+    for line in lines_LPC[: len(lines_LPC) // 2]:
+        if _share_beyond(line, colour, _BAR_SAME) > _BAR_STRAYS:
+            break
+        count += 1
+    else:
+        return 0
+    if count == 0:
+        return 0
+    beyond = lines_LPC[count : count + _BAR_BEYOND_PX].astype(np.int16)
+    differs = (np.abs(beyond - colour).max(axis=2) > _BAR_OTHER).any(axis=0)
+    return count if differs.mean() >= _BAR_WHOLE_EDGE else 0
+
+
+def _share_beyond(line_PC: NDArray[np.uint8], colour: NDArray[np.int16], limit: int) -> float:
+    return float((np.abs(line_PC.astype(np.int16) - colour).max(axis=1) > limit).mean())

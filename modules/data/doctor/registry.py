@@ -1,4 +1,4 @@
-"""The checks of the doctor, one line each, in the order of their report. Torch-free."""
+"""The checks of the doctor, one line each, in the order of their report."""
 
 from __future__ import annotations
 

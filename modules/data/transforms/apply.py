@@ -1,4 +1,4 @@
-"""Applying a recipe: from an image's file to its pixels, and its mask and conditioning image with it. Torch-free."""
+"""Applying a recipe: from an image's file to its pixels, and its mask and conditioning image with it."""
 
 from __future__ import annotations
 

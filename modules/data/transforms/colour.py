@@ -1,4 +1,4 @@
-"""Brightness, contrast, saturation and hue of an image. Torch-free.
+"""Brightness, contrast, saturation and hue of an image.
 
 Definitions as in torchvision's `adjust_*` functions: a factor of 1 changes nothing.
 """

@@ -152,7 +152,7 @@ def jittered(fit: ResizeCrop, degrees: float, draw: random.Random) -> ResizeCrop
 
 
 def fitted_like(geometry: Geometry, size: Size, other: Size) -> Geometry:
-    """Return the geometry with which an image of the size `other` is trained beside one of `size` with `geometry`.
+    """Return the geometry of an image of the size `other` that is trained with one of `size`, which has `geometry`.
 
     An image of the same size gets the same geometry. Another one is resized to cover the resized image, is centered on
     it, and gets the same rotation, crop and mirroring. Raises ValueError for a geometry with a cut, which belongs to

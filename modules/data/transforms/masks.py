@@ -1,4 +1,4 @@
-"""Masks in pixels: reading them, the box around their white, shrinking them to a circle, drawing them. Torch-free.
+"""Masks in pixels: reading them, the box around their white, shrinking them to a circle, drawing them.
 
 A mask is uint8, (height, width): 255 is trained with full weight, 0 with the weight of the unmasked area.
 """

@@ -1,7 +1,7 @@
 """The recipe of an image's version: everything that happens to it between its file and its pixels, drawn once.
 
 `draw` is a pure function of the concept's settings, the sizes and a seed. Each augmentation has its own generator, so
-that switching one on leaves the others as they are. Torch-free.
+that switching one on leaves the others as they are.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _HALF_TURN_DEGREES = 180.0  # of hue, at a strength of 1
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What happens to an image: its geometry, its colour, and the shrinking of its mask.
+    """The changes of an image: its geometry, its colour, and the shrinking of its mask.
 
     `mask_circle` is the radius of the circle its mask is cut to, as a share of the circle around the whole mask; None
     leaves the mask as it is. `background` is the colour behind transparent places; None where the image has none.

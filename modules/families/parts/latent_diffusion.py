@@ -6,7 +6,7 @@ prompts are encoded and how the UNet receives the conditioning.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -127,11 +127,14 @@ class LatentDiffusion:
             return torch.get_autocast_dtype(weight.device.type)
         return weight.dtype
 
-    def _unet_input(self, noisy_BCHW: torch.Tensor, extra: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    def _unet_input(
+        self, noisy_BCHW: torch.Tensor, inputs: Mapping[str, torch.Tensor], dtype: torch.dtype
+    ) -> torch.Tensor:
         """Return the UNet's input: the noisy latents and the further channels of a variant behind them."""
-        if not extra:
+        if not inputs:
             return noisy_BCHW.to(dtype)
-        return torch.cat([noisy_BCHW.to(dtype), *(channels.to(dtype) for channels in extra)], dim=1)
+        names = self.spec.inputs[self.variant]
+        return torch.cat([noisy_BCHW.to(dtype), *(inputs[name].to(dtype) for name in names)], dim=1)
 
     def _forward(self, part: str) -> Callable[..., Any]:
         module = self.towers[part].encoder if part in self.towers else getattr(self, part)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from modules.data.conditioning import Conditioning
+from modules.data.inputs import NO_INPUTS
 from modules.data.size_conditioning import SizeConditioning
 from modules.families.parts.conditioning import TextConditioning, replaced_rows
 from modules.families.parts.latent_diffusion import LatentDiffusion
@@ -51,13 +52,13 @@ class StableDiffusion(LatentDiffusion):
         noisy_BCHW: torch.Tensor,
         timesteps_B: torch.Tensor,
         conditioning: Conditioning,
-        extra: Sequence[torch.Tensor] = (),
+        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
     ) -> torch.Tensor:
-        """Return the UNet's output (B, 4, H, W); `extra` are the further inputs of a variant."""
+        """Return the UNet's output (B, 4, H, W); `inputs` are the further inputs of a variant."""
         dtype = self._unet_dtype()
         states_BLD = _own(conditioning).states_BLD
         output = self._forward("unet")(
-            self._unet_input(noisy_BCHW, extra, dtype),
+            self._unet_input(noisy_BCHW, inputs, dtype),
             timesteps_B,
             encoder_hidden_states=states_BLD.to(dtype),
             return_dict=False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from modules.data.inputs import INPAINTING
 from modules.families.parts.part_classes import CLIP_TEXT, KL_VAE, UNET
 from modules.families.spec import FamilySpec, PartSpec
 
@@ -28,7 +29,6 @@ SD = FamilySpec(
         "StableDiffusionDepth2ImgPipeline",
     ),
     variants={"inpainting": 5, "depth": 1},
-    inpainting_variants=frozenset({"inpainting"}),
-    depth_variants=frozenset({"depth"}),
+    inputs={"inpainting": INPAINTING, "depth": ("depth",)},
     embedding_tensors={"text_encoder": "emp_params"},
 )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from modules.data.conditioning import Conditioning
+from modules.data.inputs import NO_INPUTS
 from modules.data.size_conditioning import SizeConditioning
 from modules.families.parts.conditioning import TextConditioning
 from modules.families.parts.latent_diffusion import LatentDiffusion
@@ -58,13 +59,13 @@ class StableDiffusionXL(LatentDiffusion):
         noisy_BCHW: torch.Tensor,
         timesteps_B: torch.Tensor,
         conditioning: Conditioning,
-        extra: Sequence[torch.Tensor] = (),
+        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
     ) -> torch.Tensor:
-        """Return the UNet's output (B, 4, H, W); `extra` are the further inputs of a variant."""
+        """Return the UNet's output (B, 4, H, W); `inputs` are the further inputs of a variant."""
         own, dtype = _own(conditioning), self._unet_dtype()
         assert own.sizes_B6 is not None, "SDXL needs size conditioning (see `with_size_conditioning`)"
         output = self._forward("unet")(
-            self._unet_input(noisy_BCHW, extra, dtype),
+            self._unet_input(noisy_BCHW, inputs, dtype),
             timesteps_B,
             encoder_hidden_states=own.text.states_BLD.to(dtype),
             added_cond_kwargs={"text_embeds": own.pooled_BE.to(dtype), "time_ids": own.sizes_B6},

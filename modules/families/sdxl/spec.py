@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from modules.data.inputs import INPAINTING
 from modules.families.parts.part_classes import CLIP_TEXT, CLIP_TEXT_WITH_PROJECTION, KL_VAE, UNET
 from modules.families.spec import FamilySpec, PartSpec
 
@@ -29,6 +30,6 @@ SDXL = FamilySpec(
     ),
     vae_overflows=True,
     variants={"inpainting": 5},
-    inpainting_variants=frozenset({"inpainting"}),
+    inputs={"inpainting": INPAINTING},
     embedding_tensors={"text_encoder": "clip_l", "text_encoder_2": "clip_g"},
 )

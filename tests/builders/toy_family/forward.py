@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from modules.data.inputs import NO_INPUTS
 from modules.data.size_conditioning import SizeConditioning
 from modules.diffusion.process import NoiseProcess
 from modules.families.parts.clip_text import TextTower
@@ -79,7 +80,7 @@ class ToyPixel:
         noisy_BCHW: torch.Tensor,
         timesteps_B: torch.Tensor,
         conditioning: Conditioning,
-        extra: Sequence[torch.Tensor] = (),
+        inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
     ) -> torch.Tensor:
         dtype = next(self.unet.parameters()).dtype
         states_BLD = _own(conditioning).states_BLD.to(dtype)

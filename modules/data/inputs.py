@@ -1,0 +1,85 @@
+"""The further inputs of models, besides the noisy latents and the prompt: one record and one registry line each.
+
+An input travels by its name from a file in the concept's folder to `ModelFamily.predict`. Its record states all that
+the scan, the caches, the loader and the batch need; a family lists the inputs of each of its variants by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+MASK_SUFFIX = "-masklabel"
+"""The end of the name of an image's mask, which is also used without being an input of the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInput:
+    """A further input of a model. Its file next to cat.jpg is cat{suffix}.png; with an empty suffix it has no file.
+
+    `delivery` is how it enters the batch:
+    - "latents": an image that the VAE encodes, cached as the images are, (B, C, H, W);
+    - "values": what `reader` loads, at each use, (B, ...);
+    - "mask": the image's mask at the size of its latents, cached as the masks are, (B, 1, H, W), 1 where at least half
+      of it is white and 0 elsewhere.
+
+    `reader` names the class that resizes, crops and transforms it ("module:Class"; see `modules.data.cache.inputs`).
+    `file_setting` is the path of the setting that decides whether its file is read, if one does. With `follows_mask`,
+    uses of an image that ignore its mask get a blank input. `channels` is None for as many as the latents have.
+    """
+
+    name: str
+    label: str
+    suffix: str = ""
+    delivery: Literal["latents", "values", "mask"] = "latents"
+    reader: str = "modules.data.cache.inputs:CompanionImage"
+    file_setting: str = ""
+    follows_mask: bool = False
+    channels: int | None = None
+
+
+INPUTS: dict[str, ModelInput] = {
+    record.name: record
+    for record in (
+        ModelInput("mask", "Inpainting mask", delivery="mask", follows_mask=True, channels=1),
+        ModelInput(
+            "masked_image",
+            "Conditioning image",
+            suffix="-condlabel",
+            reader="modules.data.cache.inpainting:MaskedImage",
+            file_setting="masks.custom_conditioning_image",
+            follows_mask=True,
+        ),
+        ModelInput(
+            "depth",
+            "Depth map",
+            suffix="-condlabel",
+            delivery="values",
+            reader="modules.data.depth:DepthMap",
+            channels=1,
+        ),
+    )
+}
+
+NO_INPUTS: Mapping[str, Any] = MappingProxyType({})
+"""The inputs of a model that has none."""
+
+INPAINTING = ("mask", "masked_image")
+"""The inputs of inpainting models, in the order of their channels."""
+
+
+def inputs_named(names: Iterable[str]) -> tuple[ModelInput, ...]:
+    """Return the records of inputs, in the order of their names. Raises KeyError for an unknown name."""
+    return tuple(INPUTS[name] for name in names)
+
+
+def companion_suffixes() -> tuple[str, ...]:
+    """Return the ends of the names of masks and of inputs' files, with which no training image is named."""
+    return tuple(dict.fromkeys((MASK_SUFFIX, *input_suffixes())))
+
+
+def input_suffixes() -> tuple[str, ...]:
+    """Return the ends of the names of inputs' files."""
+    return tuple(dict.fromkeys(record.suffix for record in INPUTS.values() if record.suffix))

@@ -1,0 +1,184 @@
+"""The further inputs of a model (`ModelInput`) on their way into a batch: from their caches, or read at each use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from modules.data.cache.build import EncodingJob, LoadableImage
+from modules.data.cache.inpainting import inpainting_mask, inpainting_mask_file
+from modules.data.cache.inputs import BLANK, KnownKeys, Place, reader_of
+from modules.data.cache.key import DigestIndex
+from modules.data.cache.masks import MaskFile
+from modules.data.inputs import ModelInput
+from modules.data.order import SampleIndex
+from modules.data.versions import ImageVersion, ImageVersions
+from modules.system.devices import Device, move_async
+from trainer.data.caching import Caches
+from trainer.data.masks import MaskCache, MaskReader, ignores_mask
+from trainer.data.sources import CachedLatents, EncodedLatents, LatentSource, LoadedImages, Prepared
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedInput:
+    """The version of an image for an input, `BLANK` if the use ignores its mask, and the data read ahead of time."""
+
+    version: ImageVersion
+    value: Prepared
+
+
+@dataclass(frozen=True, eq=False)
+class InputSource:
+    """Delivers one input of the model, by its name.
+
+    With the probability `unmasked_probability` a use of an image gets a blank one: the same uses ignore their mask in
+    the loss (`MaskSource`).
+    """
+
+    name: str
+    values: LatentSource
+    run_seed: int
+    unmasked_probability: float = 0.0
+
+    def prepare(self, version: ImageVersion, sample: SampleIndex) -> PreparedInput:
+        """Read the input of a sample, as far as that needs no model.
+
+        Raises OSError, ValueError or SyntaxError for a file that cannot be decoded.
+        """
+        if ignores_mask(self.run_seed, sample, probability=self.unmasked_probability):
+            version = replace(version, variation=BLANK)
+        return PreparedInput(version, self.values.prepare(version))
+
+    def deliver(self, prepared: Sequence[PreparedInput]) -> torch.Tensor:
+        """Return the input of a batch, on the training device, in the dtype of its latents."""
+        return self.values.deliver([p.version for p in prepared], [p.value for p in prepared])
+
+
+@dataclass(frozen=True, eq=False)
+class InpaintingMasks:
+    """Delivers the masks that say which latents are inpainted."""
+
+    masks: MaskReader
+    device: Device
+    dtype: torch.dtype
+
+    def prepare(self, version: ImageVersion) -> Prepared:
+        """Return a mask, float32 (1, H, W), or None if its entry is broken. Raises OSError for an unreadable file."""
+        return self.masks.read(version)
+
+    def deliver(self, versions: Sequence[ImageVersion], prepared: Sequence[Prepared]) -> torch.Tensor:
+        """Return the masks of versions of one size, (B, 1, H, W), 1 for the latents that are inpainted, else 0."""
+        masks = [self.masks.rebuilt(v) if p is None else p for v, p in zip(versions, prepared, strict=True)]
+        return move_async(torch.stack([inpainting_mask(m) for m in masks]).to(self.dtype), self.device)
+
+
+@dataclass(frozen=True, eq=False)
+class InputLoading:
+    """The parts of a run from which the sources of a dataset's inputs are made.
+
+    `image_keys` are the keys of the cached latents of its images; None without a latent cache.
+    """
+
+    versions: ImageVersions
+    caches: Caches
+    device: Device
+    dtype: torch.dtype
+    image_keys: Mapping[Place, str] | None
+    masks: MaskCache | None
+    unmasked_probability: float
+    verify: bool
+    threads: int
+    warn: Callable[[list[str]], None]
+
+    def source(self, record: ModelInput) -> InputSource:
+        """Return the source of an input; its cache is filled if there is a latent cache."""
+        probability = self.unmasked_probability if record.follows_mask else 0.0
+        return InputSource(record.name, self._values(record), self.versions.run_seed, probability)
+
+    def _values(self, record: ModelInput) -> LatentSource:
+        examples, latent_factor = self.versions.dataset.examples, self.caches.encoders.family.spec.latent_factor
+        if record.delivery == "mask":
+
+            def file_of(version: ImageVersion) -> MaskFile:
+                return inpainting_mask_file(examples[version.example], version, latent_factor)
+
+            return InpaintingMasks(MaskReader(file_of, self.masks), self.device, self.dtype)
+        reader = reader_of(record, latent_factor)
+
+        def image_of(version: ImageVersion) -> LoadableImage:
+            return reader.image(examples[version.example], version)
+
+        if record.delivery == "values":
+            return LoadedImages(image_of, self.device, self.dtype)
+        if self.image_keys is None:
+            return EncodedLatents(image_of, self.caches.encoders, self.device, self.dtype, self.warn)
+        jobs = input_jobs(
+            record,
+            self.versions,
+            self.caches.stores.digests,
+            image_keys=self.image_keys,
+            mask_keys=self.masks.keys if self.masks else {},
+            encoder=self.caches.identities.images,
+            latent_factor=latent_factor,
+            with_blank=record.follows_mask and self.unmasked_probability > 0,
+            verify=self.verify,
+            check=self.caches.desk.check,
+        )
+        self.caches.build_input(record, jobs.values(), threads=self.threads)
+        return cached_latents(jobs, self.caches, self.device, self.dtype)
+
+
+def cached_latents(
+    jobs: Mapping[Place, EncodingJob], caches: Caches, device: Device, dtype: torch.dtype
+) -> CachedLatents:
+    """Return the cached latents of jobs by example, resolution and variation; broken ones are encoded again."""
+
+    def rebuild(version: ImageVersion) -> torch.Tensor:
+        return caches.rebuild_latents(jobs[version.place])
+
+    keys = {place: job.key for place, job in jobs.items()}
+    return CachedLatents(caches.stores.latents, keys, device, dtype, rebuild)
+
+
+def input_jobs(
+    record: ModelInput,
+    versions: ImageVersions,
+    digests: DigestIndex,
+    *,
+    image_keys: Mapping[Place, str],
+    mask_keys: Mapping[Place, str],
+    encoder: str,
+    latent_factor: int,
+    with_blank: bool,
+    verify: bool,
+    check: Callable[[], None],
+) -> dict[Place, EncodingJob]:
+    """Return the encoding jobs of an input of a dataset's images by example, resolution and variation.
+
+    `image_keys` and `mask_keys` are those of the versions' latents and mask files, `encoder` is the identity of the
+    VAE. `with_blank` adds the blank ones of uses that ignore the mask. `check` is called for each image and may raise
+    to stop.
+    """
+    file_digests: dict[int, str] = {}
+    for number, example in enumerate(versions.dataset.examples):
+        check()
+        if (file := example.input_files.get(record.name)) is not None:
+            file_digests[number] = digests.digest(
+                file.path, size_bytes=file.size_bytes, mtime_ns=file.mtime_ns, verify=verify
+            )
+    digests.save()
+    reader, known = reader_of(record, latent_factor), KnownKeys(image_keys, mask_keys, file_digests, encoder)
+    jobs: dict[Place, EncodingJob] = {}
+    for version in _with_blank(versions) if with_blank else versions.cached():
+        example = versions.dataset.examples[version.example]
+        jobs[version.place] = EncodingJob(reader.key(example, version, known), reader.image(example, version))
+    return jobs
+
+
+def _with_blank(versions: ImageVersions) -> Iterator[ImageVersion]:
+    for version in versions.cached():
+        yield version
+        if version.variation == 0:
+            yield replace(version, variation=BLANK)
