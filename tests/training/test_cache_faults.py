@@ -172,7 +172,7 @@ def test_an_entry_that_another_run_has_written_is_kept(tmp_path: Path, monkeypat
 
 def overflowing(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Let the VAE overflow in float16 for the second image."""
-    plain, second = vae.encode_mean, job("", folder / "images" / "001.png", 64).load_tensor()
+    plain, second = vae.encode_mean, job("", folder / "images" / "001.png", 64).image.load_tensor()
 
     def encode_mean(model: Any, images_B3PP: torch.Tensor) -> torch.Tensor:
         latents = plain(model, images_B3PP)
