@@ -31,7 +31,7 @@ from trainer.events import (
     ValidationFinished,
 )
 from trainer.run_folder.backup import BackupInfo, list_backups, started_at
-from trainer.run_folder.event_log import EVENTS_FILE
+from trainer.run_folder.event_log import EVENTS_FILE, outlasts
 from trainer.run_folder.fork import Origin, origin_of
 from trainer.run_folder.order import age_of
 from trainer.run_folder.run_lock import holder_of
@@ -233,8 +233,8 @@ class _Log:
         match event:
             case RunStarted():
                 self.started = event
-                self._validations = [v for v in self._validations if v.step <= event.first_step]
-                self._samples = [s for s in self._samples if s.step <= event.first_step]
+                self._validations = [v for v in self._validations if outlasts(v.step, event)]
+                self._samples = [s for s in self._samples if outlasts(s.step, event)]
             case ValidationFinished():
                 self._validations.append(event)
             case SampleReady():
