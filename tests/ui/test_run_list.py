@@ -59,7 +59,7 @@ def day(number: int) -> str:
 def test_the_runs_of_all_workspaces_are_found_the_newest_first(tmp_path: Path) -> None:
     reading = Reading()
     for number in range(1, 31):
-        write_run(tmp_path / ("a" if number % 2 else "b"), day(number), [(0, FINISHED)])
+        write_run(tmp_path / ("a" if number % 2 else "b"), day(number), [(1440 * (number - 4), FINISHED)])
     places = [tmp_path / "a", tmp_path / "b", tmp_path / "gone", tmp_path / "a"]
     assert reading.read(*places) == [day(number) for number in range(30, 0, -1)]
     (tmp_path / "b" / "runs" / day(30)).rename(tmp_path / "elsewhere")
