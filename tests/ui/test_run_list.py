@@ -59,7 +59,7 @@ def day(number: int) -> str:
 def test_the_runs_of_all_workspaces_are_found_the_newest_first(tmp_path: Path) -> None:
     reading = Reading()
     for number in range(1, 31):
-        write_run(tmp_path / ("a" if number % 2 else "b"), day(number), [(0, FINISHED)])
+        write_run(tmp_path / ("a" if number % 2 else "b"), day(number), [(1440 * (number - 4), FINISHED)])
     places = [tmp_path / "a", tmp_path / "b", tmp_path / "gone", tmp_path / "a"]
     assert reading.read(*places) == [day(number) for number in range(30, 0, -1)]
     (tmp_path / "b" / "runs" / day(30)).rename(tmp_path / "elsewhere")
@@ -202,3 +202,25 @@ def test_optional_columns_leave_where_the_others_would_be_clipped() -> None:
     assert fitting(columns, 400) == columns
     assert fitting(columns, 320) == columns[:3]
     assert fitting(columns, 200) == fitting(columns, 50) == columns[:2]
+
+
+def test_the_part_that_a_resume_lost_does_not_count_in_the_past(tmp_path: Path) -> None:
+    """Resumed from the backup of step 20 after it had come to step 30, and stopped at step 22."""
+    place = tmp_path / "runs" / day(1)
+    lost: list[Event] = [step(30), validated(30, 0.1, 0.1, 30), SampleReady(30, 0, "a disc", "/tmp/30.png")]
+    events: list[Event] = [
+        started(place),
+        step(20),
+        validated(20, 0.3, 0.3, 20),
+        *lost,
+        started(place, 20),
+        step(21),
+        step(22),
+    ]
+    run_dir = write_run(tmp_path, day(1), [(0, event) for event in (*events, RunFinished("stopped", 22, "Stopped."))])
+    state, record = past_state(run_dir), read_record(run_dir)
+    assert [v.step for v in state.validations] == [20]
+    assert state.samples == ()
+    assert [number for number, _ in state.curve("loss")] == [20, 21, 22]
+    assert state.step == step(22)
+    assert (record.best_step, record.num_samples, record.step) == (20, 0, 22)

@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -137,6 +138,30 @@ def test_a_thread_that_ends_unexpectedly_is_a_failure(desk: Desk) -> None:
     desk.drain()
     assert desk.session.stage == "idle"
     assert desk.session.state.failed is not None
+    assert desk.session.state.failed.advice.endswith("It has no backup: start it again.")
+
+
+@pytest.mark.parametrize("reported", [[], [RunFailed("The training process was killed (SIGKILL).")]])
+def test_an_unexpected_end_names_the_backup_that_there_is(desk: Desk, tmp_path: Path, reported: list[Event]) -> None:
+    backup = write_backup(tmp_path, step=2, epoch=1, now=datetime(2026, 1, 1), write=lambda f: (f / "x").touch())
+    desk.session.begin(RunRequest(Config()))
+    assert desk.engine.run is not None
+    desk.engine.run.end(replace(started(), run_dir=str(tmp_path)), *reported)
+    desk.drain()
+    failed = desk.session.state.failed
+    assert failed is not None
+    assert failed.backup_path == str(backup.path)
+    assert reported or "backup of step 2" in failed.advice
+
+
+def test_a_resumed_run_that_never_began_can_be_resumed_again(desk: Desk, tmp_path: Path) -> None:
+    backup = write_backup(tmp_path, step=2, epoch=1, now=datetime(2026, 1, 1), write=lambda f: (f / "x").touch())
+    desk.session.begin(RunRequest(Config(), "resume", resume_from=backup.path))
+    assert desk.engine.run is not None
+    desk.engine.run.end()
+    desk.drain()
+    assert desk.session.state.failed is not None
+    assert desk.session.state.failed.backup_path == str(backup.path)
 
 
 def test_stop_pause_and_unpause_are_sent(desk: Desk) -> None:

@@ -21,6 +21,7 @@ from trainer.events import (
     PhaseChanged,
     RunFailed,
     RunFinished,
+    RunStarted,
     SampleProgress,
     WarningRaised,
 )
@@ -45,6 +46,11 @@ def read_events(run_dir: Path) -> Iterator[Event]:
                     yield event
     except OSError:
         return
+
+
+def outlasts(step: int, resumed: RunStarted) -> bool:
+    """Return whether what a run did at a step still counts once it was resumed: what it did later is lost."""
+    return step <= resumed.first_step
 
 
 def last_event(run_dir: Path) -> Event | None:

@@ -31,7 +31,7 @@ from trainer.events import (
     ValidationFinished,
 )
 from trainer.run_folder.backup import BackupInfo, list_backups, started_at
-from trainer.run_folder.event_log import EVENTS_FILE
+from trainer.run_folder.event_log import EVENTS_FILE, outlasts
 from trainer.run_folder.fork import Origin, origin_of
 from trainer.run_folder.order import age_of
 from trainer.run_folder.run_lock import holder_of
@@ -99,6 +99,22 @@ def run_dirs(workspace: Path) -> list[Path]:
     return sorted(found, key=age_of, reverse=True)
 
 
+def run_dirs_of(workspaces: Iterable[Path]) -> list[Path]:
+    """Return the folders of the runs of several workspaces, the newest first.
+
+    Their numbers order the runs of one workspace only. Among workspaces the time counts at which a run began: that of
+    its log, which states the offset of its clock, else that of its name. Within a workspace it never goes back.
+    """
+    timed: list[tuple[float, Path]] = []
+    for workspace in dict.fromkeys(workspaces):
+        latest = 0.0
+        for run_dir in reversed(run_dirs(workspace)):
+            latest = max(latest, _began_at(run_dir))
+            timed.append((latest, run_dir))
+    timed.reverse()  # of one time, the newer of a workspace stays before the older
+    return [run_dir for _, run_dir in sorted(timed, key=lambda entry: entry[0], reverse=True)]
+
+
 def read_record(run_dir: Path) -> RunRecord:
     """Return the record of a run. What cannot be read is left out."""
     log = _Log()
@@ -151,8 +167,10 @@ def newest_unfinished(workspaces: Iterable[Path]) -> RunRecord | None:
 
     Only the newest run of each workspace counts: whoever has started another one since knows about the earlier one.
     """
-    newest = [read_record(found[0]) for workspace in dict.fromkeys(workspaces) if (found := run_dirs(workspace))]
-    return max((r for r in newest if r.is_unfinished), key=lambda r: r.name, default=None)
+    newest: dict[Path, Path] = {}  # of each workspace, in the order of their ages
+    for run_dir in run_dirs_of(workspaces):
+        newest.setdefault(run_dir.parent, run_dir)
+    return next((r for r in map(read_record, newest.values()) if r.is_unfinished), None)
 
 
 def running_in(workspace: Path) -> Iterator[tuple[Path, Holder]]:
@@ -233,8 +251,8 @@ class _Log:
         match event:
             case RunStarted():
                 self.started = event
-                self._validations = [v for v in self._validations if v.step <= event.first_step]
-                self._samples = [s for s in self._samples if s.step <= event.first_step]
+                self._validations = [v for v in self._validations if outlasts(v.step, event)]
+                self._samples = [s for s in self._samples if outlasts(s.step, event)]
             case ValidationFinished():
                 self._validations.append(event)
             case SampleReady():
@@ -282,6 +300,13 @@ def _time_of(line: bytes) -> float | None:
         return datetime.fromisoformat(data["time"]).timestamp()
     except (ValueError, KeyError, TypeError, OverflowError, OSError, RecursionError):
         return None
+
+
+def _began_at(run_dir: Path) -> float:
+    """Return when a run began, in seconds since 1970; 0 if neither its log nor its name says so."""
+    first = _time_of(next(_lines(run_dir), b""))
+    named = started_at(run_dir)
+    return first if first is not None else (named.timestamp() if named else 0.0)
 
 
 def _raw_settings(run_dir: Path) -> dict[str, Any]:

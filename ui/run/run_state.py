@@ -30,6 +30,7 @@ from trainer.events import (
     WarningRaised,
 )
 from trainer.rollout_events import ChoicesWanted, RolloutSampled
+from trainer.run_folder.event_log import outlasts
 from ui.run.metric_curves import Curves, gradient_norms, joined, rate_metrics, with_metrics
 from ui.run.series import EMPTY, Series, SeriesByName, with_values
 from ui.run.series import joined as joined_series
@@ -228,11 +229,14 @@ def values_of(step: StepFinished) -> list[tuple[str, float | None]]:
 def history_before(events: Iterable[Event], *, until_step: int) -> RunState:
     """Return the curves, samples, measurements and newest rollout of a run's earlier attempts, up to a step.
 
-    For a step with several attempts, the last one counts: the run was resumed from it.
+    For a step with several attempts, the last one counts: the run was resumed from it. What an attempt did after the
+    step from which the next one goes on is lost, except for its saved models, whose files remain.
     """
-    found: dict[tuple[type[Event], int, int], Event] = {}
+    found: dict[tuple[type[Event], int, int], _OfStep] = {}
     for event in events:
-        if isinstance(event, _OF_STEPS) and event.step <= until_step:
+        if isinstance(event, RunStarted):
+            found = {k: e for k, e in found.items() if isinstance(e, ModelSaved) or outlasts(e.step, event)}
+        elif isinstance(event, _OfStep) and event.step <= until_step:
             found[type(event), event.step, _place(event)] = event
     state = RunState()
     for _, event in sorted(found.items(), key=lambda item: item[0][1:]):
@@ -265,7 +269,7 @@ def after(before: RunState, now: RunState) -> RunState:
     )
 
 
-_OF_STEPS = (StepFinished, ValidationFinished, RewardMeasured, RolloutSampled, SampleReady, ModelSaved)
+_OfStep = StepFinished | ValidationFinished | RewardMeasured | RolloutSampled | SampleReady | ModelSaved
 _Recorded = TypeVar("_Recorded", ValidationFinished, RewardMeasured, SampleReady)
 
 

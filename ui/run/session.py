@@ -10,6 +10,7 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
@@ -21,7 +22,7 @@ from trainer.commands import Command, Pause, Resume, Stop
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished
 from trainer.launch import LaunchedRun, RunRequest
 from trainer.preflight import Report, check
-from trainer.run_folder.backup import find_backup
+from trainer.run_folder.backup import BackupInfo, find_backup, list_backups
 from trainer.run_folder.event_log import read_events
 from ui.run.background import Background, Job
 from ui.run.run_state import RunState, after, fold, history_before
@@ -40,12 +41,6 @@ class Check(Protocol):
     def __call__(self, config: Config, *, resume_from: Path | None = None, is_fork: bool = False) -> Report:
         """Return the findings; `resume_from` is the backup to resume from, or with `is_fork` to continue from."""
         ...
-
-
-_GONE = RunFailed(
-    "Training ended unexpectedly.",
-    advice="The window's log may show why. Start again, or resume from the newest backup.",
-)
 
 
 class RunSession:
@@ -188,7 +183,21 @@ class RunSession:
         self._state = after(before, self._state)
         self.changed()
 
+    def _newest_backup(self) -> BackupInfo | None:
+        """Return the newest backup of the current run; of one that never began, the one it was to resume from."""
+        if self._state.started is not None:
+            return next(reversed(list_backups(Path(self._state.started.run_dir))), None)
+        if self.request is None or self.request.kind != "resume" or self.request.resume_from is None:
+            return None
+        try:
+            return find_backup(self.request.resume_from)
+        except DarkroomError:
+            return None
+
     def _fold(self, event: Event) -> None:
+        if isinstance(event, RunFailed) and not event.backup_path:  # whoever reports a killed run has not looked
+            backup = self._newest_backup()
+            event = event if backup is None else replace(event, backup_path=str(backup.path))
         self._state = fold(self._state, event, self._wall_clock())
         match event:
             case PhaseChanged(phase="paused") if self._stage == "running":
@@ -201,7 +210,7 @@ class RunSession:
     def _end(self) -> None:
         """Drop everything of the run except its state."""
         if not self._state.is_over:
-            self._fold(_GONE)
+            self._fold(RunFailed("Training ended unexpectedly.", _advice(self._newest_backup())))
         self._handle = None
         self._enter("idle")
 
@@ -235,6 +244,14 @@ def _waiting(handle: LaunchedRun, deadline: float) -> Iterator[Event]:
             yield handle.events.get_nowait()
         except queue.Empty:
             return
+
+
+def _advice(backup: BackupInfo | None) -> str:
+    """Return the advice for a run that ended without a reason, with the way on that there is."""
+    why = "The window's log may show why."
+    if backup is None:
+        return f"{why} It has no backup: start it again."
+    return f"{why} It can be resumed from its backup of step {backup.step:,}."
 
 
 def _history(resume_from: Path) -> RunState:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainer.run_folder.records import RunRecord, read_record, run_dirs, stamp_of
+from trainer.run_folder.records import RunRecord, read_record, run_dirs_of, stamp_of
 from ui.run.background import Background, Job
 from ui.runs.words import ENDINGS, model_name, row_of
 from ui.signal import Signal
@@ -16,7 +16,6 @@ from ui.signal import Signal
 _PORTION = 20  # runs read by one job: the first ones appear at once
 SortKey = Callable[[RunRecord], Any]
 SORTS: dict[str, SortKey] = {
-    "started": lambda r: r.name,
     "model": lambda r: model_name(r).lower(),
     "ending": lambda r: ENDINGS[r.ending],
     "steps": lambda r: r.step,
@@ -52,6 +51,7 @@ class RunList:
         self._background = background
         self._records: dict[Path, RunRecord] = {}
         self._stamps: dict[Path, tuple[object, ...]] = {}
+        self._ages: dict[Path, int] = {}  # places in the order by age, the oldest at 0
         self._job: Job | None = None
 
     def __len__(self) -> int:
@@ -79,12 +79,16 @@ class RunList:
         """Return the runs that the search leaves, in order."""
         words = self.search.lower().split()
         kept = [r for r in self._records.values() if not words or _matches(r, words)]
-        kept.sort(key=SORTS["started"], reverse=True)
-        return sorted(kept, key=SORTS[self.sorting.column], reverse=self.sorting.is_descending)
+        kept.sort(key=self._age, reverse=True)
+        return sorted(kept, key=SORTS.get(self.sorting.column, self._age), reverse=self.sorting.is_descending)
+
+    def _age(self, record: RunRecord) -> int:
+        return self._ages[record.run_dir]
 
     def _take(self, found: tuple[list[Path], list[tuple[Path, tuple[object, ...]]]]) -> None:
         present, changed = found
         kept = set(present)
+        self._ages = {run_dir: age for age, run_dir in enumerate(reversed(present))}
         self._records = {path: record for path, record in self._records.items() if path in kept}
         self._stamps = {path: stamp for path, stamp in self._stamps.items() if path in kept}
         self._read_on(changed)
@@ -112,7 +116,7 @@ def _found(
     workspaces: Sequence[Path], known: dict[Path, tuple[object, ...]]
 ) -> tuple[list[Path], list[tuple[Path, tuple[object, ...]]]]:
     """Return the runs that exist, the newest first, and those whose stamp is not the known one."""
-    present = sorted((r for w in workspaces for r in run_dirs(w)), key=lambda r: r.name, reverse=True)
+    present = run_dirs_of(workspaces)
     stamped = [(run_dir, stamp_of(run_dir)) for run_dir in present]
     return present, [(run_dir, stamp) for run_dir, stamp in stamped if known.get(run_dir) != stamp]
 
