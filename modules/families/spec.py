@@ -60,6 +60,8 @@ class FamilySpec:
     denoiser gets after the noisy latents. `inputs` are the names of the further inputs (`modules.data.inputs`) of those
     that have any, in the order in which the model gets them.
 
+    `lowercases_text`: the tokenizers read all text in lower case, so that capitals of captions change nothing.
+
     `process` is the noise process: DDPM, or flow matching with the family's convention. `guidance` is how samples
     follow a guidance scale: by a second prediction for the negative prompt, by an input of the model, or not at all.
 
@@ -81,6 +83,7 @@ class FamilySpec:
     tokenizer: str = "modules.families.parts.clip_tokens:load_clip_tokenizer"
     pipelines: tuple[str, ...] = ()
     vae_overflows: bool = False
+    lowercases_text: bool = False
     variants: Mapping[str, int] = field(default_factory=dict)
     inputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     embedding_tensors: Mapping[str, str] = field(default_factory=dict, hash=False)

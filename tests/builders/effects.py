@@ -101,6 +101,7 @@ def left_behind(ran: Ran) -> str:
     result, metadata = read_safetensors(Path(ran.finished.model_path))
     embedded = json.loads(metadata.get("darkroom_config", "{}"))
     told = [metadata.get(f"ss_{name}") for name in ("dataset_dirs", "tag_frequency")]
+    told += [metadata.get(f"modelspec.{name}") for name in ("trigger_phrase", "thumbnail")]
     digest.update(json.dumps([sorted(embedded), bool(embedded.get("concepts")), told]).encode())
     for name, tensor in sorted(result.items()):
         digest.update(f"{name} {tensor.dtype}".encode() + tensor.reshape(-1).view(torch.uint8).numpy().tobytes())

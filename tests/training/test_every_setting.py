@@ -88,6 +88,16 @@ WITHOUT_RESULT = {
     "multi_gpu.async_reduce": "of several processes: test_several_processes",
     "multi_gpu.async_reduce_buffer_mb": "of several processes: test_several_processes",
     "embeddings.words.0.uuid": "names files in backups: test_embeddings",
+    "concepts_file": "where a list lies: test_list_files",
+    "sampling.prompts_file": "where a list lies: test_list_files",
+    "output.never_replace": "what becomes of an older result: test_destinations",
+    **dict.fromkeys(
+        (
+            f"concepts.0.text.{name}"
+            for name in ("capitalization_modes", "capitalization_probability", "lowercase_first")
+        ),
+        "CLIP reads all text in lower case, which the check says of the switch: test_caption_setting_rules",
+    ),
 }
 # Fields whose surroundings need what is not here, so that the check refuses them before; with the test that has it.
 ELSEWHERE = {
@@ -127,6 +137,7 @@ VALUES: dict[str, Any] = {
     "quantization.custom_layers": "attn1",
     "quantization.svd_rank": 1,
     "data.resolution_px": [96, "64x80"],
+    "masks.unmasked_probability": 1.0,
     "data.fixed_width_px": 80,
     "data.fixed_height_px": 80,
     "data.max_aspect_ratio": 1.2,
@@ -134,13 +145,11 @@ VALUES: dict[str, Any] = {
     "data.min_side_px": 80,
     "data.caption_dropout": 0.9,
     "data.caption_dropout_2": 0.9,
-    "masks.unmasked_probability": 0.5,
     "masks.prior_preservation_weight": 0.5,
-    "concepts_file": "nowhere.json",
     "concepts.0.path": "@clear",
     "concepts.0.captions_file": "nowhere.txt",
     "concepts.0.metadata_file": "nowhere.csv",
-    "concepts.0.caption_columns": "caption",
+    "concepts.0.caption_columns": "shape",
     "concepts.0.fixed_caption": "a wheel",
     "concepts.0.samples_per_epoch": 2,
     "concepts.0.repeats": 2.0,
@@ -170,7 +179,12 @@ VALUES: dict[str, Any] = {
     "training.noise.noising_weight": 1.5,
     "training.noise.shift": 3.0,
     "training.clip_grad_norm": 1e-4,
+    "training.ema.decay": 0.1,  # a larger one is not reached in a few steps
     "training.method.size": "80x64",
+    "training.method.target_reward": 0.9,
+    "training.method.tracker_size": 2,
+    "training.method.tracker_min_count": 5,
+    "training.method.window_every": 1,
     "training.method.shown_candidates": 3,
     "training.method.max_timestep": 400,
     "training.method.clip_range": 1e-9,
@@ -205,7 +219,6 @@ VALUES: dict[str, Any] = {
     "sampling.every": STEP,
     "sampling.skip_first": {"n": 2, "unit": "step"},
     "sampling.wildcards_dir": "@wildcards",
-    "sampling.prompts_file": "nowhere.txt",
     "sampling.prompts.0.prompt": "a wheel",
     "sampling.prompts.0.negative_prompt": "a wheel",
     "sampling.prompts.0.width_px": 96,
@@ -226,7 +239,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "model.clip_skip_2": SDXL,
     "data.caption_dropout_2": SDXL,
     "quantization.custom_layers": NFLOAT4,
-    "quantization.layers_regex": {**NFLOAT4, "quantization.custom_layers": "attn[12]"},
+    "quantization.layers_regex": {**NFLOAT4, "quantization.custom_layers": "attn1, attn\\d"},
     "quantization.svd_rank": SVD,
     "data.max_aspect_ratio": {},
     "data.never_upscale": {"data.resolution_px": [96]},
@@ -251,12 +264,22 @@ BESIDE: dict[str, dict[str, Any]] = {
         "concepts.0.text.special_tags": "r.*, an.*",
     },
     "concepts.0.text.randomize_capitalization": {"concepts.0.text.capitalization_probability": 1.0},
-    "concepts.0.text.capitalization_modes": CAPITALS,
-    "concepts.0.text.capitalization_probability": CAPITALS,
-    "concepts.0.text.lowercase_first": CAPITALS,
     "training.layer_filter_names": {"training.trains": "full"},
-    "training.layer_filter_regex": {"training.trains": "full", "training.layer_filter_names": "attn[12]"},
-    "adapter.layers_regex": {"adapter.custom_layers": "attn[12]"},
+    "training.layer_filter_regex": {"training.trains": "full", "training.layer_filter_names": "attn1, attn\\d"},
+    "adapter.layers_regex": {"adapter.custom_layers": "attn1, attn\\d"},
+    **{f"adapter.{name}": {"adapter.layers": "all"} for name in ("conv_rank", "conv_alpha", "use_tucker")},
+    **{
+        f"adapter.{name}[lokr]": {"adapter.layers": "all", "adapter.rank": 1, "adapter.conv_rank": 1}
+        for name in (
+            "alpha",
+            "rank_stabilized",
+            "full_matrix",
+            "decompose_both",
+            "conv_rank",
+            "conv_alpha",
+            "use_tucker",
+        )
+    },
     "adapter.bundle_embeddings": WORD,
     "embeddings": WORD,
     "embeddings.words.0.learning_rate": WORD,
@@ -271,8 +294,10 @@ BESIDE: dict[str, dict[str, Any]] = {
     "training.loss.huber_delta": {"training.loss.huber_strength": 1.0},
     "reward": MEASURED,
     "reward.measure_every": {"training.method": SHORT_CHAIN},
-    "reward.max_kl": {"training.method": SHORT_DDPO},
-    "reward.guard_steps": {"training.method": SHORT_DDPO, "reward.min_diversity": 0.99},
+    "reward.max_kl": {"training.method": {**SHORT_DDPO, "kl_weight": 0.01}, "reward.guard_steps": 1},
+    "reward.min_diversity": MEASURED,
+    "reward.guard_steps": {"training.method": {**SHORT_DDPO, "kl_weight": 0.01}, "reward.max_kl": 1e-9},
+    "reward.early_stopping_patience": {**MEASURED, "training.learning_rate": 1e-12},
     "reward.models.0": {"training.method": SHORT_CHAIN},
     "sampling.skip_first": {"sampling.every": STEP},
     "sampling.wildcards_dir": {"sampling.prompts.0.prompt": "a __shape__"},
@@ -281,9 +306,18 @@ BESIDE: dict[str, dict[str, Any]] = {
     "backup.keep": {"backup.every": STEP},
     "backup.save_skip_first": {"backup.save_every": STEP},
     "backup.save_prefix": {"backup.save_every": STEP},
-    "validation.early_stopping_patience": {"validation.every": STEP, "training.epochs": 3},
+    "validation.early_stopping_patience": {"validation.every": STEP, "training.learning_rate": 1e-12},
     "validation.keep_best": {},
-    "training.method.pairs_per_update": {"training.method": {**SHORT["online_dpo"], "pairs_per_update": 0}},
+    "training.method.pairs_per_update[online_dpo]": {"training.method.pairs_per_update": 0, "training.batch_size": 2},
+    **{
+        f"training.method.{name}[ddpo]": {
+            "concepts.0.caption_source": "fixed_text",
+            "concepts.0.fixed_caption": "a disc",
+        }
+        for name in ("tracker_size", "tracker_min_count")
+    },
+    **{f"training.method.clip_range[{name}]": {"training.method.inner_epochs": 2} for name in ("ddpo", "grpo")},
+    "training.method.window_every[grpo]": {"training.method.timesteps": "window"},
 }
 
 
@@ -299,6 +333,8 @@ def base(tiny_sd: Path, tmp_path_factory: pytest.TempPathFactory) -> Config:
     folder = tmp_path_factory.mktemp("settings")
     draw_everything(folder)
     draw_folder(folder / "named discs" / "more", sizes=[(64, 64)], captions=TWO_LINES)
+    rows = [f"{number:03}.png,a disc {number},a wheel {number}" for number in range(3)]
+    (folder / "named discs" / "metadata.csv").write_text("\n".join(["file_name,text,shape", *rows]))
     clear = draw_folder(folder / "clear", sizes=[(64, 64)] * 2, captions=TWO_LINES)
     for file in clear.glob("*.png"):
         image = Image.open(file).convert("RGBA")
@@ -367,6 +403,9 @@ def with_beside(config: Config, record: FieldRecord, places: dict[str, str]) -> 
         beside = {"training.method": SHORT.get(name, name)}
         if name == "dpo":
             beside["concepts"] = [{"path": "@pairs", "kind": "pairs"}]
+        beside |= BESIDE.get(f"{path}[{name}]", {})
+    elif f"{path}{variant_of(config, record)}" in BESIDE:
+        beside = BESIDE[f"{path}{variant_of(config, record)}"]
     else:
         while path and path not in BESIDE:
             path = path.rpartition(".")[0]

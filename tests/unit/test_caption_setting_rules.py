@@ -25,8 +25,7 @@ def problems(tmp_path: Path, concept: dict[str, Any], changes: dict[str, Any]) -
     ("text", "field"),
     [
         ({"tag_dropout": True}, "tag_dropout_probability"),
-        ({"randomize_capitalization": True}, "capitalization_probability"),
-        ({"randomize_capitalization": True, "lowercase_first": True}, ""),
+        ({"randomize_capitalization": True}, "randomize_capitalization"),  # CLIP reads lower case
         ({"tag_dropout": True, "tag_dropout_probability": 0.1, "special_tags_mode": "blacklist"}, "special_tags"),
         ({"tag_dropout": True, "tag_dropout_probability": 0.1, "special_tags_mode": "whitelist"}, ""),
         ({"tag_dropout": True, "tag_dropout_probability": 0.1}, ""),

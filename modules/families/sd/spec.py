@@ -20,6 +20,7 @@ SD = FamilySpec(
     latent_factor=8,
     latent_channels=4,
     chunk_tokens=75,
+    lowercases_text=True,
     files="modules.families.sd.files:FILES",
     memory="modules.families.sd.memory:MEMORY",
     pipelines=(

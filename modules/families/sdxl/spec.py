@@ -21,6 +21,7 @@ SDXL = FamilySpec(
     latent_factor=8,
     latent_channels=4,
     chunk_tokens=75,
+    lowercases_text=True,
     files="modules.families.sdxl.files:FILES",
     memory="modules.families.sdxl.memory:MEMORY",
     pipelines=(
