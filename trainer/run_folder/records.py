@@ -103,7 +103,8 @@ def run_dirs_of(workspaces: Iterable[Path]) -> list[Path]:
     """Return the folders of the runs of several workspaces, the newest first.
 
     Their numbers order the runs of one workspace only. Among workspaces the time counts at which a run began: that of
-    its log, which states the offset of its clock, else that of its name. Within a workspace it never goes back.
+    its log, else that of its name. Within a workspace it never goes back. A time without an offset is local time: runs
+    of different workspaces in the hour that is repeated when the clock is set back can be in the wrong order.
     """
     timed: list[tuple[float, Path]] = []
     for workspace in dict.fromkeys(workspaces):
@@ -303,7 +304,7 @@ def _time_of(line: bytes) -> float | None:
 
 
 def _began_at(run_dir: Path) -> float:
-    """Return when a run began, in seconds since 1970; 0 if neither its log nor its name says so."""
+    """Return when a run began, in seconds since 1970; 0 if neither its log nor its name has a time."""
     first = _time_of(next(_lines(run_dir), b""))
     named = started_at(run_dir)
     return first if first is not None else (named.timestamp() if named else 0.0)

@@ -230,7 +230,7 @@ def history_before(events: Iterable[Event], *, until_step: int) -> RunState:
     """Return the curves, samples, measurements and newest rollout of a run's earlier attempts, up to a step.
 
     For a step with several attempts, the last one counts: the run was resumed from it. What an attempt did after the
-    step from which the next one goes on is lost, except for its saved models, whose files remain.
+    step that the next one resumes from is lost, except for its saved models, whose files remain.
     """
     found: dict[tuple[type[Event], int, int], _OfStep] = {}
     for event in events:
