@@ -205,7 +205,7 @@ def test_a_window_that_opens_beside_a_run_of_another_process_says_so(
 ) -> None:
     run_dir = desk.workspace / "runs" / "2026-03-01_12-00-00"
     holders = [(run_dir, Holder.of(os.getpid())), (run_dir, replace(Holder.of(os.getpid()), pid=os.getppid()))]
-    monkeypatch.setattr("ui.run.offers.running_in", lambda _workspace: holders)
+    monkeypatch.setattr("trainer.run_folder.records.running_in", lambda _workspace: holders)
     desk.look()
     desk.wait_until(lambda: desk.keys() == [ELSEWHERE])
     assert f"another process ({os.getppid()}) was training: {run_dir.name}." in desk.notices.items[0].text

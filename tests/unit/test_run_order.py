@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,6 @@ import pytest
 from tests.builders.full_disk import FullDisk
 from trainer.run_folder.backup import BackupInfo, find_backup, new_run_dir, newest_resumable, write_backup
 from trainer.run_folder.bundle import newest_run
-from trainer.run_folder.event_log import EVENTS_FILE
 from trainer.run_folder.launches import interrupted_run, mark_launch
 from trainer.run_folder.records import newest_unfinished, run_dirs, run_dirs_of
 
@@ -75,17 +74,11 @@ def test_a_run_that_gets_no_number_leaves_no_folder(tmp_path: Path, monkeypatch:
     assert list((tmp_path / "runs").iterdir()) == []
 
 
-def begun(backup: BackupInfo, time: str) -> Path:
-    """Write when a run began into its log, in a time of the world."""
-    (backup.run_dir / EVENTS_FILE).write_text(f'{{"event": "Unknown", "time": "{time}"}}\n')
-    return backup.run_dir
-
-
 def test_runs_of_several_workspaces_are_in_the_order_in_which_they_began(tmp_path: Path) -> None:
     """The clock is set back at 03:00 to 02:00: what began at 02:05 after that is newer than what began at 02:50."""
     here, there = tmp_path / "here", tmp_path / "there"
-    first = begun(run_at(here, BEFORE), "2026-10-25T02:50:00+02:00")
-    second = begun(run_at(there, AFTER), "2026-10-25T02:05:00+01:00")
+    first = run_at(here, BEFORE.replace(tzinfo=timezone(timedelta(hours=2)))).run_dir
+    second = run_at(there, AFTER.replace(tzinfo=timezone(timedelta(hours=1)))).run_dir
     assert run_dirs_of([here, there, here]) == run_dirs_of([there, here]) == [second, first]
     unfinished = newest_unfinished([here, there])
     assert unfinished is not None

@@ -61,7 +61,7 @@ def new_run_dir(workspace: Path, *, now: datetime) -> Path:
         except FileExistsError:
             continue
         try:
-            give_number(path)
+            give_number(path, begun=now.timestamp())
         except BaseException:
             path.rmdir()
             raise

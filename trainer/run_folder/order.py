@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from modules.system.atomic import write_text
 
 _FILE = "run.json"
 
 
-def give_number(run_dir: Path) -> None:
-    """Write the number of a new run into its folder: one more than that of any other run beside it. Raises OSError."""
+def give_number(run_dir: Path, *, begun: float) -> None:
+    """Write the number of a new run into its folder, one more than the largest of its workspace, and when it began.
+
+    `begun` is in seconds since 1970, which summer time does not change. Raises OSError.
+    """
     number = 1 + max((_number_of(path) for path in run_dir.parent.iterdir()), default=0)
-    write_text(run_dir / _FILE, json.dumps({"number": number}))
+    write_text(run_dir / _FILE, json.dumps({"number": number, "begun": begun}))
 
 
 def age_of(run_dir: Path) -> tuple[int, str, int, str]:
@@ -25,13 +29,20 @@ def age_of(run_dir: Path) -> tuple[int, str, int, str]:
     return _number_of(run_dir), run_dir.name[:19], len(run_dir.name), run_dir.name
 
 
+def begun_at(run_dir: Path) -> float | None:
+    """Return when a run began, in seconds since 1970; None for a run of a version that did not write it."""
+    begun = _content_of(run_dir).get("begun")
+    return begun if isinstance(begun, float) else None
+
+
 def _number_of(run_dir: Path) -> int:
+    number = _content_of(run_dir).get("number")
+    return number if isinstance(number, int) else 0
+
+
+def _content_of(run_dir: Path) -> dict[str, Any]:
     try:
-        data = json.loads((run_dir / _FILE).read_text(encoding="utf-8"))
+        content = json.loads((run_dir / _FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
-        return 0
-    match data:
-        case {"number": int(number)}:
-            return number
-        case _:
-            return 0
+        return {}
+    return content if isinstance(content, dict) else {}

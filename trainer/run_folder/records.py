@@ -33,7 +33,7 @@ from trainer.events import (
 from trainer.run_folder.backup import BackupInfo, list_backups, started_at
 from trainer.run_folder.event_log import EVENTS_FILE, outlasts
 from trainer.run_folder.fork import Origin, origin_of
-from trainer.run_folder.order import age_of
+from trainer.run_folder.order import age_of, begun_at
 from trainer.run_folder.run_lock import holder_of
 
 Ending = Literal["running", "finished", "stopped", "failed", "crashed"]
@@ -102,9 +102,9 @@ def run_dirs(workspace: Path) -> list[Path]:
 def run_dirs_of(workspaces: Iterable[Path]) -> list[Path]:
     """Return the folders of the runs of several workspaces, the newest first.
 
-    Their numbers order the runs of one workspace only. Among workspaces the time counts at which a run began: that of
-    its log, else that of its name. Within a workspace it never goes back. A time without an offset is local time: runs
-    of different workspaces in the hour that is repeated when the clock is set back can be in the wrong order.
+    Their numbers order the runs of one workspace only. Among workspaces the time counts at which a run began; within a
+    workspace it never goes back. Runs of versions that did not write it have the local time of their log or name, which
+    is ambiguous in the hour that is repeated when the clock is set back.
     """
     timed: list[tuple[float, Path]] = []
     for workspace in dict.fromkeys(workspaces):
@@ -304,7 +304,9 @@ def _time_of(line: bytes) -> float | None:
 
 
 def _began_at(run_dir: Path) -> float:
-    """Return when a run began, in seconds since 1970; 0 if neither its log nor its name has a time."""
+    """Return when a run began, in seconds since 1970; 0 if neither its folder, nor its log, nor its name has a time."""
+    if (begun := begun_at(run_dir)) is not None:
+        return begun
     first = _time_of(next(_lines(run_dir), b""))
     named = started_at(run_dir)
     return first if first is not None else (named.timestamp() if named else 0.0)
