@@ -69,6 +69,8 @@ class Diagnostics:
             root.addHandler(handler)
         sys.excepthook = self.on_exception
         threading.excepthook = self._on_thread_exception
+        # At once, so that a launch that dies early leaves a log too.
+        _log.info("Started on Python %s, %s", platform.python_version(), sys.platform)
 
     def log_system_facts(self) -> None:
         """Write the versions of this machine to the log. For a background thread: it reads the packages' metadata."""
