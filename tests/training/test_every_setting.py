@@ -90,6 +90,7 @@ WITHOUT_RESULT = {
     "embeddings.words.0.uuid": "names files in backups: test_embeddings",
     "concepts_file": "where a list lies: test_list_files",
     "sampling.prompts_file": "where a list lies: test_list_files",
+    "reward.min_diversity": "ends a run whose images have become alike, which a short one does not: test_guards",
     "output.never_replace": "what becomes of an older result: test_destinations",
     **dict.fromkeys(
         (
@@ -187,7 +188,7 @@ VALUES: dict[str, Any] = {
     "training.method.window_every": 1,
     "training.method.shown_candidates": 3,
     "training.method.max_timestep": 400,
-    "training.method.clip_range": 1e-9,
+    "training.method.clip_range": 0.5,
     "training.method.advantage_clip": 0.5,
     "adapter.lora_plus_ratio": 4.0,
     "adapter.custom_layers": "attn1",
@@ -207,7 +208,6 @@ VALUES: dict[str, Any] = {
     "reward.num_images": 2,
     "reward.early_stopping_patience": 1,
     "reward.stop_at_reward": -1000.0,
-    "reward.min_diversity": 0.99,
     "reward.max_kl": 1e-9,
     "reward.guard_steps": 1,
     "reward.models.0.file": "nowhere.safetensors",
@@ -239,7 +239,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "model.clip_skip_2": SDXL,
     "data.caption_dropout_2": SDXL,
     "quantization.custom_layers": NFLOAT4,
-    "quantization.layers_regex": {**NFLOAT4, "quantization.custom_layers": "attn1, attn\\d"},
+    "quantization.layers_regex": {**NFLOAT4, "quantization.custom_layers": ".n"},
     "quantization.svd_rank": SVD,
     "data.max_aspect_ratio": {},
     "data.never_upscale": {"data.resolution_px": [96]},
@@ -265,20 +265,22 @@ BESIDE: dict[str, dict[str, Any]] = {
     },
     "concepts.0.text.randomize_capitalization": {"concepts.0.text.capitalization_probability": 1.0},
     "training.layer_filter_names": {"training.trains": "full"},
-    "training.layer_filter_regex": {"training.trains": "full", "training.layer_filter_names": "attn1, attn\\d"},
+    "training.layer_filter_regex": {"training.trains": "full", "training.layer_filter_names": ".a"},
     "adapter.layers_regex": {"adapter.custom_layers": "attn1, attn\\d"},
     **{f"adapter.{name}": {"adapter.layers": "all"} for name in ("conv_rank", "conv_alpha", "use_tucker")},
     **{
         f"adapter.{name}[lokr]": {"adapter.layers": "all", "adapter.rank": 1, "adapter.conv_rank": 1}
         for name in (
             "alpha",
-            "rank_stabilized",
             "full_matrix",
             "decompose_both",
-            "conv_rank",
             "conv_alpha",
             "use_tucker",
         )
+    },
+    **{
+        f"adapter.{name}[lokr]": {"adapter.layers": "all", "adapter.rank": 2}
+        for name in ("conv_rank", "rank_stabilized")
     },
     "adapter.bundle_embeddings": WORD,
     "embeddings": WORD,
@@ -295,7 +297,6 @@ BESIDE: dict[str, dict[str, Any]] = {
     "reward": MEASURED,
     "reward.measure_every": {"training.method": SHORT_CHAIN},
     "reward.max_kl": {"training.method": {**SHORT_DDPO, "kl_weight": 0.01}, "reward.guard_steps": 1},
-    "reward.min_diversity": MEASURED,
     "reward.guard_steps": {"training.method": {**SHORT_DDPO, "kl_weight": 0.01}, "reward.max_kl": 1e-9},
     "reward.early_stopping_patience": {**MEASURED, "training.learning_rate": 1e-12},
     "reward.models.0": {"training.method": SHORT_CHAIN},
@@ -410,9 +411,15 @@ def with_beside(config: Config, record: FieldRecord, places: dict[str, str]) -> 
         while path and path not in BESIDE:
             path = path.rpartition(".")[0]
         beside = BESIDE.get(path, {})
-    for name, value in beside.items():
-        config = with_value(config, name, placed(value, places))
-    return in_force(config, record)
+    beside = {name: placed(value, places) for name, value in beside.items()}
+    # Twice: what the field waits for may depend on them, and bring values of its own for them.
+    return laid_on(in_force(laid_on(config, beside), record), beside)
+
+
+def laid_on(config: Config, values: dict[str, Any]) -> Config:
+    for path, value in values.items():
+        config = with_value(config, path, value)
+    return config
 
 
 def another_value(config: Config, record: FieldRecord) -> Any:
