@@ -14,6 +14,9 @@ from datetime import datetime
 FOLDED_KEY = "darkroom_model_metadata"
 """The key of a model's metadata in the header of a folder's denoiser, as JSON."""
 
+# ModelSpec knows these two alone; a model that predicts a velocity by flow matching states none.
+_PREDICTION_WORDS = {"epsilon": "epsilon", "v_prediction": "v"}
+
 
 @dataclass(frozen=True, slots=True)
 class ConceptFacts:
@@ -99,7 +102,7 @@ def checkpoint_metadata(
     what describes the new file is replaced. The prediction type is stored under the spec's key and under ComfyUI's,
     which differs.
     """
-    prediction = "v" if facts.prediction == "v_prediction" else "epsilon"
+    prediction = _PREDICTION_WORDS.get(facts.prediction)
     unet_dtype, vae_dtype = facts.dtypes
     of_the_model = {
         "modelspec.sai_model_spec": "1.0.1",
@@ -113,8 +116,7 @@ def checkpoint_metadata(
     of_the_file = {
         "format": "pt",
         "modelspec.architecture": facts.architecture,
-        "modelspec.prediction_type": prediction,
-        "modelspec.predict_key": prediction,
+        **({"modelspec.prediction_type": prediction, "modelspec.predict_key": prediction} if prediction else {}),
         "modelspec.unet_dtype": unet_dtype,
         "modelspec.vae_dtype": vae_dtype,
         "modelspec.hash_sha256": f"0x{payload_sha256}",
@@ -175,7 +177,6 @@ def lora_metadata(facts: LoraFacts, *, payload_sha256: str) -> dict[str, str]:
         "modelspec.title": facts.title,
         "modelspec.date": facts.created.isoformat(timespec="seconds"),
         "modelspec.resolution": f"{facts.resolution_px}x{facts.resolution_px}",
-        "modelspec.prediction_type": "v" if facts.prediction == "v_prediction" else "epsilon",
         "modelspec.hash_sha256": f"0x{payload_sha256}",
         "software": "Darkroom",
     }
@@ -184,6 +185,7 @@ def lora_metadata(facts: LoraFacts, *, payload_sha256: str) -> dict[str, str]:
         "darkroom_config": facts.config_json,
         "modelspec.trigger_phrase": facts.trigger_phrase,
         "modelspec.thumbnail": facts.thumbnail,
+        "modelspec.prediction_type": _PREDICTION_WORDS.get(facts.prediction, ""),
         "ssmd_cover_images": json.dumps([facts.thumbnail.partition(",")[2]]) if facts.thumbnail else "",
     }
     metadata |= {name: text for name, text in optional.items() if text}

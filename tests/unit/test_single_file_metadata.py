@@ -50,6 +50,12 @@ def test_modelspecs_architectures(model: str, variant: str, architecture: str) -
     assert (metadata["modelspec.unet_dtype"], metadata["modelspec.vae_dtype"]) == dtypes
 
 
+def test_a_flow_model_states_no_prediction_type() -> None:
+    facts = CheckpointFacts("mine", "flow", "", "flow", 768, ("float16", "float32"), NOW)
+    metadata = checkpoint_metadata(facts, payload_sha256="ab")
+    assert not metadata.keys() & {"modelspec.prediction_type", "modelspec.predict_key"}
+
+
 def test_a_lora_of_a_v_prediction_sd2_is_marked_as_such() -> None:
     facts = LoraFacts(
         *("mine", "base", "sd_v2_v", "stable-diffusion-v2-768-v"),
