@@ -22,7 +22,9 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 def loading_functions() -> Iterator[tuple[Path, ast.AST, ast.Call]]:
     """Yield each call of `from_pretrained` with the function that contains it."""
     for path in sorted(p for package in PACKAGES for p in (PROGRAM_ROOT / package).rglob("*.py")):
-        for function in (n for n in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(n, FUNCTIONS)):
+        if "from_pretrained" not in (source := path.read_text("utf-8")):
+            continue
+        for function in (n for n in ast.walk(ast.parse(source)) if isinstance(n, FUNCTIONS)):
             for node in ast.walk(function):
                 if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("from_pretrained"):
                     yield path.relative_to(PROGRAM_ROOT), function, node

@@ -33,6 +33,9 @@ LABELS = re.compile("|".join(rf"\b{re.escape(spec.label)}(?!\w)" for spec in OPT
 
 
 def optimizers_named(path: Path) -> list[str]:
+    source = path.read_text(encoding="utf-8")
+    if not any(name in source for name in OPTIMIZERS) and not LABELS.search(source):
+        return []
     return [f"{path.name}: {s!r}" for s in strings(path) if s in OPTIMIZERS or LABELS.search(s)]
 
 
