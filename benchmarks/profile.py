@@ -18,7 +18,7 @@ from modules.config.schema import Config
 from modules.system.devices import resolve_device
 from modules.system.paths import from_root
 from trainer.commands import ProfileNow
-from trainer.run.endings import Prepared
+from trainer.run.finish import Prepared
 from trainer.run.training_run import prepare
 from trainer.step.loop import train_epoch
 from trainer.step.precision import process_settings
@@ -53,7 +53,7 @@ def profiled(name: str, config: Config, folder: Path, *, num_steps: int, num_thr
         try:
             for _ in range(2):
                 train_epoch(run.training)
-            run.watchers.profiling.num_steps = num_steps
+            run.callbacks.profiling.num_steps = num_steps
             setup.desk.put(ProfileNow())
             written = _trained_until_written(run)
         finally:

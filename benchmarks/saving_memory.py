@@ -20,7 +20,7 @@ from modules.families.registry import FAMILIES
 from modules.system.devices import Device
 from trainer.launch import smooth_interpreter
 from trainer.preflight.auto_checkpointing import RESERVE
-from trainer.run.endings import Prepared
+from trainer.run.finish import Prepared
 from trainer.run.setup import RunSetup
 from trainer.run.training_run import prepare
 from trainer.step.loop import train_epoch

@@ -16,14 +16,14 @@ from tests.builders.configs import laid_over, small_config
 from tests.builders.pipelines import load_tiny
 from tests.builders.runs import run
 from trainer.events import StepFinished
-from trainer.run import checkpointing_choice
+from trainer.run import automatic_choices
 
 
 @pytest.fixture
 def free_bytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The free memory that runs find."""
     free = [0]
-    monkeypatch.setattr(checkpointing_choice, "_free_bytes", lambda machine: free[0])
+    monkeypatch.setattr(automatic_choices, "_free_bytes", lambda machine: free[0])
     return free
 
 
@@ -38,7 +38,7 @@ def test_only_the_chosen_blocks_are_checkpointed(tiny_sd: Path) -> None:
 
 
 def chosen_in(folder: Path) -> dict[str, list[str]]:
-    [path] = folder.rglob(checkpointing_choice.FILE)
+    [path] = folder.rglob(automatic_choices._CHECKPOINTING_FILE)
     found: dict[str, list[str]] = json.loads(path.read_text())
     return found
 

@@ -33,7 +33,7 @@ from tests.builders.configs import laid_over, small_config
 from tests.builders.more_models import POOLED_WIDTH
 from trainer.data.datasets import datasets_of
 from trainer.events import Event, PhaseChanged, StepFinished, WarningRaised
-from trainer.run.endings import Prepared
+from trainer.run.finish import Prepared
 from trainer.run.model import load_family
 from trainer.run.setup import RunSetup
 

@@ -37,7 +37,7 @@ from tests.training.test_checkpointing import (
 from trainer.events import BlocksCompiled, WarningRaised
 from trainer.preflight.speed import problems_of_speed
 from trainer.run import training_run
-from trainer.run.compilation import compilation_of
+from trainer.run.training_run import compilation_of
 
 TEMP = Device("cpu:1")
 

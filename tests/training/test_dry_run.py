@@ -39,7 +39,7 @@ from trainer.events import (
 from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import StepContext, StepLoss
 from trainer.run import training_run
-from trainer.run.endings import Prepared
+from trainer.run.finish import Prepared
 from trainer.run.training_run import dry_run
 from trainer.step.callback import DryRunState
 

@@ -17,8 +17,8 @@ from modules.system.ranks import Rank
 from tests.builders.configs import laid_over, small_config
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from trainer.events import SettingChosen, StepFinished
-from trainer.run import layout_choice, training_run
-from trainer.run.layout_choice import parts_in_question, parts_with_channels_last, why_off
+from trainer.run import automatic_choices, training_run
+from trainer.run.automatic_choices import parts_in_question, parts_with_channels_last, why_off
 from trainer.run.model import load_model
 from trainer.run_folder.backup import BackupInfo
 from trainer.run_folder.fork import LAYOUT_FILE, fork_into
@@ -63,10 +63,10 @@ def test_a_resumed_run_keeps_the_choice_of_its_start(
     config: Config, loaded: list[frozenset[str] | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     two = laid_over(config, {**AUTO, "training": {"epochs": 2}})
-    monkeypatch.setattr(layout_choice, "why_off", lambda *_: "")
+    monkeypatch.setattr(automatic_choices, "why_off", lambda *_: "")
     whole = run(two)
     first = run(laid_over(config, AUTO))
-    monkeypatch.setattr(layout_choice, "why_off", lambda *_: "it is another machine")
+    monkeypatch.setattr(automatic_choices, "why_off", lambda *_: "it is another machine")
     resumed = run(two, resume_from=Path(first.finished.backup_path))
     assert loaded == [frozenset({"unet"})] * 3  # latents are cached: the VAE stays as it is
     assert losses(first) + losses(resumed) == losses(whole)

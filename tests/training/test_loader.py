@@ -17,7 +17,7 @@ from modules.system.ranks import Rank
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder, draw_mask
 from trainer.data.loader import Loader
-from trainer.run.endings import Prepared
+from trainer.run.finish import Prepared
 from trainer.run.training_run import prepare
 from trainer.step.precision import process_settings
 

@@ -19,7 +19,7 @@ from tests.builders.runs import run
 from trainer.events import RunFailed
 from trainer.methods.protocol import StepContext, StepLoss
 from trainer.run import training_run
-from trainer.run.endings import Prepared
+from trainer.run.finish import Prepared
 from trainer.run.setup import RunSetup
 from trainer.step import watchdog
 

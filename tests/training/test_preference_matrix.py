@@ -23,7 +23,7 @@ from tests.builders.preference import NAMES, NEEDED, SHORT, draw_both, preferenc
 from tests.builders.runs import run
 from trainer.events import Event, StepFinished
 from trainer.run import training_run
-from trainer.run.endings import Prepared
+from trainer.run.finish import Prepared
 from trainer.run.setup import RunSetup
 from trainer.step.loop import add_micro_batch
 

@@ -32,7 +32,7 @@ from trainer.methods.protocol import StepContext, StepLoss
 from trainer.preflight.memory_plan import run_plan
 from trainer.run.machine import machine_of
 from trainer.run.model import load_model
-from trainer.run.originals import original_of
+from trainer.run.start import original_of
 from trainer.step.precision import Precision
 from trainer.step.prior import prior_mode
 

@@ -29,7 +29,7 @@ from trainer.events import CacheProgress, Event, RunFailed, RunFinished, SampleP
 from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import StepContext, StepLoss
 from trainer.run import training_run
-from trainer.run.endings import Prepared
+from trainer.run.finish import Prepared
 from trainer.step.loop import Training
 from trainer.step.stepper import Stepper
 

@@ -205,7 +205,7 @@ def test_the_weighted_loss_is_that_of_the_training(
         )
         return torch.full(timesteps_B.shape, 2.0)
 
-    monkeypatch.setattr("trainer.run.watchers.timestep_weights", twofold)
+    monkeypatch.setattr("trainer.run.callbacks.timestep_weights", twofold)
     min_snr = {"training": {"epochs": 1, "loss": {"weighting": "min_snr"}}}
     validating = validated(config, held_out, every={"n": 1, "unit": "epoch"})
     concepts = [c.model_dump() for c in validating.concepts[:2]]

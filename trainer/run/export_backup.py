@@ -11,10 +11,10 @@ from modules.config.codec import load_file
 from modules.data.dataset import Dataset
 from modules.settings.edit import set_path
 from trainer.preflight import check
+from trainer.run.callbacks import exporter_of
 from trainer.run.checkpoint import read_state, restore_fixed, weights_to_use
 from trainer.run.machine import machine_of
 from trainer.run.model import load_model
-from trainer.run.watchers import exporter_of
 from trainer.run_folder.backup import BackupInfo, verify
 from trainer.run_folder.start_copy import start_copy_in
 

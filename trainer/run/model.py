@@ -38,11 +38,11 @@ from trainer import phases
 from trainer.data.caching import EncoderIdentities
 from trainer.run.attach import PartOf, attach_adapters, rate_ratios, start_of, train_whole_parts, unit_of
 from trainer.run.autoencoder import train_autoencoder, unread_parts
+from trainer.run.embeddings import attach_words, fixed_words_identity, word_units
 from trainer.run.machine import Machine
 from trainer.run.placement import placement_of
 from trainer.run.quantized import quantize_parts
 from trainer.run.variant import require_variant
-from trainer.run.words import attach_words, fixed_words_identity, word_units
 from trainer.step.precision import Precision
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -13,6 +13,7 @@ from modules.config.method_facts import data_in_use, method_of, updates_in_backw
 from modules.config.schema import Config
 from modules.data.conditioning import complete_conditioning
 from modules.data.plan_table import as_csv, plan_rows
+from modules.memory.compiled_blocks import Compilation
 from modules.memory.placement import free_cached_memory
 from modules.objectives.perceptual import PerceptualDistance
 from modules.optim.kept_norms import KeptNorms
@@ -40,28 +41,21 @@ from trainer.preflight.estimates import sizes_of
 from trainer.preflight.room import parts_that_stay
 from trainer.preflight.sharding import sharded_parts
 from trainer.ranks import ALONE, Ranks
-from trainer.run.alike import require_equal_images
-from trainer.run.announce import announce
-from trainer.run.best_restored import restore_best
+from trainer.run.automatic_choices import checkpointed_blocks, parts_with_channels_last
+from trainer.run.callbacks import RunCallbacks, build_callbacks
 from trainer.run.checkpoint import restore
-from trainer.run.checkpointing_choice import checkpointed_blocks
-from trainer.run.compilation import compilation_of
 from trainer.run.data import Loaders, build_loaders, caches_of, plan_fingerprint
-from trainer.run.downloads import DownloadMeter
-from trainer.run.endings import Backups, Prepared, end, end_stopped, rescue, split_state_of_rewards
+from trainer.run.embeddings import kept_norms
+from trainer.run.finish import Backups, Prepared, end, end_stopped, rescue, split_state_of_rewards
 from trainer.run.freed_memory import freed_memory
-from trainer.run.layout_choice import parts_with_channels_last
+from trainer.run.meters import DownloadMeter
 from trainer.run.model import LoadedModel, load_model
-from trainer.run.originals import original_of
 from trainer.run.placement import placed_copy
+from trainer.run.processes import require_equal_images, shard
 from trainer.run.setup import RunSetup
-from trainer.run.sharding import shard
-from trainer.run.start_note import note_of_start
-from trainer.run.start_weights import take_start_weights
+from trainer.run.start import announce, note_of_start, original_of, restore_best, take_start_weights
 from trainer.run.stepper import build_stepper
 from trainer.run.unfinished_files import remove_unfinished_files
-from trainer.run.watchers import Watchers, build_watchers
-from trainer.run.words import kept_norms
 from trainer.run_folder.backup import BackupInfo
 from trainer.run_folder.start_copy import start_copy_in
 from trainer.step.callback import Callback
@@ -76,6 +70,15 @@ from trainer.step.rollout import rollout_mode
 from trainer.step.stepper import Stepper
 
 
+def compilation_of(config: Config, clock: Callable[[], float]) -> Compilation | None:
+    """Return what compiles the blocks of a run's denoiser; None where they run as they are.
+
+    With debug checks they do: the guard must see every operation, and torch compiles nothing that is observed like
+    that. `modules/config/rules/compiling.py` warns of it.
+    """
+    return Compilation(clock) if config.model.compile and not config.general.debug_checks else None
+
+
 def carry_out(setup: RunSetup) -> None:
     """Carry out a complete training run. Raises DarkroomError for errors the user can fix."""
     is_main = setup.machine.ranks.rank.is_main
@@ -83,7 +86,7 @@ def carry_out(setup: RunSetup) -> None:
         remove_unfinished_files(setup.run_dir, from_root(setup.config.output.destination), setup.log.emit)
         export_file(setup.config, setup.run_dir / "config.json")
     run = prepare(setup)
-    training, watchers = run.training, run.watchers
+    training, callbacks = run.training, run.callbacks
     is_safe = True  # nothing is trained yet that could be lost
     try:
         dry_run(run)
@@ -93,7 +96,7 @@ def carry_out(setup: RunSetup) -> None:
         outcome = run_loop(training)
         if is_main:
             with suppress(StopRequested):  # training is complete: a stop now only ends sampling
-                watchers.sampling.at_end(training.counters)
+                callbacks.sampling.at_end(training.counters)
             end(run, outcome)
             run.meeting.release()
         else:
@@ -124,12 +127,12 @@ def carry_out(setup: RunSetup) -> None:
 
 def _at_start(run: Prepared) -> None:
     """Sample, validate and measure rewards before the first step, as set."""
-    counters, watchers = run.training.counters, run.watchers
+    counters, callbacks = run.training.counters, run.callbacks
     if counters.step == 0:
-        watchers.sampling.at_start(counters)
-    watchers.validation.at_start(counters)
-    if watchers.rewards is not None:
-        watchers.rewards.at_start(counters)
+        callbacks.sampling.at_start(counters)
+    callbacks.validation.at_start(counters)
+    if callbacks.rewards is not None:
+        callbacks.rewards.at_start(counters)
 
 
 def prepare(setup: RunSetup) -> Prepared:
@@ -150,9 +153,9 @@ def prepare(setup: RunSetup) -> Prepared:
     norms = kept_norms(setup.config, model.words, model.groups)
     stepper = _stepper(setup, model.groups, total_steps, adapters=model.adapters, max_norm=limit, norms=norms)
     meeting = Meeting(setup.machine.ranks, desk=setup.desk, emit=setup.log.emit)
-    watchers = build_watchers(setup, model, loaders, stepper, total_steps, reward_models, perceptual, meeting)
-    backups = Backups(setup, model, stepper, method, plan_fingerprint(loaders.training), watchers, meeting)
-    training = _training(setup, model, loaders, stepper, method, watchers, backups, meeting)
+    callbacks = build_callbacks(setup, model, loaders, stepper, total_steps, reward_models, perceptual, meeting)
+    backups = Backups(setup, model, stepper, method, plan_fingerprint(loaders.training), callbacks, meeting)
+    training = _training(setup, model, loaders, stepper, method, callbacks, backups, meeting)
     backups.offer_step(training)
     if not model.sharded:  # a pause of a run that shards its model keeps the memory
         setup.desk.freed_memory = lambda: freed_memory(
@@ -164,7 +167,7 @@ def prepare(setup: RunSetup) -> Prepared:
             phase=lambda: setup.log.work_phase,
         )
     announce(setup, training, model, loaders, total_steps)
-    return Prepared(setup, model, training, watchers, backups, meeting)
+    return Prepared(setup, model, training, callbacks, backups, meeting)
 
 
 def dry_run(run: Prepared) -> None:
@@ -315,7 +318,7 @@ def _training(
     loaders: Loaders,
     stepper: Stepper,
     method: TrainingMethod,
-    watchers: Watchers,
+    callbacks: RunCallbacks,
     backups: Backups,
     meeting: Meeting,
 ) -> Training:
@@ -360,13 +363,13 @@ def _training(
         restore(
             setup.backup.path, setup.saved, groups=model.groups, stepper=stepper, method=method, sharded=model.sharded
         )
-        watchers.validation.search.load_state_dict(setup.saved.validation)
-        if watchers.rewards is not None:
+        callbacks.validation.search.load_state_dict(setup.saved.validation)
+        if callbacks.rewards is not None:
             of_search, of_guards = split_state_of_rewards(setup.saved.rewards)
-            watchers.rewards.search.load_state_dict(of_search)
-            watchers.guards.load_state_dict(of_guards)
+            callbacks.rewards.search.load_state_dict(of_search)
+            callbacks.guards.load_state_dict(of_guards)
         if ranks.rank.is_main:
-            restore_best(setup, watchers, setup.backup)
+            restore_best(setup, callbacks, setup.backup)
         counters = _fitted(setup, counters, loaders.training, setup.saved.plan)
         _share_weights(ranks, model)
     freeze(counters, "before this point")  # the exact step is not known for a resumed run
@@ -380,10 +383,10 @@ def _training(
         precision=setup.machine.precision,
         stepper=stepper,
         groups=model.groups,
-        callbacks=_callbacks(setup, model, watchers, backup_callback) if ranks.rank.is_main else (),
+        callbacks=_in_order(setup, model, callbacks, backup_callback) if ranks.rank.is_main else (),
         freeze=freeze,
         should_stop=lambda: (
-            watchers.should_stop if ranks.rank.is_alone else meeting.hold(ends_early=watchers.should_stop)
+            callbacks.should_stop if ranks.rank.is_alone else meeting.hold(ends_early=callbacks.should_stop)
         ),
         pauses=pauses,
         log=setup.log,
@@ -404,20 +407,22 @@ def _share_weights(ranks: Ranks, model: LoadedModel) -> None:
         master_weight.give_value()
 
 
-def _callbacks(setup: RunSetup, model: LoadedModel, watchers: Watchers, backup: BackupCallback) -> tuple[Callback, ...]:
-    """Return the callbacks in order. The backup comes after those whose results it contains."""
+def _in_order(
+    setup: RunSetup, model: LoadedModel, callbacks: RunCallbacks, backup: BackupCallback
+) -> tuple[Callback, ...]:
+    """Return the callbacks in the order of their calls. The backup comes after those whose results it contains."""
     emit, compilation = setup.log.emit, model.compilation
-    rewards = (watchers.rewards, watchers.guards) if watchers.rewards is not None else ()
+    rewards = (callbacks.rewards, callbacks.guards) if callbacks.rewards is not None else ()
     return (
         *((CompileReport(compilation, emit),) if compilation is not None else ()),
-        watchers.metrics,
-        watchers.dropped,
-        watchers.validation,
+        callbacks.metrics,
+        callbacks.dropped,
+        callbacks.validation,
         *rewards,
-        watchers.sampling,
-        watchers.saving,
+        callbacks.sampling,
+        callbacks.saving,
         backup,
-        watchers.profiling,  # last: a profile begins and ends between steps
+        callbacks.profiling,  # last: a profile begins and ends between steps
     )
 
 

@@ -18,10 +18,10 @@ from trainer.callbacks.dry_run import DryRunComplete, discarded_write
 from trainer.callbacks.saving import BEST_KINDS, BestBy, SavingCallback
 from trainer.events import BackupSaved, PhaseChanged, RunFinished, WarningRaised
 from trainer.methods.protocol import TrainingMethod
+from trainer.run.callbacks import RunCallbacks
 from trainer.run.checkpoint import write_shards_of, write_state
 from trainer.run.model import LoadedModel
 from trainer.run.setup import RunSetup
-from trainer.run.watchers import Watchers
 from trainer.run_folder.backup import BackupInfo, remove_older, write_backup
 from trainer.run_folder.destination import note_destination, taken_by
 from trainer.run_folder.result import model_files
@@ -49,7 +49,7 @@ class Backups:
     stepper: Stepper
     method: TrainingMethod
     plan: str
-    watchers: Watchers
+    callbacks: RunCallbacks
     meeting: Meeting
     _newest: tuple[Counters, frozenset[str], BackupInfo] | None = None
 
@@ -72,7 +72,7 @@ class Backups:
         def write_files(folder: Path) -> None:
             self._write_state(folder, counters, self.model.groups, self.stepper)
             for by in BEST_KINDS:
-                self.watchers.saving.link_best(by, folder)
+                self.callbacks.saving.link_best(by, folder)
 
         backup = self._write(counters, write_files)
         remove_older(setup.run_dir, keep=setup.config.backup.keep)
@@ -114,8 +114,8 @@ class Backups:
             groups=groups,
             stepper=stepper,
             method=self.method,
-            validation=self.watchers.validation.search.state_dict(),
-            rewards=_state_of_rewards(self.watchers),
+            validation=self.callbacks.validation.search.state_dict(),
+            rewards=_state_of_rewards(self.callbacks),
         )
         if self.model.sharded and groups is self.model.groups:  # not of a dry run, which has copies
             self.meeting.share(_SHARDED_STATE, folder)
@@ -142,10 +142,10 @@ class Backups:
         )
 
 
-def _state_of_rewards(watchers: Watchers) -> dict[str, Any]:
-    if watchers.rewards is None:
+def _state_of_rewards(callbacks: RunCallbacks) -> dict[str, Any]:
+    if callbacks.rewards is None:
         return {}
-    return {**watchers.rewards.search.state_dict(), _GUARDS: watchers.guards.state_dict()}
+    return {**callbacks.rewards.search.state_dict(), _GUARDS: callbacks.guards.state_dict()}
 
 
 def split_state_of_rewards(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -160,7 +160,7 @@ class Prepared:
     setup: RunSetup
     model: LoadedModel
     training: Training
-    watchers: Watchers
+    callbacks: RunCallbacks
     backups: Backups
     meeting: Meeting
 
@@ -170,9 +170,9 @@ class Prepared:
         self.model.placement.close()
         if self.model.compilation is not None:
             self.model.compilation.close()
-        self.watchers.profiling.close()
-        if self.watchers.tensorboard is not None:
-            self.watchers.tensorboard.close()
+        self.callbacks.profiling.close()
+        if self.callbacks.tensorboard is not None:
+            self.callbacks.tensorboard.close()
 
 
 def end(run: Prepared, outcome: LoopOutcome) -> None:
@@ -183,12 +183,12 @@ def end(run: Prepared, outcome: LoopOutcome) -> None:
     counters = run.training.counters
     backup = _last_backup(run) if run.setup.config.backup.at_end else None
     best = _best_kept(run)
-    result = _save_result(run.setup, run.watchers.saving, counters, best)
+    result = _save_result(run.setup, run.callbacks.saving, counters, best)
     steps = count(counters.step, "step")
     message = {
         "finished": f"Finished after {steps}.",
         "nothing_left": f"Training of every part has stopped; the run ended after {steps}.",
-        "stopped_early": f"Stopped early after {steps}: {_why_stopped_early(run.watchers)}",
+        "stopped_early": f"Stopped early after {steps}: {_why_stopped_early(run.callbacks)}",
     }[outcome]
     if best is not None:
         message += f" The result is the best model by {best.by}, from step {best.step} ({best.figure})."
@@ -251,7 +251,7 @@ def _last_backup(run: Prepared) -> BackupInfo | None:
 def _save_stopped(run: Prepared, counters: Counters, *, advice: str) -> str:
     """Write the model file of a stopped run and return its path; if that fails, warn and return an empty string."""
     try:
-        return str(run.watchers.saving.save_step(counters))
+        return str(run.callbacks.saving.save_step(counters))
     except Exception as error:
         logger.exception("The model of the stopped run could not be saved.")
         reason, _ = explain(error)
@@ -259,13 +259,13 @@ def _save_stopped(run: Prepared, counters: Counters, *, advice: str) -> str:
         return ""
 
 
-def _why_stopped_early(watchers: Watchers) -> str:
+def _why_stopped_early(callbacks: RunCallbacks) -> str:
     """Return which guard ended the run, or which measurements stopped improving, and since when."""
-    rewards = watchers.rewards
-    if watchers.guards.reason:
-        return watchers.guards.reason
-    is_by_reward = rewards is not None and rewards.search.should_stop and not watchers.validation.search.should_stop
-    best = rewards.search.best if rewards is not None and is_by_reward else watchers.validation.search.best
+    rewards = callbacks.rewards
+    if callbacks.guards.reason:
+        return callbacks.guards.reason
+    is_by_reward = rewards is not None and rewards.search.should_stop and not callbacks.validation.search.should_stop
+    best = rewards.search.best if rewards is not None and is_by_reward else callbacks.validation.search.best
     what = "reward evaluations" if is_by_reward else "validations"
     reason = f"did not improve on that of step {best.step}." if best.step is not None else "were NaN or infinite."
     return f"{best.num_bad_evaluations} {what} in a row {reason}"
@@ -282,17 +282,17 @@ class _BestModel:
 
 def _best_kept(run: Prepared) -> _BestModel | None:
     """Return the best model if it is to be the result and was kept; warn if it was not."""
-    config, watchers = run.setup.config, run.watchers
+    config, callbacks = run.setup.config, run.callbacks
     search: Search
     by: BestBy
-    if watchers.rewards is not None and config.reward.keep_best and config.reward.result == "best":
-        by, search, sign, name = "reward", watchers.rewards.search, -1, "reward"
+    if callbacks.rewards is not None and config.reward.keep_best and config.reward.result == "best":
+        by, search, sign, name = "reward", callbacks.rewards.search, -1, "reward"
     elif config.validation.keep_best and config.validation.result == "best":
-        by, search, sign, name = "validation", watchers.validation.search, 1, "loss"
+        by, search, sign, name = "validation", callbacks.validation.search, 1, "loss"
     else:
         return None
-    path, best = watchers.saving.best_path(by), search.best
-    if best.step is not None and best.loss is not None and watchers.saving.has_best(by):
+    path, best = callbacks.saving.best_path(by), search.best
+    if best.step is not None and best.loss is not None and callbacks.saving.has_best(by):
         return _BestModel(by, best.step, f"{name} {sign * best.loss:.4g}")
     run.setup.log.emit(WarningRaised(f"{path.name} is not in the run's save folder. The result is the last model."))
     return None

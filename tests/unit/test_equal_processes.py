@@ -18,7 +18,7 @@ from modules.system.errors import DarkroomError
 from modules.system.ranks import Rank
 from trainer.cli import runs
 from trainer.ranks import OneProcess
-from trainer.run import alike
+from trainer.run import processes
 
 
 @dataclass
@@ -35,21 +35,21 @@ class WithAnother(OneProcess):
 def test_other_settings_are_named() -> None:
     config = Config()
     changed, _ = set_path(config, "training.epochs", 7)
-    alike.require_equal_settings(WithAnother((config, torch.__version__)), config)
+    processes.require_equal_settings(WithAnother((config, torch.__version__)), config)
     with pytest.raises(
         DarkroomError, match=r"Process 2 of 2 has other settings than the first one: training\.epochs\."
     ):
-        alike.require_equal_settings(WithAnother((changed, torch.__version__)), config)
+        processes.require_equal_settings(WithAnother((changed, torch.__version__)), config)
     with pytest.raises(DarkroomError, match=r"has torch 1\.0, the first one"):
-        alike.require_equal_settings(WithAnother((config, "1.0")), config)
+        processes.require_equal_settings(WithAnother((config, "1.0")), config)
 
 
 def test_other_images_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     loader: Any = SimpleNamespace(dataset=SimpleNamespace(examples=(1, 2)))
-    monkeypatch.setattr(alike, "plan_fingerprint", lambda loader: "same")
-    alike.require_equal_images(WithAnother((2, "same", "same")), loader, loader)
+    monkeypatch.setattr(processes, "plan_fingerprint", lambda loader: "same")
+    processes.require_equal_images(WithAnother((2, "same", "same")), loader, loader)
     with pytest.raises(DarkroomError, match=r"finds other images .*\(3 images to train on, the first one 2\)"):
-        alike.require_equal_images(WithAnother((3, "other", "same")), loader, loader)
+        processes.require_equal_images(WithAnother((3, "other", "same")), loader, loader)
 
 
 def test_a_stop_goes_to_the_processes_of_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:

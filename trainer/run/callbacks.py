@@ -35,8 +35,8 @@ from trainer.methods.measured_prompts import measured_prompts
 from trainer.methods.reward_models import RewardModels
 from trainer.run.data import Loaders, plan_fingerprint
 from trainer.run.model import LoadedModel
+from trainer.run.processes import WholeValues
 from trainer.run.setup import RunSetup
-from trainer.run.sharding import WholeValues
 from trainer.run.stepper import evaluation_of
 from trainer.run_folder.backup import started_at
 from trainer.step.evaluation import Evaluation
@@ -45,7 +45,7 @@ from trainer.step.stepper import Stepper
 
 
 @dataclass(frozen=True, eq=False)
-class Watchers:
+class RunCallbacks:
     """The callbacks that are also called at the start or the end of a run, and the log they share."""
 
     metrics: Metrics
@@ -65,7 +65,7 @@ class Watchers:
         return self.validation.search.should_stop or by_reward
 
 
-def build_watchers(
+def build_callbacks(
     setup: RunSetup,
     model: LoadedModel,
     loaders: Loaders,
@@ -74,7 +74,7 @@ def build_watchers(
     reward_models: RewardModels | None,
     perceptual: PerceptualDistance | None,
     meeting: Meeting,
-) -> Watchers:
+) -> RunCallbacks:
     """Return the callbacks of a run of `total_steps` steps; `reward_models` only if its method needs them.
 
     `perceptual` is the perceptual distance in the loss of a VAE. The processes of the `meeting` share validation and
@@ -90,7 +90,7 @@ def build_watchers(
     sampling = _sampling(setup, model, loaders, evaluation, tensorboard, meeting)
     saving = _saving(setup, model, loaders, WholeValues(evaluation, model.sharded, meeting), total_steps)
     loss, guards = config.training.loss, Guards(config.reward)
-    return Watchers(
+    return RunCallbacks(
         metrics=Metrics(
             emit=log.emit,
             epochs=config.training.epochs,

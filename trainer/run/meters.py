@@ -1,6 +1,6 @@
-"""Reporting the memory in use beside a run's other events, cheaply: counters of the host, never of the device.
+"""Reporting the progress of downloads, and the memory in use.
 
-The card's figures are those of torch's allocator in this process; reading them waits for nothing.
+Memory is read from counters of the host and of torch's allocator in this process: reading them waits for nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,35 @@ import psutil
 import torch
 
 from modules.system.devices import Device
-from trainer.events import Event, MemoryMeasured, PhaseChanged, RunFailed, RunFinished
+from trainer.commands import CommandDesk
+from trainer.events import DownloadProgress, Event, MemoryMeasured, PhaseChanged, RunFailed, RunFinished
+
+_SECONDS_BETWEEN_EVENTS = 0.25
+
+
+class DownloadMeter:
+    """Called from the download threads with the bytes done and in total; raises StopRequested to end them."""
+
+    def __init__(self, *, emit: Callable[[Event], None], desk: CommandDesk, clock: Callable[[], float]) -> None:
+        self._emit = emit
+        self._desk = desk
+        self._clock = clock
+        self._started: tuple[float, float] | None = None
+        self._last_report = 0.0
+
+    def __call__(self, done_bytes: float, total_bytes: float) -> None:
+        """Report the progress, a few times a second."""
+        self._desk.check()
+        now = self._clock()
+        if self._started is None:
+            self._started = (now, done_bytes)
+        if now - self._last_report < _SECONDS_BETWEEN_EVENTS and done_bytes < total_bytes:
+            return
+        self._last_report = now
+        seconds, fetched = now - self._started[0], done_bytes - self._started[1]
+        seconds_left = (total_bytes - done_bytes) * seconds / fetched if fetched > 0 else None
+        self._emit(DownloadProgress(done_bytes / 1e6, total_bytes / 1e6, seconds_left))
+
 
 _SECONDS_BETWEEN = 2.0
 

@@ -1,4 +1,7 @@
-"""The parts whose convolutions have their channels innermost: chosen by a rule, and kept with the run for a resume."""
+"""The automatic settings of memory, which are chosen once and kept with the run for a resume.
+
+The blocks that gradient checkpointing recomputes, and the parts whose convolutions have their channels innermost.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,66 @@ import torch
 from modules.config.schema import Config
 from modules.families.registry import FAMILIES
 from modules.system.atomic import write_text
-from modules.system.devices import Device
+from modules.system.devices import Device, free_device_bytes
+from modules.system.hardware import free_memory
+from modules.system.problem import count
 from trainer import phases
 from trainer.events import SettingChosen
+from trainer.preflight.auto_checkpointing import Blocks, automatic_parts, blocks_to_checkpoint
+from trainer.preflight.estimates import sizes_of
 from trainer.preflight.sharding import sharded_parts
+from trainer.run.machine import Machine
 from trainer.run.setup import RunSetup
 from trainer.run_folder.fork import LAYOUT_FILE
+from trainer.run_folder.start_copy import start_copy_in
 
-_PATH = "model.channels_last"
+_CHECKPOINTING_FILE = "checkpointing.json"
+
+
+def checkpointed_blocks(setup: RunSetup) -> Blocks | None:
+    """Return the blocks to recompute by part, the same in all processes; None if no part's choice is automatic.
+
+    Parts that are not in it recompute all blocks: their memory cannot be estimated.
+    """
+    if not automatic_parts(setup.config):
+        return None
+    ranks = setup.machine.ranks
+    return ranks.from_main(_blocks_of_main(setup) if ranks.rank.is_main else {})
+
+
+def _blocks_of_main(setup: RunSetup) -> Blocks:
+    """Return the choice that the run was started with, or a new one, which is written."""
+    path = setup.run_dir / _CHECKPOINTING_FILE
+    if setup.backup is not None and (kept := _read_blocks(path)) is not None:
+        return kept
+    chosen = blocks_to_checkpoint(
+        setup.config,
+        sizes_of(setup.datasets.training, setup.datasets.validation),
+        free_bytes=_free_bytes(setup.machine),
+        start_copy=start_copy_in(setup.run_dir),
+    )
+    found = chosen or {}
+    write_text(path, json.dumps({part: sorted(blocks) for part, blocks in found.items()}, indent=2) + "\n")
+    for part, blocks in found.items():
+        words = f"Gradient checkpointing recomputes {count(len(blocks), 'block')} of {part}."
+        setup.log.emit(SettingChosen(f"parts.{part}.checkpointing", words))
+    return found
+
+
+def _read_blocks(path: Path) -> Blocks | None:
+    try:
+        return {part: frozenset(blocks) for part, blocks in json.loads(path.read_text(encoding="utf-8")).items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+
+
+def _free_bytes(machine: Machine) -> int | None:
+    if machine.assumed_free_bytes is not None:
+        return machine.assumed_free_bytes
+    return free_memory() if machine.train_device.is_cpu else free_device_bytes(machine.train_device)
+
+
+_LAYOUT_SETTING = "model.channels_last"
 _TENSOR_CORES = (7, 0)
 """The compute capability of the first GPUs (Volta) whose convolutions in 16 bits are computed on tensor cores."""
 
@@ -27,7 +82,7 @@ def parts_with_channels_last(setup: RunSetup) -> frozenset[str] | None:
     if setup.config.model.channels_last != "auto":
         return None
     ranks = setup.machine.ranks
-    return ranks.from_main(_of_main(setup) if ranks.rank.is_main else frozenset())
+    return ranks.from_main(_layout_of_main(setup) if ranks.rank.is_main else frozenset())
 
 
 def parts_in_question(config: Config) -> frozenset[str]:
@@ -66,20 +121,20 @@ def why_off(config: Config, device: Device, compute_dtype: torch.dtype, world_si
     return ""
 
 
-def _of_main(setup: RunSetup) -> frozenset[str]:
+def _layout_of_main(setup: RunSetup) -> frozenset[str]:
     """Return the choice that the run was started with, or a new one, which is written."""
     path, config, machine = setup.run_dir / LAYOUT_FILE, setup.config, setup.machine
-    if setup.backup is not None and (kept := _read(path)) is not None:
+    if setup.backup is not None and (kept := _read_layout(path)) is not None:
         return kept
     reason = why_off(config, machine.train_device, machine.precision.compute_dtype, machine.ranks.rank.world_size)
     chosen = frozenset() if reason else parts_in_question(config)
     write_text(path, json.dumps({"channels_last": sorted(chosen)}, indent=2) + "\n")
     on = f"Channels last is on for {', '.join(sorted(chosen))}: the GPU's kernels work in this layout."
-    setup.log.emit(SettingChosen(_PATH, f"Channels last is off, because {reason}." if reason else on))
+    setup.log.emit(SettingChosen(_LAYOUT_SETTING, f"Channels last is off, because {reason}." if reason else on))
     return chosen
 
 
-def _read(path: Path) -> frozenset[str] | None:
+def _read_layout(path: Path) -> frozenset[str] | None:
     try:
         return frozenset(str(name) for name in json.loads(path.read_text(encoding="utf-8"))["channels_last"])
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
