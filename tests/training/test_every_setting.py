@@ -412,8 +412,9 @@ def with_beside(config: Config, record: FieldRecord, places: dict[str, str]) -> 
             path = path.rpartition(".")[0]
         beside = BESIDE.get(path, {})
     beside = {name: placed(value, places) for name, value in beside.items()}
-    # Twice: what the field waits for may depend on them, and bring values of its own for them.
-    return laid_on(in_force(laid_on(config, beside), record), beside)
+    config = in_force(laid_on(config, beside), record)
+    # Again: what the field waits for may have brought values of its own. Not the method that it is a field of.
+    return laid_on(config, {name: v for name, v in beside.items() if not record.path.startswith(f"{name}.")})
 
 
 def laid_on(config: Config, values: dict[str, Any]) -> Config:
