@@ -1,4 +1,4 @@
-"""References in a config to the user's own code, and the approval of that code. Torch-free.
+"""References in a config to the user's own code, and the approval of that code.
 
 A config can come from anywhere, so code that it names runs only after the user approved exactly that file. Approvals
 are stored outside of configs, by the SHA-256 of the file's bytes: a changed file must be approved again. The hash

@@ -63,7 +63,7 @@ def read_open_clip(file: Path) -> Any:
     model, loading = CLIPModel.from_pretrained(
         None,
         config=config,
-        state_dict=dict(_renamed(stored)),
+        state_dict=dict(_rename_weights(stored)),
         output_loading_info=True,
         dtype=torch.float32,
         trust_remote_code=False,
@@ -77,7 +77,7 @@ def read_open_clip(file: Path) -> Any:
     return model
 
 
-def _renamed(stored: Mapping[str, LazyTensor]) -> Iterator[tuple[str, torch.Tensor]]:
+def _rename_weights(stored: Mapping[str, LazyTensor]) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield every weight under transformers' name, float32; unknown tensors are left out."""
     for name, lazy in stored.items():
         module, _, parameter = name.rpartition(".")
@@ -88,10 +88,10 @@ def _renamed(stored: Mapping[str, LazyTensor]) -> Iterator[tuple[str, torch.Tens
         elif module in _NORMS:
             yield f"{_NORMS[module]}.{parameter}", lazy.make().float()
         elif match := _BLOCK.fullmatch(name):
-            yield from _of_block(match, lazy)
+            yield from _rename_in_block(match, lazy)
 
 
-def _of_block(match: re.Match[str], lazy: LazyTensor) -> Iterator[tuple[str, torch.Tensor]]:
+def _rename_in_block(match: re.Match[str], lazy: LazyTensor) -> Iterator[tuple[str, torch.Tensor]]:
     tower = "vision_model" if match[1] else "text_model"
     path, tensor = f"{tower}.encoder.layers.{match[2]}", lazy.make().float()
     if match[3] == "attn.in_proj":
