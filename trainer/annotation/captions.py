@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from modules.annotators.captions import CaptionMode, merged
 from modules.annotators.protocol import DEFAULT_CAPTION_SETTINGS, Captioner, CaptionSettings
+from modules.annotators.results import CaptionMode, merge_caption
 from modules.data.captions.caption_file import CaptionFile, read_caption_file, with_text
 from modules.data.decode import flattened
 from modules.data.images import opened, upright
@@ -69,7 +69,7 @@ def caption_work(request: CaptionRequest, load: Callable[[], Captioner], origina
 def _write(path: Path, caption: str, mode: CaptionMode, originals: Originals) -> Done:
     """Write a caption; the file is read again, because it may have changed while the model ran."""
     file = read_caption_file(path)
-    text = merged(file, caption, mode)
+    text = merge_caption(file, caption, mode)
     if text is None:
         return Done(has_written=False)
     originals.keep(path)

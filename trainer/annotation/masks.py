@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from modules.annotators.masks import MaskMode, combined, drawn_mask
 from modules.annotators.protocol import DEFAULT_MASK_SETTINGS, Masker, MaskSettings
+from modules.annotators.results import MaskMode, combine_masks, draw_mask
 from modules.data.companions import mask_beside
 from modules.data.decode import flattened
 from modules.data.images import opened, upright
@@ -57,7 +57,7 @@ def mask_work(request: MaskRequest, load: Callable[[], Masker], originals: Origi
             loaded.append(load())
         with opened(image) as raw:
             rgb = flattened(upright(raw))
-        new = drawn_mask(
+        new = draw_mask(
             loaded[0].mask(rgb),
             threshold=request.settings.threshold,
             expand_px=request.expand_px,
@@ -65,7 +65,7 @@ def mask_work(request: MaskRequest, load: Callable[[], Masker], originals: Origi
             is_inverted=request.is_inverted,
         )
         path = _file_of(image, request)
-        mask = combined(_old_mask(path, rgb.size), new, request.mode, share=request.share)
+        mask = combine_masks(_old_mask(path, rgb.size), new, request.mode, share=request.share)
         if mask is None:
             return Done(has_written=False)
         originals.keep(path)

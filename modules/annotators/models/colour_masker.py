@@ -26,7 +26,7 @@ class Colour:
         return np.asarray(difference > self.tolerance, np.float32)
 
 
-def make(place: Path | None, settings: MaskSettings, device: str) -> Masker:
+def make_colour(place: Path | None, settings: MaskSettings, device: str) -> Masker:
     """Return the masker. Raises DarkroomError for a text that is not a colour."""
     del place, device
     colour = colour_of(settings.colour)
