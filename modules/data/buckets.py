@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from modules.data.rotation import NO_ROTATION, Angles
-from modules.settings.resolution import sides_of
+from modules.settings.shared_types import sides_of
 
 AspectRatios = Literal["free", "fixed"]
 

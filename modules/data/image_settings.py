@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 
 from modules.settings.field import Section, Setting, When
-from modules.settings.resolution import Resolution
+from modules.settings.shared_types import Resolution
 
 IMAGE_AUGMENTATION = "Image augmentation"
 _WAYS = {"off": "Off", "random": "Random", "always": "Fixed"}

@@ -21,7 +21,7 @@ from modules.data.size_conditioning import SizeConditioning
 from modules.diffusion.process import NoiseProcess
 from modules.families.spec import FamilySpec, LoraNaming, PartSpec
 from modules.memory.compiled_blocks import Compilation
-from modules.settings.checkpoint_modes import CheckpointMode
+from modules.settings.shared_types import CheckpointMode
 from modules.system.devices import Device
 
 

@@ -9,7 +9,7 @@ from annotated_types import Ge, Gt, Le
 
 from modules.rewards.registry import hold_out_labels
 from modules.settings.field import Setting, one_of
-from modules.settings.resolution import HIGHEST_PX, LOWEST_PX, sides_of
+from modules.settings.shared_types import HIGHEST_PX, LOWEST_PX, sides_of
 from modules.system.problem import Problem, shown
 
 DenoisingSteps = Annotated[

@@ -27,7 +27,7 @@ from modules.estimate.passes import PartPlan, Passes
 from modules.families.kinds.identify import identify
 from modules.families.protocol import ModelFamily
 from modules.families.registry import FAMILIES
-from modules.settings.checkpoint_modes import CheckpointMode
+from modules.settings.shared_types import CheckpointMode
 from modules.system.factories import load_factory
 from tests.builders.configs import laid_over, small_config
 from tests.builders.models import write_inpainting_folder

@@ -35,8 +35,8 @@ from modules.families.spec import PartSpec
 from modules.memory.tape import FLOAT32_BYTES, AdapterPlan, PartPlan, Trains
 from modules.objectives.spec import RolloutFacts
 from modules.rewards.registry import REWARDS
-from modules.settings.checkpoint_modes import CheckpointMode
 from modules.settings.layer_filter import EVERYTHING, LayerFilter, invalid_entry
+from modules.settings.shared_types import CheckpointMode
 from modules.system import hardware
 from modules.system.ranks import current_rank
 from trainer import phases
