@@ -1,4 +1,4 @@
-"""What is visibly wrong with an adapter file, from its header and its alphas: here alone it is decided. Torch-free."""
+"""What is visibly wrong with an adapter file, from its header and its alphas: here alone it is decided."""
 
 from __future__ import annotations
 

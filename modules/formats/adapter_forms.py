@@ -1,4 +1,4 @@
-"""The table of how each program names the layers of a model in adapter files. Torch-free.
+"""The table of how each program names the layers of a model in adapter files.
 
 A form is a record and a line in `_FORMS`. A layer's name is a prefix, which names the part of the model, and the path
 in one of the layouts, with dots, or with underscores behind a prefix that ends in one (formats.md 5.1): the same layer

@@ -1,4 +1,4 @@
-"""The names of tensors in adapter files: a layer and one factor of its change. Torch-free.
+"""The names of tensors in adapter files: a layer and one factor of its change.
 
 Each program has its own names for the same factor (formats.md 5.1); here they are those of kohya's files.
 """

@@ -1,4 +1,4 @@
-"""How the layers of an adapter file are named, as the programs that load it tell namings apart. Torch-free."""
+"""How the layers of an adapter file are named, as the programs that load it tell namings apart."""
 
 from __future__ import annotations
 

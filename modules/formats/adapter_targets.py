@@ -1,4 +1,4 @@
-"""The layers of a model that adapter files can change, found by the names and the shapes in a file. Torch-free."""
+"""The layers of a model that adapter files can change, found by the names and the shapes in a file."""
 
 from __future__ import annotations
 

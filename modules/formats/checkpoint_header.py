@@ -1,6 +1,6 @@
 """The header of a model file: names, shapes and dtypes of its tensors and its metadata, in any format.
 
-Torch-free and quick: no tensor data is read, except a few small tensors that distinguish two models.
+Quick: no tensor data is read, except a few small tensors that distinguish two models.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The names of tensors in files of embeddings. Torch-free."""
+"""The names of tensors in files of embeddings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PEFT's settings of an adapter file: the alpha of each layer. Torch-free.
+"""PEFT's settings of an adapter file: the alpha of each layer.
 
 PEFT's files have no alpha beside the factors. diffusers since 0.34 stores the settings of each part under
 `lora_adapter_metadata` and reads them again; other programs ignore them. PEFT itself saves them in a file

@@ -1,7 +1,7 @@
 """Reads the contents of a pickled checkpoint (.ckpt, .pt) without running any of its code.
 
 Two formats: a zip archive with the pickle as `data.pkl`, and, before PyTorch 1.6, five pickles in a row: a magic
-number, the version, the system info, the object, the names of its storages. Loading runs all five. Torch-free; the
+number, the version, the system info, the object, the names of its storages. Loading runs all five. The
 weights themselves are read elsewhere, by torch with weights_only.
 """
 

@@ -2,7 +2,7 @@
 
 A pickle is a program for a stack machine (docs.python.org, pickletools). The machine here tracks the objects that the
 program would build: dictionaries, lists and plain values as they are, tensors as names, shapes and dtypes, everything
-else as one opaque object. Nothing that the pickle names is imported or called. Torch-free.
+else as one opaque object. Nothing that the pickle names is imported or called.
 
 A pickle of a few bytes can take hours and all memory, so instructions, nesting and the length of texts are limited.
 """

@@ -1,6 +1,6 @@
 """The functions and classes that a pickled checkpoint may name. One that names any other is not safe to load.
 
-The detection (`checkpoint_header.py`) and the loading by torch (`stored_tensors.py`) both use these lists. Torch-free.
+The detection (`checkpoint_header.py`) and the loading by torch (`stored_tensors.py`) both use these lists.
 """
 
 from __future__ import annotations

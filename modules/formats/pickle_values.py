@@ -1,6 +1,6 @@
 """What the instructions of a pickle build, as far as it matters for a state dict: tensors, storages, dictionaries.
 
-Nothing is created but descriptions: a tensor is its dtype, shape and place. Torch-free.
+Nothing is created but descriptions: a tensor is its dtype, shape and place.
 """
 
 from __future__ import annotations

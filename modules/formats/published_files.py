@@ -1,4 +1,4 @@
-"""Files that a run needs beside its model: the user's own, or published ones in the download cache. Torch-free."""
+"""Files that a run needs beside its model: the user's own, or published ones in the download cache."""
 
 from __future__ import annotations
 

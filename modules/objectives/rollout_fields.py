@@ -1,4 +1,4 @@
-"""The fields that methods which train on their own samples share: each is declared here once. Torch-free."""
+"""The fields that methods which train on their own samples share: each is declared here once."""
 
 from __future__ import annotations
 

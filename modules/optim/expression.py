@@ -1,4 +1,4 @@
-"""Formulas that users write: a small, safe part of Python's expressions, never executed by Python. Torch-free.
+"""Formulas that users write: a small, safe part of Python's expressions, never executed by Python.
 
 Numbers, names, + - * / // % **, comparisons, `and`, `or`, `not`, `a if b else c` and a few functions. All numbers are
 floats, so that no power or product can take much time or memory.

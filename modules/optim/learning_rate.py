@@ -1,4 +1,4 @@
-"""The learning rate as a function of the step: there is no state to save or restore. Torch-free."""
+"""The learning rate as a function of the step: there is no state to save or restore."""
 
 from __future__ import annotations
 

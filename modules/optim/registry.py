@@ -1,4 +1,4 @@
-"""The optimizers, one line each, in the order the window lists them. The first is the default. Torch-free.
+"""The optimizers, one line each, in the order the window lists them. The first is the default.
 
 Each name has the module in `optimizers/` with its record: that of "adamw" is `ADAMW` in `adam.py`. A module is imported
 when one of its records is read first.

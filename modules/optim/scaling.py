@@ -1,4 +1,4 @@
-"""Factors on the loss and the learning rate that follow the size of the batch, as OneTrainer has them. Torch-free."""
+"""Factors on the loss and the learning rate that follow the size of the batch, as OneTrainer has them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of an optimizer; `registry.py` lists one per optimizer. Torch-free."""
+"""The record of an optimizer; `registry.py` lists one per optimizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The classes of torch.optim.lr_scheduler that depend on the step alone, as functions of it. Torch-free.
+"""The classes of torch.optim.lr_scheduler that depend on the step alone, as functions of it.
 
 Each takes the step, counted from 0, and the learning rate that is set, then the arguments of torch's constructor, and
 returns the learning rate that torch's class sets there, when it is stepped once per optimizer step.

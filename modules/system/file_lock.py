@@ -1,4 +1,4 @@
-"""A lock file that one process at a time holds. Torch-free.
+"""A lock file that one process at a time holds.
 
 The system holds the lock while the file is open and releases it however the process ends, so the file of a killed
 process is stale because it is unlocked. The file names the process that holds it. On a file system without locks (some

@@ -1,4 +1,4 @@
-"""Total and free GPU memory, read from the driver's own tool. Torch-free; never raises.
+"""Total and free GPU memory, read from the driver's own tool. Never raises.
 
 nvidia-smi numbers GPUs by PCI bus, CUDA by speed unless CUDA_DEVICE_ORDER is set. With identical GPUs, or only one,
 both orders agree.

@@ -1,4 +1,4 @@
-"""Choices that were measured on this machine, kept so that equal runs choose the same. Torch-free.
+"""Choices that were measured on this machine, kept so that equal runs choose the same.
 
 A measurement differs from one moment to the next, and what is chosen by it, such as the number of threads, changes the
 last bits of a result. So each is measured once, and again only where something has changed that it depends on: the

@@ -1,4 +1,4 @@
-"""Which of the processes of a run this one is, from the launcher's environment; nothing else reads that. Torch-free."""
+"""Which of the processes of a run this one is, from the launcher's environment; nothing else reads that."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Removes secrets from everything that is printed or written: events, logs, detail files. The only place that does.
 
-Code that reads a secret registers it here first (`keep_secret`). Torch-free.
+Code that reads a secret registers it here first (`keep_secret`).
 """
 
 from __future__ import annotations

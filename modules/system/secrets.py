@@ -1,6 +1,6 @@
 """Tokens and passwords: their own file, readable by its owner alone, and never part of a config.
 
-The file has the format of OneTrainer's `secrets.json`, so that both programs can read it. Torch-free.
+The file has the format of OneTrainer's `secrets.json`, so that both programs can read it.
 """
 
 from __future__ import annotations

@@ -41,8 +41,7 @@ from modules.memory.checkpointing import create_checkpointed_forward
 from modules.memory.tape import AdapterPlan, PartPlan, Tape
 from modules.memory.walk import Walk
 from modules.objectives.perceptual import PerceptualDistance, image_scaling
-from modules.objectives.perceptual_files import STAGES, WIDTHS
-from modules.objectives.perceptual_memory import perceptual_bytes
+from modules.objectives.perceptual_files import STAGES, WIDTHS, perceptual_bytes
 from modules.optim.optimizers.factored import Adafactor
 from modules.quantization import linear
 from modules.quantization.linear import QuantizedLinear, quantize_layers

@@ -18,7 +18,7 @@ from modules.data.size_conditioning import SizeConditioning
 from modules.families.protocol import PartMemory
 from modules.memory.guard import DeviceGuard
 from modules.memory.placement import Placement
-from modules.objectives.reward_gradient import reward_loss
+from modules.objectives.policy_losses import reward_loss
 from modules.rewards.composite import build_rewards
 from modules.rewards.protocol import RewardContext
 from modules.rewards.settings import Scorer

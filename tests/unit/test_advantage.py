@@ -18,7 +18,7 @@ from modules.rewards.advantage import (
     group_advantages,
     untrained_share,
 )
-from modules.sampling.diversity import mean_diversity, pairwise_distance
+from modules.sampling.rollout import mean_diversity, pairwise_distance
 
 NAN = math.nan
 SCORES = st.lists(st.integers(-1000, 1000).map(lambda n: n / 100), min_size=2, max_size=12)

@@ -23,7 +23,7 @@ from modules.config.rules.fused import fused_backward_pass
 from modules.config.rules.rewards import method_settings, reward_models
 from modules.config.schema import Config
 from modules.formats.published_files import is_repository
-from modules.objectives.reward_gradient import num_scored, reward_loss, reward_losses
+from modules.objectives.policy_losses import num_scored, reward_loss, reward_losses
 from modules.rewards import registry
 from modules.rewards.composite import CompositeReward, RewardModel, build_rewards
 from modules.rewards.measures import parse_colour
@@ -34,7 +34,7 @@ from modules.rewards.protocol import RewardContext, files_of
 from modules.rewards.registry import REWARDS, hold_out_labels, reward_labels
 from modules.rewards.settings import Scorer, held_out_scorer, trained_scorers, wanted_files
 from modules.rewards.user_code_file import hash_of, split_reference
-from modules.sampling.truncation import Truncation, truncation_of
+from modules.sampling.step_selection import Truncation, truncation_of
 from modules.settings.edit import set_path
 from modules.system.devices import CPU
 from modules.system.errors import DarkroomError
@@ -62,7 +62,7 @@ def test_each_record_names_an_existing_factory(kind: str) -> None:
 def test_records_settings_and_preflight_need_no_torch() -> None:
     modules = ("registry", "settings", "problems", "measures", "user_code_file")
     code = f"import sys; {'; '.join(f'import modules.rewards.{m}' for m in modules)}; "
-    code += "import modules.config.rules, modules.sampling.truncation; sys.exit('torch' in sys.modules)"
+    code += "import modules.config.rules, modules.sampling.step_selection; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

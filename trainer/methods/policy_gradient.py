@@ -17,7 +17,7 @@ from modules.data.batch import Batch
 from modules.data.buckets import Size
 from modules.objectives.methods.ddpo import Ddpo
 from modules.objectives.methods.grpo import Grpo
-from modules.objectives.policy_gradient import approx_kl, clip_fraction, clipped_surrogate, is_outside, log_ratios
+from modules.objectives.policy_losses import approx_kl, clip_fraction, clipped_surrogate, is_outside, log_ratios
 from modules.objectives.rollout_fields import size_of
 from modules.rewards.advantage import Combination, combine_advantages, untrained_share
 from modules.rewards.composite import CompositeReward

@@ -15,7 +15,7 @@ import torch
 
 from modules.data.batch import Batch
 from modules.data.buckets import Size
-from modules.objectives.policy_gradient import clip_fraction
+from modules.objectives.policy_losses import clip_fraction
 from modules.objectives.preference import implicit_accuracy, preference_losses, step_margins
 from modules.rewards.advantage import Combination, combine_advantages, group_advantages
 from modules.rewards.composite import CompositeReward

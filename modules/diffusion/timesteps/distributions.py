@@ -1,4 +1,4 @@
-"""The timestep distributions, one record each. Torch-free.
+"""The timestep distributions, one record each.
 
 A timestep is a fraction of the schedule here: 0 is the clean image, 1 is pure noise. Each `cdf` returns the probability
 of a fraction below `x`, for a noising weight and bias; the draws, the probability of each timestep and the window's

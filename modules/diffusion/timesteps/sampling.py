@@ -1,4 +1,4 @@
-"""How a run samples its timesteps: distribution, shift, range and strata, and the resulting probabilities. Torch-free.
+"""How a run samples its timesteps: distribution, shift, range and strata, and the resulting probabilities.
 
 A draw is one uniform number u per image, mapped to a timestep by the inverse of the cumulative probabilities. So the
 same table gives the draws and the window's histogram, and strata within a batch are only a choice of the numbers u. For
