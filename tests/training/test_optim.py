@@ -19,10 +19,9 @@ from modules.diffusion.weightings import min_snr_weights
 from modules.memory.guard import DeviceGuard
 from modules.optim.build import build_optimizer
 from modules.optim.ema import Ema
-from modules.optim.learning_rate import learning_rate_factor
 from modules.optim.optimizers.adam import Adam, AdamW
+from modules.optim.optimizers.d_adaptation import Prodigy
 from modules.optim.optimizers.factored import Adafactor
-from modules.optim.optimizers.prodigy import Prodigy
 from modules.optim.optimizers.sums import Adagrad, RmsProp, Sgd
 from modules.optim.param_groups import (
     TrainGroup,
@@ -31,11 +30,9 @@ from modules.optim.param_groups import (
     optimizer_state,
     restore_optimizer_state,
 )
-from modules.optim.schedule_registry import SCHEDULES
+from modules.optim.schedule_registry import SCHEDULES, learning_rate_factor
 from modules.optim.schedule_spec import ScheduleSettings
-from modules.optim.schedules.cosines import Cosine, CosineWithHardRestarts, CosineWithRestarts
-from modules.optim.schedules.decays import Linear, Rex
-from modules.optim.schedules.flat import Constant
+from modules.optim.schedules.curves import Constant, Cosine, CosineWithHardRestarts, CosineWithRestarts, Linear, Rex
 from modules.optim.spec import OptimizerSettings
 from modules.optim.updates import slicing
 from modules.system.devices import CPU, Device, move

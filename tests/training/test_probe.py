@@ -10,7 +10,7 @@ import pytest
 
 from modules.config.codec import save_file
 from modules.config.schema import Config
-from modules.optim.optimizers.prodigy import Prodigy
+from modules.optim.optimizers.d_adaptation import Prodigy
 from modules.settings.edit import replace_value
 from modules.system.errors import DarkroomError
 from tests.builders.configs import small_config

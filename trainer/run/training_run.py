@@ -15,8 +15,8 @@ from modules.data.conditioning import complete_conditioning
 from modules.data.plan_table import as_csv, plan_rows
 from modules.memory.placement import free_cached_memory
 from modules.objectives.perceptual import PerceptualDistance
-from modules.optim.kept_norms import KeptNorms
 from modules.optim.param_groups import TrainGroup, fixed_tensors, kept_parameters
+from modules.optim.updates.weight_norms import RowNorms
 from modules.system.atomic import write_text
 from modules.system.devices import free_device_bytes
 from modules.system.errors import DarkroomError
@@ -189,7 +189,7 @@ def _stepper(
     *,
     adapters: Sequence[Adapter] = (),
     max_norm: float | None = None,
-    norms: KeptNorms | None = None,
+    norms: RowNorms | None = None,
 ) -> Stepper:
     return build_stepper(
         setup.config.training,

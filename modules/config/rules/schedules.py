@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from modules.config.schema import Config
-from modules.optim.learning_rate import learning_rate_factor
 from modules.optim.registry import OPTIMIZERS, optimizer_spec
-from modules.optim.schedule_registry import SCHEDULES
+from modules.optim.schedule_registry import SCHEDULES, learning_rate_factor
 from modules.system.errors import DarkroomError
 from modules.system.problem import Problem
 

@@ -1,11 +1,16 @@
-"""CAME (Luo et al. 2023, arXiv 2307.02047, algorithm 2), with its running average of updates in 32 or in 8 bits."""
+"""Optimizers with a factored second moment: CAME and Adafactor.
+
+CAME (Luo et al. 2023, arXiv 2307.02047, algorithm 2) keeps its running average of updates in 32 or in 8 bits.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import nn
+from transformers.optimization import Adafactor
 
 
 class Came(torch.optim.Optimizer):
@@ -76,17 +81,18 @@ def _update(parameter: nn.Parameter, gradient: torch.Tensor, state: dict[str, An
 def _over_root(state: dict[str, Any], key: str, squares: torch.Tensor, beta: float) -> torch.Tensor:
     """Add squares to their running average and return one over its root; both are factored where there are rows.
 
-    The average of a matrix is approximated from those of its rows and columns (Shazeer and Stern 2018, section 3).
+    The average of a matrix is approximated from the averages of its rows and columns (Shazeer and Stern 2018, section
+    3).
     """
     if squares.dim() < 2:
-        return _added(state, key, squares, beta).rsqrt()
-    of_rows = _added(state, f"{key}_row", squares.mean(dim=-1), beta)
-    of_columns = _added(state, f"{key}_col", squares.mean(dim=-2), beta)
+        return _update_average(state, key, squares, beta).rsqrt()
+    of_rows = _update_average(state, f"{key}_row", squares.mean(dim=-1), beta)
+    of_columns = _update_average(state, f"{key}_col", squares.mean(dim=-2), beta)
     row_factors = (of_rows / of_rows.mean(dim=-1, keepdim=True)).rsqrt_().unsqueeze(-1)
     return row_factors * of_columns.rsqrt().unsqueeze(-2)
 
 
-def _added(state: dict[str, Any], key: str, values: torch.Tensor, beta: float) -> torch.Tensor:
+def _update_average(state: dict[str, Any], key: str, values: torch.Tensor, beta: float) -> torch.Tensor:
     """Add values to their running average, which is part of the state, and return it."""
     if key not in state:
         state[key] = torch.zeros_like(values)
@@ -119,5 +125,21 @@ def _keep_average(average: torch.Tensor, state: dict[str, Any], group: dict[str,
         return
     import bitsandbytes.functional as quantization
 
-    codes, found = quantization.quantize_blockwise(average, blocksize=group["block_size"])
-    state["exp_avg_codes"], state["exp_avg_scales"] = codes, found.absmax
+    codes, scales = quantization.quantize_blockwise(average, blocksize=group["block_size"])
+    state["exp_avg_codes"], state["exp_avg_scales"] = codes, scales.absmax
+
+
+# Adafactor of transformers, which also notes the learning rate that it chooses itself, for reports.
+
+
+class RelativeAdafactor(Adafactor):  # type: ignore[misc]  # transformers has no types
+    """Adafactor (Shazeer and Stern 2018). With `relative_step`, "chosen_rate" in a group is its current step size."""
+
+    @staticmethod
+    def _get_lr(param_group: dict[str, Any], param_state: dict[str, Any]) -> Any:
+        """Return the learning rate of a weight: section 8 of the paper if it is relative, else the group's."""
+        if param_group["relative_step"]:
+            step = param_state["step"]
+            highest = 1e-6 * step if param_group["warmup_init"] else 1e-2
+            param_group["chosen_rate"] = min(highest, 1.0 / math.sqrt(step))  # before the scale of the weight
+        return Adafactor._get_lr(param_group, param_state)

@@ -1,18 +1,19 @@
-"""Limits the norm of each LoRA layer after a step (max-norm regularization, Srebro and Shraibman 2005).
+"""Changes of the norm of weights after a step: a limit for LoRA layers, and constant norms for embeddings.
 
+The limit is max-norm regularization (Srebro and Shraibman 2005),
 sd-scripts' `scale_weight_norms`: where the norm of a layer's change of the model, `alpha / rank * B A`, exceeds the
 limit, A and B are both multiplied by the root of the ratio. The state of the optimizer stays as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from modules.optim.param_groups import TrainGroup
+from modules.optim.param_groups import TrainGroup, kept_parameters
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +27,7 @@ class LoraWeights:
 
     @property
     def kind(self) -> tuple[torch.Size, torch.Size, torch.device]:
-        """What layers have in common whose norms are computed together."""
+        """The key of layers whose norms are computed together."""
         return self.down.shape, self.up.shape, self.down.device
 
 
@@ -75,9 +76,9 @@ def _norms(layers: Sequence[LoraWeights]) -> list[float]:
         ups = torch.stack([layers[n].up.float().flatten(1) for n in numbers])
         squares.append(((ups.mT @ ups) * (downs @ downs.mT)).sum(dim=(1, 2)))
     device = squares[0].device
-    found = torch.cat([s.to(device) for s in squares]).clamp(min=0.0).sqrt().tolist()
+    norms = torch.cat([s.to(device) for s in squares]).clamp(min=0.0).sqrt().tolist()
     order = [n for numbers in kinds.values() for n in numbers]
-    return [norm * abs(layers[n].scale) for n, norm in sorted(zip(order, found, strict=True))]
+    return [norm * abs(layers[n].scale) for n, norm in sorted(zip(order, norms, strict=True))]
 
 
 def _give_values(layers: Sequence[LoraWeights]) -> None:
@@ -89,3 +90,29 @@ def _give_values(layers: Sequence[LoraWeights]) -> None:
             kept: nn.Parameter = master_weight.kept
             if id(kept) in changed and kept is not master_weight.weight:
                 master_weight.give_value()
+
+
+# Keeps the norm of each row of embeddings after a step, as OneTrainer's "preserve embedding norm".
+
+
+@dataclass(frozen=True, eq=False)
+class RowNorms:
+    """Training units of embeddings, and the norms of the rows of their parameters, by full name."""
+
+    groups: Sequence[TrainGroup]
+    norms: Mapping[str, float]
+
+    @torch.no_grad()
+    def apply(self) -> dict[str, float]:
+        """Scale each row (D) of the units that are trained to its norm; rows of zeros stay. Returns no metrics."""
+        for group in self.groups:
+            if not group.is_training:
+                continue
+            for name, rows_ND in kept_parameters([group]).items():
+                if name not in self.norms:
+                    continue
+                rows_ND.copy_(nn.functional.normalize(rows_ND.float(), dim=-1) * self.norms[name])
+                master_weight = group.master_weights.get(name)
+                if master_weight is not None and master_weight.kept is not master_weight.weight:
+                    master_weight.give_value()
+        return {}
