@@ -16,8 +16,7 @@ from typing import Any, BinaryIO, cast
 
 from modules.formats.headers import MAX_NAME_CHARS, MAX_TENSORS, UnreadableFileError, over_limit
 from modules.formats.pickle_machine import PickleLimitError, PickleMachine
-from modules.formats.pickle_names import is_safe_name
-from modules.formats.pickle_values import PickledTensor
+from modules.formats.pickle_values import PickledTensor, is_safe_name
 from modules.system.regular_files import open_regular
 
 _MAX_PICKLE_BYTES = 16_000_000  # that of a checkpoint of SDXL has 0.5 MB

@@ -27,7 +27,7 @@ from modules.formats.pickle_header import (
     unsafe_names_of,
     unsafe_sentence,
 )
-from modules.formats.pickle_names import LEFTOVERS, PARAMETER_DICT
+from modules.formats.pickle_values import LEFTOVERS, PARAMETER_DICT
 from modules.system.errors import DarkroomError
 from modules.system.hardware import free_memory
 from modules.system.regular_files import open_regular

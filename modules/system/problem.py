@@ -48,7 +48,7 @@ def shown(value: object, *, max_chars: int = 60) -> str:
 
 
 def count(number: int, thing: str, plural: str = "") -> str:
-    """Return a number with its unit: 1 step, 1,200 steps. `plural` is that of a unit such as batch, entry."""
+    """Return a number with its unit: 1 step, 1,200 steps. `plural` is the plural of a unit such as batch, entry."""
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {plural or f'{thing}s'}"
 
 

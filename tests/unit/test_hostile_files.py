@@ -21,7 +21,7 @@ from modules.formats import headers, pickle_header, pickle_machine
 from modules.formats.checkpoint_header import read_checkpoint_header, read_values
 from modules.formats.headers import UnreadableFileError, read_header
 from modules.formats.pickle_header import read_pickle_header
-from modules.formats.pickle_names import LEFTOVERS, TENSOR_NAMES, is_safe_name
+from modules.formats.pickle_values import LEFTOVERS, TENSOR_NAMES, is_safe_name
 from modules.system.errors import DarkroomError
 from modules.system.paths import PROGRAM_ROOT
 from tests.builders import hostile_files as hostile

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from modules.config.codec import decode
 from modules.config.rules import RULES
-from modules.config.rules.fused import fused_backward_pass
+from modules.config.rules.optimizers import fused_backward_pass
 from modules.config.rules.rewards import method_settings, reward_models
 from modules.config.schema import Config
 from modules.formats.published_files import is_repository

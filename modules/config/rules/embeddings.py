@@ -27,9 +27,9 @@ def embeddings(config: Config) -> Iterator[Problem]:
         )
         return
     for index, word in enumerate(words):
-        found = _NOT_IN_PLACEHOLDERS.search(word.placeholder)
-        if found and word.placeholder.strip():  # an empty one is reported with the captions
-            what = "a space" if found[0].isspace() else shown(found[0])
+        match = _NOT_IN_PLACEHOLDERS.search(word.placeholder)
+        if match and word.placeholder.strip():  # an empty one is reported with the captions
+            what = "a space" if match[0].isspace() else shown(match[0])
             yield Problem(
                 f"embeddings.words.{index}.placeholder",
                 f"The placeholder {shown(word.placeholder)} contains {what}: it must be a single word, which captions "
@@ -37,11 +37,11 @@ def embeddings(config: Config) -> Iterator[Problem]:
                 advice="Use letters, digits and - _ < >, as in <my-word>.",
             )
     if config.training.trains == "embedding":
-        yield from _nothing_trained(config)
+        yield from _untrained_embeddings(config)
     yield from _combinations(config)
 
 
-def _nothing_trained(config: Config) -> Iterator[Problem]:
+def _untrained_embeddings(config: Config) -> Iterator[Problem]:
     if not trained_encoders(config):
         labels = {p.name: p.label for p in FAMILIES[config.model.family].parts}
         names = list(FAMILIES[config.model.family].embedding_tensors)

@@ -1,4 +1,4 @@
-"""What is trained, for how long, and in which dtypes."""
+"""The training target, the length of the run, and low-precision weight updates."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from modules.system.atomic import remove_quietly
-from modules.system.file_errors import named
+from modules.system.file_errors import name_destination
 
 _LEFTOVER_AFTER_SECONDS = 3600  # no entry takes that long to write
 
@@ -103,7 +103,7 @@ class CacheStore:
                 if not path.is_file():
                     raise
         except OSError as error:
-            raise named(error, path, temporary) from error.__cause__
+            raise name_destination(error, path, temporary) from error.__cause__
         finally:
             remove_quietly(temporary)
         return kept

@@ -15,8 +15,7 @@ from modules.families.registry import family_of, label_of, published
 from modules.formats.adapter_damage import damage_in_file
 from modules.formats.adapter_forms import FORMS, form_of
 from modules.formats.adapter_names import BUNDLED_EMBEDDING, DORA_SCALE, DOWN, layer_and_factor, layers_in, type_of
-from modules.formats.adapter_namings import layout_of
-from modules.formats.adapter_targets import Shapes
+from modules.formats.adapter_targets import Shapes, layout_of
 from modules.formats.checkpoint_header import CheckpointHeader
 from modules.formats.peft_settings import doubt_about_alpha, with_settings_beside
 from modules.system.problem import with_article

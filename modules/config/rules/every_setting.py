@@ -1,4 +1,8 @@
-"""Settings that were changed and do nothing with the others: the check reports them."""
+"""Rules for all settings alike: ones that are not supported yet, ones without an effect, and names of files.
+
+A setting that is not supported yet is an error, never silently ignored. A config may come from anybody, so names in it
+that become names of files must lead to no other folder.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,27 @@ from collections.abc import Iterator
 
 from modules.config.reach import is_reachable, needs_words
 from modules.config.schema import Config
+from modules.config.support import unsupported
 from modules.config.unused import why_unused
 from modules.settings.edit import get_path
 from modules.settings.field import FieldRecord
 from modules.settings.walk import present_records
-from modules.system.problem import Problem
+from modules.system.paths import reason_if_no_name
+from modules.system.problem import Problem, shown
+
+
+def unsupported_settings(config: Config) -> Iterator[Problem]:
+    """Yield problems for unsupported settings and choices, and for the model types of other families."""
+    yield from unsupported(config)
+    rest = config.unknown.get("onetrainer")
+    model_type = rest.get("model_type") if isinstance(rest, dict) else None
+    if model_type:
+        yield Problem(
+            "model.family",
+            f"The file is for a model of the type {model_type}, which is not supported yet.",
+            advice="Start a new config with a base model of a supported family.",
+        )
+
 
 _MAX_NAMED = 6
 
@@ -35,4 +55,15 @@ def settings_without_effect(config: Config) -> Iterator[Problem]:
             f"{', '.join(labels[:_MAX_NAMED])}{rest} {verb} no effect ({needs}).",
             "warning" if is_ignored else "info",
             "Reset what has no effect, or choose another training method." if is_ignored else "",
+        )
+
+
+def file_names(config: Config) -> Iterator[Problem]:
+    """Yield the names of files that are paths, or that some system does not accept."""
+    prefix = config.backup.save_prefix
+    if prefix and (reason := reason_if_no_name(prefix)):
+        yield Problem(
+            "backup.save_prefix",
+            f"The prefix of saved files, {shown(prefix)}, is not valid in a file name: {reason}.",
+            advice="Use letters, digits, spaces and . _ - only, or leave it empty. Saves are in the run's own folder.",
         )
