@@ -11,8 +11,8 @@ from modules.data.conditioning import Conditioning, DeliveredConditioning, Promp
 if TYPE_CHECKING:  # the window's process imports the type but never torch
     import torch
 
+    from modules.data.conditioning import SizeConditioning
     from modules.data.order import SampleIndex
-    from modules.data.size_conditioning import SizeConditioning
 
 
 @dataclass(frozen=True, eq=False)

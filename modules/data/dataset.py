@@ -20,9 +20,9 @@ from modules.data.decode import WHITE, Rgb, colour_of
 from modules.data.image_settings import ImageChanges
 from modules.data.images import BrokenImageError
 from modules.data.inputs import ModelInput
-from modules.data.listing import Skipped
+from modules.data.listing import SkippedEntry
 from modules.data.order import ConceptRepeats
-from modules.data.pair_scan import scan_source
+from modules.data.pairs import scan_source
 from modules.data.prompts import scan_prompts
 from modules.data.scan import Scan, SourceImage, Watch, unwatched
 from modules.data.transforms.geometry import Box
@@ -103,9 +103,9 @@ class Dataset:
     examples: tuple[Example, ...]
     concepts: tuple[ConceptFacts, ...]
     num_resolutions: int
-    skipped: tuple[Skipped, ...] = ()
+    skipped: tuple[SkippedEntry, ...] = ()
     buckets: tuple[tuple[Size, ...], ...] = ()
-    wrong_settings: tuple[tuple[int, Skipped], ...] = ()
+    wrong_settings: tuple[tuple[int, SkippedEntry], ...] = ()
     """Those of `skipped` that a setting of their concept causes, with the number of the concept."""
 
     @property
@@ -160,8 +160,8 @@ def build_dataset(
     num_resolutions = math.lcm(*map(len, sizes.values())) if sizes else len(rules.sizes())
     examples: list[Example] = []
     facts: list[ConceptFacts] = []
-    skipped: list[Skipped] = []
-    wrong_settings: list[tuple[int, Skipped]] = []
+    skipped: list[SkippedEntry] = []
+    wrong_settings: list[tuple[int, SkippedEntry]] = []
     for concept, folder in active:
         at_resolutions = sizes[concept.image.resolution_px]
         at_resolutions *= num_resolutions // len(at_resolutions)
@@ -179,9 +179,9 @@ def build_dataset(
             try:
                 examples.append(_example(image, len(facts), concept, folder, rules, at_resolutions, wanted))
             except BrokenImageError as error:
-                skipped.append(Skipped(image.path, f"its companion cannot be used: {error}"))
+                skipped.append(SkippedEntry(image.path, f"its companion cannot be used: {error}"))
             except ValueError as error:
-                skipped.append(Skipped(image.path, str(error), is_too_small=True))
+                skipped.append(SkippedEntry(image.path, str(error), is_too_small=True))
         facts.append(_facts_of(concept, concept.name or folder.name, draws_masks=wanted.draws_masks))
     dataset = _assemble(examples, facts, num_resolutions, tuple(skipped))
     return replace(dataset, wrong_settings=tuple(wrong_settings))
@@ -278,7 +278,7 @@ def _facts_of(concept: Concept, name: str, *, draws_masks: bool) -> ConceptFacts
 
 
 def _assemble(
-    examples: Sequence[Example], facts: Sequence[ConceptFacts], num_resolutions: int, skipped: tuple[Skipped, ...]
+    examples: Sequence[Example], facts: Sequence[ConceptFacts], num_resolutions: int, skipped: tuple[SkippedEntry, ...]
 ) -> Dataset:
     counts = Counter(e.concept for e in examples)
     numbered, first = [], 0

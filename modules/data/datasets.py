@@ -12,7 +12,7 @@ from modules.data.captions.rules import special_tags_file
 from modules.data.concept import Concept
 from modules.data.dataset import NO_COMPANIONS, Dataset, WantedCompanions, build_dataset
 from modules.data.order import PartialBatches
-from modules.data.pair_scan import fingerprint_of_source
+from modules.data.pairs import fingerprint_of_source
 from modules.data.plans import EpochPlans
 from modules.data.scan import Watch, fingerprint_of_folder, unwatched
 from modules.system.paths import from_root

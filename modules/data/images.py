@@ -125,14 +125,14 @@ DECODING = MemoryShare(_SHARED_BYTES)
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[ImageFile.ImageFile]:
+def open_image(path: Path) -> Iterator[ImageFile.ImageFile]:
     """Open an image, also one inside an archive; any exception about it inside the block becomes a BrokenImageError.
 
     One that would take too much memory to decode is an error, and a large one may wait for other threads to leave
     their blocks. HEIC images need the package pillow-heif.
     """
     try:
-        with open_file(path) as file, _identified(path, file) as image:
+        with open_file(path) as file, _identify(path, file) as image:
             num_bytes = _decoded_bytes(image)
             with DECODING.taken(num_bytes) if num_bytes > _SMALL_BYTES else nullcontext():
                 yield image
@@ -144,7 +144,7 @@ def opened(path: Path) -> Iterator[ImageFile.ImageFile]:
         raise BrokenImageError(path, f"cannot be read ({_reason(error)})") from error
 
 
-def _identified(path: Path, file: BinaryIO) -> ImageFile.ImageFile:
+def _identify(path: Path, file: BinaryIO) -> ImageFile.ImageFile:
     """Return an opened image of a format that Pillow, or pillow-heif, reads; what the file is called does not count."""
     try:
         return Image.open(file, formats=FORMATS)

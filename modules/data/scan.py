@@ -12,9 +12,9 @@ from pathlib import Path
 from modules.data.archives import ARCHIVE_SUFFIXES, FileStatus, status_of
 from modules.data.cache.stat_index import StatIndex
 from modules.data.captions.sources import CaptionFault, CaptionOrigin, CaptionTexts, read_captions
-from modules.data.images import BrokenImageError, opened, seen_size
+from modules.data.images import BrokenImageError, open_image, seen_size
 from modules.data.links import LEADS_OUT, leads_out
-from modules.data.listing import SUFFIXES, Skipped, list_images, walk
+from modules.data.listing import SUFFIXES, SkippedEntry, list_images, walk
 from modules.data.metadata import METADATA_SUFFIXES, MetadataCaptions
 from modules.data.tables import ROW_SUFFIX
 
@@ -55,7 +55,7 @@ class Scan:
     """The contents of a source, sorted by path."""
 
     images: tuple[SourceImage, ...]
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[SkippedEntry, ...]
 
     @property
     def num_without_caption(self) -> int:
@@ -132,24 +132,24 @@ def _size_and_date(path: Path) -> tuple[int, int]:
 
 def look_at(
     path: Path, captions: Callable[[], CaptionTexts], index: StatIndex | None, *, within: Path
-) -> SourceImage | Skipped:
+) -> SourceImage | SkippedEntry:
     """Return an image with its size and its captions, or why it cannot be used. Only its header is read.
 
     `within` is the concept's source: an image there that is a link to another place is not used.
     """
     if path.is_relative_to(within) and leads_out(path, within):
-        return Skipped(path, LEADS_OUT)
+        return SkippedEntry(path, LEADS_OUT)
     try:
         status = status_of(path)
         if status.size_bytes == 0:
-            return Skipped(path, "an empty file")
+            return SkippedEntry(path, "an empty file")
         width_px, height_px, is_transparent = _header(path, status, index)
     except BrokenImageError as error:
-        return Skipped(path, error.reason)
+        return SkippedEntry(path, error.reason)
     except OSError as error:
-        return Skipped(path, f"cannot be read ({error.strerror})")
+        return SkippedEntry(path, f"cannot be read ({error.strerror})")
     if max(width_px, height_px) > _LONGEST * min(width_px, height_px):
-        return Skipped(path, f"more than {_LONGEST} times as long as wide ({width_px}x{height_px})")
+        return SkippedEntry(path, f"more than {_LONGEST} times as long as wide ({width_px}x{height_px})")
     texts = captions()
     return SourceImage(
         path,
@@ -171,7 +171,7 @@ def _header(path: Path, status: FileStatus, index: StatIndex | None) -> tuple[in
     if known is not None:
         width, height, transparent = known.split()
         return int(width), int(height), transparent == "1"
-    with opened(path) as image:
+    with open_image(path) as image:
         width_px, height_px = seen_size(image)
         is_transparent = image.has_transparency_data
     if index is not None:
@@ -186,3 +186,22 @@ def captions_of(image: Path, origin: CaptionOrigin, metadata: MetadataCaptions) 
         return read_captions(image, origin, within=metadata.source)
     texts = metadata.texts_of(image)
     return CaptionTexts(texts, "" if texts else "missing")
+
+
+ENCODINGS: dict[CaptionFault, str] = {"utf-16": "UTF-16", "cp1252": "Windows-1252", "latin-1": "Latin-1"}
+
+
+def fault_of_caption(image: SourceImage) -> str:
+    """Return the problem with an image's caption, as a phrase; empty without one."""
+    name = image.caption_file.name if image.caption_file else ""
+    match image.caption_fault:
+        case "":
+            return ""
+        case "missing":
+            return f"{name} does not exist or cannot be read" if name else "it has no caption"
+        case "link":
+            return f"{name} is {LEADS_OUT}"
+        case "empty":
+            return f"{name} is empty" if name else "its caption is empty"
+        case encoding:
+            return f"{name} is not valid UTF-8 and was read as {ENCODINGS[encoding]}"

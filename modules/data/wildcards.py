@@ -22,7 +22,7 @@ _MAX_FILE_BYTES = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Expanded:
+class ExpandedPrompt:
     """A prompt with its wildcards replaced, and the names of the files that were not found, which stay as they are."""
 
     text: str
@@ -53,7 +53,7 @@ def has_wildcards(text: str) -> bool:
     return bool(_CHOICE.search(text) or _FILE.search(text))
 
 
-def expand(text: str, *, seed: int, folder: Path | None = None) -> Expanded:
+def expand(text: str, *, seed: int, folder: Path | None = None) -> ExpandedPrompt:
     """Return a prompt with its wildcards replaced; `folder` holds the files, also in folders (`__animals/cat__`).
 
     Braces without a `|` and names without a file stay as they are. Raises DarkroomError for a file that cannot be read,
@@ -73,14 +73,14 @@ def expand(text: str, *, seed: int, folder: Path | None = None) -> Expanded:
 
     while True:
         before = draws.count
-        text = _replaced(_CHOICE, text, choice)
-        text = _replaced(_FILE, text, line)
+        text = _replace(_CHOICE, text, choice)
+        text = _replace(_FILE, text, line)
         if draws.count == before:
             break
-    return Expanded(re.sub("\0([^\0]*)\0", r"__\1__", text), tuple(dict.fromkeys(draws.missing)))
+    return ExpandedPrompt(re.sub("\0([^\0]*)\0", r"__\1__", text), tuple(dict.fromkeys(draws.missing)))
 
 
-def _replaced(pattern: re.Pattern[str], text: str, by: Callable[[re.Match[str]], str]) -> str:
+def _replace(pattern: re.Pattern[str], text: str, by: Callable[[re.Match[str]], str]) -> str:
     return pattern.sub(by, text)
 
 

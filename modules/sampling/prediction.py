@@ -12,10 +12,9 @@ from PIL import Image
 from torch.nn.functional import interpolate
 
 from modules.data.buckets import Size
-from modules.data.conditioning import Conditioning
-from modules.data.decode import flattened
-from modules.data.images import opened, upright
-from modules.data.size_conditioning import SizeConditioning
+from modules.data.conditioning import Conditioning, SizeConditioning
+from modules.data.decode import flatten
+from modules.data.images import open_image, upright
 from modules.data.transforms.masks import as_mask
 from modules.families.protocol import ModelFamily
 from modules.sampling.denoising_loop import Predict, guide
@@ -104,9 +103,9 @@ def read_inpainting_images(base_image: Path, mask_image: Path, size: Size) -> In
     The mask is white where the sample is inpainted. Raises OSError for a file that is missing or cannot be decoded.
     """
     wanted = (size.width_px, size.height_px)
-    with opened(base_image) as raw:
-        image = flattened(upright(raw)).resize(wanted, Image.Resampling.LANCZOS)
-    with opened(mask_image) as raw:
+    with open_image(base_image) as raw:
+        image = flatten(upright(raw)).resize(wanted, Image.Resampling.LANCZOS)
+    with open_image(mask_image) as raw:
         mask = as_mask(upright(raw)).resize(wanted, Image.Resampling.LANCZOS)
     unit_PP3 = torch.from_numpy(np.asarray(image, dtype=np.float32) / 255.0)
     gray_PP = torch.from_numpy(np.asarray(mask, dtype=np.float32) / 255.0)

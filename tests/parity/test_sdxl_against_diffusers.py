@@ -14,7 +14,7 @@ import torch
 
 from modules.config.sections.evaluation import SamplePrompt
 from modules.data.buckets import Size
-from modules.data.size_conditioning import SizeConditioning
+from modules.data.conditioning import SizeConditioning
 from modules.families.sdxl.forward import StableDiffusionXL
 from modules.families.sdxl.load import load
 from modules.sampling.denoising_loop import guide, initial_noise, make_scheduler, run_denoising_loop

@@ -20,8 +20,7 @@ from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
 from modules.data.buckets import Size
-from modules.data.conditioning import Conditioning
-from modules.data.size_conditioning import SizeConditioning
+from modules.data.conditioning import Conditioning, SizeConditioning
 from modules.estimate.architecture import architecture_of
 from modules.estimate.passes import PartPlan, Passes
 from modules.families.kinds.identify import identify

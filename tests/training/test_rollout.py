@@ -14,7 +14,7 @@ from modules.adapters.lora_adapter import LoraShape, attach_lora
 from modules.adapters.targets import target_layers
 from modules.config.sections.evaluation import SamplePrompt
 from modules.data.buckets import Size
-from modules.data.size_conditioning import SizeConditioning
+from modules.data.conditioning import SizeConditioning
 from modules.families.protocol import PartMemory
 from modules.memory.guard import DeviceGuard
 from modules.memory.placement import Placement

@@ -62,7 +62,7 @@ def test_each_record_names_an_existing_factory(kind: str) -> None:
 def test_records_settings_and_preflight_need_no_torch() -> None:
     modules = ("registry", "settings", "problems", "measures", "user_code_file")
     code = f"import sys; {'; '.join(f'import modules.rewards.{m}' for m in modules)}; "
-    code += "import modules.config.rules, modules.sampling.step_selection; sys.exit('torch' in sys.modules)"
+    code += "import modules.config.rules, modules.sampling.registry; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -14,8 +14,8 @@ from PIL import Image
 from modules.annotators.protocol import DEFAULT_MASK_SETTINGS, Masker, MaskSettings
 from modules.annotators.results import MaskMode, combine_masks, draw_mask
 from modules.data.companions import mask_beside
-from modules.data.decode import flattened
-from modules.data.images import opened, upright
+from modules.data.decode import flatten
+from modules.data.images import open_image, upright
 from modules.data.links import LEADS_OUT, leads_out
 from modules.data.transforms.masks import Mask, as_mask
 from modules.system.atomic import write_bytes
@@ -55,8 +55,8 @@ def mask_work(request: MaskRequest, load: Callable[[], Masker], originals: Origi
     def do(image: Path) -> Done:
         if not loaded:
             loaded.append(load())
-        with opened(image) as raw:
-            rgb = flattened(upright(raw))
+        with open_image(image) as raw:
+            rgb = flatten(upright(raw))
         new = draw_mask(
             loaded[0].mask(rgb),
             threshold=request.settings.threshold,
@@ -81,7 +81,7 @@ def _old_mask(path: Path, size: tuple[int, int]) -> Mask | None:
     """Return the mask of an image at its size (width, height), if it has one. Raises BrokenImageError."""
     if not path.is_file():
         return None
-    with opened(path) as raw:
+    with open_image(path) as raw:
         mask = as_mask(upright(raw))
     return np.asarray(mask if mask.size == size else mask.resize(size, Image.Resampling.BILINEAR), np.uint8)
 

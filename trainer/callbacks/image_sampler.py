@@ -11,9 +11,8 @@ from PIL import Image
 
 from modules.config.sections.evaluation import SamplePrompt
 from modules.data.buckets import Size
-from modules.data.conditioning import Conditioning
+from modules.data.conditioning import Conditioning, SizeConditioning
 from modules.data.depth import latent_depth, load_sample_depth
-from modules.data.size_conditioning import SizeConditioning
 from modules.families.protocol import ModelFamily
 from modules.memory.placement import Placement
 from modules.sampling.denoising_loop import guide, initial_noise, run_denoising_loop, scheduler_for

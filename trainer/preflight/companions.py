@@ -8,7 +8,7 @@ from pathlib import Path
 from modules.config.method_facts import learns_from
 from modules.config.schema import Config
 from modules.config.variant_facts import inpaints, reads_depth, weighs_areas
-from modules.data.captions.placeholders import contains_any
+from modules.data.captions.sources import contains_any
 from modules.data.companions import Companion, is_named_like_mask, mask_beside
 from modules.data.dataset import Dataset
 from modules.data.listing import walk

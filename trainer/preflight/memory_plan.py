@@ -27,7 +27,7 @@ from modules.config.sections.quantization import quantized_layers
 from modules.config.sections.training import filtered_layers
 from modules.config.words import trained_encoders, trained_parts, trained_words
 from modules.data.buckets import Size
-from modules.data.shares import shares_of_step
+from modules.data.order import shares_of_step
 from modules.estimate.architecture import Architecture
 from modules.estimate.run import RUNTIME_BYTES, Average, Phase, RunPlan, Sample, Sampled
 from modules.families.registry import FAMILIES, memory_of

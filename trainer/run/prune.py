@@ -14,8 +14,7 @@ from modules.data.cache.key import DigestIndex, caption_key
 from modules.data.cache.store import CacheStore, StoredEntry
 from modules.data.dataset import WantedCompanions
 from modules.data.datasets import Datasets
-from modules.data.rejected import RejectedVersions
-from modules.data.versions import ImageVersions
+from modules.data.versions import ImageVersions, RejectedVersions
 from modules.families.registry import FAMILIES
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root

@@ -62,7 +62,7 @@ def _faults_of_special_tags(text: CaptionChanges) -> Iterator[tuple[str, str]]:
     if not text.tag_dropout or text.special_tags_mode == "none":
         return
     try:
-        tags = _listed(text)
+        tags = _read_special_tags(text)
     except OSError as error:
         reason = error.strerror or error
         yield "special_tags", f"The list of special tags {text.special_tags} cannot be read ({reason})."
@@ -94,7 +94,7 @@ def _special_tags(text: CaptionChanges) -> SpecialTags:
     if not text.tag_dropout or text.special_tags_mode == "none":
         return SpecialTags()
     try:
-        tags = _listed(text)
+        tags = _read_special_tags(text)
     except OSError:
         return SpecialTags()
     if text.special_tags_regex:
@@ -102,7 +102,7 @@ def _special_tags(text: CaptionChanges) -> SpecialTags:
     return SpecialTags(text.special_tags_mode, tags, text.special_tags_regex)
 
 
-def _listed(text: CaptionChanges) -> tuple[str, ...]:
+def _read_special_tags(text: CaptionChanges) -> tuple[str, ...]:
     """Return the special tags: those of the setting, or of its file, one on each line."""
     file = special_tags_file(text)
     if file is None:

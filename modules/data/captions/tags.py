@@ -122,18 +122,18 @@ def capitalize_tags(
     With `lowercase_first` all become lowercase before. Tags for which `is_fixed` holds stay as they are.
     """
 
-    def changed(tag: str) -> str:
+    def change(tag: str) -> str:
         if is_fixed(tag):
             return tag
         tag = tag.lower() if lowercase_first else tag
         if not modes or generator.random() >= probability:
             return tag
-        return _capitalized(tag, generator.choice(modes), generator)
+        return _capitalize(tag, generator.choice(modes), generator)
 
-    return Tags(*(tuple(changed(t) for t in part) for part in (tags.first, tags.free, tags.last)))
+    return Tags(*(tuple(change(t) for t in part) for part in (tags.first, tags.free, tags.last)))
 
 
-def _capitalized(tag: str, mode: Capitalization, generator: random.Random) -> str:
+def _capitalize(tag: str, mode: Capitalization, generator: random.Random) -> str:
     match mode:
         case "capslock":
             return tag.upper()

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.data.archives import archive_of
-from modules.data.captions.faults import ENCODINGS
 from modules.data.captions.sources import read_text
 from modules.data.doctor.finding import Finding
-from modules.data.doctor.suffixes import SUFFIXES_OF, right_suffix
-from modules.data.images import BrokenImageError, opened
+from modules.data.doctor.pixel_checks import SUFFIXES_OF, right_suffix
+from modules.data.images import BrokenImageError, open_image
 from modules.data.listing import SUFFIXES
-from modules.data.scan import SourceImage
+from modules.data.scan import ENCODINGS, SourceImage
 from modules.system.atomic import atomic_file, write_text
 from modules.system.errors import DarkroomError
 
@@ -150,7 +149,7 @@ def _free_place(file: Path) -> Path:
 
 def _format(path: Path) -> str:
     try:
-        with opened(path) as image:
+        with open_image(path) as image:
             return image.format or ""
     except BrokenImageError:
         return ""

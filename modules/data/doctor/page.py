@@ -10,10 +10,10 @@ from pathlib import Path
 
 from PIL import Image
 
-from modules.data.decode import flattened
+from modules.data.decode import flatten
 from modules.data.doctor.finding import Finding, printable, short_name
 from modules.data.doctor.report import by_check, figure_of, images_of, summary_of
-from modules.data.images import BrokenImageError, opened, upright
+from modules.data.images import BrokenImageError, open_image, upright
 
 MAX_FILES_SHOWN = 12  # of one finding, as thumbnails; the names of all are listed
 _THUMBNAIL_PX = 160
@@ -41,9 +41,9 @@ figcaption, li { font-size: 13px; overflow-wrap: anywhere; }
 def thumbnail(path: Path) -> bytes | None:
     """Return a small JPEG of an image without its metadata; None where it cannot be read."""
     try:
-        with opened(path) as raw:
+        with open_image(path) as raw:
             raw.draft(None, (2 * _THUMBNAIL_PX, 2 * _THUMBNAIL_PX))
-            image = flattened(upright(raw))
+            image = flatten(upright(raw))
     except BrokenImageError:
         return None
     image.thumbnail((_THUMBNAIL_PX, _THUMBNAIL_PX))

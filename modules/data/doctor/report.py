@@ -1,15 +1,53 @@
-"""The findings as JSON and as a table for a terminal."""
+"""The checks of the doctor in the order of their report, and their findings as JSON and as a table for a terminal."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from modules.data.doctor.finding import SEVERITIES, CheckSpec, Finding, printable, short_name
-from modules.data.doctor.registry import CHECKS
+from modules.data.doctor import caption_checks, dataset_checks, pixel_checks
+from modules.data.doctor.finding import SEVERITIES, CheckSpec, Examination, Finding, printable, short_name
 from modules.system.problem import count, cut
+
+CHECKS: Mapping[str, CheckSpec] = {
+    spec.name: spec
+    for spec in (
+        pixel_checks.UNREADABLE,
+        dataset_checks.NEAR_DUPLICATE,
+        dataset_checks.TINY,
+        pixel_checks.BLURRED,
+        pixel_checks.DARK,
+        pixel_checks.BLOWN_OUT,
+        pixel_checks.LOW_VARIANCE,
+        pixel_checks.LETTERBOX,
+        dataset_checks.EXTREME_ASPECT,
+        dataset_checks.BUCKET_WASTE,
+        dataset_checks.SMALL_BUCKET,
+        dataset_checks.CONCEPT_IMBALANCE,
+        caption_checks.MISSING_CAPTION,
+        caption_checks.DUPLICATE_CAPTION,
+        caption_checks.LONG_CAPTION,
+        caption_checks.CONSTANT_TAG,
+        caption_checks.RARE_TAG,
+        pixel_checks.SURPRISING_FORMAT,
+        pixel_checks.WRONG_SUFFIX,
+    )
+}
+
+
+def find_all(examined: Examination) -> tuple[Finding, ...]:
+    """Return the findings of all checks: by check in the order of the registry, by severity, then by file."""
+    order = list(CHECKS)
+    found = [finding for spec in CHECKS.values() for finding in spec.find(examined)]
+    return tuple(
+        sorted(
+            found,
+            key=lambda f: (order.index(f.check), SEVERITIES.index(f.severity), [str(p) for p in f.files], f.reason),
+        )
+    )
+
 
 SHOWN_PER_CHECK = 20
 _NAME_CHARS, _REASON_CHARS, _OTHERS_SHOWN = 44, 300, 9
@@ -79,7 +117,7 @@ def _rows(findings: Sequence[Finding]) -> Iterator[str]:
         more = len(finding.files) - 1
         name = short_name(finding.files[0]) + (f" and {more:,} more" if more > 0 else "")
         label = finding.severity.upper() if finding.severity != "info" else "NOTE"
-        yield f"  {label:8}{_middle_cut(name):{_NAME_CHARS}}  {figure_of(finding)}"
+        yield f"  {label:8}{_shorten_middle(name):{_NAME_CHARS}}  {figure_of(finding)}"
         if finding.reason != before or common[finding.reason] == 1:
             yield f"          {cut(printable(finding.reason), max_chars=_REASON_CHARS)}"
         if more > 0:
@@ -88,7 +126,7 @@ def _rows(findings: Sequence[Finding]) -> Iterator[str]:
         before = finding.reason
 
 
-def _middle_cut(name: str) -> str:
+def _shorten_middle(name: str) -> str:
     """Return a name, without its middle where it is too long: its beginning and its end tell it from others."""
     if len(name) <= _NAME_CHARS:
         return name

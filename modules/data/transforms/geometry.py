@@ -9,8 +9,7 @@ import math
 import random
 from dataclasses import dataclass, replace
 
-from modules.data.buckets import ResizeCrop, Size
-from modules.data.rotation import direction, edge_of, rotated_extent
+from modules.data.buckets import ResizeCrop, Size, direction, edge_of, rotated_extent
 
 MASK_PADDING = (0.1, 0.3)  # of the mask's width or height, at each side
 MASK_ROTATION_DEGREES = 20.0
@@ -140,7 +139,7 @@ def rotated_fit(source: Size, bucket: Size, degrees: float) -> ResizeCrop:
     )
 
 
-def jittered(fit: ResizeCrop, degrees: float, draw: random.Random) -> ResizeCrop:
+def jitter(fit: ResizeCrop, degrees: float, draw: random.Random) -> ResizeCrop:
     """Return the same resize with its crop, rotated by `degrees`, at a random place inside the resized image."""
     width_px, height_px = rotated_extent(fit.bucket.sides_px, degrees)
     return ResizeCrop(
