@@ -50,25 +50,25 @@ class AdapterTargets:
     def of(cls, targets: Iterable[AdapterTarget]) -> AdapterTargets:
         """Return the targets by name in every layout, with and without their part."""
         every = tuple(targets)
-        found: dict[Name, tuple[AdapterTarget, ...]] = {}
+        by_name: dict[Name, tuple[AdapterTarget, ...]] = {}
         for target in every:
             names = dict.fromkeys(_flat(path) for path in target.paths.values())
             for key in ((part, name) for part in (target.part, "") for name in names):
-                found[key] = (*found.get(key, ()), target)
-        return cls(every, found)
+                by_name[key] = (*by_name.get(key, ()), target)
+        return cls(every, by_name)
 
     def find(self, layer: str, shapes: Shapes) -> AdapterTarget | None:
         """Return the layer of the model that a layer of a file changes; None where the model has no such layer.
 
-        `layer` is its name in the file and `shapes` are those of its factors by kohya's names. They decide where the
-        name does not say which text encoder it is for.
+        `layer` is its name in the file and `shapes` are the shapes of its factors by kohya's names. They decide where
+        the name does not say which text encoder it is for.
         """
         return self.find_by(name_of(layer), shapes)
 
     def find_by(self, name: Name, shapes: Shapes) -> AdapterTarget | None:
-        """Return what `find` does, for the `name_of` a layer: many models can look for the same one."""
-        found = self.by_name.get(name, ())
-        return next((t for t in found if fits(shapes, t.weight)), found[0] if found else None)
+        """Return the same as `find`, for the `name_of` a layer: many models can look for the same one."""
+        targets = self.by_name.get(name, ())
+        return next((t for t in targets if fits(shapes, t.weight)), targets[0] if targets else None)
 
 
 def _flat(path: str) -> str:

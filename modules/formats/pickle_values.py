@@ -1,4 +1,4 @@
-"""What the instructions of a pickle build, as far as it matters for a state dict: tensors, storages, dictionaries.
+"""The values that the instructions of a pickle build, as far as they matter for a state dict: tensors and dictionaries.
 
 Nothing is created but descriptions: a tensor is its dtype, shape and place.
 """
@@ -56,7 +56,7 @@ LEFTOVERS = (
     "numpy._core.multiarray.scalar",
     "numpy.dtype",
 )
-"""Classes that published SD 1 checkpoints name beside tensors, leftovers of their trainer. Loading replaces them by
+"""Classes that published SD 1 checkpoints name besides tensors, leftovers of their trainer. Loading replaces them by
 empty objects."""
 
 
@@ -94,14 +94,14 @@ class PickledTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedGlobal:
     """A function or class that a pickle names."""
 
     name: str
 
 
 @dataclass(eq=False, slots=True)
-class Built:
+class BuiltObject:
     """An object of any class: the name of the class, and the state that the pickle gives it."""
 
     name: str
@@ -121,9 +121,9 @@ def result_of(function: Any, arguments: Any) -> Any:
 
     Raises ValueError, IndexError or TypeError for arguments that torch does not write.
     """
-    name = function.name if isinstance(function, Named) else ""
+    name = function.name if isinstance(function, NamedGlobal) else ""
     if name == "collections.OrderedDict":
-        return _ordered(*arguments)
+        return _ordered_dict(*arguments)
     if name == PARAMETER_DICT:
         return Parameters()
     if name.startswith("torch._utils._rebuild_tensor"):
@@ -138,27 +138,27 @@ class Parameters(dict[str, Any]):
 
 
 def set_state(target: Any, state: Any) -> None:
-    """Give an object its state; only that of a dictionary of parameters holds tensors of a state dict."""
-    if isinstance(target, Built):
+    """Give an object its state; only a dictionary of parameters holds tensors of a state dict."""
+    if isinstance(target, BuiltObject):
         target.state = state
     parameters = state.get("_parameters") if isinstance(target, Parameters) and isinstance(state, dict) else None
     if isinstance(parameters, dict):
         target.update(parameters)
 
 
-def _ordered(pairs: Any = ()) -> dict[str, Any]:
+def _ordered_dict(pairs: Any = ()) -> dict[str, Any]:
     """Return the dictionary of a list of pairs, as Python 2 wrote it."""
-    found: dict[str, Any] = {}
+    items: dict[str, Any] = {}
     for key, value in pairs if isinstance(pairs, list) else ():
-        set_item(found, key, value)
-    return found
+        set_item(items, key, value)
+    return items
 
 
 def _tensor(storage: Any, offset: Any, shape: Any, *rest: Any) -> PickledTensor:
-    """Return a tensor from the arguments of torch's functions; those of version 3 have the dtype at index 6."""
+    """Return a tensor from the arguments of torch's functions; version 3 has the dtype at index 6."""
     if not isinstance(storage, Storage) or not isinstance(shape, tuple) or len(shape) > _MAX_AXES:
         raise ValueError("not a tensor")
-    dtype = rest[3].name if len(rest) > 3 and isinstance(rest[3], Named) else storage.dtype
+    dtype = rest[3].name if len(rest) > 3 and isinstance(rest[3], NamedGlobal) else storage.dtype
     if any(type(n) is not int or not 0 <= n < _INT64 for n in (offset, *shape)):
         raise ValueError("not the shape of a tensor")
     kind = dtype.rpartition(".")[2].removesuffix("Storage")
@@ -170,7 +170,7 @@ def set_item(target: Any, key: Any, value: Any) -> None:
     # Numbers of any length can be keys; the text of one of a megabyte takes minutes.
     if isinstance(target, dict) and (isinstance(key, str) or (isinstance(key, int) and -_INT64 <= key < _INT64)):
         target[str(key)] = value
-    elif isinstance(target, dict) and isinstance(key, Built):
+    elif isinstance(target, dict) and isinstance(key, BuiltObject):
         target[key] = value
 
 
@@ -182,6 +182,6 @@ def storage_of(place: Any) -> Storage:
     if not isinstance(place, tuple) or len(place) < 4 or place[0] != "storage":
         raise ValueError("not a storage")
     kind, key = place[1], place[2]
-    if not isinstance(kind, Named) or not isinstance(key, str | int):
+    if not isinstance(kind, NamedGlobal) or not isinstance(key, str | int):
         raise ValueError("not a storage")
     return Storage(kind.name, str(key))

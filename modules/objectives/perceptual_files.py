@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from modules.formats.checkpoint_header import read_checkpoint_header
-from modules.formats.published_files import PublishedFile, Wanted, problem_of_file, wanted_file
+from modules.formats.published_files import FileRequest, PublishedFile, file_request, problem_of_file
 from modules.memory.tape import FLOAT32_BYTES, Array
 from modules.memory.walk import Walk
 from modules.objectives.methods.reconstruction import Reconstruction
@@ -44,9 +44,9 @@ _ALSO_ACCEPTED = "torchvision's or timm's VGG16, or a file of the package lpips"
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def wanted_of(settings: Reconstruction) -> tuple[Wanted, Wanted]:
+def wanted_of(settings: Reconstruction) -> tuple[FileRequest, FileRequest]:
     """Return the file of VGG16 and the file of LPIPS's weights that a run of the VAE needs."""
-    return wanted_file(VGG_FILE, settings.vgg_file), wanted_file(LPIPS_FILE, settings.lpips_file)
+    return file_request(VGG_FILE, settings.vgg_file), file_request(LPIPS_FILE, settings.lpips_file)
 
 
 def vgg_names(names: Collection[str]) -> list[list[str]] | None:

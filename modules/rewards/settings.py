@@ -11,7 +11,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Le
 
-from modules.formats.published_files import Wanted, wanted_file
+from modules.formats.published_files import FileRequest, file_request
 from modules.rewards.registry import REWARDS, reward_labels, rewards_using
 from modules.settings.field import Section, Setting, When, one_of
 
@@ -119,7 +119,7 @@ def held_out_scorer(scorers: Sequence[Scorer], held_out_reward: str) -> Scorer |
     return next((s for s in scorers if s.kind == held_out_reward), Scorer(kind=held_out_reward))
 
 
-def wanted_files(scorer: Scorer) -> Iterator[Wanted]:
+def wanted_files(scorer: Scorer) -> Iterator[FileRequest]:
     """Yield the files of a reward model. A repository named in the settings replaces the published one."""
     for published in REWARDS[scorer.kind].files:
-        yield wanted_file(published, str(getattr(scorer, published.slot)))
+        yield file_request(published, str(getattr(scorer, published.slot)))

@@ -265,7 +265,7 @@ def test_the_average_follows_its_formula_and_swaps_back_bit_for_bit() -> None:
             expected = decay * expected + (1 - decay) * parameter.detach().double()
             updates += 1
     torch.testing.assert_close(ema.averages["a.w"].double(), expected, rtol=0, atol=1e-6)
-    own = parameter.detach().clone()
+    select = parameter.detach().clone()
 
     def look_and_fail() -> None:
         with ema.swapped_in():
@@ -274,7 +274,7 @@ def test_the_average_follows_its_formula_and_swaps_back_bit_for_bit() -> None:
 
     with pytest.raises(RuntimeError, match="planted"):
         look_and_fail()
-    assert torch.equal(parameter, own)
+    assert torch.equal(parameter, select)
 
 
 def test_the_average_of_half_precision_weights_is_kept_in_full() -> None:
