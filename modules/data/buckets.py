@@ -118,7 +118,7 @@ class BucketRules:
     min_side_px: int = 0
 
     def sizes(self, override_px: tuple[int | str, ...] = ()) -> tuple[tuple[Size, ...], ...]:
-        """Return the bucket sizes at each resolution; at those of `override_px` instead, if there are any."""
+        """Return the bucket sizes at each resolution; at the resolutions of `override_px` instead, if there are any."""
         if override_px:
             return tuple(self._sizes_at(r) for r in override_px)
         if self.fixed is not None:
@@ -149,7 +149,7 @@ class BucketRules:
         part: Size | None = None,
         angles: Angles = NO_ROTATION,
     ) -> tuple[ResizeCrop, ...]:
-        """Return how an image of `size` is resized and cropped at each resolution. `sizes` are those of `sizes()`.
+        """Return how an image of `size` is resized and cropped at each resolution. `sizes` come from `sizes()`.
 
         The bucket is chosen for the image's shape, or for that of `part`, the box of the mask that it is cropped to.
         `angles` are the rotations it may get. Raises ValueError with the reason for an image that is too small.

@@ -49,11 +49,11 @@ def find_mask(image: Path, *, folder: Path, masks_folder: Path | None = None) ->
     or a link out of its folder.
     """
     if masks_folder is None:
-        beside = _companion(mask_beside(image), folder)
-        if beside is None and archive_of(image) is not None:
+        mask = _companion(mask_beside(image), folder)
+        if mask is None and archive_of(image) is not None:
             sample = sample_of(image)
             return _companion(sample.with_name(f"{sample.name}{MASK_FIELD}"), folder)
-        return beside
+        return mask
     inside = image.relative_to(folder) if image.is_relative_to(folder) else Path(image.name)
     names = (inside.with_suffix(".png"), inside)
     return next((mask for name in names if (mask := _companion(masks_folder / name, masks_folder))), None)

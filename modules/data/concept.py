@@ -236,7 +236,7 @@ class Concept(Section):
 
     @property
     def dataset_kind(self) -> DatasetKind:
-        """The dataset that its images belong to: that of training or that of validation."""
+        """The dataset that its images belong to: the training or the validation dataset."""
         return "validation" if self.kind in VALIDATION_KINDS else "training"
 
     @property

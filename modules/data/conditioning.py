@@ -35,7 +35,7 @@ class SizeConditioning:
         """Return the size conditioning of an image of that size, brought to its bucket by `geometry`.
 
         The original size is the file's, also where the mask crop uses only a part. The crop is counted in the image as
-        it is trained: that of a mirrored image from the other edge (`Geometry.crop_corner`).
+        it is trained: a mirrored image's from the other edge (`Geometry.crop_corner`).
         """
         return cls(original, *geometry.crop_corner(original), geometry.resize_crop.bucket)
 
@@ -69,7 +69,7 @@ class PromptEncoder(Protocol):
     """The part of a model family that computes conditioning: see `ModelFamily`, which implements it."""
 
     def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> Conditioning:
-        """Return the conditioning of prompts, padded to the longest of them and of those in `padded_like`."""
+        """Return the conditioning of prompts, padded to the longest of them and of the prompts in `padded_like`."""
         ...
 
     def with_size_conditioning(
@@ -96,16 +96,16 @@ class PromptEncoder(Protocol):
 class PartialConditioning:
     """The conditioning of a batch in which some captions are encoded during the step.
 
-    `entries` holds one conditioning for each caption, and None for those that are encoded during the step because their
-    text encoder is trained. `empty` is the empty prompt's, with which shorter captions are padded. All of it is on the
-    training device, in the training dtype.
+    `entries` holds one conditioning for each caption, and None for captions that are encoded during the step because
+    their text encoder is trained. `empty` is the empty prompt's, with which shorter captions are padded. All of it is
+    on the training device, in the training dtype.
     """
 
     entries: Sequence[Conditioning | None]
     empty: Conditioning
 
     def select(self, indices: Sequence[int]) -> PartialConditioning:
-        """Return that of some of the captions, in that order."""
+        """Return the conditioning of some of the captions, in their order."""
         return PartialConditioning([self.entries[i] for i in indices], self.empty)
 
     def completed(
@@ -135,7 +135,7 @@ def complete_conditioning(
 ) -> Conditioning:
     """Return the complete conditioning of captions; the missing ones are encoded now.
 
-    They are padded to the longest of them and of those in `padded_like`.
+    They are padded to the longest of them and of the prompts in `padded_like`.
     """
     match delivered:
         case None:

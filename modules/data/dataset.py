@@ -38,7 +38,7 @@ class Example:
     `background` is the colour behind its transparent places; None where it has none. `name` is its path within the
     concept's folder, from which its augmentations are drawn. `mask_box` is the box around the white of its mask, in
     pixels of the image, where the concept crops to masks. `input_files` are the files of the model's further inputs
-    that it has, by their name. `rejected_background` is that of the rejected image of a pair, whose chosen image this
+    that it has, by their name. `rejected_background` belongs to the rejected image of a pair, whose chosen image this
     is.
     """
 
@@ -151,8 +151,8 @@ def build_dataset(
 ) -> Dataset:
     """Scan the enabled concepts of one type (each with its absolute folder) and assign every image to a bucket.
 
-    A concept with fewer resolutions than another repeats its own, so that all have the same number. `index` and `watch`
-    are those of each scan (`scan_source`); `scan_of` returns scans that are known already. Raises OSError where a
+    A concept with fewer resolutions than another repeats them, so that all have the same number. `index` and `watch`
+    are passed to each scan (`scan_source`); `scan_of` returns scans that are known already. Raises OSError where a
     folder cannot be listed.
     """
     active = [(c, folder) for c, folder in concepts if c.enabled and c.dataset_kind == kind]
@@ -293,8 +293,8 @@ def concept_repeats_of(concepts: Sequence[ConceptFacts], *, run_seed: int) -> li
     """Return how often an epoch uses the images of each concept.
 
     Regularization concepts have as many samples per epoch as the training and prompts concepts together, shared among
-    them by their images times their repeats, unless their number is set. Their images and those of concepts balanced by
-    samples take turns in an order that is shuffled once.
+    them by their images times their repeats, unless their number is set. Their images and the images of concepts
+    balanced by samples take turns in an order that is shuffled once.
     """
     plain = [ConceptRepeats(c.first_example, c.num_examples, c.repeats) for c in concepts]
     is_matched = [c.kind == "regularization" and c.samples_per_epoch is None for c in concepts]

@@ -53,7 +53,7 @@ class DatasetSettings:
 class Datasets:
     """A run's training and validation datasets, the plan of its epochs, and a fingerprint of the scanned files.
 
-    `index` knows the images of earlier scans, so that those that are unchanged are not opened again.
+    `index` knows the images of earlier scans, so that unchanged ones are not opened again.
     """
 
     settings: DatasetSettings

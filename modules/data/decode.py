@@ -52,7 +52,7 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 
 def _in_srgb(image: Image.Image) -> Image.Image:
-    """Return an image in sRGB; the image itself if it has no profile, or that of sRGB."""
+    """Return an image in sRGB; the image itself if it has no profile, or sRGB's."""
     if image.mode == "LAB":
         return _apply_transform(image, _from_lab())
     content = image.info.get("icc_profile")

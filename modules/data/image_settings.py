@@ -186,7 +186,7 @@ STRENGTH_OF = {
     "saturation": "saturation_max",
     "hue": "hue_max",
 }
-"""The setting of each augmentation's strength, for those that have one."""
+"""The setting of each augmentation's strength, for augmentations that have one."""
 
 
 def is_random(settings: ImageChanges) -> bool:

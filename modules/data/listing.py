@@ -70,8 +70,8 @@ def list_images(source: Path, *, include_subfolders: bool, within: Path | None =
     images = [p for p in files if p.suffix.lower() in SUFFIXES and not _is_left_out(p, skipped)]
     archives = [p for p in files if p.suffix.lower() in ARCHIVE_SUFFIXES and not is_metadata(p)]
     if images:
-        beside = "an archive beside image files; choose the archive itself to use its images"
-        skipped += [SkippedEntry(p, beside) for p in archives]
+        reason = "an archive next to image files; choose the archive itself to use its images"
+        skipped += [SkippedEntry(p, reason) for p in archives]
     else:
         images = [image for archive in of_data_sets(archives, skipped) for image in _inside(archive, skipped)]
         skipped += [SkippedEntry(p, _UNPACK) for p in files if p.name.lower().endswith(_COMPRESSED)]
@@ -103,13 +103,13 @@ def walk(
         entered.add(real)
         try:
             with os.scandir(here) as entries:
-                found = list(entries)
+                listed = list(entries)
         except OSError as error:
             if here == folder:
                 raise
             skipped.append(SkippedEntry(here, f"a folder that cannot be listed ({error.strerror})"))
             continue
-        for entry in found:
+        for entry in listed:
             if entry.is_symlink() and _holds(entry.is_file) and leads_out(Path(entry.path), bounds):
                 skipped.append(SkippedEntry(Path(entry.path), LEADS_OUT))
             elif _holds(entry.is_file):
@@ -140,7 +140,7 @@ def _is_left_out(image: Path, skipped: list[SkippedEntry]) -> bool:
 
 
 def of_data_sets(archives: list[Path], skipped: list[SkippedEntry]) -> Iterator[Path]:
-    """Yield archives without the Arrow files that a saved data set does not name; those it misses are reported."""
+    """Yield archives without the Arrow files that a saved data set does not name; missing ones are reported."""
     named: dict[Path, tuple[str, ...]] = {}
     there = set(archives)
     for archive in archives:

@@ -41,7 +41,7 @@ class ConceptRepeats:
     """The examples of one concept, which are contiguous, and how often an epoch repeats each.
 
     With `num_samples`, an epoch has that many samples of the concept instead, whatever `repeats` is. With `seed`, its
-    examples take their turns in a shuffled order instead of that of their names, the same in every epoch.
+    examples take their turns in a shuffled order instead of by name, the same in every epoch.
     """
 
     first_example: int
@@ -109,7 +109,7 @@ def sample_indices_of_epoch(
 def sizes_of_epoch(
     concepts: Sequence[ConceptRepeats], buckets: Sequence[Sequence[Size]], *, num_resolutions: int, epoch: int
 ) -> Counter[Size]:
-    """Return how many samples of each size an epoch has: those of `sample_indices_of_epoch`, without creating them.
+    """Return how many samples of each size an epoch has: the ones of `sample_indices_of_epoch`, without creating them.
 
     `buckets[example][resolution]` is the size of a sample.
     """
@@ -183,7 +183,7 @@ def groups_of_epoch(
     A micro-batch contains samples of one size. By default no sample is dropped: a bucket's last micro-batch may be
     smaller, and so may the epoch's last accumulation group; a group never extends into the next epoch. With "drop" and
     "merge" smaller micro-batches are left out; with "merge", `carried` are the samples left over from earlier epochs,
-    which come first in their bucket and stay samples of their own epochs.
+    which come first in their bucket and stay samples of their epochs.
     """
     draw = generator_of_epoch(run_seed, epoch)
     by_size = shuffled_by_size(sample_indices, buckets, draw)
@@ -196,7 +196,7 @@ def groups_of_epoch(
     return tuple(tuple(batches[i : i + accumulation_steps]) for i in range(0, len(batches), accumulation_steps))
 
 
-# How the processes of a run share an optimizer step: by micro-batches, and by images where those do not suffice.
+# How the processes of a run share an optimizer step: by micro-batches, and by images if micro-batches do not suffice.
 #
 # The seeds of a sample depend on its step, its micro-batch and its place there, never on the process that trains it, so
 # a step has the same noise and timesteps for any number of processes.
@@ -204,9 +204,9 @@ def groups_of_epoch(
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The images of one micro-batch that one process trains: those from `first_row` on.
+    """The images of one micro-batch that one process trains, from `first_row` on.
 
-    `number` is that of the micro-batch in its accumulation group, `whole` all its images. A share that does not count
+    `number` counts the micro-batches of its accumulation group, `whole` all its images. A share that does not count
     repeats an image of another process, with no weight: its process would have nothing to train in the step.
     """
 

@@ -51,7 +51,7 @@ _FLAGS = ("has_label", "are_different")
 
 @dataclass(frozen=True, slots=True)
 class PairFiles:
-    """The files of a pair, which may lead into an archive. `captions` are those of its row; None if it has none."""
+    """The files of a pair, which may lead into an archive. `captions` are its row's; None if the row has none."""
 
     chosen: Path
     rejected: Path
@@ -88,7 +88,7 @@ def list_pairs(source: Path, *, caption_columns: Sequence[str] = ()) -> PairList
         return _of_tables(tables, caption_columns, skipped)
     if there:
         [missing] = {*sides} - {*there}
-        return PairListing((), (SkippedEntry(there[0], f"there is no folder {missing.name} beside it"),))
+        return PairListing((), (SkippedEntry(there[0], f"there is no folder {missing.name} next to it"),))
     return PairListing((), tuple(skipped))
 
 
@@ -131,14 +131,14 @@ def _tables_in(folder: Path, skipped: list[SkippedEntry]) -> list[Path]:
     What is wrong with a data set that `datasets` saved is added to `skipped`, and links out of the folder.
     """
     files = sorted(walk(folder, include_subfolders=True, skipped=skipped))
-    own = [p for p in files if is_metadata(p)]
+    metadata_files = [p for p in files if is_metadata(p)]
     tables = [p for p in files if p.suffix.lower() in TABLE_SUFFIXES and not p.name.startswith(".")]
-    return own or list(of_data_sets(tables, skipped))
+    return metadata_files or list(of_data_sets(tables, skipped))
 
 
 @dataclass
 class _Rows:
-    """The pairs in the rows of a file, and the numbers of those that are left out."""
+    """The pairs in the rows of a file, and the numbers of rows that are left out."""
 
     file: Path
     pairs: list[PairFiles] = field(default_factory=list)
@@ -167,19 +167,19 @@ def _of_tables(files: Iterable[Path], caption_columns: Sequence[str], skipped: S
     pairs: list[PairFiles] = []
     left_out = list(skipped)
     for file in files:
-        found = _Rows(file)
+        parsed = _Rows(file)
         try:
-            _read_pairs(found, caption_columns)
+            _read_pairs(parsed, caption_columns)
         except OSError as error:
-            found.problems.append(MetadataProblem(error.strerror or str(error)))
-        pairs += found.pairs
-        left_out += found.skipped()
+            parsed.problems.append(MetadataProblem(error.strerror or str(error)))
+        pairs += parsed.pairs
+        left_out += parsed.skipped()
     return PairListing(tuple(pairs), tuple(left_out))
 
 
-def _read_pairs(found: _Rows, caption_columns: Sequence[str]) -> None:
-    """Add the pairs of a metadata file to `found`. Raises OSError for one that cannot be read."""
-    file = found.file
+def _read_pairs(parsed: _Rows, caption_columns: Sequence[str]) -> None:
+    """Add the pairs of a metadata file to `parsed`. Raises OSError for one that cannot be read."""
+    file = parsed.file
     images: tuple[str, ...] = ()
     if file.suffix.lower() in TABLE_SUFFIXES:
         facts = table_facts(file)
@@ -188,33 +188,33 @@ def _read_pairs(found: _Rows, caption_columns: Sequence[str]) -> None:
         columns = [c for c in known if c in wanted and c not in images]
         rows = read_texts(file, columns) if columns else [{} for _ in range(facts.num_rows)]
     else:
-        rows = [row for _, row in read_rows(file, found.problems)]
+        rows = [row for _, row in read_rows(file, parsed.problems)]
         known = tuple(dict.fromkeys(name for row in rows for name in row))
     sides = next((pair for pair in _NAMED + _NUMBERED if set(pair) <= set(known)), None)
     if sides is None or (sides in _NUMBERED and not set(_LABELS) & set(known)):
         if rows:
             expected = "has no columns chosen and rejected, and not those of Pick-a-Pic (jpg_0, jpg_1, label_0)"
-            found.problems.append(MetadataProblem(f"{expected}; {listed_columns(known)}"))
+            parsed.problems.append(MetadataProblem(f"{expected}; {listed_columns(known)}"))
         return
     texts = caption_columns or usual_columns(known)
     for number, row in enumerate(rows):
         first, second = (_image(file, number, row, side, is_inside=side in images) for side in sides)
-        order = (first, second) if sides in _NAMED else _order_sides(found, row, first, second)
+        order = (first, second) if sides in _NAMED else _order_sides(parsed, row, first, second)
         if order is not None:
-            _add(found, *order, texts_of_row(row, texts) or None)
+            _add(parsed, *order, texts_of_row(row, texts) or None)
 
 
-def _add(found: _Rows, chosen: Path | None, rejected: Path | None, captions: tuple[str, ...] | None) -> None:
+def _add(parsed: _Rows, chosen: Path | None, rejected: Path | None, captions: tuple[str, ...] | None) -> None:
     if chosen is None or rejected is None:
-        found.num_incomplete += 1
+        parsed.num_incomplete += 1
     elif chosen == rejected:
-        found.num_same += 1
+        parsed.num_same += 1
     else:
-        found.pairs.append(PairFiles(chosen, rejected, captions))
+        parsed.pairs.append(PairFiles(chosen, rejected, captions))
 
 
 def _image(file: Path, number: int, row: Mapping[str, Any], column: str, *, is_inside: bool) -> Path | None:
-    """Return the image in a cell: inside the file, or named relative to it. None if there is none."""
+    """Return the image in a cell: inside the file, or named relative to it. None for a cell without one."""
     if is_inside:
         return file / row_name(number, column)
     name = row.get(column)
@@ -224,7 +224,7 @@ def _image(file: Path, number: int, row: Mapping[str, Any], column: str, *, is_i
 
 
 def _order_sides(
-    found: _Rows, row: Mapping[str, Any], first: Path | None, second: Path | None
+    parsed: _Rows, row: Mapping[str, Any], first: Path | None, second: Path | None
 ) -> tuple[Path | None, Path | None] | None:
     """Return the chosen and the rejected image of a row with labels; None for a tie, or without a label.
 
@@ -234,10 +234,10 @@ def _order_sides(
     labels = [_number(row.get(label)) for label in _LABELS]
     preference = labels[0] if labels[0] is not None else None if labels[1] is None else 1.0 - labels[1]
     if has_label is False or preference is None:
-        found.num_without_label += 1
+        parsed.num_without_label += 1
         return None
     if preference == 0.5 or labels[0] == labels[1] or are_different is False:
-        found.num_ties += 1
+        parsed.num_ties += 1
         return None
     return (first, second) if preference > 0.5 else (second, first)
 
@@ -269,7 +269,7 @@ def scan_source(
     index: StatIndex | None = None,
     watch: Watch = unwatched,
 ) -> Scan:
-    """Return the contents of a concept's source: its images, or its pairs. The arguments are those of `scan_folder`."""
+    """Return the contents of a concept's source: its images, or its pairs. The arguments are as in `scan_folder`."""
     if holds_pairs:
         return scan_pairs(source, captions=captions, index=index, watch=watch)
     return scan_folder(source, include_subfolders=include_subfolders, captions=captions, index=index, watch=watch)
@@ -280,7 +280,7 @@ def scan_pairs(
 ) -> Scan:
     """Return the chosen images of a source, each with its rejected one.
 
-    The caption of a pair is that of its row, otherwise that of its chosen image. A pair of which an image cannot be
+    The caption of a pair is its row's, otherwise its chosen image's. A pair of which an image cannot be
     used is left out. Raises OSError for an unreadable source.
     """
     listing = list_pairs(source, caption_columns=captions.columns)
@@ -292,9 +292,9 @@ def scan_pairs(
             watch(number, len(listing.pairs))
         chosen = look_at(pair.chosen, partial(_captions, pair, captions, metadata), index, within=source)
         rejected = look_at(pair.rejected, _no_captions, index, within=source)
-        for found in (chosen, rejected):
-            if isinstance(found, SkippedEntry):
-                skipped.append(SkippedEntry(found.path, f"{found.reason}; its pair is left out"))
+        for side in (chosen, rejected):
+            if isinstance(side, SkippedEntry):
+                skipped.append(SkippedEntry(side.path, f"{side.reason}; its pair is left out"))
         if isinstance(chosen, SourceImage) and isinstance(rejected, SourceImage):
             images.append(replace(chosen, rejected=rejected))
     skipped += metadata.problems([path for pair in listing.pairs for path in (pair.chosen, pair.rejected)])
@@ -315,7 +315,7 @@ def fingerprint_of_source(
 
 
 def _captions(pair: PairFiles, origin: CaptionOrigin, metadata: MetadataCaptions) -> CaptionTexts:
-    """Return the captions of a pair: those of the concept, of its row, or of its chosen image."""
+    """Return the captions of a pair, from the concept, its row, or its chosen image."""
     if pair.captions is not None and origin.source not in _SHARED:
         return CaptionTexts(pair.captions)
     return captions_of(pair.chosen, origin, metadata)

@@ -137,7 +137,7 @@ def as_csv(rows: Sequence[PlanRow]) -> str:
 def describe_buckets(rows: Sequence[PlanRow]) -> list[str]:
     """Return a line for each bucket: its images, their samples in the first epoch, scales, and what is cropped.
 
-    Its prompts without an image have a line of their own.
+    Its prompts without an image have a separate line.
     """
     by_bucket: dict[str, list[PlanRow]] = defaultdict(list)
     for row in rows:

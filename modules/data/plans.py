@@ -74,7 +74,7 @@ class EpochPlans:
         return self._concept_repeats[self._dataset.examples[example].concept].uses_before(example, epoch)
 
     def samples_of(self, example: int, epoch: int) -> list[SampleIndex]:
-        """Return the samples of one example in an epoch: those of `sample_indices_of_epoch`, without the others."""
+        """Return the samples of one example in an epoch: the ones of `sample_indices_of_epoch`, without the others."""
         before, after = self.uses_before(example, epoch), self.uses_before(example, epoch + 1)
         num_resolutions = self._dataset.num_resolutions
         return [
@@ -190,7 +190,7 @@ def caption_of(
     dropout: CaptionDropout,
     draws_anew: bool,
 ) -> DrawnCaption:
-    """Return the caption with which a sample is trained. `draws_anew` is that of `draw_caption`."""
+    """Return the caption with which a sample is trained. `draws_anew` is passed to `draw_caption`."""
     number, repeat, epoch = sample_index.example, sample_index.repeat, sample_index.epoch
     image = dataset.examples[number].image
     rules = dataset.concepts[dataset.examples[number].concept].captions

@@ -33,7 +33,7 @@ class SourceImage:
 
     The path of an image in an archive leads into the archive. `is_transparent`: it may have transparent places.
     A prompt without an image is one too, with `has_image` unset: its path leads to its line in the file of prompts,
-    and its size is that of the images sampled for it.
+    and its size is the size of the images sampled for it.
     `rejected` is the other image of a preference pair, whose chosen image this is.
     """
 
@@ -92,8 +92,8 @@ def scan_folder(
     for number, path in enumerate(listing.images):
         if number % WATCHED_EVERY == 0:
             watch(number, len(listing.images))
-        found = look_at(path, partial(captions_of, path, captions, metadata), index, within=folder)
-        (images if isinstance(found, SourceImage) else skipped).append(found)  # type: ignore[arg-type]
+        seen = look_at(path, partial(captions_of, path, captions, metadata), index, within=folder)
+        (images if isinstance(seen, SourceImage) else skipped).append(seen)  # type: ignore[arg-type]
     skipped += metadata.problems(listing.images)
     return Scan(tuple(images), tuple(sorted(skipped, key=lambda s: s.path)))
 

@@ -56,7 +56,7 @@ _lock = threading.Lock()  # reading one group of rows twice, on two threads, wou
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """The columns of a file with a table, those that hold images, and its number of rows.
+    """The columns of a file with a table, the ones that hold images, and its number of rows.
 
     The columns that `datasets` marked as images come before others that hold encoded images.
     """
@@ -117,7 +117,7 @@ def read_texts(file: Path, columns: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _image_columns(schema: Any) -> tuple[str, ...]:
-    """Return the columns that hold encoded images, first those that `datasets` marked as images."""
+    """Return the columns that hold encoded images, first the ones that `datasets` marked as images."""
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         marked = [n for n in schema.names if features.get(n, {}).get("_type") == "Image"]

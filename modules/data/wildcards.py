@@ -61,14 +61,14 @@ def expand(text: str, *, seed: int, folder: Path | None = None) -> ExpandedPromp
     """
     draws = _Draws(seed)
 
-    def choice(found: re.Match[str]) -> str:
-        return draws.one_of(found[1].split("|")).strip()
+    def choice(match: re.Match[str]) -> str:
+        return draws.one_of(match[1].split("|")).strip()
 
-    def line(found: re.Match[str]) -> str:
-        lines = _lines(folder, found[1])
+    def line(match: re.Match[str]) -> str:
+        lines = _lines(folder, match[1])
         if not lines:
-            draws.missing.append(found[1])
-            return f"\0{found[1]}\0"
+            draws.missing.append(match[1])
+            return f"\0{match[1]}\0"
         return draws.one_of(lines)
 
     while True:
@@ -85,7 +85,7 @@ def _replace(pattern: re.Pattern[str], text: str, by: Callable[[re.Match[str]], 
 
 
 def _lines(folder: Path | None, name: str) -> list[str]:
-    """Return the lines of a wildcard file, without empty ones and comments; none where there is no such file.
+    """Return the lines of a wildcard file, without empty ones and comments; no lines if the file does not exist.
 
     A link out of the folder does not count.
     """

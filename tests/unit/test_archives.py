@@ -156,7 +156,7 @@ def test_an_archive_beside_its_images_is_not_used_twice(images: Path) -> None:
     draw_shard(images / "backup.tar", sizes=[(8, 8)])
     result = scan(images)
     assert len(result.images) == 5
-    assert "beside image files" in reasons(result)["backup.tar"]
+    assert "next to image files" in reasons(result)["backup.tar"]
 
 
 def test_a_compressed_archive_is_named_where_nothing_else_is_found(tmp_path: Path, images: Path) -> None:

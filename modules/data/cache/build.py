@@ -57,7 +57,7 @@ class EncodingJob:
 
 @dataclass(frozen=True, slots=True)
 class EntryResult:
-    """One entry is done. `problem` explains why it could not be built; then there is no entry.
+    """The result of one entry. `problem` explains why it could not be built; then there is no entry.
 
     `in_float32` is set if the latents were not finite in the VAE's own dtype, and the image was encoded in float32.
     """
@@ -70,7 +70,7 @@ class EntryResult:
 
 @dataclass(frozen=True, slots=True)
 class _ImageBatch:
-    """A batch for the encoder: the images that could be decoded, and those that could not."""
+    """A batch for the encoder: the images that could be decoded, and the ones that could not."""
 
     jobs: tuple[EncodingJob, ...]
     images_B3PP: torch.Tensor | None
@@ -142,7 +142,7 @@ def _stage(
     decoding: Sequence[Future[torch.Tensor]],
     stage: Callable[[torch.Tensor], torch.Tensor],
 ) -> _ImageBatch:
-    """Wait for the images of a batch and stack them; those that cannot be decoded are left out."""
+    """Wait for the images of a batch and stack them; undecodable ones are left out."""
     ready: list[EncodingJob] = []
     images: list[torch.Tensor] = []
     broken: list[_EncodedImage] = []

@@ -78,7 +78,7 @@ class ConditioningImage:
 
 @dataclass(frozen=True, slots=True)
 class BlankImage:
-    """A gray image: that of an example without a file, or of a use that ignores its mask."""
+    """A gray image, for an example without a file, or for a use that ignores its mask."""
 
     path: Path
     recipe: Recipe

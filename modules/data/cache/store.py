@@ -138,7 +138,7 @@ class CacheStore:
 
 
 class RememberingStore:
-    """Entries of another store, of which those read first are kept in memory, up to `most_bytes` of them.
+    """Entries of another store. The ones that are read first are kept in memory, up to `most_bytes` of them.
 
     A small dataset is read from disk once, not in each epoch. Threads may share it.
     """

@@ -14,9 +14,9 @@ from modules.system.seeds import derive_seed
 
 @dataclass(frozen=True, slots=True)
 class CaptionDropout:
-    """The probabilities of the empty prompt: for all text encoders together, or, with `second`, each on its own.
+    """The probabilities of the empty prompt: for all text encoders together, or, with `second`, for each separately.
 
-    With `second`, the first probability is that of the first text encoder alone.
+    With `second`, the first probability applies to the first text encoder alone.
     """
 
     first: float = 0.0
@@ -52,7 +52,7 @@ def draw_caption(
     """Return the caption of one use of an image with these texts.
 
     The operations are drawn anew for each use with `draws_anew`; otherwise the variations are used in turn:
-    exactly those of `cached_texts`. The counters do not depend on the position of the image in the concept.
+    exactly the texts of `cached_texts`. The counters do not depend on the position of the image in the concept.
     """
     generator = random.Random(derive_seed(use.run_seed, "caption", use.epoch, use.example, use.repeat))
     empty_for = _draw_dropped(dropout, use, generator)

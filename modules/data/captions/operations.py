@@ -36,8 +36,8 @@ def has_wildcards(text: str) -> bool:
 def has_single_brace(text: str) -> bool:
     """Return whether a text has a brace without its counterpart, which `resolve_wildcards` leaves as it is."""
     num_open = 0
-    for found in _BRACES.finditer(text):
-        num_open += {"{": 1, "}": -1}.get(found[0], 0)
+    for match in _BRACES.finditer(text):
+        num_open += {"{": 1, "}": -1}.get(match[0], 0)
         if num_open < 0:
             return True
     return num_open > 0
@@ -53,10 +53,10 @@ def resolve_wildcards(text: str, generator: random.Random) -> str:
     if len(text) > _MAX_CHARS:
         return text
     position = 0
-    while (found := _INNERMOST.search(text, position)) is not None:
-        option = generator.choice(re.split(r"(?<!\\)\|", found[1]))
-        position = _last_open(text, found.start())
-        text = text[: found.start()] + option + text[found.end() :]
+    while (match := _INNERMOST.search(text, position)) is not None:
+        option = generator.choice(re.split(r"(?<!\\)\|", match[1]))
+        position = _last_open(text, match.start())
+        text = text[: match.start()] + option + text[match.end() :]
     return _ESCAPED.sub(r"\1", text)
 
 

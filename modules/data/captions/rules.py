@@ -21,7 +21,7 @@ _LISTS = (".txt", ".csv")
 
 
 def caption_rules(text: CaptionChanges, *, variations: int = 1, seed: int | None = None) -> CaptionRules:
-    """Return the rules of a concept's caption settings, without those of which `faults_of` complains."""
+    """Return the rules of a concept's caption settings, without the rules of which `faults_of` complains."""
     return CaptionRules(
         choice=text.choice,
         variations=variations,
@@ -103,7 +103,7 @@ def _special_tags(text: CaptionChanges) -> SpecialTags:
 
 
 def _read_special_tags(text: CaptionChanges) -> tuple[str, ...]:
-    """Return the special tags: those of the setting, or of its file, one on each line."""
+    """Return the special tags of the setting, or of its file, one on each line."""
     file = special_tags_file(text)
     if file is None:
         pieces = text.special_tags.split(text.tag_delimiter) if text.tag_delimiter else [text.special_tags]

@@ -38,7 +38,7 @@ CAPTION_AUGMENTATION = "Caption augmentation"
 class CaptionChanges(Section):
     """Augmentation of a concept's captions. A tag is the text between two delimiters.
 
-    The fields are in the order of the operations, that of `modules/data/captions/operations.py`.
+    The fields are in the order of the operations in `modules/data/captions/operations.py`.
     """
 
     applies_when: ClassVar[When | None] = USES_DENOISER

@@ -14,7 +14,7 @@ from modules.data.links import leads_out
 
 # The placeholders of embeddings in captions and prompts.
 #
-# A placeholder is found as a word of its own and in any case: CLIP's tokenizer does not distinguish case either, and
+# A placeholder is matched as a whole word and in any case: CLIP's tokenizer does not distinguish case either, and
 # captions may be randomly capitalized.
 
 
@@ -58,7 +58,7 @@ _MAX_BYTES = 10_000_000  # of a text file; its captions have a few hundred
 
 CaptionSource = Literal["text_file", "file_name", "one_file", "metadata", "fixed_text"]
 CaptionFault = Literal["", "missing", "empty", "link", "utf-16", "cp1252", "latin-1"]
-"""Why a caption needs attention: there is none, its file is a link out of the concept's folder, or not UTF-8 and was
+"""Why a caption needs attention: it is missing, its file is a link out of the concept's folder, or not UTF-8 and was
 read in this encoding."""
 
 
@@ -76,9 +76,9 @@ class CaptionOrigin:
     """Where the captions of a concept come from.
 
     With the source "text_file" they are in a file next to the image, with the image's name and `extension`. With
-    "one_file" they are those of `file`, the same for every image; with "fixed_text" the lines of `fixed_text`. With
-    "metadata" they are in some `columns` of the metadata file `file`, or of those in the folder of the images
-    (`modules/data/metadata.py`); no columns are the usual ones.
+    "one_file" they are the texts of `file`, the same for every image; with "fixed_text" the lines of `fixed_text`. With
+    "metadata" they are in some `columns` of the metadata file `file`, or of the metadata files in the folder of the
+    images (`modules/data/metadata.py`); no columns are the usual ones.
     """
 
     source: CaptionSource = "text_file"

@@ -95,20 +95,20 @@ def _read_tags(concept: ExaminedConcept, images: Sequence[ExaminedImage]) -> _Ta
     lists: dict[Path, list[str]] = {}
     first: Counter[str] = Counter()
     for image in images:
-        found: list[str] = []
+        tags_of_image: list[str] = []
         for caption in image.example.image.captions:
             tags = _tags(caption, concept)
             first.update(t.lower() for t in tags[: max(1, concept.rules.keep_count)])
-            found += [t.lower() for t in tags]
-        if found:
-            lists[image.path] = found
-    every = [tag for found in lists.values() for tag in found]
+            tags_of_image += [t.lower() for t in tags]
+        if tags_of_image:
+            lists[image.path] = tags_of_image
+    every = [tag for tags in lists.values() for tag in tags]
     if len(lists) < MIN_IMAGES or len(every) / len(lists) < _MIN_TAGS:
         return None
     if sum(len(t.split()) for t in every) / len(every) > _MAX_WORDS:
         return None
-    sets = {path: frozenset(found) for path, found in lists.items()}
-    counts = Counter(tag for found in sets.values() for tag in found)
+    sets = {path: frozenset(tags) for path, tags in lists.items()}
+    counts = Counter(tag for tags in sets.values() for tag in tags)
     return _TaggedImages(sets, counts, frozenset(t for t, n in first.items() if n > MOST * len(lists)))
 
 

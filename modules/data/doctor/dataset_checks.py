@@ -192,7 +192,7 @@ def _imbalance(examined: Examination) -> Iterator[Finding]:
                 f"{used[most]:,.4g}.",
                 ratio,
                 "times as many",
-                f"Multiply the {field} of {concept.name} by {_factor(ratio):g}, or lower those of the other.",
+                f"Multiply the {field} of {concept.name} by {_factor(ratio):g}, or lower the other concept's.",
             )
 
 

@@ -26,7 +26,7 @@ class ExaminedConcept:
     """A concept. `samples_per_image` is how often an epoch uses each of its images, on average.
 
     `fixed_sizes`: for each of its resolutions, whether it is one size for all images, without buckets.
-    `has_own_captions`: each image has captions of its own, not those of the whole concept.
+    `has_own_captions`: each image has its own captions, not the whole concept's.
     """
 
     name: str
@@ -48,7 +48,8 @@ class ExaminedConcept:
 class ExaminedImage:
     """An image of a concept (its index) with its measurements; `broken` is the reason where it cannot be decoded.
 
-    `broken_rejected` is that of the rejected image of a pair, which is not examined otherwise: it may be a bad image.
+    `broken_rejected` is the reason for the rejected image of a pair, which is not examined otherwise: it may be a bad
+    image.
     """
 
     example: Example

@@ -53,7 +53,7 @@ class FixSpec:
 
 
 def apply(steps: Sequence[Step]) -> tuple[Step, ...]:
-    """Do the steps and return those that were done, for `undo`.
+    """Do the steps and return the completed ones, for `undo`.
 
     Files that are gone, and targets that exist by now, are left out. Raises DarkroomError if a file cannot be changed;
     then everything is as before.
@@ -161,14 +161,14 @@ FIXES: Mapping[str, FixSpec] = {
         FixSpec(
             "set_aside",
             "Set aside broken files",
-            f"Moves image files that cannot be read into the hidden folder {KEPT_FOLDER} beside them.",
+            f"Moves image files that cannot be read into the hidden folder {KEPT_FOLDER} next to them.",
             _set_aside,
         ),
         FixSpec(
             "rename",
             "Correct suffixes",
-            f"Renames images whose suffix is not that of their format ({', '.join(SUFFIXES_OF)}). Captions and masks "
-            "belong to the name without the suffix, so they stay with their image.",
+            f"Renames images whose suffix does not belong to their format ({', '.join(SUFFIXES_OF)}). Captions and "
+            "masks belong to the name without the suffix, so they stay with their image.",
             _renames,
         ),
         FixSpec(

@@ -1,6 +1,6 @@
 """The measurements of the pixels of an image, made on one reduced decoding of it.
 
-All figures are those of the image at about 512 x 512 px, so that they can be compared between images of any size.
+All figures refer to the image at about 512 x 512 px, so that they can be compared between images of any size.
 """
 
 from __future__ import annotations

@@ -84,12 +84,12 @@ def as_html(
 
 def _body(findings: Sequence[Finding], thumbnails: Thumbnails) -> Iterator[str]:
     sections = list(by_check(findings))
-    links = (f'<a href="#{s.name}">{_text(s.label)} ({len(found):,})</a>' for s, found in sections)
+    links = (f'<a href="#{s.name}">{_text(s.label)} ({len(findings):,})</a>' for s, findings in sections)
     yield f"<nav>{' '.join(links)}</nav>"
-    for spec, found in sections:
-        yield f'<section id="{spec.name}"><h2>{_text(spec.label)} <small>{len(found):,}</small></h2>'
+    for spec, of_check in sections:
+        yield f'<section id="{spec.name}"><h2>{_text(spec.label)} <small>{len(of_check):,}</small></h2>'
         yield f'<p class="help">{_text(spec.help)}</p>'
-        for finding in found:
+        for finding in of_check:
             yield _article(finding, thumbnails)
         yield "</section>"
 

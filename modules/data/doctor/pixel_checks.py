@@ -1,4 +1,4 @@
-"""Checks of each image on its own: whether it is readable, and what its pixels show."""
+"""Checks of single images: whether they are readable, and their pixels."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SUFFIXES_OF: Mapping[str, tuple[str, ...]] = {
 
 
 def right_suffix(file: Path, image_format: str) -> str:
-    """Return the suffix that a file should have; empty if its own is right, or if that is unknown."""
+    """Return the suffix that a file should have; empty if it has the right one, or if the right one is unknown."""
     right = SUFFIXES_OF.get(image_format, ())
     is_known = any(file.suffix.lower() in suffixes for suffixes in SUFFIXES_OF.values())
     if not right or not is_known or file.suffix.lower() in right or archive_of(file) is not None:

@@ -40,10 +40,10 @@ CHECKS: Mapping[str, CheckSpec] = {
 def find_all(examined: Examination) -> tuple[Finding, ...]:
     """Return the findings of all checks: by check in the order of the registry, by severity, then by file."""
     order = list(CHECKS)
-    found = [finding for spec in CHECKS.values() for finding in spec.find(examined)]
+    findings = [finding for spec in CHECKS.values() for finding in spec.find(examined)]
     return tuple(
         sorted(
-            found,
+            findings,
             key=lambda f: (order.index(f.check), SEVERITIES.index(f.severity), [str(p) for p in f.files], f.reason),
         )
     )
@@ -68,19 +68,19 @@ def as_json(findings: Sequence[Finding], *, num_images: int, num_validation_imag
 def as_table(findings: Sequence[Finding], *, num_images: int, num_validation_images: int, num_prompts: int = 0) -> str:
     """Return the findings by check as lines for a terminal, at most `SHOWN_PER_CHECK` of each."""
     lines = [f"{images_of(num_images, num_validation_images, num_prompts)}: {summary_of(findings)}."]
-    for spec, found in by_check(findings):
-        lines += ["", f"{spec.label} ({len(found):,})", *_rows(found[:SHOWN_PER_CHECK])]
-        if len(found) > SHOWN_PER_CHECK:
-            lines.append(f"  and {len(found) - SHOWN_PER_CHECK:,} more; --json and --html list all")
-        lines += [f"  -> {fix}" for fix in dict.fromkeys(f.fix for f in found[:SHOWN_PER_CHECK])]
+    for spec, of_check in by_check(findings):
+        lines += ["", f"{spec.label} ({len(of_check):,})", *_rows(of_check[:SHOWN_PER_CHECK])]
+        if len(of_check) > SHOWN_PER_CHECK:
+            lines.append(f"  and {len(of_check) - SHOWN_PER_CHECK:,} more; --json and --html list all")
+        lines += [f"  -> {fix}" for fix in dict.fromkeys(f.fix for f in of_check[:SHOWN_PER_CHECK])]
     return "\n".join(lines) + "\n"
 
 
 def by_check(findings: Sequence[Finding]) -> Iterator[tuple[CheckSpec, list[Finding]]]:
     """Yield each check that found something, with its findings."""
     for name, spec in CHECKS.items():
-        if found := [f for f in findings if f.check == name]:
-            yield spec, found
+        if of_check := [f for f in findings if f.check == name]:
+            yield spec, of_check
 
 
 def number_of(findings: Sequence[Finding], severity: str) -> int:
@@ -110,7 +110,7 @@ def figure_of(finding: Finding) -> str:
 
 
 def _rows(findings: Sequence[Finding]) -> Iterator[str]:
-    """Yield a line for each finding, and below it the reason where it differs from that of the finding before."""
+    """Yield a line for each finding, and below it the reason if it differs from the finding before."""
     common = Counter(f.reason for f in findings)
     before = ""
     for finding in findings:

@@ -39,7 +39,7 @@ class Colour:
     """Changes of colour, in this order; factors of 1 and a hue shift of 0 change nothing.
 
     `brightness` multiplies all values. `contrast` multiplies their distance to the image's mean gray, `saturation`
-    their distance to the pixel's own gray. `hue_degrees` rotates all hues on the color wheel (HSV).
+    their distance to the pixel's gray. `hue_degrees` rotates all hues on the color wheel (HSV).
     """
 
     brightness: float = 1.0
