@@ -15,10 +15,10 @@ from modules.config.schema import Config
 from modules.families.protocol import ModelFamily
 from trainer import phases
 from trainer.callbacks.image_sampler import ImageSampler
+from trainer.run.embeddings import attach_words
 from trainer.run.machine import machine_of
 from trainer.run.model import load_family, prepare_parts
 from trainer.run.placement import placement_of
-from trainer.run.words import attach_words
 
 
 def generate_samples(config: Config, lora: Path | None) -> list[Image.Image]:

@@ -17,9 +17,9 @@ from modules.adapters.spec import NetworkFacts
 from modules.adapters.start import Start
 from modules.config.schema import Config
 from modules.data.dataset import Dataset
+from modules.families.embeddings import Word, bundled_words
 from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.spec import LoraNaming
-from modules.families.words import Word, bundled_words
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.float8 import adapter_in_float8, rest_in_float16
 from modules.formats.lazy_tensors import lazy_state

@@ -30,10 +30,10 @@ from trainer.idle_sampling.plan import SamplePlan, plan_of
 from trainer.idle_sampling.request import Cell, SampleRequest, Weights
 from trainer.job_events import ImageSampled, JobFinished
 from trainer.run.checkpoint import restore_fixed
+from trainer.run.embeddings import attach_words
 from trainer.run.machine import Machine, machine_of
 from trainer.run.model import choose_attention, load_family, load_model, prepare_parts
 from trainer.run.placement import placement_of
-from trainer.run.words import attach_words
 from trainer.run_folder.shards import has_averages, read_whole
 from trainer.run_folder.start_copy import existing_start_copy
 from trainer.tools.job import Job

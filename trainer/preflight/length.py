@@ -6,8 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator
 
+from modules.config.embedding_facts import trained_parts
 from modules.config.schema import Config
-from modules.config.words import trained_parts
 from modules.data.dataset import Dataset, concept_repeats_of
 from modules.data.plans import EpochPlans
 from modules.optim.schedule_registry import SCHEDULES, factors_over_run, learning_rate_factor

@@ -8,6 +8,7 @@ from dataclasses import replace
 from modules.adapters.ranks import layers_with_rank, settings_by_layer
 from modules.adapters.registry import ADAPTERS
 from modules.adapters.settings import AdapterSettings, adapter_layers, decomposed_axis
+from modules.config.embedding_facts import trained_encoders, trained_parts, trained_words
 from modules.config.method_facts import (
     copies_originals,
     data_in_use,
@@ -25,7 +26,6 @@ from modules.config.quantized_parts import QuantizedParts, quantized_parts
 from modules.config.schema import Config
 from modules.config.sections.quantization import quantized_layers
 from modules.config.sections.training import filtered_layers
-from modules.config.words import trained_encoders, trained_parts, trained_words
 from modules.data.buckets import Size
 from modules.data.order import shares_of_step
 from modules.estimate.architecture import Architecture

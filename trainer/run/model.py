@@ -21,12 +21,12 @@ from modules.config.sections.model import Model
 from modules.config.sections.model import Part as PartSettings
 from modules.config.sections.training import filtered_layers
 from modules.data.cache.store import weights_fingerprint
+from modules.families.embeddings import Word
 from modules.families.parts.attention_processor import set_attention
 from modules.families.parts.circular_padding import pad_circularly
 from modules.families.protocol import ModelFamily, Part, PartMemory
 from modules.families.registry import FAMILIES
 from modules.families.spec import PartSpec
-from modules.families.words import Word
 from modules.memory.compiled_blocks import Compilation
 from modules.memory.placement import Placement
 from modules.memory.sharding import ShardedModule
@@ -38,11 +38,11 @@ from trainer import phases
 from trainer.data.caching import EncoderIdentities
 from trainer.run.attach import PartOf, attach_adapters, rate_ratios, start_of, train_whole_parts, unit_of
 from trainer.run.autoencoder import train_autoencoder, unread_parts
+from trainer.run.embeddings import attach_words, fixed_words_identity, word_units
 from trainer.run.machine import Machine
 from trainer.run.placement import placement_of
 from trainer.run.quantized import quantize_parts
 from trainer.run.variant import require_variant
-from trainer.run.words import attach_words, fixed_words_identity, word_units
 from trainer.step.precision import Precision
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
+from modules.config.embedding_facts import trained_words
 from modules.config.schema import Config
-from modules.config.words import trained_words
 from modules.data.cache.key import DigestIndex, caption_key
 from modules.data.cache.store import CacheStore, StoredEntry
 from modules.data.dataset import WantedCompanions

@@ -48,6 +48,7 @@ from trainer.run.checkpointing_choice import checkpointed_blocks
 from trainer.run.compilation import compilation_of
 from trainer.run.data import Loaders, build_loaders, caches_of, plan_fingerprint
 from trainer.run.downloads import DownloadMeter
+from trainer.run.embeddings import kept_norms
 from trainer.run.endings import Backups, Prepared, end, end_stopped, rescue, split_state_of_rewards
 from trainer.run.freed_memory import freed_memory
 from trainer.run.layout_choice import parts_with_channels_last
@@ -61,7 +62,6 @@ from trainer.run.start_weights import take_start_weights
 from trainer.run.stepper import build_stepper
 from trainer.run.unfinished_files import remove_unfinished_files
 from trainer.run.watchers import Watchers, build_watchers
-from trainer.run.words import kept_norms
 from trainer.run_folder.backup import BackupInfo
 from trainer.run_folder.start_copy import start_copy_in
 from trainer.step.callback import Callback

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from modules.config.embedding_facts import trained_encoders, trained_words, word_rates
 from modules.config.method_facts import method_of, uses_prior
 from modules.config.schema import Config
-from modules.config.words import trained_encoders, trained_words, word_rates
 from modules.families.registry import FAMILIES
 from modules.objectives.registry import METHODS
 from modules.optim.registry import optimizer_spec

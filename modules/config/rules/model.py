@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from modules.config.embedding_facts import trained_parts
 from modules.config.method_facts import learns_from, method_of, trains_on_pixels
 from modules.config.schema import Config
 from modules.config.variant_facts import inpaints, is_variant, reads_depth
-from modules.config.words import trained_parts
 from modules.families.registry import FAMILIES
 from modules.families.spec import BASE_VARIANT
 from modules.system.problem import Problem

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from modules.config.embedding_facts import trained_parts, word_rates
 from modules.config.method_facts import method_of, rate_factor_of
 from modules.config.schema import Config
-from modules.config.words import trained_parts, word_rates
 from modules.optim.registry import optimizer_spec
 from modules.optim.spec import is_fused
 from modules.system.problem import Problem

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from modules.config.embedding_facts import trained_parts, trained_words
 from modules.config.schema import Config
-from modules.config.words import trained_parts, trained_words
 from modules.system.problem import Problem
 
 

@@ -12,13 +12,13 @@ from typing import cast
 import torch
 from torch import nn
 
+from modules.config.embedding_facts import key_of_word, trained_encoders, word_rates, words_in_use
 from modules.config.method_facts import rate_factor_of
 from modules.config.schema import Config
 from modules.config.sections.embeddings import EmbeddingWord
-from modules.config.words import key_of_word, trained_encoders, word_rates, words_in_use
+from modules.families.embeddings import Word
 from modules.families.parts.token_rows import start_rows, typical_norm
 from modules.families.protocol import FamilyWithWords, ModelFamily
-from modules.families.words import Word
 from modules.formats.embedding_file import read_embedding
 from modules.formats.embedding_names import OUTPUT_SUFFIX
 from modules.formats.safetensors_io import read_safetensors, write_safetensors

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from modules.config.embedding_facts import words_in_use
 from modules.config.schema import Config
-from modules.config.words import words_in_use
 from modules.families.kinds.identify import identify
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root

@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 
 from modules.config.schema import Config
+from modules.families.embeddings import Word
 from modules.families.protocol import ModelFamily
-from modules.families.words import Word
 from modules.formats.safetensors_io import OnWritten, payload_sha256, write_safetensors
 from modules.system.dtypes import dtype_of
 from trainer.export.adapter import Exporter
