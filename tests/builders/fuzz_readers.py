@@ -665,7 +665,7 @@ def _secrets(folder: Path) -> list[bytes]:
 
 
 def _read_secrets(content: bytes, folder: Path) -> None:
-    from modules.system.approvals import approved_hashes
+    from modules.rewards.user_code_file import approved_hashes
     from modules.system.errors import DarkroomError
     from modules.system.secrets import Secrets
     from modules.system.secrets_file import import_secrets, load_secrets

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from modules.config.method_facts import data_in_use
 from modules.config.schema import Config
 from modules.data.doctor.finding import printable
-from modules.system.approvals import approved_hashes
+from modules.rewards.user_code_file import approved_hashes
 from modules.system.paths import from_caller
 from modules.system.problem import Problem, count, data_words
 from trainer.cli import Verb

@@ -14,7 +14,7 @@ from modules.data.datasets import Datasets
 from modules.data.plans import EpochPlans
 from modules.data.scan import Watch, unwatched
 from modules.families.kinds.file_kind import FileKind
-from modules.system.approvals import approved_hashes
+from modules.rewards.user_code_file import approved_hashes
 from modules.system.errors import DarkroomError
 from modules.system.problem import Problem
 from trainer.data.datasets import datasets_of

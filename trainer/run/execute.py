@@ -18,8 +18,8 @@ from modules.config.schema import Config
 from modules.config.sections.general import General
 from modules.data.datasets import Datasets
 from modules.data.hub_download import download
+from modules.rewards.user_code_file import approved_hashes
 from modules.settings.edit import replace_value
-from modules.system.approvals import approved_hashes
 from modules.system.devices import Device, resolve_device
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
