@@ -30,7 +30,7 @@ class Companion:
     is_alpha: bool = False
 
 
-def mask_beside(image: Path) -> Path:
+def mask_path_of(image: Path) -> Path:
     """Return the path at which an image has its mask, if it lies next to it."""
     return image.with_name(f"{image.stem}{MASK_SUFFIX}.png")
 
@@ -49,7 +49,7 @@ def find_mask(image: Path, *, folder: Path, masks_folder: Path | None = None) ->
     or a link out of its folder.
     """
     if masks_folder is None:
-        mask = _companion(mask_beside(image), folder)
+        mask = _companion(mask_path_of(image), folder)
         if mask is None and archive_of(image) is not None:
             sample = sample_of(image)
             return _companion(sample.with_name(f"{sample.name}{MASK_FIELD}"), folder)

@@ -146,11 +146,11 @@ class ImageChanges(Section):
         Literal["file", "folder", "alpha"],
         Setting(
             "Masks from",
-            "File: cat-masklabel.png beside cat.jpg. Folder: a file of the image's name in another folder. Alpha: the "
+            "File: cat-masklabel.png next to cat.jpg. Folder: a file of the image's name in another folder. Alpha: the "
             "image's own opacity. White is trained with full weight.",
             group=IMAGE_AUGMENTATION,
             level="advanced",
-            choice_labels={"file": "File beside the image", "folder": "Masks folder", "alpha": "Alpha channel"},
+            choice_labels={"file": "File next to the image", "folder": "Masks folder", "alpha": "Alpha channel"},
         ),
     ] = "file"
     masks_folder: Annotated[

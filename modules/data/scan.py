@@ -103,14 +103,14 @@ def fingerprint_of_folder(folder: Path, *, include_subfolders: bool, other_files
 
     No file is opened, so it takes a small fraction of a scan's time. Raises OSError for an unreadable folder.
     """
-    read = [*_read_beside(folder, include_subfolders), *other_files]
+    read = [*_read_metadata_files(folder, include_subfolders), *other_files]
     digest = hashlib.blake2b(digest_size=16)
     for path in sorted(read):
         digest.update(f"{os.fsencode(path)!r} {_size_and_date(path)}\n".encode())
     return digest.hexdigest()
 
 
-def _read_beside(source: Path, include_subfolders: bool) -> Iterator[Path]:
+def _read_metadata_files(source: Path, include_subfolders: bool) -> Iterator[Path]:
     """Yield the files that a scan of a source may read, itself among them; of a single file also missing ones."""
     if source.is_file():
         yield source

@@ -32,7 +32,7 @@ from modules.formats.adapter_names import (
     tensors_by_layer,
 )
 from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
-from modules.formats.peft_settings import PeftAlphas, doubt_about_alpha, with_settings_beside
+from modules.formats.peft_settings import PeftAlphas, doubt_about_alpha, with_peft_settings
 from modules.formats.stored_tensors import read_stored, require_memory
 from modules.system.errors import DarkroomError
 
@@ -80,7 +80,7 @@ def read_adapter_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str,
     """
     stored, metadata = read_stored(path)
     require_memory(sum(tensor.num_bytes for tensor in stored.values()), path)
-    metadata = dict(with_settings_beside(path, stored, metadata))
+    metadata = dict(with_peft_settings(path, stored, metadata))
     return {name: tensor.make() for name, tensor in stored.items()}, metadata
 
 

@@ -21,7 +21,7 @@ _CONFIG = "adapter_config.json"
 _MAX_CONFIG_BYTES = 4_000_000  # patterns for every layer of a model take 100,000
 
 
-def with_settings_beside(path: Path, names: Iterable[str], metadata: Mapping[str, str]) -> Mapping[str, str]:
+def with_peft_settings(path: Path, names: Iterable[str], metadata: Mapping[str, str]) -> Mapping[str, str]:
     """Return the metadata of an adapter file with the settings that PEFT saved next to it.
 
     `names` are the names of its tensors: no other program writes such a file next to its own.
@@ -42,7 +42,7 @@ def doubt_about_alpha(form: str, metadata: Mapping[str, str]) -> str:
     """
     if form != RAW_PEFT.name or _settings_in(metadata):
         return ""
-    return f"Its alpha is unknown: PEFT stores it in {_CONFIG}, which is not beside the file. The strength used is 1."
+    return f"Its alpha is unknown: PEFT stores it in {_CONFIG}, which is not next to the file. The strength used is 1."
 
 
 class PeftAlphas:

@@ -13,7 +13,7 @@ from PIL import Image
 
 from modules.annotators.protocol import DEFAULT_MASK_SETTINGS, Masker, MaskSettings
 from modules.annotators.results import MaskMode, combine_masks, draw_mask
-from modules.data.companions import mask_beside
+from modules.data.companions import mask_path_of
 from modules.data.decode import flatten
 from modules.data.images import open_image, upright
 from modules.data.links import LEADS_OUT, leads_out
@@ -88,6 +88,6 @@ def _old_mask(path: Path, size: tuple[int, int]) -> Mask | None:
 
 def _file_of(image: Path, request: MaskRequest) -> Path:
     if request.masks_folder is None:
-        return mask_beside(image)
+        return mask_path_of(image)
     inside = image.relative_to(request.folder) if image.is_relative_to(request.folder) else Path(image.name)
     return request.masks_folder / inside.with_suffix(".png")
