@@ -33,7 +33,7 @@ from modules.families.parts.single_file.models import shipped_configs
 from modules.families.parts.single_file.write import CheckpointTraits
 from modules.families.registry import FAMILIES, published
 from modules.formats.lazy_tensors import LazyTensor
-from modules.settings.resolution import side_of
+from modules.settings.shared_types import side_of
 from modules.system.devices import Device
 from modules.system.factories import load_factory
 from trainer.preflight.budget import memory_estimate

@@ -21,8 +21,8 @@ from benchmarks.measure import Ratio, compared, twice
 from modules.config.codec import export_file, load_file
 from modules.config.schema import Config
 from modules.system.devices import CPU
-from modules.system.library_warnings import hide_library_warnings
 from modules.system.paths import PROGRAM_ROOT
+from modules.system.process_setup import hide_library_warnings
 from modules.system.ranks import current_rank
 from trainer.ranks import connect
 from trainer.run.training_run import prepare

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
-from modules.system.redaction import redacted
+from modules.system.redaction import redact
 from trainer.events import Event
 from trainer.job_events import JobEvent
 from trainer.rollout_events import SampledImage
@@ -75,7 +75,7 @@ def _safe(value: Any) -> Any:
     """Return a field's text without secrets; so are the texts of records in a tuple."""
     match value:
         case str():
-            return redacted(value)
+            return redact(value)
         case (SampledImage(), *_):
             return tuple(map(without_secrets, value))
         case _:

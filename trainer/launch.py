@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from modules.config.schema import Config
-from modules.system.garbage_collection import collection_off
+from modules.system.process_setup import collection_off
 from trainer.commands import Command, CommandDesk
 from trainer.events import Event, PhaseChanged
 

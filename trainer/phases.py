@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from modules.config.embedding_facts import trained_parts, trained_words
 from modules.config.method_facts import data_in_use, learns_from, method_of, trains_on_pixels
 from modules.config.schema import Config
-from modules.config.words import trained_parts, trained_words
 from modules.families.registry import FAMILIES
 from modules.families.spec import FamilySpec, Role
 

@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from modules.system.garbage_collection import collection_off
-from modules.system.library_warnings import hide_library_warnings
 from modules.system.paths import from_caller
+from modules.system.process_setup import collection_off, hide_library_warnings
 
 if TYPE_CHECKING:
     from ui.app import App

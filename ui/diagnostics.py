@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import IO
 
 from modules.system.log_file import LogFile
-from modules.system.redaction import RedactingFormatter, redacted
+from modules.system.redaction import RedactingFormatter, redact
 from ui.interaction import Failure
 
 _log = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ class Diagnostics:
     def report(self, details: str) -> str:
         """Return a text for a bug report: the error, the machine, the last lines of the log."""
         facts = ("", *system_facts(), "", "The last lines of the log:")
-        return redacted("\n".join([details.rstrip(), *facts, *self.ring.lines]))
+        return redact("\n".join([details.rstrip(), *facts, *self.ring.lines]))
 
     def _is_repeated(self, error: BaseException, trace: TracebackType | None) -> bool:
         """Return whether the same error was just seen many times: in a loop it would fill the log and ask forever."""

@@ -13,7 +13,7 @@ from modules.data.captions.sources import CaptionOrigin
 from modules.data.concept import Concept
 from modules.data.dataset import scan_concept
 from modules.data.hub import HUB_SCHEME
-from modules.data.pair_scan import fingerprint_of_source
+from modules.data.pairs import fingerprint_of_source
 from modules.data.scan import Scan, image_index
 from modules.system.paths import from_root
 from ui.run.background import Background, Job, Report

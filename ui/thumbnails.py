@@ -16,7 +16,7 @@ from uuid import uuid4
 from PIL import Image, ImageOps
 
 from modules.data.archives import status_of
-from modules.data.images import opened
+from modules.data.images import open_image
 
 Enlarge = Literal["no", "smooth", "pixels"]
 Draw = Callable[[], Image.Image]
@@ -35,7 +35,7 @@ def load_fitted(path: Path, width_px: int, height_px: int, *, enlarge: Enlarge =
 
     Raises BrokenImageError, an OSError, if it cannot be read.
     """
-    with opened(path) as image:
+    with open_image(path) as image:
         image.draft("RGB", (width_px * 2, height_px * 2))
         upright = ImageOps.exif_transpose(image).convert("RGB")
     factor = min(width_px / upright.width, height_px / upright.height)
@@ -48,7 +48,7 @@ def load_fitted(path: Path, width_px: int, height_px: int, *, enlarge: Enlarge =
 
 def load_whole(path: Path) -> Image.Image:
     """Return an image, upright, in its own size. Raises BrokenImageError, an OSError, if it cannot be read."""
-    with opened(path) as image:
+    with open_image(path) as image:
         return ImageOps.exif_transpose(image).convert("RGB")
 
 
@@ -59,7 +59,7 @@ def load_square(path: Path, side_px: int) -> Image.Image:
 
 def load_covering(path: Path, width_px: int, height_px: int) -> Image.Image:
     """Return the centre of an image as a rectangle of the given sides. Raises the errors of `load_fitted`."""
-    with opened(path) as image:
+    with open_image(path) as image:
         image.draft("RGB", (width_px * 2, height_px * 2))
         upright = ImageOps.exif_transpose(image).convert("RGB")
     return ImageOps.fit(upright, (width_px, height_px))
@@ -171,7 +171,7 @@ class ThumbnailCache:
 def _read(file: Path) -> Image.Image | None:
     """Return a thumbnail and mark it as used; None where there is none, or a damaged one."""
     try:
-        with opened(file) as image:
+        with open_image(file) as image:
             result = image.convert("RGB")
         os.utime(file)
     except OSError:

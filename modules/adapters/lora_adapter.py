@@ -83,9 +83,9 @@ class LoraAdapter:
         What a layer began with (`lora_product`) is subtracted by more ranks. All layers have the same alpha, whatever
         their strength: diffusers ignores some of those that are not the most common one.
         """
-        return with_one_alpha([self._stored(path, layer, values) for path, layer in self.layers()])
+        return with_one_alpha([self._stored_weight(path, layer, values) for path, layer in self.layers()])
 
-    def _stored(self, path: str, layer: Any, values: Mapping[str, torch.Tensor]) -> AdapterLayer:
+    def _stored_weight(self, path: str, layer: Any, values: Mapping[str, torch.Tensor]) -> AdapterLayer:
         down_name, up_name = self._names(path)
         down, up, alpha = values[down_name], values[up_name], layer.lora_alpha[ADAPTER]
         if (initial := initial_product(layer)) is not None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import nn
 
 from modules.families.spec import Role
-from modules.settings.layer_filter import LayerFilter, taken_layers
+from modules.settings.layer_filter import LayerFilter, select_layers
 
 
 def target_layers(module: nn.Module, role: Role, *, layers: LayerFilter, reaches: Callable[[str], bool]) -> list[str]:
@@ -21,4 +21,4 @@ def target_layers(module: nn.Module, role: Role, *, layers: LayerFilter, reaches
     candidates = [n for n, m in module.named_modules() if isinstance(m, nn.Linear | nn.Conv2d) and reaches(n)]
     if role == "text_encoder":
         return [name for name in candidates if "layers" in name.split(".")]
-    return taken_layers(layers, candidates, page="LoRA / Adapter")
+    return select_layers(layers, candidates, page="LoRA / Adapter")

@@ -7,8 +7,7 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from modules.annotators.files import found_place
-from modules.annotators.spec import ModelFiles
+from modules.annotators.spec import ModelFiles, find_place
 from modules.formats.diffusers_folder import OnBytes, byte_progress_bar
 from modules.system.atomic import atomic_file
 from modules.system.errors import DarkroomError
@@ -19,19 +18,21 @@ _CHUNK_BYTES = 1 << 20
 _SECONDS = 30
 
 
-def downloaded_place(files: ModelFiles, *, hub: HubAccess, hub_cache_dir: str = "", on_bytes: OnBytes) -> Path:
+def download_place(files: ModelFiles, *, hub: HubAccess, hub_cache_dir: str = "", on_bytes: OnBytes) -> Path:
     """Return the folder of a model's files, or its only file, after downloading what is missing.
 
     `on_bytes(done, total)` is called now and then, from several threads, and may raise to cancel. Raises DarkroomError
     where they cannot be downloaded.
     """
-    found = found_place(files, hub_cache_dir=hub_cache_dir)
-    if found is not None:
-        return found
-    return _from_address(files, on_bytes) if files.url else _from_hub(files, hub, hub_cache_dir, on_bytes)
+    present = find_place(files, hub_cache_dir=hub_cache_dir)
+    if present is not None:
+        return present
+    if files.url:
+        return _download_from_address(files, on_bytes)
+    return _download_from_hub(files, hub, hub_cache_dir, on_bytes)
 
 
-def _from_hub(files: ModelFiles, hub: HubAccess, hub_cache_dir: str, on_bytes: OnBytes) -> Path:
+def _download_from_hub(files: ModelFiles, hub: HubAccess, hub_cache_dir: str, on_bytes: OnBytes) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
@@ -55,7 +56,7 @@ def _from_hub(files: ModelFiles, hub: HubAccess, hub_cache_dir: str, on_bytes: O
     raise _failure(files, "a file is missing in the repository")
 
 
-def _from_address(files: ModelFiles, on_bytes: OnBytes) -> Path:
+def _download_from_address(files: ModelFiles, on_bytes: OnBytes) -> Path:
     name = files.names[0]
     destination = models_dir() / name
     digest = hashlib.md5(usedforsecurity=False)

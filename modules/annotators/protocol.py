@@ -1,4 +1,4 @@
-"""What a captioner and a masker do, and the settings of their models."""
+"""The protocols of captioners and maskers, and the settings of their models."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class MaskSettings:
     """The settings of maskers; each uses some of them.
 
     `prompts` name what is masked in; `colour` is a name or a hexadecimal value, and `tolerance` the largest difference
-    from it in any of red, green and blue. What a mask contains with at least the probability `threshold` is white.
+    from it in any of red, green and blue. Pixels with at least the probability `threshold` are white in the mask.
     """
 
     prompts: tuple[str, ...] = ()

@@ -1,11 +1,14 @@
-"""The records of captioners and maskers. Torch-free."""
+"""The records of captioners and maskers, and finding their files on this computer; nothing is downloaded here."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
+from modules.formats.published_files import cached_file
 from modules.system.package import Package
+from modules.system.paths import models_dir
 
 CaptionSetting = Literal["threshold", "character_threshold", "excluded_tags", "keep_underscores", "initial", "detail"]
 MaskSetting = Literal["prompts", "colour", "tolerance", "threshold"]
@@ -19,7 +22,7 @@ class ModelFiles:
     """The published files of a model: a repository at Hugging Face with some files, or one file at an address.
 
     `names` are required; of a transformers model, whose weights are in one of `weights`, the other text files come with
-    them. `size_bytes` is approximate, 0 if it is not known. `md5` is that of the file at `url`.
+    them. `size_bytes` is approximate, 0 if it is not known. `md5` is the sum of the file at `url`.
     `revision` is the commit of the repository that is downloaded: a repository can change later.
     """
 
@@ -32,14 +35,14 @@ class ModelFiles:
     revision: str = ""
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """The place, the files and the size, in full."""
         names = ", ".join((*self.names, *self.weights[:1]))
         place = self.url or f"{self.repo} at Hugging Face"
-        return f"{place} ({names}, {self.size_words})"
+        return f"{place} ({names}, {self.size_text})"
 
     @property
-    def size_words(self) -> str:
+    def size_text(self) -> str:
         """The size of the download as text."""
         if not self.size_bytes:
             return "size not known"
@@ -81,3 +84,19 @@ class MaskerSpec:
     licence: str
     settings: frozenset[MaskSetting]
     packages: tuple[Package, ...] = ()
+
+
+def find_place(files: ModelFiles, *, hub_cache_dir: str = "") -> Path | None:
+    """Return the folder with the files of a model, or its only file, if all are on this computer.
+
+    Only names are checked.
+    """
+    if files.url:
+        file = models_dir() / files.names[0]
+        return file if file.is_file() else None
+    for revision in dict.fromkeys((files.revision, "")):  # also what was downloaded before
+        places = [cached_file(files.repo, name, revision, hub_cache_dir=hub_cache_dir) for name in files.names]
+        weights = [cached_file(files.repo, name, revision, hub_cache_dir=hub_cache_dir) for name in files.weights]
+        if places and places[0] is not None and None not in places and (not weights or any(weights)):
+            return places[0].parent
+    return None

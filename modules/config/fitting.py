@@ -10,10 +10,9 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from modules.config.schema import Config
-from modules.settings.edit import get_path
+from modules.settings.edit import get_path, reason_of
 from modules.settings.every import Every
 from modules.settings.field import FieldRecord, records_of
-from modules.settings.reasons import reason_of
 from modules.system.problem import DEFAULT_USED, Problem, shown
 
 _Place = tuple[Any, ...]  # keys of objects and indices of lists

@@ -13,7 +13,7 @@ from modules.families.registry import FAMILIES
 from modules.objectives.spec import LearnsFrom, MethodSpec, RolloutFacts
 from modules.optim.scaling import rate_factor
 from modules.optim.spec import is_fused
-from modules.rewards.selection import ScorersInUse, scorers_in_use
+from modules.rewards.settings import ScorersInUse, scorers_in_use
 from modules.settings.conditions import USES_DENOISER
 
 

@@ -6,7 +6,7 @@ import math
 
 from modules.config.schema import Config
 from modules.optim.registry import optimizer_spec
-from modules.settings.preview import BarPreview
+from modules.settings.shared_types import BarPreview
 
 _LARGE = (1280, 1280)  # a usual weight of a UNet
 

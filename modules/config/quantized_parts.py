@@ -9,8 +9,8 @@ from pathlib import Path
 from modules.config.schema import Config
 from modules.config.sections.quantization import quantized_layers, residual_of
 from modules.families.registry import FAMILIES
-from modules.quantization.chosen import ChosenFormat
 from modules.quantization.registry import FORMATS
+from modules.quantization.spec import ChosenFormat
 from modules.settings.layer_filter import EVERYTHING
 
 _SIXTEEN_BITS = ("bfloat16", "float16")

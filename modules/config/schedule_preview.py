@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from modules.config.schema import Config
-from modules.optim.learning_rate import factors_over_run, learning_rate_factor, warmup_length
 from modules.optim.registry import optimizer_spec
-from modules.optim.schedule_registry import SCHEDULES
-from modules.settings.preview import BarPreview
+from modules.optim.schedule_registry import SCHEDULES, factors_over_run, learning_rate_factor, warmup_length
+from modules.settings.shared_types import BarPreview
 from modules.system.errors import DarkroomError
 from modules.system.problem import count
 

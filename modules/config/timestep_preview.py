@@ -6,8 +6,7 @@ from modules.config.method_facts import method_of, settings_of_method
 from modules.config.schema import Config
 from modules.config.sections.noise import timestep_sampling_of
 from modules.families.registry import FAMILIES
-from modules.settings.preview import BarPreview
-from modules.settings.resolution import side_of
+from modules.settings.shared_types import BarPreview, side_of
 
 _NUM_BARS = 50
 _NUM_TIMESTEPS = 1000

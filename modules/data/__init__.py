@@ -1,1 +1,1 @@
-"""Images and captions, from folders to batches. Torch-free up to the batch: Pillow and numpy."""
+"""Images and captions, from folders to batches. Everything up to the batch uses Pillow and numpy."""

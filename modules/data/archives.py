@@ -1,7 +1,7 @@
 """Files inside archives: tar shards, as WebDataset writes them, and the images in the rows of Parquet and Arrow files.
 
 A path below an archive names one of its files: `shards/0001.tar/000123.jpg`. Each archive is indexed once, so any
-of its files is read at its place without reading those before it; a run can so resume in the middle of a shard, and
+of its files is read at its place without reading the files before it, so a run can resume in the middle of a shard, and
 shuffle over all of them.
 """
 
@@ -93,7 +93,7 @@ def shard_index(archive: Path) -> ShardIndex:
 
 
 class _Part(io.RawIOBase):
-    """A part of a file, as a file of its own."""
+    """A part of a file, as a separate file."""
 
     def __init__(self, file: Path, offset: int, size_bytes: int) -> None:
         super().__init__()

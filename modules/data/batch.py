@@ -11,8 +11,8 @@ from modules.data.conditioning import Conditioning, DeliveredConditioning, Promp
 if TYPE_CHECKING:  # the window's process imports the type but never torch
     import torch
 
+    from modules.data.conditioning import SizeConditioning
     from modules.data.order import SampleIndex
-    from modules.data.size_conditioning import SizeConditioning
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,12 +30,12 @@ class Batch:
     `prior_samples` is empty, or has for each image whether its target is the prediction of the original model.
     `prior_weights_B1HW`, shaped like the masks, are the weights of the errors against that prediction that are added to
     the loss; None adds none.
-    `rejected_latents_BCHW`, shaped like the latents, are those of the rejected images of pairs, whose chosen images the
+    `rejected_latents_BCHW`, shaped like the latents, belong to the rejected images of pairs, whose chosen images the
     others are: with the same augmentations and the same size conditioning. None without pairs. `same_pairs` is empty,
     or has for each pair whether both images are the same, from which nothing can be learned.
     `group_start` is the number of the group's images in the micro-batches before it.
     `empty_for` is empty, or has the indices of the text encoders that get the empty prompt for each image; then
-    `conditioning` has one more entry at the end, that of the empty prompt.
+    `conditioning` has one more entry at the end, for the empty prompt.
     `inputs` are the further inputs of the model by name (`ModelInput`), in the dtype of the latents; most models have
     none.
     `pixels_B3PP`, float32 in [-1, 1], are the images themselves for a method that trains on pixels: then the latents
@@ -101,6 +101,6 @@ class Batch:
             texts = complete_conditioning(self.conditioning, self.captions, encoder, self.padded_like)
         else:
             given = complete_conditioning(self.conditioning, (*self.captions, ""), encoder, self.padded_like)
-            own, empty = given.select(range(self.num_samples)), given.select([self.num_samples])
-            texts = encoder.with_empty_prompts(own, self.empty_for, empty)
+            of_samples, empty = given.select(range(self.num_samples)), given.select([self.num_samples])
+            texts = encoder.with_empty_prompts(of_samples, self.empty_for, empty)
         return encoder.with_size_conditioning(texts, self.size_conditionings)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from modules.data.archives import archive_of, status_of
 from modules.data.buckets import Size
-from modules.data.images import BrokenImageError, opened, seen_size, upright
+from modules.data.images import BrokenImageError, open_image, seen_size, upright
 from modules.data.inputs import MASK_SUFFIX
 from modules.data.links import LEADS_OUT, leads_out
 from modules.data.listing import MASK_FIELD, SUFFIXES, sample_of
@@ -30,7 +30,7 @@ class Companion:
     is_alpha: bool = False
 
 
-def mask_beside(image: Path) -> Path:
+def mask_path_of(image: Path) -> Path:
     """Return the path at which an image has its mask, if it lies next to it."""
     return image.with_name(f"{image.stem}{MASK_SUFFIX}.png")
 
@@ -49,11 +49,11 @@ def find_mask(image: Path, *, folder: Path, masks_folder: Path | None = None) ->
     or a link out of its folder.
     """
     if masks_folder is None:
-        beside = _companion(mask_beside(image), folder)
-        if beside is None and archive_of(image) is not None:
+        mask = _companion(mask_path_of(image), folder)
+        if mask is None and archive_of(image) is not None:
             sample = sample_of(image)
             return _companion(sample.with_name(f"{sample.name}{MASK_FIELD}"), folder)
-        return beside
+        return mask
     inside = image.relative_to(folder) if image.is_relative_to(folder) else Path(image.name)
     names = (inside.with_suffix(".png"), inside)
     return next((mask for name in names if (mask := _companion(masks_folder / name, masks_folder))), None)
@@ -72,7 +72,7 @@ def box_of_mask(mask: Companion, image_size: Size) -> Box | None:
 
     The mask is decoded. Raises BrokenImageError if that fails.
     """
-    with opened(mask.path) as raw:
+    with open_image(mask.path) as raw:
         whole = upright(raw)
         box = white_box(alpha_mask(whole) if mask.is_alpha else as_mask(whole))
     if box is None or mask.size == image_size:
@@ -92,6 +92,6 @@ def _companion(path: Path, folder: Path) -> Companion | None:
         return None
     if status.size_bytes == 0:
         raise BrokenImageError(path, "an empty file")
-    with opened(path) as image:
+    with open_image(path) as image:
         size = Size(*seen_size(image))
     return Companion(path, size, status.size_bytes, status.mtime_ns)

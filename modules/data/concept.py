@@ -71,11 +71,11 @@ class Concept(Section):
         Literal["text_file", "file_name", "one_file", "metadata", "fixed_text"],
         Setting(
             "Captions from",
-            "Text file: cat.txt beside cat.png; each line is a caption. File name: the image's own name, with "
+            "Text file: cat.txt next to cat.png; each line is a caption. File name: the image's own name, with "
             "underscores read as spaces. One file, fixed text: the same captions for all images. Metadata file: "
             "metadata.jsonl, .csv or .parquet, with a row for each image; also JSON files of kohya, or one per image.",
             choice_labels={
-                "text_file": "Text file beside the image",
+                "text_file": "Text file next to the image",
                 "file_name": "File name",
                 "one_file": "One file for all",
                 "metadata": "Metadata file",
@@ -123,7 +123,7 @@ class Concept(Section):
         Literal[".txt", ".caption"],
         Setting(
             "Caption file extension",
-            "The extension of the text files beside the images.",
+            "The extension of the text files next to the images.",
             level="advanced",
             applies_when=When("caption_source", ("text_file",)),
             group=_CAPTIONS,
@@ -236,7 +236,7 @@ class Concept(Section):
 
     @property
     def dataset_kind(self) -> DatasetKind:
-        """The dataset that its images belong to: that of training or that of validation."""
+        """The dataset that its images belong to: the training or the validation dataset."""
         return "validation" if self.kind in VALIDATION_KINDS else "training"
 
     @property

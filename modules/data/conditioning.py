@@ -1,4 +1,4 @@
-"""The conditioning that a family computes from captions, complete or partly from a cache."""
+"""The conditioning that a family computes from captions, complete or partly from a cache, and the size conditioning."""
 
 from __future__ import annotations
 
@@ -6,11 +6,43 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self
 
-if TYPE_CHECKING:  # the window's process imports the type but never torch
+from modules.data.buckets import Size
+from modules.data.transforms.geometry import Geometry
+
+if TYPE_CHECKING:
     import torch
 
-    from modules.data.size_conditioning import SizeConditioning
     from modules.system.devices import Device
+
+
+# The size conditioning of an image: its original size, its crop and its target size.
+
+
+@dataclass(frozen=True, slots=True)
+class SizeConditioning:
+    """An image's original size, the position of its crop after scaling, and the size after cropping.
+
+    SDXL's original size, crop coordinates and target size (Podell et al. 2023, sections 2.2 and 2.3).
+    """
+
+    original: Size
+    crop_left_px: int
+    crop_top_px: int
+    target: Size
+
+    @classmethod
+    def of(cls, original: Size, geometry: Geometry) -> Self:
+        """Return the size conditioning of an image of that size, brought to its bucket by `geometry`.
+
+        The original size is the file's, also where the mask crop uses only a part. The crop is counted in the image as
+        it is trained: a mirrored image's from the other edge (`Geometry.crop_corner`).
+        """
+        return cls(original, *geometry.crop_corner(original), geometry.resize_crop.bucket)
+
+    @classmethod
+    def whole(cls, size: Size) -> Self:
+        """Return the size conditioning of an uncropped image of this size, as used for samples."""
+        return cls(size, 0, 0, size)
 
 
 class Conditioning(Protocol):
@@ -37,7 +69,7 @@ class PromptEncoder(Protocol):
     """The part of a model family that computes conditioning: see `ModelFamily`, which implements it."""
 
     def encode_prompts(self, prompts: Sequence[str], padded_like: Sequence[str] = ()) -> Conditioning:
-        """Return the conditioning of prompts, padded to the longest of them and of those in `padded_like`."""
+        """Return the conditioning of prompts, padded to the longest of them and of the prompts in `padded_like`."""
         ...
 
     def with_size_conditioning(
@@ -64,16 +96,16 @@ class PromptEncoder(Protocol):
 class PartialConditioning:
     """The conditioning of a batch in which some captions are encoded during the step.
 
-    `entries` holds one conditioning for each caption, and None for those that are encoded during the step because their
-    text encoder is trained. `empty` is the empty prompt's, with which shorter captions are padded. All of it is on the
-    training device, in the training dtype.
+    `entries` holds one conditioning for each caption, and None for captions that are encoded during the step because
+    their text encoder is trained. `empty` is the empty prompt's, with which shorter captions are padded. All of it is
+    on the training device, in the training dtype.
     """
 
     entries: Sequence[Conditioning | None]
     empty: Conditioning
 
     def select(self, indices: Sequence[int]) -> PartialConditioning:
-        """Return that of some of the captions, in that order."""
+        """Return the conditioning of some of the captions, in their order."""
         return PartialConditioning([self.entries[i] for i in indices], self.empty)
 
     def completed(
@@ -103,7 +135,7 @@ def complete_conditioning(
 ) -> Conditioning:
     """Return the complete conditioning of captions; the missing ones are encoded now.
 
-    They are padded to the longest of them and of those in `padded_like`.
+    They are padded to the longest of them and of the prompts in `padded_like`.
     """
     match delivered:
         case None:

@@ -20,9 +20,9 @@ from modules.data.decode import WHITE, Rgb, colour_of
 from modules.data.image_settings import ImageChanges
 from modules.data.images import BrokenImageError
 from modules.data.inputs import ModelInput
-from modules.data.listing import Skipped
+from modules.data.listing import SkippedEntry
 from modules.data.order import ConceptRepeats
-from modules.data.pair_scan import scan_source
+from modules.data.pairs import scan_source
 from modules.data.prompts import scan_prompts
 from modules.data.scan import Scan, SourceImage, Watch, unwatched
 from modules.data.transforms.geometry import Box
@@ -38,7 +38,7 @@ class Example:
     `background` is the colour behind its transparent places; None where it has none. `name` is its path within the
     concept's folder, from which its augmentations are drawn. `mask_box` is the box around the white of its mask, in
     pixels of the image, where the concept crops to masks. `input_files` are the files of the model's further inputs
-    that it has, by their name. `rejected_background` is that of the rejected image of a pair, whose chosen image this
+    that it has, by their name. `rejected_background` belongs to the rejected image of a pair, whose chosen image this
     is.
     """
 
@@ -103,9 +103,9 @@ class Dataset:
     examples: tuple[Example, ...]
     concepts: tuple[ConceptFacts, ...]
     num_resolutions: int
-    skipped: tuple[Skipped, ...] = ()
+    skipped: tuple[SkippedEntry, ...] = ()
     buckets: tuple[tuple[Size, ...], ...] = ()
-    wrong_settings: tuple[tuple[int, Skipped], ...] = ()
+    wrong_settings: tuple[tuple[int, SkippedEntry], ...] = ()
     """Those of `skipped` that a setting of their concept causes, with the number of the concept."""
 
     @property
@@ -151,8 +151,8 @@ def build_dataset(
 ) -> Dataset:
     """Scan the enabled concepts of one type (each with its absolute folder) and assign every image to a bucket.
 
-    A concept with fewer resolutions than another repeats its own, so that all have the same number. `index` and `watch`
-    are those of each scan (`scan_source`); `scan_of` returns scans that are known already. Raises OSError where a
+    A concept with fewer resolutions than another repeats them, so that all have the same number. `index` and `watch`
+    are passed to each scan (`scan_source`); `scan_of` returns scans that are known already. Raises OSError where a
     folder cannot be listed.
     """
     active = [(c, folder) for c, folder in concepts if c.enabled and c.dataset_kind == kind]
@@ -160,8 +160,8 @@ def build_dataset(
     num_resolutions = math.lcm(*map(len, sizes.values())) if sizes else len(rules.sizes())
     examples: list[Example] = []
     facts: list[ConceptFacts] = []
-    skipped: list[Skipped] = []
-    wrong_settings: list[tuple[int, Skipped]] = []
+    skipped: list[SkippedEntry] = []
+    wrong_settings: list[tuple[int, SkippedEntry]] = []
     for concept, folder in active:
         at_resolutions = sizes[concept.image.resolution_px]
         at_resolutions *= num_resolutions // len(at_resolutions)
@@ -179,9 +179,9 @@ def build_dataset(
             try:
                 examples.append(_example(image, len(facts), concept, folder, rules, at_resolutions, wanted))
             except BrokenImageError as error:
-                skipped.append(Skipped(image.path, f"its companion cannot be used: {error}"))
+                skipped.append(SkippedEntry(image.path, f"its companion cannot be used: {error}"))
             except ValueError as error:
-                skipped.append(Skipped(image.path, str(error), is_too_small=True))
+                skipped.append(SkippedEntry(image.path, str(error), is_too_small=True))
         facts.append(_facts_of(concept, concept.name or folder.name, draws_masks=wanted.draws_masks))
     dataset = _assemble(examples, facts, num_resolutions, tuple(skipped))
     return replace(dataset, wrong_settings=tuple(wrong_settings))
@@ -278,7 +278,7 @@ def _facts_of(concept: Concept, name: str, *, draws_masks: bool) -> ConceptFacts
 
 
 def _assemble(
-    examples: Sequence[Example], facts: Sequence[ConceptFacts], num_resolutions: int, skipped: tuple[Skipped, ...]
+    examples: Sequence[Example], facts: Sequence[ConceptFacts], num_resolutions: int, skipped: tuple[SkippedEntry, ...]
 ) -> Dataset:
     counts = Counter(e.concept for e in examples)
     numbered, first = [], 0
@@ -293,8 +293,8 @@ def concept_repeats_of(concepts: Sequence[ConceptFacts], *, run_seed: int) -> li
     """Return how often an epoch uses the images of each concept.
 
     Regularization concepts have as many samples per epoch as the training and prompts concepts together, shared among
-    them by their images times their repeats, unless their number is set. Their images and those of concepts balanced by
-    samples take turns in an order that is shuffled once.
+    them by their images times their repeats, unless their number is set. Their images and the images of concepts
+    balanced by samples take turns in an order that is shuffled once.
     """
     plain = [ConceptRepeats(c.first_example, c.num_examples, c.repeats) for c in concepts]
     is_matched = [c.kind == "regularization" and c.samples_per_epoch is None for c in concepts]

@@ -12,7 +12,7 @@ from modules.data.captions.rules import special_tags_file
 from modules.data.concept import Concept
 from modules.data.dataset import NO_COMPANIONS, Dataset, WantedCompanions, build_dataset
 from modules.data.order import PartialBatches
-from modules.data.pair_scan import fingerprint_of_source
+from modules.data.pairs import fingerprint_of_source
 from modules.data.plans import EpochPlans
 from modules.data.scan import Watch, fingerprint_of_folder, unwatched
 from modules.system.paths import from_root
@@ -53,7 +53,7 @@ class DatasetSettings:
 class Datasets:
     """A run's training and validation datasets, the plan of its epochs, and a fingerprint of the scanned files.
 
-    `index` knows the images of earlier scans, so that those that are unchanged are not opened again.
+    `index` knows the images of earlier scans, so that unchanged ones are not opened again.
     """
 
     settings: DatasetSettings

@@ -23,7 +23,7 @@ def colour_of(text: str) -> Rgb | None:
         return None
 
 
-def flattened(image: Image.Image, background: Rgb = WHITE) -> Image.Image:
+def flatten(image: Image.Image, background: Rgb = WHITE) -> Image.Image:
     """Return an image of any mode as sRGB of 8 bits, its transparent places on `background`.
 
     An image with a colour profile other than sRGB is converted with LittleCMS, at its relative colorimetric intent; one
@@ -52,9 +52,9 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 
 def _in_srgb(image: Image.Image) -> Image.Image:
-    """Return an image in sRGB; the image itself if it has no profile, or that of sRGB."""
+    """Return an image in sRGB; the image itself if it has no profile, or sRGB's."""
     if image.mode == "LAB":
-        return _applied(image, _from_lab())
+        return _apply_transform(image, _from_lab())
     content = image.info.get("icc_profile")
     if not isinstance(content, bytes) or not content:
         return image
@@ -68,10 +68,10 @@ def _in_srgb(image: Image.Image) -> Image.Image:
         return converted
     if (transform := _to_srgb(content, image.mode)) is None:
         return image
-    return _applied(image, transform)
+    return _apply_transform(image, transform)
 
 
-def _applied(image: Image.Image, transform: ImageCms.ImageCmsTransform) -> Image.Image:
+def _apply_transform(image: Image.Image, transform: ImageCms.ImageCmsTransform) -> Image.Image:
     converted = transform.apply(image)
     converted.info.pop("icc_profile", None)
     return converted
@@ -113,7 +113,7 @@ def _from_lab() -> ImageCms.ImageCmsTransform:
 
 
 def changes_colours(image: Image.Image) -> bool:
-    """Return whether `flattened` converts the colours of an image from another colour space, such as Adobe RGB."""
+    """Return whether `flatten` converts the colours of an image from another colour space, such as Adobe RGB."""
     if image.mode in ("LAB", "CMYK"):
         return True
     content = image.info.get("icc_profile")

@@ -15,8 +15,8 @@ from modules.data.cache.build import LoadableImage, to_tensor
 from modules.data.cache.inputs import KnownKeys
 from modules.data.companions import Companion
 from modules.data.dataset import Example
-from modules.data.decode import flattened
-from modules.data.images import opened, upright
+from modules.data.decode import flatten
+from modules.data.images import open_image, upright
 from modules.data.inputs import ModelInput
 from modules.data.transforms.apply import load_conditioning_image
 from modules.data.transforms.recipe import Recipe
@@ -80,6 +80,6 @@ class DepthMap:
 
 def load_sample_depth(path: Path, size: Size) -> torch.Tensor:
     """Return the depth map of a sample, float32 (1, P, P), resized to it. Raises OSError where it cannot be read."""
-    with opened(path) as raw:
-        image = flattened(upright(raw)).resize((size.width_px, size.height_px), Image.Resampling.LANCZOS)
+    with open_image(path) as raw:
+        image = flatten(upright(raw)).resize((size.width_px, size.height_px), Image.Resampling.LANCZOS)
     return torch.from_numpy(np.asarray(image, dtype=np.float32) / 255.0).mean(dim=-1)[None]

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 
 from modules.settings.field import Section, Setting, When
-from modules.settings.resolution import Resolution
+from modules.settings.shared_types import Resolution
 
 IMAGE_AUGMENTATION = "Image augmentation"
 _WAYS = {"off": "Off", "random": "Random", "always": "Fixed"}
@@ -146,11 +146,11 @@ class ImageChanges(Section):
         Literal["file", "folder", "alpha"],
         Setting(
             "Masks from",
-            "File: cat-masklabel.png beside cat.jpg. Folder: a file of the image's name in another folder. Alpha: the "
+            "File: cat-masklabel.png next to cat.jpg. Folder: a file of the image's name in another folder. Alpha: the "
             "image's own opacity. White is trained with full weight.",
             group=IMAGE_AUGMENTATION,
             level="advanced",
-            choice_labels={"file": "File beside the image", "folder": "Masks folder", "alpha": "Alpha channel"},
+            choice_labels={"file": "File next to the image", "folder": "Masks folder", "alpha": "Alpha channel"},
         ),
     ] = "file"
     masks_folder: Annotated[
@@ -186,7 +186,7 @@ STRENGTH_OF = {
     "saturation": "saturation_max",
     "hue": "hue_max",
 }
-"""The setting of each augmentation's strength, for those that have one."""
+"""The setting of each augmentation's strength, for augmentations that have one."""
 
 
 def is_random(settings: ImageChanges) -> bool:

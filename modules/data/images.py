@@ -125,14 +125,14 @@ DECODING = MemoryShare(_SHARED_BYTES)
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[ImageFile.ImageFile]:
+def open_image(path: Path) -> Iterator[ImageFile.ImageFile]:
     """Open an image, also one inside an archive; any exception about it inside the block becomes a BrokenImageError.
 
     One that would take too much memory to decode is an error, and a large one may wait for other threads to leave
     their blocks. HEIC images need the package pillow-heif.
     """
     try:
-        with open_file(path) as file, _identified(path, file) as image:
+        with open_file(path) as file, _identify(path, file) as image:
             num_bytes = _decoded_bytes(image)
             with DECODING.taken(num_bytes) if num_bytes > _SMALL_BYTES else nullcontext():
                 yield image
@@ -144,7 +144,7 @@ def opened(path: Path) -> Iterator[ImageFile.ImageFile]:
         raise BrokenImageError(path, f"cannot be read ({_reason(error)})") from error
 
 
-def _identified(path: Path, file: BinaryIO) -> ImageFile.ImageFile:
+def _identify(path: Path, file: BinaryIO) -> ImageFile.ImageFile:
     """Return an opened image of a format that Pillow, or pillow-heif, reads; what the file is called does not count."""
     try:
         return Image.open(file, formats=FORMATS)
@@ -211,7 +211,7 @@ def upright(image: Image.Image) -> Image.Image:
 
 def _orientation(image: Image.Image) -> int:
     try:
-        # The base class's: PNG's own decodes the whole image to read the chunks after its pixels.
+        # The base class's: PNG's would decode the whole image to read the chunks after its pixels.
         orientation = Image.Image.getexif(image).get(_ORIENTATION, 1)
     except _UNREADABLE:
         return 1  # damaged EXIF data does not affect the pixels
@@ -222,7 +222,7 @@ def _has_late_text(file: IO[bytes]) -> bool:
     """Walk over a PNG's chunk headers and return whether text, which may set the orientation, follows the pixels."""
     here = file.seek(0, 1)
     size = file.seek(0, 2)
-    position, is_late, found = 8, False, False
+    position, is_late, has_text = 8, False, False
     num_chunks = 0
     while position + 8 <= size:
         num_chunks += 1
@@ -234,8 +234,8 @@ def _has_late_text(file: IO[bytes]) -> bool:
         if kind == b"IDAT" and position > size:
             raise OSError("the file ends in the middle of the image")
         is_late |= kind == b"IDAT"
-        found |= is_late and kind in _PNG_TEXT
+        has_text |= is_late and kind in _PNG_TEXT
         if kind == b"IEND":
             break
     file.seek(here)
-    return found
+    return has_text

@@ -48,7 +48,7 @@ INPUTS: dict[str, ModelInput] = {
             "masked_image",
             "Conditioning image",
             suffix="-condlabel",
-            reader="modules.data.cache.inpainting:MaskedImage",
+            reader="modules.data.cache.inputs:MaskedImage",
             file_setting="masks.custom_conditioning_image",
             follows_mask=True,
         ),

@@ -10,9 +10,8 @@ from pathlib import Path
 from modules.data.archives import ARCHIVE_SUFFIXES, SHARD_SUFFIXES, shard_index
 from modules.data.inputs import companion_suffixes
 from modules.data.links import LEADS_OUT, is_inside, leads_out
-from modules.data.saved_datasets import SPLITS_FILE, STATE_FILE, data_files, split_names
 from modules.data.table_files import ARROW_SUFFIX, TABLE_SUFFIXES
-from modules.data.tables import row_name, table_facts
+from modules.data.tables import SPLITS_FILE, STATE_FILE, data_files, row_name, split_names, table_facts
 from modules.system.problem import shown
 
 # All that Pillow decodes by itself, and HEIC. Not among them: EPS and PostScript, which are run as a program.
@@ -31,7 +30,7 @@ _HIDDEN = "a hidden file"
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class SkippedEntry:
     """A file that looks like an image but cannot be used, with the reason.
 
     Also a metadata file with a problem. `setting` is the field of the concept that causes it, where one does;
@@ -52,7 +51,7 @@ class Listing:
     """The images of a source, sorted by path, and the files that are skipped. A path may lead into an archive."""
 
     images: tuple[Path, ...]
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[SkippedEntry, ...]
 
 
 def list_images(source: Path, *, include_subfolders: bool, within: Path | None = None) -> Listing:
@@ -63,7 +62,7 @@ def list_images(source: Path, *, include_subfolders: bool, within: Path | None =
     The archives of a folder are read if it has no image files; otherwise they are skipped, because they usually
     contain the same images.
     """
-    skipped: list[Skipped] = []
+    skipped: list[SkippedEntry] = []
     if source.is_file():
         images = [source] if source.suffix.lower() not in ARCHIVE_SUFFIXES else list(_inside(source, skipped))
         return Listing(tuple(images), tuple(skipped))
@@ -71,19 +70,19 @@ def list_images(source: Path, *, include_subfolders: bool, within: Path | None =
     images = [p for p in files if p.suffix.lower() in SUFFIXES and not _is_left_out(p, skipped)]
     archives = [p for p in files if p.suffix.lower() in ARCHIVE_SUFFIXES and not is_metadata(p)]
     if images:
-        beside = "an archive beside image files; choose the archive itself to use its images"
-        skipped += [Skipped(p, beside) for p in archives]
+        reason = "an archive next to image files; choose the archive itself to use its images"
+        skipped += [SkippedEntry(p, reason) for p in archives]
     else:
         images = [image for archive in of_data_sets(archives, skipped) for image in _inside(archive, skipped)]
-        skipped += [Skipped(p, _UNPACK) for p in files if p.name.lower().endswith(_COMPRESSED)]
+        skipped += [SkippedEntry(p, _UNPACK) for p in files if p.name.lower().endswith(_COMPRESSED)]
         if not archives and (splits := split_names(source)):
             reason = f"a data set with the splits {', '.join(splits)}: choose the folder of one, or include subfolders"
-            skipped.append(Skipped(source / SPLITS_FILE, reason))
+            skipped.append(SkippedEntry(source / SPLITS_FILE, reason))
     return Listing(tuple(images), tuple(sorted(skipped, key=lambda s: s.path)))
 
 
 def walk(
-    folder: Path, *, include_subfolders: bool, skipped: list[Skipped], within: Path | None = None
+    folder: Path, *, include_subfolders: bool, skipped: list[SkippedEntry], within: Path | None = None
 ) -> Iterator[Path]:
     """Yield the files of a folder. A folder that is reached twice, through a link, is read once.
 
@@ -99,20 +98,20 @@ def walk(
         if real in entered:
             continue
         if here != folder and not is_inside(real, bounds):
-            skipped.append(Skipped(here, LEADS_OUT))
+            skipped.append(SkippedEntry(here, LEADS_OUT))
             continue
         entered.add(real)
         try:
             with os.scandir(here) as entries:
-                found = list(entries)
+                listed = list(entries)
         except OSError as error:
             if here == folder:
                 raise
-            skipped.append(Skipped(here, f"a folder that cannot be listed ({error.strerror})"))
+            skipped.append(SkippedEntry(here, f"a folder that cannot be listed ({error.strerror})"))
             continue
-        for entry in found:
+        for entry in listed:
             if entry.is_symlink() and _holds(entry.is_file) and leads_out(Path(entry.path), bounds):
-                skipped.append(Skipped(Path(entry.path), LEADS_OUT))
+                skipped.append(SkippedEntry(Path(entry.path), LEADS_OUT))
             elif _holds(entry.is_file):
                 yield Path(entry.path)
             elif include_subfolders and not entry.name.startswith(".") and _holds(entry.is_dir):
@@ -131,17 +130,17 @@ def _holds(test: Callable[[], bool]) -> bool:
         return False
 
 
-def _is_left_out(image: Path, skipped: list[Skipped]) -> bool:
+def _is_left_out(image: Path, skipped: list[SkippedEntry]) -> bool:
     if image.stem.endswith(companion_suffixes()):  # masks and conditioning images, of other trainers, too
         return True
     if image.name.startswith("."):
-        skipped.append(Skipped(image, _HIDDEN))
+        skipped.append(SkippedEntry(image, _HIDDEN))
         return True
     return False
 
 
-def of_data_sets(archives: list[Path], skipped: list[Skipped]) -> Iterator[Path]:
-    """Yield archives without the Arrow files that a saved data set does not name; those it misses are reported."""
+def of_data_sets(archives: list[Path], skipped: list[SkippedEntry]) -> Iterator[Path]:
+    """Yield archives without the Arrow files that a saved data set does not name; missing ones are reported."""
     named: dict[Path, tuple[str, ...]] = {}
     there = set(archives)
     for archive in archives:
@@ -151,17 +150,17 @@ def of_data_sets(archives: list[Path], skipped: list[Skipped]) -> Iterator[Path]
             missing = [n for n in named[folder] if folder / n not in there]
             if missing:
                 reason = f"names a file of the data set that is not there: {shown(missing[0])}"
-                skipped.append(Skipped(folder / STATE_FILE, reason))
+                skipped.append(SkippedEntry(folder / STATE_FILE, reason))
         if is_arrow and named[folder] and archive.name not in named[folder]:
-            skipped.append(Skipped(archive, _OTHER_ARROW))
+            skipped.append(SkippedEntry(archive, _OTHER_ARROW))
         else:
             yield archive
 
 
-def _inside(archive: Path, skipped: list[Skipped]) -> Iterator[Path]:
+def _inside(archive: Path, skipped: list[SkippedEntry]) -> Iterator[Path]:
     """Yield the images in an archive; what is wrong with it is added to `skipped`."""
     if archive.name.startswith("."):
-        skipped.append(Skipped(archive, _HIDDEN))
+        skipped.append(SkippedEntry(archive, _HIDDEN))
         return
     try:
         if archive.suffix.lower() in TABLE_SUFFIXES:
@@ -169,22 +168,22 @@ def _inside(archive: Path, skipped: list[Skipped]) -> Iterator[Path]:
         elif archive.suffix.lower() in SHARD_SUFFIXES:
             yield from _members(archive, skipped)
     except OSError as error:
-        skipped.append(Skipped(archive, error.strerror or str(error)))
+        skipped.append(SkippedEntry(archive, error.strerror or str(error)))
 
 
-def _rows(table: Path, skipped: list[Skipped]) -> Iterator[Path]:
+def _rows(table: Path, skipped: list[SkippedEntry]) -> Iterator[Path]:
     facts = table_facts(table)
     if not facts.image_column:
-        skipped.append(Skipped(table, f"has no column of images; its columns are {', '.join(facts.columns)}"))
+        skipped.append(SkippedEntry(table, f"has no column of images; its columns are {', '.join(facts.columns)}"))
         return
     for row in range(facts.num_rows):
         yield table / row_name(row)
 
 
-def _members(shard: Path, skipped: list[Skipped]) -> Iterator[Path]:
+def _members(shard: Path, skipped: list[SkippedEntry]) -> Iterator[Path]:
     index = shard_index(shard)
     if index.problem:
-        skipped.append(Skipped(shard, index.problem))
+        skipped.append(SkippedEntry(shard, index.problem))
     images = [shard / name for name in sorted(index.members) if Path(name).suffix.lower() in SUFFIXES]
     plain = {sample_of(p) for p in images if "." not in p.stem}
     others = {sample_of(p) for p in images if not p.name.endswith(MASK_FIELD)}

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from modules.data.archives import archive_of, read_bytes
 from modules.data.captions.sources import decode_text, text_lines
 from modules.data.links import LEADS_OUT, leads_out
-from modules.data.listing import Skipped, is_metadata
+from modules.data.listing import SkippedEntry, is_metadata
 from modules.data.table_files import TABLE_SUFFIXES
 from modules.data.tables import ROW_SUFFIX, read_texts, row_name, table_facts
 from modules.system.problem import shown
@@ -103,12 +103,12 @@ class MetadataCaptions:
                     return texts[name]
         return self._of_own_file(image)
 
-    def problems(self, images: Sequence[Path]) -> list[Skipped]:
+    def problems(self, images: Sequence[Path]) -> list[SkippedEntry]:
         """Return the problems of the files read so far, with the images they name that are not among `images`."""
-        found: list[Skipped] = []
+        found: list[SkippedEntry] = []
         there = {os.fspath(p) for p in images} | {os.fspath(p.with_suffix("")) for p in images}
         for file, metadata in self._read.items():
-            found += [Skipped(file, p.reason, p.setting) for p in metadata.problems]
+            found += [SkippedEntry(file, p.reason, p.setting) for p in metadata.problems]
             has_images_inside = file.suffix.lower() in TABLE_SUFFIXES and not is_metadata(file) and file != self._file
             if has_images_inside or self.source in images:
                 continue
@@ -116,7 +116,7 @@ class MetadataCaptions:
             missing = [n for n in metadata.texts if not any(os.path.normpath(f / n) in there for f in folders)]
             if missing:
                 others = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
-                found.append(Skipped(file, f"names images that are not there: {shown(missing[0])}{others}"))
+                found.append(SkippedEntry(file, f"names images that are not there: {shown(missing[0])}{others}"))
         return found
 
     def _files_for(self, image: Path) -> Iterator[tuple[Path, Path]]:
@@ -242,7 +242,7 @@ def _of_json(text: str, problems: list[MetadataProblem]) -> Iterator[tuple[str, 
     elif isinstance(content, dict):
         for name, row in content.items():
             if isinstance(row, dict):
-                yield name, _joined(row)
+                yield name, _join(row)
             elif isinstance(row, str):
                 yield name, {"caption": row}
     else:
@@ -250,7 +250,7 @@ def _of_json(text: str, problems: list[MetadataProblem]) -> Iterator[tuple[str, 
         problems.append(MetadataProblem(reason, "metadata_file"))
 
 
-def _joined(row: dict[str, Any]) -> dict[str, Any]:
+def _join(row: dict[str, Any]) -> dict[str, Any]:
     """Return kohya's caption with its tags behind it, as it is trained there."""
     caption, tags = (row.get(k) if isinstance(row.get(k), str) else "" for k in ("caption", "tags"))
     return {**row, "caption": ", ".join(t for t in (caption, tags) if t)}

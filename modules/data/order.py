@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from modules.data.buckets import Size
+from modules.system.ranks import Rank
 from modules.system.seeds import derive_seed
 
 
@@ -40,7 +41,7 @@ class ConceptRepeats:
     """The examples of one concept, which are contiguous, and how often an epoch repeats each.
 
     With `num_samples`, an epoch has that many samples of the concept instead, whatever `repeats` is. With `seed`, its
-    examples take their turns in a shuffled order instead of that of their names, the same in every epoch.
+    examples take their turns in a shuffled order instead of by name, the same in every epoch.
     """
 
     first_example: int
@@ -108,7 +109,7 @@ def sample_indices_of_epoch(
 def sizes_of_epoch(
     concepts: Sequence[ConceptRepeats], buckets: Sequence[Sequence[Size]], *, num_resolutions: int, epoch: int
 ) -> Counter[Size]:
-    """Return how many samples of each size an epoch has: those of `sample_indices_of_epoch`, without creating them.
+    """Return how many samples of each size an epoch has: the ones of `sample_indices_of_epoch`, without creating them.
 
     `buckets[example][resolution]` is the size of a sample.
     """
@@ -182,7 +183,7 @@ def groups_of_epoch(
     A micro-batch contains samples of one size. By default no sample is dropped: a bucket's last micro-batch may be
     smaller, and so may the epoch's last accumulation group; a group never extends into the next epoch. With "drop" and
     "merge" smaller micro-batches are left out; with "merge", `carried` are the samples left over from earlier epochs,
-    which come first in their bucket and stay samples of their own epochs.
+    which come first in their bucket and stay samples of their epochs.
     """
     draw = generator_of_epoch(run_seed, epoch)
     by_size = shuffled_by_size(sample_indices, buckets, draw)
@@ -193,3 +194,62 @@ def groups_of_epoch(
         batches += [tuple(group[i : i + batch_size]) for i in range(0, end, batch_size)]
     draw.shuffle(batches)
     return tuple(tuple(batches[i : i + accumulation_steps]) for i in range(0, len(batches), accumulation_steps))
+
+
+# How the processes of a run share an optimizer step: by micro-batches, and by images if micro-batches do not suffice.
+#
+# The seeds of a sample depend on its step, its micro-batch and its place there, never on the process that trains it, so
+# a step has the same noise and timesteps for any number of processes.
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The images of one micro-batch that one process trains, from `first_row` on.
+
+    `number` counts the micro-batches of its accumulation group, `whole` all its images. A share that does not count
+    repeats an image of another process, with no weight: its process would have nothing to train in the step.
+    """
+
+    number: int
+    whole: MicroBatch
+    first_row: int
+    num_rows: int
+    counts: bool = True
+
+    @property
+    def sample_indices(self) -> MicroBatch:
+        """The images of the share."""
+        return self.whole[self.first_row : self.first_row + self.num_rows]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the process trains the whole micro-batch."""
+        return self.num_rows == len(self.whole)
+
+
+def share_of(group: AccumulationGroup, rank: Rank, *, in_step: bool = False) -> tuple[Share, ...]:
+    """Return the share of an accumulation group, which is one optimizer step, that a process trains; never empty.
+
+    Whole micro-batches as long as there is one for each process; of each of the rest every process takes its part of
+    the images. The counting shares of all processes are disjoint and together complete. With `in_step` all processes
+    have equally many shares: processes that shard the weights must compute each forward pass together.
+    """
+    size = rank.world_size
+    num_dealt = len(group) // size * size
+    shares = [Share(n, m, 0, len(m)) for n, m in enumerate(group[:num_dealt]) if n % size == rank.index]
+    for number, whole in enumerate(group[num_dealt:], start=num_dealt):
+        first, end = (len(whole) * place // size for place in (rank.index, rank.index + 1))
+        if end > first:
+            shares.append(Share(number, whole, first, end - first))
+        elif in_step:
+            shares.append(Share(number, whole, 0, 1, counts=False))
+    if not shares and group:
+        shares.append(Share(0, group[0], 0, 1, counts=False))
+    return tuple(shares)
+
+
+def shares_of_step(batch_size: int, num_batches: int, world_size: int) -> tuple[int, int]:
+    """Return the most images that a process trains at once, and its number of shares of a step of full batches."""
+    dealt, rest = divmod(num_batches, world_size)
+    most = batch_size if dealt else -(-batch_size // world_size)
+    return most, dealt + rest

@@ -137,7 +137,7 @@ def as_csv(rows: Sequence[PlanRow]) -> str:
 def describe_buckets(rows: Sequence[PlanRow]) -> list[str]:
     """Return a line for each bucket: its images, their samples in the first epoch, scales, and what is cropped.
 
-    Its prompts without an image have a line of their own.
+    Its prompts without an image have a separate line.
     """
     by_bucket: dict[str, list[PlanRow]] = defaultdict(list)
     for row in rows:
@@ -147,7 +147,7 @@ def describe_buckets(rows: Sequence[PlanRow]) -> list[str]:
         if of_images := [row for row in inside if row.size]:
             scales = [row.scale or 0.0 for row in of_images]
             what = "pair" if all(row.rejected_image for row in of_images) else "image"
-            cropped = sum(_cropped(row) for row in of_images) / len(of_images)
+            cropped = sum(_cropped_share(row) for row in of_images) / len(of_images)
             lines.append(
                 f"{_numbers(bucket, what, of_images)}  "
                 f"scale {min(scales):.2f} to {max(scales):.2f}  {cropped:4.0%} cropped"
@@ -184,7 +184,7 @@ def _place(row: PlanRow) -> str:
     )
 
 
-def _cropped(row: PlanRow) -> float:
+def _cropped_share(row: PlanRow) -> float:
     """Return the share of the image that is cropped away."""
     width, height = (int(side) for side in row.size.split("x"))
     left, top, right, bottom = (side or 0.0 for side in (row.crop_left, row.crop_top, row.crop_right, row.crop_bottom))

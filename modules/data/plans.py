@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from modules.data.buckets import Size
+from modules.data.captions.drawing import CaptionDropout, CaptionUse, DrawnCaption, draw_caption
 from modules.data.dataset import Dataset, concept_repeats_of
 from modules.data.order import (
     AccumulationGroup,
@@ -73,7 +74,7 @@ class EpochPlans:
         return self._concept_repeats[self._dataset.examples[example].concept].uses_before(example, epoch)
 
     def samples_of(self, example: int, epoch: int) -> list[SampleIndex]:
-        """Return the samples of one example in an epoch: those of `sample_indices_of_epoch`, without the others."""
+        """Return the samples of one example in an epoch: the ones of `sample_indices_of_epoch`, without the others."""
         before, after = self.uses_before(example, epoch), self.uses_before(example, epoch + 1)
         num_resolutions = self._dataset.num_resolutions
         return [
@@ -130,10 +131,10 @@ class EpochPlans:
 
     def _dropped_in(self, epoch: int) -> Iterator[SampleIndex]:
         if any(count % self._batch_size for count in self._samples(epoch).values()):
-            for samples in self._shuffled(epoch).values():
+            for samples in self._shuffle(epoch).values():
                 yield from samples[len(samples) // self._batch_size * self._batch_size :]
 
-    def _shuffled(self, epoch: int) -> dict[Size, list[SampleIndex]]:
+    def _shuffle(self, epoch: int) -> dict[Size, list[SampleIndex]]:
         """Return the samples of an epoch by size in their order, as `groups_of_epoch` divides them into batches."""
         draw = generator_of_epoch(self._run_seed, epoch)
         return shuffled_by_size(self._sample_indices(epoch), self._dataset.buckets, draw)
@@ -147,7 +148,7 @@ class EpochPlans:
         for earlier in range(epoch - 1, -1, -1):
             if not missing:
                 break
-            by_size = self._shuffled(earlier)
+            by_size = self._shuffle(earlier)
             for size in list(missing):
                 rest = by_size.get(size, [])[-missing[size] :]
                 carried[size] = rest + carried[size]
@@ -175,3 +176,26 @@ class EpochPlans:
         return sample_indices_of_epoch(
             self._concept_repeats, num_resolutions=self._dataset.num_resolutions, epoch=epoch
         )
+
+
+# The caption of each use of an image in a run: drawn from the counters of its sample.
+
+
+def caption_of(
+    dataset: Dataset,
+    plans: EpochPlans,
+    sample_index: SampleIndex,
+    *,
+    run_seed: int,
+    dropout: CaptionDropout,
+    draws_anew: bool,
+) -> DrawnCaption:
+    """Return the caption with which a sample is trained. `draws_anew` is passed to `draw_caption`."""
+    number, repeat, epoch = sample_index.example, sample_index.repeat, sample_index.epoch
+    image = dataset.examples[number].image
+    rules = dataset.concepts[dataset.examples[number].concept].captions
+    has_lines_in_turn = rules.choice == "in_turn" and len(image.captions) > 1
+    is_counted = has_lines_in_turn or (rules.variations > 1 and not draws_anew)
+    num_used = plans.uses_before(number, epoch) + repeat if is_counted else 0
+    use = CaptionUse(run_seed, epoch, number, repeat, image.path.name, num_used)
+    return draw_caption(image.captions, rules, use, dropout=dropout, draws_anew=draws_anew)

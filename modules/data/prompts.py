@@ -7,7 +7,7 @@ from pathlib import Path
 
 from modules.data.archives import read_bytes, status_of
 from modules.data.captions.sources import CaptionFault, decode_text, text_lines
-from modules.data.listing import Skipped, walk
+from modules.data.listing import SkippedEntry, walk
 from modules.data.metadata import (
     CAPTION_COLUMNS,
     MetadataProblem,
@@ -40,7 +40,7 @@ def scan_prompts(
     empty ones and those that begin with "#"; of a table the row's texts in `columns` are one, by default in the first
     of the usual columns of captions; rows without a text are left out. Raises OSError for an unreadable source.
     """
-    skipped: list[Skipped] = []
+    skipped: list[SkippedEntry] = []
     if source.is_file():
         files = [source]
     else:
@@ -53,10 +53,10 @@ def scan_prompts(
     return Scan(tuple(prompts), tuple(sorted(skipped, key=lambda s: s.path)))
 
 
-def _prompts_of(file: Path, columns: Sequence[str], skipped: list[Skipped]) -> Iterator[SourceImage]:
+def _prompts_of(file: Path, columns: Sequence[str], skipped: list[SkippedEntry]) -> Iterator[SourceImage]:
     """Yield the prompts of a file; what is wrong with it is added to `skipped`."""
     if file.suffix.lower() not in PROMPT_SUFFIXES:
-        skipped.append(Skipped(file, f"not a file of prompts; it must be one of {', '.join(PROMPT_SUFFIXES)}"))
+        skipped.append(SkippedEntry(file, f"not a file of prompts; it must be one of {', '.join(PROMPT_SUFFIXES)}"))
         return
     fault: CaptionFault = ""
     named: list[tuple[str, tuple[str, ...]]]
@@ -68,9 +68,9 @@ def _prompts_of(file: Path, columns: Sequence[str], skipped: list[Skipped]) -> I
         else:
             problems: list[MetadataProblem] = []
             named = [(f"row {n}", texts) for n, texts in _rows(file, columns, problems)]
-            skipped += [Skipped(file, problem.reason, problem.setting) for problem in problems]
+            skipped += [SkippedEntry(file, problem.reason, problem.setting) for problem in problems]
     except OSError as error:
-        skipped.append(Skipped(file, f"cannot be read ({error.strerror or error})"))
+        skipped.append(SkippedEntry(file, f"cannot be read ({error.strerror or error})"))
         return
     for name, texts in named:
         yield SourceImage(file / name, 0, 0, status.size_bytes, status.mtime_ns, texts, fault, file, has_image=False)

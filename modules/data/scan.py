@@ -12,9 +12,9 @@ from pathlib import Path
 from modules.data.archives import ARCHIVE_SUFFIXES, FileStatus, status_of
 from modules.data.cache.stat_index import StatIndex
 from modules.data.captions.sources import CaptionFault, CaptionOrigin, CaptionTexts, read_captions
-from modules.data.images import BrokenImageError, opened, seen_size
+from modules.data.images import BrokenImageError, open_image, seen_size
 from modules.data.links import LEADS_OUT, leads_out
-from modules.data.listing import SUFFIXES, Skipped, list_images, walk
+from modules.data.listing import SUFFIXES, SkippedEntry, list_images, walk
 from modules.data.metadata import METADATA_SUFFIXES, MetadataCaptions
 from modules.data.tables import ROW_SUFFIX
 
@@ -33,7 +33,7 @@ class SourceImage:
 
     The path of an image in an archive leads into the archive. `is_transparent`: it may have transparent places.
     A prompt without an image is one too, with `has_image` unset: its path leads to its line in the file of prompts,
-    and its size is that of the images sampled for it.
+    and its size is the size of the images sampled for it.
     `rejected` is the other image of a preference pair, whose chosen image this is.
     """
 
@@ -55,7 +55,7 @@ class Scan:
     """The contents of a source, sorted by path."""
 
     images: tuple[SourceImage, ...]
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[SkippedEntry, ...]
 
     @property
     def num_without_caption(self) -> int:
@@ -92,8 +92,8 @@ def scan_folder(
     for number, path in enumerate(listing.images):
         if number % WATCHED_EVERY == 0:
             watch(number, len(listing.images))
-        found = look_at(path, partial(captions_of, path, captions, metadata), index, within=folder)
-        (images if isinstance(found, SourceImage) else skipped).append(found)  # type: ignore[arg-type]
+        seen = look_at(path, partial(captions_of, path, captions, metadata), index, within=folder)
+        (images if isinstance(seen, SourceImage) else skipped).append(seen)  # type: ignore[arg-type]
     skipped += metadata.problems(listing.images)
     return Scan(tuple(images), tuple(sorted(skipped, key=lambda s: s.path)))
 
@@ -103,14 +103,14 @@ def fingerprint_of_folder(folder: Path, *, include_subfolders: bool, other_files
 
     No file is opened, so it takes a small fraction of a scan's time. Raises OSError for an unreadable folder.
     """
-    read = [*_read_beside(folder, include_subfolders), *other_files]
+    read = [*_read_metadata_files(folder, include_subfolders), *other_files]
     digest = hashlib.blake2b(digest_size=16)
     for path in sorted(read):
         digest.update(f"{os.fsencode(path)!r} {_size_and_date(path)}\n".encode())
     return digest.hexdigest()
 
 
-def _read_beside(source: Path, include_subfolders: bool) -> Iterator[Path]:
+def _read_metadata_files(source: Path, include_subfolders: bool) -> Iterator[Path]:
     """Yield the files that a scan of a source may read, itself among them; of a single file also missing ones."""
     if source.is_file():
         yield source
@@ -132,24 +132,24 @@ def _size_and_date(path: Path) -> tuple[int, int]:
 
 def look_at(
     path: Path, captions: Callable[[], CaptionTexts], index: StatIndex | None, *, within: Path
-) -> SourceImage | Skipped:
+) -> SourceImage | SkippedEntry:
     """Return an image with its size and its captions, or why it cannot be used. Only its header is read.
 
     `within` is the concept's source: an image there that is a link to another place is not used.
     """
     if path.is_relative_to(within) and leads_out(path, within):
-        return Skipped(path, LEADS_OUT)
+        return SkippedEntry(path, LEADS_OUT)
     try:
         status = status_of(path)
         if status.size_bytes == 0:
-            return Skipped(path, "an empty file")
+            return SkippedEntry(path, "an empty file")
         width_px, height_px, is_transparent = _header(path, status, index)
     except BrokenImageError as error:
-        return Skipped(path, error.reason)
+        return SkippedEntry(path, error.reason)
     except OSError as error:
-        return Skipped(path, f"cannot be read ({error.strerror})")
+        return SkippedEntry(path, f"cannot be read ({error.strerror})")
     if max(width_px, height_px) > _LONGEST * min(width_px, height_px):
-        return Skipped(path, f"more than {_LONGEST} times as long as wide ({width_px}x{height_px})")
+        return SkippedEntry(path, f"more than {_LONGEST} times as long as wide ({width_px}x{height_px})")
     texts = captions()
     return SourceImage(
         path,
@@ -171,7 +171,7 @@ def _header(path: Path, status: FileStatus, index: StatIndex | None) -> tuple[in
     if known is not None:
         width, height, transparent = known.split()
         return int(width), int(height), transparent == "1"
-    with opened(path) as image:
+    with open_image(path) as image:
         width_px, height_px = seen_size(image)
         is_transparent = image.has_transparency_data
     if index is not None:
@@ -186,3 +186,22 @@ def captions_of(image: Path, origin: CaptionOrigin, metadata: MetadataCaptions) 
         return read_captions(image, origin, within=metadata.source)
     texts = metadata.texts_of(image)
     return CaptionTexts(texts, "" if texts else "missing")
+
+
+ENCODINGS: dict[CaptionFault, str] = {"utf-16": "UTF-16", "cp1252": "Windows-1252", "latin-1": "Latin-1"}
+
+
+def fault_of_caption(image: SourceImage) -> str:
+    """Return the problem with an image's caption, as a phrase; empty without one."""
+    name = image.caption_file.name if image.caption_file else ""
+    match image.caption_fault:
+        case "":
+            return ""
+        case "missing":
+            return f"{name} does not exist or cannot be read" if name else "it has no caption"
+        case "link":
+            return f"{name} is {LEADS_OUT}"
+        case "empty":
+            return f"{name} is empty" if name else "its caption is empty"
+        case encoding:
+            return f"{name} is not valid UTF-8 and was read as {ENCODINGS[encoding]}"

@@ -70,7 +70,7 @@ class Statistics:
 
 
 def spread_of(values: Sequence[tuple[float, str]]) -> Spread | None:
-    """Return the spread of numbers, each with what has it; None if there are none."""
+    """Return the spread of numbers, each with its owner; None without any."""
     if not values:
         return None
     lowest, highest = min(values, key=lambda v: v[0]), max(values, key=lambda v: v[0])

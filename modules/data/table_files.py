@@ -67,8 +67,8 @@ class ParquetTable:
 class ArrowTable:
     """A memory-mapped Arrow file, of the stream format (as `datasets` saves them) or the file format.
 
-    Its groups are the record batches; those of a stream are skipped without being read. Columns are validated
-    before use: a damaged file could otherwise point outside of its own bytes.
+    Its groups are the record batches; a stream's are skipped without being read. Columns are validated
+    before use: a damaged file could otherwise point outside of its bytes.
     """
 
     def __init__(self, source: Any, ipc: Any) -> None:
@@ -81,7 +81,7 @@ class ArrowTable:
         return [batch.num_rows for batch in self._batches()]
 
     def column(self, group: int, name: str) -> Any:
-        """Return a column of a record batch; its memory is that of the mapped file."""
+        """Return a column of a record batch; its memory belongs to the mapped file."""
         if self._has_index:
             batch = self._reader().get_batch(group)
         else:
@@ -133,5 +133,5 @@ def opened_table(file: Path) -> Iterator[TableFile]:
                 yield ParquetTable(table)
     except (pyarrow.ArrowException, OSError, ValueError, KeyError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # pyarrow's own, about a truncated file, have none
+            raise  # pyarrow's own errors, about a truncated file, have no number
         raise OSError(errno.EINVAL, f"not a readable {kind.split()[1]} file ({error})", str(file)) from error

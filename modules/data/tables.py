@@ -17,6 +17,37 @@ from pathlib import Path
 from typing import Any
 
 from modules.data.table_files import opened_table
+from modules.system.regular_files import read_regular
+
+# Folders of data sets that the package `datasets` saved (`save_to_disk`): which of their files hold the rows.
+#
+# A data set has data-*.arrow files, and state.json names them; next to them may lie files that `map` and `filter`
+# cached. A folder with several splits has dataset_dict.json and a folder for each. Only names are read.
+
+STATE_FILE, SPLITS_FILE = "state.json", "dataset_dict.json"
+_MAX_BYTES = 10_000_000
+
+
+def data_files(folder: Path) -> tuple[str, ...]:
+    """Return the names of the files with a data set's rows; empty for any other folder."""
+    files = _read(folder / STATE_FILE).get("_data_files")
+    names = [f.get("filename") for f in files if isinstance(f, dict)] if isinstance(files, list) else []
+    return tuple(n for n in names if isinstance(n, str))
+
+
+def split_names(folder: Path) -> tuple[str, ...]:
+    """Return the names of the splits, which are subfolders of a data set; empty for any other folder."""
+    splits = _read(folder / SPLITS_FILE).get("splits")
+    return tuple(s for s in splits if isinstance(s, str)) if isinstance(splits, list) else ()
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(read_regular(file, _MAX_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
 
 ROW_SUFFIX = ".row"
 _BYTES = "bytes"
@@ -25,7 +56,7 @@ _lock = threading.Lock()  # reading one group of rows twice, on two threads, wou
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """The columns of a file with a table, those that hold images, and its number of rows.
+    """The columns of a file with a table, the ones that hold images, and its number of rows.
 
     The columns that `datasets` marked as images come before others that hold encoded images.
     """
@@ -86,7 +117,7 @@ def read_texts(file: Path, columns: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _image_columns(schema: Any) -> tuple[str, ...]:
-    """Return the columns that hold encoded images, first those that `datasets` marked as images."""
+    """Return the columns that hold encoded images, first the ones that `datasets` marked as images."""
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         marked = [n for n in schema.names if features.get(n, {}).get("_type") == "Image"]

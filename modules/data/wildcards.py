@@ -22,7 +22,7 @@ _MAX_FILE_BYTES = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Expanded:
+class ExpandedPrompt:
     """A prompt with its wildcards replaced, and the names of the files that were not found, which stay as they are."""
 
     text: str
@@ -53,7 +53,7 @@ def has_wildcards(text: str) -> bool:
     return bool(_CHOICE.search(text) or _FILE.search(text))
 
 
-def expand(text: str, *, seed: int, folder: Path | None = None) -> Expanded:
+def expand(text: str, *, seed: int, folder: Path | None = None) -> ExpandedPrompt:
     """Return a prompt with its wildcards replaced; `folder` holds the files, also in folders (`__animals/cat__`).
 
     Braces without a `|` and names without a file stay as they are. Raises DarkroomError for a file that cannot be read,
@@ -61,31 +61,31 @@ def expand(text: str, *, seed: int, folder: Path | None = None) -> Expanded:
     """
     draws = _Draws(seed)
 
-    def choice(found: re.Match[str]) -> str:
-        return draws.one_of(found[1].split("|")).strip()
+    def choice(match: re.Match[str]) -> str:
+        return draws.one_of(match[1].split("|")).strip()
 
-    def line(found: re.Match[str]) -> str:
-        lines = _lines(folder, found[1])
+    def line(match: re.Match[str]) -> str:
+        lines = _lines(folder, match[1])
         if not lines:
-            draws.missing.append(found[1])
-            return f"\0{found[1]}\0"
+            draws.missing.append(match[1])
+            return f"\0{match[1]}\0"
         return draws.one_of(lines)
 
     while True:
         before = draws.count
-        text = _replaced(_CHOICE, text, choice)
-        text = _replaced(_FILE, text, line)
+        text = _replace(_CHOICE, text, choice)
+        text = _replace(_FILE, text, line)
         if draws.count == before:
             break
-    return Expanded(re.sub("\0([^\0]*)\0", r"__\1__", text), tuple(dict.fromkeys(draws.missing)))
+    return ExpandedPrompt(re.sub("\0([^\0]*)\0", r"__\1__", text), tuple(dict.fromkeys(draws.missing)))
 
 
-def _replaced(pattern: re.Pattern[str], text: str, by: Callable[[re.Match[str]], str]) -> str:
+def _replace(pattern: re.Pattern[str], text: str, by: Callable[[re.Match[str]], str]) -> str:
     return pattern.sub(by, text)
 
 
 def _lines(folder: Path | None, name: str) -> list[str]:
-    """Return the lines of a wildcard file, without empty ones and comments; none where there is no such file.
+    """Return the lines of a wildcard file, without empty ones and comments; no lines if the file does not exist.
 
     A link out of the folder does not count.
     """

@@ -1,4 +1,4 @@
-"""The forward process of flow matching and its inverses; the protocol is that of `process.py`.
+"""The forward process of flow matching and its inverses; the protocol is in `process.py`.
 
 Lipman et al. 2023, "Flow Matching for Generative Modeling"; Liu et al. 2023, "Flow Straight and Fast". The path from a
 clean sample to noise is the straight line `x_t = (1 - sigma) x_0 + sigma eps`; the model predicts its velocity
@@ -48,7 +48,7 @@ class FlowProcess:
         return sigma_B.float() * self.num_timesteps
 
     def time_input(self, timesteps_B: torch.Tensor) -> torch.Tensor:
-        """Return what the model reads as its time at these timesteps, float32."""
+        """Return the model's time input at these timesteps, float32."""
         match self.convention.time_input:
             case "sigma":
                 return self.sigma(timesteps_B)
@@ -84,7 +84,7 @@ class FlowProcess:
         return ((1.0 - sigma_B) / sigma_B).square()
 
     def noise_errors(self, errors_B: torch.Tensor, timesteps_B: torch.Tensor) -> torch.Tensor:
-        """Return the squared errors of the noise: those of the velocity times `(1 - sigma)^2` (see `to_noise`).
+        """Return the squared errors of the noise: the velocity's times `(1 - sigma)^2` (see `to_noise`).
 
         With this factor Diffusion-DPO is Flow-DPO with `beta_t = beta (1 - t)^2` (Liu et al. 2025, "Improving Video
         Generation with Human Feedback", arXiv 2501.13918, section 4.2).

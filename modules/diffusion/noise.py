@@ -1,6 +1,6 @@
-"""Noise and timesteps from seeds: each use has a generator of its own, on the CPU; the result is moved to the device.
+"""Noise and timesteps from seeds: each use has its own generator, on the CPU; the result is moved to the device.
 
-The CPU generates the same numbers for every device, at a cost that is negligible beside a training step.
+The CPU generates the same numbers for every device, at a cost that is negligible next to a training step.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def generator_for(run_seed: int, purpose: str, *counters: int) -> torch.Generato
 class Rows:
     """The place of samples in the micro-batch whose random numbers are drawn together: from `first` on, of `total`.
 
-    Several processes may share a micro-batch: each draws all its numbers and takes those of its own samples. A total
-    of 0 means that the samples are the whole micro-batch.
+    Several processes may share a micro-batch: each draws all its numbers and uses the numbers of its own samples. A
+    total of 0 means that the samples are the whole micro-batch.
     """
 
     first: int = 0
@@ -35,8 +35,8 @@ class Rows:
         """Return how many samples' numbers to draw for `num_samples` samples."""
         return self.total or num_samples
 
-    def own(self, drawn: torch.Tensor, num_samples: int) -> torch.Tensor:
-        """Return the numbers of the own samples among those of the micro-batch, along the first dimension."""
+    def select(self, drawn: torch.Tensor, num_samples: int) -> torch.Tensor:
+        """Return the numbers of this process's samples among the micro-batch's, along the first dimension."""
         return drawn[self.first : self.first + num_samples] if self.total else drawn
 
 
@@ -49,7 +49,7 @@ def gaussian_like(
     """Return standard normal noise of a tensor's shape, float32, on a device."""
     num_samples, *shape = tensor_BCHW.shape
     drawn = torch.randn((rows.drawn(num_samples), *shape), generator=generator)
-    return move_async(rows.own(drawn, num_samples), device)
+    return move_async(rows.select(drawn, num_samples), device)
 
 
 def uniform_timesteps(
@@ -61,10 +61,10 @@ def uniform_timesteps(
     strengths: Strengths = (0.0, 1.0),
     rows: Rows = WHOLE,
 ) -> torch.Tensor:
-    """Return timesteps sampled uniformly from those of the schedule's `strengths`, int64 of shape (B,)."""
+    """Return timesteps sampled uniformly from the schedule's `strengths`, int64 of shape (B,)."""
     among = timesteps_between(strengths, num_timesteps=num_timesteps)
     drawn = torch.randint(among.start, among.stop, (rows.drawn(batch_size),), generator=generator)
-    return move_async(rows.own(drawn, batch_size), device)
+    return move_async(rows.select(drawn, batch_size), device)
 
 
 def fixed_timesteps(num_levels: int, *, num_timesteps: int) -> Sequence[int]:

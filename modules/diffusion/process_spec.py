@@ -51,7 +51,7 @@ class TokenShift:
     """A shift that grows with an image's tokens, as `calculate_shift` of diffusers' pipelines has it.
 
     mu is linear in the tokens, from `base_shift` at `base_tokens` to `max_shift` at `max_tokens`, and continues beyond
-    them. s is `exp(mu)`, or mu itself for the kind "linear" (`time_shift_type`). The defaults are those of FLUX.1.
+    them. s is `exp(mu)`, or mu itself for the kind "linear" (`time_shift_type`). The defaults are FLUX.1's.
     """
 
     base_tokens: int = 256
@@ -86,7 +86,7 @@ class FlowConvention:
     - `target_sign`: -1 for a model that was trained on `x_0 - eps` (Ideogram 4, Lumina 2).
     - `output_sign`: -1 for a model whose pipeline negates its output (Z-Image, HiDream I1).
     - `time_input`: what the model reads as its time.
-    - `shift`: that of the published model; the scheduler config of a checkpoint overrides it (`with_scheduler`).
+    - `shift`: the published model's; the scheduler config of a checkpoint overrides it (`with_scheduler`).
     - `token_px`: the side in pixels of the square that one token covers: 16 for latents of factor 8 in patches of 2, so
       that an image of 1024 px has 4,096 tokens. Counted in pixels, latents that are patched already count only once.
     - `sample_grid`: the noise levels of a sample before the shift. "even" is `linspace(1, 1 / N, N)`, as most pipelines
@@ -153,7 +153,7 @@ class ProcessSpec:
     def size_shift(self, *, width_px: int, height_px: int, own_px: int) -> float:
         """Return the factor of the dynamic shift for images of a size.
 
-        It is the model's own rule where it has one. Otherwise it is the square root of the pixels over those of a
+        It is the model's own rule where it has one. Otherwise it is the square root of the pixels over the pixels of a
         square image with the side `own_px` (Esser et al. 2024, eq. 23), which is 1 at the model's own resolution.
         """
         if self.flow is not None and self.flow.shift.depends_on_size:

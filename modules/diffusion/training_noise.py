@@ -1,6 +1,6 @@
 """The noise of a training step: Gaussian, pyramid and offset noise, and perturbations of it.
 
-Each kind has random numbers of its own, so that switching one on changes no other draw. Validation uses none of them.
+Each kind has its own random numbers, so that switching one on changes no other draw. Validation uses none of them.
 Shapes: B samples, C channels, H height and W width of the latents.
 """
 
@@ -41,7 +41,7 @@ class NoiseSettings:
 
 @dataclass(frozen=True, eq=False)
 class TrainingNoise:
-    """The noise of which the target is made, and that of the noisy latents; float32, (B, C, H, W) each.
+    """The noise of which the target is made, and the noise of the noisy latents; float32, (B, C, H, W) each.
 
     They are the same tensor without input perturbation.
     """
@@ -52,7 +52,7 @@ class TrainingNoise:
 
 @dataclass(frozen=True, slots=True)
 class NoiseSeed:
-    """What all random numbers of a micro-batch's noise derive from, and the device that gets it.
+    """The source of all random numbers of a micro-batch's noise, and the device that gets the noise.
 
     `rows` is the place of the samples in the micro-batch, if several processes share it.
     """
@@ -117,7 +117,7 @@ def pyramid_noise(
         level_width = max(1, int(width / ratio**level))
         num_drawn = seed.rows.drawn(num_samples)
         drawn = torch.randn((num_drawn, channels, level_height, level_width), generator=generator)
-        coarse = seed.rows.own(drawn, num_samples)
+        coarse = seed.rows.select(drawn, num_samples)
         enlarged_BCHW = interpolate(coarse, size=(height, width), mode="bilinear", align_corners=False)
         result_BCHW = result_BCHW + discount**level * move_async(enlarged_BCHW, seed.device)
         if level_height == 1 or level_width == 1:
@@ -135,7 +135,7 @@ def generalized_offset_factor(process: NoiseProcess, timesteps_B: torch.Tensor) 
     `psi_t = sqrt(1 - abar_t) h_t / beta_t`. Offset noise adds the same to both, so that `phi_t = sqrt(1 - abar_t)
     psi_t` (the paper's balanced choice). The only solution is `psi_t` proportional to `sqrt((1 - abar_t) / abar_t)`,
     the noise level sigma_t. It is 1 at the last timestep: `psi_t = sigma_t / sigma_T`. With zero terminal SNR sigma_T
-    is infinite; sigma is limited to that of Stable Diffusion's own schedule. Raises DarkroomError for a process
+    is infinite; sigma is limited to the highest of Stable Diffusion's own schedule. Raises DarkroomError for a process
     without such steps.
     """
     if process.spec.flow is not None:
@@ -160,7 +160,7 @@ def _offset(
     generator = seed.generator("offset noise")
     num_samples, channels = clean_BCHW.shape[:2]
     drawn = torch.randn((seed.rows.drawn(num_samples), channels, 1, 1), generator=generator)
-    offset_BC11 = move_async(seed.rows.own(drawn, num_samples), seed.device)
+    offset_BC11 = move_async(seed.rows.select(drawn, num_samples), seed.device)
     weight = _strengths(clean_BCHW, settings.offset_random_strength, generator, seed) * settings.offset_weight
     if settings.offset_adaptive_scale:
         means_BC11 = clean_BCHW.float().mean(dim=(2, 3), keepdim=True).abs()
@@ -176,4 +176,4 @@ def _strengths(clean_BCHW: torch.Tensor, is_random: bool, generator: torch.Gener
     if not is_random:
         return torch.ones((num_samples, 1, 1, 1), device=seed.device.torch)
     drawn = torch.rand((seed.rows.drawn(num_samples), 1, 1, 1), generator=generator)
-    return move_async(seed.rows.own(drawn, num_samples), seed.device)
+    return move_async(seed.rows.select(drawn, num_samples), seed.device)

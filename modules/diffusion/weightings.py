@@ -1,4 +1,4 @@
-"""The loss weightings with their formulas, one record each. Torch-free: they only call methods of their tensors.
+"""The loss weightings with their formulas, one record each. They only call methods of their tensors.
 
 A formula takes the process, timesteps (B,) and the gamma setting and returns the loss weights of these timesteps, shape
 (B,), finite at every signal-to-noise ratio, 0 and infinity included; or None where all are equal. What it needs it asks

@@ -13,7 +13,7 @@ from modules.families.spec import FamilySpec, Role
 from modules.memory.offloaded_layers import choose_offloaded
 from modules.memory.tape import FLOAT32_BYTES, Array, Gradients, PartPlan, Shape, Tape
 from modules.memory.walk import Walk
-from modules.objectives.perceptual_memory import perceptual_pass
+from modules.objectives.perceptual_files import perceptual_pass
 
 _SMALL_PX = 64  # the weights of a part do not depend on the image size
 

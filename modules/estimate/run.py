@@ -10,7 +10,7 @@ from typing import Literal
 from modules.estimate.passes import Passes, Plans, count
 from modules.families.spec import Role
 from modules.memory.tape import FLOAT32_BYTES, Gradients, Shape
-from modules.objectives.perceptual_memory import perceptual_bytes
+from modules.objectives.perceptual_files import perceptual_bytes
 from modules.optim.registry import optimizer_spec
 from modules.optim.spec import OptimizerSettings
 from modules.optim.updates.slicing import SLICE_WEIGHTS, SUMMED_BYTES

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from modules.settings.checkpoint_modes import CheckpointMode
+from modules.settings.shared_types import CheckpointMode
 
 _WEIGHTS = 2.57e9  # of SDXL's UNet
 _PIXELS = 1024 * 1024

@@ -15,13 +15,12 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from modules.data.conditioning import Conditioning
+from modules.data.conditioning import Conditioning, SizeConditioning
 from modules.data.inputs import NO_INPUTS
-from modules.data.size_conditioning import SizeConditioning
 from modules.diffusion.process import NoiseProcess
 from modules.families.spec import FamilySpec, LoraNaming, PartSpec
 from modules.memory.compiled_blocks import Compilation
-from modules.settings.checkpoint_modes import CheckpointMode
+from modules.settings.shared_types import CheckpointMode
 from modules.system.devices import Device
 
 

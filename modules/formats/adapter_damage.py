@@ -1,4 +1,4 @@
-"""What is visibly wrong with an adapter file, from its header and its alphas: here alone it is decided. Torch-free."""
+"""The visible damage of an adapter file, from its header and its alphas: the only place that decides it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _CORES: Mapping[str, tuple[tuple[str, int], tuple[str, int]]] = {
 
 
 def damage_in_file(header: CheckpointHeader) -> str:
-    """Return what is wrong with an adapter file, as a clause with the layer: "at x: its alpha is nan"; empty if nothing
+    """Return the damage of an adapter file, as a clause with the layer: "at x: its alpha is nan"; empty if nothing
     is.
 
     No program computes anything useful with such a layer. Values of the matrices are not read.
@@ -58,12 +58,12 @@ def damage_in_file(header: CheckpointHeader) -> str:
 
 
 def damage_of_alpha(alpha: float) -> str:
-    """Return what is wrong with an alpha, as a clause; empty if it can be one."""
+    """Return the error in an alpha, as a clause; empty if it is valid."""
     return "" if abs(alpha) <= LARGEST_ALPHA else f"its alpha is {alpha:g}"  # NaN is not below anything
 
 
 def damage_in(shapes: Mapping[str, Shape]) -> str:
-    """Return what is wrong with the shapes of a LoRA, LoHa or LoKr layer alone, as a clause; empty if they can be.
+    """Return the error in the shapes of a LoRA, LoHa or LoKr layer alone, as a clause; empty if they are possible.
 
     A matrix that is a single number has no axes to read, and a rank of 0 would divide alpha by 0.
     """

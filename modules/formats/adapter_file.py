@@ -1,10 +1,10 @@
 """Reading adapter files of every form (`adapter_forms`): the layers of a model that a file changes, and the rest.
 
 kohya's files have a scalar tensor `alpha` for each layer. PEFT's have none: rank and alpha are in the metadata under
-`lora_adapter_metadata`, by part, or in a file `adapter_config.json` beside one that PEFT itself saved.
+`lora_adapter_metadata`, by part, or in a file `adapter_config.json` next to one that PEFT itself saved.
 
-The factors of a layer are those of kohya's and LyCORIS' files, whatever program wrote them: what another program
-computes with its own is computed with these.
+The factors of a layer are as in kohya's and LyCORIS' files, whatever program wrote them: a layer that another program
+computes with other factors is computed with these.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from modules.formats.adapter_names import (
     tensors_by_layer,
 )
 from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
-from modules.formats.peft_settings import PeftAlphas, doubt_about_alpha, with_settings_beside
+from modules.formats.peft_settings import PeftAlphas, doubt_about_alpha, with_peft_settings
 from modules.formats.stored_tensors import read_stored, require_memory
 from modules.system.errors import DarkroomError
 
@@ -43,9 +43,9 @@ _WIDE = frozenset(name for name in LOHA_FACTORS | LOKR_FACTORS if name.endswith(
 class AdapterFile:
     """The content of an adapter file; nothing of it is lost.
 
-    `layers` are those that the model has. `extra_tensors` are all other tensors by their names in the file: bundled
-    embeddings, and layers that the model does not have (`unplaced`, by their names in the file). `form` is a name in
-    `adapter_forms.FORMS`.
+    `layers` are the layers that the model has. `extra_tensors` are all other tensors by their names in the file:
+    bundled embeddings, and layers that the model does not have (`unplaced`, by their names in the file). `form` is a
+    name in `adapter_forms.FORMS`.
     """
 
     layers: tuple[AdapterLayer, ...]
@@ -74,13 +74,13 @@ def read_adapter_file(path: Path, targets: AdapterTargets) -> AdapterFile:
 
 
 def read_adapter_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Return the tensors and the metadata of an adapter file, with the settings that PEFT saved beside it.
+    """Return the tensors and the metadata of an adapter file, with the settings that PEFT saved next to it.
 
     Raises DarkroomError where the file cannot be read, or is larger than the free memory.
     """
     stored, metadata = read_stored(path)
     require_memory(sum(tensor.num_bytes for tensor in stored.values()), path)
-    metadata = dict(with_settings_beside(path, stored, metadata))
+    metadata = dict(with_peft_settings(path, stored, metadata))
     return {name: tensor.make() for name, tensor in stored.items()}, metadata
 
 
@@ -106,7 +106,7 @@ def adapter_file(
             raise DarkroomError(
                 f"{where} is damaged at {target.part}.{target.path}: {damage}.", advice="Download it again."
             )
-        layers[target.part, target.path] = _checked(_layer(target, factors, alphas), where)
+        layers[target.part, target.path] = _check_layer(_layer(target, factors, alphas), where)
         placed |= set(names.values())
     extra = {name: tensor for name, tensor in tensors.items() if name not in placed}
     return AdapterFile(tuple(layers.values()), extra, dict(metadata), form_of(tensors), tuple(unplaced))
@@ -149,11 +149,11 @@ def _as_in_lycoris(factors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     OneTrainer's LoHa and LoKr have matrices of the shape of a convolution, (rows, columns, 1, 1). Its Scaled OFT is
     marked by a tensor: blocks of n channels have vectors that are to be divided by 2 sqrt(n - 1).
     """
-    found = {n: f.flatten(1) if n in _WIDE and f.ndim > 2 else f for n, f in factors.items() if n != OFT_SCALED}
+    converted = {n: f.flatten(1) if n in _WIDE and f.ndim > 2 else f for n, f in factors.items() if n != OFT_SCALED}
     if OFT_SCALED in factors and OFT_VECTORS in factors and factors[OFT_VECTORS].ndim == 2:
         side = side_of_vectors(factors[OFT_VECTORS].shape[1])
-        found[OFT_VECTORS] = factors[OFT_VECTORS].float() / (2 * math.sqrt(max(side - 1, 1)))
-    return found
+        converted[OFT_VECTORS] = factors[OFT_VECTORS].float() / (2 * math.sqrt(max(side - 1, 1)))
+    return converted
 
 
 def _output_axis(magnitudes: torch.Tensor, ndim: int) -> torch.Tensor:
@@ -161,7 +161,7 @@ def _output_axis(magnitudes: torch.Tensor, ndim: int) -> torch.Tensor:
     return magnitudes.reshape(-1, *(1 for _ in range(ndim - 1)))
 
 
-def _checked(layer: AdapterLayer, where: str) -> AdapterLayer:
+def _check_layer(layer: AdapterLayer, where: str) -> AdapterLayer:
     if damage := damage_of_alpha(layer.alpha or 0.0):
         what = "a far too large value" if math.isfinite(layer.alpha or 0.0) else "NaN or infinite values"
         raise DarkroomError(

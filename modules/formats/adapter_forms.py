@@ -1,4 +1,4 @@
-"""The table of how each program names the layers of a model in adapter files. Torch-free.
+"""The table of how each program names the layers of a model in adapter files.
 
 A form is a record and a line in `_FORMS`. A layer's name is a prefix, which names the part of the model, and the path
 in one of the layouts, with dots, or with underscores behind a prefix that ends in one (formats.md 5.1): the same layer
@@ -48,7 +48,7 @@ _FIRST, _SECOND = "text_encoder", "text_encoder_2"
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """What the names of a part's layers begin with; `part` is empty where it does not say which part.
+    """The beginning of the names of a part's layers; `part` is empty if it does not show which part.
 
     `namings` are by the layout of the path behind it; with any other layout it is "other".
     """
@@ -144,8 +144,8 @@ _STARTS = re.compile("|".join(re.escape(start) for start in _PREFIXES if start))
 
 def split_layer(layer: str) -> tuple[Prefix, str]:
     """Return the prefix of a layer's name in a file, and the path behind it with underscores for dots."""
-    found = _STARTS.match(layer)
-    prefix = _PREFIXES[found[0] if found else ""]
+    match = _STARTS.match(layer)
+    prefix = _PREFIXES[match[0] if match else ""]
     return prefix, layer[len(prefix.start) :].replace(".", "_")
 
 

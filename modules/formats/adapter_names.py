@@ -1,6 +1,6 @@
-"""The names of tensors in adapter files: a layer and one factor of its change. Torch-free.
+"""The names of tensors in adapter files: a layer and one factor of its change.
 
-Each program has its own names for the same factor (formats.md 5.1); here they are those of kohya's files.
+Each program has its own names for the same factor (formats.md 5.1); here they are the names in kohya's files.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DIFFERENCE_FACTORS = frozenset({"diff", "diff_b", "set_weight", "w_norm", "b_nor
 FACTORS = LORA_FACTORS | LOHA_FACTORS | LOKR_FACTORS | OFT_FACTORS | GLORA_FACTORS | IA3_FACTORS | DIFFERENCE_FACTORS
 FACTORS |= {ALPHA}
 NO_FACTORS = frozenset({ALPHA, OFT_SCALED})
-"""What files have beside the factors of a layer, and what the factors are read with."""
+"""The tensors that files have in addition to the factors of a layer, and that the factors are read with."""
 
 # The factors that only one type of adapter has; the first match decides.
 _TYPES = tuple(
@@ -68,8 +68,8 @@ _FLAT_LAYERS = ("lora_unet_", "lora_te_", "lora_te1_", "lora_te2_", "oft_unet_",
 
 def type_of(factors: Iterable[str]) -> str:
     """Return the type of an adapter with these factors: "LoRA", "LoHa", ...; empty for none of the known ones."""
-    found = frozenset(factors)
-    return next((name for name, own in _TYPES if found & own), "")
+    names = frozenset(factors)
+    return next((name for name, of_type in _TYPES if names & of_type), "")
 
 
 def lacking_factor(factors: Iterable[str]) -> str:
@@ -139,8 +139,8 @@ def layer_and_factor(name: str) -> tuple[str, str]:
     if name.startswith(BUNDLED_EMBEDDING):
         return "", ""
     words = name.rsplit(".", _LONGEST_END)
-    if len(words) > _LONGEST_END and (found := _of_module(*words)):
-        return found
+    if len(words) > _LONGEST_END and (module := _of_module(*words)):
+        return module
     for first in range(1, len(words)):
         if factor := _BY_END.get(".".join(words[first:])):
             return ".".join(words[:first]), factor
@@ -156,7 +156,7 @@ def side_of_vectors(num_values: int) -> int:
 
 
 def second_copies(others: Iterable[str], layers: Collection[str]) -> list[str]:
-    """Return those of the names of other tensors that belong to a layer which is written under the same name.
+    """Return the names of other tensors that belong to a layer which is written under the same name.
 
     A file can name a layer twice, such as `lora_te1_...` and `lora_te_...` of SD 1.5. Only one copy can be written, and
     a layer of two copies' factors would be neither.

@@ -1,13 +1,13 @@
-"""The layers of a model that adapter files can change, found by the names and the shapes in a file. Torch-free."""
+"""The layers of a model that adapter files can change, found by the names and the shapes in a file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from modules.formats.adapter_forms import Layout, split_layer
-from modules.formats.adapter_names import DOWN, OFT_BLOCKS, OFT_VECTORS, UP, Shape, side_of_vectors
+from modules.formats.adapter_forms import Layout, Naming, Prefix, split_layer
+from modules.formats.adapter_names import ALPHA, DOWN, OFT_BLOCKS, OFT_VECTORS, UP, Shape, side_of_vectors
 
 Shapes = Mapping[str, Shape]
 Name = tuple[str, str]
@@ -50,25 +50,25 @@ class AdapterTargets:
     def of(cls, targets: Iterable[AdapterTarget]) -> AdapterTargets:
         """Return the targets by name in every layout, with and without their part."""
         every = tuple(targets)
-        found: dict[Name, tuple[AdapterTarget, ...]] = {}
+        by_name: dict[Name, tuple[AdapterTarget, ...]] = {}
         for target in every:
             names = dict.fromkeys(_flat(path) for path in target.paths.values())
             for key in ((part, name) for part in (target.part, "") for name in names):
-                found[key] = (*found.get(key, ()), target)
-        return cls(every, found)
+                by_name[key] = (*by_name.get(key, ()), target)
+        return cls(every, by_name)
 
     def find(self, layer: str, shapes: Shapes) -> AdapterTarget | None:
         """Return the layer of the model that a layer of a file changes; None where the model has no such layer.
 
-        `layer` is its name in the file and `shapes` are those of its factors by kohya's names. They decide where the
-        name does not say which text encoder it is for.
+        `layer` is its name in the file and `shapes` are the shapes of its factors by kohya's names. They decide where
+        the name does not say which text encoder it is for.
         """
         return self.find_by(name_of(layer), shapes)
 
     def find_by(self, name: Name, shapes: Shapes) -> AdapterTarget | None:
-        """Return what `find` does, for the `name_of` a layer: many models can look for the same one."""
-        found = self.by_name.get(name, ())
-        return next((t for t in found if fits(shapes, t.weight)), found[0] if found else None)
+        """Return the same as `find`, for the `name_of` a layer: many models can look for the same one."""
+        targets = self.by_name.get(name, ())
+        return next((t for t in targets if fits(shapes, t.weight)), targets[0] if targets else None)
 
 
 def _flat(path: str) -> str:
@@ -126,3 +126,59 @@ def _kronecker(shapes: Shapes) -> tuple[int, int] | None:
         else:
             return None
     return sides[0][0] * sides[1][0], sides[0][1] * sides[1][1]
+
+
+# How the layers of an adapter file are named, as the programs that load it tell namings apart.
+
+# kohya's prefixes of the first text encoder in the files of another family's models.
+_OTHER_PREFIXES: Mapping[str, Naming] = {
+    "lora_te1_": "kohya, lora_te1_ for lora_te_",
+    "lora_te_": "kohya, lora_te_ for lora_te1_",
+}
+_PEFT: tuple[Naming, ...] = ("PEFT, UNet", "PEFT, text", "PEFT, text without text_model")
+_MAGNITUDES = (".lora_magnitude_vector", ".lora_magnitude_vector.weight")
+_PEFT_ENDS = (".lora_A.weight", ".lora_B.weight", *_MAGNITUDES, f".{ALPHA}")
+_LINEAR_LAYER = (".lora_linear_layer.down.weight", ".lora_linear_layer.up.weight")
+_OLD_ENDS = (
+    *("_lora.down.weight", "_lora.up.weight", ".lora.down.weight", ".lora.up.weight"),
+    *(".lora_A.default.weight", ".lora_B.default.weight"),
+    *_LINEAR_LAYER,
+)
+
+
+def layout_of(layer: str, target: AdapterTarget) -> Layout | None:
+    """Return in which layout the name of a layer in a file has the target's path; None for a mixed spelling."""
+    prefix, _ = split_layer(layer)
+    return next((layout for layout, path in target.paths.items() if prefix.name_of(path) == layer), None)
+
+
+def naming_of(layer: str, target: AdapterTarget, tensors: Collection[str]) -> Naming:
+    """Return the naming of a layer by its name in a file, the target of that name, and the names of its tensors."""
+    layout = layout_of(layer, target)
+    if layout is None:
+        return "other"
+    prefix, _ = split_layer(layer)
+    naming = prefix.namings.get(layout, "other")
+    if naming.startswith("kohya") and prefix.start != target.prefix:
+        return _of_other_prefix(prefix, layout, target)
+    return _with_factors(naming, tensors) if naming in _PEFT else naming
+
+
+def kohya_naming_of(target: AdapterTarget) -> Naming:
+    """Return the naming of a layer in the files of kohya's trainers."""
+    return split_layer(target.kohya_name)[0].namings.get(target.kohya_layout, "other")
+
+
+def _of_other_prefix(prefix: Prefix, layout: Layout, target: AdapterTarget) -> Naming:
+    return _OTHER_PREFIXES.get(prefix.start, "other") if layout == target.kohya_layout else "other"
+
+
+def _with_factors(naming: Naming, tensors: Collection[str]) -> Naming:
+    """Return the naming of a dotted layer by how its factors are spelled, which programs tell apart, too."""
+    if all(t.endswith(_PEFT_ENDS) for t in tensors):
+        return naming
+    if naming == "PEFT, UNet" and all(t.endswith(_OLD_ENDS) for t in tensors):
+        return "before PEFT, UNet"
+    if naming == "PEFT, text" and all(t.endswith(_LINEAR_LAYER) for t in tensors):
+        return "before PEFT, text"
+    return "other factors in PEFT names"

@@ -1,6 +1,6 @@
 """The header of a model file: names, shapes and dtypes of its tensors and its metadata, in any format.
 
-Torch-free and quick: no tensor data is read, except a few small tensors that distinguish two models.
+Quick: no tensor data is read, except a few small tensors that distinguish two models.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class CheckpointHeader:
     dtypes: Mapping[str, str]
     metadata: Mapping[str, str]
     values: Mapping[str, object] = field(default_factory=dict)
-    """Plain numbers and strings that a pickle contains beside its tensors, such as `global_step`."""
+    """Plain numbers and strings that a pickle contains in addition to its tensors, such as `global_step`."""
     code: tuple[str, ...] = ()
     """Names in a pickle that could run code; such a file is never loaded."""
     entries: Mapping[str, TensorEntry | PickledTensor | GgufTensor] = field(default_factory=dict, repr=False)
@@ -86,7 +86,7 @@ def read_checkpoint_header(path: Path) -> CheckpointHeader:
         header = read_header(path)
     except UnreadableFileError as error:
         if error.defect == "pickled":
-            return _pickled(path)
+            return _pickle_header(path)
         if error.defect == "gguf":
             return _gguf(path)
         if error.defect == "damaged" and path.suffix.lower() in _PICKLED_SUFFIXES:
@@ -118,7 +118,7 @@ def read_values(header: CheckpointHeader, name: str) -> np.ndarray | None:
 
 
 def _refuse_code(path: Path) -> None:
-    """Raise UnreadableFileError if a file is a pickle of an old protocol, without a beginning of its own, with code."""
+    """Raise UnreadableFileError for a pickle with code of an old protocol, which has no recognizable beginning."""
     try:
         read_pickle_header(path)
     except UnreadableFileError as error:
@@ -127,8 +127,8 @@ def _refuse_code(path: Path) -> None:
 
 
 def read_scalars(header: CheckpointHeader, names: Iterable[str]) -> dict[str, float]:
-    """Return the values of tensors of one number in a safetensors file; of those alone that can be read."""
-    found: dict[str, float] = {}
+    """Return the values of tensors of one number in a safetensors file, without unreadable ones."""
+    numbers: dict[str, float] = {}
     try:
         with open_regular(header.path) as file:
             for name in names:
@@ -138,35 +138,35 @@ def read_scalars(header: CheckpointHeader, names: Iterable[str]) -> dict[str, fl
                 file.seek(entry.start)
                 values = _floats(file.read(entry.end - entry.start), entry.dtype)
                 if values is not None and len(values) == 1:
-                    found[name] = float(values[0])
+                    numbers[name] = float(values[0])
     except (OSError, ValueError):
         pass
-    return found
+    return numbers
 
 
 def _gguf(path: Path) -> CheckpointHeader:
-    found = read_gguf_header(path)
+    header = read_gguf_header(path)
     return CheckpointHeader(
         path,
         "gguf",
-        {name: t.shape for name, t in found.tensors.items()},
-        {name: t.type.name for name, t in found.tensors.items()},
-        found.metadata,
-        entries=found.tensors,
+        {name: t.shape for name, t in header.tensors.items()},
+        {name: t.type.name for name, t in header.tensors.items()},
+        header.metadata,
+        entries=header.tensors,
     )
 
 
-def _pickled(path: Path) -> CheckpointHeader:
-    found = read_pickle_header(path)
+def _pickle_header(path: Path) -> CheckpointHeader:
+    header = read_pickle_header(path)
     return CheckpointHeader(
         path,
         "pickle",
-        {name: t.shape for name, t in found.tensors.items()},
-        {name: t.dtype for name, t in found.tensors.items()},
+        {name: t.shape for name, t in header.tensors.items()},
+        {name: t.dtype for name, t in header.tensors.items()},
         {},
-        found.values,
-        unsafe_names_of(found.names),
-        found.tensors,
+        header.values,
+        unsafe_names_of(header.names),
+        header.tensors,
     )
 
 

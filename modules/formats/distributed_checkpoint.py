@@ -16,7 +16,7 @@ import torch
 from modules.formats.lazy_tensors import LazyTensor
 from modules.formats.pickle_header import unsafe_sentence
 from modules.formats.pickle_machine import PickleLimitError, PickleMachine
-from modules.formats.pickle_values import Built, Named
+from modules.formats.pickle_values import BuiltObject, NamedGlobal
 from modules.formats.stored_tensors import pickled_tensor
 from modules.system.errors import DarkroomError
 from modules.system.regular_files import open_regular, read_regular
@@ -53,20 +53,20 @@ def distributed_tensors(folder: Path) -> dict[str, list[Part]]:
     try:
         metadata = _metadata(folder)
         stored: Mapping[str, Any] = metadata.state["state_dict_metadata"]
-        found: dict[str, list[Part]] = {}
+        parts: dict[str, list[Part]] = {}
         for index, place in metadata.state["storage_data"].items():
             name = index.state["fqn"]
             facts = stored[name]
             if facts.name == f"{_MODULE}TensorStorageMetadata":
-                found.setdefault(name, []).append(_part(folder, facts.state, index.state["offset"], place))
+                parts.setdefault(name, []).append(_part(folder, facts.state, index.state["offset"], place))
     except PickleLimitError as error:
-        raise _damaged(folder, f"it contains {error}") from error
+        raise _damage_error(folder, f"it contains {error}") from error
     except _DAMAGE as error:
-        raise _damaged(folder, "its .metadata is damaged") from error
-    return found
+        raise _damage_error(folder, "its .metadata is damaged") from error
+    return parts
 
 
-def _metadata(folder: Path) -> Built:
+def _metadata(folder: Path) -> BuiltObject:
     machine = PickleMachine(
         read_regular(folder / METADATA, _MAX_BYTES), max_instructions=_MAX_INSTRUCTIONS, keeps_objects=True
     )
@@ -76,12 +76,12 @@ def _metadata(folder: Path) -> Built:
         if unsafe := tuple(sorted(machine.names - _NAMES)):
             sentence = unsafe_sentence(str(folder / METADATA), unsafe)
             raise DarkroomError(sentence, advice="Delete the run's folder, or get it from its author again.")
-    if not isinstance(root, Built) or root.name != f"{_MODULE}Metadata":
+    if not isinstance(root, BuiltObject) or root.name != f"{_MODULE}Metadata":
         raise ValueError("no metadata")
     return root
 
 
-def _part(folder: Path, facts: Mapping[str, Any], offset: object, place: Built) -> Part:
+def _part(folder: Path, facts: Mapping[str, Any], offset: object, place: BuiltObject) -> Part:
     shape, offset = _lengths(facts["size"]), _lengths(offset)
     chunks = {_lengths(chunk.state["offsets"]): _lengths(chunk.state["sizes"]) for chunk in facts["chunks"]}
     if any(offset[1:]) or chunks[offset][1:] != shape[1:]:
@@ -93,20 +93,20 @@ def _part(folder: Path, facts: Mapping[str, Any], offset: object, place: Built) 
             f"{folder / METADATA} names a file outside its folder: {where['relative_path']!r}.",
             advice="Delete the run's folder, or get it from its author again.",
         )
-    dtype = getattr(torch, kind.name.removeprefix("torch.")) if isinstance(kind, Named) else None
+    dtype = getattr(torch, kind.name.removeprefix("torch.")) if isinstance(kind, NamedGlobal) else None
     if not isinstance(dtype, torch.dtype):
         raise ValueError("no dtype")
-    values = _stored(file, where["offset"], where["length"], chunks[offset], dtype)
+    values = _lazy_part(file, where["offset"], where["length"], chunks[offset], dtype)
     return Part(offset[0] if offset else 0, shape[0] if shape else 1, values)
 
 
-def _stored(file: Path, start: int, length: int, shape: tuple[int, ...], dtype: torch.dtype) -> LazyTensor:
+def _lazy_part(file: Path, start: int, length: int, shape: tuple[int, ...], dtype: torch.dtype) -> LazyTensor:
     def read() -> torch.Tensor:
         with open_regular(file) as opened:
             opened.seek(start)
             tensor = pickled_tensor(opened.read(length), name=file.name)
         if tuple(tensor.shape) != shape or tensor.dtype != dtype:
-            raise _damaged(file.parent, f"a tensor in {file.name} is not like its entry in .metadata")
+            raise _damage_error(file.parent, f"a tensor in {file.name} is not like its entry in .metadata")
         return tensor
 
     _lengths((start, length))
@@ -120,5 +120,5 @@ def _lengths(value: object) -> tuple[int, ...]:
     return value
 
 
-def _damaged(folder: Path, reason: str) -> DarkroomError:
+def _damage_error(folder: Path, reason: str) -> DarkroomError:
     return DarkroomError(f"{folder} cannot be read: {reason}.", advice="Resume from an older backup of the run.")

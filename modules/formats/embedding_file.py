@@ -1,4 +1,4 @@
-"""The files of embeddings (textual inversion): those of A1111, ComfyUI, Forge, diffusers, kohya and OneTrainer.
+"""The files of embeddings (textual inversion) of A1111, ComfyUI, Forge, diffusers, kohya and OneTrainer.
 
 A1111's .pt has the vectors in `string_to_param`; other files of one text encoder have a single tensor of any name;
 SDXL's have one for each encoder, `clip_l` and `clip_g`. Files of our own with a single tensor have OneTrainer's name
@@ -29,24 +29,26 @@ def read_embedding(path: Path, tensors: Mapping[str, str], widths: Mapping[str, 
     be read or does not fit the encoders.
     """
     stored, _ = read_stored(path)
-    found: dict[str, LazyTensor] = {}
+    by_part: dict[str, LazyTensor] = {}
     for part, name in tensors.items():
         names = _OF_ONE_ENCODER if len(tensors) == 1 else (name,)
         for suffix in ("", OUTPUT_SUFFIX):
-            own = next((stored[n + suffix] for n in names if n + suffix in stored), None)
-            if own is not None:
-                found[part + suffix] = own
+            tensor = next((stored[n + suffix] for n in names if n + suffix in stored), None)
+            if tensor is not None:
+                by_part[part + suffix] = tensor
     vectors = {n: t for n, t in stored.items() if len(t.shape) in (1, 2)}
-    if not found and len(vectors) == 1:
+    if not by_part and len(vectors) == 1:
         (only,) = vectors.values()
-        found = {part: only for part in tensors if widths[part] == only.shape[-1]}
-    if not found:
+        by_part = {part: only for part in tensors if widths[part] == only.shape[-1]}
+    if not by_part:
         shapes = ", ".join(f"{n} {tuple(t.shape)}" for n, t in list(stored.items())[:3])
         raise DarkroomError(f"{path.name} has no vectors for this model: it contains {shapes}.", advice=_ADVICE)
-    return {name: _checked(path, tensor, widths[name.removesuffix(OUTPUT_SUFFIX)]) for name, tensor in found.items()}
+    return {
+        name: _check_vectors(path, tensor, widths[name.removesuffix(OUTPUT_SUFFIX)]) for name, tensor in by_part.items()
+    }
 
 
-def _checked(path: Path, stored: LazyTensor, width: int) -> torch.Tensor:
+def _check_vectors(path: Path, stored: LazyTensor, width: int) -> torch.Tensor:
     vectors = torch.atleast_2d(stored.make().float())
     if vectors.dim() != 2 or not len(vectors) or vectors.shape[1] != width:
         raise DarkroomError(

@@ -1,10 +1,10 @@
-"""The names of tensors in files of embeddings. Torch-free."""
+"""The names of tensors in files of embeddings."""
 
 from __future__ import annotations
 
 EMP_PARAMS = "emp_params"
-"""OneTrainer's name of the vectors of a single encoder (with its slip of the pen), and that of our own files."""
+"""OneTrainer's name of the vectors of a single encoder (with its slip of the pen), and our own files' name."""
 EMB_PARAMS = "emb_params"
-"""kohya's name of them, and that of our own files until config version 2."""
+"""kohya's name of them, and our own files' until config version 2."""
 OUTPUT_SUFFIX = "_out"
 """OneTrainer's suffix of the vectors at the output of an encoder."""

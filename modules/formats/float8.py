@@ -1,6 +1,6 @@
 """Files in float8 (e4m3: four bits of exponent, three of mantissa; Micikevicius et al. 2022, "FP8 Formats").
 
-Values from 2^-6 to 448 have a relative error of at most 1/16; smaller ones lose more, and those below 2^-10 become 0.
+Values from 2^-6 to 448 have a relative error of at most 1/16; smaller ones lose more, and values below 2^-10 become 0.
 So only matrices and kernels of the denoiser are stored in float8, all else in float16; and the factors of a LoRA, which
 are mostly smaller, are scaled up by powers of two, with an alpha that undoes it.
 """
@@ -24,7 +24,7 @@ _TARGET_EXPONENT = 3
 
 
 def matrices_in_float8(tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
-    """Return the tensors of a denoiser for a file: those with two and more axes in float8, other ones in float16."""
+    """Return the tensors of a denoiser for a file: ones with two and more axes in float8, others in float16."""
     return {name: _cast(t, FLOAT8 if len(t.shape) > 1 else _REST) for name, t in tensors.items()}
 
 
@@ -38,7 +38,7 @@ def adapter_in_float8(tensors: Mapping[str, Writable], scaled: Collection[str]) 
 
     The factors named in `scaled` ("lora_down.weight") are multiplied by powers of two, and the layers' alphas are
     divided by the products, so that their changes are the same. All layers have the same product: diffusers ignores
-    alphas of attention layers that are not those of most others. Everything else is in float16, each alpha in float32.
+    alphas of attention layers that differ from most others. Everything else is in float16, each alpha in float32.
     A layer without an alpha tensor is not scaled and stays in float16.
     """
     placed = {name: layer_and_factor(name) for name in tensors}
@@ -47,16 +47,16 @@ def adapter_in_float8(tensors: Mapping[str, Writable], scaled: Collection[str]) 
     for name, (layer, factor) in placed.items():
         if factor in scaled and layer in with_alpha:
             names.setdefault(layer, []).append(name)
-    own = {layer: [_exponent_up(_made(tensors[n])) for n in of_layer] for layer, of_layer in names.items()}
-    product = min((sum(exponents) for exponents in own.values()), default=0)
+    by_layer = {layer: [_exponent_up(_make(tensors[n])) for n in of_layer] for layer, of_layer in names.items()}
+    product = min((sum(exponents) for exponents in by_layer.values()), default=0)
     written: dict[str, Writable] = {n: _cast(_as_lazy(t), _REST) for n, t in tensors.items() if placed[n][1] != ALPHA}
     for layer, of_layer in names.items():
-        *first, _ = own[layer]
+        *first, _ = by_layer[layer]
         for name, exponent in zip(of_layer, [*first, product - sum(first)], strict=True):
-            written[name] = _converted(_made(tensors[name]).float() * 2.0**exponent, FLOAT8)
+            written[name] = _convert(_make(tensors[name]).float() * 2.0**exponent, FLOAT8)
     for name, (layer, factor) in placed.items():
         if factor == ALPHA:
-            written[name] = _made(tensors[name]).float() * 2.0 ** (-product if layer in names else 0)
+            written[name] = _make(tensors[name]).float() * 2.0 ** (-product if layer in names else 0)
     return written
 
 
@@ -69,10 +69,10 @@ def _exponent_up(values: torch.Tensor) -> int:
 def _cast(tensor: LazyTensor, dtype: torch.dtype) -> LazyTensor:
     if not tensor.dtype.is_floating_point or tensor.dtype == dtype:
         return tensor
-    return LazyTensor(tensor.shape, dtype, lambda: _converted(tensor.make(), dtype))
+    return LazyTensor(tensor.shape, dtype, lambda: _convert(tensor.make(), dtype))
 
 
-def _converted(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _convert(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return values in a dtype. What float8 cannot hold becomes its largest value; infinite ones become NaN."""
     if dtype == FLOAT8:
         finite = torch.isfinite(values)
@@ -84,5 +84,5 @@ def _as_lazy(tensor: Writable) -> LazyTensor:
     return tensor if isinstance(tensor, LazyTensor) else lazy(tensor)
 
 
-def _made(tensor: Writable) -> torch.Tensor:
+def _make(tensor: Writable) -> torch.Tensor:
     return tensor.make() if isinstance(tensor, LazyTensor) else tensor.detach()

@@ -115,7 +115,7 @@ class GgufHeader:
 
 
 def is_gguf(path: Path) -> bool:
-    """Return whether a path is that of a GGUF file, by its first letters."""
+    """Return whether a path leads to a GGUF file, by the file's first letters."""
     try:
         with open_regular(path) as file:
             return file.read(len(MAGIC)) == MAGIC
@@ -149,7 +149,7 @@ class _Reader:
             raise UnreadableFileError("damaged", f"{self._path.name} is not a GGUF file.")
         version = self._number("I")
         if version not in _VERSIONS:
-            raise self._damaged(f"its version is {version}, not 2 or 3")
+            raise self._damage_error(f"its version is {version}, not 2 or 3")
         num_tensors, num_pairs = self._number("Q"), self._number("Q")
         if num_tensors > MAX_TENSORS or num_pairs > _MAX_PAIRS:
             raise over_limit(self._path, f"its header describes {num_tensors:,} tensors and {num_pairs:,} settings")
@@ -163,17 +163,17 @@ class _Reader:
             elif not isinstance(value, tuple):
                 metadata[key] = str(value)
         entries = [self._entry() for _ in range(num_tensors)]
-        start = self._aligned(metadata.get("general.alignment", "32"))
-        found = {name: self._tensor(start + o, s, kind, shapes.get(name)) for name, s, kind, o in entries}
-        if len(found) < len(entries):
-            raise self._damaged("it has two tensors of the same name")
-        return GgufHeader(found, metadata)
+        start = self._aligned_position(metadata.get("general.alignment", "32"))
+        tensors = {name: self._tensor(start + o, s, kind, shapes.get(name)) for name, s, kind, o in entries}
+        if len(tensors) < len(entries):
+            raise self._damage_error("it has two tensors of the same name")
+        return GgufHeader(tensors, metadata)
 
     def _entry(self) -> tuple[str, tuple[int, ...], BlockType, int]:
         name = self._text(MAX_NAME_CHARS)
         num_axes = self._number("I")
         if num_axes > _MAX_AXES:
-            raise self._damaged(f"{name[:80]!r} has {num_axes} axes")
+            raise self._damage_error(f"{name[:80]!r} has {num_axes} axes")
         shape = tuple(self._number("Q") for _ in range(num_axes))[::-1]
         number, offset = self._number("I"), self._number("Q")
         if number not in _TYPES:
@@ -185,7 +185,7 @@ class _Reader:
     def _tensor(self, begins: int, stored: tuple[int, ...], kind: BlockType, own: tuple[int, ...] | None) -> GgufTensor:
         num_weights = math.prod(stored)
         if num_weights % kind.block or (own is not None and math.prod(own) != num_weights):
-            raise self._damaged("the shape of a tensor does not fit its data")
+            raise self._damage_error("the shape of a tensor does not fit its data")
         ends = begins + num_weights // kind.block * kind.num_bytes
         if ends > self._size:
             raise UnreadableFileError(
@@ -202,24 +202,24 @@ class _Reader:
         if kind == _STRING:
             return self._text(_MAX_HEADER_BYTES)
         if kind != _ARRAY:
-            raise self._damaged("its metadata has a value of an unknown type")
+            raise self._damage_error("its metadata has a value of an unknown type")
         inner, length = self._number("I"), self._number("Q")
         self._values_left -= min(length, _MAX_VALUES + 1)
         if self._values_left < 0:
             raise over_limit(self._path, f"its metadata contain more than {_MAX_VALUES:,} values")
         if inner == _ARRAY:
-            raise self._damaged("its metadata have an array of arrays")
+            raise self._damage_error("its metadata have an array of arrays")
         return tuple(self._value(inner) for _ in range(length))
 
     def _shape(self, value: object) -> tuple[int, ...]:
         if not isinstance(value, tuple) or len(value) > _MAX_AXES or any(type(n) is not int or n < 0 for n in value):
-            raise self._damaged("the shape of a tensor in its metadata is none")
+            raise self._damage_error("the shape of a tensor in its metadata is invalid")
         return value
 
-    def _aligned(self, alignment: str) -> int:
+    def _aligned_position(self, alignment: str) -> int:
         step = int(alignment) if alignment.isdecimal() and len(alignment) < 8 else 0
         if not step:
-            raise self._damaged("its alignment is not a number")
+            raise self._damage_error("its alignment is not a number")
         return -(-self._position // step) * step
 
     def _number(self, code: str) -> int:
@@ -236,10 +236,10 @@ class _Reader:
         self._position += length
         if self._position > _MAX_HEADER_BYTES:
             raise over_limit(self._path, f"its header has more than {_MAX_HEADER_BYTES:,} bytes")
-        found = self._file.read(length)
-        if len(found) < length:
+        content = self._file.read(length)
+        if len(content) < length:
             raise UnreadableFileError("truncated", f"{self._path.name} is incomplete: it ends in its header.")
-        return found
+        return content
 
-    def _damaged(self, what: str) -> UnreadableFileError:
+    def _damage_error(self, what: str) -> UnreadableFileError:
         return UnreadableFileError("damaged", f"{self._path.name} is damaged: {what}.", advice=_AGAIN)

@@ -33,7 +33,7 @@ _MAX_AXES = 64
 _INT64 = 2**63
 _AGAIN = "Download it again."
 _TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
-# Characters, or their escapes, that need four bytes, and those that need two or four.
+# Characters, or their escapes, that need four bytes, and the ones that need two or four.
 _EMOJI = re.compile(rb"[\xf0-\xf4]|(?<!\\)(?:\\\\)*\\u[dD][89abAB]")
 _WIDE = re.compile(rb"[\xc4-\xf4]|(?<!\\)(?:\\\\)*\\u(?!00)")
 _CONTINUATION = bytes(range(0x80, 0xC0))  # all bytes of a character but the first
@@ -96,11 +96,11 @@ def _read(path: Path, file: BinaryIO, size: int) -> Header:
         advice = "Choose another file; if it was a safetensors file, download it again."
         raise UnreadableFileError("damaged", f"{path.name} is not a safetensors file.", advice=advice)
     if 8 + length > size:
-        raise _truncated(path, size, 8 + length)
+        raise _truncation_error(path, size, 8 + length)
     if length > _MAX_HEADER_BYTES:
         raise over_limit(path, f"its header has {length:,} bytes, more than {_MAX_HEADER_BYTES:,}")
     file.seek(8)
-    data = _parsed(path, file.read(length))
+    data = _parse(path, file.read(length))
     entries = [(name, value) for name, value in data.items() if name != "__metadata__"]
     if len(entries) > MAX_TENSORS:
         raise over_limit(path, f"its header describes {len(entries):,} tensors, more than {MAX_TENSORS:,}")
@@ -111,7 +111,7 @@ def _read(path: Path, file: BinaryIO, size: int) -> Header:
     return Header(tensors, _metadata(path, data.get("__metadata__")))
 
 
-def _parsed(path: Path, raw: bytes) -> dict[str, Any]:
+def _parse(path: Path, raw: bytes) -> dict[str, Any]:
     """Return the JSON object in a header, if it takes a bearable time and memory."""
     if (needed := _num_bytes_in_memory(raw)) > _MAX_HEADER_BYTES:
         raise over_limit(path, f"its header takes {needed:,} bytes of memory, more than {_MAX_HEADER_BYTES:,}")
@@ -156,9 +156,9 @@ def _has_more_elements(raw: bytes, limit: int) -> bool:
         return True
     # Commas and brackets inside texts, such as the tags of a data set, do not count.
     count, end = 0, 0
-    for found in _TEXT.finditer(raw):
-        count += 1 + _num_marks(raw, end, found.start())
-        end = found.end()
+    for match in _TEXT.finditer(raw):
+        count += 1 + _num_marks(raw, end, match.start())
+        end = match.end()
         if count > 2 * limit:
             return True
     return count + _num_marks(raw, end, len(raw)) > 2 * limit
@@ -173,17 +173,17 @@ def _require_contiguous(path: Path, tensors: Iterable[TensorEntry], start: int, 
     position = start
     for begins, ends in sorted((t.start, t.end) for t in tensors):
         if begins < position:
-            raise _misplaced(path, "tensors overlap")
+            raise _misplaced_error(path, "tensors overlap")
         if begins > position:
-            raise _misplaced(path, "there are bytes between its tensors that belong to none")
+            raise _misplaced_error(path, "there are bytes between its tensors that belong to none")
         position = ends
     if position > size:
-        raise _truncated(path, size, position)
+        raise _truncation_error(path, size, position)
     if position < size:
-        raise _misplaced(path, f"{size - position:,} bytes follow after its last tensor")
+        raise _misplaced_error(path, f"{size - position:,} bytes follow after its last tensor")
 
 
-def _misplaced(path: Path, what: str) -> UnreadableFileError:
+def _misplaced_error(path: Path, what: str) -> UnreadableFileError:
     return UnreadableFileError("damaged", f"{path.name} is damaged, and no program loads it: {what}.", advice=_AGAIN)
 
 
@@ -210,7 +210,7 @@ def _refuse_strangers(path: Path, beginning: bytes, size: int) -> None:
         raise UnreadableFileError("pickled", f"{path.name} is a pickled checkpoint with a .safetensors suffix.")
 
 
-def _truncated(path: Path, size: int, needed: int) -> UnreadableFileError:
+def _truncation_error(path: Path, size: int, needed: int) -> UnreadableFileError:
     return UnreadableFileError(
         "truncated",
         f"{path.name} is incomplete: it has {size:,} of at least {needed:,} bytes, like an interrupted download.",

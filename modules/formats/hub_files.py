@@ -1,4 +1,4 @@
-"""Published files on this computer: those that are missing are downloaded from Hugging Face."""
+"""Published files on this computer: missing ones are downloaded from Hugging Face."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from modules.formats.diffusers_folder import byte_progress_bar
-from modules.formats.published_files import Wanted, found_file
+from modules.formats.published_files import FileRequest, find_file
 from modules.system.errors import DarkroomError
 from modules.system.secrets import HubAccess
 
@@ -22,23 +22,23 @@ class Downloads:
     on_bytes: Callable[[float, float], None] | None = field(default=None, repr=False)
 
 
-def local_file(wanted: Wanted, downloads: Downloads, *, needed_by: str) -> Path:
+def local_file(wanted: FileRequest, downloads: Downloads, *, needed_by: str) -> Path:
     """Return where a file, or a folder, is on this computer; a missing one is downloaded.
 
     Raises DarkroomError where it is missing and cannot be downloaded.
     """
-    found = found_file(wanted, hub_cache_dir=downloads.hub_cache_dir)
-    if found is not None:
-        return found
+    present = find_file(wanted, hub_cache_dir=downloads.hub_cache_dir)
+    if present is not None:
+        return present
     if downloads.offline:
         raise DarkroomError(
             f"{needed_by} needs {wanted.words}, which is not on this computer, and offline mode is on.",
             advice="Switch off offline mode, or download it yourself and enter its path in the settings.",
         )
-    return _fetched(wanted, downloads, needed_by)
+    return _fetch(wanted, downloads, needed_by)
 
 
-def _fetched(wanted: Wanted, downloads: Downloads, needed_by: str) -> Path:
+def _fetch(wanted: FileRequest, downloads: Downloads, needed_by: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 

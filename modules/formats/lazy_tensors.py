@@ -42,7 +42,7 @@ def lazy_state(tensors: Mapping[str, torch.Tensor]) -> dict[str, LazyTensor]:
     return {name: lazy(tensor) for name, tensor in tensors.items()}
 
 
-def joined(parts: Sequence[LazyTensor]) -> LazyTensor:
+def concatenate(parts: Sequence[LazyTensor]) -> LazyTensor:
     """Return tensors concatenated along their first axis."""
     first = parts[0]
     shape = (sum(p.shape[0] for p in parts), *first.shape[1:])

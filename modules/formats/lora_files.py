@@ -54,7 +54,7 @@ def to_peft(
     """Return the tensors in the PEFT form and their metadata; every layer must be one that `fits_peft`.
 
     diffusers since 0.34 takes alpha from the metadata. With `folds_alpha` it is folded into B, which gives every
-    program the right strength; the tensors then no longer are those of the file that they came from.
+    program the right strength; the tensors then differ from the file that they came from.
     """
     tensors: dict[str, LazyTensor] = {}
     by_part: dict[str, dict[str, tuple[int, float]]] = {}
@@ -62,9 +62,9 @@ def to_peft(
     for layer in layers:
         name = name_of(layer.part, layer.path)
         tensors[f"{name}.lora_A.weight"] = _down(layer)
-        tensors[f"{name}.lora_B.weight"] = _scaled(layer.factors[UP], layer.scale if folds_alpha else 1.0)
+        tensors[f"{name}.lora_B.weight"] = _scale(layer.factors[UP], layer.scale if folds_alpha else 1.0)
         if DORA_SCALE in layer.factors:
-            # transformers 5 loads those of a text encoder by this name alone; diffusers' own models take the other.
+            # transformers 5 loads a text encoder's tensors by this name alone; diffusers' own models take the other.
             end = ".weight" if layer.part.startswith("text_encoder") else ""
             tensors[f"{name}.lora_magnitude_vector{end}"] = _magnitudes(layer)
             doras.add(layer.part)
@@ -127,10 +127,10 @@ def is_incomplete(layer: AdapterLayer) -> bool:
 
 
 def _down(layer: AdapterLayer) -> LazyTensor:
-    return lazy(folded_down(layer.factors))
+    return lazy(flatten_down(layer.factors))
 
 
-def folded_down(factors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+def flatten_down(factors: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """Return the down matrix (rank, in, height, width), with the middle of Tucker's form folded in where there is one.
 
     LyCORIS' Tucker form is up (out, r), mid (r, r, height, width) and down (r, in); diffusers and peft have no middle.
@@ -147,7 +147,7 @@ def _magnitudes(layer: AdapterLayer) -> LazyTensor:
     return lazy(scale.reshape(1, -1, 1, 1) if layer.factors[DOWN].ndim == 4 else scale.reshape(-1))
 
 
-def _scaled(tensor: torch.Tensor, scale: float) -> LazyTensor:
+def _scale(tensor: torch.Tensor, scale: float) -> LazyTensor:
     if scale == 1.0:
         return lazy(tensor)
     return lazy(tensor).then(tensor.shape, lambda made: (made.float() * scale).to(made.dtype))
@@ -177,7 +177,8 @@ def ranks_and_alphas(layers: Iterable[AdapterLayer]) -> Counter[tuple[int, float
 def rank_and_alpha(layers: Iterable[AdapterLayer]) -> tuple[int, float] | None:
     """Return the rank and the alpha that stand for a file with these layers; None where none of them is a LoRA.
 
-    The rank is the largest one, which sd-scripts states for a file with several; alpha is that of most layers of it.
+    The rank is the largest one, which sd-scripts states for a file with several; alpha is the most frequent one of its
+    layers.
     """
     counts = ranks_and_alphas(layers)
     return max(counts, key=lambda pair: (pair[0], counts[pair], pair[1])) if counts else None

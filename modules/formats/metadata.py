@@ -46,7 +46,7 @@ class DatasetFacts:
 class LoraFacts:
     """The facts that a LoRA file's metadata describes.
 
-    `epoch` and `step` are those of the weights, `epochs` the length of the run. `started` is when its training started.
+    `epoch` and `step` are the weights', `epochs` the length of the run. `started` is when its training started.
     `settings` are more of sd-scripts' keys, without their prefix "ss_", with their values as text.
     """
 
@@ -98,7 +98,7 @@ def checkpoint_metadata(
 ) -> dict[str, str]:
     """Return the metadata of a single-file checkpoint (ModelSpec 1.0.1).
 
-    `kept` is more metadata, such as that of the file it was converted from; its title, date and resolution stay, and
+    `kept` is more metadata, such as from the file it was converted from; its title, date and resolution stay, and
     what describes the new file is replaced. The prediction type is stored under the spec's key and under ComfyUI's,
     which differs.
     """
@@ -135,7 +135,7 @@ def lasting_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
 def folded_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
     """Return the metadata of a model as one entry for the header of its denoiser in a diffusers folder.
 
-    Header entries are ignored by diffusers and, unlike a file of their own, vanish when another program replaces the
+    Header entries are ignored by diffusers and, unlike a separate file, vanish when another program replaces the
     weights they describe. A single entry, because a `modelspec.*` key there would describe the denoiser alone.
     """
     lasting = lasting_metadata(metadata)
@@ -195,7 +195,7 @@ def lora_metadata(facts: LoraFacts, *, payload_sha256: str) -> dict[str, str]:
 def dataset_metadata(facts: DatasetFacts) -> dict[str, str]:
     """Return the metadata of a run's images in sd-scripts' shapes, which A1111 and Forge show on a LoRA's card.
 
-    As in sd-scripts, the number of images and the counts of buckets are those of an epoch: with repeats.
+    As in sd-scripts, the number of images and the counts of buckets refer to an epoch, with repeats.
     """
     buckets = {
         str(index): {"resolution": list(size), "count": samples}

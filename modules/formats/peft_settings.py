@@ -1,8 +1,8 @@
-"""PEFT's settings of an adapter file: the alpha of each layer. Torch-free.
+"""PEFT's settings of an adapter file: the alpha of each layer.
 
-PEFT's files have no alpha beside the factors. diffusers since 0.34 stores the settings of each part under
+PEFT's files have no alpha next to the factors. diffusers since 0.34 stores the settings of each part under
 `lora_adapter_metadata` and reads them again; other programs ignore them. PEFT itself saves them in a file
-`adapter_config.json` beside that of the factors.
+`adapter_config.json` next to the factors' file.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _CONFIG = "adapter_config.json"
 _MAX_CONFIG_BYTES = 4_000_000  # patterns for every layer of a model take 100,000
 
 
-def with_settings_beside(path: Path, names: Iterable[str], metadata: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the metadata of an adapter file with the settings that PEFT saved beside it.
+def with_peft_settings(path: Path, names: Iterable[str], metadata: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the metadata of an adapter file with the settings that PEFT saved next to it.
 
-    `names` are those of its tensors: no other program has such a file beside its own.
+    `names` are the names of its tensors: no other program writes such a file next to its own.
     """
     if PEFT_SETTINGS in metadata or form_of(names) != RAW_PEFT.name:
         return metadata
@@ -42,7 +42,7 @@ def doubt_about_alpha(form: str, metadata: Mapping[str, str]) -> str:
     """
     if form != RAW_PEFT.name or _settings_in(metadata):
         return ""
-    return f"Its alpha is unknown: PEFT stores it in {_CONFIG}, which is not beside the file. The strength used is 1."
+    return f"Its alpha is unknown: PEFT stores it in {_CONFIG}, which is not next to the file. The strength used is 1."
 
 
 class PeftAlphas:
@@ -91,8 +91,8 @@ class PeftAlphas:
             entries = self._patterns[part, pattern] = _by_target(self._setting(part, pattern))
         words = path.split(".")
         ends = (".".join(words[i:]) for i in range(len(words)))
-        found = [entries[end] for end in ends if end in entries]
-        return min(found, key=lambda entry: entry[0])[1] if found else usual
+        matches = [entries[end] for end in ends if end in entries]
+        return min(matches, key=lambda entry: entry[0])[1] if matches else usual
 
 
 def _settings_in(metadata: Mapping[str, str]) -> Mapping[str, Any]:
@@ -106,7 +106,7 @@ def _settings_in(metadata: Mapping[str, str]) -> Mapping[str, Any]:
 
 def _by_target(pattern: Any) -> dict[str, tuple[int, Any]]:
     """Return the places and the values of a pattern by target; the first one counts where two are the same."""
-    found: dict[str, tuple[int, Any]] = {}
+    by_name: dict[str, tuple[int, Any]] = {}
     for place, (target, value) in enumerate(pattern.items() if isinstance(pattern, dict) else ()):
-        found.setdefault(target.removeprefix("^"), (place, value))
-    return found
+        by_name.setdefault(target.removeprefix("^"), (place, value))
+    return by_name

@@ -1,7 +1,7 @@
 """Reads the contents of a pickled checkpoint (.ckpt, .pt) without running any of its code.
 
 Two formats: a zip archive with the pickle as `data.pkl`, and, before PyTorch 1.6, five pickles in a row: a magic
-number, the version, the system info, the object, the names of its storages. Loading runs all five. Torch-free; the
+number, the version, the system info, the object, the names of its storages. Loading runs all five. The
 weights themselves are read elsewhere, by torch with weights_only.
 """
 
@@ -16,11 +16,10 @@ from typing import Any, BinaryIO, cast
 
 from modules.formats.headers import MAX_NAME_CHARS, MAX_TENSORS, UnreadableFileError, over_limit
 from modules.formats.pickle_machine import PickleLimitError, PickleMachine
-from modules.formats.pickle_names import is_safe_name
-from modules.formats.pickle_values import PickledTensor
+from modules.formats.pickle_values import PickledTensor, is_safe_name
 from modules.system.regular_files import open_regular
 
-_MAX_PICKLE_BYTES = 16_000_000  # that of a checkpoint of SDXL has 0.5 MB
+_MAX_PICKLE_BYTES = 16_000_000  # the pickle of an SDXL checkpoint has 0.5 MB
 _MAX_DIRECTORY_BYTES = 4_000_000  # of a zip archive; about 80 bytes for each of its members
 _MAX_DEPTH = 6
 _MAX_VALUES = 100_000
@@ -68,7 +67,7 @@ def pickle_header_of(file: BinaryIO, path: Path) -> PickleHeader:
 
 
 def unsafe_names_of(names: Iterable[str]) -> tuple[str, ...]:
-    """Return those of a pickle's names that could run code, sorted."""
+    """Return the names in a pickle that could run code, sorted."""
     return tuple(sorted(n for n in names if not is_safe_name(n)))
 
 
@@ -106,10 +105,10 @@ class _LimitedReads:
         """Return the next bytes. Raises PickleLimitError for a directory that is too large."""
         if not self.is_listing:
             return self._file.read(count)
-        found = self._file.read(_MAX_DIRECTORY_BYTES + 1 if count < 0 else min(count, _MAX_DIRECTORY_BYTES + 1))
-        if len(found) > _MAX_DIRECTORY_BYTES:
+        content = self._file.read(_MAX_DIRECTORY_BYTES + 1 if count < 0 else min(count, _MAX_DIRECTORY_BYTES + 1))
+        if len(content) > _MAX_DIRECTORY_BYTES:
             raise PickleLimitError("more files than can be listed")
-        return found
+        return content
 
 
 def _root(file: BinaryIO, names: set[str]) -> Any:
@@ -151,7 +150,7 @@ def _pickle_of(archive: zipfile.ZipFile, names: set[str]) -> bytes:
 def _header(root: Any, names: set[str]) -> PickleHeader:
     tensors: dict[str, PickledTensor] = {}
     values: dict[str, object] = {}
-    for count, (name, value) in enumerate(_flattened(root, "", 0)):
+    for count, (name, value) in enumerate(_flatten(root, "", 0)):
         if count >= _MAX_VALUES:
             raise PickleLimitError(f"more than {_MAX_VALUES:,} values")
         if isinstance(value, PickledTensor):
@@ -163,7 +162,7 @@ def _header(root: Any, names: set[str]) -> PickleHeader:
     return PickleHeader(tensors, values, frozenset(names))
 
 
-def _flattened(value: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
+def _flatten(value: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
     """Yield the leaves of nested dictionaries with their dotted names, without a "state_dict" prefix.
 
     A dictionary counts as a value, too: the same empty one can be at very many places.
@@ -174,10 +173,10 @@ def _flattened(value: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict) and depth < _MAX_DEPTH:
         for key, inner in value.items():
             prefix = name if key == "state_dict" else f"{name}.{key}" if name else key
-            yield from _flattened(inner, prefix, depth + 1)
+            yield from _flatten(inner, prefix, depth + 1)
     elif isinstance(value, list | tuple) and depth == 1 and name.isdecimal():  # a pair of modules of a hypernetwork
         for number, inner in enumerate(value):
-            yield from _flattened(inner, f"{name}.{number}", depth + 1)
+            yield from _flatten(inner, f"{name}.{number}", depth + 1)
 
 
 def _incomplete(path: Path) -> UnreadableFileError:

@@ -2,7 +2,7 @@
 
 A pickle is a program for a stack machine (docs.python.org, pickletools). The machine here tracks the objects that the
 program would build: dictionaries, lists and plain values as they are, tensors as names, shapes and dtypes, everything
-else as one opaque object. Nothing that the pickle names is imported or called. Torch-free.
+else as one opaque object. Nothing that the pickle names is imported or called.
 
 A pickle of a few bytes can take hours and all memory, so instructions, nesting and the length of texts are limited.
 """
@@ -14,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from modules.formats.pickle_values import OPAQUE, Built, Named, result_of, set_item, set_state, storage_of
+from modules.formats.pickle_values import OPAQUE, BuiltObject, NamedGlobal, result_of, set_item, set_state, storage_of
 
 MAX_INSTRUCTIONS = 500_000
-"""A checkpoint takes about 40 per tensor: 12,500 tensors, five times those of SDXL."""
+"""A checkpoint takes about 40 per tensor: 12,500 tensors, five times as many as SDXL has."""
 
 _MAX_LINE_BYTES = 10_000
 _MAX_TEXT_BYTES = 4_000  # of one text that is kept; longer ones, such as a config, are opaque
@@ -34,7 +34,7 @@ class PickleMachine:
     """The state of the interpreted program: `names` are the functions and classes that it has named so far.
 
     `data` may contain several pickles, one after the other; `run` interprets the next. With `keeps_objects`, what it
-    creates of any class is described (`Built`) instead of opaque.
+    creates of any class is described (`BuiltObject`) instead of opaque.
     """
 
     data: bytes
@@ -108,15 +108,15 @@ class PickleMachine:
 
     def name(self, name: str) -> None:
         """Push a function or class."""
-        named = Named(name[:_MAX_NAME_CHARS])
+        named = NamedGlobal(name[:_MAX_NAME_CHARS])
         self.names.add(named.name)
         self.stack.append(named)
 
     def call(self, function: Any, arguments: Any) -> None:
         """Push the result of a call."""
         result = result_of(function, arguments)
-        if result is OPAQUE and self.keeps_objects and isinstance(function, Named):
-            result = Built(function.name)
+        if result is OPAQUE and self.keeps_objects and isinstance(function, NamedGlobal):
+            result = BuiltObject(function.name)
         self.stack.append(result)
 
     def since_mark(self) -> list[Any]:
@@ -214,7 +214,7 @@ def _put(m: PickleMachine, index: int) -> None:
 
 
 def _whole(m: PickleMachine, length: int) -> None:
-    """Push a number of so many bytes; only those of up to 8 bytes can be a size or a key."""
+    """Push a number of so many bytes; only numbers of up to 8 bytes can be a size or a key."""
     if length > 8:
         m.opaque(length)
     else:
@@ -238,7 +238,7 @@ def _pushes(make: Callable[[], Any]) -> Callable[[PickleMachine], object]:
     return lambda m: m.stack.append(make())
 
 
-def _unknown(m: PickleMachine) -> None:
+def _push_unknown(m: PickleMachine) -> None:
     raise ValueError("an unknown instruction")
 
 
@@ -310,4 +310,4 @@ _BY_CODE: dict[bytes, Callable[[PickleMachine], object]] = {
     b"\x83": lambda m: _extension(m, 2),
     b"\x84": lambda m: _extension(m, 4),
 }
-_INSTRUCTIONS = tuple(_BY_CODE.get(bytes([code]), _unknown) for code in range(256))
+_INSTRUCTIONS = tuple(_BY_CODE.get(bytes([code]), _push_unknown) for code in range(256))

@@ -1,4 +1,4 @@
-"""Files that a run needs beside its model: the user's own, or published ones in the download cache. Torch-free."""
+"""Files that a run needs besides its model: the user's own, or published ones in the download cache."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class PublishedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A file, or a folder, that a run needs: the published one, and the user's own where one is set."""
+class FileRequest:
+    """A file, or a folder, that a run needs: the published one, and the user's own if one is set."""
 
     published: PublishedFile
     own: Path | None
@@ -59,29 +59,29 @@ class Wanted:
         return f"{names} of {self.published.repo} at Hugging Face"
 
 
-def wanted_file(published: PublishedFile, given: str) -> Wanted:
+def file_request(published: PublishedFile, given: str) -> FileRequest:
     """Return a file, for the text of the setting that can name another. A repository there replaces the published."""
     given = given.strip()
     path = from_root(given)
     if given and is_repository(given) and not path.exists():
-        return Wanted(replace(published, repo=given, revision=""), None)
-    return Wanted(published, path if given else None)
+        return FileRequest(replace(published, repo=given, revision=""), None)
+    return FileRequest(published, path if given else None)
 
 
 def is_repository(name: str) -> bool:
-    """Return whether a name has the form "owner/name" of a repository rather than that of a file."""
+    """Return whether a name has the form "owner/name" of a repository rather than of a file."""
     owner, _, rest = name.partition("/")
     is_file = Path(rest).suffix in {".pth", ".pt", ".safetensors", ".bin", ".ckpt"}
     return bool(owner.strip(".~") and rest) and not {"/", "\\", ":"} & set(rest + owner) and not is_file
 
 
-def found_file(wanted: Wanted, *, hub_cache_dir: str) -> Path | None:
+def find_file(wanted: FileRequest, *, hub_cache_dir: str) -> Path | None:
     """Return the file, or the folder, where it is on this computer, else None. Only names are checked.
 
-    Raises DarkroomError where the user's own is missing or of the wrong form.
+    Raises DarkroomError if the user's own file is missing or of the wrong form.
     """
     if wanted.own is not None:
-        return _checked(wanted.own, wanted.published)
+        return _check_file(wanted.own, wanted.published)
     published = wanted.published
     for revision in dict.fromkeys((published.revision, "")):  # also what was downloaded before
         paths = [cached_file(published.repo, name, revision, hub_cache_dir=hub_cache_dir) for name in published.names]
@@ -99,13 +99,15 @@ def cached_file(repo: str, name: str, revision: str, *, hub_cache_dir: str) -> P
     return Path(path) if isinstance(path, str) else None
 
 
-def problem_of_file(where: str, wanted: Wanted, *, needed_by: str, offline: bool, hub_cache_dir: str) -> Problem | None:
+def problem_of_file(
+    where: str, wanted: FileRequest, *, needed_by: str, offline: bool, hub_cache_dir: str
+) -> Problem | None:
     """Return an error for a missing file, an info for a coming download, and None for a file that is there.
 
     `where` is the path of the setting; `needed_by` is the start of the sentence, as "Aesthetic".
     """
     try:
-        if found_file(wanted, hub_cache_dir=hub_cache_dir) is not None:
+        if find_file(wanted, hub_cache_dir=hub_cache_dir) is not None:
             return None
     except DarkroomError as error:
         return Problem(where, f"{needed_by}: {error.message}", advice=error.advice)
@@ -119,7 +121,7 @@ def problem_of_file(where: str, wanted: Wanted, *, needed_by: str, offline: bool
     return Problem(where, f"{needs}. It will be downloaded when the run starts.", "info")
 
 
-def _checked(own: Path, published: PublishedFile) -> Path:
+def _check_file(own: Path, published: PublishedFile) -> Path:
     if published.name:
         if not own.is_file():
             raise DarkroomError(f"The file {own} does not exist.", advice=_instead(published))

@@ -27,7 +27,7 @@ from modules.formats.pickle_header import (
     unsafe_names_of,
     unsafe_sentence,
 )
-from modules.formats.pickle_names import LEFTOVERS, PARAMETER_DICT
+from modules.formats.pickle_values import LEFTOVERS, PARAMETER_DICT
 from modules.system.errors import DarkroomError
 from modules.system.hardware import free_memory
 from modules.system.regular_files import open_regular
@@ -75,7 +75,7 @@ def stored_tensors(path: Path) -> tuple[dict[str, LazyTensor], dict[str, str]]:
     unknown = {t.dtype for t in header.tensors.values()} - DTYPE_CODES.keys()
     if unknown:
         raise DarkroomError(f"{path.name} contains dtypes that are not supported: {', '.join(unknown)}.")
-    return {name: _stored(path, entry) for name, entry in header.tensors.items()}, dict(header.metadata)
+    return {name: _lazy_entry(path, entry) for name, entry in header.tensors.items()}, dict(header.metadata)
 
 
 def pickled_tensors(path: Path) -> dict[str, LazyTensor]:
@@ -91,8 +91,8 @@ def pickled_tensors(path: Path) -> dict[str, LazyTensor]:
                 f"{path.name} is in the format of PyTorch before 1.6, which is not supported.",
                 advice="Convert it to .safetensors with another program.",
             )
-    data = _loaded(path, path.name, mmap=True)
-    return {name: lazy(tensor) for name, tensor in _flattened(data, "", 0)}
+    data = _load(path, path.name, mmap=True)
+    return {name: lazy(tensor) for name, tensor in _flatten(data, "", 0)}
 
 
 def pickled_tensor(content: bytes, *, name: str) -> torch.Tensor:
@@ -101,10 +101,10 @@ def pickled_tensor(content: bytes, *, name: str) -> torch.Tensor:
     Raises DarkroomError where it is anything else.
     """
     _refuse_code(name, pickle_header_of(io.BytesIO(content), Path(name)))
-    found = _loaded(io.BytesIO(content), name, mmap=False)
-    if not isinstance(found, torch.Tensor):
+    tensor = _load(io.BytesIO(content), name, mmap=False)
+    if not isinstance(tensor, torch.Tensor):
         raise DarkroomError(f"{name} contains something else than a tensor.", advice=_UNSAFE_ADVICE)
-    return found.detach()
+    return tensor.detach()
 
 
 def _refuse_code(name: str, header: PickleHeader) -> None:
@@ -112,8 +112,8 @@ def _refuse_code(name: str, header: PickleHeader) -> None:
         raise DarkroomError(f"{unsafe_sentence(name, unsafe)} It contains more than weights.", advice=_UNSAFE_ADVICE)
 
 
-def _loaded(source: Path | BinaryIO, name: str, *, mmap: bool) -> Any:
-    """Return what torch.load reads without running code. Raises DarkroomError where it cannot."""
+def _load(source: Path | BinaryIO, name: str, *, mmap: bool) -> Any:
+    """Load a file by torch.load without running code. Raises DarkroomError if that is impossible."""
     try:
         with _harmless_leftovers():
             return torch.load(source, map_location="cpu", weights_only=True, mmap=mmap)
@@ -137,7 +137,7 @@ def require_memory(num_bytes: int, path: Path) -> None:
         )
 
 
-def _stored(path: Path, entry: TensorEntry) -> LazyTensor:
+def _lazy_entry(path: Path, entry: TensorEntry) -> LazyTensor:
     dtype = DTYPE_CODES[entry.dtype]
 
     def read() -> torch.Tensor:
@@ -154,14 +154,14 @@ def _stored(path: Path, entry: TensorEntry) -> LazyTensor:
     return LazyTensor(entry.shape, dtype, read)
 
 
-def _flattened(value: Any, name: str, depth: int) -> Iterator[tuple[str, torch.Tensor]]:
+def _flatten(value: Any, name: str, depth: int) -> Iterator[tuple[str, torch.Tensor]]:
     if isinstance(value, torch.Tensor):
         yield name, value.detach()
     elif isinstance(value, Mapping) and depth < _MAX_DEPTH:
         for key, inner in value.items():
             if isinstance(key, str):
                 prefix = name if key == "state_dict" else f"{name}.{key}" if name else key
-                yield from _flattened(inner, prefix, depth + 1)
+                yield from _flatten(inner, prefix, depth + 1)
 
 
 class _Nothing:

@@ -21,7 +21,7 @@ from modules.memory.activations import offloaded_activations
 from modules.memory.compiled_blocks import Compilation, CompiledForward
 from modules.memory.offload import OffloadedForward, offload_layers
 from modules.memory.transfers import Transfers
-from modules.settings.checkpoint_modes import LEAST_KEPT_LENGTH, CheckpointMode
+from modules.settings.shared_types import LEAST_KEPT_LENGTH, CheckpointMode
 from modules.system.devices import Device
 
 Forward = Callable[..., Any]

@@ -12,10 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from modules.quantization.chosen import ChosenFormat
-from modules.quantization.spec import QuantizedFormat
-from modules.settings.checkpoint_modes import CheckpointMode
+from modules.quantization.spec import ChosenFormat, QuantizedFormat
 from modules.settings.layer_filter import EVERYTHING, LayerFilter
+from modules.settings.shared_types import CheckpointMode
 
 Trains = Literal["nothing", "full", "adapter"]
 # Weight gradients in the backward pass. "new": allocated one by one and kept; "accumulated": already allocated by an

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from modules.memory.tape import FLOAT32_BYTES, Array, PartPlan, Shape, Storage, Tape
 from modules.quantization.spec import QuantizedFormat
-from modules.settings.checkpoint_modes import LEAST_KEPT_LENGTH
+from modules.settings.shared_types import LEAST_KEPT_LENGTH
 
 
 class Walk:

@@ -24,7 +24,7 @@ class Prior:
     """The original model's prediction for a batch, (B, C, H, W), and its use.
 
     It is the target of the samples of `is_target_B`. `weights_B1HW` are the weights of the errors against it that are
-    added to those against the target; None adds none.
+    added to the losses against the target; None adds none.
     """
 
     prediction_BCHW: torch.Tensor

@@ -5,7 +5,7 @@ becomes `L / exp(u(sigma)) + u(sigma)`. Its minimum over u is `exp(u) = E[L | si
 about 1 at every noise level; u is the uncertainty of the task in multi-task learning (Kendall et al. 2018). u is one
 linear layer on Fourier features of `ln(sigma) / 4` (section 2.2 and appendix B).
 
-The two gradients are separate: that of the model sees exp(u) as a constant, and that of u sees L as a constant. So u is
+The two gradients are separate: the model's sees exp(u) as a constant, and u's sees L as a constant. So u is
 trained here, apart from the model's backward pass, whether that accumulates, is fused or is scaled.
 """
 
@@ -47,7 +47,9 @@ class LearnedWeighting:
         return (self._features(snr_B) * self._weights).sum(dim=1)
 
     def begin(self, step: int) -> None:
-        """Begin a micro-batch of a step: the losses of an earlier step update u, those of another are forgotten."""
+        """Begin a micro-batch of a step: the losses of an earlier step update u, losses of any other step are
+        forgotten.
+        """
         if step == self._step:
             return
         if step > self._step:

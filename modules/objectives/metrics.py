@@ -1,4 +1,5 @@
-"""What a step reports beside its loss, mostly by its method: one record each. Torch-free: the window draws its curves.
+"""The values that a step reports in addition to its loss, mostly by its method: one record each. The window draws its
+curves.
 
 A method reports a value by its name, or by a name below it, such as "reward/pickscore".
 """

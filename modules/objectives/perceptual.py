@@ -1,8 +1,8 @@
 """LPIPS (Zhang et al. 2018, "The Unreasonable Effectiveness of Deep Features as a Perceptual Metric", section 3).
 
-The distance of two images is that of their features in VGG16: after each of its five stages the features are scaled to
-length 1 over the channels, and the squares of their differences are weighted by channel, and averaged over the places.
-VGG16 is that of torchvision, the weights are LPIPS's version 0.1, which people's judgements were fitted to.
+The distance of two images is the distance of their features in VGG16: after each of its five stages the features are
+scaled to length 1 over the channels, and the squares of their differences are weighted by channel, and averaged over
+the places. VGG16 is torchvision's, the weights are LPIPS's version 0.1, which people's judgements were fitted to.
 """
 
 from __future__ import annotations
@@ -65,15 +65,15 @@ class PerceptualDistance:
     def _features(self, images_B3PP: torch.Tensor) -> list[torch.Tensor]:
         """Return the features after each stage, of length 1 over their channels."""
         shifts_1311, scales_1311 = self.scaling
-        x, found = (images_B3PP - shifts_1311) / scales_1311, []
+        x, features = (images_B3PP - shifts_1311) / scales_1311, []
         for index, stage in enumerate(self.stages):
             if index:
                 x = functional.max_pool2d(x, 2)
             for weight, bias in stage:
                 x = functional.relu(functional.conv2d(x, weight, bias, padding=1), inplace=True)
             squares_B1HW = x.square().sum(dim=1, keepdim=True)
-            found.append(x * (squares_B1HW + _LEAST_SQUARE).rsqrt())  # finite gradients where all features are 0
-        return found
+            features.append(x * (squares_B1HW + _LEAST_SQUARE).rsqrt())  # finite gradients where all features are 0
+        return features
 
 
 def image_scaling(device: Device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -97,18 +97,19 @@ def read_perceptual_distance(vgg_file: Path, lpips_file: Path, device: Device) -
     assert names is not None
     assert weight_names is not None
 
-    def made(tensor: torch.Tensor) -> torch.Tensor:
+    def prepare(tensor: torch.Tensor) -> torch.Tensor:
         return move(tensor.float(), device)
 
     stages = [
-        [(made(vgg[f"{layer}.weight"].make()), made(vgg[f"{layer}.bias"].make())) for layer in stage] for stage in names
+        [(prepare(vgg[f"{layer}.weight"].make()), prepare(vgg[f"{layer}.bias"].make())) for layer in stage]
+        for stage in names
     ]
-    weights = [made(lpips[name].make()) for name in weight_names]
+    weights = [prepare(lpips[name].make()) for name in weight_names]
     for name, weight, stage in zip(weight_names, weights, stages, strict=True):
         if weight.shape[1] != len(stage[-1][0]):
             raise DarkroomError(
                 f"{lpips_file.name} does not fit {vgg_file.name}: {name} has {weight.shape[1]} channels, the features "
                 f"have {len(stage[-1][0])}.",
-                advice="Choose the weights of LPIPS for VGG16, not those for another network.",
+                advice="Choose the weights of LPIPS for VGG16, not for another network.",
             )
     return PerceptualDistance(stages, weights, image_scaling(device))

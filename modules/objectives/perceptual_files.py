@@ -1,7 +1,7 @@
-"""The files of the perceptual distance LPIPS: VGG16 and the weights of its features. Torch-free.
+"""The files of the perceptual distance LPIPS: VGG16 and the weights of its features.
 
-Both are published at Hugging Face: timm/vgg16.tv_in1k has torchvision's weights (BSD-3-Clause), and vivym/lpips those
-of LPIPS v0.1 (Zhang et al. 2018; BSD-2-Clause). A file of one's own may name its tensors as torchvision, timm or the
+Both are published at Hugging Face: timm/vgg16.tv_in1k has torchvision's weights (BSD-3-Clause), and vivym/lpips has
+LPIPS's of v0.1 (Zhang et al. 2018; BSD-2-Clause). The user's own files may name its tensors as torchvision, timm or the
 package `lpips` do.
 """
 
@@ -11,7 +11,9 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from modules.formats.checkpoint_header import read_checkpoint_header
-from modules.formats.published_files import PublishedFile, Wanted, problem_of_file, wanted_file
+from modules.formats.published_files import FileRequest, PublishedFile, file_request, problem_of_file
+from modules.memory.tape import FLOAT32_BYTES, Array
+from modules.memory.walk import Walk
 from modules.objectives.methods.reconstruction import Reconstruction
 from modules.system.errors import DarkroomError
 from modules.system.problem import Problem
@@ -42,9 +44,9 @@ _ALSO_ACCEPTED = "torchvision's or timm's VGG16, or a file of the package lpips"
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def wanted_of(settings: Reconstruction) -> tuple[Wanted, Wanted]:
+def wanted_of(settings: Reconstruction) -> tuple[FileRequest, FileRequest]:
     """Return the file of VGG16 and the file of LPIPS's weights that a run of the VAE needs."""
-    return wanted_file(VGG_FILE, settings.vgg_file), wanted_file(LPIPS_FILE, settings.lpips_file)
+    return file_request(VGG_FILE, settings.vgg_file), file_request(LPIPS_FILE, settings.lpips_file)
 
 
 def vgg_names(names: Collection[str]) -> list[list[str]] | None:
@@ -53,18 +55,18 @@ def vgg_names(names: Collection[str]) -> list[list[str]] | None:
     `names` are the names of a file's tensors.
     """
     for form in ("features.{number}", "net.slice{stage}.{number}", "{number}"):
-        found = [[form.format(number=n, stage=i) for n in stage] for i, stage in enumerate(STAGES, 1)]
-        if all(f"{layer}.{kind}" in names for stage in found for layer in stage for kind in ("weight", "bias")):
-            return found
+        layers = [[form.format(number=n, stage=i) for n in stage] for i, stage in enumerate(STAGES, 1)]
+        if all(f"{layer}.{kind}" in names for stage in layers for layer in stage for kind in ("weight", "bias")):
+            return layers
     return None
 
 
 def lpips_names(names: Collection[str]) -> list[str] | None:
     """Return the names of the weights of LPIPS by stage, as a file spells them; None if it has none."""
     for form in ("lin{stage}.model.1.weight", "lins.{stage}.model.1.weight", "{stage}.weight"):
-        found = [form.format(stage=stage) for stage in range(len(STAGES))]
-        if all(name in names for name in found):
-            return found
+        weights = [form.format(stage=stage) for stage in range(len(STAGES))]
+        if all(name in names for name in weights):
+            return weights
     return None
 
 
@@ -116,3 +118,55 @@ def problems_of_files(settings: Reconstruction, *, offline: bool, hub_cache_dir:
                 refused = error
             if refused is not None:
                 yield Problem(where, refused.message, advice=refused.advice)
+
+
+# The memory of the perceptual distance LPIPS (`perceptual.py`), on the memory estimate's tape.
+_INDEX_BYTES = 8
+
+
+def perceptual_bytes() -> int:
+    """Return the bytes of the published VGG16's convolutions and of LPIPS's weights."""
+    total, width_in = 0, 3
+    for stage, width in zip(STAGES, WIDTHS, strict=True):
+        for _ in stage:
+            total += width * (9 * width_in + 1)
+            width_in = width
+        total += width
+    return FLOAT32_BYTES * total
+
+
+def perceptual_pass(walk: Walk, decoded: Array) -> list[Array]:
+    """Run the distance of decoded images (B, 3, H, W) from images of the same size; return what stays in addition to
+    the tape.
+
+    `walk` is in float32, without trained weights.
+    """
+    images = walk.new(decoded.shape)
+    targets = _features(walk, images)
+    predictions = _features(walk, walk.to(decoded, FLOAT32_BYTES))
+    kept = [*targets]
+    for features, target in zip(predictions, targets, strict=True):
+        difference = walk.add(features, target)
+        walk.product(difference, difference)  # its square saves it
+        kept.append(difference)
+    return kept
+
+
+def _features(walk: Walk, images: Array) -> list[Array]:
+    x, features = walk.copy(images), []
+    for index, (stage, width) in enumerate(zip(STAGES, WIDTHS, strict=True)):
+        if index:
+            x = _pool(walk, x)
+        for number in stage:  # the activation is in place
+            x = walk.conv(f"features.{number}", x, width)
+        norms = walk.new((x.shape[0], 1, *x.shape[2:]), needs_grad=x.needs_grad)
+        features.append(walk.product(x, norms))
+    return features
+
+
+def _pool(walk: Walk, x: Array) -> Array:
+    shape = (x.shape[0], x.shape[1], x.shape[2] // 2, x.shape[3] // 2)
+    indices = walk.new(shape, item_bytes=_INDEX_BYTES)
+    if x.needs_grad:
+        walk.tape.keep(indices)
+    return walk.new(shape, needs_grad=x.needs_grad)

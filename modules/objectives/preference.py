@@ -30,7 +30,7 @@ class PairErrors:
     rejected_B: torch.Tensor
 
     def minus(self, reference: PairErrors) -> PairErrors:
-        """Return how much larger these errors are than those of the reference model, which get no gradient."""
+        """Return how much larger these errors are than the reference model's, which get no gradient."""
         return PairErrors(self.chosen_B - reference.chosen_B.detach(), self.rejected_B - reference.rejected_B.detach())
 
 
@@ -73,8 +73,8 @@ def preference_losses(margins_B: torch.Tensor, *, loss: PreferenceLoss, label_sm
 
     "sigmoid": `-log sigmoid(m)` (Rafailov et al. 2023, arXiv 2305.18290, eq. 7), which is ln 2 for a margin of 0.
     "ipo": `(m - 1/2)^2`, which keeps margins from growing without limit (Azar et al. 2023, arXiv 2310.12036, eq. 17,
-    times beta^2, so that its gradient is as large as that of the sigmoid).
-    `label_smoothing` is the assumed share of pairs that are labelled the wrong way round: the loss is that of both
+    times beta^2, so that its gradient is as large as the sigmoid's).
+    `label_smoothing` is the assumed share of pairs that are labelled the wrong way round: the loss is the one of both
     orders, weighted by their shares (conservative DPO, Mitchell 2023).
     """
     losses_B = _losses_of(margins_B.float(), loss)
@@ -100,7 +100,7 @@ def step_margins(
 
     `beta (log clip(rho_w, 1 - c, 1 + c) - log clip(rho_l, 1 - c, 1 + c))` with the probability ratios `rho = p / p_ref`
     of both candidates for the next latents (Liang et al. 2024, arXiv 2406.04314, with the clipping of the authors'
-    code). The log-ratios are those of means over the dimensions of the latents (`DdimStep.log_prob`), so they
+    code). The log-ratios are ratios of means over the dimensions of the latents (`DdimStep.log_prob`), so they
     are small. A ratio outside of the range has no gradient.
     """
     low, high = math.log(1.0 - ratio_clip), math.log(1.0 + ratio_clip)
@@ -138,9 +138,9 @@ def implicit_accuracy(margins_B: torch.Tensor) -> torch.Tensor:
 
 
 def preference_metrics(margins_B: torch.Tensor, changes: PairErrors) -> dict[str, torch.Tensor]:
-    """Return what is reported of pairs, by the names of `METRICS`, each of shape () and without a graph.
+    """Return the values that are reported of pairs, by the names of `METRICS`, each of shape () and without a graph.
 
-    `changes` are the errors, compared to those of the reference model if there is one.
+    `changes` are the errors, compared to the reference model's if there is one.
     """
     margins_B = margins_B.detach()
     return {

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-_SSIM_WINDOW = 11  # pixels; the window, its sigma and the constants are those of Wang et al. 2004, section III
+_SSIM_WINDOW = 11  # pixels; the window, its sigma and the constants are from Wang et al. 2004, section III
 _SSIM_SIGMA = 1.5
 _SSIM_CONSTANTS = (0.01**2, 0.03**2)  # for values in [0, 1]
 _LEAST_ERROR = 1e-10  # of images that are the same: 100 dB
@@ -46,10 +46,10 @@ def structural_similarity(decoded_B3PP: torch.Tensor, images_B3PP: torch.Tensor)
     """
     one, other = (t.float().clamp(-1, 1) / 2 + 0.5 for t in (decoded_B3PP, images_B3PP))
     kernel = _window(one)
-    mean_one, mean_other = _blurred(one, kernel), _blurred(other, kernel)
-    variance_one = _blurred(one * one, kernel) - mean_one.square()
-    variance_other = _blurred(other * other, kernel) - mean_other.square()
-    covariance = _blurred(one * other, kernel) - mean_one * mean_other
+    mean_one, mean_other = _blur(one, kernel), _blur(other, kernel)
+    variance_one = _blur(one * one, kernel) - mean_one.square()
+    variance_other = _blur(other * other, kernel) - mean_other.square()
+    covariance = _blur(one * other, kernel) - mean_one * mean_other
     first, second = _SSIM_CONSTANTS
     luminance = (2 * mean_one * mean_other + first) / (mean_one.square() + mean_other.square() + first)
     structure = (2 * covariance + second) / (variance_one + variance_other + second)
@@ -64,5 +64,5 @@ def _window(images_B3PP: torch.Tensor) -> torch.Tensor:
     return torch.outer(weights, weights).expand(3, 1, _SSIM_WINDOW, _SSIM_WINDOW)
 
 
-def _blurred(images_B3PP: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
+def _blur(images_B3PP: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
     return functional.conv2d(images_B3PP, kernel, groups=3)

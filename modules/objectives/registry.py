@@ -1,16 +1,37 @@
-"""The training methods, one line each. Torch-free: the factories are named and imported when a run begins."""
+"""The training methods: the list of all, and the standard one's record. Factories are imported when a run begins."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
-from modules.objectives.methods import alignprop, ddpo, denoise, dpo, grpo, online_dpo, reconstruction
+from modules.objectives.methods import alignprop, ddpo, dpo, grpo, online_dpo, reconstruction
 from modules.objectives.spec import MethodSpec
+from modules.settings.field import Section
+
+
+class Denoise(Section):
+    """The standard method: predict the noise in noisy images (Ho et al. 2020)."""
+
+    name: Literal["denoise"] = "denoise"
+
+
+DENOISE = MethodSpec(
+    "denoise",
+    "Denoising",
+    "Denoising is the standard method: the model learns to remove noise from your images.",
+    Denoise,
+    "trainer.methods.denoise:build",
+    has_denoising_loss=lambda settings: True,
+    trains_embeddings=True,
+    is_shareable=lambda settings: True,
+)
+
 
 METHODS: Mapping[str, MethodSpec] = {
     spec.name: spec
     for spec in (
-        denoise.SPEC,
+        DENOISE,
         alignprop.SPEC,
         dpo.SPEC,
         online_dpo.SPEC,
@@ -20,7 +41,9 @@ METHODS: Mapping[str, MethodSpec] = {
 }
 
 METHODS_OF_TARGETS: Mapping[str, MethodSpec] = {"vae": reconstruction.SPEC}
-"""The methods of training targets that have one of their own, by the target. Its settings are `training.<target>`."""
+"""The methods of training targets that cannot be trained by the others, by the target. Its settings are
+`training.<target>`.
+"""
 
 
 def method_labels() -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""The fields that methods which train on their own samples share: each is declared here once. Torch-free."""
+"""The fields that methods which train on their own samples share: each is declared here once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from annotated_types import Ge, Gt, Le
 
 from modules.rewards.registry import hold_out_labels
 from modules.settings.field import Setting, one_of
-from modules.settings.resolution import HIGHEST_PX, LOWEST_PX, sides_of
+from modules.settings.shared_types import HIGHEST_PX, LOWEST_PX, sides_of
 from modules.system.problem import Problem, shown
 
 DenoisingSteps = Annotated[

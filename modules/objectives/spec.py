@@ -23,10 +23,10 @@ class RolloutFacts:
     backpropagates through (0: it samples without gradient).
 
     `samples_per_prompt` is the number of images sampled for each prompt, `trained_steps` the number of denoising steps
-    of each of them that are trained one by one, in passes of their own (0: none are). `images_per_pass` is how many
+    of each of them that are trained one by one, in separate passes (0: none are). `images_per_pass` is how many
     images of a prompt such a pass, or a pass of a loss on finished images, contains: 2 for a pair. `trained_per_prompt`
     is how many of the images of a prompt are trained (0: all). `size` is the width and height of the images in pixels;
-    None for those of the batch. `sampling_passes` is how many predictions sample an image (0: one for each step).
+    None for the images of the batch. `sampling_passes` is how many predictions sample an image (0: one for each step).
     `sampler` is the name of its sampler; empty for the steps of DDIM that it trains on.
     """
 
@@ -54,7 +54,7 @@ class RolloutFacts:
 
 @dataclass(frozen=True, slots=True)
 class MethodGuide:
-    """What the window shows of a method before it is used.
+    """The facts that the window shows of a method before it is used.
 
     `needs`: what the user has to provide, a sentence each. `watch`: names of metrics (`metrics.py`), and what each
     shows about a run that goes well or wrong. The name "held_out" is the held-out reward.
@@ -70,12 +70,12 @@ class MethodSpec:
 
     `factory` names the function that builds it, as "module:function", called with its settings, the training section
     and what it measures images with: its rewards, the perceptual distance of a VAE, or None. All callables take the
-    method's own settings:
+    method's settings:
 
     - `rollout`: how it samples images during training, which needs the VAE. None: it samples no images.
     - `held_out_reward`: the kind of reward model that is held out, or "none". None: it needs no reward models.
-    - `learns_from`: "images" needs their latents, "pairs" those of a chosen and a rejected image, "prompts" no image
-      at all: the captions are enough.
+    - `learns_from`: "images" needs their latents, "pairs" the latents of a chosen and a rejected image, "prompts" no
+      image at all: the captions are enough.
     - `trains_on_reward`: whether it trains on the scores of its reward models. If not, they are only logged, and it
       needs none.
     - `needs_reference`: whether its loss needs predictions of the model as it was before training.
@@ -92,7 +92,7 @@ class MethodSpec:
     - `has_denoising_loss`: whether any of its steps trains on the denoising loss, with the settings of the loss.
     - `ddpm_only`: the label of what it uses and only DDPM models have, such as the density of a step of DDIM; empty if
       it can train a model of any noise process.
-    - `problems`: the problems of its own settings.
+    - `problems`: the problems of its settings.
 
     `guide`: what it needs and what to watch, for the window.
 
@@ -100,7 +100,7 @@ class MethodSpec:
 
     `needs_reward_gradient`: it can only train on differentiable rewards. `splits_batches`: it trains on a batch of the
     loader in several micro-batches, so that gradients are always accumulated. `repeats_forward`: it compares its
-    predictions with those that it sampled with, so that they must not differ by dropout. `trains_embeddings`: it can
+    predictions with the ones that it sampled with, so that they must not differ by dropout. `trains_embeddings`: it can
     train embeddings. `is_shareable(settings)`: several processes can share its steps, because it trains on each image
     (or pair) of the loader by itself, or shares out its own micro-batches (`splits_batches`).
     """

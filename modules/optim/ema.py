@@ -15,7 +15,7 @@ from modules.system.devices import Device, are_on, move
 
 
 class Ema:
-    """A running average of named parameters, in float32, on a device of its own."""
+    """A running average of named parameters, in float32, on a device that may differ from theirs."""
 
     def __init__(
         self,
@@ -63,9 +63,9 @@ class Ema:
         if len(in_place) == len(values):
             return
         for names in in_slices({n: v.numel() for n, v in values.items() if n not in in_place}):
-            yield names, self._copied([values[n] for n in names])
+            yield names, self._copy([values[n] for n in names])
 
-    def _copied(self, values: list[torch.Tensor]) -> list[torch.Tensor]:
+    def _copy(self, values: list[torch.Tensor]) -> list[torch.Tensor]:
         """Return values in float32 on the device of the averages; the host waits for a GPU once for all of them."""
         if not self.device.is_cpu or values[0].device.type != "cuda":
             return [move(value.float(), self.device) for value in values]
@@ -87,8 +87,8 @@ class Ema:
 
     def load(self, averages: Mapping[str, torch.Tensor], num_updates: int) -> None:
         """Load the averages of a backup. Raises KeyError where one is missing."""
-        found = {n: in_layout_of(p, averages[n].float()).clone() for n, p in self._parameters.items()}
-        self.averages = {n: move(average, self.device) for n, average in found.items()}
+        loaded = {n: in_layout_of(p, averages[n].float()).clone() for n, p in self._parameters.items()}
+        self.averages = {n: move(average, self.device) for n, average in loaded.items()}
         self.num_updates = num_updates
 
     @torch.no_grad()

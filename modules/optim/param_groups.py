@@ -22,15 +22,15 @@ _GROUP = "group "  # no parameter's full name starts with this
 class TrainGroup:
     """A training unit: parameters, by full name, with their learning rate and the span they train for.
 
-    Learning rates, gradient norms and events use its `name`: that of a part of the model, or another one. `part` is the
-    part that contains it, if any; a part may contain several units. `label` is its name in the window. A frozen unit
-    stays frozen. `module` holds the parameters, and is in training mode as long as they are trained. The optimizer
+    Learning rates, gradient norms and events use its `name`: the name of a part of the model, or another one. `part` is
+    the part that contains it, if any; a part may contain several units. `label` is its name in the window. A frozen
+    unit stays frozen. `module` holds the parameters, and is in training mode as long as they are trained. The optimizer
     updates `master_weights` in place of 16-bit parameters; `hooks` are the hooks on the parameters. `rate_ratios` are
-    the ratios of parameters' learning rates to that of the unit, by full name, where they are not 1 (LoRA+).
-    With `is_sharded` the parameters are this process's own rows of weights that several processes shard.
+    the ratios of parameters' learning rates to the unit's, by full name, where they are not 1 (LoRA+). With
+    `is_sharded` the parameters are this process's own rows of weights that several processes shard.
     `is_in_every_batch`: a batch without a gradient for it is an error; not for an embedding, which only gets one from
-    the captions that contain it. `fixed()` returns tensors that the parameters are trained beside, and that no file of
-    the model has: backups contain them.
+    the captions that contain it. `fixed()` returns tensors that are trained along with the parameters, and that no file
+    of the model has: backups contain them.
     """
 
     name: str
@@ -56,10 +56,11 @@ class TrainGroup:
 
 
 class OptionsOf(Protocol):
-    """Returns the options of the optimizer group that a weight belongs to, if not those of the whole optimizer (Muon).
+    """Returns the options of the optimizer group that a weight belongs to, if not the options of the whole optimizer
+    (Muon).
 
-    All values must be hashable. The key "rate" is not passed on: it is the group's own learning rate, which follows the
-    schedule, in place of that of the unit.
+    All values must be hashable. The key "rate" is not passed on: it is the group's learning rate, which follows the
+    schedule, in place of the unit's.
     """
 
     def __call__(self, group: TrainGroup, name: str, parameter: nn.Parameter) -> Mapping[str, Hashable]: ...
@@ -86,21 +87,21 @@ def optimizer_groups(groups: Iterable[TrainGroup], options_of: OptionsOf = _no_o
             **dict(options),
         }
         for g in groups
-        for number, ((ratio, rate, options), parameters) in enumerate(_divided(g, options_of).items())
+        for number, ((ratio, rate, options), parameters) in enumerate(_divide_parameters(g, options_of).items())
     ]
 
 
 def rate_of(optimizer_group: Mapping[str, Any], learning_rate: float) -> float:
-    """Return the learning rate of one of a unit's groups, before the schedule, from that of the unit."""
-    own = optimizer_group["own_rate"]
-    return float((learning_rate if own is None else own) * optimizer_group["rate_ratio"])
+    """Return the learning rate of one of a unit's groups, before the schedule, from the unit's."""
+    rate = optimizer_group["own_rate"]
+    return float((learning_rate if rate is None else rate) * optimizer_group["rate_ratio"])
 
 
 _Division = tuple[float, float | None, tuple[tuple[str, Hashable], ...]]
 
 
-def _divided(group: TrainGroup, options_of: OptionsOf) -> dict[_Division, list[nn.Parameter]]:
-    """Return what the optimizer updates for a unit, by ratio of the rate, own rate, and options."""
+def _divide_parameters(group: TrainGroup, options_of: OptionsOf) -> dict[_Division, list[nn.Parameter]]:
+    """Return the parameters that the optimizer updates for a unit, by ratio of the rate, own rate, and options."""
     divided: dict[_Division, list[nn.Parameter]] = {}
     for name, moved in moved_parameters([group]).items():
         options = dict(options_of(group, name, group.parameters[name]))
@@ -161,7 +162,7 @@ def kept_parameters(groups: Iterable[TrainGroup]) -> dict[str, nn.Parameter]:
 
 
 def fixed_tensors(groups: Iterable[TrainGroup]) -> dict[str, torch.Tensor]:
-    """Return the tensors that the parameters of all groups are trained beside, as they are now, by full name.
+    """Return the tensors that are trained along with the parameters of all groups, as they are now, by full name.
 
     A part's tensors are other ones once it has been moved.
     """
@@ -214,7 +215,7 @@ def restore_optimizer_state(
             # parameter's device.
             stays = value.dim() == 0 and id(parameter) not in own_counts
             value = value.clone() if stays else value.to(parameter.device)
-            # A master weight may be empty between steps: its layout is that of its weight.
+            # A master weight may be empty between steps: its layout is its weight's.
             value = value if id(parameter) in in_order else in_layout_of(weights[name], value)
         optimizer.state.setdefault(parameter, {})[key] = value
 

@@ -1,7 +1,7 @@
-"""The optimizers, one line each, in the order the window lists them. The first is the default. Torch-free.
+"""The optimizers, one line each, in the order the window lists them. The first is the default.
 
-Each name has the module in `optimizers/` with its record: that of "adamw" is `ADAMW` in `adam.py`. A module is imported
-when one of its records is read first.
+Each name has the module in `optimizers/` with its record: the record of "adamw" is `ADAMW` in `adam.py`. A module is
+imported when one of its records is read first.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ OPTIMIZERS: Mapping[str, OptimizerSpec[Any]] = LazyRecords(
         "adamw": "adam",
         "adamw_8bit": "eight_bit",
         "adafactor": "factored",
-        "prodigy": "prodigy",
-        "prodigy_plus_schedule_free": "prodigy_plus",
+        "prodigy": "d_adaptation",
+        "prodigy_plus_schedule_free": "schedule_free",
         "schedule_free_adamw": "schedule_free",
         "came": "factored",
         "lion": "signs",
         "muon": "muon",
-        "ademamix": "adam_variants",
+        "ademamix": "adam",
         # The others.
         "adam": "adam",
         "adam_8bit": "eight_bit",
         "came_8bit": "factored",
         "lion_8bit": "eight_bit",
         "ademamix_8bit": "eight_bit",
-        "adabelief": "adam_variants",
-        "adopt": "adam_variants",
-        "aida": "adam_variants",
+        "adabelief": "adam",
+        "adopt": "adam",
+        "aida": "adam",
         "tiger": "signs",
-        "yogi": "adam_variants",
+        "yogi": "adam",
         "lamb": "layer_norms",
         "lamb_8bit": "layer_norms",
         "lars": "layer_norms",
@@ -58,8 +58,8 @@ OPTIMIZERS: Mapping[str, OptimizerSpec[Any]] = LazyRecords(
         "prodigy_adv": "advanced",
         "lion_adv": "advanced",
         "signsgd_adv": "advanced",
-        "muon_adv": "advanced_muon",
-        "adamuon_adv": "advanced_muon",
+        "muon_adv": "muon",
+        "adamuon_adv": "muon",
     },
 )
 DEFAULT_OPTIMIZER = OPTIMIZERS[next(iter(OPTIMIZERS))]

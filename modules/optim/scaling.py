@@ -1,4 +1,4 @@
-"""Factors on the loss and the learning rate that follow the size of the batch, as OneTrainer has them. Torch-free."""
+"""Factors on the loss and the learning rate that follow the size of the batch, as OneTrainer has them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCALER_LABELS = {
 
 
 def loss_factor(scaler: Scaler, *, batch_size: int, accumulation_steps: int) -> int:
-    """Return the factor on the loss. A run is one process, so the global batch is that of the process."""
+    """Return the factor on the loss. A run is one process, so the global batch is the batch of the process."""
     match scaler:
         case "none":
             return 1

@@ -84,7 +84,7 @@ class ScheduleSpec(Generic[Settings]):
 
     `curve(settings, position)` returns the schedule's value at a step after the warm-up: from 1 down to 0, or any
     number of at least 0 where the settings have no `min_factor`. It may raise ValueError or ArithmeticError with the
-    reason why there is none. `problems(settings)` yields the problems of its own fields, with the fields' names.
+    reason why it has no value. `problems(settings)` yields the problems of its fields, with the fields' names.
     `is_of_optimizer`: the optimizer chooses its learning rate itself (`OptimizerSpec.chooses_rate`).
     """
 

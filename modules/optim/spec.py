@@ -1,4 +1,4 @@
-"""The record of an optimizer; `registry.py` lists one per optimizer. Torch-free."""
+"""The record of an optimizer; `registry.py` lists one per optimizer."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from modules.optim.terms.arguments import by_name
-from modules.optim.terms.removed import Removed
+from modules.optim.terms.arguments import RemovedSetting, by_name
 from modules.settings.field import Section, records_of
 from modules.system.package import Package
 from modules.system.problem import Problem
@@ -125,13 +124,13 @@ class OptimizerSpec(Generic[Settings]):
     `factory` names its constructor, as "module:name", called with parameter groups and with `arguments(settings)`: by
     default each setting as the argument of its name. `state_bytes(settings, shape)` is the size of its state for a
     weight of this shape, in bytes, on a float32 master weight where the weight has 16 bits; the default is AdamW's
-    state, the largest of the usual ones. `problems(settings)` yields the problems of its own fields, with the fields'
+    state, the largest of the usual ones. `problems(settings)` yields the problems of its fields, with the fields'
     names.
 
-    `library` is who implements it, where the factory is in this program: a library beside `packages`, or `DARKROOM`.
+    `library` is who implements it if the factory is in this program: a library besides `packages`, or `DARKROOM`.
 
     `options_of` names a function, as "module:name", called with the settings, that returns the `OptionsOf` of
-    `param_groups.py`: it divides the weights of a part into groups with options or a rate of their own.
+    `param_groups.py`: it divides the weights of a part into groups with their own options or rate.
 
     `is_elementwise`: it updates each element of a weight by itself, and keeps state of the weight's shape or a single
     number. A process may then update a part of the rows of a weight.
@@ -139,16 +138,16 @@ class OptimizerSpec(Generic[Settings]):
     `steps_at_once`: its step needs all weights together; any other optimizer steps a slice at a time. `group_state`
     names the state it keeps in its parameter groups rather than per weight. `has_one_rate`: all parts must have the
     same learning rate. `has_evaluation_mode(settings)`: the weights it trains are not the ones to validate, sample or
-    save with (schedule-free). `leaves_zeros(settings)`: weights that are all zero stay zero, such as those of a new
-    adapter. `skips_on_device(settings)`: its step reads the flag "found_inf" on the device, as torch's fused steps do,
-    and changes nothing where it is set. `waits_per_weight(settings)`: its step makes the host wait for the device at
-    each weight, to read a norm or because its library waits (bitsandbytes). `reads_memory_in_order(settings)`: its
+    save with (schedule-free). `leaves_zeros(settings)`: weights that are all zero stay zero, such as the weights of a
+    new adapter. `skips_on_device(settings)`: its step reads the flag "found_inf" on the device, as torch's fused steps
+    do, and changes nothing where it is set. `waits_per_weight(settings)`: its step makes the host wait for the device
+    at each weight, to read a norm or because its library waits (bitsandbytes). `reads_memory_in_order(settings)`: its
     step reads the memory of weights and gradients from the first byte to the last, whatever their layout, and gets them
     contiguous. `more_packages(settings)`: packages that only some settings need. `saves_memory`: advice on memory
     recommends it.
 
     `effective_rate(group)` returns the rate with which a parameter group is updated, where the optimizer finds it
-    itself: from the group's own entries, such as `group["d"] * group["lr"]`, without reading tensors. It is read after
+    itself: from the group's entries, such as `group["d"] * group["lr"]`, without reading tensors. It is read after
     each step and reported (`effective_rates.py`). `chooses_rate(settings)`: it ignores the learning rate and its
     schedule, where it can choose its own.
 
@@ -178,7 +177,7 @@ class OptimizerSpec(Generic[Settings]):
     effective_rate: EffectiveRate | None = None
     chooses_rate: Callable[[Settings], bool] | None = None
     saves_memory: bool = False
-    removed: Mapping[str, Removed] = field(default_factory=dict)
+    removed: Mapping[str, RemovedSetting] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

@@ -1,1 +1,1 @@
-"""Quantized frozen weights: formats, one file each, and the layer that computes with them."""
+"""Quantized frozen weights: their formats, and the layer that computes with them."""

@@ -1,15 +1,16 @@
 """A frozen linear layer with a quantized weight.
 
-It is an `nn.Linear` to other code: adapters attach to it, and `weight` is the weight it computes
-with. The packed weight and its scales are frozen parameters, so they move, are offloaded and are part of the layer's
-state as any weight is. Nothing unpacked is kept for the backward pass: the weight is unpacked again there.
+It is an `nn.Linear` to other code: adapters attach to it, and `weight` is the weight it computes with. The packed
+weight and its scales are frozen parameters, so they move, are offloaded and are part of the layer's state as any weight
+is. Nothing unpacked is kept for the backward pass: the weight is unpacked again there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,10 +18,62 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from modules.quantization.packed_weight import PackedWeight, packed_weight
-from modules.quantization.packing import Packing, Stored
-from modules.quantization.products import rounded_product
-from modules.quantization.spec import QuantizedFormat, Rounding
+from modules.data.cache.store import EntryStore
+from modules.formats.gguf_header import GgufTensor
+from modules.formats.gguf_tensors import read_packed
+from modules.quantization.packed_weight import PackedWeight, pack_weight
+from modules.quantization.packing import FLOAT8_ROWS, INT8_ROWS, GgufBlocks, PackedData, Packing, round_rows
+from modules.quantization.spec import ChosenFormat, QuantizedFormat, Rounding
+from modules.settings.layer_filter import select_layers
+
+# Products of rounded inputs with packed rows: in 8 bits if the device can, otherwise with the same rounded values.
+#
+# Each token has its own scale, so what a sample becomes does not depend on the others in its batch.
+_CUDA_MIN_ROWS = 17  # torch._int_mm: "self.size(0) needs to be greater than 16"
+_CUDA_MULTIPLE = {torch.int8: 8, torch.float8_e4m3fn: 16}  # of both sides of the weight (cuBLASLt)
+_CUDA_CAPABILITY = {torch.int8: (7, 5), torch.float8_e4m3fn: (8, 9)}
+
+
+def multiply_rounded(
+    x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """Return x (..., in) rounded to the dtype of the packed rows (out, in), times them, in the dtype of x.
+
+    `scales` (out, 1) are the scales of the rows.
+    """
+    rows = INT8_ROWS if packed.dtype == torch.int8 else FLOAT8_ROWS
+    rounded, token_scales = round_rows(x.flatten(0, -2).float(), dtype=rows.dtype, largest=rows.largest)
+    if _computes_in_8_bits(rounded, packed):
+        product = _multiply_in_8_bits(rounded, packed) * token_scales * scales.T
+    else:
+        weight = rows.unpack(PackedData(packed, scales), (packed.shape[0], packed.shape[1]), x.dtype)
+        product = functional.linear((rounded.float() * token_scales).to(x.dtype), weight)
+    out = product.to(x.dtype).view(*x.shape[:-1], packed.shape[0])
+    return out if bias is None else out + bias
+
+
+def _multiply_in_8_bits(left: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Return left (tokens, in) times rows (out, in) in float32, summed in 32 bits."""
+    if rows.dtype == torch.int8:
+        return torch._int_mm(left, rows.T).float()
+    one = _one(left)
+    product: torch.Tensor = torch._scaled_mm(left, rows.T, scale_a=one, scale_b=one, out_dtype=torch.float32)
+    return product
+
+
+def _one(like: torch.Tensor) -> torch.Tensor:
+    return torch.ones((), device=like.device)
+
+
+def _computes_in_8_bits(left: torch.Tensor, rows: torch.Tensor) -> bool:
+    if left.device.type == "cpu":
+        return rows.dtype == torch.int8  # products in float8 are emulated there
+    if left.device.type != "cuda" or torch.version.hip is not None:
+        return False
+    divides = all(size % _CUDA_MULTIPLE[rows.dtype] == 0 for size in rows.shape)
+    is_able = torch.cuda.get_device_capability(left.device) >= _CUDA_CAPABILITY[rows.dtype]
+    return is_able and divides and (rows.dtype != torch.int8 or left.shape[0] >= _CUDA_MIN_ROWS)
+
 
 _without_values: ContextVar[bool] = ContextVar("without_values", default=False)
 
@@ -39,20 +92,20 @@ def weights_without_values() -> Iterator[None]:
 
 
 class QuantizedLinear(nn.Linear):
-    """A frozen linear layer whose weight is packed in a format, with a low-rank product beside it if it has one."""
+    """A frozen linear layer whose weight is packed in a format, plus a low-rank product if it has one."""
 
     table: torch.Tensor | None
 
     def __init__(self, layer: nn.Linear, form: QuantizedFormat, weight: PackedWeight | None = None) -> None:
-        """Take the place of a layer. Without `weight`, that of the layer is packed, on its device.
+        """Take the place of a layer. Without `weight`, the layer's own weight is packed, on its device.
 
-        The dtype of the layer's weight is that of the property `weight`. The bias is kept.
+        The property `weight` has the dtype of the layer's weight. The bias is kept.
         """
-        nn.Module.__init__(self)  # not that of Linear, which would allocate a weight
+        nn.Module.__init__(self)  # not Linear's, which would allocate a weight
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.form = form
         self.dtype = layer.weight.dtype
-        own = packed_weight(layer.weight.detach(), form) if weight is None else weight
+        own = pack_weight(layer.weight.detach(), form) if weight is None else weight
         self._packing: Packing = own.packing
         self.packed = nn.Parameter(own.packed, requires_grad=False)
         self.scales = nn.Parameter(own.scales, requires_grad=False)
@@ -74,8 +127,8 @@ class QuantizedLinear(nn.Linear):
             )
         shape = (self.out_features, self.in_features)
         if self.down is None or self.up is None:
-            return self._packing.unpack(self._stored(), shape, self.dtype)
-        exact = self._packing.unpack(self._stored(), shape, torch.float32)
+            return self._packing.unpack(self._stored_weight(), shape, self.dtype)
+        exact = self._packing.unpack(self._stored_weight(), shape, torch.float32)
         return exact.addmm_(self.up.float(), self.down.float()).to(self.dtype)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -83,12 +136,12 @@ class QuantizedLinear(nn.Linear):
         x = x.to(_compute_dtype(x))
         shape = (self.out_features, self.in_features)
         product: torch.Tensor = _Product.apply(  # type: ignore[no-untyped-call]
-            x, *self._stored(), self.down, self.up, self.bias, self._packing, shape, self.form.rounds_inputs
+            x, *self._stored_weight(), self.down, self.up, self.bias, self._packing, shape, self.form.rounds_inputs
         )
         return product
 
-    def _stored(self) -> Stored:
-        return Stored(self.packed, self.scales, self.table)
+    def _stored_weight(self) -> PackedData:
+        return PackedData(self.packed, self.scales, self.table)
 
     def extra_repr(self) -> str:
         """Return the sizes and the format."""
@@ -104,8 +157,8 @@ def _compute_dtype(x: torch.Tensor) -> torch.dtype:
 
 
 class _Product(torch.autograd.Function):
-    """The product with a packed weight. The gradient is that of the product with the unpacked weight, also where the
-    inputs are rounded: rounding counts as the identity there (a straight-through estimator).
+    """The product with a packed weight. Its gradient equals the gradient of the product with the unpacked weight, also
+    if the inputs are rounded: rounding counts as the identity there (a straight-through estimator).
     """
 
     @staticmethod
@@ -126,13 +179,13 @@ class _Product(torch.autograd.Function):
         ctx.save_for_backward(packed, scales, table, down, up)
         ctx.packing, ctx.shape = packing, shape
         own_bias = None if bias is None else bias.to(x.dtype)
-        stored = Stored(packed, scales, table)
+        stored = PackedData(packed, scales, table)
         if rounds_inputs:
-            out = rounded_product(x, *packing.rows(stored, shape, rounds_inputs), own_bias)
+            out = multiply_rounded(x, *packing.rows(stored, shape, rounds_inputs), own_bias)
         else:
             out = functional.linear(x, packing.unpack(stored, shape, x.dtype), own_bias)
         if down is not None and up is not None:
-            return _with_product(out, x, down.to(x.dtype), up.to(x.dtype))
+            return _add_low_rank(out, x, down.to(x.dtype), up.to(x.dtype))
         return out
 
     @staticmethod
@@ -140,17 +193,63 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Return the gradient of x."""
         packed, scales, table, down, up = ctx.saved_tensors
-        weight = ctx.packing.unpack(Stored(packed, scales, table), ctx.shape, gradient.dtype)
+        weight = ctx.packing.unpack(PackedData(packed, scales, table), ctx.shape, gradient.dtype)
         of_x = gradient @ weight
         if down is not None and up is not None:
-            of_x = _with_product(of_x, gradient, up.to(gradient.dtype).T, down.to(gradient.dtype).T)
+            of_x = _add_low_rank(of_x, gradient, up.to(gradient.dtype).T, down.to(gradient.dtype).T)
         return (of_x, *(None for _ in range(9)))
 
 
-def _with_product(to: torch.Tensor, x: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+def _add_low_rank(to: torch.Tensor, x: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     """Return a tensor (..., n) plus x (..., k) times first (rank, k) and second (n, rank).
 
     Not in place: selective checkpointing may have kept the tensor.
     """
     low = x.reshape(-1, x.shape[-1]) @ first.T
     return torch.addmm(to.view(-1, to.shape[-1]), low, second.T).view(to.shape)
+
+
+def quantize_layers(module: nn.Module, chosen: ChosenFormat, *, cache: EntryStore | None = None) -> list[str]:
+    """Replace the weights of a part's linear layers by quantized ones, one after the other, in place.
+
+    A `cache` keeps what a residual takes time to compute. Returns the names of the layers. Raises DarkroomError where
+    an entry of the filter takes no layer.
+    """
+    linear = _linear_layers(module)
+    taken = select_layers(chosen.layers, linear, page="Model")
+    names = [name for name in taken if chosen.takes(name)]
+    for name in names:
+        # Nothing else may reference the layer: its weight is freed before the next one is packed.
+        layer = linear.pop(name)
+        weight = pack_weight(layer.weight.detach(), chosen.format, chosen.residual, cache)
+        _replace(module, name, QuantizedLinear(layer, chosen.format, weight))
+        del layer
+    return names
+
+
+def take_packed_layers(
+    module: nn.Module, chosen: ChosenFormat, path: Path, packed: Mapping[str, GgufTensor]
+) -> list[str]:
+    """Give a part's linear layers the weights that a GGUF file has packed, in place; `packed` are those by name.
+
+    The other layers have their weights already. Returns the names of the layers. Raises DarkroomError as
+    `quantize_layers` does.
+    """
+    linear = _linear_layers(module)
+    taken = select_layers(chosen.layers, linear, page="Model")
+    names = [name for name in taken if chosen.takes(name) and name in packed]
+    for name in names:
+        layer, tensor = linear[name], packed[name]
+        data = read_packed(path, tensor)
+        weight = PackedWeight(GgufBlocks(tensor.type), data, data.new_empty(0).float())
+        _replace(module, name, QuantizedLinear(layer, chosen.format, weight))
+    return names
+
+
+def _linear_layers(module: nn.Module) -> dict[str, nn.Linear]:
+    return {name: layer for name, layer in module.named_modules() if type(layer) is nn.Linear}
+
+
+def _replace(module: nn.Module, name: str, layer: nn.Module) -> None:
+    parent, _, attribute = name.rpartition(".")
+    setattr(module.get_submodule(parent), attribute, layer)

@@ -13,7 +13,9 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from modules.quantization.formats.nfloat4 import BLOCK_WEIGHTS
+from modules.formats.gguf_header import BlockType
+from modules.formats.gguf_tensors import block_function, unpacked_blocks
+from modules.quantization.registry import BLOCK_WEIGHTS
 from modules.quantization.spec import Rounding
 
 _INT8_MAX = 127.0
@@ -30,7 +32,7 @@ _NF4 = (
 )  # fmt: skip
 
 
-class Stored(NamedTuple):
+class PackedData(NamedTuple):
     """A packed weight, its scales in float32, and the constants for unpacking it."""
 
     packed: torch.Tensor
@@ -49,11 +51,11 @@ class Packing(Protocol):
         """Return the constants that unpacking needs, if any: they are kept where the weight is."""
         ...
 
-    def unpack(self, stored: Stored, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
+    def unpack(self, stored: PackedData, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
         """Return the weight (out, in) in a dtype, rounded once from float32."""
         ...
 
-    def rows(self, stored: Stored, shape: tuple[int, int], rounding: Rounding) -> tuple[torch.Tensor, torch.Tensor]:
+    def rows(self, stored: PackedData, shape: tuple[int, int], rounding: Rounding) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the weight as 8-bit rows (out, in) and their scales (out, 1), for inputs rounded to the same."""
         ...
 
@@ -66,22 +68,22 @@ class Rows:
 
     def pack(self, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the rounded rows and their scales."""
-        return rounded_rows(weight.float(), dtype=self.dtype, largest=self.largest)
+        return round_rows(weight.float(), dtype=self.dtype, largest=self.largest)
 
     def table(self) -> None:
         """Return nothing: there are no constants."""
         return
 
-    def unpack(self, stored: Stored, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
+    def unpack(self, stored: PackedData, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
         """Return the weight in a dtype."""
         return stored.packed.float().mul_(stored.scales).to(dtype)
 
-    def rows(self, stored: Stored, shape: tuple[int, int], rounding: Rounding) -> tuple[torch.Tensor, torch.Tensor]:
+    def rows(self, stored: PackedData, shape: tuple[int, int], rounding: Rounding) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the packed rows themselves."""
         return stored.packed, stored.scales
 
 
-def rounded_rows(rows: torch.Tensor, *, dtype: torch.dtype, largest: float) -> tuple[torch.Tensor, torch.Tensor]:
+def round_rows(rows: torch.Tensor, *, dtype: torch.dtype, largest: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Return rows (..., k) rounded to 8 bits, and the float32 scales (..., 1) that make the largest value `largest`."""
     scales = (rows.abs().amax(-1, keepdim=True) / largest).clamp_min(_TINY)
     scaled = (rows / scales).clamp_(-largest, largest)
@@ -109,21 +111,21 @@ class Nf4Blocks:
         values, codes = torch.tensor(_NF4), torch.arange(256)
         return torch.stack([values[codes >> 4], values[codes & 15]], dim=1)
 
-    def unpack(self, stored: Stored, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
+    def unpack(self, stored: PackedData, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
         """Return the weight in a dtype."""
         if stored.packed.is_cuda and _HAS_BITSANDBYTES and math.prod(shape) % BLOCK_WEIGHTS == 0:
-            return unpacked_by_bitsandbytes(stored, shape, dtype)
+            return unpack_by_bitsandbytes(stored, shape, dtype)
         assert stored.table is not None
         pairs = torch.nn.functional.embedding(stored.packed.int(), stored.table)
         blocks = pairs.view(-1, BLOCK_WEIGHTS).mul_(stored.scales[:, None])
         return blocks.flatten()[: math.prod(shape)].view(shape).to(dtype)
 
-    def rows(self, stored: Stored, shape: tuple[int, int], rounding: Rounding) -> tuple[torch.Tensor, torch.Tensor]:
+    def rows(self, stored: PackedData, shape: tuple[int, int], rounding: Rounding) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the weight rounded again, at each use."""
         return ROWS[rounding].pack(self.unpack(stored, shape, torch.float32))
 
 
-def unpacked_by_bitsandbytes(stored: Stored, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
+def unpack_by_bitsandbytes(stored: PackedData, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
     """Return an NF4 weight, unpacked by a kernel of bitsandbytes: the same values."""
     assert stored.table is not None
     import bitsandbytes.functional as kernels
@@ -144,3 +146,27 @@ INT8_ROWS = Rows(dtype=torch.int8, largest=_INT8_MAX)
 FLOAT8_ROWS = Rows(dtype=_FLOAT8, largest=_FLOAT8_MAX)
 ROWS: Mapping[Rounding, Rows] = {"int8": INT8_ROWS, "float8": FLOAT8_ROWS}
 NF4_BLOCKS = Nf4Blocks()
+
+
+class GgufBlocks:
+    """The bytes of blocks of one type. Their scales are inside: `Stored.scales` is empty."""
+
+    def __init__(self, kind: BlockType) -> None:
+        self.kind = kind
+        self._unpack = block_function(kind)
+
+    def pack(self, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Raise TypeError: the weights of a file are packed already."""
+        raise TypeError(f"weights are never packed to {self.kind.name}")
+
+    def table(self) -> None:
+        """Return nothing: there are no constants."""
+        return
+
+    def unpack(self, stored: PackedData, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
+        """Return the weight in a dtype."""
+        return unpacked_blocks(stored.packed, self.kind, self._unpack, dtype).view(shape)
+
+    def rows(self, stored: PackedData, shape: tuple[int, int], rounding: Rounding) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the weight rounded again, at each use."""
+        return ROWS[rounding].pack(self.unpack(stored, shape, torch.float32))

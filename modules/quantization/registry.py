@@ -1,17 +1,145 @@
-"""All formats of quantized weights, by name. Torch-free."""
+"""The formats of quantized weights: their records, and all of them by name."""
 
 from __future__ import annotations
 
-from modules.quantization.formats.float8 import FLOAT8
-from modules.quantization.formats.float8_w8a8 import FLOAT8_W8A8
-from modules.quantization.formats.gguf import GGUF, GGUF_A8_FLOAT, GGUF_A8_INT
-from modules.quantization.formats.int8 import INT8
-from modules.quantization.formats.int8_w8a8 import INT8_W8A8
-from modules.quantization.formats.nfloat4 import NFLOAT4
-from modules.quantization.spec import QuantizedFormat
+import math
+
+from modules.quantization.spec import FLOAT32_BYTES, QuantizedFormat, Shape
+
+# int8: each row of a weight, the weights of one output, has one scale (symmetric, without a zero point).
+
+
+def row_bytes(shape: Shape) -> int:
+    """Return the bytes of a weight with one byte per element and a float32 scale for each row."""
+    return shape[0] * shape[1] + FLOAT32_BYTES * shape[0]
+
+
+INT8 = QuantizedFormat(
+    name="int8",
+    label="int8",
+    help="8-bit integers with a scale for each output.",
+    packing="modules.quantization.packing:INT8_ROWS",
+    stored_bytes=row_bytes,
+    working_bytes=4,
+    devices=frozenset({"cpu", "cuda", "mps"}),
+    backends="all devices",
+)
+
+
+# float8 (e4m3, Micikevicius et al. 2022): each row of a weight has a scale that uses the whole range of the format.
+FLOAT8 = QuantizedFormat(
+    name="float8",
+    label="float8",
+    help="8-bit floating point numbers (e4m3) with a scale for each output.",
+    packing="modules.quantization.packing:FLOAT8_ROWS",
+    stored_bytes=row_bytes,
+    working_bytes=4,
+    devices=frozenset({"cpu", "cuda"}),
+    backends="CUDA, CPU",
+)
+
+
+# NF4, 4-bit NormalFloat (Dettmers et al. 2023, "QLoRA", section 3): 16 values, the quantiles of a normal distribution,
+# and a scale for every 64 weights.
+BLOCK_WEIGHTS = 64
+
+
+def _nfloat4_bytes(shape: Shape) -> int:
+    num_blocks = math.ceil(math.prod(shape) / BLOCK_WEIGHTS)
+    return num_blocks * (BLOCK_WEIGHTS // 2 + FLOAT32_BYTES)
+
+
+NFLOAT4 = QuantizedFormat(
+    name="nfloat4",
+    label="nfloat4",
+    help="4-bit NormalFloat (QLoRA) with a scale for every 64 weights.",
+    packing="modules.quantization.packing:NF4_BLOCKS",
+    stored_bytes=_nfloat4_bytes,
+    working_bytes=6,
+    devices=frozenset({"cpu", "cuda", "mps"}),
+    backends="all devices; faster on CUDA with bitsandbytes",
+)
+
+
+# float8 (e4m3) weights and inputs; each token of the input has its own scale.
+FLOAT8_W8A8 = QuantizedFormat(
+    name="float8_w8a8",
+    label="float8, computed in float8",
+    help="float8 weights, and inputs rounded to float8, so that the product is computed in float8.",
+    packing="modules.quantization.packing:FLOAT8_ROWS",
+    stored_bytes=row_bytes,
+    working_bytes=4,
+    devices=frozenset({"cpu", "cuda"}),
+    backends="in float8 on CUDA (compute capability 8.9); "
+    "on a CPU and older GPUs the same rounding, computed in 16 or 32 bits",
+    rounds_inputs="float8",
+)
+
+
+# int8 weights and inputs: the product is one of integers (Dettmers et al. 2022, "LLM.int8()", section 2.1, without
+# its decomposition of outliers). Each token of the input has its own scale.
+INT8_W8A8 = QuantizedFormat(
+    name="int8_w8a8",
+    label="int8, computed in int8",
+    help="int8 weights, and inputs rounded to int8, so that the product is one of integers.",
+    packing="modules.quantization.packing:INT8_ROWS",
+    stored_bytes=row_bytes,
+    working_bytes=4,
+    devices=frozenset({"cpu", "cuda", "mps"}),
+    backends="in int8 on CUDA (compute capability 7.5) and CPU; elsewhere the same rounding, computed in 16 or 32 bits",
+    rounds_inputs="int8",
+)
+
+
+# The blocks of a GGUF file (github.com/ggml-org/ggml), such as Q4_K or Q8_0: they are used as they are stored.
+
+
+def _gguf_bytes(shape: Shape) -> int:
+    raise ValueError("the bytes of a weight in a GGUF file are in its header")
+
+
+GGUF = QuantizedFormat(
+    name="gguf",
+    label="GGUF",
+    help="The UNet of a GGUF file, whose weights stay packed as they are in it.",
+    packing="",
+    stored_bytes=_gguf_bytes,
+    working_bytes=10,
+    devices=frozenset({"cpu", "cuda", "mps"}),
+    backends="all devices",
+    is_stored=True,
+)
+GGUF_A8_FLOAT = QuantizedFormat(
+    name="gguf_a8_float",
+    label="GGUF, computed in float8",
+    help="The UNet of a GGUF file; weights and inputs are rounded to float8 at each use, so that the product is "
+    "computed in float8.",
+    packing="",
+    stored_bytes=_gguf_bytes,
+    working_bytes=10,
+    devices=frozenset({"cpu", "cuda"}),
+    backends="in float8 on CUDA (compute capability 8.9); "
+    "on a CPU and older GPUs the same rounding, computed in 16 or 32 bits",
+    rounds_inputs="float8",
+    is_stored=True,
+)
+GGUF_A8_INT = QuantizedFormat(
+    name="gguf_a8_int",
+    label="GGUF, computed in int8",
+    help="The UNet of a GGUF file; weights and inputs are rounded to int8 at each use, so that the product is one of "
+    "integers.",
+    packing="",
+    stored_bytes=_gguf_bytes,
+    working_bytes=10,
+    devices=frozenset({"cpu", "cuda", "mps"}),
+    backends="in int8 on CUDA (compute capability 7.5) and CPU; elsewhere the same rounding, computed in 16 or 32 bits",
+    rounds_inputs="int8",
+    is_stored=True,
+)
+
 
 COMPUTED: dict[str, QuantizedFormat] = {f.name: f for f in (FLOAT8, INT8, NFLOAT4, FLOAT8_W8A8, INT8_W8A8)}
 """The formats that the weights of any model are packed in."""
 
 FORMATS: dict[str, QuantizedFormat] = COMPUTED | {f.name: f for f in (GGUF, GGUF_A8_FLOAT, GGUF_A8_INT)}
-"""These, and those whose weights a file has packed."""
+"""All formats, also the ones whose weights are packed in a model's file."""

@@ -1,10 +1,15 @@
-"""What is known of a format of quantized weights, without torch."""
+"""The record of a format of quantized weights, and the format that a part of a model has.
+
+The memory estimate uses the same records.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
+
+from modules.settings.layer_filter import LayerFilter
 
 Shape = tuple[int, ...]
 FLOAT32_BYTES = 4
@@ -13,17 +18,17 @@ Rounding = Literal["", "int8", "float8"]
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """The low-rank product beside each quantized weight: its rank, and the dtype of its two matrices."""
+    """The low-rank product that is added to each quantized weight: its rank, and the dtype of its two matrices."""
 
     rank: int
     dtype: str
 
     def rank_of(self, shape: Shape) -> int:
-        """Return the rank of the product beside a weight of a shape: at most what the weight has."""
+        """Return the rank of the product of a weight of a shape: at most the weight's own rank."""
         return min(self.rank, *shape)
 
     def stored_bytes(self, shape: Shape) -> int:
-        """Return the bytes of the product beside a weight of a shape (out, in)."""
+        """Return the bytes of the product of a weight of a shape (out, in)."""
         return self.rank_of(shape) * sum(shape) * (FLOAT32_BYTES if self.dtype == "float32" else 2)
 
 
@@ -53,3 +58,31 @@ class QuantizedFormat:
     def unpacking_bytes(self, item_bytes: int) -> int:
         """Return the peak of unpacking a weight to a dtype, per element: its float32 values are there meanwhile."""
         return max(self.working_bytes, FLOAT32_BYTES + item_bytes if item_bytes < FLOAT32_BYTES else FLOAT32_BYTES)
+
+
+# The embeddings of timesteps and sizes, and what projects a pooled state: small, and used by all layers after them.
+_NEVER = frozenset({"time_embedding", "add_embedding", "class_embedding", "text_projection"})
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenFormat:
+    """A format, and the filter of the linear layers whose weights have it.
+
+    With a `residual` each weight has a low-rank product, too. For a format whose weights are packed in a file, `stored`
+    are the bytes of each layer's weight there, by name; None while the file is not known.
+    """
+
+    format: QuantizedFormat
+    layers: LayerFilter
+    residual: Residual | None = None
+    stored: Mapping[str, int] | None = field(default=None, hash=False)
+
+    def takes(self, path: str) -> bool:
+        """Return whether the linear layer with a dotted name is quantized."""
+        is_there = self.stored is None or path in self.stored
+        return is_there and self.layers.takes(path) and _NEVER.isdisjoint(path.split("."))
+
+    def stored_bytes(self, path: str, shape: Shape) -> int:
+        """Return the bytes of the weight of shape (out, in) of the layer `path`, with its low-rank product."""
+        packed_bytes = self.format.stored_bytes(shape) if self.stored is None else self.stored[path]
+        return packed_bytes + (self.residual.stored_bytes(shape) if self.residual is not None else 0)

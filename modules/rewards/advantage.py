@@ -4,7 +4,7 @@
 
 over all images of a rollout, over the latest images of the same prompt (DDPO, Black et al. 2023), or over the group of
 images sampled for one prompt (GRPO, Shao et al. 2024; Flow-GRPO, Liu et al. 2025).
-Standard deviations are those of the population. Images without a score (NaN or infinite) are left out of the statistics
+Standard deviations are the population's. Images without a score (NaN or infinite) are left out of the statistics
 and have an advantage of 0, so nothing is learned from them. Where all scores are equal, up to the rounding of float32,
 every advantage is 0. Everything is computed in float64 on the CPU.
 """
@@ -23,26 +23,26 @@ Estimator = Callable[[str, Scores], list[float]]
 
 Combination = Literal["advantages", "rewards"]
 
-_ROUNDING = 1e-6  # a few times that of float32, relative to the scores
+_ROUNDING = 1e-6  # a few times the rounding of float32, relative to the scores
 
 
 def batch_advantages(scores: Scores) -> list[float]:
     """Return each score's advantage over all of them."""
-    return _normalized(scores, scores)
+    return _normalize(scores, scores)
 
 
 def group_advantages(scores: Scores, groups: Sequence[int]) -> list[float]:
-    """Return each score's advantage over those of its group; `groups` has the number of each image's group.
+    """Return each score's advantage over the scores of its group; `groups` has the number of each image's group.
 
     It does not change if all scores of a group are multiplied by a positive number, or if a number is added to them.
     Raises ValueError for a group of one image, which has nothing to be compared with.
     """
     advantages = [0.0] * len(scores)
-    for members in _members(groups).values():
+    for members in _indices_by_group(groups).values():
         if len(members) < 2:
             raise ValueError("A group needs at least two images: an advantage compares the images of a prompt.")
-        own = [scores[i] for i in members]
-        for index, advantage in zip(members, _normalized(own, own), strict=True):
+        group_scores = [scores[i] for i in members]
+        for index, advantage in zip(members, _normalize(group_scores, group_scores), strict=True):
             advantages[index] = advantage
     return advantages
 
@@ -60,17 +60,17 @@ class PromptTracker:
     kept: dict[str, dict[str, deque[float]]] = field(default_factory=dict)
 
     def advantages(self, name: str, scores: Scores, prompts: Sequence[str]) -> list[float]:
-        """Add the scores of a reward model to those of their prompts, and return each one's advantage."""
+        """Add the scores of a reward model to their prompts' histories, and return each one's advantage."""
         by_prompt = self.kept.setdefault(name, {})
         for score, prompt in zip(scores, prompts, strict=True):
             if math.isfinite(score):
                 by_prompt.setdefault(prompt, deque(maxlen=self.size)).append(score)
         return [
-            _normalized([score], self._compared(by_prompt.get(prompt), scores))[0]
+            _normalize([score], self._reference_scores(by_prompt.get(prompt), scores))[0]
             for score, prompt in zip(scores, prompts, strict=True)
         ]
 
-    def _compared(self, latest: deque[float] | None, scores: Scores) -> Scores:
+    def _reference_scores(self, latest: deque[float] | None, scores: Scores) -> Scores:
         return scores if latest is None or len(latest) < self.min_count else list(latest)
 
     def state_dict(self) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class PromptTracker:
         }
 
 
-def combined_advantages(
+def combine_advantages(
     scores: Mapping[str, Scores],
     weights: Mapping[str, float],
     estimate: Estimator,
@@ -100,21 +100,22 @@ def combined_advantages(
     not score has none.
     """
     if combination == "advantages":
-        parts = [[weights[name] * a for a in estimate(name, own)] for name, own in scores.items()]
+        parts = [[weights[name] * a for a in estimate(name, of_model)] for name, of_model in scores.items()]
         advantages = [math.fsum(row) for row in zip(*parts, strict=True)]
     else:
-        rows = zip(*([weights[name] * score for score in own] for name, own in scores.items()), strict=True)
+        weighted = ([weights[name] * score for score in of_model] for name, of_model in scores.items())
+        rows = zip(*weighted, strict=True)
         advantages = estimate("sum", [sum(row) for row in rows])
     return advantages if limit is None else [min(max(a, -limit), limit) for a in advantages]
 
 
 def untrained_share(advantages: Sequence[float], groups: Sequence[int]) -> float:
     """Return the share of groups from which nothing is learned: all of their advantages are 0."""
-    members = _members(groups).values()
-    return sum(not any(advantages[i] for i in own) for own in members) / len(members)
+    members = _indices_by_group(groups).values()
+    return sum(not any(advantages[i] for i in indices) for indices in members) / len(members)
 
 
-def _members(groups: Sequence[int]) -> dict[int, list[int]]:
+def _indices_by_group(groups: Sequence[int]) -> dict[int, list[int]]:
     """Return the numbers of the images of each group."""
     members: dict[int, list[int]] = {}
     for index, group in enumerate(groups):
@@ -122,9 +123,9 @@ def _members(groups: Sequence[int]) -> dict[int, list[int]]:
     return members
 
 
-def _normalized(scores: Scores, compared: Scores) -> list[float]:
-    """Return the advantages of scores over the compared ones; 0 for a score that is not finite."""
-    finite = _finite(compared)
+def _normalize(scores: Scores, compared: Scores) -> list[float]:
+    """Return the advantages of `scores` over the `compared` scores; 0 for a score that is not finite."""
+    finite = _only_finite(compared)
     if _are_equal(finite):
         return [0.0] * len(scores)
     mean = math.fsum(finite) / len(finite)
@@ -132,7 +133,7 @@ def _normalized(scores: Scores, compared: Scores) -> list[float]:
     return [(s - mean) / std if math.isfinite(s) else 0.0 for s in scores]
 
 
-def _finite(scores: Scores) -> list[float]:
+def _only_finite(scores: Scores) -> list[float]:
     return [s for s in scores if math.isfinite(s)]
 
 

@@ -1,11 +1,13 @@
-"""Several reward models as one reward: the weighted sum of their scores."""
+"""Several reward models as one reward: the weighted sum of their scores; and how diverse the scored images are."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from modules.rewards.protocol import Reward, RewardContext
@@ -81,7 +83,9 @@ class CompositeReward:
             return Scores(torch.full((len(images_B3PP),), torch.nan, device=images_B3PP.device), {})
         with torch.autocast(images_B3PP.device.type, enabled=False):
             images_B3PP = images_B3PP.float()
-            by_name = {model.name: _scored(model.reward(images_B3PP, prompts)) for model in self.reward_models}
+            by_name = {
+                model.name: _without_infinities(model.reward(images_B3PP, prompts)) for model in self.reward_models
+            }
             scores_JB = torch.stack([by_name[model.name] for model in self.reward_models])
             weights_J = tensor_on([model.weight for model in self.reward_models], scores_JB.device)
             is_missing_JB = scores_JB.isnan()
@@ -89,7 +93,7 @@ class CompositeReward:
             return Scores(torch.where(is_missing_JB.all(dim=0), torch.nan, total_B), by_name)
 
 
-def _scored(scores_B: torch.Tensor) -> torch.Tensor:
+def _without_infinities(scores_B: torch.Tensor) -> torch.Tensor:
     """Return scores in float32, those that are infinite as missing."""
     scores_B = scores_B.float()
     return torch.where(scores_B.isfinite(), scores_B, torch.nan)
@@ -104,18 +108,40 @@ def build_rewards(scorers: Sequence[Scorer], context: RewardContext) -> Composit
         raise DarkroomError(
             "No reward model is enabled.", advice="Add a reward model on the Rewards page and enable it."
         )
-    made = [(name, _made(s, context), s.weight) for name, s in zip(_names(scorers), scorers, strict=True)]
-    return CompositeReward(tuple(RewardModel(*reward_model) for reward_model in made))
+    named = zip(_unique_names(scorers), scorers, strict=True)
+    return CompositeReward(tuple(RewardModel(name, _build_reward(s, context), s.weight) for name, s in named))
 
 
-def _made(scorer: Scorer, context: RewardContext) -> Reward:
+def _build_reward(scorer: Scorer, context: RewardContext) -> Reward:
     reward: Reward = load_factory(REWARDS[scorer.kind].factory)(scorer, context)
     return reward
 
 
-def _names(scorers: Sequence[Scorer]) -> Iterator[str]:
+def _unique_names(scorers: Sequence[Scorer]) -> Iterator[str]:
     """Yield a name per reward model: its kind, numbered from the second of a kind on."""
     seen: Counter[str] = Counter()
     for scorer in scorers:
         seen[scorer.kind] += 1
         yield scorer.kind if seen[scorer.kind] == 1 else f"{scorer.kind}_{seen[scorer.kind]}"
+
+
+def diversity(images: Sequence[npt.NDArray[np.uint8]], prompts: Sequence[Hashable]) -> float | None:
+    """Return the root mean squared distance of two images of the same prompt, over all pairs; None without a pair.
+
+    The distance is the root mean squared difference of pixel values, 0 to 1. Images of a prompt have the same shape.
+    Computed without going through the pairs: their mean squared distance is `2 / (K - 1) sum_k |x_k - mean|^2`.
+    """
+    groups: dict[Hashable, list[npt.NDArray[np.uint8]]] = {}
+    for image, prompt in zip(images, prompts, strict=True):
+        groups.setdefault((prompt, image.shape), []).append(image)
+    squares, num_pairs = 0.0, 0
+    for group in groups.values():
+        count = len(group)
+        if count < 2:
+            continue
+        mean = np.mean(group, axis=0, dtype=np.float64)
+        spread = sum(float(np.mean((image - mean) ** 2)) for image in group) / 255**2
+        pairs = count * (count - 1) // 2
+        squares += pairs * 2 / (count - 1) * spread
+        num_pairs += pairs
+    return float(np.sqrt(squares / num_pairs)) if num_pairs else None

@@ -1,14 +1,12 @@
-"""Checks the reward models' files before a run. Torch-free; only names and hashes are checked."""
+"""Checks the reward models' files before a run; only names and hashes are checked."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
 from modules.formats.published_files import problem_of_file
-from modules.rewards.files import wanted_files
 from modules.rewards.registry import REWARDS
-from modules.rewards.selection import scorers_in_use
-from modules.rewards.settings import Scorer
+from modules.rewards.settings import Scorer, scorers_in_use, wanted_files
 from modules.rewards.user_code_file import hash_of, refusal_of, split_reference
 from modules.system.errors import DarkroomError
 from modules.system.problem import Problem

@@ -1,4 +1,4 @@
-"""The protocol of a reward, and the context it is built with.
+"""The protocol of a reward, the context it is built with, and its files.
 
 Shapes: B images, P height and width in pixels, which need not be equal.
 """
@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 import torch
 from torch import nn
 
+from modules.formats.hub_files import Downloads, local_file
+from modules.rewards.settings import Scorer, wanted_files
 from modules.system.devices import CPU, Device, move
 from modules.system.secrets import HubAccess
 
@@ -56,3 +59,13 @@ class RewardContext:
         """Move a reward model's module to the device. It is among the `placed` ones, which a pause may offload."""
         module._apply(lambda tensor: move(tensor, self.device))
         self.placed.append(module)
+
+
+def files_of(scorer: Scorer, context: RewardContext) -> dict[str, Path]:
+    """Return the files, or folders, that a reward model needs, by the setting that can name them; missing ones are
+    downloaded.
+
+    Raises DarkroomError where one is missing and cannot be downloaded.
+    """
+    downloads = Downloads(context.offline, context.hub_cache_dir, context.hub, context.on_bytes)
+    return {w.published.slot: local_file(w, downloads, needed_by="The reward") for w in wanted_files(scorer)}

@@ -1,44 +1,185 @@
-"""The rewards, one line each. Torch-free: the factories are named and imported when a run begins."""
+"""The rewards: records of the reward models, and the list of all rewards.
+
+Factories are named here and imported when a run begins. The rewards that need no file are in `measures.py`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from modules.rewards.scorers import (
-    aesthetic,
-    brightness,
-    clip_score,
-    colour_target,
-    compressibility,
-    contrast,
-    hps,
-    image_reward,
-    incompressibility,
-    ocr,
-    pickscore,
-    sharpness,
-    symmetry,
-    user_code,
+from modules.formats.published_files import PublishedFile
+from modules.rewards.measures import (
+    BRIGHTNESS,
+    COLOUR_TARGET,
+    COMPRESSIBILITY,
+    CONTRAST,
+    INCOMPRESSIBILITY,
+    SHARPNESS,
+    SYMMETRY,
 )
 from modules.rewards.spec import RewardSpec
+from modules.rewards.user_code_file import split_reference
+from modules.system.package import Package
+
+# Readable text: whether text recognition finds the quoted text of the prompt in the image.
+OCR = RewardSpec(
+    "ocr",
+    "Readable text (OCR)",
+    'Whether the quoted text of a prompt, as in: a sign with the word "OPEN", is readable in the image. Prompts '
+    "without quoted text have no score. Needs the packages rapidocr (27 MB with its models, Apache-2.0) and "
+    "onnxruntime (MIT).",
+    "modules.rewards.models.ocr:make_ocr",
+    "0 to 1 (completely readable)",
+    is_differentiable=False,
+    packages=(Package("rapidocr", extra="ocr"), Package("onnxruntime", extra="ocr")),
+)
+
+# PickScore: a CLIP model trained on human choices between two images of a caption (Kirstain et al. 2023).
+PICKSCORE = RewardSpec(
+    "pickscore",
+    "PickScore",
+    "How much people would prefer an image for its caption, trained on choices between two images.",
+    "modules.rewards.models.clip:make_pickscore",
+    "18 to 24",
+    files=(
+        PublishedFile(
+            "file", "yuvalkirstain/PickScore_v1", "", 3_940_000_000, revision="a4e4367c6dfa7288a00c550414478f865b875800"
+        ),
+    ),
+    licence="MIT",
+    source="Kirstain et al. 2023, Pick-a-Pic",
+)
+
+# CLIP score: how well an image matches its caption (Radford et al. 2021; Hessel et al. 2021).
+CLIP_SCORE = RewardSpec(
+    "clip_score",
+    "CLIP score",
+    "How well an image matches its caption.",
+    "modules.rewards.models.clip:make_clip_score",
+    "0.2 to 0.4",
+    files=(
+        PublishedFile(
+            "file",
+            "openai/clip-vit-large-patch14",
+            "",
+            1_710_000_000,
+            revision="32bd64288804d66eefd0ccbe215aa642df71cc41",
+        ),
+    ),
+    licence="MIT",
+    source="Radford et al. 2021; Hessel et al. 2021",
+)
+
+# LAION's aesthetic predictor v2: a small network on top of CLIP's embedding of an image.
+AESTHETIC = RewardSpec(
+    "aesthetic",
+    "Aesthetic (LAION)",
+    "How pleasing an image is, regardless of its caption.",
+    "modules.rewards.models.clip:make_aesthetic",
+    "1 to 10",
+    files=(
+        PublishedFile(
+            "file",
+            "trl-lib/ddpo-aesthetic-predictor",
+            "aesthetic-model.pth",
+            3_700_000,
+            revision="cf4bd10345610935a80a5d3be9a3133c50f121e4",
+        ),
+        PublishedFile(
+            "clip_model",
+            "openai/clip-vit-large-patch14",
+            "",
+            1_710_000_000,
+            revision="32bd64288804d66eefd0ccbe215aa642df71cc41",
+        ),
+    ),
+    licence="Apache-2.0",
+    source="LAION aesthetic predictor v2 (sac+logos+ava1-l14-linearMSE)",
+)
+
+# HPS v2: a CLIP ViT-H trained on human rankings of images of the same caption (Wu et al. 2023).
+#
+# Published in OpenCLIP's layout; images that are not square are padded, as its authors do. Scores of v2 and v2.1 are
+# not comparable.
+HPS = RewardSpec(
+    "hps",
+    "Human preference (HPS v2)",
+    "How much people would prefer an image for its caption. Only scores for the same caption are comparable.",
+    "modules.rewards.models.clip:make_hps",
+    "0.2 to 0.4",
+    files=(
+        PublishedFile(
+            "file",
+            "xswu/HPSv2",
+            "HPS_v2_compressed.pt",
+            1_970_000_000,
+            item_bytes=2,
+            revision="697403c78157020a1ae59d23f111aa58ced35b0a",
+        ),
+    ),
+    licence="Apache-2.0",
+    source="Wu et al. 2023, Human Preference Score v2",
+)
+
+# ImageReward: a BLIP model trained on people's comparisons of images for the same caption.
+IMAGE_REWARD = RewardSpec(
+    "image_reward",
+    "ImageReward",
+    "How much people would like an image for its caption. Alone it is easily overoptimized: combine it with another.",
+    "modules.rewards.models.image_reward:make_image_reward",
+    "about -2 to 2 (mean 0)",
+    files=(
+        PublishedFile(
+            "file",
+            "THUDM/ImageReward",
+            "ImageReward.pt",
+            1_790_000_000,
+            revision="5736be03b2652728fb87788c9797b0570450ab72",
+        ),
+        PublishedFile(
+            "vocabulary",
+            "google-bert/bert-base-uncased",
+            "vocab.txt",
+            232_000,
+            revision="86b5e0934494bd15c9632b12f734a8a67f723594",
+        ),
+    ),
+    licence="Apache-2.0",
+    source="ImageReward v1.0 (Xu et al. 2023, arXiv 2304.05977)",
+)
+
+# A user-defined reward: a function in a Python file, which runs only if exactly this file was approved.
+USER_CODE = RewardSpec(
+    "user_code",
+    "Custom function",
+    "A function in your own Python file. It runs as a program with your permissions, and only if you approved the "
+    "file. It takes images (B, 3, H, W) in [0, 1] and prompts, and returns a tensor with one number per image. With "
+    "`name.is_differentiable = False` below it, it may use any library and return a list, with None for an image "
+    "without a score; methods that need the gradient of the reward refuse it.",
+    "modules.rewards.models.user_code:make_user_code",
+    "depends on the function",
+    checks={"file": split_reference},
+    runs_code=True,
+)
+
 
 REWARDS: Mapping[str, RewardSpec] = {
     spec.name: spec
     for spec in (
-        brightness.SPEC,
-        colour_target.SPEC,
-        contrast.SPEC,
-        sharpness.SPEC,
-        symmetry.SPEC,
-        compressibility.SPEC,
-        incompressibility.SPEC,
-        ocr.SPEC,
-        pickscore.SPEC,
-        clip_score.SPEC,
-        aesthetic.SPEC,
-        hps.SPEC,
-        image_reward.SPEC,
-        user_code.SPEC,
+        BRIGHTNESS,
+        COLOUR_TARGET,
+        CONTRAST,
+        SHARPNESS,
+        SYMMETRY,
+        COMPRESSIBILITY,
+        INCOMPRESSIBILITY,
+        OCR,
+        PICKSCORE,
+        CLIP_SCORE,
+        AESTHETIC,
+        HPS,
+        IMAGE_REWARD,
+        USER_CODE,
     )
 }
 

@@ -1,12 +1,18 @@
-"""The settings of a reward model, one flat record for every kind: a field applies where the kind's record uses it."""
+"""The settings of a reward model, which reward models of a list a run uses, and which files they need.
+
+One flat record serves every kind: a field applies if the kind's record uses it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 from annotated_types import Ge, Le
 
-from modules.rewards.registry import reward_labels, rewards_using
+from modules.formats.published_files import FileRequest, file_request
+from modules.rewards.registry import REWARDS, reward_labels, rewards_using
 from modules.settings.field import Section, Setting, When, one_of
 
 
@@ -78,3 +84,42 @@ class Scorer(Section):
             applies_when=When("kind", rewards_using("jpeg_quality")),
         ),
     ] = 95
+
+
+@dataclass(frozen=True, slots=True)
+class ScorersInUse:
+    """The reward models of a run: the ones that are trained on, and the held-out one, which is only logged."""
+
+    trained: tuple[Scorer, ...]
+    held_out: Scorer | None
+
+    @property
+    def all(self) -> tuple[Scorer, ...]:
+        """Every reward model that is loaded."""
+        return self.trained if self.held_out is None else (*self.trained, self.held_out)
+
+
+def scorers_in_use(scorers: Sequence[Scorer], held_out_reward: str) -> ScorersInUse:
+    """Return the reward models that a run uses, where the kind `held_out_reward` (or "none") is held out."""
+    return ScorersInUse(trained_scorers(scorers, held_out_reward), held_out_scorer(scorers, held_out_reward))
+
+
+def trained_scorers(scorers: Sequence[Scorer], held_out_reward: str) -> tuple[Scorer, ...]:
+    """Return the reward models that are trained on: enabled, with a weight above 0, and not held out."""
+    return tuple(s for s in scorers if s.enabled and s.weight > 0 and s.kind != held_out_reward)
+
+
+def held_out_scorer(scorers: Sequence[Scorer], held_out_reward: str) -> Scorer | None:
+    """Return the held-out reward model: the first of its kind in the list, else one with default settings.
+
+    None where none is held out.
+    """
+    if held_out_reward == "none":
+        return None
+    return next((s for s in scorers if s.kind == held_out_reward), Scorer(kind=held_out_reward))
+
+
+def wanted_files(scorer: Scorer) -> Iterator[FileRequest]:
+    """Yield the files of a reward model. A repository named in the settings replaces the published one."""
+    for published in REWARDS[scorer.kind].files:
+        yield file_request(published, str(getattr(scorer, published.slot)))

@@ -1,4 +1,4 @@
-"""The record of a reward. Torch-free."""
+"""The record of a reward."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class RewardSpec:
     """The facts about a reward that are known before anything is loaded.
 
     `factory` names the function that builds it, as "module:function", called with a `Scorer` and a `RewardContext`.
-    `scale` describes its scores; `licence` and `source` are those of the weights. `checks` maps settings to functions
+    `scale` describes its scores; `licence` and `source` refer to the weights. `checks` maps settings to functions
     that raise DarkroomError where the setting's text is not valid; `own_settings` are further settings that it uses.
     `packages` are the optional packages that it imports. `runs_code`: its `file` names a function of the user's own.
     Without `is_differentiable` only methods that need no gradient can train on it.
@@ -36,5 +36,5 @@ class RewardSpec:
 
     @property
     def settings(self) -> frozenset[str]:
-        """The fields of `Scorer` that it uses, beside those of every reward."""
+        """The fields of `Scorer` that it uses in addition to the fields of every reward."""
         return frozenset(file.slot for file in self.files) | self.checks.keys() | self.own_settings

@@ -1,17 +1,19 @@
-"""References in a config to the user's own code, and the approval of that code. Torch-free.
+"""References in a config to the user's own code, and the approval of that code.
 
 A config can come from anywhere, so code that it names runs only after the user approved exactly that file. Approvals
-are stored outside of configs, by the SHA-256 of the file's bytes: a changed file must be approved again. The hash
-covers the file itself, not the files it imports.
+are stored in the platform's config folder, outside of configs, by the SHA-256 of the file's bytes: a changed file must
+be approved again. The hash covers the file itself, not the files it imports.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
+from modules.system.atomic import atomic_file
 from modules.system.errors import DarkroomError
-from modules.system.paths import from_root
+from modules.system.paths import approvals_file, from_root
 from modules.system.problem import shown
 
 
@@ -56,3 +58,26 @@ def refusal_of(file: Path, function: str) -> DarkroomError:
         f"The reward {function} of {file} is not approved. It would run as a program with your permissions.",
         advice="Read the file. If you trust it, approve it in the window, or start with --allow-code.",
     )
+
+
+def approved_hashes(file: Path | None = None) -> frozenset[str]:
+    """Return the SHA-256 sums of the approved files. Never raises: an unreadable list approves nothing."""
+    return frozenset(_read_approvals(file or approvals_file()))
+
+
+def approve(digest: str, path: Path, file: Path | None = None) -> None:
+    """Store the approval of a file by its SHA-256; `path` is only there for people. Raises OSError."""
+    file = file or approvals_file()
+    content = json.dumps({**_read_approvals(file), digest: str(path)}, indent=2) + "\n"
+    with atomic_file(file) as temporary:
+        temporary.write_text(content, encoding="utf-8")
+
+
+def _read_approvals(file: Path) -> dict[str, str]:
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    if not isinstance(data, dict):
+        return {}
+    return {digest: str(path) for digest, path in data.items()}

@@ -17,15 +17,15 @@ from modules.families.protocol import ModelFamily
 from modules.sampling.ddim_step import DdimStep
 from modules.sampling.denoising_loop import Predict
 from modules.sampling.prediction import guided_prediction
-from modules.sampling.rollout import RolloutSettings, decoded, forget_casts, generators_of, noise_of, steps_of
+from modules.sampling.rollout import RolloutSettings, decode_images, forget_casts, generators_of, noise_of, steps_of
 from modules.system.devices import Device, move
 
 
 @dataclass(frozen=True, eq=False)
 class Branches:
-    """What was compared at a denoising step of B images, on the offload device, float32.
+    """The candidates compared at a denoising step of B images, on the offload device, float32.
 
-    `before_BCHW` are the latents before it, `candidates_KBCHW` those of the K candidates after it.
+    `before_BCHW` are the latents before it, `candidates_KBCHW` the latents of the K candidates after it.
     """
 
     before_BCHW: torch.Tensor
@@ -85,13 +85,13 @@ def branch_out(
             candidates.append(step.next_latents(mean_BCHW, fresh_BCHW))
             outputs.append(_output(predict, steps[index + 1], candidates[-1]))
             clean_BCHW, _ = steps[index + 1].clean_and_noise(outputs[-1], candidates[-1])
-            on_candidate(index, decoded(family, clean_BCHW, train_device=device, temp_device=temp_device))
+            on_candidate(index, decode_images(family, clean_BCHW, train_device=device, temp_device=temp_device))
         branches[index] = Branches(move(latents_BCHW, temp_device), move(torch.stack(candidates), temp_device))
         picked = [int(torch.randint(num_candidates, (), generator=generator)) for generator in generators]
         latents_BCHW = torch.stack([candidates[k][row] for row, k in enumerate(picked)])
         output_BCHW = torch.stack([outputs[k][row] for row, k in enumerate(picked)])
     on_step()
-    images_B3PP = decoded(family, latents_BCHW, train_device=device, temp_device=temp_device)
+    images_B3PP = decode_images(family, latents_BCHW, train_device=device, temp_device=temp_device)
     forget_casts()
     return branches, images_B3PP
 

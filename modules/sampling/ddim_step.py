@@ -1,7 +1,7 @@
 """One DDIM step as a Gaussian: mean, standard deviation, density. For methods that train on the denoising loop.
 
 diffusers' own step returns only the next latents, and NaN at zero terminal SNR with eta above 0. The steps here equal
-those of its DDIMScheduler, except for rounding, and also return the log-probability of the next latents.
+its DDIMScheduler's, except for rounding, and also return the log-probability of the next latents.
 
 Notation (Song et al. 2021, "Denoising Diffusion Implicit Models", eq. 12 and 16), for a step from t to a less noisy p:
 
@@ -116,7 +116,7 @@ def ddim_steps(
     """Return the steps of a denoising loop, the noisiest first, with the spacing of the model's scheduler config.
 
     With zero terminal SNR the spacing is trailing, so that the loop starts at pure noise (Lin et al. 2023, section
-    3.3). Timesteps and noise levels are those of diffusers' DDIMScheduler. Latents are never clipped: clip_sample of
+    3.3). Timesteps and noise levels are as in diffusers' DDIMScheduler. Latents are never clipped: clip_sample of
     the config is meant for pixels. Raises DarkroomError for more steps than the model has timesteps, for an unknown
     spacing, and for epsilon at zero terminal SNR, where the noise contains no information about the image.
     """

@@ -6,14 +6,61 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import diffusers
+import numpy as np
 import torch
 
 from modules.data.buckets import Size
+from modules.diffusion.process_spec import FlowConvention
 from modules.families.protocol import ModelFamily
-from modules.sampling.flow_scheduler import FlowSteps
-from modules.sampling.registry import SAMPLERS, samplers_for
+from modules.sampling.registry import SAMPLERS, FlowScheduler, samplers_for
 from modules.system.devices import Device, move
 from modules.system.errors import DarkroomError
+
+# diffusers' schedulers for flow models behind the interface of its DDPM schedulers, which the denoising loop uses.
+
+
+class FlowSteps:
+    """The steps of a diffusers scheduler for a flow model, at the shift of one image size.
+
+    Its `timesteps` are 1000 times the scheduler's sigmas. Those of diffusers' multistep schedulers are rounded to whole
+    numbers, so that the model would read another noise level than its input has.
+    """
+
+    init_noise_sigma = 1.0
+
+    def __init__(
+        self, record: FlowScheduler, config: Mapping[str, Any], convention: FlowConvention, shift: float
+    ) -> None:
+        """`config` is the model's own scheduler config, `shift` the process's at the size of the image."""
+        options = {**record.options, record.shift_option: shift}
+        self.scheduler: Any = getattr(diffusers, record.scheduler).from_config(dict(config), **options)
+        self.timesteps = torch.empty(0)
+        self._num_levels = int(self.scheduler.config.num_train_timesteps)
+        # diffusers' own grid ends at its smallest sigma, which is shifted already if the shift is constant.
+        self._smallest = 1.0 / self._num_levels if convention.shift.depends_on_size else None
+        self._is_even = convention.sample_grid == "even"
+        self._has_grid = record.has_grid
+
+    def set_timesteps(self, num_steps: int, device: torch.device | str | None = None) -> None:
+        """Set the number of steps, and the device of the timesteps."""
+        if num_steps == 1:  # the stretch to a terminal sigma would divide by 1 - the first sigma, which is 0
+            self.scheduler.register_to_config(shift_terminal=None)
+        last = 1.0 / num_steps if self._is_even else self._smallest
+        options = {"sigmas": np.linspace(1.0, last, num_steps)} if self._has_grid and last is not None else {}
+        self.scheduler.set_timesteps(num_steps, device=device, **options)
+        # Else a scheduler looks the first timestep up, and begins at the second of two that are equal when rounded.
+        self.scheduler.set_begin_index(0)
+        sigmas = self.scheduler.sigmas[: len(self.scheduler.timesteps)]
+        self.timesteps = (sigmas * self._num_levels).to(device)
+
+    def scale_model_input(self, latents_BCHW: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:
+        """Return the latents: a flow model gets them as they are."""
+        return latents_BCHW
+
+    def step(self, output_BCHW: torch.Tensor, timestep: torch.Tensor, latents_BCHW: torch.Tensor) -> Any:
+        """Return the scheduler's result of the next step; `prev_sample` are the latents after it."""
+        return self.scheduler.step(output_BCHW, timestep, latents_BCHW)
+
 
 Predict = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -77,7 +124,7 @@ def run_denoising_loop(
     """
     scheduler.set_timesteps(num_steps, device=noise_BCHW.device)
     latents_BCHW: torch.Tensor = noise_BCHW * scheduler.init_noise_sigma
-    options = _accepted(scheduler, generator=generator)
+    options = _supported_options(scheduler, generator=generator)
     for timestep in scheduler.timesteps[:most_steps]:
         on_step()
         output_BCHW = predict(scheduler.scale_model_input(latents_BCHW, timestep), timestep)
@@ -85,7 +132,7 @@ def run_denoising_loop(
     return latents_BCHW
 
 
-def guided(predict: Predict, guidance: float) -> Predict:
+def guide(predict: Predict, guidance: float) -> Predict:
     """Return a prediction with classifier-free guidance (Ho and Salimans 2022, eq. 6).
 
     `predict` receives every latent twice in one batch: first for the negative prompt, then for the prompt.
@@ -98,7 +145,7 @@ def guided(predict: Predict, guidance: float) -> Predict:
     return run
 
 
-def _accepted(scheduler: Any, **options: Any) -> dict[str, Any]:
+def _supported_options(scheduler: Any, **options: Any) -> dict[str, Any]:
     """Return the options that this scheduler's step supports: only ancestral ones add noise."""
     names = scheduler.step.__code__.co_varnames[: scheduler.step.__code__.co_argcount]
     return {name: value for name, value in options.items() if name in names}

@@ -1,4 +1,4 @@
-"""The samplers, one line each. Torch-free: the schedulers are diffusers' and are only named here."""
+"""The samplers, one line each. The schedulers are diffusers' and are only named here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class FlowScheduler:
     """The diffusers scheduler that a sampler uses for flow models, and its options.
 
     `shift_option` is the name of its option for the shift. With `has_grid` it accepts the sigmas of a family's grid;
-    others have a grid of their own.
+    others have their own grid.
     """
 
     scheduler: str
@@ -53,7 +53,7 @@ _FLOW_DPMPP = FlowScheduler("DPMSolverMultistepScheduler", _MULTISTEP)
 _FLOW_UNIPC = FlowScheduler("UniPCMultistepScheduler", _MULTISTEP, has_grid=True)
 
 SAMPLERS: Mapping[str, SamplerSpec] = {
-    # On the straight path of a flow the step of DDIM (Song et al. 2021, eq. 12 with eta 0) is that of Euler.
+    # On the straight path of a flow the step of DDIM (Song et al. 2021, eq. 12 with eta 0) equals Euler's.
     "ddim": SamplerSpec("DDIM", "DDIMScheduler", flow=_FLOW_EULER),
     "euler": SamplerSpec("Euler", "EulerDiscreteScheduler", flow=_FLOW_EULER),
     "euler_a": SamplerSpec("Euler a", "EulerAncestralDiscreteScheduler"),

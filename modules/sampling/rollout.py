@@ -9,6 +9,8 @@ any sampler of the registry, for methods that need no log-probabilities.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -48,8 +50,9 @@ class Rollout:
     `images_B3PP` are in [0, 1], float32, with their graph where `gradient_steps` is above 0. `states_BCHW` are the
     latents that were to be stored, on the offload device: state 0 is the noise, state i the latents after i steps, so
     that step i leads from state i to state i + 1. They are detached and float32, since rounding would change the
-    policies' ratio by more than its clip range. `log_probs_BN` are those of each step under the policy that sampled, on
-    the offload device; 0 for a deterministic step. They are empty (N = 0) for a sampler without densities.
+    policies' ratio by more than its clip range. `log_probs_BN` are the log-probabilities of each step under the policy
+    that sampled, on the offload device; 0 for a deterministic step. They are empty (N = 0) for a sampler without
+    densities.
     """
 
     seeds: tuple[int, ...]
@@ -96,12 +99,12 @@ def roll_out(
 ) -> Rollout:
     """Sample one image per seed and return the rollout.
 
-    `conditioning` is that of B prompts on the device; `unconditional`, needed only for guidance, that of the empty
-    prompt, once or B times. Each image's noise comes from its own seed, so an image does not depend on the others in
-    the batch; with `noise_seeds` its first noise comes from those, which several images may share. `gradient_steps` is
-    K, 0 for a rollout without a graph; `stored_states` are the numbers of the states to store. `on_step` is called
-    before each denoising step and before the decoding, and may raise to end the rollout. Raises DarkroomError for
-    settings that the model does not support, and ValueError where K exceeds the number of steps.
+    `conditioning` belongs to B prompts on the device; `unconditional`, needed only for guidance, to the empty prompt,
+    once or B times. Each image's noise comes from its own seed, so an image does not depend on the others in the batch;
+    with `noise_seeds` its first noise comes from these seeds, which several images may share. `gradient_steps` is K, 0
+    for a rollout without a graph; `stored_states` are the numbers of the states to store. `on_step` is called before
+    each denoising step and before the decoding, and may raise to end the rollout. Raises DarkroomError for settings
+    that the model does not support, and ValueError where K exceeds the number of steps.
     """
     steps = steps_of(family, settings)
     if not 0 <= gradient_steps <= len(steps):
@@ -121,12 +124,12 @@ def roll_out(
         if index == first_with_gradient:
             forget_casts()
         with nullcontext() if index >= first_with_gradient else torch.no_grad():
-            latents_BCHW, log_prob_B = _stepped(predict, step, latents_BCHW, fresh_BCHW)
+            latents_BCHW, log_prob_B = _take_step(predict, step, latents_BCHW, fresh_BCHW)
         log_probs.append(log_prob_B)
         states.add(index + 1, latents_BCHW)
     on_step()
     with nullcontext() if gradient_steps else torch.no_grad():
-        images_B3PP = decoded(family, latents_BCHW, train_device=device, temp_device=temp_device)
+        images_B3PP = decode_images(family, latents_BCHW, train_device=device, temp_device=temp_device)
     if not gradient_steps:
         forget_casts()
     return Rollout(
@@ -173,7 +176,7 @@ def sample_with(
             on_step=on_step,
         )
         on_step()
-        images_B3PP = decoded(family, latents_BCHW, train_device=device, temp_device=temp_device)
+        images_B3PP = decode_images(family, latents_BCHW, train_device=device, temp_device=temp_device)
     forget_casts()
     states = _States((num_steps,), temp_device)
     states.add(num_steps, latents_BCHW)
@@ -209,7 +212,7 @@ def forget_casts() -> None:
     torch.clear_autocast_cache()
 
 
-def _stepped(
+def _take_step(
     predict: Predict, step: DdimStep, latents_BCHW: torch.Tensor, fresh_BCHW: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the next latents with their graph, if any, and their log-probability without a graph."""
@@ -230,7 +233,7 @@ def noise_of(generators: Sequence[torch.Generator], spec: FamilySpec, size: Size
     return move(torch.stack([torch.randn(shape, generator=generator) for generator in generators]), device)
 
 
-def decoded(
+def decode_images(
     family: ModelFamily, latents_BCHW: torch.Tensor, *, train_device: Device, temp_device: Device
 ) -> torch.Tensor:
     """Return the images in [0, 1], decoded one by one and checkpointed.
@@ -255,3 +258,23 @@ class _Decoder(nn.Module):
     def forward(self, latents_BCHW: torch.Tensor) -> torch.Tensor:
         """Return the images (B, 3, P, P) in [-1, 1]."""
         return self.family.decode(latents_BCHW)
+
+
+def pairwise_distance(latents_KCHW: torch.Tensor) -> float:
+    """Return the mean distance of two of a prompt's K latents, relative to their mean norm; NaN for fewer than two.
+
+    About sqrt(2) for latents that have nothing in common, 0 for equal ones. Reward hacking shows as a falling value:
+    the model samples the same image again and again.
+    """
+    flat_KD = latents_KCHW.detach().float().flatten(1)
+    distances = [torch.linalg.vector_norm(a - b) for a, b in itertools.combinations(flat_KD, 2)]
+    norm = torch.linalg.vector_norm(flat_KD, dim=1).mean()
+    if not distances or norm.item() == 0.0:
+        return math.nan
+    return float(torch.stack(distances).mean() / norm)
+
+
+def mean_diversity(prompts: Sequence[torch.Tensor]) -> float:
+    """Return the mean of `pairwise_distance` over prompts, each with its latents (K, C, H, W); NaN if none has one."""
+    distances = [d for d in map(pairwise_distance, prompts) if not math.isnan(d)]
+    return math.fsum(distances) / len(distances) if distances else math.nan

@@ -1,4 +1,4 @@
-"""Which denoising steps of a rollout a policy is trained on."""
+"""The denoising steps of a rollout that a policy, or the gradient of a reward, is trained on."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 
 
 class StepSelection(Protocol):
-    """Selects the steps that are stochastic in a rollout, and of those the ones to train on."""
+    """Selects the steps that are stochastic in a rollout, and the steps to train on among them."""
 
     def stochastic_steps(self, num_steps: int, optimizer_step: int) -> frozenset[int] | None:
         """Return the numbers of the steps that add noise, in the rollout before an optimizer step; None for all."""
         ...
 
     def select(self, trainable: Sequence[int], seed: int) -> tuple[int, ...]:
-        """Return the steps to train on, of those that can be; at least one of them."""
+        """Return the steps to train on among the trainable ones; at least one of them."""
         ...
 
 
@@ -57,3 +57,32 @@ class SlidingWindow:
     def select(self, trainable: Sequence[int], seed: int) -> tuple[int, ...]:
         """Return all steps in the window."""
         return tuple(trainable)
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """The last `lowest` to `highest` denoising steps have a gradient; the bounds are equal for a fixed number.
+
+    One random number per rollout, as in the authors' later code of AlignProp (Prabhudesai et al. 2023, section 4:
+    uniform K): independent decisions per step would keep steps whose gradient a later step blocks.
+    Raises ValueError where `lowest` is below 1 or above `highest`.
+    """
+
+    lowest: int
+    highest: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.lowest <= self.highest:
+            raise ValueError(f"The bounds {self.lowest} to {self.highest} are not a range that starts at 1 or more.")
+
+    def draw(self, seed: int) -> int:
+        """Return how many of the last steps have a gradient, uniform including both bounds; depends only on the seed.
+
+        The seed must come from `derive_seed`, whose bits are uniform.
+        """
+        return self.lowest + seed % (self.highest - self.lowest + 1)
+
+
+def truncation_of(truncate: str, *, backprop_steps: int, backprop_steps_min: int) -> Truncation:
+    """Return the truncation for a config's choice: "fixed" at `backprop_steps`, or "uniform" up to it."""
+    return Truncation(backprop_steps if truncate == "fixed" else backprop_steps_min, backprop_steps)

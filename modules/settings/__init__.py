@@ -1,1 +1,1 @@
-"""The settings system: records, values and validation messages. Torch-free."""
+"""The settings system: records, values and validation messages."""

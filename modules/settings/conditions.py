@@ -5,4 +5,4 @@ from __future__ import annotations
 from modules.settings.field import When
 
 USES_DENOISER = When("training.trains", ("adapter", "full", "embedding"))
-"""The run denoises: not one of the VAE, which has no noise, no captions and no caches."""
+"""The run denoises: it does not train the VAE, which has no noise, no captions and no caches."""

@@ -8,8 +8,45 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from modules.settings.field import Section
-from modules.settings.reasons import reason_of
-from modules.system.problem import Problem, shown
+from modules.system.problem import Problem, cut, shown
+
+_MOST_NAMED = 16
+_KINDS: Mapping[str, str] = {
+    "int_type": "it should be a whole number",
+    "int_parsing": "it should be a whole number",
+    "int_from_float": "it should be a whole number",
+    "int_parsing_size": "it has too many digits for a whole number",
+    "float_type": "it should be a number",
+    "float_parsing": "it should be a number",
+    "finite_number": "it should be a finite number",
+    "bool_type": "it should be true or false",
+    "bool_parsing": "it should be true or false",
+    "string_type": "it should be text",
+    "tuple_type": "it should be a list",
+    "model_type": "it should be a group of settings in braces",
+    "too_short": "it should have at least one entry",
+}
+
+
+def reason_of(finding: Mapping[str, Any]) -> str:
+    """Return one pydantic finding as half a sentence, without a full stop: what the value should be."""
+    if finding["type"] == "model_type" and finding["ctx"]["class_name"] == "Every":
+        return 'it should be a number and a unit, such as {"n": 10, "unit": "step"}'
+    if finding["type"] in _KINDS:
+        return _KINDS[finding["type"]]
+    if finding["type"] == "union_tag_invalid":
+        return f"there is no such choice; the choices are {_list_choices(finding['ctx']['expected_tags'].split(', '))}"
+    message = str(finding["msg"]).removeprefix("Value error, ").replace("Input should be", "it should be")
+    message = message.replace("greater than or equal to", "at least").replace("less than or equal to", "at most")
+    message = message.replace("greater than", "above").replace("less than", "below")
+    return cut(f"{message[:1].lower()}{message[1:]}", max_chars=200)
+
+
+def _list_choices(choices: list[str]) -> str:
+    """Return choices as a list, only counting those beyond the first few."""
+    rest = f" and {len(choices) - _MOST_NAMED} more" if len(choices) > _MOST_NAMED else ""
+    return ", ".join(choices[:_MOST_NAMED]) + rest
+
 
 Tree = TypeVar("Tree", bound=Section)
 
@@ -38,7 +75,7 @@ def set_path(tree: Tree, path: str, value: Any) -> tuple[Tree, list[Problem]]:
     present = get_path(tree, path)
     if isinstance(value, str) and isinstance(present, Section):
         return choose_variant(tree, path, value)
-    data, holder = _opened(tree, path)
+    data, holder = _open_path(tree, path)
     if isinstance(holder, list):
         raise KeyError(f"{path}: set the whole list instead")
     holder[path.rpartition(".")[2]] = _plain(value, present)
@@ -48,7 +85,7 @@ def set_path(tree: Tree, path: str, value: Any) -> tuple[Tree, list[Problem]]:
         return tree, [Problem(path, describe(error), "error")]
 
 
-def replaced(tree: Tree, path: str, value: Any) -> Tree:
+def replace_value(tree: Tree, path: str, value: Any) -> Tree:
     """Return the tree with one value replaced by another valid one, which is not checked: for many trials of choices.
 
     Raises KeyError for a path that does not exist.
@@ -59,7 +96,7 @@ def replaced(tree: Tree, path: str, value: Any) -> Tree:
         changed: Any = holder.model_copy(update={name: value})
     else:
         changed = {**holder, name: value}
-    return replaced(tree, holder_path, changed) if holder_path else changed
+    return replace_value(tree, holder_path, changed) if holder_path else changed
 
 
 def choose_variant(tree: Tree, path: str, name: str) -> tuple[Tree, list[Problem]]:
@@ -78,10 +115,10 @@ def choose_variant(tree: Tree, path: str, name: str) -> tuple[Tree, list[Problem
         changed, problems = set_path(tree, path, {"name": name})
     if problems or "remembered" not in type(tree).model_fields:
         return changed, problems
-    own = present.model_dump(exclude={"name"})
+    values = present.model_dump(exclude={"name"})
     kept = {key: value for key, value in memory.items() if key not in (name, present.name)}
-    if own != type(present)().model_dump(exclude={"name"}):
-        kept[present.name] = own
+    if values != type(present)().model_dump(exclude={"name"}):
+        kept[present.name] = values
     now = {key: value for key, value in {**remembered, path: kept}.items() if value}
     return changed.model_copy(update={"remembered": now}), []
 
@@ -112,10 +149,10 @@ def _child(node: Any, name: str, path: str) -> Any:
             raise KeyError(f"There is no setting {path!r} ({name!r} is unknown there).")
 
 
-def _opened(tree: Section, path: str) -> tuple[dict[str, Any], Any]:
+def _open_path(tree: Section, path: str) -> tuple[dict[str, Any], Any]:
     """Return the tree as plain data along a path, and the data that hold the value there.
 
-    What is beside the path stays as it is: sections that were validated before are not validated again.
+    Sections next to the path stay as they are: they were validated before, and are not validated again.
     """
     data: dict[str, Any] = dict(tree)
     holder: Any = data

@@ -22,7 +22,7 @@ from pydantic.fields import FieldInfo
 
 from modules.settings.every import Every
 from modules.settings.lazy_variants import Variants
-from modules.settings.resolution import HIGHEST_PX, LOWEST_PX, Resolution
+from modules.settings.shared_types import HIGHEST_PX, LOWEST_PX, Resolution
 from modules.system.problem import shown
 
 Level = Literal["basic", "advanced"]

@@ -1,4 +1,4 @@
-"""Layer filters: which layers of a part of the model a setting means, by their dotted names. Torch-free."""
+"""Layer filters: which layers of a part of the model a setting selects, by their dotted names."""
 
 from __future__ import annotations
 
@@ -64,25 +64,25 @@ def layer_filter(preset: str, names: str = "", *, is_regex: bool = False) -> Lay
     return LayerFilter(tuple(e for entry in entries if (e := entry.strip())), is_regex)
 
 
-def taken_layers(found: LayerFilter, paths: Iterable[str], *, page: str) -> list[str]:
+def select_layers(layers: LayerFilter, paths: Iterable[str], *, page: str) -> list[str]:
     """Return the layers that a filter takes, in their order.
 
     Raises DarkroomError where an entry takes no layer, which is then a slip of the pen; `page` is the window's page
     with the setting.
     """
     known = list(paths)
-    if idle := found.idle_entries(known):
+    if idle := layers.idle_entries(known):
         raise DarkroomError(
-            f"No layer's name {'matches' if found.is_regex else 'contains'} {idle[0]!r}, which is one of the layer "
+            f"No layer's name {'matches' if layers.is_regex else 'contains'} {idle[0]!r}, which is one of the layer "
             "names.",
             advice=f"Correct it on the {page} page, as in {EXAMPLES}.",
         )
-    return [path for path in known if found.takes(path)]
+    return [path for path in known if layers.takes(path)]
 
 
-def invalid_entry(found: LayerFilter) -> tuple[str, str] | None:
+def invalid_entry(layers: LayerFilter) -> tuple[str, str] | None:
     """Return the first entry that is not a usable regular expression, and what is wrong with it; None where all are."""
-    faults = ((entry, fault_of_pattern(entry)) for entry in (found.entries if found.is_regex else ()))
+    faults = ((entry, fault_of_pattern(entry)) for entry in (layers.entries if layers.is_regex else ()))
     return next(((entry, fault) for entry, fault in faults if fault), None)
 
 

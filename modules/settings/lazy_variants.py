@@ -86,14 +86,14 @@ class Variants:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
         """Return a validator that imports the class which the value's `name` selects, and no other."""
-        return core_schema.no_info_plain_validator_function(self._validated)
+        return core_schema.no_info_plain_validator_function(self._validate)
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Callable[[Any], dict[str, Any]]) -> Any:
         """Return the JSON Schema of all the classes."""
         choices = {name: kind.__pydantic_core_schema__ for name, kind in self.classes.items()}
         return handler(core_schema.tagged_union_schema(choices, discriminator="name"))
 
-    def _validated(self, value: Any) -> BaseModel:
+    def _validate(self, value: Any) -> BaseModel:
         name = value.get("name") if isinstance(value, Mapping) else getattr(value, "name", None)
         if not isinstance(value, Mapping | BaseModel):
             raise PydanticCustomError("model_type", "it is not a group of settings", {"class_name": ""})

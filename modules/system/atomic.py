@@ -1,6 +1,6 @@
 """Atomic writes: after a crash there is the old file or the new one, never a partial one.
 
-Everything is written beside its destination under a temporary name, flushed to the disk, and renamed. A rename
+Everything is written next to its destination under a temporary name, flushed to the disk, and renamed. A rename
 within one folder is atomic on every file system we run on. An error names the destination, not the temporary name.
 """
 
@@ -15,19 +15,51 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from modules.system.exchange import exchange
-from modules.system.file_errors import UnconfirmedError, named
+from modules.system.file_errors import UnconfirmedError, name_destination
 from modules.system.leftovers import put_back, sweep_once, temporary_path
+
+# Exchanging two names in one step, which Linux and macOS can do and Python has no function for.
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2  # of renameat2 on Linux
+_RENAME_SWAP = 2  # of renamex_np on macOS
+_NOT_SUPPORTED = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Exchange what two existing names of a folder refer to, atomically.
+
+    Returns False, with nothing changed, if the system or the file system cannot do that (Windows, some network
+    drives). Raises OSError.
+    """
+    if sys.platform == "win32":
+        return False
+    import ctypes  # here: the window, which opens in half a second, exchanges nothing then
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    names = os.fsencode(one), os.fsencode(other)
+    try:
+        if sys.platform == "darwin":
+            failed = libc.renamex_np(*names, _RENAME_SWAP)
+        else:
+            failed = libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE)
+    except AttributeError:  # a C library without the function
+        return False
+    if not failed:
+        return True
+    number = ctypes.get_errno()
+    if number in _NOT_SUPPORTED:
+        return False
+    raise OSError(number, os.strerror(number), str(other))
 
 
 @contextmanager
 def atomic_file(destination: Path, *, follows_link: bool = False, mode: int | None = None) -> Iterator[Path]:
-    """Yield a temporary path beside `destination`; on success it replaces the destination, on error it is removed.
+    """Yield a temporary path next to `destination`; on success it replaces the destination, on error it is removed.
 
-    Creates missing parent folders. The file has the permissions `mode`, or those of the one that it replaces. A link
-    is replaced by the file, unless `follows_link`: then the file that the link leads to is replaced, which is for files
-    that the user has named, not for those in folders that others may have made. Raises OSError, and UnconfirmedError if
-    the file is in its place but may be lost in a power failure.
+    Creates missing parent folders. The file has the permissions `mode`, or the permissions of the file that it
+    replaces. A link is replaced by the file, unless `follows_link`: then the file that the link leads to is replaced,
+    which is for files that the user has named, not for links in folders that others may have made. Raises OSError, and
+    UnconfirmedError if the file is in its place but may be lost in a power failure.
     """
     place = destination.resolve() if follows_link and destination.is_symlink() else destination
     make_folder(place.parent)
@@ -51,7 +83,7 @@ def atomic_file(destination: Path, *, follows_link: bool = False, mode: int | No
 
 @contextmanager
 def atomic_folder(destination: Path) -> Iterator[Path]:
-    """Yield a temporary folder beside `destination`; on success it takes its place, on error it is removed.
+    """Yield a temporary folder next to `destination`; on success it takes its place, on error it is removed.
 
     An existing destination is exchanged with it in one step. Where the system cannot do that, it is moved aside first,
     and moved back if the rename fails; if the program dies between the two, `put_back` and the next writer in its
@@ -188,7 +220,7 @@ def _naming(destination: Path, temporary: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise named(error, destination, temporary) from error.__cause__
+        raise name_destination(error, destination, temporary) from error.__cause__
 
 
 def _confirm(destination: Path) -> None:
@@ -202,10 +234,10 @@ def _confirm(destination: Path) -> None:
 def _mode_of(file: Path) -> int | None:
     """Return the permissions of an existing file."""
     try:
-        found = file.stat(follow_symlinks=False)
+        status = file.stat(follow_symlinks=False)
     except OSError:
         return None
-    return stat.S_IMODE(found.st_mode) if stat.S_ISREG(found.st_mode) else None
+    return stat.S_IMODE(status.st_mode) if stat.S_ISREG(status.st_mode) else None
 
 
 def _flush_file(file: Path) -> None:

@@ -104,10 +104,10 @@ def are_on(tensors: Collection[torch.Tensor], device: Device) -> list[bool]:
     """Return for each tensor whether it is on a device: `move` would return the very same."""
     if _guards:  # of two devices that are both the CPU a guard knows which
         return [move(tensor, device) is tensor for tensor in tensors]
-    own = device.torch
-    found = {tensor.device for tensor in tensors}
-    matching = {d for d in found if d.type == own.type and own.index in (None, d.index)}
-    if matching == found:
+    wanted = device.torch
+    devices = {tensor.device for tensor in tensors}
+    matching = {d for d in devices if d.type == wanted.type and wanted.index in (None, d.index)}
+    if matching == devices:
         return [True] * len(tensors)
     return [tensor.device in matching for tensor in tensors]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def load_factory(reference: str) -> Any:
-    """Return what "package.module:name" names; a name may be dotted, such as "Class.method".
+    """Import and return the object that "package.module:name" names; a name may be dotted, such as "Class.method".
 
     Raises ImportError or AttributeError for a bad name.
     """

@@ -20,7 +20,7 @@ class UnconfirmedError(OSError):
     """
 
 
-def named(error: OSError, destination: Path, temporary: Path) -> OSError:
+def name_destination(error: OSError, destination: Path, temporary: Path) -> OSError:
     """Return an error that names the destination, for one of its temporary name or of no file at all."""
     name = error.filename
     if error.errno is None:

@@ -1,4 +1,4 @@
-"""A lock file that one process at a time holds. Torch-free.
+"""A lock file that one process at a time holds.
 
 The system holds the lock while the file is open and releases it however the process ends, so the file of a killed
 process is stale because it is unlocked. The file names the process that holds it. On a file system without locks (some
@@ -68,7 +68,7 @@ class FileLock:
     def __init__(self, path: Path) -> None:
         """Lock the file. Raises LockTaken if it is locked, OSError if it cannot be written."""
         self._path = path
-        self._file = _locked(path)
+        self._file = _open_and_lock(path)
         try:
             holder = Holder.of(os.getpid())
             self._file.truncate(0)
@@ -119,7 +119,7 @@ def living_holder(path: Path) -> Holder | None:
     return holder if holder is not None and holder.is_alive else None
 
 
-def _locked(path: Path) -> BinaryIO:
+def _open_and_lock(path: Path) -> BinaryIO:
     """Return the lock file, opened and locked. Raises LockTaken if it is already locked."""
     while True:
         file = path.open("ab+", buffering=0)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import functools
 import importlib.metadata
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 _QUERY = ("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader")
@@ -77,17 +79,96 @@ def _capabilities() -> tuple[float, ...] | None:
     """Return the capabilities of the GPUs in CUDA's order, 0 for each where the order is not certain."""
     try:
         done = subprocess.run(_QUERY, capture_output=True, text=True, timeout=_QUERY_SECONDS, check=True)
-        found = tuple(float(line) for line in done.stdout.split())
+        capabilities = tuple(float(line) for line in done.stdout.split())
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    count = len(found) if visible is None else min(len(found), _num_named(visible))
-    if len(set(found)) > 1 and (visible is not None or os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"):
+    count = len(capabilities) if visible is None else min(len(capabilities), _count_named(visible))
+    if len(set(capabilities)) > 1 and (visible is not None or os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"):
         return (0.0,) * count  # CUDA orders by speed, the driver's tool by PCI bus
-    return found[:count]
+    return capabilities[:count]
 
 
-def _num_named(visible: str) -> int:
-    """Return the number of GPUs that CUDA_VISIBLE_DEVICES names. The first name that is none ends it, such as -1."""
+def _count_named(visible: str) -> int:
+    """Return the number of GPUs that CUDA_VISIBLE_DEVICES names. The first invalid name ends it, such as -1."""
     names = [name.strip() for name in visible.split(",")]
     return next((n for n, name in enumerate(names) if not name or name.startswith("-")), len(names))
+
+
+# Total and free GPU memory, read from the driver's own tool. Never raises.
+#
+# nvidia-smi numbers GPUs by PCI bus, CUDA by speed unless CUDA_DEVICE_ORDER is set. With identical GPUs, or only one,
+# both orders agree.
+_NVIDIA = ("nvidia-smi", "--query-gpu=index,uuid,memory.total,memory.free", "--format=csv,noheader,nounits")
+_AMD = ("rocm-smi", "--showmeminfo", "vram", "--csv")
+_TIMEOUT_SECONDS = 2.0
+_MEBIBYTE = 1 << 20
+
+Ask = Callable[[Sequence[str]], str]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuMemory:
+    """A GPU's total and free memory, in bytes."""
+
+    total_bytes: int
+    free_bytes: int
+
+
+def gpu_memory(device: str, *, ask: Ask | None = None) -> GpuMemory | None:
+    """Return the memory of the GPU that a config's device names: "auto", "cuda", "cuda:1".
+
+    None for any other device, where there is no GPU, and where no tool reports it. `ask(command)` runs a tool and
+    returns its output; OSError, ValueError and `subprocess.SubprocessError` count as no answer.
+    """
+    name = device.strip().lower() or "auto"
+    if name != "auto" and name.split(":")[0] != "cuda":
+        return None
+    ask = ask or _run
+    try:
+        number = int(name.split(":")[1]) if ":" in name else 0
+        return _nvidia(ask, number) or _amd(ask, number)
+    except (ValueError, IndexError):
+        return None
+
+
+def _nvidia(ask: Ask, number: int) -> GpuMemory | None:
+    rows = [row for row in _rows(ask, _NVIDIA) if len(row) == 4]
+    wanted = _visible(number, [(row[0], row[1]) for row in rows])
+    row = next((r for r in rows if r[0] == wanted), None)
+    if row is None:
+        return None
+    return GpuMemory(int(row[2]) * _MEBIBYTE, int(row[3]) * _MEBIBYTE)
+
+
+def _amd(ask: Ask, number: int) -> GpuMemory | None:
+    row = next((r for r in _rows(ask, _AMD) if len(r) >= 3 and r[0] == f"card{number}"), None)
+    if row is None:
+        return None
+    total, used = int(row[1]), int(row[2])
+    return GpuMemory(total, max(0, total - used))
+
+
+def _visible(number: int, cards: list[tuple[str, str]]) -> str:
+    """Return the driver's index of the GPU that CUDA calls `number`; CUDA_VISIBLE_DEVICES may hide some."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return str(number)
+    names = [n.strip() for n in visible.split(",")]
+    name = names[number] if number < len(names) else ""
+    return next((index for index, uuid in cards if name and (name == index or uuid.startswith(name))), "")
+
+
+def _rows(ask: Ask, command: Sequence[str]) -> list[list[str]]:
+    try:
+        text = ask(command)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return []
+    return [[cell.strip() for cell in row] for row in csv.reader(text.splitlines())]
+
+
+def _run(command: Sequence[str]) -> str:
+    done = subprocess.run(
+        list(command), capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=True, errors="replace"
+    )
+    return done.stdout

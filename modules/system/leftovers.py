@@ -1,4 +1,4 @@
-"""Leftovers of killed programs beside the files that they were writing: recognized by name, and removed.
+"""Leftovers of killed programs next to the files that they were writing: recognized by name, and removed.
 
 Whatever is written atomically has a temporary name first, which names its writer: `.<name>.writing-<machine>-<process>-
 <random>`, and with "old-" after the mark for a folder that is moved aside while another takes its place. Once the
@@ -54,9 +54,9 @@ class Leftover:
 
 
 def temporary_path(destination: Path, *, is_old: bool = False) -> Path:
-    """Return a free temporary path beside a destination; with `is_old` for what stood there before."""
+    """Return a free temporary path next to a destination; with `is_old` for its earlier content."""
     mark = f"{TEMPORARY_MARK}{_OLD if is_old else ''}{_machine()}-{os.getpid()}-{uuid4().hex[:8]}"
-    return destination.with_name(f".{_cut(destination.name)}{mark}")
+    return destination.with_name(f".{_shorten(destination.name)}{mark}")
 
 
 def sweep(folder: Path, *, is_recursive: bool = False, are_writers_gone: bool = False) -> list[Leftover]:
@@ -94,9 +94,9 @@ def put_back(destination: Path) -> None:
 
 def _settle(path: Path) -> Leftover:
     """Put a leftover back, or remove it. Raises OSError."""
-    found = _NAME.fullmatch(path.name)
-    assert found is not None, path
-    name, is_old = found[1], found[2] is not None
+    match = _NAME.fullmatch(path.name)
+    assert match is not None, path
+    name, is_old = match[1], match[2] is not None
     destination = path.with_name(name)
     if is_old and path.is_dir() and not os.path.lexists(destination):
         path.rename(destination)
@@ -110,7 +110,7 @@ def _settle(path: Path) -> Leftover:
 
 
 def _temporary_in(folder: Path, *, is_recursive: bool) -> Iterator[Path]:
-    """Yield the paths with a temporary name in a folder; not what is inside of those."""
+    """Yield the paths with a temporary name in a folder, not their contents."""
     for place, folders, files in os.walk(folder):
         marked = [n for n in (*folders, *files) if TEMPORARY_MARK in n and _NAME.fullmatch(n)]
         yield from (Path(place) / name for name in marked)
@@ -118,14 +118,14 @@ def _temporary_in(folder: Path, *, is_recursive: bool) -> Iterator[Path]:
 
 
 def _is_old_of(path: Path, name: str) -> bool:
-    found = _NAME.fullmatch(path.name)
-    return found is not None and found[2] is not None and found[1] == name
+    match = _NAME.fullmatch(path.name)
+    return match is not None and match[2] is not None and match[1] == name
 
 
 def _is_abandoned(path: Path) -> bool:
     """Return whether the writer of a temporary file has ended; for one of another machine, by its age."""
-    found = _NAME.fullmatch(path.name)
-    if found is not None and found[3] == _machine() and not _is_running(int(found[4])):
+    match = _NAME.fullmatch(path.name)
+    if match is not None and match[3] == _machine() and not _is_running(int(match[4])):
         return True
     newest = max((status.st_mtime for status in _stats(path)), default=time.time())
     return time.time() - newest > _ABANDONED_AFTER_SECONDS
@@ -154,7 +154,7 @@ def _machine() -> str:
     return f"{zlib.crc32(f'{platform.node()} {namespace}'.encode()):08x}"
 
 
-def _cut(name: str) -> str:
+def _shorten(name: str) -> str:
     """Return the beginning of a name that leaves room for the mark of a temporary one."""
     while len(os.fsencode(name)) > _MAX_NAME_BYTES:
         name = name[:-1]

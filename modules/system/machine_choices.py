@@ -1,4 +1,4 @@
-"""Choices that were measured on this machine, kept so that equal runs choose the same. Torch-free.
+"""Choices that were measured on this machine, kept so that equal runs choose the same.
 
 A measurement differs from one moment to the next, and what is chosen by it, such as the number of threads, changes the
 last bits of a result. So each is measured once, and again only where something has changed that it depends on: the
@@ -37,7 +37,7 @@ def machine_choice(
 ) -> _Choice:
     """Return the stored choice of this machine, or measure and store it.
 
-    `name` is what is chosen ("CPU threads"), `workload` what the choice depends on beside the machine, such as the
+    `name` is what is chosen ("CPU threads"), `workload` what else the choice depends on, such as the
     model's family and the size of a batch, as text. `machine` is `machine_identity()` unless the caller adds to it, as
     with the name of a GPU. `kind` is the type of the choice: a stored value of another type is measured again. If
     another process has stored a choice in the meantime, that one is returned, so that both choose the same. A file that
@@ -61,7 +61,9 @@ def machine_choice(
 
 @functools.cache
 def machine_identity() -> str:
-    """Return what choices about the CPU depend on: its model, its usable cores, the system and the version of torch."""
+    """Return the facts that choices about the CPU depend on: its model, its usable cores, the system and the version of
+    torch.
+    """
     return f"{_cpu_model()} | {usable_cores()} cores | {sys.platform} | torch {_torch_version()}"
 
 

@@ -1,4 +1,4 @@
-"""Optional Python packages that a choice needs. Torch-free."""
+"""Optional Python packages that a choice needs."""
 
 from __future__ import annotations
 

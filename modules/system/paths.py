@@ -18,7 +18,7 @@ _MAX_PREFIX_BYTES = 180  # most systems allow 255, and the step and a temporary 
 
 def from_root(path: str | Path) -> Path:
     """Return a config's path as an absolute one: relative paths are relative to the program's root."""
-    return (PROGRAM_ROOT / _expanded(path)).absolute()
+    return (PROGRAM_ROOT / _expand(path)).absolute()
 
 
 def from_caller(path: str | Path) -> Path:
@@ -26,7 +26,7 @@ def from_caller(path: str | Path) -> Path:
 
     The launcher changes into the program's root and leaves the caller's folder in DARKROOM_CALLER_DIR.
     """
-    return (Path(os.environ.get("DARKROOM_CALLER_DIR") or Path.cwd()) / _expanded(path)).absolute()
+    return (Path(os.environ.get("DARKROOM_CALLER_DIR") or Path.cwd()) / _expand(path)).absolute()
 
 
 def user_presets_dir() -> Path:
@@ -79,7 +79,7 @@ def thumbnails_dir() -> Path:
     return platformdirs.user_cache_path(_APP, appauthor=False) / "thumbnails"
 
 
-def _expanded(path: str | Path) -> Path:
+def _expand(path: str | Path) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError:  # no user of that name has a home here: then "~name" is an ordinary name

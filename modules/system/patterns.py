@@ -1,6 +1,6 @@
 """Regular expressions that files can hold: the pattern of a stranger must neither hang the program nor exhaust it.
 
-They are matched by the package regex, which can stop: Python's own `re` has no limit of time, and takes for ever for
+They are matched by the package regex, which can stop: Python's own `re` has no time limit, and takes forever for
 some patterns on some texts (catastrophic backtracking). A pattern must be valid for `re`, and means what it means
 there; only `\\w`, which also matches combining marks here, can differ.
 """
@@ -79,7 +79,7 @@ def compiled_pattern(text: str) -> Pattern:
         raise PatternError(text, f"it has more than {_MAX_CHARS:,} characters")
     try:
         re.compile(text)
-        translated = _translated(text)
+        translated = _translate(text)
         return Pattern(text, regex.compile(translated))
     except RecursionError as error:
         raise PatternError(text, "it is nested too deeply") from error
@@ -88,9 +88,10 @@ def compiled_pattern(text: str) -> Pattern:
 
 
 def fault_of_pattern(text: str) -> str:
-    """Return what is wrong with a regular expression, as a clause; empty for one that can be used.
+    """Return the error in a regular expression, as a clause; empty for one that can be used.
 
-    It is also matched with a few names of layers and tags, so that most of those that would take for ever are found.
+    It is also matched with a few names of layers and tags, so that most expressions that would take forever are
+    detected.
     """
     if _SPECIAL.isdisjoint(text) and len(text) <= _MAX_CHARS:
         return ""
@@ -103,13 +104,13 @@ def fault_of_pattern(text: str) -> str:
     return ""
 
 
-def _translated(text: str) -> str:
+def _translate(text: str) -> str:
     """Return a pattern of `re` in the syntax of regex, where some braces and brackets mean more.
 
     Raises PatternError where its repetitions multiply to too many states.
     """
     pieces: list[str] = []
-    groups = [[0, 0]]  # for each open group: its states, and those of its last item
+    groups = [[0, 0]]  # for each open group: its states, and the states of its last item
     for token in _TOKEN.finditer(text):
         piece = token[0]
         if piece == "(":

@@ -48,7 +48,7 @@ def shown(value: object, *, max_chars: int = 60) -> str:
 
 
 def count(number: int, thing: str, plural: str = "") -> str:
-    """Return a number with its unit: 1 step, 1,200 steps. `plural` is that of a unit such as batch, entry."""
+    """Return a number with its unit: 1 step, 1,200 steps. `plural` is the plural of a unit such as batch, entry."""
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {plural or f'{thing}s'}"
 
 
@@ -69,3 +69,9 @@ def cut(text: str, *, max_chars: int) -> str:
 def errors_in(problems: list[Problem]) -> list[Problem]:
     """Return the problems that prevent a start."""
     return [p for p in problems if p.severity == "error"]
+
+
+def data_words(num_images: int, num_prompts: int, num_pairs: int = 0) -> str:
+    """Return the numbers as text, such as "12 images and 3 prompts"; `num_images` counts a pair as one image."""
+    numbers = ((num_images - num_pairs, "image"), (num_pairs, "pair"), (num_prompts, "prompt"))
+    return " and ".join(count(number, noun) for number, noun in numbers if number) or count(0, "image")

@@ -1,4 +1,4 @@
-"""Which of the processes of a run this one is, from the launcher's environment; nothing else reads that. Torch-free."""
+"""Which of the processes of a run this one is, from the launcher's environment; nothing else reads that."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FIRST_PORT, _NUM_PORTS, _PORTS_APART = 20_000, 12_000, 101  # below the ports t
 class Rank:
     """Which of several processes this one is, counted from 0, and their number.
 
-    `local_index` and `num_local` count those of this machine.
+    `local_index` and `num_local` count the processes of this machine.
     """
 
     index: int
@@ -68,7 +68,7 @@ def current_rank(environment: Mapping[str, str] | None = None) -> Rank:
 
 
 def meeting_place(environment: Mapping[str, str] | None = None) -> tuple[str, int]:
-    """Return the host and the port at which the processes of a run meet: those of the launcher's environment."""
+    """Return the host and the port at which the processes of a run meet, from the launcher's environment."""
     given = dict(os.environ if environment is None else environment)
     host = given.get("MASTER_ADDR") or given.get("SLURM_LAUNCH_NODE_IPADDR") or "127.0.0.1"
     step = given.get("SLURM_STEP_ID", "")  # a job may start several runs on the same machine

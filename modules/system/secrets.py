@@ -1,6 +1,6 @@
 """Tokens and passwords: their own file, readable by its owner alone, and never part of a config.
 
-The file has the format of OneTrainer's `secrets.json`, so that both programs can read it. Torch-free.
+The file has the format of OneTrainer's `secrets.json`, so that both programs can read it.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ _MIN_CHARS = 3
 _COMMON = ("root", "localhost", "true", "false", "none")
 
 
-class _Unshown:
+class _HiddenText:
     """A dataclass whose repr shows only which values are set, never the values."""
 
     __slots__ = ()
 
     def __repr__(self) -> str:
-        own = {f.name: getattr(self, f.name) for f in fields(self) if f.repr}  # type: ignore[arg-type]
-        parts = [f"{n}={v!r}" if isinstance(v, _Unshown) else f"{n} set" for n, v in own.items() if v]
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.repr}  # type: ignore[arg-type]
+        parts = [f"{n}={v!r}" if isinstance(v, _HiddenText) else f"{n} set" for n, v in values.items() if v]
         return f"{type(self).__name__}({', '.join(parts)})"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class CloudSecrets(_Unshown):
+class CloudSecrets(_HiddenText):
     """How to reach a rented or own machine. An empty text means that the value is not set."""
 
     api_key: str = ""
@@ -43,7 +43,7 @@ class CloudSecrets(_Unshown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Secrets(_Unshown):
+class Secrets(_HiddenText):
     """All secrets. `others` are unknown entries of the file, kept as they are."""
 
     huggingface_token: str = ""
@@ -117,18 +117,18 @@ def without_secrets(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[Probl
     Unknown settings are kept, so an unremoved token would be kept too.
     """
     notes: list[Problem] = []
-    return _sifted(tree, "", notes), notes
+    return _sift(tree, "", notes), notes
 
 
-def _sifted(node: Any, path: str, notes: list[Problem]) -> Any:
+def _sift(node: Any, path: str, notes: list[Problem]) -> Any:
     if isinstance(node, list):
-        return [_sifted(value, f"{path}{number}.", notes) for number, value in enumerate(node)]
+        return [_sift(value, f"{path}{number}.", notes) for number, value in enumerate(node)]
     if not isinstance(node, Mapping):
         return node
     kept = {}
     for key, value in node.items():
         if not _is_secret(path, str(key)):
-            kept[key] = _sifted(value, f"{path}{key}.", notes)
+            kept[key] = _sift(value, f"{path}{key}.", notes)
         elif value:
             message = "Passwords and tokens are not imported into configs."
             notes.append(Problem(f"{path}{key}", message, "info", f"Import them with {WHERE_TO_IMPORT}."))
@@ -152,7 +152,7 @@ _CLOUD_KEY = re.compile(r"(\w+_)?(token|secret|passwd|passphrase|key)", re.IGNOR
 
 
 def from_json(data: Mapping[str, Any]) -> tuple[Secrets, list[str]]:
-    """Return the secrets in a file's data, and the names of those with an invalid value; these are left out."""
+    """Return the secrets in a file's data, and the names of secrets with an invalid value, which are left out."""
     secrets, odd = Secrets(), []
     for name in SECRET_NAMES:
         match _at(data, name):
@@ -166,7 +166,7 @@ def from_json(data: Mapping[str, Any]) -> tuple[Secrets, list[str]]:
 
 
 def to_json(secrets: Secrets) -> dict[str, Any]:
-    """Return the secrets as the file stores them: only those that are set, and unknown entries unchanged."""
+    """Return the secrets as the file stores them: only the ones that are set, and unknown entries unchanged."""
     tree: dict[str, Any] = {k: dict(v) if k == "cloud" else v for k, v in secrets.others.items()}
     for name in SECRET_NAMES:
         if value := secret(secrets, name):
@@ -195,7 +195,7 @@ def stored_values(secrets: Secrets) -> tuple[str, ...]:
 
     Numbers such as a port are left out, and what is too short or too common to tell a secret from a word.
     """
-    found: list[str] = []
+    texts: list[str] = []
     open_nodes: list[Any] = [to_json(secrets)]
     while open_nodes:
         node = open_nodes.pop()
@@ -204,8 +204,8 @@ def stored_values(secrets: Secrets) -> tuple[str, ...]:
         elif isinstance(node, list | tuple):
             open_nodes += node
         elif isinstance(node, str):
-            found.append(node.strip())
-    return tuple(v for v in dict.fromkeys(found) if len(v) >= _MIN_CHARS and not v.isdigit() and v not in _COMMON)
+            texts.append(node.strip())
+    return tuple(v for v in dict.fromkeys(texts) if len(v) >= _MIN_CHARS and not v.isdigit() and v not in _COMMON)
 
 
 # -- the token passed to huggingface_hub

@@ -69,15 +69,15 @@ def import_secrets(file: Path, into: Secrets) -> tuple[Secrets, tuple[str, ...]]
         data = None
     if isinstance(data, dict) and isinstance(data.get("secrets"), dict):
         data = data["secrets"]
-    found, _ = from_json(data) if isinstance(data, dict) else (Secrets(), [])
-    guard(found)
+    loaded, _ = from_json(data) if isinstance(data, dict) else (Secrets(), [])
+    guard(loaded)
     # OneTrainer always writes the user "root", even if it was never set.
-    names = tuple(n for n in set_names(found) if not (n == "cloud.user" and found.cloud.user == "root"))
+    names = tuple(n for n in set_names(loaded) if not (n == "cloud.user" and loaded.cloud.user == "root"))
     if not names:
         advice = "Choose OneTrainer's secrets.json, or an old config that contains a 'secrets' object."
         raise DarkroomError(f"{file} contains no tokens or passwords.", advice=advice)
-    for name in (*names, "cloud.user") if found.cloud.user else names:
-        into = with_secret(into, name, secret(found, name))
+    for name in (*names, "cloud.user") if loaded.cloud.user else names:
+        into = with_secret(into, name, secret(loaded, name))
     return into, names
 
 

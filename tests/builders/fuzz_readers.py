@@ -433,12 +433,12 @@ def _shards(folder: Path) -> list[bytes]:
 
 def _read_shard(content: bytes, folder: Path) -> None:
     from modules.data.captions.sources import CaptionOrigin
-    from modules.data.images import BrokenImageError, opened
+    from modules.data.images import BrokenImageError, open_image
     from modules.data.scan import scan_folder
 
     path = _write(folder, "s.tar", content)
     for found in scan_folder(path, include_subfolders=True, captions=CaptionOrigin()).images:
-        with contextlib.suppress(BrokenImageError), opened(found.path) as image:
+        with contextlib.suppress(BrokenImageError), open_image(found.path) as image:
             image.load()
 
 
@@ -470,12 +470,12 @@ def _arrow_files(folder: Path) -> list[bytes]:
 
 def _read_table(content: bytes, folder: Path, name: str = "t.parquet") -> None:
     from modules.data.captions.sources import CaptionOrigin
-    from modules.data.images import BrokenImageError, opened
+    from modules.data.images import BrokenImageError, open_image
     from modules.data.scan import scan_folder
 
     path = _write(folder, name, content)
     for found in scan_folder(path, include_subfolders=True, captions=CaptionOrigin(source="metadata")).images:
-        with contextlib.suppress(BrokenImageError), opened(found.path) as image:
+        with contextlib.suppress(BrokenImageError), open_image(found.path) as image:
             image.load()
 
 
@@ -517,7 +517,7 @@ def _pair_files(folder: Path) -> list[bytes]:
 
 def _read_pairs(content: bytes, folder: Path) -> None:
     from modules.data.captions.sources import CaptionOrigin
-    from modules.data.pair_scan import fingerprint_of_source, scan_pairs
+    from modules.data.pairs import fingerprint_of_source, scan_pairs
 
     for suffix in (".jsonl", ".csv", ".json", ".parquet"):
         path = _write(folder, f"p{suffix}", content)
@@ -644,7 +644,7 @@ def _patterns(folder: Path) -> list[bytes]:
 def _read_pattern(content: bytes, folder: Path) -> None:
     import random
 
-    from modules.data.captions.wildcards import has_single_brace, resolve_wildcards
+    from modules.data.captions.operations import has_single_brace, resolve_wildcards
     from modules.data.wildcards import expand
     from modules.system.errors import DarkroomError
     from modules.system.patterns import PatternError, compiled_pattern, fault_of_pattern
@@ -665,7 +665,7 @@ def _secrets(folder: Path) -> list[bytes]:
 
 
 def _read_secrets(content: bytes, folder: Path) -> None:
-    from modules.system.approvals import approved_hashes
+    from modules.rewards.user_code_file import approved_hashes
     from modules.system.errors import DarkroomError
     from modules.system.secrets import Secrets
     from modules.system.secrets_file import import_secrets, load_secrets

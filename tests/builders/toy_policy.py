@@ -17,7 +17,7 @@ from modules.config import schema
 from modules.config.sections.training import Training
 from modules.data.batch import Batch
 from modules.data.buckets import Size
-from modules.data.size_conditioning import SizeConditioning
+from modules.data.conditioning import SizeConditioning
 from modules.families.protocol import Conditioning
 from modules.objectives.registry import METHODS
 from modules.objectives.spec import MethodSpec, RolloutFacts

@@ -14,14 +14,14 @@ from torch import nn
 
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
+from modules.families.embeddings import Word
 from modules.families.kinds.identify import identify
 from modules.families.kinds.programs import who_loads_file
-from modules.families.words import Word
 from modules.formats.embedding_file import read_embedding
 from modules.system.errors import DarkroomError
 from tests.builders.configs import laid_over
 from tests.builders.pipelines import load_tiny, sample_in_diffusers, sample_with_ours, stock_pipeline
-from trainer.export.words import EmbeddingExporter
+from trainer.export.embeddings import EmbeddingExporter
 
 WORD = "<zog>"
 PROMPT = SamplePrompt(

@@ -22,7 +22,7 @@ from modules.families.parts.clip_vocabulary import clip_merges, clip_vocabulary
 from modules.families.sd.forward import StableDiffusion
 from modules.families.sd.load import load
 from modules.memory.placement import Placement
-from modules.sampling.denoising_loop import guided, initial_noise, make_scheduler, run_denoising_loop
+from modules.sampling.denoising_loop import guide, initial_noise, make_scheduler, run_denoising_loop
 from modules.sampling.registry import samplers_for
 from modules.system.devices import CPU
 from tests.builders.models import SCHEDULER
@@ -175,7 +175,7 @@ def test_the_sampling_trajectory_is_the_pipelines(family: StableDiffusion, pipel
         noise, generator = initial_noise((1, 4, 8, 8), seed=3, device=CPU)
         scheduler = make_scheduler("ddim", SCHEDULER)
         end = run_denoising_loop(
-            guided(predict, 4.0), scheduler, noise, num_steps=6, generator=generator, on_step=lambda: None
+            guide(predict, 4.0), scheduler, noise, num_steps=6, generator=generator, on_step=lambda: None
         )
     assert len(theirs) == 6
     for mine, other in zip([*ours[1:], end], theirs, strict=True):

@@ -14,10 +14,10 @@ import torch
 
 from modules.config.sections.evaluation import SamplePrompt
 from modules.data.buckets import Size
-from modules.data.size_conditioning import SizeConditioning
+from modules.data.conditioning import SizeConditioning
 from modules.families.sdxl.forward import StableDiffusionXL
 from modules.families.sdxl.load import load
-from modules.sampling.denoising_loop import guided, initial_noise, make_scheduler, run_denoising_loop
+from modules.sampling.denoising_loop import guide, initial_noise, make_scheduler, run_denoising_loop
 from modules.system.devices import CPU
 from tests.builders.pipelines import assert_same_image, sample_in_diffusers, sample_with_ours, stock_pipeline
 
@@ -126,7 +126,7 @@ def test_the_sampling_trajectory_is_the_pipelines(model: str, request: pytest.Fi
         noise, generator = initial_noise((1, 4, 8, 8), seed=3, device=CPU)
         scheduler = make_scheduler("ddim", family.scheduler_config())
         end = run_denoising_loop(
-            guided(predict, 4.0), scheduler, noise, num_steps=6, generator=generator, on_step=lambda: None
+            guide(predict, 4.0), scheduler, noise, num_steps=6, generator=generator, on_step=lambda: None
         )
     assert len(theirs) == 6
     assert (timesteps[0] == 999) == (model == "tiny_sdxl_v"), "zero terminal SNR begins at the last timestep"

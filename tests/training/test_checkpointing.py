@@ -21,8 +21,7 @@ from modules.adapters.protocol import kind_of
 from modules.adapters.registry import ADAPTERS
 from modules.adapters.targets import target_layers
 from modules.data.buckets import Size
-from modules.data.conditioning import Conditioning
-from modules.data.size_conditioning import SizeConditioning
+from modules.data.conditioning import Conditioning, SizeConditioning
 from modules.families.protocol import ModelFamily, PartMemory
 from modules.memory import checkpointing
 from modules.memory.checkpointing import create_checkpointed_forward

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from modules.rewards.clip_input import _resized, _resized_by_products
+from modules.rewards.models.clip import _resize, _resize_by_products
 from modules.system.devices import Device
 from tests.builders.configs import small_config
 from tests.builders.runs import run
@@ -106,7 +106,7 @@ def test_a_gpu_that_was_used_without_it_requires_a_restart() -> None:
 def test_images_are_resized_alike_by_matrix_products(size: tuple[int, int], resized: tuple[int, int]) -> None:
     """On a GPU interpolate has no deterministic backward pass."""
     images = torch.rand(2, 3, *size, generator=torch.Generator().manual_seed(0))
-    ours, plain = (way(images, resized) for way in (_resized_by_products, _resized))
+    ours, plain = (way(images, resized) for way in (_resize_by_products, _resize))
     assert torch.allclose(ours, plain, atol=1e-5)
 
 

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from modules.config.schema import Config
-from modules.data.amount import data_words
 from modules.data.batch import Batch
 from modules.data.datasets import build_datasets
 from modules.data.order import SampleIndex
@@ -24,6 +23,7 @@ from modules.memory.frozen_copy import FrozenCopy
 from modules.objectives.preference import PairErrors
 from modules.settings.edit import set_path
 from modules.system.devices import CPU
+from modules.system.problem import data_words
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.pairs import draw_pairs

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from modules.data.captions.placeholders import contains_any, split_at_placeholders
+from modules.data.captions.sources import contains_any, split_at_placeholders
 from modules.families.parts.clip_tokens import CHUNK_TOKENS, load_clip_tokenizer
 from modules.families.parts.token_rows import extended, start_rows, typical_norm
 from modules.families.protocol import PartMemory

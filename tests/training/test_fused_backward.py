@@ -319,7 +319,7 @@ def test_gradients_from_two_threads_update_one_after_the_other() -> None:
         if others:
             is_between.set()
             return
-        others.append(threading.Thread(target=fused.arrived, args=("unet", "unet.first")))
+        others.append(threading.Thread(target=fused.receive_gradient, args=("unet", "unet.first")))
         others[0].start()
         assert not is_between.wait(0.1), "one step begins inside another"
 
@@ -328,7 +328,7 @@ def test_gradients_from_two_threads_update_one_after_the_other() -> None:
     for parameter in toy.group.parameters.values():
         parameter.grad = torch.ones(4, 4)
     with fused.updating(lambda name: None, torch.tensor(1.0)):
-        fused.arrived("unet", "unet.second")
+        fused.receive_gradient("unet", "unet.second")
         others[0].join()
     assert is_between.is_set()
     assert have_moved(before, toy.values()) == [True, True, False]

@@ -20,14 +20,13 @@ from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
 from modules.data.buckets import Size
-from modules.data.conditioning import Conditioning
-from modules.data.size_conditioning import SizeConditioning
+from modules.data.conditioning import Conditioning, SizeConditioning
 from modules.estimate.architecture import architecture_of
 from modules.estimate.passes import PartPlan, Passes
 from modules.families.kinds.identify import identify
 from modules.families.protocol import ModelFamily
 from modules.families.registry import FAMILIES
-from modules.settings.checkpoint_modes import CheckpointMode
+from modules.settings.shared_types import CheckpointMode
 from modules.system.factories import load_factory
 from tests.builders.configs import laid_over, small_config
 from tests.builders.models import write_inpainting_folder

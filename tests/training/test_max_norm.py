@@ -15,7 +15,7 @@ from modules.adapters.lora_adapter import LoraShape, attach_lora
 from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.optim.param_groups import TrainGroup
-from modules.optim.updates.max_norm import NormLimit
+from modules.optim.updates.weight_norms import NormLimit
 from modules.settings.edit import set_path
 from tests.builders.configs import laid_over, small_config
 from tests.builders.runs import assert_equal_tensors, run

@@ -41,17 +41,14 @@ from modules.memory.checkpointing import create_checkpointed_forward
 from modules.memory.tape import AdapterPlan, PartPlan, Tape
 from modules.memory.walk import Walk
 from modules.objectives.perceptual import PerceptualDistance, image_scaling
-from modules.objectives.perceptual_files import STAGES, WIDTHS
-from modules.objectives.perceptual_memory import perceptual_bytes
+from modules.objectives.perceptual_files import STAGES, WIDTHS, perceptual_bytes
 from modules.optim.optimizers.factored import Adafactor
 from modules.quantization import linear
-from modules.quantization.chosen import ChosenFormat
-from modules.quantization.gguf_blocks import GgufBlocks
-from modules.quantization.layers import quantize_layers
-from modules.quantization.linear import QuantizedLinear
+from modules.quantization.linear import QuantizedLinear, quantize_layers
 from modules.quantization.packed_weight import PackedWeight
+from modules.quantization.packing import GgufBlocks
 from modules.quantization.registry import FORMATS
-from modules.quantization.spec import Residual
+from modules.quantization.spec import ChosenFormat, Residual
 from modules.settings.layer_filter import EVERYTHING, layer_filter
 from modules.system.devices import CPU
 from tests.builders.adapter_plans import dora_plan, lora_plan

@@ -18,10 +18,10 @@ from modules.data.batch import Batch
 from modules.data.buckets import Size, resize_crop_for
 from modules.data.cache.inputs import BLANK, KnownKeys, reader_of
 from modules.data.companions import Companion
+from modules.data.conditioning import SizeConditioning
 from modules.data.dataset import Example
 from modules.data.inputs import INPUTS, ModelInput
 from modules.data.scan import SourceImage
-from modules.data.size_conditioning import SizeConditioning
 from modules.data.transforms.recipe import plain_recipe
 from modules.data.versions import ImageVersion
 from modules.families.registry import registered

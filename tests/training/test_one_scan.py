@@ -13,7 +13,7 @@ import pytest
 
 from modules.config.codec import save_file
 from modules.config.schema import Config
-from modules.data import dataset, pair_scan, scan
+from modules.data import dataset, pairs, scan
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.runs import Ran, run
@@ -42,7 +42,7 @@ def scans(monkeypatch: pytest.MonkeyPatch) -> Counter[Path]:
 
     def counted(folder: Path, **settings: Any) -> scan.Scan:
         counts[folder] += 1
-        return pair_scan.scan_source(folder, **settings)
+        return pairs.scan_source(folder, **settings)
 
     monkeypatch.setattr(dataset, "scan_source", counted)
     return counts
@@ -165,7 +165,7 @@ def test_a_change_of_files_shows_without_opening_any(
     found = datasets_of(laid_over(config, {"concepts": [concept, one_file]}))
     (folder / "notes.md").write_text("not read by a scan")
     with monkeypatch.context() as patch:
-        patch.setattr(scan, "opened", None)
+        patch.setattr(scan, "open_image", None)
         patch.setattr(scan, "read_captions", None)
         assert found.is_current()
         change(folder)

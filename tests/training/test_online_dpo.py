@@ -17,7 +17,7 @@ from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.memory import checkpointing
 from modules.memory.placement import Placement
-from modules.rewards.scorers.brightness import Brightness
+from modules.rewards.measures import Brightness
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.matrix import matrix

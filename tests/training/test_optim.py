@@ -19,10 +19,9 @@ from modules.diffusion.weightings import min_snr_weights
 from modules.memory.guard import DeviceGuard
 from modules.optim.build import build_optimizer
 from modules.optim.ema import Ema
-from modules.optim.learning_rate import learning_rate_factor
 from modules.optim.optimizers.adam import Adam, AdamW
+from modules.optim.optimizers.d_adaptation import Prodigy
 from modules.optim.optimizers.factored import Adafactor
-from modules.optim.optimizers.prodigy import Prodigy
 from modules.optim.optimizers.sums import Adagrad, RmsProp, Sgd
 from modules.optim.param_groups import (
     TrainGroup,
@@ -31,11 +30,9 @@ from modules.optim.param_groups import (
     optimizer_state,
     restore_optimizer_state,
 )
-from modules.optim.schedule_registry import SCHEDULES
+from modules.optim.schedule_registry import SCHEDULES, learning_rate_factor
 from modules.optim.schedule_spec import ScheduleSettings
-from modules.optim.schedules.cosines import Cosine, CosineWithHardRestarts, CosineWithRestarts
-from modules.optim.schedules.decays import Linear, Rex
-from modules.optim.schedules.flat import Constant
+from modules.optim.schedules.curves import Constant, Cosine, CosineWithHardRestarts, CosineWithRestarts, Linear, Rex
 from modules.optim.spec import OptimizerSettings
 from modules.optim.updates import slicing
 from modules.system.devices import CPU, Device, move
@@ -268,7 +265,7 @@ def test_the_average_follows_its_formula_and_swaps_back_bit_for_bit() -> None:
             expected = decay * expected + (1 - decay) * parameter.detach().double()
             updates += 1
     torch.testing.assert_close(ema.averages["a.w"].double(), expected, rtol=0, atol=1e-6)
-    own = parameter.detach().clone()
+    select = parameter.detach().clone()
 
     def look_and_fail() -> None:
         with ema.swapped_in():
@@ -277,7 +274,7 @@ def test_the_average_follows_its_formula_and_swaps_back_bit_for_bit() -> None:
 
     with pytest.raises(RuntimeError, match="planted"):
         look_and_fail()
-    assert torch.equal(parameter, own)
+    assert torch.equal(parameter, select)
 
 
 def test_the_average_of_half_precision_weights_is_kept_in_full() -> None:

@@ -14,11 +14,10 @@ import torch
 from torch import nn
 
 from modules.optim.build import build_optimizer
-from modules.optim.optimizers.adam_variants import AdaBelief, AdEMAMix, Adopt, Aida, Yogi
+from modules.optim.optimizers.adam import AdaBelief, AdEMAMix, Adopt, Aida, Yogi
 from modules.optim.optimizers.advanced import AdamWAdv, AdoptAdv, LionAdv, ProdigyAdv, SignSgdAdv
-from modules.optim.optimizers.advanced_muon import AdaMuonAdv, MuonAdv
 from modules.optim.optimizers.factored import Came, Came8bit
-from modules.optim.optimizers.muon import Muon
+from modules.optim.optimizers.muon import AdaMuonAdv, Muon, MuonAdv
 from modules.optim.optimizers.signs import Tiger
 from modules.optim.param_groups import (
     TrainGroup,

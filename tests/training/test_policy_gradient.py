@@ -13,7 +13,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from modules.config.schema import Config
-from modules.rewards.scorers.brightness import Brightness
+from modules.rewards.measures import Brightness
 from modules.sampling import rollout as rollout_module
 from modules.system.devices import CPU, Device
 from tests.builders.configs import laid_over, small_config

@@ -10,8 +10,8 @@ import pytest
 
 from modules.config.codec import save_file
 from modules.config.schema import Config
-from modules.optim.optimizers.prodigy import Prodigy
-from modules.settings.edit import replaced
+from modules.optim.optimizers.d_adaptation import Prodigy
+from modules.settings.edit import replace_value
 from modules.system.errors import DarkroomError
 from tests.builders.configs import small_config
 from trainer.__main__ import main
@@ -87,8 +87,8 @@ def test_a_stop_takes_effect_between_steps_and_leaves_nothing(config: Config, tm
 def test_what_cannot_be_probed_is_said_first(config: Config, tmp_path: Path) -> None:
     job, out = Job(lambda _e: None), tmp_path / "probe"
     with pytest.raises(DarkroomError, match="no images to train on"):
-        probe(ProbeRequest(replaced(config, "concepts", ()), out), job)
-    adaptive = replaced(replaced(config, "training.optimizer", Prodigy()), "training.learning_rate", 1.0)
+        probe(ProbeRequest(replace_value(config, "concepts", ()), out), job)
+    adaptive = replace_value(replace_value(config, "training.optimizer", Prodigy()), "training.learning_rate", 1.0)
     with pytest.raises(DarkroomError, match="finds its learning rate itself"):
         probe(ProbeRequest(adaptive, out), job)
     with pytest.raises(DarkroomError, match="no range"):

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from modules.optim.build import build_optimizer
-from modules.optim.optimizers.prodigy import Prodigy
+from modules.optim.optimizers.d_adaptation import Prodigy
 from modules.optim.param_groups import TrainGroup, freeze, kept_parameters
 from modules.optim.updates import sliced_step
 from modules.optim.updates.master_weights import Rounding

@@ -10,14 +10,11 @@ from torch import nn
 from torch.nn import functional
 
 from modules.data.cache.store import CacheStore
-from modules.quantization.chosen import ChosenFormat
-from modules.quantization.layers import quantize_layers
-from modules.quantization.linear import QuantizedLinear
-from modules.quantization.low_rank import low_rank_product
-from modules.quantization.packed_weight import packed_weight
-from modules.quantization.packing import NF4_BLOCKS, Stored, unpacked_by_bitsandbytes
+from modules.quantization.linear import QuantizedLinear, quantize_layers
+from modules.quantization.packed_weight import low_rank_product, pack_weight
+from modules.quantization.packing import NF4_BLOCKS, PackedData, unpack_by_bitsandbytes
 from modules.quantization.registry import COMPUTED
-from modules.quantization.spec import Residual
+from modules.quantization.spec import ChosenFormat, Residual
 from modules.settings.layer_filter import EVERYTHING, LayerFilter
 
 # The error of a weight of normal numbers, relative to its norm: int8 rounds to 1/254 of a row's largest value, e4m3 has
@@ -112,7 +109,7 @@ def test_computing_in_8_bits_and_with_unpacked_weights_is_the_same(name: str, mo
     layer, x = QuantizedLinear(random_layer(), COMPUTED[name]), random_input(5, 80)
     results = []
     for in_8_bits in (True, False):
-        monkeypatch.setattr("modules.quantization.products._computes_in_8_bits", lambda *_, way=in_8_bits: way)
+        monkeypatch.setattr("modules.quantization.linear._computes_in_8_bits", lambda *_, way=in_8_bits: way)
         results.append(layer(x))
     assert not torch.equal(results[0], functional.linear(x, layer.weight, layer.bias))
     assert torch.allclose(*results, rtol=1e-4, atol=1e-4)
@@ -158,9 +155,9 @@ def test_nf4_has_the_layout_and_the_values_of_bitsandbytes() -> None:
     assert torch.equal(packed, theirs.flatten())
     assert torch.equal(scales, state.absmax)
     for dtype in (torch.float32, torch.bfloat16):
-        stored = Stored(packed, scales, NF4_BLOCKS.table())
+        stored = PackedData(packed, scales, NF4_BLOCKS.table())
         own = NF4_BLOCKS.unpack(stored, (64, 320), dtype)
-        assert torch.equal(own, unpacked_by_bitsandbytes(stored, (64, 320), dtype))
+        assert torch.equal(own, unpack_by_bitsandbytes(stored, (64, 320), dtype))
 
 
 def test_only_linear_layers_of_the_filter_are_quantized() -> None:
@@ -197,7 +194,7 @@ def outlying_layer(out: int = 48, inner: int = 80) -> nn.Linear:
 
 
 def with_residual(layer: nn.Linear, name: str, residual: Residual, cache: CacheStore | None = None) -> QuantizedLinear:
-    return QuantizedLinear(layer, COMPUTED[name], packed_weight(layer.weight.detach(), COMPUTED[name], residual, cache))
+    return QuantizedLinear(layer, COMPUTED[name], pack_weight(layer.weight.detach(), COMPUTED[name], residual, cache))
 
 
 @pytest.mark.parametrize("name", COMPUTED)

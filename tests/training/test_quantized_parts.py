@@ -30,11 +30,10 @@ from modules.memory import checkpointing
 from modules.memory.checkpointing import offloaded_weights
 from modules.memory.guard import DeviceGuard
 from modules.memory.tape import PartPlan
-from modules.quantization.chosen import ChosenFormat
 from modules.quantization.linear import QuantizedLinear
 from modules.quantization.packing import NF4_BLOCKS
 from modules.quantization.registry import COMPUTED, FORMATS
-from modules.quantization.spec import Residual
+from modules.quantization.spec import ChosenFormat, Residual
 from modules.settings.layer_filter import EVERYTHING, LayerFilter
 from modules.settings.walk import records_of
 from modules.system import hardware

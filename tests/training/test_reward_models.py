@@ -10,8 +10,7 @@ import pytest
 
 from modules.config.codec import load_file
 from modules.config.schema import Config
-from modules.rewards.user_code_file import hash_of
-from modules.system.approvals import approve, approved_hashes
+from modules.rewards.user_code_file import approve, approved_hashes, hash_of
 from modules.system.paths import approvals_file
 from tests.builders import toy_policy
 from tests.builders.clip import aesthetic_head, write_aesthetic_head, write_clip_folder

@@ -13,9 +13,9 @@ from PIL import Image
 from transformers import CLIPModel
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from modules.rewards.clip_input import Fit, clip_input
 from modules.rewards.composite import CompositeReward, RewardModel, build_rewards
 from modules.rewards.models import ocr
+from modules.rewards.models.clip import Fit, clip_input
 from modules.rewards.protocol import Reward, RewardContext
 from modules.rewards.registry import REWARDS
 from modules.rewards.settings import Scorer

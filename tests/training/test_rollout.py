@@ -14,11 +14,11 @@ from modules.adapters.lora_adapter import LoraShape, attach_lora
 from modules.adapters.targets import target_layers
 from modules.config.sections.evaluation import SamplePrompt
 from modules.data.buckets import Size
-from modules.data.size_conditioning import SizeConditioning
+from modules.data.conditioning import SizeConditioning
 from modules.families.protocol import PartMemory
 from modules.memory.guard import DeviceGuard
 from modules.memory.placement import Placement
-from modules.objectives.reward_gradient import reward_loss
+from modules.objectives.policy_losses import reward_loss
 from modules.rewards.composite import build_rewards
 from modules.rewards.protocol import RewardContext
 from modules.rewards.settings import Scorer

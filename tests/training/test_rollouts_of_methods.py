@@ -11,7 +11,7 @@ import torch
 from modules.config.schema import Config
 from modules.families.sdxl.forward import StableDiffusionXL
 from modules.families.sdxl.text import SdxlConditioning
-from modules.rewards.scorers.brightness import Brightness
+from modules.rewards.measures import Brightness
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.runs import Ran, assert_equal_tensors, run

@@ -9,11 +9,10 @@ import pytest
 import torch
 from transformers import optimization
 
-from modules.optim.learning_rate import factors_over_run, learning_rate_factor
-from modules.optim.schedule_registry import SCHEDULES
+from modules.optim.schedule_registry import SCHEDULES, factors_over_run, learning_rate_factor
 from modules.optim.schedule_spec import ScheduleSettings
+from modules.optim.schedules.curves import InverseSqrt, Polynomial, WarmupStableDecay
 from modules.optim.schedules.custom import Custom
-from modules.optim.schedules.decays import InverseSqrt, Polynomial, WarmupStableDecay
 from modules.optim.schedules.expression import Expression
 from modules.optim.schedules.points import Points
 from modules.system.errors import DarkroomError

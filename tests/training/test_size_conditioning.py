@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from modules.data.buckets import Size
-from modules.data.size_conditioning import SizeConditioning
+from modules.data.conditioning import SizeConditioning
 from modules.families.parts.conditioning import TextConditioning
 from modules.families.sdxl.forward import StableDiffusionXL
 from modules.families.sdxl.text import SdxlConditioning

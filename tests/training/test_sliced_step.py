@@ -10,8 +10,8 @@ from torch import nn
 
 from modules.optim.build import build_optimizer
 from modules.optim.optimizers.adam import AdamW
+from modules.optim.optimizers.d_adaptation import Prodigy
 from modules.optim.optimizers.factored import Adafactor
-from modules.optim.optimizers.prodigy import Prodigy
 from modules.optim.param_groups import TrainGroup, kept_parameters, optimizer_groups
 from modules.optim.spec import OptimizerSettings
 from modules.optim.updates import sliced_step as moving

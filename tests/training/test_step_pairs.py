@@ -13,7 +13,7 @@ import torch
 from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.objectives.preference import step_margins
-from modules.rewards.scorers.brightness import Brightness
+from modules.rewards.measures import Brightness
 from modules.sampling.branching import branch_out
 from modules.sampling.rollout import RolloutSettings, roll_out, steps_of
 from modules.system.devices import CPU

@@ -21,7 +21,7 @@ from modules.families.kinds.identify import identify
 from modules.families.kinds.programs import who_loads_file
 from modules.families.registry import FAMILIES, registered
 from modules.formats.safetensors_io import read_safetensors
-from modules.system.gpu_memory import GpuMemory
+from modules.system.hardware import GpuMemory
 from tests.builders.configs import laid_over, small_config
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from tests.builders.toy_family.build import write_toy_folder

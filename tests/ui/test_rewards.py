@@ -11,8 +11,7 @@ from PIL import Image
 from modules.config.schema import Config
 from modules.rewards.registry import REWARDS
 from modules.rewards.settings import Scorer
-from modules.rewards.user_code_file import hash_of
-from modules.system.approvals import approved_hashes
+from modules.rewards.user_code_file import approved_hashes, hash_of
 from tests.ui.conftest import Window
 from tests.ui.driving import inside, pick
 from tests.ui.fake_engine import started, step

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from modules.rewards.advantage import (
     PromptTracker,
     batch_advantages,
-    combined_advantages,
+    combine_advantages,
     group_advantages,
     untrained_share,
 )
-from modules.sampling.diversity import mean_diversity, pairwise_distance
+from modules.sampling.rollout import mean_diversity, pairwise_distance
 
 NAN = math.nan
 SCORES = st.lists(st.integers(-1000, 1000).map(lambda n: n / 100), min_size=2, max_size=12)
@@ -91,7 +91,7 @@ def test_the_tracker_resumes_from_its_state() -> None:
 
 def combined(scores: dict[str, list[float]], **options: Any) -> list[float]:
     weights = {"big": 1.0, "small": 0.5}
-    return combined_advantages(scores, weights, lambda name, own: group_advantages(own, [0] * len(own)), **options)
+    return combine_advantages(scores, weights, lambda name, own: group_advantages(own, [0] * len(own)), **options)
 
 
 def test_several_rewards_are_summed_as_advantages_or_as_scores() -> None:

@@ -19,13 +19,11 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from modules.annotators import download
-from modules.annotators.captions import CAPTION_MODES, merged
-from modules.annotators.masks import combined, drawn_mask
-from modules.annotators.models import onnx_session
-from modules.annotators.models.u2net import Foreground
-from modules.annotators.models.wd_tagger import Tag, WdTagger, read_tags, square_bgr
+from modules.annotators.models import onnx_models
+from modules.annotators.models.onnx_models import Foreground, Tag, WdTagger, read_tags, square_bgr
 from modules.annotators.protocol import CaptionSettings, MaskSettings
 from modules.annotators.registry import CAPTIONERS, MASKERS
+from modules.annotators.results import CAPTION_MODES, combine_masks, draw_mask, merge_caption
 from modules.annotators.spec import ModelFiles
 from modules.data.captions.caption_file import parse_caption_file
 from modules.system.errors import DarkroomError
@@ -137,15 +135,15 @@ def test_a_record_names_its_files_in_full(name: str) -> None:
     assert spec.help.endswith(".")
     assert callable(load_factory(spec.factory))
     if spec.files is not None:
-        assert (spec.files.repo or spec.files.url) in spec.files.words
-        assert all(file in spec.files.words for file in spec.files.names)
+        assert (spec.files.repo or spec.files.url) in spec.files.description
+        assert all(file in spec.files.description for file in spec.files.names)
         assert bool(spec.files.md5) == bool(spec.files.url)
 
 
 def test_onnx_files_need_a_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(DarkroomError, match="needs the package onnxruntime") as error:
-        onnx_session.open_session(tmp_path / "model.onnx", "cpu")
+        onnx_models.open_session(tmp_path / "model.onnx", "cpu")
     assert "captioning" in error.value.advice
 
 
@@ -167,8 +165,8 @@ def test_onnx_files_need_a_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 )
 def test_what_becomes_of_an_existing_caption(old: bytes | None, mode: Any, new: str | None) -> None:
     file = parse_caption_file(old or b"")
-    assert merged(file, "red, cat", mode) == new
-    assert merged(file, "", mode) is None
+    assert merge_caption(file, "red, cat", mode) == new
+    assert merge_caption(file, "", mode) is None
     assert mode in CAPTION_MODES
 
 
@@ -177,15 +175,15 @@ MASKS = st.lists(st.integers(0, 255), min_size=4, max_size=4).map(lambda v: np.a
 
 @given(MASKS, MASKS)
 def test_masks_are_combined(old: Any, new: Any) -> None:
-    assert combined(old, new, "skip") is None
-    assert np.array_equal(combined(old, new, "replace"), new)
-    assert np.array_equal(combined(old, new, "add"), np.maximum(old, new))
-    subtracted = combined(old, new, "subtract")
+    assert combine_masks(old, new, "skip") is None
+    assert np.array_equal(combine_masks(old, new, "replace"), new)
+    assert np.array_equal(combine_masks(old, new, "add"), np.maximum(old, new))
+    subtracted = combine_masks(old, new, "subtract")
     assert subtracted is not None
     assert (subtracted <= old).all()
-    assert np.array_equal(combined(None, new, "subtract"), 255 - new)
-    assert np.array_equal(combined(None, new, "skip"), new)
-    assert np.array_equal(combined(old, new, "replace", share=0), old)
+    assert np.array_equal(combine_masks(None, new, "subtract"), 255 - new)
+    assert np.array_equal(combine_masks(None, new, "skip"), new)
+    assert np.array_equal(combine_masks(old, new, "replace", share=0), old)
 
 
 def test_a_mask_grows_or_shrinks_and_gets_soft_edges() -> None:
@@ -193,14 +191,14 @@ def test_a_mask_grows_or_shrinks_and_gets_soft_edges() -> None:
     found[20:40, 20:40] = 0.8
 
     def white(**options: Any) -> int:
-        return int((drawn_mask(found, threshold=0.5, smooth_px=0, **options) == 255).sum())
+        return int((draw_mask(found, threshold=0.5, smooth_px=0, **options) == 255).sum())
 
     assert white(expand_px=0) == 400
     assert 32 * 32 * 0.85 < white(expand_px=6) < 32 * 32
     assert white(expand_px=-5) == 100
     assert white(expand_px=0, is_inverted=True) == 3200
-    assert drawn_mask(found, threshold=0.9, smooth_px=3, expand_px=3).max() == 0
-    soft = drawn_mask(found, threshold=0.5, smooth_px=3, expand_px=0)
+    assert draw_mask(found, threshold=0.9, smooth_px=3, expand_px=3).max() == 0
+    soft = draw_mask(found, threshold=0.5, smooth_px=3, expand_px=0)
     assert 0 < soft[30, 20] < 255
 
 
@@ -210,13 +208,13 @@ class Answer(io.BytesIO):
 
 def test_a_file_at_an_address_is_checked_before_it_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download, "models_dir", lambda: tmp_path)
-    monkeypatch.setattr("modules.annotators.files.models_dir", lambda: tmp_path)
+    monkeypatch.setattr("modules.annotators.spec.models_dir", lambda: tmp_path)
     seen: list[tuple[float, float]] = []
     good = hashlib.md5(b"model", usedforsecurity=False).hexdigest()
 
     def fetch(md5: str) -> Path:
         files = ModelFiles("", ("m.onnx",), url="https://example.invalid/m.onnx", md5=md5)
-        return download.downloaded_place(files, hub=HubAccess(), on_bytes=lambda *done: seen.append(done))
+        return download.download_place(files, hub=HubAccess(), on_bytes=lambda *done: seen.append(done))
 
     monkeypatch.setattr(download, "urlopen", lambda *_, **__: Answer(b"other"))
     with pytest.raises(DarkroomError, match="MD5"):

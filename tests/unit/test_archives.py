@@ -19,7 +19,7 @@ from modules.data.archives import open_file, read_bytes, shard_index, status_of
 from modules.data.cache.key import DigestIndex
 from modules.data.captions.sources import CaptionOrigin
 from modules.data.companions import find_mask
-from modules.data.images import BrokenImageError, opened, upright
+from modules.data.images import BrokenImageError, open_image, upright
 from modules.data.scan import Scan, fingerprint_of_folder, image_index, scan_folder
 from tests.builders.images import draw_folder, draw_image
 from tests.builders.shards import draw_shard, image_bytes, write_shard
@@ -87,7 +87,7 @@ def test_images_in_a_shard_are_those_that_went_in(tmp_path: Path) -> None:
     shard = draw_shard(tmp_path / "a.tar", sizes=[(32, 24), (16, 48), (8, 8)])
 
     def pixels(number: int) -> np.ndarray:
-        with opened(shard / f"{number:04d}.png") as image:
+        with open_image(shard / f"{number:04d}.png") as image:
             return np.asarray(upright(image))
 
     with ThreadPoolExecutor(4) as pool:
@@ -156,7 +156,7 @@ def test_an_archive_beside_its_images_is_not_used_twice(images: Path) -> None:
     draw_shard(images / "backup.tar", sizes=[(8, 8)])
     result = scan(images)
     assert len(result.images) == 5
-    assert "beside image files" in reasons(result)["backup.tar"]
+    assert "next to image files" in reasons(result)["backup.tar"]
 
 
 def test_a_compressed_archive_is_named_where_nothing_else_is_found(tmp_path: Path, images: Path) -> None:
@@ -221,7 +221,7 @@ def test_unchanged_images_are_not_opened_again(images: Path, tmp_path: Path, mon
     index.save()
     again = image_index(tmp_path / "cache")
     with monkeypatch.context() as patch:
-        patch.setattr("modules.data.scan.opened", None)
+        patch.setattr("modules.data.scan.open_image", None)
         assert [scan(s, index=again) for s in sources] == first
     draw_image(30, 20, 7).save(images / "002.png")
     changed = scan(images, index=again)
@@ -275,7 +275,7 @@ def test_heic_without_its_package_names_it(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_missing_file_in_no_archive_stays_missing(tmp_path: Path) -> None:
-    with pytest.raises(BrokenImageError, match="No such file"), opened(tmp_path / "gone.png"):
+    with pytest.raises(BrokenImageError, match="No such file"), open_image(tmp_path / "gone.png"):
         pass
     assert archives.archive_of(tmp_path / "a.tar" / "b.png") is None
     assert listing.list_images(tmp_path, include_subfolders=True) == listing.Listing((), ())
@@ -315,5 +315,5 @@ def test_a_real_heic_image_is_read_and_scanned(tmp_path: Path) -> None:
     pillow_heif.from_pillow(drawn).save(tmp_path / "a.heic", quality=100)
     (scanned,) = scan(tmp_path).images
     assert (scanned.width_px, scanned.height_px) == (96, 64)
-    with opened(tmp_path / "a.heic") as image:
+    with open_image(tmp_path / "a.heic") as image:
         assert np.abs(np.asarray(image.convert("RGB"), int) - np.asarray(drawn, int)).mean() < 8

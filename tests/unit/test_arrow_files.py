@@ -14,7 +14,7 @@ import pytest
 
 from modules.data.archives import open_file, status_of
 from modules.data.captions.sources import CaptionOrigin
-from modules.data.images import opened
+from modules.data.images import open_image
 from modules.data.scan import Scan, fingerprint_of_folder, scan_folder
 from modules.data.tables import table_facts
 from tests.builders.images import draw_image
@@ -73,7 +73,7 @@ def test_a_saved_data_set_is_a_concept(tmp_path: Path) -> None:
     assert [p.captions for p in result.images] == [(f"number {n}",) for n in numbers]
     assert {(p.width_px, p.height_px) for p in result.images} == {(32, 24)}
     for image, number in zip(result.images, numbers, strict=True):
-        with opened(image.path) as found:
+        with open_image(image.path) as found:
             assert np.array_equal(np.asarray(found), np.asarray(draw_image(32, 24, number)))
     assert reasons(result) == {
         "cache-0123456789abcdef.arrow": "an Arrow file that is not part of the data set: state.json does not name it"

@@ -17,7 +17,7 @@ from modules.optim.optimizers.adam import AdamW
 from modules.optim.optimizers.factored import Adafactor
 from modules.optim.optimizers.sums import Sgd
 from modules.optim.spec import OptimizerSettings
-from modules.system.gpu_memory import GpuMemory, gpu_memory
+from modules.system.hardware import GpuMemory, gpu_memory
 from modules.system.paths import PROGRAM_ROOT
 from modules.system.problem import Problem
 from tests.builders.configs import small_config

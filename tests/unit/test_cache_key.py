@@ -26,9 +26,8 @@ from modules.data.cache.key import (
     mask_key,
     masked_image_key,
 )
-from modules.data.transforms.colour import Colour
 from modules.data.transforms.geometry import Geometry
-from modules.data.transforms.recipe import Recipe, plain_recipe
+from modules.data.transforms.recipe import Colour, Recipe, plain_recipe
 from tests.unit.strategies import steady
 
 IMAGE: dict[str, Any] = {

@@ -13,11 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modules.data.captions.operations import ORDER, CaptionRules, final_text
+from modules.data.captions.operations import ORDER, CaptionRules, final_text, has_single_brace, resolve_wildcards
 from modules.data.captions.rules import caption_rules, faults_of
 from modules.data.captions.settings import CaptionChanges
 from modules.data.captions.tags import CAPITALIZATIONS, SpecialTags
-from modules.data.captions.wildcards import has_single_brace, resolve_wildcards
 from modules.settings.field import records_of
 from tests.unit.strategies import steady
 

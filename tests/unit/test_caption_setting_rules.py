@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from modules.config.rules.captions import caption_changes
+from modules.config.rules.concepts import caption_changes
 from modules.config.schema import Config
 from modules.system.problem import Problem
 from tests.builders.configs import laid_over, small_config

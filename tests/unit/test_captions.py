@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modules.data.captions.choice import CaptionChoice
 from modules.data.captions.drawing import CaptionDropout, CaptionUse, DrawnCaption, cached_texts, draw_caption
 from modules.data.captions.operations import NO_CHANGES, CaptionRules
+from modules.data.captions.settings import CaptionChoice
 from modules.data.captions.sources import CaptionOrigin, CaptionTexts, caption_is_cacheable, decode_text, read_captions
 from tests.unit.strategies import steady
 

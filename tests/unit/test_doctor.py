@@ -18,12 +18,11 @@ from PIL import Image, ImageDraw, ImageFilter
 from modules.config.codec import export_file
 from modules.config.schema import Config
 from modules.data.buckets import Size
+from modules.data.doctor.dataset_checks import similar_groups
 from modules.data.doctor.finding import Finding, printable
-from modules.data.doctor.measure import Bars, Measured, find_bars
+from modules.data.doctor.measure import Bars, Measurement, find_bars
 from modules.data.doctor.page import as_html, thumbnail
-from modules.data.doctor.registry import CHECKS, find_all
-from modules.data.doctor.report import as_json, as_table
-from modules.data.doctor.set_checks import similar_groups
+from modules.data.doctor.report import CHECKS, as_json, as_table, find_all
 from modules.system.errors import DarkroomError
 from tests.builders.configs import laid_over, small_config
 from tests.builders.faulty_images import (
@@ -292,17 +291,17 @@ def test_stop_leaves_nothing(
     drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     export_file(config_of(drawn), tmp_path / "config.json")
-    measured = []
+    measurements = []
 
     def interrupted(path: Path) -> bytes:
-        measured.append(path)
+        measurements.append(path)
         raise KeyboardInterrupt
 
     monkeypatch.setattr("trainer.preflight.doctor.thumbnail", interrupted)
     assert main(["doctor", str(tmp_path / "config.json"), "--html", str(tmp_path / "page.html")]) == 130
     assert sorted(p.name for p in tmp_path.iterdir()) == ["config.json"]
     assert "Stopped. Nothing was written." in capsys.readouterr().err
-    assert measured
+    assert measurements
 
 
 def test_progress_can_stop_the_examination(drawn: Path) -> None:
@@ -328,7 +327,7 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
 
 def test_similar_images_form_groups() -> None:
     """Near hashes with the same colours, over the blocks in which they are compared; other colours are other images."""
-    plain = measured(hash_=0)
+    plain = measurements(hash_=0)
     draw = random.Random(0)
     images = [replace(plain, hash=draw.getrandbits(64)) for _ in range(1200)]
     images[1100] = replace(plain, hash=images[3].hash ^ 0b11)
@@ -337,8 +336,8 @@ def test_similar_images_form_groups() -> None:
     assert list(similar_groups(images)) == [([3, 600, 1100], 5)]
 
 
-def measured(hash_: int) -> Measured:
-    return Measured(1.0, 0.0, 1.0, 60.0, Bars(), hash_, np.zeros((16, 16, 3), dtype=np.uint8))
+def measurements(hash_: int) -> Measurement:
+    return Measurement(1.0, 0.0, 1.0, 60.0, Bars(), hash_, np.zeros((16, 16, 3), dtype=np.uint8))
 
 
 class Balance(HTMLParser):

@@ -146,7 +146,7 @@ def test_a_validation_of_an_older_run_is_read() -> None:
 
 
 def test_the_prompts_of_a_rollout_hide_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.event_lines.redacted", lambda text: text.replace("token-1", "…"))
+    monkeypatch.setattr("trainer.event_lines.redact", lambda text: text.replace("token-1", "…"))
     event = RolloutSampled(3, (SampledImage("/token-1/a.png", "a token-1 disc", 0.5), SampledImage("/b.png", "plain")))
     prompts = [(image.path, image.prompt) for image in without_secrets(event).images]
     assert prompts == [("/token-1/a.png", "a … disc"), ("/b.png", "plain")]

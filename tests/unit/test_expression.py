@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modules.optim.expression import MAX_CHARS, ExpressionError, check_expression, evaluate
+from modules.optim.schedules.expression import MAX_CHARS, ExpressionError, check_expression, evaluate
 from tests.unit.strategies import few
 
 

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from modules.system.garbage_collection import collection_off
+from modules.system.process_setup import collection_off
 
 
 @pytest.mark.parametrize("was_on", [True, False])

@@ -21,7 +21,7 @@ from modules.formats import headers, pickle_header, pickle_machine
 from modules.formats.checkpoint_header import read_checkpoint_header, read_values
 from modules.formats.headers import UnreadableFileError, read_header
 from modules.formats.pickle_header import read_pickle_header
-from modules.formats.pickle_names import LEFTOVERS, TENSOR_NAMES, is_safe_name
+from modules.formats.pickle_values import LEFTOVERS, TENSOR_NAMES, is_safe_name
 from modules.system.errors import DarkroomError
 from modules.system.paths import PROGRAM_ROOT
 from tests.builders import hostile_files as hostile
@@ -556,7 +556,7 @@ def test_deep_names_of_an_archive(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["[" * 100_000, "null", "[]", '{"a": 1}'])
 def test_files_of_a_folder_in_words(text: str, tmp_path: Path) -> None:
     from modules.formats.diffusers_folder import read_json
-    from modules.system.approvals import approved_hashes
+    from modules.rewards.user_code_file import approved_hashes
     from trainer.run.checkpoint import read_state
 
     for name in ("state.json", "approvals.json"):

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from modules.settings.layer_filter import LayerFilter, invalid_entry, layer_filter, taken_layers
+from modules.settings.layer_filter import LayerFilter, invalid_entry, layer_filter, select_layers
 from modules.system.errors import DarkroomError
 from modules.system.patterns import PatternError
 
@@ -25,7 +25,7 @@ LAYERS = [
     [("all", [0, 1, 2, 3, 4]), ("blocks", [1, 2, 3, 4]), ("attention_mlp", [2, 3]), ("attention", [3])],
 )
 def test_presets(preset: str, indices: list[int]) -> None:
-    assert taken_layers(layer_filter(preset), LAYERS, page="Training") == [LAYERS[n] for n in indices]
+    assert select_layers(layer_filter(preset), LAYERS, page="Training") == [LAYERS[n] for n in indices]
 
 
 @pytest.mark.parametrize(
@@ -44,12 +44,12 @@ def test_names_are_separated_by_commas_outside_of_brackets(
 
 
 def test_a_regular_expression_matches_anywhere_and_plain_names_are_literal() -> None:
-    assert taken_layers(LayerFilter((r"resnets\.\d\.conv\d$",), is_regex=True), LAYERS, page="") == [
+    assert select_layers(LayerFilter((r"resnets\.\d\.conv\d$",), is_regex=True), LAYERS, page="") == [
         LAYERS[1],
         LAYERS[4],
     ]
     with pytest.raises(DarkroomError, match=re.escape("No layer's name contains 'conv.', which")):
-        taken_layers(LayerFilter(("conv.",)), LAYERS, page="Training")
+        select_layers(LayerFilter(("conv.",)), LAYERS, page="Training")
 
 
 def test_an_entry_that_takes_nothing_and_an_invalid_one_are_named() -> None:

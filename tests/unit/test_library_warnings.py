@@ -10,7 +10,7 @@ from modules.system.paths import PROGRAM_ROOT
 
 def test_what_is_imported_says_nothing() -> None:
     code = (
-        "from modules.system.library_warnings import hide_library_warnings; hide_library_warnings(); "
+        "from modules.system.process_setup import hide_library_warnings; hide_library_warnings(); "
         "import bitsandbytes, transformers; transformers.CLIPImageProcessor"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=PROGRAM_ROOT, capture_output=True, text=True, check=True)

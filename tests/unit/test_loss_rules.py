@@ -10,8 +10,8 @@ import pytest
 
 from modules.config.imports.any_file import load_any
 from modules.config.rules import problems_of
-from modules.config.rules.rates import plausible_learning_rate
-from modules.config.rules.without_effect import settings_without_effect
+from modules.config.rules.every_setting import settings_without_effect
+from modules.config.rules.optimizers import plausible_learning_rate
 from modules.config.schema import Config
 from tests.builders.configs import laid_over, small_config
 from trainer.export.run_facts import _huber

@@ -10,8 +10,8 @@ import pytest
 
 from modules.config.codec import decode
 from modules.config.imports.any_file import load_any
+from modules.config.rules.every_setting import settings_without_effect
 from modules.config.rules.noise import noise_without_effect, noising_strengths, timestep_distribution
-from modules.config.rules.without_effect import settings_without_effect
 from modules.config.schema import Config
 from modules.config.sections.noise import Noise
 from modules.config.support import unsupported

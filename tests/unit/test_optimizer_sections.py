@@ -22,9 +22,8 @@ from modules.config.migrations.onetrainer_optimizers import (
 from modules.config.migrations.onetrainer_schedules import schedule_from
 from modules.config.rules.optimizers import optimizer_fields
 from modules.config.schema import Config
-from modules.optim.learning_rate import learning_rate_factor
 from modules.optim.registry import OPTIMIZERS
-from modules.optim.schedule_registry import SCHEDULES
+from modules.optim.schedule_registry import SCHEDULES, learning_rate_factor
 from modules.settings.edit import set_path
 from modules.settings.field import FieldRecord, records_of
 from modules.system.problem import Problem, shown

@@ -17,14 +17,13 @@ from modules.data.captions.sources import CaptionOrigin
 from modules.data.concept import Concept
 from modules.data.dataset import build_dataset
 from modules.data.image_settings import ImageChanges
-from modules.data.images import opened
+from modules.data.images import open_image
 from modules.data.order import SampleIndex
-from modules.data.pair_scan import fingerprint_of_source, scan_pairs
-from modules.data.rejected import RejectedVersions
+from modules.data.pairs import fingerprint_of_source, scan_pairs
 from modules.data.scan import Scan
 from modules.data.transforms.apply import load_pixels
 from modules.data.transforms.geometry import Geometry, fitted_like
-from modules.data.versions import ImageVersions
+from modules.data.versions import ImageVersions, RejectedVersions
 from tests.builders.images import draw_image
 from tests.unit.strategies import steady
 
@@ -212,7 +211,7 @@ def test_pick_a_pic_is_read_with_its_ties_counted(tmp_path: Path, suffix: str) -
         for image in found.images:
             assert image.rejected is not None
             for path, width in ((image.path, image.width_px), (image.rejected.path, image.rejected.width_px)):
-                with opened(path) as raw:
+                with open_image(path) as raw:
                     assert raw.width == width
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from modules.data.buckets import Size
-from modules.objectives.policy_gradient import approx_kl, clip_fraction, clipped_surrogate, log_ratios
+from modules.objectives.policy_losses import approx_kl, clip_fraction, clipped_surrogate, log_ratios
 from modules.sampling.ddim_step import DdimStep
 from modules.sampling.step_selection import RandomShare, SlidingWindow
 from trainer.methods.policy_batches import step_weights

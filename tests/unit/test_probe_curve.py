@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from modules.optim.expression import evaluate
+from modules.optim.schedules.expression import evaluate
 from trainer.probe.curve import RatePoint, evaluated, has_diverged, sweep_expression, swept_rate
 from trainer.probe.plot import Plot, write_plot
 

@@ -12,13 +12,13 @@ from pyarrow import parquet
 from modules.data.buckets import BucketRules, Size
 from modules.data.captions.settings import CaptionChanges
 from modules.data.concept import Concept
+from modules.data.conditioning import SizeConditioning
 from modules.data.dataset import Dataset, build_dataset, concept_repeats_of
 from modules.data.datasets import DatasetSettings, build_datasets
 from modules.data.image_settings import ImageChanges
 from modules.data.plan_table import as_csv, describe_buckets, describe_images, plan_rows
 from modules.data.plans import EpochPlans
 from modules.data.prompts import scan_prompts
-from modules.data.size_conditioning import SizeConditioning
 from modules.data.versions import ImageVersions
 from tests.builders.images import draw_folder
 

@@ -12,14 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw
 
-from modules.data.buckets import BucketRules, ResizeCrop, Size, bucket_sizes, resize_crop_for
+from modules.data.buckets import (
+    Angles,
+    BucketRules,
+    ResizeCrop,
+    Size,
+    bucket_sizes,
+    direction,
+    resize_crop_for,
+    rotated_extent,
+)
 from modules.data.image_settings import AUGMENTATIONS, STRENGTH_OF, ImageChanges, Way, is_random
-from modules.data.rotation import Angles, direction, rotated_extent
-from modules.data.transforms.apply import load_conditioning_image, load_mask, load_pixels, placed
-from modules.data.transforms.colour import Colour, recoloured
+from modules.data.transforms.apply import load_conditioning_image, load_mask, load_pixels, resize_and_crop
 from modules.data.transforms.geometry import Box, Geometry
 from modules.data.transforms.masks import circle_of, white_box
-from modules.data.transforms.recipe import Recipe, angles_of, draw_recipe, plain_recipe
+from modules.data.transforms.recipe import Colour, Recipe, angles_of, draw_recipe, plain_recipe, recolour
 from tests.builders.images import draw_image
 from tests.unit.strategies import steady
 
@@ -117,7 +124,7 @@ def test_a_rotated_crop_never_shows_what_is_outside(
     fit = resize_crop_for(width, height, bucket_sizes(64, step_px=16, max_aspect_ratio=2.0, is_bucketing=True))
     settings = ImageChanges(crop_jitter=jitter, rotate="always", rotate_max_degrees=degrees)
     recipe = draw_recipe(settings, size=Size(width, height), resize_crop=fit, mask_box=None, seed=seed)
-    image = placed(Image.new("RGB", (width, height), (200, 210, 220)), recipe.geometry)
+    image = resize_and_crop(Image.new("RGB", (width, height), (200, 210, 220)), recipe.geometry)
     assert image.size == (fit.bucket.width_px, fit.bucket.height_px)
     assert image.getextrema() == ((200, 200), (210, 210), (220, 220))
 
@@ -186,7 +193,9 @@ def test_quarter_turns_copy_the_pixels(degrees: int, turns: int) -> None:
     square = resize_crop_for(64, 64, (Size(64, 64),))
     settings = ImageChanges(rotate="always", rotate_max_degrees=degrees)
     recipe = draw_recipe(settings, size=Size(64, 64), resize_crop=square, mask_box=None, seed=0)
-    assert np.array_equal(np.asarray(placed(Image.fromarray(pixels), recipe.geometry)), np.rot90(pixels, turns))
+    assert np.array_equal(
+        np.asarray(resize_and_crop(Image.fromarray(pixels), recipe.geometry)), np.rot90(pixels, turns)
+    )
 
 
 @pytest.mark.parametrize("flip", ["off", "always"])
@@ -243,7 +252,7 @@ def test_images_of_the_bucket_s_size_pass_bit_exact_and_mirrored_ones_are_copied
     pixels = np.random.default_rng(3).integers(0, 256, (64, 48, 3), dtype=np.uint8)
     exact = resize_crop_for(48, 64, (Size(48, 64),))
     for is_flipped in (False, True):
-        seen = np.asarray(placed(Image.fromarray(pixels), Geometry(exact, is_flipped=is_flipped)))
+        seen = np.asarray(resize_and_crop(Image.fromarray(pixels), Geometry(exact, is_flipped=is_flipped)))
         assert np.array_equal(seen, pixels[:, ::-1] if is_flipped else pixels)
 
 
@@ -252,7 +261,7 @@ def test_down_is_lanczos_and_up_is_bicubic() -> None:
     for side, filter_ in ((64, Image.Resampling.LANCZOS), (160, Image.Resampling.BICUBIC)):
         fit = resize_crop_for(100, 100, (Size(side, side),))
         expected = image.resize((side, side), filter_, reducing_gap=3.0)
-        assert np.array_equal(np.asarray(placed(image, Geometry(fit))), np.asarray(expected))
+        assert np.array_equal(np.asarray(resize_and_crop(image, Geometry(fit))), np.asarray(expected))
 
 
 def test_the_crop_box_and_corner_are_those_of_the_trained_part() -> None:
@@ -284,7 +293,7 @@ def test_a_mask_crop_contains_the_middle_of_the_mask(left: int, top: int, width:
     recipe = draw_recipe(settings, size=size, resize_crop=fit, mask_box=box, seed=seed)
     mask = Image.new("L", (220, 130))
     ImageDraw.Draw(mask).rectangle((left, top, left + width - 1, top + height - 1), fill=255)
-    seen = np.asarray(placed(mask, recipe.geometry))
+    seen = np.asarray(resize_and_crop(mask, recipe.geometry))
     assert seen.shape == (48, 64)
     assert seen.max() > 128  # wherever the mask is, the crop shows it
     assert recipe.geometry.cut is not None
@@ -345,24 +354,24 @@ def test_colours_are_changed_as_defined() -> None:
     pixels = np.random.default_rng(5).integers(0, 256, (5, 7, 3), dtype=np.uint8)
     values = pixels / 255.0
     gray = values @ [0.299, 0.587, 0.114]
-    assert recoloured(pixels, Colour()) is pixels
+    assert recolour(pixels, Colour()) is pixels
     for colour, expected in (
         (Colour(brightness=1.3), values * 1.3),
         (Colour(contrast=0.5), gray.mean() + 0.5 * (values - gray.mean())),
         (Colour(saturation=1.4), gray[..., None] + 1.4 * (values - gray[..., None])),
     ):
-        assert np.abs(recoloured(pixels, colour) - np.clip(expected, 0, 1) * 255).max() <= 0.51
+        assert np.abs(recolour(pixels, colour) - np.clip(expected, 0, 1) * 255).max() <= 0.51
 
 
 def test_hue_is_moved_in_hsv() -> None:
     pixels = np.random.default_rng(5).integers(0, 256, (4, 4, 3), dtype=np.uint8)
     pixels[0, 0] = (90, 90, 90)
-    shifted = recoloured(pixels, Colour(hue_degrees=72))
+    shifted = recolour(pixels, Colour(hue_degrees=72))
     for before, after in zip(pixels.reshape(-1, 3), shifted.reshape(-1, 3), strict=True):
         hue, saturation, value = colorsys.rgb_to_hsv(*(before / 255))
         expected = np.array(colorsys.hsv_to_rgb((hue + 0.2) % 1, saturation, value)) * 255
         assert np.abs(after - expected).max() <= 0.51
-    assert np.array_equal(recoloured(pixels, Colour(hue_degrees=360)), pixels)
+    assert np.array_equal(recolour(pixels, Colour(hue_degrees=360)), pixels)
 
 
 def test_the_rectangle_around_a_rotated_one() -> None:

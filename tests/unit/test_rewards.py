@@ -19,25 +19,22 @@ from hypothesis import strategies as st
 
 from modules.config.codec import decode
 from modules.config.rules import RULES
-from modules.config.rules.fused import fused_backward_pass
+from modules.config.rules.optimizers import fused_backward_pass
 from modules.config.rules.rewards import method_settings, reward_models
 from modules.config.schema import Config
 from modules.formats.published_files import is_repository
-from modules.objectives.reward_gradient import num_scored, reward_loss, reward_losses
+from modules.objectives.policy_losses import num_scored, reward_loss, reward_losses
 from modules.rewards import registry
-from modules.rewards.colour import parse_colour
 from modules.rewards.composite import CompositeReward, RewardModel, build_rewards
-from modules.rewards.download import files_of
-from modules.rewards.files import wanted_files
+from modules.rewards.measures import parse_colour
+from modules.rewards.models.ocr import edit_distance, quoted_text, text_score
 from modules.rewards.models.user_code import load_user_reward
 from modules.rewards.problems import problems_of_rewards
-from modules.rewards.protocol import RewardContext
-from modules.rewards.quoted_text import edit_distance, quoted_text, text_score
+from modules.rewards.protocol import RewardContext, files_of
 from modules.rewards.registry import REWARDS, hold_out_labels, reward_labels
-from modules.rewards.selection import held_out_scorer, trained_scorers
-from modules.rewards.settings import Scorer
+from modules.rewards.settings import Scorer, held_out_scorer, trained_scorers, wanted_files
 from modules.rewards.user_code_file import hash_of, split_reference
-from modules.sampling.truncation import Truncation, truncation_of
+from modules.sampling.step_selection import Truncation, truncation_of
 from modules.settings.edit import set_path
 from modules.system.devices import CPU
 from modules.system.errors import DarkroomError
@@ -63,9 +60,9 @@ def test_each_record_names_an_existing_factory(kind: str) -> None:
 
 
 def test_records_settings_and_preflight_need_no_torch() -> None:
-    modules = ("registry", "selection", "files", "problems", "colour", "user_code_file")
+    modules = ("registry", "settings", "problems", "measures", "user_code_file")
     code = f"import sys; {'; '.join(f'import modules.rewards.{m}' for m in modules)}; "
-    code += "import modules.config.rules, modules.sampling.truncation; sys.exit('torch' in sys.modules)"
+    code += "import modules.config.rules, modules.sampling.registry; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -20,7 +20,7 @@ from PIL import Image, ImageFile, ImageOps, PngImagePlugin, features
 from modules.data import images
 from modules.data import scan as scan_module
 from modules.data.captions.sources import CaptionOrigin
-from modules.data.images import BrokenImageError, opened, seen_size, upright
+from modules.data.images import BrokenImageError, open_image, seen_size, upright
 from modules.data.listing import SUFFIXES
 from modules.data.scan import Scan, scan_folder
 from tests.builders.images import draw_image
@@ -216,7 +216,7 @@ def test_a_damaged_file_is_scanned_without_harm(
         result = scan(folder)
         assert len(result.images) + len(result.skipped) == 1
         try:
-            with opened(file) as image:
+            with open_image(file) as image:
                 decoded = upright(image).size
         except BrokenImageError:
             return
@@ -236,14 +236,14 @@ def test_whatever_pillow_raises_costs_only_that_file(
     """A damaged AVIF raises RuntimeError, and a damaged JPEG sometimes struct.error: either ended the whole scan."""
     for name in ("a.png", "b.png"):
         draw_image(8, 8, 0).save(tmp_path / name)
-    identified = images._identified
+    identified = images._identify
 
     def fail(path: Path, file: BinaryIO) -> ImageFile.ImageFile:
         if path.name == "a.png":
             raise error
         return identified(path, file)
 
-    monkeypatch.setattr(images, "_identified", fail)
+    monkeypatch.setattr(images, "_identify", fail)
     result = scan(tmp_path)
     assert names(result) == ["b.png"]
     assert list(reasons(result)) == ["a.png"]
@@ -263,7 +263,7 @@ def test_the_size_is_the_one_after_turning(tmp_path: Path, kind: str, orientatio
         expected = ImageOps.exif_transpose(unturned)
     assert (image.width_px, image.height_px) == expected.size
     assert expected.size == ((32, 48) if orientation > 4 else (48, 32))
-    with opened(file) as image:
+    with open_image(file) as image:
         assert np.array_equal(np.asarray(upright(image)), np.asarray(expected))
 
 
@@ -284,7 +284,7 @@ def test_damaged_exif_data_do_no_harm_to_an_image(tmp_path: Path, exif: bytes) -
     draw_image(48, 32, 0).save(file, exif=exif)
     result = scan(tmp_path)
     assert names(result) == ["camera.jpg"], reasons(result)
-    with opened(file) as image:
+    with open_image(file) as image:
         assert upright(image).size == (48, 32)
 
 
@@ -310,14 +310,14 @@ def test_a_png_with_its_exif_data_behind_the_pixels_is_turned_all_the_same(tmp_p
     file.write_bytes(rest[:-12] + chunk + rest[-12:])  # before IEND
     image = scan(tmp_path).images[0]
     assert (image.width_px, image.height_px) == (32, 48)
-    with opened(file) as image:
+    with open_image(file) as image:
         assert upright(image).size == (32, 48)
 
 
 def test_the_look_at_a_png_leaves_it_decodable(tmp_path: Path) -> None:
     file = tmp_path / "a.png"
     draw_image(48, 32, 3).save(file)
-    with opened(file) as image:
+    with open_image(file) as image:
         assert seen_size(image) == (48, 32)
         assert np.array_equal(np.asarray(image), np.asarray(draw_image(48, 32, 3)))
 

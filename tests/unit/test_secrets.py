@@ -20,7 +20,7 @@ from modules.config.codec import decode, encode
 from modules.config.schema import Config
 from modules.system.errors import DarkroomError
 from modules.system.paths import secrets_file
-from modules.system.redaction import MASK, RedactingFormatter, keep_secret, redacted
+from modules.system.redaction import MASK, RedactingFormatter, keep_secret, redact
 from modules.system.secrets import (
     SECRET_NAMES,
     CloudSecrets,
@@ -384,7 +384,7 @@ def test_a_known_secret_is_taken_out_in_every_form(value: str) -> None:
     keep_secret(value)
     forms = [value, repr(value), json.dumps(value), json.dumps(value, ensure_ascii=False), quote(value, safe="")]
     for form in [*forms, quote_plus(value), str(ValueError(value)), repr(ValueError(value))]:
-        text = redacted(f"before {form} after")
+        text = redact(f"before {form} after")
         assert MASK in text
         assert text.startswith("before ")
         assert text.endswith(" after")
@@ -393,19 +393,19 @@ def test_a_known_secret_is_taken_out_in_every_form(value: str) -> None:
 
 def test_the_longer_of_two_is_taken_out_whole() -> None:
     keep_secret("abcdefgh-short", "abcdefgh-short-and-long")
-    assert redacted("x abcdefgh-short-and-long abcdefgh-short y") == f"x {MASK} {MASK} y"
+    assert redact("x abcdefgh-short-and-long abcdefgh-short y") == f"x {MASK} {MASK} y"
 
 
 def test_short_ones_and_those_that_open_nothing_stay() -> None:
     guard(Secrets("hf_tok1", CloudSecrets(user="long-user-name", host="long.host.name", password="long-password")), {})
     text = "hf_tok1 /home/long-user-name long.host.name"
-    assert redacted(text) == text
-    assert redacted("long-password") == MASK
+    assert redact(text) == text
+    assert redact("long-password") == MASK
 
 
 def test_the_environments_token_is_taken_out_too() -> None:
     guard(Secrets(), {"HF_TOKEN": "hf_fromTheEnvironment", "HUGGING_FACE_HUB_TOKEN": "hf_itsOldName"})
-    assert redacted("hf_fromTheEnvironment, hf_itsOldName") == f"{MASK}, {MASK}"
+    assert redact("hf_fromTheEnvironment, hf_itsOldName") == f"{MASK}, {MASK}"
 
 
 def test_log_lines_and_tracebacks_hold_none() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from modules.system.token_forms import without_tokens
+from modules.system.redaction import without_tokens
 
 LONG = "AbCd1234" * 5
 HEX = "0123456789abcdef" * 2

@@ -14,7 +14,7 @@ from PIL import EpsImagePlugin, Image
 
 from modules.data import images
 from modules.data.doctor.measure import measure
-from modules.data.images import FORMATS, BrokenImageError, MemoryShare, opened, upright
+from modules.data.images import FORMATS, BrokenImageError, MemoryShare, open_image, upright
 from modules.data.listing import SUFFIXES
 from trainer.export.thumbnail import thumbnail_of
 from trainer.idle_sampling.image_files import read_settings
@@ -39,7 +39,7 @@ def thumbnail(path: Path) -> object:
 
 
 READERS: dict[str, Callable[[Path], object]] = {
-    "concept": lambda path: opened(path).__enter__(),
+    "concept": lambda path: open_image(path).__enter__(),
     "thumbnail of the window": lambda path: load_fitted(path, 8, 8),
     "thumbnail of a result": thumbnail,
     "doctor": measure,
@@ -79,7 +79,7 @@ def png(width_px: int, height_px: int, colour_type: int, bits: int = 8) -> bytes
 def test_an_image_that_takes_gigabytes_to_decode_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "bomb.png"
     path.write_bytes(png(13_000, 13_000, 6, 16))  # RGBA of 16 bits: 3.3 GB where Pillow's own limit is not reached
-    with pytest.raises(BrokenImageError, match=r"13,000x13,000 .* 4\.1 GB .*2\.1 GB"), opened(path):
+    with pytest.raises(BrokenImageError, match=r"13,000x13,000 .* 4\.1 GB .*2\.1 GB"), open_image(path):
         pass
 
 
@@ -88,7 +88,7 @@ def test_an_image_that_takes_gigabytes_to_decode_is_refused(tmp_path: Path) -> N
 def test_large_photographs_are_not(tmp_path: Path, width_px: int, colour_type: int) -> None:
     path = tmp_path / "large.png"
     path.write_bytes(png(width_px, width_px, colour_type))
-    with opened(path) as image:
+    with open_image(path) as image:
         assert image.width == width_px
 
 
@@ -101,10 +101,10 @@ def test_an_icon_that_is_larger_inside_is_refused(tmp_path: Path, monkeypatch: p
     entry = bytes([0, 0, 0, 0]) + (1).to_bytes(2, "little") + (32).to_bytes(2, "little")
     path = tmp_path / "icon.ico"
     path.write_bytes(b"\0\0\1\0\1\0" + entry + len(inside).to_bytes(4, "little") + (22).to_bytes(4, "little") + inside)
-    with opened(path) as image:
+    with open_image(path) as image:
         assert upright(image).size == (300, 300)
     monkeypatch.setattr(images, "_MAX_BYTES", 256 * 256 * 24)
-    with pytest.raises(BrokenImageError, match="300x300"), opened(path) as image:
+    with pytest.raises(BrokenImageError, match="300x300"), open_image(path) as image:
         upright(image)
 
 
@@ -144,10 +144,10 @@ def test_a_thread_does_not_wait_for_itself() -> None:
 def test_opening_takes_and_returns_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Image.new("RGB", (40, 30)).save(tmp_path / "a.png")
     monkeypatch.setattr(images, "_SMALL_BYTES", 0)
-    with opened(tmp_path / "a.png"):
+    with open_image(tmp_path / "a.png"):
         assert images.DECODING.taken_bytes == 40 * 30 * 12
     assert images.DECODING.taken_bytes == 0
-    with pytest.raises(BrokenImageError), opened(tmp_path / "a.png"):
+    with pytest.raises(BrokenImageError), open_image(tmp_path / "a.png"):
         raise OSError("the file ends in the middle of the image")
     assert images.DECODING.taken_bytes == 0
 
@@ -155,5 +155,5 @@ def test_opening_takes_and_returns_its_share(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes on this system")
 def test_a_pipe_is_not_an_image(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.png")
-    with pytest.raises(BrokenImageError, match="not a file"), opened(tmp_path / "a.png"):
+    with pytest.raises(BrokenImageError, match="not a file"), open_image(tmp_path / "a.png"):
         pass

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from modules.data.captions.faults import fault_of_caption
 from modules.data.captions.sources import CaptionOrigin
 from modules.data.companions import find_input_file, find_mask
 from modules.data.images import BrokenImageError
 from modules.data.links import LEADS_OUT, leads_out
-from modules.data.pair_scan import scan_pairs
+from modules.data.pairs import scan_pairs
 from modules.data.prompts import scan_prompts
-from modules.data.scan import Scan, scan_folder
+from modules.data.scan import Scan, fault_of_caption, scan_folder
 from modules.data.wildcards import expand
 from tests.builders.images import draw_image
 from trainer.annotation.captions import CaptionRequest, caption_work

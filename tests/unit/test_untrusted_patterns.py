@@ -13,7 +13,7 @@ import pytest
 
 from modules.adapters.ranks import parse_ranks
 from modules.config.imports.any_file import load_any
-from modules.data.captions import wildcards
+from modules.data.captions import operations
 from modules.data.captions.rules import faults_of
 from modules.data.captions.settings import CaptionChanges
 from modules.data.wildcards import expand, has_wildcards
@@ -167,10 +167,10 @@ def test_patterns_of_other_trainers_stay_valid(pattern: str) -> None:
 
 def as_before(text: str, generator: random.Random) -> str:
     """Resolve wildcards one by one from the start, as it is defined."""
-    while (found := wildcards._INNERMOST.search(text)) is not None:
+    while (found := operations._INNERMOST.search(text)) is not None:
         option = generator.choice(re.split(r"(?<!\\)\|", found[1]))
         text = text[: found.start()] + option + text[found.end() :]
-    return wildcards._ESCAPED.sub(r"\1", text)
+    return operations._ESCAPED.sub(r"\1", text)
 
 
 def test_wildcards_are_resolved_as_before() -> None:
@@ -178,14 +178,14 @@ def test_wildcards_are_resolved_as_before() -> None:
     for number in range(5_000):
         text = "".join(texts.choices("{}|\\ab\n{}", k=texts.randint(1, 14)))
         one, other = random.Random(number), random.Random(number)
-        assert wildcards.resolve_wildcards(text, one) == as_before(text, other), text
+        assert operations.resolve_wildcards(text, one) == as_before(text, other), text
         assert one.random() == other.random(), text
 
 
 def test_braces_without_a_counterpart_are_found() -> None:
     whole, single = ("{a}", "{{a|b}|c}", r"\{", ""), ("{", "}", "}{", r"{\}", "{a}}", "{{a}")
-    assert not any(wildcards.has_single_brace(text) for text in whole)
-    assert all(wildcards.has_single_brace(text) for text in single)
+    assert not any(operations.has_single_brace(text) for text in whole)
+    assert all(operations.has_single_brace(text) for text in single)
 
 
 KOHYA = {"pretrained_model_name_or_path": "model", "network_dim": 4}
@@ -194,11 +194,11 @@ KOHYA = {"pretrained_model_name_or_path": "model", "network_dim": 4}
 def hanging(folder: Path) -> None:
     """Read everything that took long; run in a process of its own, which can be ended."""
     nested = "{" * 40_000 + "a" + "}" * 40_000
-    assert not wildcards.has_single_brace(nested)
-    assert wildcards.resolve_wildcards(nested, random.Random(0)) == "a"
-    wildcards.resolve_wildcards("{a|b}" * 19_000, random.Random(0))
-    wildcards.resolve_wildcards("{" * 90_000, random.Random(0))
-    wildcards.resolve_wildcards("{a|b}" * 900_000, random.Random(0))
+    assert not operations.has_single_brace(nested)
+    assert operations.resolve_wildcards(nested, random.Random(0)) == "a"
+    operations.resolve_wildcards("{a|b}" * 19_000, random.Random(0))
+    operations.resolve_wildcards("{" * 90_000, random.Random(0))
+    operations.resolve_wildcards("{a|b}" * 900_000, random.Random(0))
     assert not has_wildcards("{" + "|" * 200_000)
     assert expand("{" + "|" * 200_000, seed=1).text
     for line in ("a" + " " * 200_000 + "x", "a=" + "1" * 200_000 + " x", "a=" + "1" * 5_000):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from modules.annotators.captions import CAPTION_MODES
-from modules.annotators.masks import MASK_MODES
 from modules.annotators.protocol import CaptionSettings, MaskSettings
 from modules.annotators.registry import CAPTIONERS, MASKERS
+from modules.annotators.results import CAPTION_MODES, MASK_MODES
 from modules.system.paths import from_caller
 from trainer.annotation.captions import CaptionRequest
 from trainer.annotation.masks import MaskRequest

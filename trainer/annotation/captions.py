@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from modules.annotators.captions import CaptionMode, merged
 from modules.annotators.protocol import DEFAULT_CAPTION_SETTINGS, Captioner, CaptionSettings
+from modules.annotators.results import CaptionMode, merge_caption
 from modules.data.captions.caption_file import CaptionFile, read_caption_file, with_text
-from modules.data.decode import flattened
-from modules.data.images import opened, upright
+from modules.data.decode import flatten
+from modules.data.images import open_image, upright
 from modules.data.links import LEADS_OUT, leads_out
 from modules.system.atomic import write_bytes
 from trainer.annotation.originals import Originals
@@ -57,8 +57,8 @@ def caption_work(request: CaptionRequest, load: Callable[[], Captioner], origina
     def do(image: Path) -> Done:
         if not loaded:
             loaded.append(load())
-        with opened(image) as raw:
-            rgb = flattened(upright(raw))
+        with open_image(image) as raw:
+            rgb = flatten(upright(raw))
         found = loaded[0].caption(rgb).strip()
         caption = f"{request.prefix}{found}{request.suffix}" if found else ""
         return _write(_file_of(image, request), caption, request.mode, originals)
@@ -69,7 +69,7 @@ def caption_work(request: CaptionRequest, load: Callable[[], Captioner], origina
 def _write(path: Path, caption: str, mode: CaptionMode, originals: Originals) -> Done:
     """Write a caption; the file is read again, because it may have changed while the model ran."""
     file = read_caption_file(path)
-    text = merged(file, caption, mode)
+    text = merge_caption(file, caption, mode)
     if text is None:
         return Done(has_written=False)
     originals.keep(path)

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from modules.annotators.masks import MaskMode, combined, drawn_mask
 from modules.annotators.protocol import DEFAULT_MASK_SETTINGS, Masker, MaskSettings
-from modules.data.companions import mask_beside
-from modules.data.decode import flattened
-from modules.data.images import opened, upright
+from modules.annotators.results import MaskMode, combine_masks, draw_mask
+from modules.data.companions import mask_path_of
+from modules.data.decode import flatten
+from modules.data.images import open_image, upright
 from modules.data.links import LEADS_OUT, leads_out
 from modules.data.transforms.masks import Mask, as_mask
 from modules.system.atomic import write_bytes
@@ -55,9 +55,9 @@ def mask_work(request: MaskRequest, load: Callable[[], Masker], originals: Origi
     def do(image: Path) -> Done:
         if not loaded:
             loaded.append(load())
-        with opened(image) as raw:
-            rgb = flattened(upright(raw))
-        new = drawn_mask(
+        with open_image(image) as raw:
+            rgb = flatten(upright(raw))
+        new = draw_mask(
             loaded[0].mask(rgb),
             threshold=request.settings.threshold,
             expand_px=request.expand_px,
@@ -65,7 +65,7 @@ def mask_work(request: MaskRequest, load: Callable[[], Masker], originals: Origi
             is_inverted=request.is_inverted,
         )
         path = _file_of(image, request)
-        mask = combined(_old_mask(path, rgb.size), new, request.mode, share=request.share)
+        mask = combine_masks(_old_mask(path, rgb.size), new, request.mode, share=request.share)
         if mask is None:
             return Done(has_written=False)
         originals.keep(path)
@@ -81,13 +81,13 @@ def _old_mask(path: Path, size: tuple[int, int]) -> Mask | None:
     """Return the mask of an image at its size (width, height), if it has one. Raises BrokenImageError."""
     if not path.is_file():
         return None
-    with opened(path) as raw:
+    with open_image(path) as raw:
         mask = as_mask(upright(raw))
     return np.asarray(mask if mask.size == size else mask.resize(size, Image.Resampling.BILINEAR), np.uint8)
 
 
 def _file_of(image: Path, request: MaskRequest) -> Path:
     if request.masks_folder is None:
-        return mask_beside(image)
+        return mask_path_of(image)
     inside = image.relative_to(request.folder) if image.is_relative_to(request.folder) else Path(image.name)
     return request.masks_folder / inside.with_suffix(".png")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from modules.annotators.files import found_place
-from modules.annotators.spec import CaptionerSpec, MaskerSpec
+from modules.annotators.spec import CaptionerSpec, MaskerSpec, find_place
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
 from modules.system.secrets import hub_access
@@ -40,18 +39,18 @@ def load_annotator(
 
 def _place(spec: CaptionerSpec | MaskerSpec, may_download: bool, job: Job) -> Path:
     assert spec.files is not None
-    place = found_place(spec.files)
+    place = find_place(spec.files)
     if place is not None:
         return place
     if not may_download:
         raise DarkroomError(
-            f"{spec.label} needs files that are not on this computer: {spec.files.words}.",
+            f"{spec.label} needs files that are not on this computer: {spec.files.description}.",
             advice="Repeat the command with --download to download them.",
         )
 
     def on_bytes(done: float, total: float) -> None:
         job.progress(f"downloading {spec.label} (MB)", round(done / 1e6), round(total / 1e6))
 
-    download = load_factory("modules.annotators.download:downloaded_place")
+    download = load_factory("modules.annotators.download:download_place")
     result: Path = download(spec.files, hub=hub_access(load_secrets().secrets), on_bytes=on_bytes)
     return result

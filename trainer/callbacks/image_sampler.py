@@ -11,14 +11,12 @@ from PIL import Image
 
 from modules.config.sections.evaluation import SamplePrompt
 from modules.data.buckets import Size
-from modules.data.conditioning import Conditioning
+from modules.data.conditioning import Conditioning, SizeConditioning
 from modules.data.depth import latent_depth, load_sample_depth
-from modules.data.size_conditioning import SizeConditioning
 from modules.families.protocol import ModelFamily
 from modules.memory.placement import Placement
-from modules.sampling.denoising_loop import guided, initial_noise, run_denoising_loop, scheduler_for
-from modules.sampling.inpainting import InpaintingImages, blank_images, read_inpainting_images
-from modules.sampling.prediction import with_guidance
+from modules.sampling.denoising_loop import guide, initial_noise, run_denoising_loop, scheduler_for
+from modules.sampling.prediction import InpaintingImages, blank_images, read_inpainting_images, with_guidance
 from modules.system.devices import CPU, Device, move
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
@@ -107,7 +105,7 @@ class ImageSampler:
             return self.family.predict(noisy_BCHW, timesteps_B, conditioning, expanded)
 
         return run_denoising_loop(
-            guided(predict, prompt.guidance) if self.family.spec.doubles_batch(prompt.guidance) else predict,
+            guide(predict, prompt.guidance) if self.family.spec.doubles_batch(prompt.guidance) else predict,
             scheduler_for(self.family, prompt.sampler, Size(prompt.width_px, prompt.height_px)),
             noise_1CHW,
             num_steps=prompt.steps,

@@ -13,8 +13,7 @@ from PIL import Image
 
 from modules.config.sections.evaluation import SamplePrompt
 from modules.config.sections.reward import Reward
-from modules.rewards.composite import CompositeReward
-from modules.rewards.diversity import diversity
+from modules.rewards.composite import CompositeReward, diversity
 from modules.system.devices import Device, move
 from modules.system.problem import count
 from trainer.callbacks.best import Search

@@ -21,7 +21,7 @@ from uuid import uuid4
 
 from modules.system.atomic import remove_quietly
 from modules.system.paths import PROGRAM_ROOT, log_dir
-from modules.system.redaction import redacted
+from modules.system.redaction import redact
 from trainer.commands import Command, Stop, to_line
 
 _MAX_TAIL_BYTES = 4096
@@ -158,7 +158,7 @@ def last_lines(log: Path, count: int) -> str:
             text = file.read().decode(errors="replace")
     except OSError:
         return ""
-    return redacted("\n".join([line.rstrip() for line in text.splitlines() if line.strip()][-count:]))
+    return redact("\n".join([line.rstrip() for line in text.splitlines() if line.strip()][-count:]))
 
 
 def _opened(log: Path) -> IO[bytes]:

@@ -10,11 +10,10 @@ from dataclasses import asdict
 
 from modules.config.method_facts import data_in_use
 from modules.config.schema import Config
-from modules.data.amount import data_words
 from modules.data.doctor.finding import printable
-from modules.system.approvals import approved_hashes
+from modules.rewards.user_code_file import approved_hashes
 from modules.system.paths import from_caller
-from modules.system.problem import Problem, count
+from modules.system.problem import Problem, count, data_words
 from trainer.cli import Verb
 from trainer.cli.fit import add_fit_arguments, fit_as_json, fitted
 from trainer.cli.options import add_allow_code, add_config_argument, allowed_code, describe, read_config

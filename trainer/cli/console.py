@@ -11,8 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
-from modules.data.amount import data_words
-from modules.system.problem import count
+from modules.system.problem import count, data_words
 from trainer.event_lines import to_line
 from trainer.events import (
     BackupSaved,

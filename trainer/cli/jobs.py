@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from modules.system.errors import DarkroomError
 from modules.system.file_errors import UnconfirmedError, words_of
-from modules.system.redaction import redacted
+from modules.system.redaction import redact
 from trainer import commands
 from trainer.cli.console import Meter, time_left
 from trainer.cli.signals import on_signal
@@ -67,7 +67,7 @@ def run_job(
         meter.close()
         if not options.json_lines:
             raise failed from error
-        show(JobFailed(redacted(failed.message), redacted(failed.advice)))
+        show(JobFailed(redact(failed.message), redact(failed.advice)))
         return 2
 
 

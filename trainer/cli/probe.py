@@ -6,7 +6,7 @@ import argparse
 from datetime import datetime
 from pathlib import Path
 
-from modules.system.approvals import approved_hashes
+from modules.rewards.user_code_file import approved_hashes
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_caller, from_root
 from trainer.cli import Verb

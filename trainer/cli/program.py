@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 
 from modules.system.errors import DarkroomError
 from modules.system.file_errors import NO_THREAD, words_of
-from modules.system.garbage_collection import collection_off
-from modules.system.library_warnings import hide_library_warnings
-from modules.system.redaction import redacted
+from modules.system.process_setup import collection_off, hide_library_warnings
+from modules.system.redaction import redact
 from trainer.cli import Verb
 from trainer.cli.plain_output import plain_output
 
@@ -47,7 +46,7 @@ def _carry_out(parser: Callable[[], argparse.ArgumentParser], arguments: Sequenc
         sys.stdout.flush()  # here, so that a closed pipe is caught below
         return code
     except DarkroomError as error:
-        print(redacted(f"{error.message}\n{error.advice}".strip()), file=sys.stderr)
+        print(redact(f"{error.message}\n{error.advice}".strip()), file=sys.stderr)
         return WRONG
     except BrokenPipeError:  # the reader, such as head, closed the pipe early
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -60,7 +59,7 @@ def _carry_out(parser: Callable[[], argparse.ArgumentParser], arguments: Sequenc
         if NO_THREAD not in str(error):
             raise
         message, advice = "The system could not start another thread.", "Close other programs and try again."
-    print(redacted(f"{message}\n{advice}".strip()), file=sys.stderr)
+    print(redact(f"{message}\n{advice}".strip()), file=sys.stderr)
     return FAILED
 
 

@@ -16,7 +16,7 @@ import psutil
 from modules.config.codec import load_file
 from modules.config.method_facts import data_in_use
 from modules.config.schema import Config
-from modules.system.approvals import approved_hashes
+from modules.rewards.user_code_file import approved_hashes
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_caller
 from modules.system.problem import Problem

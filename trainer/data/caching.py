@@ -10,14 +10,13 @@ from pathlib import Path
 
 import torch
 
-from modules.data.cache.build import Built, EncodingJob, ImageFile, build_captions, build_images, missing_images
+from modules.data.cache.build import EncodingJob, EntryResult, ImageFile, build_captions, build_images, missing_images
 from modules.data.cache.inputs import Place
 from modules.data.cache.key import DigestIndex, caption_key, image_key
 from modules.data.cache.masks import MaskFile, build_masks
 from modules.data.cache.store import CacheStore, EntryStore, MemoryStore, RememberingStore
 from modules.data.inputs import ModelInput
-from modules.data.rejected import RejectedVersions
-from modules.data.versions import ImageVersions
+from modules.data.versions import ImageVersions, RejectedVersions
 from modules.memory.placement import Placement
 from modules.system.devices import CPU, move
 from modules.system.errors import DarkroomError
@@ -118,7 +117,9 @@ class Caches:
         label = record.label.lower()
         self._encode(jobs, f"{label}s", threads=threads, needed_label=label)
 
-    def _encode(self, jobs: Collection[EncodingJob], what: str, *, threads: int, needed_label: str = "") -> list[Built]:
+    def _encode(
+        self, jobs: Collection[EncodingJob], what: str, *, threads: int, needed_label: str = ""
+    ) -> list[EntryResult]:
         """Encode the missing ones of images and report it.
 
         With `needed_label`, which names one of them, a broken image ends the run.
@@ -126,7 +127,7 @@ class Caches:
         store = self.stores.latents
         by_key = {job.key: job for job in jobs}
         todo, own = self._share_of([job.key for job in missing_images(jobs, store)])
-        built: list[Built] = []
+        built: list[EntryResult] = []
         if todo:
             self.emit(PhaseChanged("caching", f"encoding {what}"))
             with self.placement.phase(phases.CACHE_IMAGES):
@@ -217,14 +218,14 @@ class Caches:
         missing, rank = self.ranks.from_main(missing), self.ranks.rank
         return missing, missing[rank.index :: rank.world_size]
 
-    def _drive(self, build: Generator[Built, None, None], what: str, total: int) -> list[Built]:
+    def _drive(self, build: Generator[EntryResult, None, None], what: str, total: int) -> list[EntryResult]:
         """Run the build of a share and wait for the other processes; returns the entries that need a warning, of all.
 
         Raises StopRequested once the run is to stop; of several processes in all of them.
         """
         if not self._is_shared:
             return self._drive_own(build, what, total)
-        notable, is_stopped = list[Built](), False
+        notable, is_stopped = list[EntryResult](), False
         try:
             notable = self._drive_own(build, what, total)
         except StopRequested:
@@ -235,9 +236,9 @@ class Caches:
             raise StopAgreed
         return [entry for entries, _ in found for entry in entries]
 
-    def _drive_own(self, build: Generator[Built, None, None], what: str, total: int) -> list[Built]:
+    def _drive_own(self, build: Generator[EntryResult, None, None], what: str, total: int) -> list[EntryResult]:
         """Run a build to completion and report its progress; returns the entries that need a warning."""
-        notable: list[Built] = []
+        notable: list[EntryResult] = []
         start = time.monotonic()
         with closing(build):  # a stop waits for entries that are being written
             for done, entry in enumerate(build, start=1):
@@ -250,7 +251,7 @@ class Caches:
                     raise StopRequested
         return notable
 
-    def _report(self, built: list[Built]) -> None:
+    def _report(self, built: list[EntryResult]) -> None:
         problems = [b.problem for b in built if b.problem]
         for problem in problems[:_MAX_NAMED]:
             self.emit(WarningRaised(f"{problem}; it is left out."))

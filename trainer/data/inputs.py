@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from modules.data.cache.build import EncodingJob, LoadableImage
-from modules.data.cache.inpainting import inpainting_mask, inpainting_mask_file
-from modules.data.cache.inputs import BLANK, KnownKeys, Place, reader_of
+from modules.data.cache.inputs import BLANK, KnownKeys, Place, inpainting_mask, inpainting_mask_file, reader_of
 from modules.data.cache.key import DigestIndex
 from modules.data.cache.masks import MaskFile
 from modules.data.inputs import ModelInput

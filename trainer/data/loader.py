@@ -10,15 +10,12 @@ from itertools import accumulate, islice
 import torch
 
 from modules.data.batch import Batch
-from modules.data.caption_uses import caption_of
 from modules.data.captions.drawing import CaptionDropout, DrawnCaption
 from modules.data.conditioning import DeliveredConditioning
 from modules.data.dataset import Dataset
-from modules.data.order import MicroBatch, SampleIndex
-from modules.data.plans import EpochPlans
-from modules.data.rejected import RejectedVersions
-from modules.data.shares import Share, share_of
-from modules.data.versions import ImageVersion, ImageVersions
+from modules.data.order import MicroBatch, SampleIndex, Share, share_of
+from modules.data.plans import EpochPlans, caption_of
+from modules.data.versions import ImageVersion, ImageVersions, RejectedVersions
 from modules.system.devices import Device, move_async
 from modules.system.errors import DarkroomError
 from modules.system.ranks import ONLY_RANK, Rank

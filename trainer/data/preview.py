@@ -16,16 +16,14 @@ from PIL import Image
 from modules.config.method_facts import data_in_use
 from modules.config.schema import Config
 from modules.data.buckets import Size
-from modules.data.caption_uses import caption_of
 from modules.data.captions.drawing import CaptionDropout, DrawnCaption
 from modules.data.concept import Concept
 from modules.data.dataset import Dataset, Example, ScanOf, build_dataset
 from modules.data.order import SampleIndex
-from modules.data.plans import EpochPlans
+from modules.data.plans import EpochPlans, caption_of
 from modules.data.scan import Scan, Watch, unwatched
 from modules.data.transforms.apply import load_mask, load_pixels
-from modules.data.transforms.colour import Colour
-from modules.data.transforms.recipe import Recipe, plain_recipe
+from modules.data.transforms.recipe import Colour, Recipe, plain_recipe
 from modules.data.versions import ImageVersions, num_variations
 from modules.families.registry import FAMILIES
 from modules.system.paths import from_root

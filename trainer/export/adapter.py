@@ -17,16 +17,16 @@ from modules.adapters.spec import NetworkFacts
 from modules.adapters.start import Start
 from modules.config.schema import Config
 from modules.data.dataset import Dataset
+from modules.families.embeddings import Word, bundled_words
 from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.spec import LoraNaming
-from modules.families.words import Word, bundled_words
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.float8 import adapter_in_float8, rest_in_float16
 from modules.formats.lazy_tensors import lazy_state
 from modules.formats.lora_files import rank_and_alpha
 from modules.formats.metadata import LoraFacts, lora_metadata
 from modules.formats.safetensors_io import OnWritten, payload_sha256, write_safetensors
-from modules.settings.resolution import side_of
+from modules.settings.shared_types import side_of
 from modules.system.dtypes import dtype_of
 from trainer.export.embedded_config import embedded_config
 from trainer.export.run_facts import dataset_facts, training_settings

@@ -26,8 +26,8 @@ from modules.diffusion.weightings import WEIGHTINGS
 from modules.families.registry import FAMILIES
 from modules.formats.metadata import ConceptFacts, DatasetFacts, tag_frequency
 from modules.objectives.losses.registry import LOSSES
-from modules.optim.learning_rate import warmup_length
 from modules.optim.registry import OPTIMIZERS
+from modules.optim.schedule_registry import warmup_length
 from modules.system.paths import from_root
 
 _MIXED = {"bfloat16": "bf16", "float16": "fp16"}

@@ -6,7 +6,7 @@ import base64
 import io
 from pathlib import Path
 
-from modules.data.images import opened
+from modules.data.images import open_image
 
 _SIDE_PX = 256
 
@@ -20,7 +20,7 @@ def thumbnail_of(samples: Path) -> str:
     if not sampled:
         return ""
     try:
-        with opened(sampled[-1]) as image:
+        with open_image(sampled[-1]) as image:
             small = image.convert("RGB")
     except OSError:
         return ""

@@ -10,7 +10,7 @@ from typing import Any
 from PIL import Image, ImageDraw, ImageFont
 from PIL.PngImagePlugin import PngInfo
 
-from modules.data.images import opened
+from modules.data.images import open_image
 from modules.sampling.registry import SAMPLERS
 from modules.system.atomic import atomic_file
 from modules.system.paths import safe_name
@@ -63,7 +63,7 @@ def write_image(image: Image.Image, path: Path, settings: Mapping[str, Any]) -> 
 def read_settings(path: Path) -> dict[str, Any]:
     """Return the settings in an image's metadata; empty for an image without any."""
     try:
-        with opened(path) as image:
+        with open_image(path) as image:
             data = json.loads(image.info.get(SETTINGS_KEY, "{}"))
     except (OSError, ValueError, RecursionError):
         return {}

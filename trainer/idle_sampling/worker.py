@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 import torch
 
 from modules.system.errors import DarkroomError
-from modules.system.redaction import redacted
+from modules.system.redaction import redact
 from trainer import commands
 from trainer.idle_sampling.engine import SamplingEngine
 from trainer.idle_sampling.request import SampleRequest, request_in
@@ -74,10 +74,10 @@ def _answer(engine: SamplingEngine, request: SampleRequest, job: Job) -> JobEven
     except commands.StopRequested:
         return JobStopped("Stopped.", request.number)
     except DarkroomError as error:
-        return JobFailed(redacted(error.message), redacted(error.advice), request=request.number)
+        return JobFailed(redact(error.message), redact(error.advice), request=request.number)
     except torch.OutOfMemoryError:
         engine.close()
         return JobFailed("The device has too little memory for this image.", _OUT_OF_MEMORY, request=request.number)
     except Exception as error:  # noqa: BLE001 - the outer edge of a request; reported to the window
-        details = redacted(traceback.format_exc())
-        return JobFailed(redacted(f"{type(error).__name__}: {error}"), "", details, request.number)
+        details = redact(traceback.format_exc())
+        return JobFailed(redact(f"{type(error).__name__}: {error}"), "", details, request.number)

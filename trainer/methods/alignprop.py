@@ -18,10 +18,10 @@ from modules.config.sections.training import Training
 from modules.data.batch import Batch
 from modules.data.buckets import Size
 from modules.objectives.methods import alignprop as settings
-from modules.objectives.reward_gradient import num_scored, reward_loss
+from modules.objectives.policy_losses import num_scored, reward_loss
 from modules.rewards.composite import CompositeReward, Scores
 from modules.sampling.rollout import Rollout, RolloutSettings, roll_out
-from modules.sampling.truncation import Truncation, truncation_of
+from modules.sampling.step_selection import Truncation, truncation_of
 from modules.system.seeds import derive_seed
 from trainer.methods.denoise import Denoise, denoise_of
 from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod

@@ -11,8 +11,7 @@ import torch
 
 from modules.data.batch import Batch
 from modules.data.buckets import Size
-from modules.data.conditioning import Conditioning
-from modules.data.size_conditioning import SizeConditioning
+from modules.data.conditioning import Conditioning, SizeConditioning
 from modules.diffusion.timesteps.drawing import BatchPosition
 from modules.rewards.advantage import Combination
 from modules.rewards.composite import CompositeReward

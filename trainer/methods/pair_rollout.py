@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from modules.rewards.advantage import Combination, combined_advantages, group_advantages
+from modules.rewards.advantage import Combination, combine_advantages, group_advantages
 from modules.rewards.composite import CompositeReward
 from trainer.methods.rollout_images import Extremes
 from trainer.methods.rollouts import SampledGroup
@@ -121,7 +121,7 @@ def best_and_worst(sampled: SampledGroup, reward: CompositeReward, combination: 
     Several reward models are combined as for policy gradients.
     """
     prompts = sampled.prompt_numbers
-    advantages = combined_advantages(
+    advantages = combine_advantages(
         sampled.scores,
         {model.name: model.weight for model in reward.reward_models},
         lambda name, scores: group_advantages(scores, prompts),

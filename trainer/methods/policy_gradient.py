@@ -17,9 +17,9 @@ from modules.data.batch import Batch
 from modules.data.buckets import Size
 from modules.objectives.methods.ddpo import Ddpo
 from modules.objectives.methods.grpo import Grpo
-from modules.objectives.policy_gradient import approx_kl, clip_fraction, clipped_surrogate, is_outside, log_ratios
+from modules.objectives.policy_losses import approx_kl, clip_fraction, clipped_surrogate, is_outside, log_ratios
 from modules.objectives.rollout_fields import size_of
-from modules.rewards.advantage import Combination, combined_advantages, untrained_share
+from modules.rewards.advantage import Combination, combine_advantages, untrained_share
 from modules.rewards.composite import CompositeReward
 from modules.sampling.prediction import guided_prediction
 from modules.sampling.rollout import RolloutSettings, steps_of, trainable_steps
@@ -244,7 +244,7 @@ class PolicyGradient:
     def _advantages(self, sampled: SampledGroup) -> list[float]:
         """Return the advantage of each image; its rewards are remembered, if they are compared with later ones."""
         self._state_before = self._comparison.state_dict()
-        return combined_advantages(
+        return combine_advantages(
             sampled.scores,
             {model.name: model.weight for model in self.reward.reward_models},
             lambda name, scores: self._comparison.advantages(name, scores, sampled),

@@ -19,8 +19,7 @@ from modules.data.batch import Batch
 from modules.data.buckets import Size
 from modules.data.conditioning import Conditioning
 from modules.rewards.composite import CompositeReward
-from modules.sampling.diversity import mean_diversity
-from modules.sampling.rollout import Rollout, RolloutSettings, roll_out, sample_with
+from modules.sampling.rollout import Rollout, RolloutSettings, mean_diversity, roll_out, sample_with
 from modules.system.devices import CPU, Device, move
 from modules.system.seeds import derive_seed
 from trainer.events import WarningRaised

@@ -15,9 +15,9 @@ import torch
 
 from modules.data.batch import Batch
 from modules.data.buckets import Size
-from modules.objectives.policy_gradient import clip_fraction
+from modules.objectives.policy_losses import clip_fraction
 from modules.objectives.preference import implicit_accuracy, preference_losses, step_margins
-from modules.rewards.advantage import Combination, combined_advantages, group_advantages
+from modules.rewards.advantage import Combination, combine_advantages, group_advantages
 from modules.rewards.composite import CompositeReward
 from modules.sampling.branching import Branches, branch_out, branching_steps
 from modules.sampling.prediction import guided_prediction
@@ -214,7 +214,7 @@ class StepPairs:
         if self.is_trial:
             return [(0, 1) for _ in rows]
         names = [model.name for model in self.reward.reward_models]
-        advantages = combined_advantages(
+        advantages = combine_advantages(
             {name: [score for chunk in candidates for score in chunk.scores[name]] for name in names},
             {model.name: model.weight for model in self.reward.reward_models},
             lambda name, scores: group_advantages(scores, [*rows] * len(candidates)),

@@ -29,8 +29,7 @@ from modules.families.registry import FAMILIES, memory_of
 from modules.memory.tape import FLOAT32_BYTES
 from modules.settings.every import Every
 from modules.system.errors import DarkroomError
-from modules.system.gpu_memory import GpuMemory, gpu_memory
-from modules.system.hardware import free_memory
+from modules.system.hardware import GpuMemory, free_memory, gpu_memory
 from modules.system.paths import from_root
 from modules.system.problem import Problem
 from trainer.preflight.memory_plan import ITEM_BYTES

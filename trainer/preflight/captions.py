@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.config.schema import Config
-from modules.data.captions.choice import lines_in_use
-from modules.data.captions.faults import ENCODINGS, fault_of_caption
+from modules.data.captions.operations import has_single_brace
 from modules.data.captions.rules import faults_of
-from modules.data.captions.wildcards import has_single_brace
+from modules.data.captions.settings import lines_in_use
 from modules.data.dataset import Dataset
-from modules.data.scan import SourceImage
+from modules.data.scan import ENCODINGS, SourceImage, fault_of_caption
 from modules.families.parts.clip_tokens import CHUNK_TOKENS, ClipTokenizer
 from modules.families.parts.prompt_weights import without_weights
 from modules.system.errors import DarkroomError

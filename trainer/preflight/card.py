@@ -6,8 +6,7 @@ import re
 
 from modules.config.schema import Config
 from modules.system import hardware
-from modules.system.gpu_memory import gpu_memory
-from modules.system.hardware import free_memory
+from modules.system.hardware import free_memory, gpu_memory
 
 _UNITS = {"": 1e9, "gb": 1e9, "g": 1e9, "gib": 1 << 30, "mb": 1e6, "mib": 1 << 20}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")

@@ -14,7 +14,7 @@ from modules.data.datasets import Datasets
 from modules.data.plans import EpochPlans
 from modules.data.scan import Watch, unwatched
 from modules.families.kinds.file_kind import FileKind
-from modules.system.approvals import approved_hashes
+from modules.rewards.user_code_file import approved_hashes
 from modules.system.errors import DarkroomError
 from modules.system.problem import Problem
 from trainer.data.datasets import datasets_of
@@ -23,6 +23,7 @@ from trainer.preflight.budget import describe_memory, trained_parts
 from trainer.preflight.captions import CaptionsReport, problems_of_caption_settings, report_on_captions
 from trainer.preflight.companions import problems_of_companions
 from trainer.preflight.devices import problems_of_devices
+from trainer.preflight.embeddings import problems_of_words
 from trainer.preflight.estimates import problems_of_estimates, sizes_of
 from trainer.preflight.images import problems_of_concept_folders, problems_of_images
 from trainer.preflight.length import problems_of_length
@@ -42,7 +43,6 @@ from trainer.preflight.start_from import problems_of_start
 from trainer.preflight.step_passes import describe_choices, describe_passes
 from trainer.preflight.unet_file import problems_of_unet_file
 from trainer.preflight.validation import problems_of_validation
-from trainer.preflight.words import problems_of_words
 from trainer.run_folder.backup import find_backup
 from trainer.run_folder.start_copy import existing_start_copy
 

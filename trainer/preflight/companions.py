@@ -8,8 +8,8 @@ from pathlib import Path
 from modules.config.method_facts import learns_from
 from modules.config.schema import Config
 from modules.config.variant_facts import inpaints, reads_depth, weighs_areas
-from modules.data.captions.placeholders import contains_any
-from modules.data.companions import Companion, is_named_like_mask, mask_beside
+from modules.data.captions.sources import contains_any
+from modules.data.companions import Companion, is_named_like_mask, mask_path_of
 from modules.data.dataset import Dataset
 from modules.data.listing import walk
 from modules.system.paths import from_root
@@ -65,7 +65,7 @@ def _unused_masks(config: Config, training: Dataset) -> list[Path]:
 
     Their image is missing, or they are not PNG files by their suffix.
     """
-    used = [mask_beside(s.path) for s in training.skipped]
+    used = [mask_path_of(s.path) for s in training.skipped]
     used += [e.mask.path for e in training.examples if e.mask is not None]
     known = {str(path).lower() for path in used}  # some file systems do not distinguish .png and .PNG
     found: set[Path] = set()

@@ -20,13 +20,12 @@ from modules.data.concept import Concept, DatasetKind
 from modules.data.dataset import Dataset, concept_repeats_of
 from modules.data.datasets import Datasets, build_datasets
 from modules.data.decode import Rgb
-from modules.data.doctor.examined import Examined, ExaminedConcept, ExaminedImage, LongCaption, SkippedFile
-from modules.data.doctor.finding import Finding
-from modules.data.doctor.measure import Measured, measure
+from modules.data.doctor.finding import Examination, ExaminedConcept, ExaminedImage, Finding, LongCaption, SkippedFile
+from modules.data.doctor.measure import Measurement, measure
 from modules.data.doctor.page import MAX_FILES_SHOWN, Thumbnails, thumbnail
-from modules.data.doctor.registry import find_all
+from modules.data.doctor.report import find_all
 from modules.data.images import BrokenImageError
-from modules.data.listing import SUFFIXES, Skipped
+from modules.data.listing import SUFFIXES, SkippedEntry
 from modules.data.order import sizes_of_epoch
 from modules.families.parts.clip_tokens import CHUNK_TOKENS
 from modules.families.parts.prompt_weights import without_weights
@@ -79,7 +78,7 @@ def examine(config: Config, progress: Progress = no_progress) -> DoctorReport:
     return DoctorReport(find_all(examined), num_images, num_validation, num_prompts)
 
 
-def look_at(config: Config, progress: Progress = no_progress) -> Examined:
+def look_at(config: Config, progress: Progress = no_progress) -> Examination:
     """Return what the checks look at: the images of a config, each decoded once."""
     config = with_local_folders(config)
     problems = [
@@ -98,7 +97,7 @@ def look_at(config: Config, progress: Progress = no_progress) -> Examined:
     wanted = dict.fromkeys(file for i in images for file in _files(i))
     wanted |= dict.fromkeys((path, None) for path, _ in skipped if path.suffix.lower() in SUFFIXES)
     results = dict(zip(wanted, in_threads(_measured, list(wanted), partial(progress, "examining")), strict=True))
-    return Examined(
+    return Examination(
         concepts,
         tuple(_with_results(i, [results[file] for file in _files(i)]) for i in images),
         tuple(_skipped(s, results.get((path, None))) for path, s in skipped),
@@ -138,7 +137,7 @@ def in_threads(
     return results
 
 
-def _measured(wanted: tuple[Path, Rgb | None]) -> Measured | str:
+def _measured(wanted: tuple[Path, Rgb | None]) -> Measurement | str:
     """Return the measurements of an image, or the reason why it cannot be decoded."""
     path, background = wanted
     try:
@@ -156,7 +155,7 @@ def _files(image: ExaminedImage) -> Iterator[tuple[Path, Rgb | None]]:
         yield image.example.image.rejected.path, image.example.rejected_background
 
 
-def _with_results(image: ExaminedImage, results: Sequence[Measured | str]) -> ExaminedImage:
+def _with_results(image: ExaminedImage, results: Sequence[Measurement | str]) -> ExaminedImage:
     if not results:
         return image
     result, rejected = results[0], results[-1] if len(results) > 1 else None
@@ -166,8 +165,8 @@ def _with_results(image: ExaminedImage, results: Sequence[Measured | str]) -> Ex
     return ExaminedImage(image.example, image.concept, result, broken_rejected=broken_rejected)
 
 
-def _skipped(file: Skipped, result: Measured | str | None) -> SkippedFile:
-    return SkippedFile(file.path, file.reason, is_image=isinstance(result, Measured))
+def _skipped(file: SkippedEntry, result: Measurement | str | None) -> SkippedFile:
+    return SkippedFile(file.path, file.reason, is_image=isinstance(result, Measurement))
 
 
 def _concepts_and_images(

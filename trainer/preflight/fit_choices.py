@@ -17,10 +17,8 @@ from modules.families.spec import PartSpec
 from modules.memory.tape import PartPlan
 from modules.optim.registry import optimizer_spec
 from modules.optim.spec import is_fused
-from modules.quantization.formats.int8 import INT8
-from modules.quantization.formats.nfloat4 import NFLOAT4
-from modules.quantization.registry import FORMATS
-from modules.settings.checkpoint_modes import CheckpointMode
+from modules.quantization.registry import FORMATS, INT8, NFLOAT4
+from modules.settings.shared_types import CheckpointMode
 from trainer.preflight import moves
 from trainer.preflight.memory_plan import ITEM_BYTES
 from trainer.preflight.moves import Move

@@ -15,7 +15,7 @@ from modules.data.archives import open_file
 from modules.data.concept import Concept
 from modules.data.dataset import Dataset
 from modules.data.hub import HUB_FORM, HUB_SCHEME, HubDataset
-from modules.data.listing import Skipped
+from modules.data.listing import SkippedEntry
 from modules.data.scan import SourceImage
 from modules.data.tables import ROW_SUFFIX
 from modules.system.paths import from_root
@@ -178,12 +178,12 @@ def _is_in(path: Path, source: Path) -> bool:
     return path == source or source in path.parents
 
 
-def _skipped(files: Sequence[Skipped]) -> str:
+def _skipped(files: Sequence[SkippedEntry]) -> str:
     """Return how many files are skipped, the first few with their reasons; `check` lists all (`Preview.skipped`)."""
     return f"{count(len(files), 'file')} {'is' if len(files) == 1 else 'are'} skipped ({_named(files)})"
 
 
-def _named(skipped: Sequence[Skipped]) -> str:
+def _named(skipped: Sequence[SkippedEntry]) -> str:
     named = "; ".join(f"{s.path.name}: {s.reason}" for s in skipped[:_MAX_NAMED])
     return f"{named}; and {len(skipped) - _MAX_NAMED:,} more" if len(skipped) > _MAX_NAMED else named
 

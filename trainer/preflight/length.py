@@ -6,12 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator
 
+from modules.config.embedding_facts import trained_parts
 from modules.config.schema import Config
-from modules.config.words import trained_parts
 from modules.data.dataset import Dataset, concept_repeats_of
 from modules.data.plans import EpochPlans
-from modules.optim.learning_rate import factors_over_run, learning_rate_factor
-from modules.optim.schedule_registry import SCHEDULES
+from modules.optim.schedule_registry import SCHEDULES, factors_over_run, learning_rate_factor
 from modules.settings.every import Every
 from modules.system.errors import DarkroomError
 from modules.system.problem import Problem, count

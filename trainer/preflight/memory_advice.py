@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from modules.config.schema import Config
 from modules.estimate.run import in_gb
-from modules.system.gpu_memory import GpuMemory, gpu_memory
+from modules.system.hardware import GpuMemory, gpu_memory
 from trainer.preflight.budget import Counts, memory_estimate, memory_problems
 
 _SHARE = 0.8  # of the estimate: the savings are to bring the run well below what was not enough

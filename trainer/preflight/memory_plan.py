@@ -8,6 +8,7 @@ from dataclasses import replace
 from modules.adapters.ranks import layers_with_rank, settings_by_layer
 from modules.adapters.registry import ADAPTERS
 from modules.adapters.settings import AdapterSettings, adapter_layers, decomposed_axis
+from modules.config.embedding_facts import trained_encoders, trained_parts, trained_words
 from modules.config.method_facts import (
     copies_originals,
     data_in_use,
@@ -25,9 +26,8 @@ from modules.config.quantized_parts import QuantizedParts, quantized_parts
 from modules.config.schema import Config
 from modules.config.sections.quantization import quantized_layers
 from modules.config.sections.training import filtered_layers
-from modules.config.words import trained_encoders, trained_parts, trained_words
 from modules.data.buckets import Size
-from modules.data.shares import shares_of_step
+from modules.data.order import shares_of_step
 from modules.estimate.architecture import Architecture
 from modules.estimate.run import RUNTIME_BYTES, Average, Phase, RunPlan, Sample, Sampled
 from modules.families.registry import FAMILIES, memory_of
@@ -35,8 +35,8 @@ from modules.families.spec import PartSpec
 from modules.memory.tape import FLOAT32_BYTES, AdapterPlan, PartPlan, Trains
 from modules.objectives.spec import RolloutFacts
 from modules.rewards.registry import REWARDS
-from modules.settings.checkpoint_modes import CheckpointMode
 from modules.settings.layer_filter import EVERYTHING, LayerFilter, invalid_entry
+from modules.settings.shared_types import CheckpointMode
 from modules.system import hardware
 from modules.system.ranks import current_rank
 from trainer import phases

@@ -6,11 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from modules.config.schema import Config
-from modules.data.captions.faults import fault_of_caption
 from modules.data.concept import Concept
 from modules.data.dataset import Dataset
-from modules.data.listing import Skipped, is_metadata
-from modules.data.scan import SourceImage
+from modules.data.listing import SkippedEntry, is_metadata
+from modules.data.scan import SourceImage, fault_of_caption
 from modules.data.tables import ROW_SUFFIX
 from modules.system.paths import from_root
 from modules.system.problem import Problem, count, cut
@@ -54,7 +53,7 @@ def _indices(config: Config, kind: str) -> list[int]:
 
 def _wrong_metadata(config: Config, indices: Sequence[int], dataset: Dataset) -> Iterator[Problem]:
     """Yield each problem of metadata once for a concept: its shards or folders may have many files with the same."""
-    same: dict[tuple[int, str, str], list[Skipped]] = defaultdict(list)
+    same: dict[tuple[int, str, str], list[SkippedEntry]] = defaultdict(list)
     for number, fault in dataset.wrong_settings:
         same[number, fault.setting, fault.reason].append(fault)
     for (number, setting, reason), faults in same.items():

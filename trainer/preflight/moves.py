@@ -14,8 +14,8 @@ from modules.families.registry import FAMILIES
 from modules.families.spec import PartSpec
 from modules.optim.registry import memory_saver
 from modules.quantization.registry import FORMATS
-from modules.settings.checkpoint_modes import CheckpointMode
-from modules.settings.edit import get_path, replaced
+from modules.settings.edit import get_path, replace_value
+from modules.settings.shared_types import CheckpointMode
 from modules.system.problem import count
 
 _MODES = {
@@ -45,7 +45,7 @@ class Move:
     def applied(self, config: Config) -> Config:
         """Return the config with the new values."""
         for path, value in self.values:
-            config = replaced(config, path, value)
+            config = replace_value(config, path, value)
         return config
 
     def is_in(self, config: Config) -> bool:

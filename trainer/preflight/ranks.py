@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from modules.config.embedding_facts import trained_parts
 from modules.config.method_facts import method_of, settings_of_method, updates_in_backward
 from modules.config.schema import Config
-from modules.config.words import trained_parts
 from modules.system import hardware
 from modules.system.problem import Problem, count
 from modules.system.ranks import Rank, current_rank

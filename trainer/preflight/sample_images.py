@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
 from modules.config.variant_facts import inpaints, reads_depth
-from modules.data.images import opened, upright
+from modules.data.images import open_image, upright
 from modules.system.paths import from_root
 from modules.system.problem import Problem
 
@@ -23,7 +23,7 @@ def problems_of_sample_images(config: Config) -> Iterator[Problem]:
                 continue  # reported by the rules of the settings
             path, label = f"sampling.prompts.{index}.{name}", _LABELS[name]
             try:
-                with opened(from_root(file)) as raw:
+                with open_image(from_root(file)) as raw:
                     width_px, height_px = upright(raw).size
             except OSError as error:
                 message = f"The {label} of sample {index + 1} cannot be read: {error}."

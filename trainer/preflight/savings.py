@@ -10,8 +10,7 @@ from modules.families.spec import PartSpec
 from modules.memory.tape import PartPlan
 from modules.optim.registry import memory_saver, optimizer_spec
 from modules.optim.spec import is_fused
-from modules.quantization.formats.int8 import INT8
-from modules.quantization.formats.nfloat4 import NFLOAT4
+from modules.quantization.registry import INT8, NFLOAT4
 from trainer.preflight import moves
 from trainer.preflight.moves import Move
 from trainer.preflight.run_budget import Budget

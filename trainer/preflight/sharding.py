@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from modules.config.embedding_facts import trained_parts
 from modules.config.method_facts import copies_originals, method_of
 from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
-from modules.config.words import trained_parts
 from modules.families.registry import FAMILIES
 from modules.optim.registry import optimizer_spec
 

@@ -7,7 +7,7 @@ from functools import partial
 
 from modules.config.schema import Config
 from modules.data.dataset import Dataset, build_dataset
-from modules.data.listing import Skipped, walk
+from modules.data.listing import SkippedEntry, walk
 from modules.data.scan import Scan
 from modules.data.statistics import FileCounts, Statistics, file_counts, statistics_of, tag_counts
 from modules.families.parts.clip_tokens import CHUNK_TOKENS
@@ -42,7 +42,7 @@ def concept_statistics(
         scan_of=lambda _concept: scan,
     )
     images = [e.image for e in dataset.examples]
-    skipped: list[Skipped] = []
+    skipped: list[SkippedEntry] = []
     files = FileCounts()
     if folder.is_dir():
         files = file_counts(walk(folder, include_subfolders=concept.include_subfolders, skipped=skipped), images)

@@ -16,7 +16,7 @@ from modules.estimate.run import in_gb
 from modules.optim.registry import optimizer_spec
 from modules.optim.schedule_registry import formula_schedule
 from modules.optim.spec import FINDS_ITS_RATE
-from modules.settings.edit import get_path, replaced
+from modules.settings.edit import get_path, replace_value
 from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError
 from modules.system.hardware import free_memory
@@ -133,7 +133,7 @@ def measure_batches(request: ProbeRequest, scratch: Path, job: Job) -> BatchResu
         if size > most_images and points:
             reason = f"no size of image has more than {count(most_images, 'image')} in an epoch."
             break
-        changed = replaced(replaced(config, "training.batch_size", size), "training.accumulation_steps", 1)
+        changed = replace_value(replace_value(config, "training.batch_size", size), "training.accumulation_steps", 1)
         if is_cpu and points and not _fits_memory(changed):
             reason = f"by the estimate, {size} would not fit the computer's free memory."
             break
@@ -238,11 +238,11 @@ def _with_schedule(config: Config, expression: str, highest: float) -> Config:
     for part in config.family_parts:
         path = f"parts.{part.name}.learning_rate"
         if (own := get_path(config, path)) is not None:
-            config = replaced(config, path, own * factor)
+            config = replace_value(config, path, own * factor)
     if config.embeddings.learning_rate is not None:
-        config = replaced(config, "embeddings.learning_rate", config.embeddings.learning_rate * factor)
-    config = replaced(config, "training.learning_rate", highest)
-    return replaced(config, "training.schedule", formula_schedule().settings(expression=expression))
+        config = replace_value(config, "embeddings.learning_rate", config.embeddings.learning_rate * factor)
+    config = replace_value(config, "training.learning_rate", highest)
+    return replace_value(config, "training.schedule", formula_schedule().settings(expression=expression))
 
 
 def _fits_memory(config: Config) -> bool:

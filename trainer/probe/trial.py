@@ -13,7 +13,7 @@ import torch
 
 from modules.config.schema import Config
 from modules.data.datasets import Datasets
-from modules.settings.edit import replaced
+from modules.settings.edit import replace_value
 from modules.settings.every import Every
 from trainer.data.datasets import datasets_of
 from trainer.run.machine import machine_of
@@ -133,14 +133,14 @@ def undisturbed(config: Config, scratch: Path) -> Config:
         ("backup.save_every", NEVER),
         ("backup.at_end", False),
     ):
-        config = replaced(config, path, value)
+        config = replace_value(config, path, value)
     return config
 
 
 def _long_enough(config: Config, datasets: Datasets, num_steps: int) -> Config:
     """Return the config with enough epochs."""
     in_epoch = max(1, datasets.plans.num_steps(0))
-    return replaced(config, "training.epochs", -(-num_steps // in_epoch) + 1)
+    return replace_value(config, "training.epochs", -(-num_steps // in_epoch) + 1)
 
 
 def _free() -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 from modules.config.method_facts import scorers_of
 from modules.config.schema import Config
 from modules.rewards.registry import REWARDS
-from modules.rewards.user_code_file import hash_of, split_reference
-from modules.system.approvals import approved_hashes
+from modules.rewards.user_code_file import approved_hashes, hash_of, split_reference
 from modules.system.errors import DarkroomError
 
 

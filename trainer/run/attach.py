@@ -19,7 +19,7 @@ from modules.config.schema import Config
 from modules.config.sections.model import Part as PartSettings
 from modules.families.protocol import ModelFamily, Part
 from modules.optim.param_groups import TrainGroup
-from modules.settings.layer_filter import LayerFilter, taken_layers
+from modules.settings.layer_filter import LayerFilter, select_layers
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from modules.system.seeds import derive_seed
@@ -81,7 +81,7 @@ def train_whole_parts(family: ModelFamily, part_of: PartOf, layers: LayerFilter)
             paths = {n: n.rpartition(".")[0] for n, _ in part.module.named_parameters() if n in own}
             trained = dict.fromkeys(path for path in paths.values() if part.reaches(path))
             if part.spec.role == "denoiser":
-                trained = dict.fromkeys(taken_layers(layers, trained, page="Training"))
+                trained = dict.fromkeys(select_layers(layers, trained, page="Training"))
             reached = {n: p for n, p in part.module.named_parameters() if paths.get(n) in trained}
             for parameter in reached.values():
                 parameter.requires_grad_(True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from modules.config.embedding_facts import trained_parts
 from modules.config.method_facts import trains_on_pixels
 from modules.config.schema import Config
-from modules.config.words import trained_parts
 from modules.families.protocol import ModelFamily
 from modules.families.registry import FAMILIES
 

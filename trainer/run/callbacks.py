@@ -6,9 +6,9 @@ import functools
 from dataclasses import dataclass
 from pathlib import Path
 
+from modules.config.embedding_facts import trained_parts
 from modules.config.method_facts import steps_per_group, trains_on_pixels
 from modules.config.schema import Config
-from modules.config.words import trained_parts
 from modules.data.dataset import Dataset
 from modules.objectives.denoise import timestep_weights
 from modules.objectives.perceptual import PerceptualDistance
@@ -28,9 +28,9 @@ from trainer.callbacks.tensorboard_log import TensorBoardLog
 from trainer.callbacks.validation import ValidationCallback
 from trainer.export.adapter import AdapterExporter, Exporter
 from trainer.export.autoencoder import AutoencoderExporter
+from trainer.export.embeddings import EmbeddingExporter, with_words_beside
 from trainer.export.model import ModelExporter
 from trainer.export.thumbnail import thumbnail_of
-from trainer.export.words import EmbeddingExporter, with_words_beside
 from trainer.methods.measured_prompts import measured_prompts
 from trainer.methods.reward_models import RewardModels
 from trainer.run.data import Loaders, plan_fingerprint

@@ -12,18 +12,18 @@ from typing import cast
 import torch
 from torch import nn
 
+from modules.config.embedding_facts import key_of_word, trained_encoders, word_rates, words_in_use
 from modules.config.method_facts import rate_factor_of
 from modules.config.schema import Config
 from modules.config.sections.embeddings import EmbeddingWord
-from modules.config.words import key_of_word, trained_encoders, word_rates, words_in_use
+from modules.families.embeddings import Word
 from modules.families.parts.token_rows import start_rows, typical_norm
 from modules.families.protocol import FamilyWithWords, ModelFamily
-from modules.families.words import Word
 from modules.formats.embedding_file import read_embedding
 from modules.formats.embedding_names import OUTPUT_SUFFIX
 from modules.formats.safetensors_io import read_safetensors, write_safetensors
-from modules.optim.kept_norms import KeptNorms
 from modules.optim.param_groups import TrainGroup
+from modules.optim.updates.weight_norms import RowNorms
 from modules.system.dtypes import dtype_of
 from modules.system.paths import from_root
 from modules.system.seeds import derive_seed
@@ -77,13 +77,13 @@ def _untrained_rows(word: Word) -> dict[str, torch.Tensor]:
     return {name: rows.detach() for name, rows in word.parameters.items() if name not in word.trained}
 
 
-def kept_norms(config: Config, words: Sequence[Word], groups: Sequence[TrainGroup]) -> KeptNorms | None:
+def kept_norms(config: Config, words: Sequence[Word], groups: Sequence[TrainGroup]) -> RowNorms | None:
     """Return what keeps the norms of embeddings after each step; None where they need not be kept."""
     if not config.embeddings.preserve_norm:
         return None
     norms = {f"{w.unit}.{part}": norm for w in words for part, norm in w.norms.items()}
     units = {w.unit for w in words}
-    return KeptNorms([g for g in groups if g.name in units], norms)
+    return RowNorms([g for g in groups if g.name in units], norms)
 
 
 def fixed_words_identity(words: Sequence[Word]) -> str:

@@ -18,8 +18,8 @@ from modules.config.schema import Config
 from modules.config.sections.general import General
 from modules.data.datasets import Datasets
 from modules.data.hub_download import download
-from modules.settings.edit import replaced
-from modules.system.approvals import approved_hashes
+from modules.rewards.user_code_file import approved_hashes
+from modules.settings.edit import replace_value
 from modules.system.devices import Device, resolve_device
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
@@ -230,7 +230,7 @@ def _with_destination(request: RunRequest, backup: BackupInfo | None, ranks: Ran
         if found.output.destination != config.output.destination and (taken := taken_by(config, own_run)) is not None:
             log.emit(WarningRaised(taken.words, "To replace it, choose that when you start, or add --overwrite."))
     destination = ranks.from_main(found.output.destination)
-    return replace(request, config=replaced(request.config, PATH, destination))
+    return replace(request, config=replace_value(request.config, PATH, destination))
 
 
 def _load_secrets_first(log: EventLog) -> None:

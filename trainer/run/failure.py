@@ -9,7 +9,7 @@ from pathlib import Path
 
 from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError
-from modules.system.redaction import redacted
+from modules.system.redaction import redact
 from trainer.events import RunFailed
 from trainer.preflight.estimates import sizes_of
 from trainer.preflight.memory_advice import memory_advice
@@ -41,7 +41,7 @@ def _full_failure(error: BaseException, run_dir: Path | None) -> RunFailed:
         advice = f"{advice} {_way_on(run_dir, backups)}"
     if is_fixable(error):
         return RunFailed(message, advice, backup_path=backup_path)
-    details = redacted("".join(traceback.format_exception(error)))
+    details = redact("".join(traceback.format_exception(error)))
     if isinstance(error, OSError):  # its sentence is enough; where no log is open, this is printed
         logger.error("The run failed: %s", message)
     else:

@@ -21,12 +21,12 @@ from modules.config.sections.model import Model
 from modules.config.sections.model import Part as PartSettings
 from modules.config.sections.training import filtered_layers
 from modules.data.cache.store import weights_fingerprint
+from modules.families.embeddings import Word
 from modules.families.parts.attention_processor import set_attention
 from modules.families.parts.circular_padding import pad_circularly
 from modules.families.protocol import ModelFamily, Part, PartMemory
 from modules.families.registry import FAMILIES
 from modules.families.spec import PartSpec
-from modules.families.words import Word
 from modules.memory.compiled_blocks import Compilation
 from modules.memory.placement import Placement
 from modules.memory.sharding import ShardedModule

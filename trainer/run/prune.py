@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
+from modules.config.embedding_facts import trained_words
 from modules.config.schema import Config
-from modules.config.words import trained_words
 from modules.data.cache.key import DigestIndex, caption_key
 from modules.data.cache.store import CacheStore, StoredEntry
 from modules.data.dataset import WantedCompanions
 from modules.data.datasets import Datasets
-from modules.data.rejected import RejectedVersions
-from modules.data.versions import ImageVersions
+from modules.data.versions import ImageVersions, RejectedVersions
 from modules.families.registry import FAMILIES
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root

@@ -11,11 +11,10 @@ from modules.config.sections.training import Ema as EmaSettings
 from modules.config.sections.training import Training
 from modules.optim.build import build_optimizer
 from modules.optim.ema import Ema
-from modules.optim.kept_norms import KeptNorms
-from modules.optim.learning_rate import learning_rate_factor
 from modules.optim.param_groups import TrainGroup, kept_parameters, named_parameters
 from modules.optim.registry import optimizer_spec
-from modules.optim.updates.max_norm import LoraWeights, NormLimit
+from modules.optim.schedule_registry import learning_rate_factor
+from modules.optim.updates.weight_norms import LoraWeights, NormLimit, RowNorms
 from modules.system.seeds import derive_seed
 from trainer.run.machine import Machine
 from trainer.run.model import LoadedModel
@@ -37,7 +36,7 @@ def build_stepper(
     is_fused: bool,
     adapters: Sequence[Adapter] = (),
     max_norm: float | None = None,
-    kept_norms: KeptNorms | None = None,
+    kept_norms: RowNorms | None = None,
     reduction: Reduction = Reduction(),  # noqa: B008 - frozen
 ) -> Stepper:
     """Return the stepper of parameter groups. The trained parts must already be on the training device.

@@ -16,8 +16,8 @@ from modules.data.plan_table import as_csv, plan_rows
 from modules.memory.compiled_blocks import Compilation
 from modules.memory.placement import free_cached_memory
 from modules.objectives.perceptual import PerceptualDistance
-from modules.optim.kept_norms import KeptNorms
 from modules.optim.param_groups import TrainGroup, fixed_tensors, kept_parameters
+from modules.optim.updates.weight_norms import RowNorms
 from modules.system.atomic import write_text
 from modules.system.devices import free_device_bytes
 from modules.system.errors import DarkroomError
@@ -74,7 +74,7 @@ def compilation_of(config: Config, clock: Callable[[], float]) -> Compilation | 
     """Return what compiles the blocks of a run's denoiser; None where they run as they are.
 
     With debug checks they do: the guard must see every operation, and torch compiles nothing that is observed like
-    that. `modules/config/rules/compiling.py` warns of it.
+    that. `modules/config/rules/weights.py` warns of it.
     """
     return Compilation(clock) if config.model.compile and not config.general.debug_checks else None
 
@@ -192,7 +192,7 @@ def _stepper(
     *,
     adapters: Sequence[Adapter] = (),
     max_norm: float | None = None,
-    norms: KeptNorms | None = None,
+    norms: RowNorms | None = None,
 ) -> Stepper:
     return build_stepper(
         setup.config.training,

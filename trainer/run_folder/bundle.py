@@ -24,10 +24,9 @@ from modules.config.codec import encode
 from modules.config.schema import Config
 from modules.system.atomic import atomic_file
 from modules.system.hardware import here
-from modules.system.redaction import MASK, redacted
+from modules.system.redaction import MASK, redact, without_tokens
 from modules.system.secrets import stored_values, without_secrets
 from modules.system.secrets_file import load_secrets
-from modules.system.token_forms import without_tokens
 from trainer.run_folder.event_log import EVENTS_FILE
 from trainer.run_folder.order import age_of
 
@@ -83,7 +82,7 @@ def cleaned(text: str, stored: Sequence[str] = ()) -> str:
 
     Those are masked as whole words only: a user name may be a part of an ordinary word.
     """
-    plain = redacted(text)
+    plain = redact(text)
     for value in sorted(stored, key=len, reverse=True):
         plain = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", MASK, plain)
     plain = without_tokens(plain)

@@ -20,7 +20,7 @@ from typing import Any
 from modules.config.schema import Config
 from modules.formats.headers import UnreadableFileError, read_header
 from modules.formats.metadata import FOLDED_KEY
-from modules.settings.edit import replaced
+from modules.settings.edit import replace_value
 from modules.system.atomic import write_text
 from modules.system.paths import from_root
 from trainer.events import ModelSaved
@@ -101,7 +101,7 @@ def numbered(config: Config, run_dir: Path | None = None) -> Config:
     if (number := _NUMBER.search(stem)) and is_taken(from_root(with_stem(destination, stem[: number.start()]))):
         first, stem = int(number.group()[1:]) + 1, stem[: number.start()]  # the next of a series, not zog-2-2
     names = (with_stem(destination, f"{stem}-{n}") for n in count(first))
-    return replaced(config, PATH, next(name for name in names if may_write(from_root(name), run_dir)))
+    return replace_value(config, PATH, next(name for name in names if may_write(from_root(name), run_dir)))
 
 
 def resolved_destination(config: Config, run_dir: Path | None = None) -> Config:
@@ -118,7 +118,7 @@ def resolved_destination(config: Config, run_dir: Path | None = None) -> Config:
 def chosen_destination(config: Config, run_dir: Path) -> Config:
     """Return the config of a run that resumes with the destination it chose, if its settings are still the same."""
     noted = _noted(run_dir)
-    return replaced(config, PATH, noted.chosen) if config.output.destination in noted.asked else config
+    return replace_value(config, PATH, noted.chosen) if config.output.destination in noted.asked else config
 
 
 def note_destination(run_dir: Path, *, asked: str, chosen: str) -> None:

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from modules.config.records import record_at, top_records
 from modules.config.schema import Config
-from modules.settings.edit import choose_variant, get_path, replaced, set_path
+from modules.settings.edit import choose_variant, get_path, replace_value, set_path
 from modules.settings.field import FieldRecord
 from modules.system.problem import Problem
 from ui.forms.values import from_text, why_out_of_range
@@ -176,7 +176,7 @@ class FormModel:
 
     def append(self, path: str, entries: Sequence[BaseModel]) -> None:
         """Append entries to a list. They are not checked again: a thousand take longer than the window may stall."""
-        config = replaced(self.config, path, (*self.value(path), *entries))
+        config = replace_value(self.config, path, (*self.value(path), *entries))
         self._replace(replace(self._state, config=config), {path})
 
     def reject(self, path: str, text: str, problem: Problem) -> Problem:

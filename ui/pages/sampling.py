@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from modules.config.method_facts import uses_denoiser
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
-from modules.settings.resolution import side_of
+from modules.settings.shared_types import side_of
 from ui.context import Context
 from ui.pages.catalogue import PageSpec
 from ui.pages.form_with_list import FormWithList, ListSpec, Row

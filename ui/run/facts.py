@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from modules.data.amount import data_words
 from modules.families.registry import FAMILIES
-from modules.system.problem import count
+from modules.system.problem import count, data_words
 from trainer.events import MemoryMeasured
 from ui.run.run_state import RunState
 from ui.run.words import PHASE_WORDS, duration, rate, reward_line, validation_line, way_on

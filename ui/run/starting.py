@@ -245,7 +245,7 @@ class Starter:
 
     def _ask_for_code(self, config: Config) -> None:
         """Ask for approval of each file of user code; the check rejects unapproved ones."""
-        from modules.system.approvals import approve
+        from modules.rewards.user_code_file import approve
         from trainer.run.allowed_code import unapproved_code
 
         for code in unapproved_code(config):

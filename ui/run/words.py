@@ -9,9 +9,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
-from modules.data.amount import data_words
 from modules.rewards.registry import REWARDS
-from modules.system.problem import count
+from modules.system.problem import count, data_words
 from trainer.events import (
     BackupSaved,
     BlocksCompiled,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from modules.config.schema import Config
-from modules.settings.edit import replaced
+from modules.settings.edit import replace_value
 from modules.system.paths import safe_name
 
 
@@ -19,4 +19,4 @@ def named(config: Config, name: str) -> Config:
     from trainer.run_folder.destination import PATH, with_stem
 
     clean = safe_name(name) or proposed_name(config)
-    return replaced(config, PATH, with_stem(config.output.destination, clean))
+    return replace_value(config, PATH, with_stem(config.output.destination, clean))

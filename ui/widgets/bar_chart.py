@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tkinter as tk
 
-from modules.settings.preview import BarPreview
+from modules.settings.shared_types import BarPreview
 from ui.theme import Theme
 from ui.widgets.drawn_canvas import DrawnCanvas
 

@@ -15,37 +15,45 @@ from modules.config.rules.adapters import (
     misread_file,
     ranks_by_layer,
 )
-from modules.config.rules.autoencoder import autoencoder
-from modules.config.rules.captions import caption_changes
-from modules.config.rules.compiling import compiling
-from modules.config.rules.dtypes import mixed_16_bit
+from modules.config.rules.concepts import caption_changes, dropped_prompts, pairs, prompts_for_images, roles_of_images
 from modules.config.rules.embeddings import embeddings
-from modules.config.rules.fused import fused_backward_pass
+from modules.config.rules.every_setting import file_names, settings_without_effect, unsupported_settings
 from modules.config.rules.images import augmentations, concepts, samples, sizes
-from modules.config.rules.learning import dropped_prompts, prompts_for_images, roles_of_images
-from modules.config.rules.loss import loss_strengths, p2_gamma
-from modules.config.rules.model_variant import masks_of_variant, model_variant, sample_images
-from modules.config.rules.names import file_names
-from modules.config.rules.noise import noise_without_effect, noising_strengths, timestep_distribution
-from modules.config.rules.noise_process import noise_process
-from modules.config.rules.offload import offloaded_layers
-from modules.config.rules.optimizers import one_learning_rate, optimizer_fields, weights_that_stay_zero
-from modules.config.rules.pairs import pairs
-from modules.config.rules.quantization import quantized_layer_names, quantized_weights, residual_without_effect
-from modules.config.rules.rates import plausible_learning_rate
+from modules.config.rules.model import autoencoder, masks_of_variant, model_variant, sample_images
+from modules.config.rules.noise import (
+    loss_strengths,
+    noise_process,
+    noise_without_effect,
+    noising_strengths,
+    p2_gamma,
+    timestep_distribution,
+)
+from modules.config.rules.optimizers import (
+    fused_backward_pass,
+    one_learning_rate,
+    optimizer_fields,
+    plausible_learning_rate,
+    weights_that_stay_zero,
+)
 from modules.config.rules.rewards import masked_training, method_settings, reward_limits, reward_models
 from modules.config.rules.schedules import falling_schedule, schedule_fields, schedule_of_optimizer, two_averages
-from modules.config.rules.supported import supported
 from modules.config.rules.training import low_precision_updates, something_is_trained, stops
 from modules.config.rules.validation import validation
-from modules.config.rules.without_effect import settings_without_effect
+from modules.config.rules.weights import (
+    compiling,
+    mixed_16_bit,
+    offloaded_layers,
+    quantized_layer_names,
+    quantized_weights,
+    residual_without_effect,
+)
 from modules.config.schema import Config
 from modules.system.problem import Problem
 
 Rule = Callable[[Config], Iterator[Problem]]
 
 RULES: tuple[Rule, ...] = (
-    supported,
+    unsupported_settings,
     model_variant,
     something_is_trained,
     embeddings,

@@ -20,18 +20,18 @@ def layer_names(config: Config) -> Iterator[Problem]:
     """Yield an error if the layer filter in use is custom and has no layer names, or an invalid regular expression."""
     trains = config.training.trains
     if trains == "adapter":
-        found, path = adapter_layers(config.adapter), "adapter.custom_layers"
+        layers, path = adapter_layers(config.adapter), "adapter.custom_layers"
     elif trains == "full":
-        found, path = filtered_layers(config.training), "training.layer_filter_names"
+        layers, path = filtered_layers(config.training), "training.layer_filter_names"
     else:
         return
-    if not found.entries:
+    if not layers.entries:
         yield Problem(
             path,
             "The layer filter is set to named layers, but no layer names are given.",
             advice=f"Enter parts of layer names, for example: {EXAMPLES}.",
         )
-    elif invalid := invalid_entry(found):
+    elif invalid := invalid_entry(layers):
         entry, reason = invalid
         yield Problem(
             path,
@@ -41,7 +41,7 @@ def layer_names(config: Config) -> Iterator[Problem]:
 
 
 def ranks_by_layer(config: Config) -> Iterator[Problem]:
-    """Yield an error for a line of the ranks by layer that is none."""
+    """Yield an error for an invalid line of the ranks by layer."""
     text = getattr(config.adapter, "layer_ranks", "")
     if config.training.trains != "adapter" or not text:
         return

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from modules.config.embedding_facts import trained_encoders, trained_words, word_rates
 from modules.config.method_facts import method_of, uses_prior
 from modules.config.schema import Config
-from modules.config.words import trained_encoders, trained_words, word_rates
 from modules.families.registry import FAMILIES
 from modules.objectives.registry import METHODS
 from modules.optim.registry import optimizer_spec
@@ -27,9 +27,9 @@ def embeddings(config: Config) -> Iterator[Problem]:
         )
         return
     for index, word in enumerate(words):
-        found = _NOT_IN_PLACEHOLDERS.search(word.placeholder)
-        if found and word.placeholder.strip():  # an empty one is reported with the captions
-            what = "a space" if found[0].isspace() else shown(found[0])
+        match = _NOT_IN_PLACEHOLDERS.search(word.placeholder)
+        if match and word.placeholder.strip():  # an empty one is reported with the captions
+            what = "a space" if match[0].isspace() else shown(match[0])
             yield Problem(
                 f"embeddings.words.{index}.placeholder",
                 f"The placeholder {shown(word.placeholder)} contains {what}: it must be a single word, which captions "
@@ -37,11 +37,11 @@ def embeddings(config: Config) -> Iterator[Problem]:
                 advice="Use letters, digits and - _ < >, as in <my-word>.",
             )
     if config.training.trains == "embedding":
-        yield from _nothing_trained(config)
+        yield from _untrained_embeddings(config)
     yield from _combinations(config)
 
 
-def _nothing_trained(config: Config) -> Iterator[Problem]:
+def _untrained_embeddings(config: Config) -> Iterator[Problem]:
     if not trained_encoders(config):
         labels = {p.name: p.label for p in FAMILIES[config.model.family].parts}
         names = list(FAMILIES[config.model.family].embedding_tensors)

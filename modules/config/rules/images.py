@@ -10,7 +10,7 @@ from modules.data.buckets import Size
 from modules.data.decode import colour_of
 from modules.data.image_settings import STRENGTH_OF, is_random
 from modules.families.registry import FAMILIES
-from modules.settings.resolution import sides_of
+from modules.settings.shared_types import sides_of
 from modules.system.problem import Problem, shown
 
 NAMES_OF_ZERO = {"repeats": "repeats", "samples_per_epoch": "samples per epoch"}

@@ -1,13 +1,49 @@
-"""Noise and timesteps."""
+"""The loss, the noise and the timesteps, and choices without meaning for the noise process of the model family."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from modules.config.method_facts import method_of, settings_of_method
+from modules.config.method_facts import method_of, rollout_of, settings_of_method, uses_denoiser
 from modules.config.schema import Config
 from modules.config.sections.noise import timestep_sampling_of
+from modules.diffusion.weightings import WEIGHTINGS
+from modules.families.registry import FAMILIES
+from modules.objectives.losses.registry import LOSSES
+from modules.objectives.spec import OTHER_METHOD
+from modules.sampling.registry import SAMPLERS, samplers_for
 from modules.system.problem import Problem
+
+_SECTION = "training.loss."
+
+
+def loss_strengths(config: Config) -> Iterator[Problem]:
+    """Yield an error if all strengths are 0: nothing would be trained."""
+    strengths = [getattr(config.training.loss, f"{name}_strength") for name in LOSSES]
+    if _uses_loss(config) and not any(strengths):
+        labels = [spec.label for spec in LOSSES.values()]
+        yield Problem(
+            f"{_SECTION}mse_strength",
+            f"All losses have the strength 0 ({', '.join(labels)}): nothing is trained.",
+            advice="Set the MSE strength to 1, or give another loss a strength.",
+        )
+
+
+def p2_gamma(config: Config) -> Iterator[Problem]:
+    """Yield a warning for P2 weighting with the gamma of min-SNR: nearly clean timesteps would not count at all."""
+    loss = config.training.loss
+    if loss.weighting == "p2" and loss.gamma > 2 and _uses_loss(config):
+        yield Problem(
+            f"{_SECTION}gamma",
+            f"P2 weighting with a gamma of {loss.gamma:g} trains on little but the noisiest timesteps.",
+            "warning",
+            "Set gamma to 1, or to 0.5 for a weaker effect.",
+        )
+
+
+def _uses_loss(config: Config) -> bool:
+    return method_of(config).has_denoising_loss(settings_of_method(config))
+
 
 _PATH = "training.noise"
 
@@ -60,4 +96,44 @@ def noise_without_effect(config: Config) -> Iterator[Problem]:
             "A negative adaptive offset scale has no effect: it only lowers the offset noise, which is 0.",
             "info",
             "Set an offset noise, or a scale above 0.",
+        )
+
+
+def noise_process(config: Config) -> Iterator[Problem]:
+    """Yield an error for each choice that is not defined for the models of the family, and the ones that are."""
+    if not uses_denoiser(config):
+        return
+    process, method, settings = FAMILIES[config.model.family].process, method_of(config), settings_of_method(config)
+    if sentence := method.refusal(settings, process):
+        yield Problem("training.method", sentence, advice=OTHER_METHOD)
+    if method.has_denoising_loss(settings):
+        sentence, advice = WEIGHTINGS[config.training.loss.weighting].refusal(process, process.predictions)
+        if sentence:
+            yield Problem("training.loss.weighting", sentence, advice=advice)
+    if config.training.noise.generalized_offset and process.flow is not None and method.adds_noise(settings):
+        sentence = process.undefined("Generalized offset noise")
+        yield Problem("training.noise.generalized_offset", sentence, advice="Switch it off.")
+    yield from _samplers(config)
+
+
+def _samplers(config: Config) -> Iterator[Problem]:
+    """Yield an error for each sampler in use that does not support the models of the family."""
+    family, rollout = FAMILIES[config.model.family], rollout_of(config)
+    used = {f"sampling.prompts.{i}.sampler": p.sampler for i, p in enumerate(config.sampling.prompts) if p.enabled}
+    if rollout is not None and rollout.sampler:
+        used["training.method.sampler"] = rollout.sampler
+    for path, name in used.items():
+        if not SAMPLERS[name].supports(family.process.predictions):
+            others = ", ".join(spec.label for spec in samplers_for(family.process.predictions).values())
+            yield Problem(
+                path,
+                f"The sampler {SAMPLERS[name].label} does not support {family.process.label} models.",
+                advice=f"Choose one of: {others}.",
+            )
+    guided = [i for i, prompt in enumerate(config.sampling.prompts) if prompt.enabled and prompt.guidance > 1]
+    if family.guidance == "none" and guided:
+        yield Problem(
+            f"sampling.prompts.{guided[0]}.guidance",
+            f"{family.label} samples without guidance: the guidance scale of the samples has no effect.",
+            "info",
         )

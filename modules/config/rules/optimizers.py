@@ -1,20 +1,20 @@
-"""What an optimizer requires of its own settings and of the learning rates."""
+"""The requirements of an optimizer: its settings, the usual range of learning rates, the fused backward pass."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from modules.config.method_facts import rate_factor_of
-from modules.config.rules.rates import rates_in_use
+from modules.config.embedding_facts import trained_parts, word_rates
+from modules.config.method_facts import method_of, rate_factor_of
 from modules.config.schema import Config
-from modules.config.words import word_rates
 from modules.optim.registry import optimizer_spec
+from modules.optim.spec import is_fused
 from modules.system.problem import Problem
 
 
 def optimizer_fields(config: Config) -> Iterator[Problem]:
-    """Yield the problems that the optimizer's own record finds in its settings."""
+    """Yield the problems that the optimizer's record finds in its settings."""
     settings = config.training.optimizer
     for problem in optimizer_spec(settings).problems(settings):
         yield replace(problem, path=f"training.optimizer.{problem.path}")
@@ -60,3 +60,78 @@ def weights_that_stay_zero(config: Config) -> Iterator[Problem]:
             "they would never change.",
             advice="Set Max update to 0 where the optimizer has it, or choose another optimizer.",
         )
+
+
+def plausible_learning_rate(config: Config) -> Iterator[Problem]:
+    """Yield a warning for each rate outside the optimizer's range: the run would diverge, or hardly train."""
+    spec = optimizer_spec(config.training.optimizer)
+    if spec.chooses_rate is not None and spec.chooses_rate(config.training.optimizer):
+        return
+    label = spec.label
+    is_full = config.training.trains in ("full", "vae")
+    rates = spec.rates.full if is_full else spec.rates.adapter
+    factor = rate_factor_of(config)
+    for path, rate in rates_in_use(config).items():
+        if rate > rates.highest:
+            verdict = f"is far above what {label} can use"
+        elif 0 < rate < rates.lowest:
+            verdict = f"is so far below what {label} needs that hardly anything is learned"
+        else:
+            continue
+        scaled = "" if factor == 1 else f", {rate / factor:g} times {factor:g} by the learning rate scaler,"
+        yield Problem(
+            path,
+            f"A learning rate of {rate:g}{scaled} {verdict}: it {spec.rates.why}.",
+            "warning",
+            f"With {label}, usual values for {'a fine-tune' if is_full else 'a LoRA'} are {rates.usual}.",
+        )
+
+
+def rates_in_use(config: Config) -> dict[str, float]:
+    """Return the learning rates of the trained parts, scaled, by the path of the setting they come from."""
+    rates: dict[str, float] = {}
+    factor = rate_factor_of(config)
+    for part in trained_parts(config):
+        settings = config.part(part.name)
+        if settings.learning_rate is None:
+            rates["training.learning_rate"] = config.training.learning_rate * factor
+        else:
+            rates[f"parts.{part.name}.learning_rate"] = settings.learning_rate * factor
+    return rates
+
+
+# What a fused backward pass cannot do: each weight is updated at once, and its gradient is freed.
+_OFF = "So the weights are updated after the backward pass in this run, and all gradients are kept until then."
+
+
+def fused_backward_pass(config: Config) -> Iterator[Problem]:
+    """Yield a warning for accumulation and loss scaling, which need all gradients at once and switch the fused backward
+    pass off (`method_facts.updates_in_backward`); say how clipping works with it.
+    """
+    training = config.training
+    if not is_fused(training.optimizer):
+        return
+    hindrances = list(_hindrances(config))
+    for path, message, advice in hindrances:
+        yield Problem(path, f"{message} {_OFF}", "warning", advice)
+    if not hindrances and training.clip_grad_norm is not None:
+        yield Problem(
+            "training.clip_grad_norm",
+            "With the fused backward pass, the norm of each weight's gradient is clipped at "
+            f"{training.clip_grad_norm:g}, not the norm of all of them together.",
+            "info",
+        )
+
+
+def _hindrances(config: Config) -> Iterator[tuple[str, str, str]]:
+    """Yield the path, the reason and an advice for each setting that needs all gradients at once."""
+    training, method = config.training, method_of(config)
+    if training.accumulation_steps > 1:
+        message = f"A fused backward pass cannot accumulate {training.accumulation_steps} batches."
+        yield "training.accumulation_steps", message, "Set the accumulation steps to 1 to save this memory."
+    if method.splits_batches:
+        message = f"{method.label} accumulates the gradients of many passes, which a fused backward pass cannot do."
+        yield "training.optimizer", message, "Switch off the optimizer's fused backward pass."
+    if training.precision == "float16":
+        message = "float16 scales the loss, which a fused backward pass cannot do."
+        yield "training.precision", message, "Choose bfloat16 or float32 to save this memory."

@@ -1,4 +1,4 @@
-"""The training method: its own settings, and the reward models that it needs."""
+"""The training method: its settings, and the reward models that it needs."""
 
 from __future__ import annotations
 

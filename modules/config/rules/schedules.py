@@ -1,4 +1,4 @@
-"""The learning rate schedule and the average of weights: their own settings, and whether they suit the optimizer."""
+"""The learning rate schedule and the average of weights: their settings, and whether they suit the optimizer."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from modules.config.schema import Config
-from modules.optim.learning_rate import learning_rate_factor
 from modules.optim.registry import OPTIMIZERS, optimizer_spec
-from modules.optim.schedule_registry import SCHEDULES
+from modules.optim.schedule_registry import SCHEDULES, learning_rate_factor
 from modules.system.errors import DarkroomError
 from modules.system.problem import Problem
 
@@ -16,7 +15,7 @@ _NUM_TRIED = 100
 
 
 def schedule_fields(config: Config) -> Iterator[Problem]:
-    """Yield the problems that the schedule's own record finds in its settings."""
+    """Yield the problems that the schedule's record finds in its settings."""
     settings = config.training.schedule
     for problem in SCHEDULES[settings.name].problems(settings):
         yield replace(problem, path=f"training.schedule.{problem.path}")
@@ -68,7 +67,7 @@ def falling_schedule(config: Config) -> Iterator[Problem]:
 def two_averages(config: Config) -> Iterator[Problem]:
     """Yield a warning for EMA with an optimizer that averages the weights itself: EMA takes the place of that average.
 
-    The weights that such an optimizer trains are not those it is evaluated with, and EMA averages the former.
+    Such an optimizer trains other weights than it is evaluated with, and EMA averages the trained ones.
     """
     optimizer = optimizer_spec(config.training.optimizer)
     if config.training.ema.mode == "off" or not optimizer.has_evaluation_mode(config.training.optimizer):

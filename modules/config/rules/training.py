@@ -1,11 +1,11 @@
-"""What is trained, for how long, and in which dtypes."""
+"""The training target, the length of the run, and low-precision weight updates."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from modules.config.embedding_facts import trained_parts, trained_words
 from modules.config.schema import Config
-from modules.config.words import trained_parts, trained_words
 from modules.system.problem import Problem
 
 

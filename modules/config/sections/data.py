@@ -9,7 +9,7 @@ from annotated_types import Ge, Le, MinLen
 from modules.families.registry import families_with
 from modules.settings.conditions import USES_DENOISER
 from modules.settings.field import Section, Setting, When
-from modules.settings.resolution import Resolution
+from modules.settings.shared_types import Resolution
 
 
 class Data(Section):

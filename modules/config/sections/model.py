@@ -9,10 +9,10 @@ from annotated_types import Ge, Le
 from modules.families.registry import families_with, family_labels
 from modules.families.spec import VARIANT_LABELS
 from modules.quantization.registry import FORMATS
-from modules.settings.checkpoint_modes import CheckpointMode
 from modules.settings.conditions import USES_DENOISER
 from modules.settings.every import Every
 from modules.settings.field import Section, Setting, When, one_of
+from modules.settings.shared_types import CheckpointMode
 
 _PLAIN = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float16"}
 _QUANTIZED = {quantized.name: quantized.label for quantized in FORMATS.values()}

@@ -56,8 +56,8 @@ class EncodingJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
-    """One entry is done. `problem` explains why it could not be built; then there is no entry.
+class EntryResult:
+    """The result of one entry. `problem` explains why it could not be built; then there is no entry.
 
     `in_float32` is set if the latents were not finite in the VAE's own dtype, and the image was encoded in float32.
     """
@@ -69,16 +69,16 @@ class Built:
 
 
 @dataclass(frozen=True, slots=True)
-class _Staged:
-    """A batch for the encoder: the images that could be decoded, and those that could not."""
+class _ImageBatch:
+    """A batch for the encoder: the images that could be decoded, and the ones that could not."""
 
     jobs: tuple[EncodingJob, ...]
     images_B3PP: torch.Tensor | None
-    broken: tuple[_Encoded, ...]
+    broken: tuple[_EncodedImage, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Encoded:
+class _EncodedImage:
     job: EncodingJob
     latents_CHW: torch.Tensor | None
     problem: str = ""
@@ -107,7 +107,7 @@ def build_images(
     batch_size: int = 1,
     encode_in_float32: EncodeImages | None = None,
     stage: Callable[[torch.Tensor], torch.Tensor] = lambda images_B3PP: images_B3PP,
-) -> Generator[Built, None, None]:
+) -> Generator[EntryResult, None, None]:
     """Encode images and store their latents, yielding after each entry, in batches of one bucket.
 
     `encode` takes images (B, 3, P, P) in [-1, 1] and returns latents. Files are decoded `threads` at a time, ahead of
@@ -120,14 +120,14 @@ def build_images(
         ThreadPoolExecutor(1, thread_name_prefix="darkroom-stage") as stager,
         ThreadPoolExecutor(1, thread_name_prefix="darkroom-cache") as writer,
     ):
-        writing: Future[list[Built]] | None = None
+        writing: Future[list[EntryResult]] | None = None
 
-        def submit(batch: tuple[EncodingJob, ...]) -> Future[_Staged]:
-            return stager.submit(_staged, batch, [decoders.submit(job.image.load_tensor) for job in batch], stage)
+        def submit(batch: tuple[EncodingJob, ...]) -> Future[_ImageBatch]:
+            return stager.submit(_stage, batch, [decoders.submit(job.image.load_tensor) for job in batch], stage)
 
         try:
             for staged in _ahead(batches_by_bucket(jobs, batch_size), submit, max(2 * threads, batch_size)):
-                encoded = _encoded(staged.result(), encode, encode_in_float32)
+                encoded = _encode(staged.result(), encode, encode_in_float32)
                 former, writing = writing, writer.submit(_written, encoded, store)
                 if former is not None:
                     yield from former.result()
@@ -137,25 +137,25 @@ def build_images(
             decoders.shutdown(wait=False, cancel_futures=True)
 
 
-def _staged(
+def _stage(
     jobs: Sequence[EncodingJob],
     decoding: Sequence[Future[torch.Tensor]],
     stage: Callable[[torch.Tensor], torch.Tensor],
-) -> _Staged:
-    """Wait for the images of a batch and stack them; those that cannot be decoded are left out."""
+) -> _ImageBatch:
+    """Wait for the images of a batch and stack them; undecodable ones are left out."""
     ready: list[EncodingJob] = []
     images: list[torch.Tensor] = []
-    broken: list[_Encoded] = []
+    broken: list[_EncodedImage] = []
     for job, future in zip(jobs, decoding, strict=True):
         try:
             images.append(future.result())
             ready.append(job)
         except (OSError, ValueError, SyntaxError) as error:
-            broken.append(_Encoded(job, None, f"{job.image.path} cannot be decoded ({error})"))
-    return _Staged(tuple(ready), stage(torch.stack(images)) if images else None, tuple(broken))
+            broken.append(_EncodedImage(job, None, f"{job.image.path} cannot be decoded ({error})"))
+    return _ImageBatch(tuple(ready), stage(torch.stack(images)) if images else None, tuple(broken))
 
 
-def _encoded(batch: _Staged, encode: EncodeImages, encode_in_float32: EncodeImages | None) -> list[_Encoded]:
+def _encode(batch: _ImageBatch, encode: EncodeImages, encode_in_float32: EncodeImages | None) -> list[_EncodedImage]:
     """Encode a batch; images without finite latents once more in float32."""
     done = list(batch.broken)
     if batch.images_B3PP is None:
@@ -167,29 +167,29 @@ def _encoded(batch: _Staged, encode: EncodeImages, encode_in_float32: EncodeImag
             again_1CHW = encode_in_float32(batch.images_B3PP[index : index + 1])
             latents_CHW = again_1CHW[0].to(latents_CHW.dtype)
         if bool(latents_CHW.isfinite().all()):
-            done.append(_Encoded(job, latents_CHW, in_float32=in_float32))
+            done.append(_EncodedImage(job, latents_CHW, in_float32=in_float32))
         else:
-            done.append(_Encoded(job, None, f"{job.image.path} gives NaN or infinite latents"))
+            done.append(_EncodedImage(job, None, f"{job.image.path} gives NaN or infinite latents"))
     return done
 
 
-def _written(batch: Sequence[_Encoded], store: EntryStore) -> list[Built]:
+def _written(batch: Sequence[_EncodedImage], store: EntryStore) -> list[EntryResult]:
     built = []
     for entry in batch:
         if entry.latents_CHW is not None:
             store.write(entry.job.key, {"latents": entry.latents_CHW})
-        built.append(Built(entry.job.key, entry.job.image.path, entry.problem, entry.in_float32))
+        built.append(EntryResult(entry.job.key, entry.job.image.path, entry.problem, entry.in_float32))
     return built
 
 
 def build_captions(
     captions: Mapping[str, str], store: EntryStore, encode: Callable[[str], dict[str, torch.Tensor]]
-) -> Generator[Built, None, None]:
+) -> Generator[EntryResult, None, None]:
     """Encode captions (by key) that have no entry yet, one at a time, yielding after each."""
     for key, caption in captions.items():
         if not store.has(key):
             store.write(key, encode(caption))
-        yield Built(key)
+        yield EntryResult(key)
 
 
 def to_tensor(pixels_PP3: Pixels) -> torch.Tensor:
@@ -199,12 +199,12 @@ def to_tensor(pixels_PP3: Pixels) -> torch.Tensor:
 
 def _ahead(
     batches: Sequence[tuple[EncodingJob, ...]],
-    submit: Callable[[tuple[EncodingJob, ...]], Future[_Staged]],
+    submit: Callable[[tuple[EncodingJob, ...]], Future[_ImageBatch]],
     num_images: int,
-) -> Iterator[Future[_Staged]]:
+) -> Iterator[Future[_ImageBatch]]:
     """Yield each batch as it is being staged, at least `num_images` images of later ones submitted ahead."""
     source = iter(batches)
-    waiting: list[tuple[int, Future[_Staged]]] = []
+    waiting: list[tuple[int, Future[_ImageBatch]]] = []
 
     def fill() -> None:
         while sum(count for count, _ in waiting) < num_images and (batch := next(source, None)) is not None:

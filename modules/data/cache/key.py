@@ -46,7 +46,7 @@ def image_key(*, digest: str, width_px: int, height_px: int, recipe: Recipe, enc
 
 
 def mask_key(*, digest: str, width_px: int, height_px: int, is_alpha: bool, recipe: Recipe, latent_factor: int) -> str:
-    """Return the key of an image's mask at the size of its latents. `digest` is that of the file with the mask.
+    """Return the key of an image's mask at the size of its latents. `digest` is the digest of the file with the mask.
 
     The width and height are the image's, to which a mask of another size is stretched.
     """
@@ -62,9 +62,9 @@ def mask_key(*, digest: str, width_px: int, height_px: int, is_alpha: bool, reci
 
 
 def conditioning_image_key(*, digest: str, width_px: int, height_px: int, recipe: Recipe, encoder: str) -> str:
-    """Return the key of the latents of a custom conditioning image. `digest` is that of its file.
+    """Return the key of the latents of a custom conditioning image. `digest` is the digest of its file.
 
-    The width and height are those of the image it belongs to, to which it is resized. Its colours are not augmented.
+    The width and height belong to the image it is for, to whose size it is resized. Its colours are not augmented.
     """
     ingredients = {"digest": digest, "encoder": encoder, **_of_geometry(recipe.geometry, width_px, height_px)}
     return _hash("conditioning image", ingredients)

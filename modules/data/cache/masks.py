@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from modules.data.buckets import Size
-from modules.data.cache.build import Built
+from modules.data.cache.build import EntryResult
 from modules.data.cache.store import EntryStore
 from modules.data.dataset import Example
 from modules.data.transforms.apply import load_mask
@@ -71,14 +71,14 @@ def at_latents(mask_PP: Mask, size: tuple[int, int]) -> torch.Tensor:
 
 def build_masks(
     files: Sequence[tuple[str, MaskFile]], store: EntryStore, *, threads: int
-) -> Generator[Built, None, None]:
+) -> Generator[EntryResult, None, None]:
     """Store the masks of these keys, yielding after each; one that cannot be decoded is reported."""
     with ThreadPoolExecutor(threads, thread_name_prefix="darkroom-masks") as pool:
-        for key, problem in pool.map(lambda entry: (entry[0], _stored(entry[0], entry[1], store)), files):
-            yield Built(key, problem=problem)
+        for key, problem in pool.map(lambda entry: (entry[0], _store_mask(entry[0], entry[1], store)), files):
+            yield EntryResult(key, problem=problem)
 
 
-def _stored(key: str, file: MaskFile, store: EntryStore) -> str:
+def _store_mask(key: str, file: MaskFile, store: EntryStore) -> str:
     try:
         store.write(key, {"mask": file.load()})
     except (OSError, ValueError, SyntaxError) as error:

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from modules.system.atomic import remove_quietly
-from modules.system.file_errors import named
+from modules.system.file_errors import name_destination
 
 _LEFTOVER_AFTER_SECONDS = 3600  # no entry takes that long to write
 
@@ -93,7 +93,7 @@ class CacheStore:
         """
         path = self.path(key)
         path.parent.mkdir(parents=True, exist_ok=True)
-        kept = as_kept(tensors, self._dtype)
+        kept = convert_for_cache(tensors, self._dtype)
         temporary = path.with_name(f".{key}.{uuid4().hex[:8]}")
         try:
             temporary.write_bytes(save(kept, metadata={"checksum": _checksum(kept)}))
@@ -103,7 +103,7 @@ class CacheStore:
                 if not path.is_file():
                     raise
         except OSError as error:
-            raise named(error, path, temporary) from error.__cause__
+            raise name_destination(error, path, temporary) from error.__cause__
         finally:
             remove_quietly(temporary)
         return kept
@@ -138,7 +138,7 @@ class CacheStore:
 
 
 class RememberingStore:
-    """Entries of another store, of which those read first are kept in memory, up to `most_bytes` of them.
+    """Entries of another store. The ones that are read first are kept in memory, up to `most_bytes` of them.
 
     A small dataset is read from disk once, not in each epoch. Threads may share it.
     """
@@ -199,7 +199,7 @@ class MemoryStore:
 
     def write(self, key: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Keep copies of an entry's tensors and return them."""
-        self._entries[key] = {name: t.clone() for name, t in as_kept(tensors, self._dtype).items()}
+        self._entries[key] = {name: t.clone() for name, t in convert_for_cache(tensors, self._dtype).items()}
         return dict(self._entries[key])
 
     def read(self, key: str) -> dict[str, torch.Tensor]:
@@ -214,7 +214,7 @@ class MemoryStore:
         self._entries.pop(key, None)
 
 
-def as_kept(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype | None) -> dict[str, torch.Tensor]:
+def convert_for_cache(tensors: Mapping[str, torch.Tensor], dtype: torch.dtype | None) -> dict[str, torch.Tensor]:
     """Return tensors as a store keeps them: on the CPU, contiguous, larger floating-point types in `dtype`.
 
     A tensor with values beyond the range of `dtype` keeps its own.

@@ -7,16 +7,16 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from modules.data.captions.choice import choose_line, lines_in_use
 from modules.data.captions.operations import CaptionRules, final_text
+from modules.data.captions.settings import choose_line, lines_in_use
 from modules.system.seeds import derive_seed
 
 
 @dataclass(frozen=True, slots=True)
 class CaptionDropout:
-    """The probabilities of the empty prompt: for all text encoders together, or, with `second`, each on its own.
+    """The probabilities of the empty prompt: for all text encoders together, or, with `second`, for each separately.
 
-    With `second`, the first probability is that of the first text encoder alone.
+    With `second`, the first probability applies to the first text encoder alone.
     """
 
     first: float = 0.0
@@ -52,15 +52,15 @@ def draw_caption(
     """Return the caption of one use of an image with these texts.
 
     The operations are drawn anew for each use with `draws_anew`; otherwise the variations are used in turn:
-    exactly those of `cached_texts`. The counters do not depend on the position of the image in the concept.
+    exactly the texts of `cached_texts`. The counters do not depend on the position of the image in the concept.
     """
     generator = random.Random(derive_seed(use.run_seed, "caption", use.epoch, use.example, use.repeat))
-    empty_for = _dropped(dropout, use, generator)
+    empty_for = _draw_dropped(dropout, use, generator)
     if empty_for == {0, 1}:
         return DrawnCaption("")
     line = choose_line(len(texts), rules.choice, generator, use=use.use) if texts else 0
     counters = (use.epoch, use.repeat) if draws_anew else (_variation(len(texts), rules, use.use), 0)
-    text = _changed(texts, line, rules, use.name, counters, run_seed=use.run_seed)
+    text = _change_caption(texts, line, rules, use.name, counters, run_seed=use.run_seed)
     return DrawnCaption(text, empty_for if text else frozenset())
 
 
@@ -69,7 +69,7 @@ def cached_texts(texts: tuple[str, ...], rules: CaptionRules, *, name: str, run_
     for line in lines_in_use(len(texts), rules.choice) if texts else (0,):
         is_random = bool(texts) and rules.is_random(texts[line])
         for variation in range(rules.variations if is_random else 1):
-            yield _changed(texts, line, rules, name, (variation, 0), run_seed=run_seed)
+            yield _change_caption(texts, line, rules, name, (variation, 0), run_seed=run_seed)
 
 
 def _variation(num_lines: int, rules: CaptionRules, use: int) -> int:
@@ -78,7 +78,7 @@ def _variation(num_lines: int, rules: CaptionRules, use: int) -> int:
     return rounds % rules.variations
 
 
-def _changed(
+def _change_caption(
     texts: tuple[str, ...], line: int, rules: CaptionRules, name: str, counters: tuple[int, int], *, run_seed: int
 ) -> str:
     if rules.is_plain:
@@ -89,7 +89,7 @@ def _changed(
     return final_text(texts[line] if texts else "", rules, generator)
 
 
-def _dropped(dropout: CaptionDropout, use: CaptionUse, generator: random.Random) -> frozenset[int]:
+def _draw_dropped(dropout: CaptionDropout, use: CaptionUse, generator: random.Random) -> frozenset[int]:
     """Return the indices of the text encoders whose caption is dropped; both where there is one draw for all."""
     is_first = dropout.first > 0 and generator.random() < dropout.first
     if dropout.second is None:

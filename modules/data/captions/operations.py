@@ -1,4 +1,4 @@
-"""The operations on a caption, composed in one order."""
+"""The operations on a caption, composed in one order; wildcards are expanded first."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from modules.data.captions.choice import CaptionChoice
+from modules.data.captions.settings import CaptionChoice
 from modules.data.captions.tags import (
     ANY_TAG,
     CAPITALIZATIONS,
@@ -20,7 +20,56 @@ from modules.data.captions.tags import (
     shuffle_tags,
     split_tags,
 )
-from modules.data.captions.wildcards import has_wildcards, resolve_wildcards
+
+# Wildcards: `{red|blue} car` stands for one of its options.
+_INNERMOST = re.compile(r"(?<!\\)\{((?:[^{}\\]|\\.)*)\}", re.DOTALL)
+_BRACES = re.compile(r"(?<!\\)\{|\\.|\}", re.DOTALL)
+_MAX_CHARS = 100_000
+_ESCAPED = re.compile(r"\\([{}|])")
+
+
+def has_wildcards(text: str) -> bool:
+    """Return whether resolving the wildcards of a text may draw from the generator."""
+    return len(text) <= _MAX_CHARS and _INNERMOST.search(text) is not None
+
+
+def has_single_brace(text: str) -> bool:
+    """Return whether a text has a brace without its counterpart, which `resolve_wildcards` leaves as it is."""
+    num_open = 0
+    for match in _BRACES.finditer(text):
+        num_open += {"{": 1, "}": -1}.get(match[0], 0)
+        if num_open < 0:
+            return True
+    return num_open > 0
+
+
+def resolve_wildcards(text: str, generator: random.Random) -> str:
+    r"""Return a text with each `{a|b}` replaced by one of its options, each equally likely.
+
+    Options may contain wildcards, and may be empty. `\{`, `\}` and `\|` stand for the plain character; a brace without
+    its counterpart stays. A text of more than 100,000 characters is returned as it is: each wildcard takes time that
+    grows with its length.
+    """
+    if len(text) > _MAX_CHARS:
+        return text
+    position = 0
+    while (match := _INNERMOST.search(text, position)) is not None:
+        option = generator.choice(re.split(r"(?<!\\)\|", match[1]))
+        position = _last_open(text, match.start())
+        text = text[: match.start()] + option + text[match.end() :]
+    return _ESCAPED.sub(r"\1", text)
+
+
+def _last_open(text: str, end: int) -> int:
+    """Return the place of the last brace before `end` that may open a wildcard; `end` without one.
+
+    No wildcard before it can be complete: that brace would be inside.
+    """
+    position = text.rfind("{", 0, end)
+    while position > 0 and text[position - 1] == "\\":
+        position = text.rfind("{", 0, position)
+    return position if position >= 0 else end
+
 
 ORDER = (
     "wildcards",
@@ -100,11 +149,11 @@ def final_text(text: str, rules: CaptionRules, generator: random.Random) -> str:
         text = _with_changed_tags(text, rules, generator)
     if rules.group_separator:
         pieces = (piece.strip() for piece in text.split(rules.group_separator))
-        text = _joined(pieces, rules.delimiter)
+        text = _join(pieces, rules.delimiter)
     if is_replaced:
         text = _without_empty_tags(text, rules.delimiter)
     if rules.trigger_word and not _contains(text, rules.trigger_word):
-        text = _joined((rules.trigger_word, text), rules.delimiter)
+        text = _join((rules.trigger_word, text), rules.delimiter)
     return _between(rules.prefix, text, rules.suffix)
 
 
@@ -135,7 +184,7 @@ def _with_changed_tags(text: str, rules: CaptionRules, generator: random.Random)
     return join_tags(tags, delimiter=rules.delimiter)
 
 
-def _joined(pieces: Iterable[str], delimiter: str) -> str:
+def _join(pieces: Iterable[str], delimiter: str) -> str:
     return f"{delimiter.strip()} ".join(filter(None, pieces))
 
 

@@ -21,7 +21,7 @@ _LISTS = (".txt", ".csv")
 
 
 def caption_rules(text: CaptionChanges, *, variations: int = 1, seed: int | None = None) -> CaptionRules:
-    """Return the rules of a concept's caption settings, without those of which `faults_of` complains."""
+    """Return the rules of a concept's caption settings, without the rules of which `faults_of` complains."""
     return CaptionRules(
         choice=text.choice,
         variations=variations,
@@ -62,7 +62,7 @@ def _faults_of_special_tags(text: CaptionChanges) -> Iterator[tuple[str, str]]:
     if not text.tag_dropout or text.special_tags_mode == "none":
         return
     try:
-        tags = _listed(text)
+        tags = _read_special_tags(text)
     except OSError as error:
         reason = error.strerror or error
         yield "special_tags", f"The list of special tags {text.special_tags} cannot be read ({reason})."
@@ -94,7 +94,7 @@ def _special_tags(text: CaptionChanges) -> SpecialTags:
     if not text.tag_dropout or text.special_tags_mode == "none":
         return SpecialTags()
     try:
-        tags = _listed(text)
+        tags = _read_special_tags(text)
     except OSError:
         return SpecialTags()
     if text.special_tags_regex:
@@ -102,8 +102,8 @@ def _special_tags(text: CaptionChanges) -> SpecialTags:
     return SpecialTags(text.special_tags_mode, tags, text.special_tags_regex)
 
 
-def _listed(text: CaptionChanges) -> tuple[str, ...]:
-    """Return the special tags: those of the setting, or of its file, one on each line."""
+def _read_special_tags(text: CaptionChanges) -> tuple[str, ...]:
+    """Return the special tags of the setting, or of its file, one on each line."""
     file = special_tags_file(text)
     if file is None:
         pieces = text.special_tags.split(text.tag_delimiter) if text.tag_delimiter else [text.special_tags]

@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
+import random
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
-from modules.data.captions.choice import CaptionChoice
 from modules.settings.conditions import USES_DENOISER
 from modules.settings.field import Section, Setting, When
+
+CaptionChoice = Literal["random", "in_turn", "first"]
+
+
+def choose_line(num_lines: int, choice: CaptionChoice, generator: random.Random, *, use: int) -> int:
+    """Return the index of a caption for one use of an image; `use` counts its uses in the run, from 0.
+
+    "in_turn" goes through all captions before one is used again. There must be at least one.
+    """
+    match choice:
+        case "first":
+            return 0
+        case "in_turn":
+            return use % num_lines
+        case _:
+            return generator.choice(range(num_lines))
+
+
+def lines_in_use(num_lines: int, choice: CaptionChoice) -> range:
+    """Return the indices of the captions that may be chosen."""
+    return range(min(num_lines, 1) if choice == "first" else num_lines)
+
 
 CAPTION_AUGMENTATION = "Caption augmentation"
 
@@ -16,7 +38,7 @@ CAPTION_AUGMENTATION = "Caption augmentation"
 class CaptionChanges(Section):
     """Augmentation of a concept's captions. A tag is the text between two delimiters.
 
-    The fields are in the order of the operations, that of `modules/data/captions/operations.py`.
+    The fields are in the order of the operations in `modules/data/captions/operations.py`.
     """
 
     applies_when: ClassVar[When | None] = USES_DENOISER

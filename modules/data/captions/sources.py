@@ -1,23 +1,64 @@
-"""The caption texts of an image, and what is wrong with them."""
+"""The caption texts of an image, with their problems, and the placeholders of trained embeddings in them."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from modules.data.captions.placeholders import contains_any
 from modules.data.links import leads_out
+
+# The placeholders of embeddings in captions and prompts.
+#
+# A placeholder is matched as a whole word and in any case: CLIP's tokenizer does not distinguish case either, and
+# captions may be randomly capitalized.
+
+
+def contains_any(text: str, placeholders: Collection[str]) -> bool:
+    """Return whether a text contains one of the placeholders."""
+    return bool(placeholders) and _pattern(tuple(placeholders)).search(text) is not None
+
+
+def split_at_placeholders(text: str, placeholders: Collection[str]) -> Iterator[tuple[str, str | None]]:
+    """Yield a text's pieces in order: (its text, None) between placeholders, and (as written, placeholder) for one."""
+    if not placeholders:
+        yield text, None
+        return
+    by_key = {p.lower(): p for p in placeholders}
+    place = 0
+    for match in _pattern(tuple(placeholders)).finditer(text):
+        if match.start() > place:
+            yield text[place : match.start()], None
+        yield match[0], by_key[match[0].lower()]
+        place = match.end()
+    if place < len(text):
+        yield text[place:], None
+
+
+@lru_cache(maxsize=32)
+def _pattern(placeholders: tuple[str, ...]) -> re.Pattern[str]:
+    """Return a pattern for any of the placeholders; where two begin at the same place, the longer one."""
+    ordered = sorted(placeholders, key=len, reverse=True)
+    return re.compile("|".join(map(_as_word, ordered)), re.IGNORECASE)
+
+
+def _as_word(placeholder: str) -> str:
+    """Return the pattern of one placeholder: letters next to it would make it part of another word."""
+    before = r"(?<!\w)" if re.match(r"\w", placeholder) else ""
+    after = r"(?!\w)" if re.search(r"\w\Z", placeholder) else ""
+    return f"{before}{re.escape(placeholder)}{after}"
+
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _MAX_BYTES = 10_000_000  # of a text file; its captions have a few hundred
 
 CaptionSource = Literal["text_file", "file_name", "one_file", "metadata", "fixed_text"]
 CaptionFault = Literal["", "missing", "empty", "link", "utf-16", "cp1252", "latin-1"]
-"""Why a caption needs attention: there is none, its file is a link out of the concept's folder, or not UTF-8 and was
+"""Why a caption needs attention: it is missing, its file is a link out of the concept's folder, or not UTF-8 and was
 read in this encoding."""
 
 
@@ -35,9 +76,9 @@ class CaptionOrigin:
     """Where the captions of a concept come from.
 
     With the source "text_file" they are in a file next to the image, with the image's name and `extension`. With
-    "one_file" they are those of `file`, the same for every image; with "fixed_text" the lines of `fixed_text`. With
-    "metadata" they are in some `columns` of the metadata file `file`, or of those in the folder of the images
-    (`modules/data/metadata.py`); no columns are the usual ones.
+    "one_file" they are the texts of `file`, the same for every image; with "fixed_text" the lines of `fixed_text`. With
+    "metadata" they are in some `columns` of the metadata file `file`, or of the metadata files in the folder of the
+    images (`modules/data/metadata.py`); no columns are the usual ones.
     """
 
     source: CaptionSource = "text_file"

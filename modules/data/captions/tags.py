@@ -18,7 +18,7 @@ CAPITALIZATIONS: tuple[Capitalization, ...] = ("capslock", "title", "first", "ra
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """The tags of a caption: those kept at its start and at its end, and the free ones, which may be moved."""
+    """The tags of a caption: the ones kept at its start and at its end, and the free ones, which may be moved."""
 
     first: tuple[str, ...]
     free: tuple[str, ...]
@@ -58,8 +58,8 @@ ANY_TAG = SpecialTags()
 def split_tags(text: str, *, delimiter: str, keep_count: int, separator: str) -> Tags:
     """Return the tags of a caption, without the spaces around them; empty ones are left out.
 
-    Where the caption contains `separator`, the tags before its first occurrence are kept at the start, and those after
-    its second at the end (kohya's `keep_tokens_separator`); otherwise the first `keep_count` tags are kept.
+    Where the caption contains `separator`, the tags before its first occurrence are kept at the start, and the tags
+    after its second at the end (kohya's `keep_tokens_separator`); otherwise the first `keep_count` tags are kept.
     """
     if separator and separator in text:
         parts = [_split(part, delimiter) for part in text.split(separator, 2)]
@@ -81,9 +81,9 @@ def drop_tags(
     *,
     may_be_dropped: Callable[[str], bool],
 ) -> Tags:
-    """Return tags after tag dropout. Kept tags, and those that may not be dropped, always stay.
+    """Return tags after tag dropout. Kept tags, and tags that may not be dropped, always stay.
 
-    "full" drops all of them together with `probability`, "random" each on its own. With "random_weighted" the
+    "full" drops all of them together with `probability`, "random" each independently. With "random_weighted" the
     probability grows linearly with the position among the free tags, up to `probability` for the last one.
     """
     if mode == "full":
@@ -122,18 +122,18 @@ def capitalize_tags(
     With `lowercase_first` all become lowercase before. Tags for which `is_fixed` holds stay as they are.
     """
 
-    def changed(tag: str) -> str:
+    def change(tag: str) -> str:
         if is_fixed(tag):
             return tag
         tag = tag.lower() if lowercase_first else tag
         if not modes or generator.random() >= probability:
             return tag
-        return _capitalized(tag, generator.choice(modes), generator)
+        return _capitalize(tag, generator.choice(modes), generator)
 
-    return Tags(*(tuple(changed(t) for t in part) for part in (tags.first, tags.free, tags.last)))
+    return Tags(*(tuple(change(t) for t in part) for part in (tags.first, tags.free, tags.last)))
 
 
-def _capitalized(tag: str, mode: Capitalization, generator: random.Random) -> str:
+def _capitalize(tag: str, mode: Capitalization, generator: random.Random) -> str:
     match mode:
         case "capslock":
             return tag.upper()

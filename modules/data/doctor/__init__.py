@@ -1,8 +1,8 @@
-"""The dataset doctor: what is probably wrong with the images and captions of a run, found before it.
+"""The dataset doctor: probable problems of a run's images and captions, reported before the run.
 
-1. `measure`: what the pixels of each image show, from one reduced decoding.
-2. `examined`: everything the checks look at, as data.
-3. `registry`: the checks, each a record with a pure function from that data to findings.
+1. `measure`: figures of each image's pixels, from one reduced decoding.
+2. `finding`: everything the checks look at, as data, and a finding.
+3. `..._checks`: the checks, each a record with a pure function from that data to findings; `report` lists them.
 4. `report` and `page`: the findings as a table, as JSON and as an HTML page.
 
 Nothing here changes a file.

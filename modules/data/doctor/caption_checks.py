@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from modules.data.captions.faults import fault_of_caption
 from modules.data.captions.tags import split_tags
-from modules.data.doctor.examined import Examined, ExaminedConcept, ExaminedImage
-from modules.data.doctor.finding import CheckSpec, Finding
+from modules.data.doctor.finding import CheckSpec, Examination, ExaminedConcept, ExaminedImage, Finding
+from modules.data.scan import fault_of_caption
 from modules.system.problem import cut
 
 CHUNK_TOKENS = 75  # what one pass of CLIP's text encoder sees
@@ -24,7 +23,7 @@ _MAX_NAMED = 8
 _MAX_CHARS = 120
 
 
-def _missing(examined: Examined) -> Iterator[Finding]:
+def _missing(examined: Examination) -> Iterator[Finding]:
     for image in examined.images:
         source = image.example.image
         if source.captions and not source.caption_fault:
@@ -39,7 +38,7 @@ def _missing(examined: Examined) -> Iterator[Finding]:
             yield Finding("missing_caption", (image.path,), reason, 0, "captions", fix)
 
 
-def _duplicate(examined: Examined) -> Iterator[Finding]:
+def _duplicate(examined: Examination) -> Iterator[Finding]:
     for concept, images in examined.by_concept():
         if not concept.has_own_captions:
             continue
@@ -89,27 +88,27 @@ class _TaggedImages:
     first: frozenset[str]
 
 
-def _tagged(concept: ExaminedConcept, images: Sequence[ExaminedImage]) -> _TaggedImages | None:
+def _read_tags(concept: ExaminedConcept, images: Sequence[ExaminedImage]) -> _TaggedImages | None:
     """Return the tags of a concept; None if it has few images or only prompts, or captions that are sentences."""
     if not concept.has_images:
         return None
     lists: dict[Path, list[str]] = {}
     first: Counter[str] = Counter()
     for image in images:
-        found: list[str] = []
+        tags_of_image: list[str] = []
         for caption in image.example.image.captions:
             tags = _tags(caption, concept)
             first.update(t.lower() for t in tags[: max(1, concept.rules.keep_count)])
-            found += [t.lower() for t in tags]
-        if found:
-            lists[image.path] = found
-    every = [tag for found in lists.values() for tag in found]
+            tags_of_image += [t.lower() for t in tags]
+        if tags_of_image:
+            lists[image.path] = tags_of_image
+    every = [tag for tags in lists.values() for tag in tags]
     if len(lists) < MIN_IMAGES or len(every) / len(lists) < _MIN_TAGS:
         return None
     if sum(len(t.split()) for t in every) / len(every) > _MAX_WORDS:
         return None
-    sets = {path: frozenset(found) for path, found in lists.items()}
-    counts = Counter(tag for found in sets.values() for tag in found)
+    sets = {path: frozenset(tags) for path, tags in lists.items()}
+    counts = Counter(tag for tags in sets.values() for tag in tags)
     return _TaggedImages(sets, counts, frozenset(t for t, n in first.items() if n > MOST * len(lists)))
 
 
@@ -118,9 +117,9 @@ def _tags(caption: str, concept: ExaminedConcept) -> tuple[str, ...]:
     return split_tags(caption, delimiter=rules.delimiter, keep_count=0, separator=rules.separator).all
 
 
-def _constant_tags(examined: Examined) -> Iterator[Finding]:
+def _constant_tags(examined: Examination) -> Iterator[Finding]:
     for concept, images in examined.by_concept():
-        if not concept.has_own_captions or (tagged := _tagged(concept, images)) is None:
+        if not concept.has_own_captions or (tagged := _read_tags(concept, images)) is None:
             continue
         for tag, number in sorted(tagged.counts.items()):
             share = number / len(tagged.tags)
@@ -130,7 +129,7 @@ def _constant_tags(examined: Examined) -> Iterator[Finding]:
                 yield Finding(
                     "constant_tag",
                     files or (concept.folder,),
-                    f"The tag {_quoted(tag)} is in nearly all captions of the concept {concept.name}, so it becomes "
+                    f"The tag {_quote(tag)} is in nearly all captions of the concept {concept.name}, so it becomes "
                     f"part of the concept.{rest}",
                     share * 100,
                     "% of the captions",
@@ -139,15 +138,15 @@ def _constant_tags(examined: Examined) -> Iterator[Finding]:
                 )
 
 
-def _rare_tags(examined: Examined) -> Iterator[Finding]:
+def _rare_tags(examined: Examination) -> Iterator[Finding]:
     for concept, images in examined.by_concept():
-        if not concept.has_own_captions or (tagged := _tagged(concept, images)) is None:
+        if not concept.has_own_captions or (tagged := _read_tags(concept, images)) is None:
             continue
         for path, tags in tagged.tags.items():
             rare = sorted(tag for tag in tags if tagged.counts[tag] == 1)
             if not rare:
                 continue
-            named = ", ".join(map(_quoted, rare[:_MAX_NAMED])) + (" and others" if len(rare) > _MAX_NAMED else "")
+            named = ", ".join(map(_quote, rare[:_MAX_NAMED])) + (" and others" if len(rare) > _MAX_NAMED else "")
             yield Finding(
                 "rare_tag",
                 (path,),
@@ -159,7 +158,7 @@ def _rare_tags(examined: Examined) -> Iterator[Finding]:
             )
 
 
-def _long(examined: Examined) -> Iterator[Finding]:
+def _long(examined: Examination) -> Iterator[Finding]:
     for caption in examined.long_captions:
         is_too_long = caption.num_tokens > USUAL_LIMIT_TOKENS
         yield Finding(
@@ -178,7 +177,7 @@ def _num_words(captions: Sequence[str]) -> int:
     return sum(len(c.split()) for c in captions)
 
 
-def _quoted(tag: str) -> str:
+def _quote(tag: str) -> str:
     return f'"{cut(tag, max_chars=_MAX_CHARS)}"'
 
 

@@ -1,16 +1,119 @@
-"""A finding of the doctor: one value for the table, the page, JSON and the window."""
+"""The input of the doctor's checks, and their findings.
+
+The input of all checks are the scanned images with their measurements and the facts of their concepts; a finding is one
+value for the table, the page, JSON and the window.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from modules.data.buckets import ResizeCrop, Size
+from modules.data.captions.operations import NO_CHANGES, CaptionRules
+from modules.data.concept import VALIDATION_KINDS, Kind
+from modules.data.dataset import Example
+from modules.data.doctor.measure import Measurement
+from modules.data.order import PartialBatches
 from modules.system.problem import Severity
 
-if TYPE_CHECKING:
-    from modules.data.doctor.examined import Examined
+
+@dataclass(frozen=True, slots=True)
+class ExaminedConcept:
+    """A concept. `samples_per_image` is how often an epoch uses each of its images, on average.
+
+    `fixed_sizes`: for each of its resolutions, whether it is one size for all images, without buckets.
+    `has_own_captions`: each image has its own captions, not the whole concept's.
+    """
+
+    name: str
+    kind: Kind
+    folder: Path
+    samples_per_image: float = 1.0
+    has_own_captions: bool = True
+    rules: CaptionRules = NO_CHANGES
+    sets_samples: bool = False
+    fixed_sizes: tuple[bool, ...] = ()
+
+    @property
+    def has_images(self) -> bool:
+        """Whether it has images, and not only prompts."""
+        return self.kind != "prompts"
+
+
+@dataclass(frozen=True, slots=True)
+class ExaminedImage:
+    """An image of a concept (its index) with its measurements; `broken` is the reason where it cannot be decoded.
+
+    `broken_rejected` is the reason for the rejected image of a pair, which is not examined otherwise: it may be a bad
+    image.
+    """
+
+    example: Example
+    concept: int
+    measurements: Measurement | None = None
+    broken: str = ""
+    broken_rejected: str = ""
+
+    @property
+    def path(self) -> Path:
+        """The image's file."""
+        return self.example.image.path
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedFile:
+    """A file that the run leaves out, with the reason; `is_image` if it is one and can be decoded all the same."""
+
+    path: Path
+    reason: str
+    is_image: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LongCaption:
+    """A caption of more than one chunk of tokens: its images, its tokens, and the text beyond the first chunk."""
+
+    files: tuple[Path, ...]
+    num_tokens: int
+    beyond: str
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """The data of a run as the doctor sees it. `bucket_samples`: the training samples of each size in an epoch."""
+
+    concepts: tuple[ExaminedConcept, ...]
+    images: tuple[ExaminedImage, ...]
+    skipped: tuple[SkippedFile, ...] = ()
+    long_captions: tuple[LongCaption, ...] = ()
+    bucket_samples: Mapping[Size, int] = field(default_factory=dict)
+    batch_size: int = 1
+    partial_batches: PartialBatches = "keep"
+
+    def by_concept(self) -> Iterator[tuple[ExaminedConcept, list[ExaminedImage]]]:
+        """Yield each concept with its images."""
+        for index, concept in enumerate(self.concepts):
+            yield concept, [i for i in self.images if i.concept == index]
+
+    def measurements(self) -> Iterator[tuple[ExaminedImage, Measurement]]:
+        """Yield the images that could be decoded, with their measurements."""
+        for image in self.images:
+            if image.measurements is not None:
+                yield image, image.measurements
+
+    def fits_of(self, image: ExaminedImage) -> Iterator[tuple[ResizeCrop, bool]]:
+        """Yield how an image is brought to each resolution, and whether that is one size for all images."""
+        fixed = self.concepts[image.concept].fixed_sizes or (False,)
+        yield from zip(image.example.resize_crops, cycle(fixed), strict=False)  # a concept's resolutions recur
+
+    def is_validation(self, image: ExaminedImage) -> bool:
+        """Return whether an image is only validated on."""
+        return self.concepts[image.concept].kind in VALIDATION_KINDS
+
 
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 
@@ -54,7 +157,7 @@ class CheckSpec:
     name: str
     label: str
     help: str
-    find: Callable[[Examined], Iterable[Finding]]
+    find: Callable[[Examination], Iterable[Finding]]
     compares_concepts: bool = False
 
 

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.data.archives import archive_of
-from modules.data.captions.faults import ENCODINGS
 from modules.data.captions.sources import read_text
 from modules.data.doctor.finding import Finding
-from modules.data.doctor.suffixes import SUFFIXES_OF, right_suffix
-from modules.data.images import BrokenImageError, opened
+from modules.data.doctor.pixel_checks import SUFFIXES_OF, right_suffix
+from modules.data.images import BrokenImageError, open_image
 from modules.data.listing import SUFFIXES
-from modules.data.scan import SourceImage
+from modules.data.scan import ENCODINGS, SourceImage
 from modules.system.atomic import atomic_file, write_text
 from modules.system.errors import DarkroomError
 
@@ -54,7 +53,7 @@ class FixSpec:
 
 
 def apply(steps: Sequence[Step]) -> tuple[Step, ...]:
-    """Do the steps and return those that were done, for `undo`.
+    """Do the steps and return the completed ones, for `undo`.
 
     Files that are gone, and targets that exist by now, are left out. Raises DarkroomError if a file cannot be changed;
     then everything is as before.
@@ -150,7 +149,7 @@ def _free_place(file: Path) -> Path:
 
 def _format(path: Path) -> str:
     try:
-        with opened(path) as image:
+        with open_image(path) as image:
             return image.format or ""
     except BrokenImageError:
         return ""
@@ -162,14 +161,14 @@ FIXES: Mapping[str, FixSpec] = {
         FixSpec(
             "set_aside",
             "Set aside broken files",
-            f"Moves image files that cannot be read into the hidden folder {KEPT_FOLDER} beside them.",
+            f"Moves image files that cannot be read into the hidden folder {KEPT_FOLDER} next to them.",
             _set_aside,
         ),
         FixSpec(
             "rename",
             "Correct suffixes",
-            f"Renames images whose suffix is not that of their format ({', '.join(SUFFIXES_OF)}). Captions and masks "
-            "belong to the name without the suffix, so they stay with their image.",
+            f"Renames images whose suffix does not belong to their format ({', '.join(SUFFIXES_OF)}). Captions and "
+            "masks belong to the name without the suffix, so they stay with their image.",
             _renames,
         ),
         FixSpec(

@@ -1,6 +1,6 @@
 """The measurements of the pixels of an image, made on one reduced decoding of it.
 
-All figures are those of the image at about 512 x 512 px, so that they can be compared between images of any size.
+All figures refer to the image at about 512 x 512 px, so that they can be compared between images of any size.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from modules.data.decode import WHITE, Rgb, changes_colours, flattened
-from modules.data.images import opened, upright
+from modules.data.decode import WHITE, Rgb, changes_colours, flatten
+from modules.data.images import open_image, upright
 
 SIDE_PX = 512  # the area of the measured image is at most the square of it
 COLOURS_SIDE = 16
@@ -51,7 +51,7 @@ class Bars:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Measurement:
     """The measurements of an image.
 
     `sharpness`: see `sharpness_of`; None without contrast. `darkest`: the 1st percentile of
@@ -75,12 +75,12 @@ class Measured:
     format: str = ""
 
 
-def measure(path: Path, background: Rgb | None = None) -> Measured:
+def measure(path: Path, background: Rgb | None = None) -> Measurement:
     """Return the measurements of an image as it is trained: upright, in sRGB, on the background colour.
 
     The whole file is read and decoded; JPEGs at a reduced scale. Raises BrokenImageError if that fails.
     """
-    with opened(path) as raw:
+    with open_image(path) as raw:
         file_format = raw.format or ""
         is_animated = raw.format in _ANIMATED_FORMATS and bool(getattr(raw, "is_animated", False))
         scale = min(1.0, SIDE_PX / math.sqrt(raw.width * raw.height))
@@ -88,12 +88,12 @@ def measure(path: Path, background: Rgb | None = None) -> Measured:
         is_converted = changes_colours(raw)
         whole = upright(raw)
         transparent = _transparent(whole)
-        image = _reduced(flattened(whole, background or WHITE))
+        image = _reduce(flatten(whole, background or WHITE))
     pixels_HWC = np.asarray(image, dtype=np.uint8)
     luma_HW = np.asarray(image.convert("L"), dtype=np.float32)
     some_HWC = pixels_HWC[::2, ::2]
     darkest, brightest = np.percentile(some_HWC.min(axis=2), 1) / 255, np.percentile(some_HWC.max(axis=2), 99) / 255
-    return Measured(
+    return Measurement(
         sharpness_of(luma_HW),
         float(darkest),
         float(brightest),
@@ -138,7 +138,7 @@ def _variances(values_HW: Luma) -> Luma:
     return variances
 
 
-def _reduced(image: Image.Image) -> Image.Image:
+def _reduce(image: Image.Image) -> Image.Image:
     scale = SIDE_PX / math.sqrt(image.width * image.height)
     if scale >= 1:
         return image

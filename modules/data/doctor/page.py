@@ -10,10 +10,10 @@ from pathlib import Path
 
 from PIL import Image
 
-from modules.data.decode import flattened
+from modules.data.decode import flatten
 from modules.data.doctor.finding import Finding, printable, short_name
 from modules.data.doctor.report import by_check, figure_of, images_of, summary_of
-from modules.data.images import BrokenImageError, opened, upright
+from modules.data.images import BrokenImageError, open_image, upright
 
 MAX_FILES_SHOWN = 12  # of one finding, as thumbnails; the names of all are listed
 _THUMBNAIL_PX = 160
@@ -41,9 +41,9 @@ figcaption, li { font-size: 13px; overflow-wrap: anywhere; }
 def thumbnail(path: Path) -> bytes | None:
     """Return a small JPEG of an image without its metadata; None where it cannot be read."""
     try:
-        with opened(path) as raw:
+        with open_image(path) as raw:
             raw.draft(None, (2 * _THUMBNAIL_PX, 2 * _THUMBNAIL_PX))
-            image = flattened(upright(raw))
+            image = flatten(upright(raw))
     except BrokenImageError:
         return None
     image.thumbnail((_THUMBNAIL_PX, _THUMBNAIL_PX))
@@ -84,12 +84,12 @@ def as_html(
 
 def _body(findings: Sequence[Finding], thumbnails: Thumbnails) -> Iterator[str]:
     sections = list(by_check(findings))
-    links = (f'<a href="#{s.name}">{_text(s.label)} ({len(found):,})</a>' for s, found in sections)
+    links = (f'<a href="#{s.name}">{_text(s.label)} ({len(findings):,})</a>' for s, findings in sections)
     yield f"<nav>{' '.join(links)}</nav>"
-    for spec, found in sections:
-        yield f'<section id="{spec.name}"><h2>{_text(spec.label)} <small>{len(found):,}</small></h2>'
+    for spec, of_check in sections:
+        yield f'<section id="{spec.name}"><h2>{_text(spec.label)} <small>{len(of_check):,}</small></h2>'
         yield f'<p class="help">{_text(spec.help)}</p>'
-        for finding in found:
+        for finding in of_check:
             yield _article(finding, thumbnails)
         yield "</section>"
 

@@ -1,16 +1,37 @@
-"""Checks of each image on its own: whether it is readable, and what its pixels show."""
+"""Checks of single images: whether they are readable, and their pixels."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from modules.data.doctor.examined import Examined, SkippedFile
-from modules.data.doctor.finding import CheckSpec, Finding
-from modules.data.doctor.measure import Measured
-from modules.data.doctor.suffixes import right_suffix
+from modules.data.archives import archive_of
+from modules.data.doctor.finding import CheckSpec, Examination, Finding, SkippedFile
+from modules.data.doctor.measure import Measurement
 from modules.data.listing import SUFFIXES
 from modules.system.problem import with_article
+
+SUFFIXES_OF: Mapping[str, tuple[str, ...]] = {
+    "JPEG": (".jpg", ".jpeg", ".jfif", ".jpe"),
+    "MPO": (".jpg", ".jpeg", ".jfif", ".jpe"),
+    "PNG": (".png", ".apng"),
+    "WEBP": (".webp",),
+    "GIF": (".gif",),
+    "BMP": (".bmp", ".dib"),
+    "TIFF": (".tif", ".tiff"),
+    "AVIF": (".avif", ".avifs"),
+}
+"""The suffixes of each format by Pillow's name, the usual one first."""
+
+
+def right_suffix(file: Path, image_format: str) -> str:
+    """Return the suffix that a file should have; empty if it has the right one, or if the right one is unknown."""
+    right = SUFFIXES_OF.get(image_format, ())
+    is_known = any(file.suffix.lower() in suffixes for suffixes in SUFFIXES_OF.values())
+    if not right or not is_known or file.suffix.lower() in right or archive_of(file) is not None:
+        return ""
+    return right[0]
+
 
 MIN_SHARPNESS = 0.08  # photographs have 0.4 and more, and with a Gaussian blur of 3 to 4 px at 512 px less than this
 MAX_DARK = 0.2  # even the brightest hundredth is darker: a night scene with a lamp or a window is not
@@ -20,14 +41,14 @@ MIN_BARS = 0.03  # of the image: thinner ones are the antialiasing of an edge
 MIN_TRANSPARENT = 0.01  # of the image
 
 
-def _unreadable(examined: Examined) -> Iterator[Finding]:
+def _unreadable(examined: Examination) -> Iterator[Finding]:
     for image in examined.images:
         if image.broken:
             yield _broken(image.path, f"The image is damaged: {image.broken}.")
         if image.broken_rejected and image.example.image.rejected is not None:
             path = image.example.image.rejected.path
             yield _broken(path, f"The rejected image of a pair is damaged: {image.broken_rejected}.")
-    yield from map(_skipped, examined.skipped)
+    yield from map(_report_skipped, examined.skipped)
 
 
 def _broken(path: Path, reason: str) -> Finding:
@@ -35,7 +56,7 @@ def _broken(path: Path, reason: str) -> Finding:
     return Finding("unreadable", (path,), reason, 0, "images read", fix, "error")
 
 
-def _skipped(file: SkippedFile) -> Finding:
+def _report_skipped(file: SkippedFile) -> Finding:
     reason = f"The file is not used: {file.reason}."
     if file.path.name.startswith("."):
         fix = "Nothing, if it is not meant to be trained; else rename it."
@@ -45,63 +66,67 @@ def _skipped(file: SkippedFile) -> Finding:
     return Finding("unreadable", (file.path,), reason, 0, "images read", "Correct the cause, or remove the file.")
 
 
-def _blurred(examined: Examined) -> Iterator[Finding]:
-    for image, measured in examined.measured():
-        if measured.sharpness is not None and measured.sharpness < MIN_SHARPNESS and not _is_plain(measured):
+def _find_blurred(examined: Examination) -> Iterator[Finding]:
+    for image, measurements in examined.measurements():
+        if (
+            measurements.sharpness is not None
+            and measurements.sharpness < MIN_SHARPNESS
+            and not _is_plain(measurements)
+        ):
             yield Finding(
                 "blurred",
                 (image.path,),
                 f"No part of the image is sharp (below {MIN_SHARPNESS:g}; sharp photographs have 0.4 or more).",
-                measured.sharpness,
+                measurements.sharpness,
                 "sharpness",
                 "Replace it by a sharper image or remove it, unless the blur is meant to be learned.",
             )
 
 
-def _dark(examined: Examined) -> Iterator[Finding]:
-    for image, measured in examined.measured():
-        if measured.brightest < MAX_DARK and not _is_plain(measured):
+def _dark(examined: Examination) -> Iterator[Finding]:
+    for image, measurements in examined.measurements():
+        if measurements.brightest < MAX_DARK and not _is_plain(measurements):
             yield Finding(
                 "dark",
                 (image.path,),
                 f"The image is dark throughout: even its brightest hundredth is below {MAX_DARK:.0%} of white.",
-                measured.brightest * 100,
+                measurements.brightest * 100,
                 "% of white",
                 "Brighten it in an image editor, or remove it.",
             )
 
 
-def _bright(examined: Examined) -> Iterator[Finding]:
-    for image, measured in examined.measured():
-        if measured.darkest > MIN_BRIGHT and not _is_plain(measured):
+def _bright(examined: Examination) -> Iterator[Finding]:
+    for image, measurements in examined.measurements():
+        if measurements.darkest > MIN_BRIGHT and not _is_plain(measurements):
             yield Finding(
                 "blown_out",
                 (image.path,),
                 "The image is pale throughout: even its darkest or most colourful hundredth is above "
                 f"{MIN_BRIGHT:.0%} of white.",
-                measured.darkest * 100,
+                measurements.darkest * 100,
                 "% of white",
                 "Use a correctly exposed version, or remove it.",
             )
 
 
-def _low_variance(examined: Examined) -> Iterator[Finding]:
-    for image, measured in examined.measured():
-        if _is_plain(measured):
+def _low_variance(examined: Examination) -> Iterator[Finding]:
+    for image, measurements in examined.measurements():
+        if _is_plain(measurements):
             yield Finding(
                 "low_variance",
                 (image.path,),
                 f"The image is nearly of one colour: its colours vary by less than {MIN_SPREAD:g} of 255.",
-                measured.spread,
+                measurements.spread,
                 "of 255",
                 "Remove it, unless plain areas are meant to be learned.",
             )
 
 
-def _letterbox(examined: Examined) -> Iterator[Finding]:
-    for image, measured in examined.measured():
-        bars = measured.bars
-        if bars.area < MIN_BARS or _is_plain(measured):
+def _letterbox(examined: Examination) -> Iterator[Finding]:
+    for image, measurements in examined.measurements():
+        bars = measurements.bars
+        if bars.area < MIN_BARS or _is_plain(measurements):
             continue
         edges = [("left", bars.left), ("right", bars.right)] if bars.left and bars.right else []
         edges += [("top", bars.top), ("bottom", bars.bottom)] if bars.top and bars.bottom else []
@@ -116,21 +141,21 @@ def _letterbox(examined: Examined) -> Iterator[Finding]:
         )
 
 
-def _surprises(examined: Examined) -> Iterator[Finding]:
-    for image, measured in examined.measured():
+def _surprises(examined: Examination) -> Iterator[Finding]:
+    for image, measurements in examined.measurements():
         is_mask = image.example.mask is not None and image.example.mask.is_alpha
-        if measured.transparent > MIN_TRANSPARENT and not is_mask:
+        if measurements.transparent > MIN_TRANSPARENT and not is_mask:
             red, green, blue = image.example.background or (255, 255, 255)
             yield Finding(
                 "surprising_format",
                 (image.path,),
                 f"The image has transparent places, which are trained as the colour #{red:02x}{green:02x}{blue:02x}.",
-                measured.transparent * 100,
+                measurements.transparent * 100,
                 "% transparent",
                 "Choose the background colour of the concept, or use the transparency as mask.",
                 "info",
             )
-        if measured.is_converted:
+        if measurements.is_converted:
             yield Finding(
                 "surprising_format",
                 (image.path,),
@@ -140,7 +165,7 @@ def _surprises(examined: Examined) -> Iterator[Finding]:
                 "Compare the colours in a contact sheet (the verb preview).",
                 "info",
             )
-        if measured.is_animated:
+        if measurements.is_animated:
             yield Finding(
                 "surprising_format",
                 (image.path,),
@@ -152,15 +177,15 @@ def _surprises(examined: Examined) -> Iterator[Finding]:
             )
 
 
-def _wrong_suffixes(examined: Examined) -> Iterator[Finding]:
-    for image, measured in examined.measured():
-        suffix = right_suffix(image.path, measured.format)
+def _wrong_suffixes(examined: Examination) -> Iterator[Finding]:
+    for image, measurements in examined.measurements():
+        suffix = right_suffix(image.path, measurements.format)
         if suffix:
             yield Finding(
                 "wrong_suffix",
                 (image.path,),
-                f"The file is {with_article(measured.format)} image but is named {image.path.suffix}. It is read here; "
-                "other programs may refuse it.",
+                f"The file is {with_article(measurements.format)} image but is named {image.path.suffix}. It is read "
+                "here; other programs may refuse it.",
                 1,
                 "wrong suffix",
                 f"Rename it to {image.path.stem}{suffix}.",
@@ -168,14 +193,14 @@ def _wrong_suffixes(examined: Examined) -> Iterator[Finding]:
             )
 
 
-def _is_plain(measured: Measured) -> bool:
-    return measured.spread < MIN_SPREAD
+def _is_plain(measurements: Measurement) -> bool:
+    return measurements.spread < MIN_SPREAD
 
 
 UNREADABLE = CheckSpec(
     "unreadable", "Unreadable or skipped files", "Files that are damaged or left out of the run.", _unreadable
 )
-BLURRED = CheckSpec("blurred", "Blurred images", "Images without any sharp place.", _blurred)
+BLURRED = CheckSpec("blurred", "Blurred images", "Images without any sharp place.", _find_blurred)
 DARK = CheckSpec("dark", "Dark images", "Images without any bright place.", _dark)
 BLOWN_OUT = CheckSpec("blown_out", "Blown out images", "Images without any dark place.", _bright)
 LOW_VARIANCE = CheckSpec(

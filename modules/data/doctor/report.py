@@ -1,15 +1,53 @@
-"""The findings as JSON and as a table for a terminal."""
+"""The checks of the doctor in the order of their report, and their findings as JSON and as a table for a terminal."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from modules.data.doctor.finding import SEVERITIES, CheckSpec, Finding, printable, short_name
-from modules.data.doctor.registry import CHECKS
+from modules.data.doctor import caption_checks, dataset_checks, pixel_checks
+from modules.data.doctor.finding import SEVERITIES, CheckSpec, Examination, Finding, printable, short_name
 from modules.system.problem import count, cut
+
+CHECKS: Mapping[str, CheckSpec] = {
+    spec.name: spec
+    for spec in (
+        pixel_checks.UNREADABLE,
+        dataset_checks.NEAR_DUPLICATE,
+        dataset_checks.TINY,
+        pixel_checks.BLURRED,
+        pixel_checks.DARK,
+        pixel_checks.BLOWN_OUT,
+        pixel_checks.LOW_VARIANCE,
+        pixel_checks.LETTERBOX,
+        dataset_checks.EXTREME_ASPECT,
+        dataset_checks.BUCKET_WASTE,
+        dataset_checks.SMALL_BUCKET,
+        dataset_checks.CONCEPT_IMBALANCE,
+        caption_checks.MISSING_CAPTION,
+        caption_checks.DUPLICATE_CAPTION,
+        caption_checks.LONG_CAPTION,
+        caption_checks.CONSTANT_TAG,
+        caption_checks.RARE_TAG,
+        pixel_checks.SURPRISING_FORMAT,
+        pixel_checks.WRONG_SUFFIX,
+    )
+}
+
+
+def find_all(examined: Examination) -> tuple[Finding, ...]:
+    """Return the findings of all checks: by check in the order of the registry, by severity, then by file."""
+    order = list(CHECKS)
+    findings = [finding for spec in CHECKS.values() for finding in spec.find(examined)]
+    return tuple(
+        sorted(
+            findings,
+            key=lambda f: (order.index(f.check), SEVERITIES.index(f.severity), [str(p) for p in f.files], f.reason),
+        )
+    )
+
 
 SHOWN_PER_CHECK = 20
 _NAME_CHARS, _REASON_CHARS, _OTHERS_SHOWN = 44, 300, 9
@@ -30,19 +68,19 @@ def as_json(findings: Sequence[Finding], *, num_images: int, num_validation_imag
 def as_table(findings: Sequence[Finding], *, num_images: int, num_validation_images: int, num_prompts: int = 0) -> str:
     """Return the findings by check as lines for a terminal, at most `SHOWN_PER_CHECK` of each."""
     lines = [f"{images_of(num_images, num_validation_images, num_prompts)}: {summary_of(findings)}."]
-    for spec, found in by_check(findings):
-        lines += ["", f"{spec.label} ({len(found):,})", *_rows(found[:SHOWN_PER_CHECK])]
-        if len(found) > SHOWN_PER_CHECK:
-            lines.append(f"  and {len(found) - SHOWN_PER_CHECK:,} more; --json and --html list all")
-        lines += [f"  -> {fix}" for fix in dict.fromkeys(f.fix for f in found[:SHOWN_PER_CHECK])]
+    for spec, of_check in by_check(findings):
+        lines += ["", f"{spec.label} ({len(of_check):,})", *_rows(of_check[:SHOWN_PER_CHECK])]
+        if len(of_check) > SHOWN_PER_CHECK:
+            lines.append(f"  and {len(of_check) - SHOWN_PER_CHECK:,} more; --json and --html list all")
+        lines += [f"  -> {fix}" for fix in dict.fromkeys(f.fix for f in of_check[:SHOWN_PER_CHECK])]
     return "\n".join(lines) + "\n"
 
 
 def by_check(findings: Sequence[Finding]) -> Iterator[tuple[CheckSpec, list[Finding]]]:
     """Yield each check that found something, with its findings."""
     for name, spec in CHECKS.items():
-        if found := [f for f in findings if f.check == name]:
-            yield spec, found
+        if of_check := [f for f in findings if f.check == name]:
+            yield spec, of_check
 
 
 def number_of(findings: Sequence[Finding], severity: str) -> int:
@@ -72,14 +110,14 @@ def figure_of(finding: Finding) -> str:
 
 
 def _rows(findings: Sequence[Finding]) -> Iterator[str]:
-    """Yield a line for each finding, and below it the reason where it differs from that of the finding before."""
+    """Yield a line for each finding, and below it the reason if it differs from the finding before."""
     common = Counter(f.reason for f in findings)
     before = ""
     for finding in findings:
         more = len(finding.files) - 1
         name = short_name(finding.files[0]) + (f" and {more:,} more" if more > 0 else "")
         label = finding.severity.upper() if finding.severity != "info" else "NOTE"
-        yield f"  {label:8}{_middle_cut(name):{_NAME_CHARS}}  {figure_of(finding)}"
+        yield f"  {label:8}{_shorten_middle(name):{_NAME_CHARS}}  {figure_of(finding)}"
         if finding.reason != before or common[finding.reason] == 1:
             yield f"          {cut(printable(finding.reason), max_chars=_REASON_CHARS)}"
         if more > 0:
@@ -88,7 +126,7 @@ def _rows(findings: Sequence[Finding]) -> Iterator[str]:
         before = finding.reason
 
 
-def _middle_cut(name: str) -> str:
+def _shorten_middle(name: str) -> str:
     """Return a name, without its middle where it is too long: its beginning and its end tell it from others."""
     if len(name) <= _NAME_CHARS:
         return name

@@ -8,14 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from modules.data.buckets import Size
-from modules.data.decode import WHITE, flattened
-from modules.data.images import opened, upright
-from modules.data.rotation import direction
-from modules.data.transforms.colour import recoloured
+from modules.data.buckets import Size, direction
+from modules.data.decode import WHITE, flatten
+from modules.data.images import open_image, upright
 from modules.data.transforms.geometry import Geometry
 from modules.data.transforms.masks import Mask, alpha_mask, as_mask, circle_of
-from modules.data.transforms.recipe import Recipe
+from modules.data.transforms.recipe import Recipe, recolour
 
 # Parts of the cache keys: increase one when the pixels of the same image would change.
 RESAMPLER = "pillow-lanczos-reducing-3"
@@ -33,9 +31,9 @@ def load_pixels(path: Path, recipe: Recipe) -> Pixels:
     Rotated to its EXIF orientation, in sRGB, transparency on the background, then as in the recipe. An image that
     already has the bucket's size and is not augmented passes bit-exact. Raises BrokenImageError if decoding fails.
     """
-    with opened(path) as raw:
-        image = placed(flattened(upright(raw), recipe.background or WHITE), recipe.geometry)
-        return recoloured(np.asarray(image, dtype=np.uint8), recipe.colour)
+    with open_image(path) as raw:
+        image = resize_and_crop(flatten(upright(raw), recipe.background or WHITE), recipe.geometry)
+        return recolour(np.asarray(image, dtype=np.uint8), recipe.colour)
 
 
 def load_conditioning_image(path: Path, recipe: Recipe, *, image_size: Size) -> Pixels:
@@ -43,9 +41,9 @@ def load_conditioning_image(path: Path, recipe: Recipe, *, image_size: Size) -> 
 
     Its colours are not augmented. Raises BrokenImageError where it cannot be decoded.
     """
-    with opened(path) as raw:
-        image = _at_size(flattened(upright(raw)), image_size, _Filter.LANCZOS)
-        return np.asarray(placed(image, recipe.geometry), dtype=np.uint8)
+    with open_image(path) as raw:
+        image = _at_size(flatten(upright(raw)), image_size, _Filter.LANCZOS)
+        return np.asarray(resize_and_crop(image, recipe.geometry), dtype=np.uint8)
 
 
 def load_mask(path: Path, recipe: Recipe, *, image_size: Size, is_alpha: bool) -> Mask:
@@ -53,14 +51,14 @@ def load_mask(path: Path, recipe: Recipe, *, image_size: Size, is_alpha: bool) -
 
     `is_alpha` reads the opacity of the image itself. Raises BrokenImageError where it cannot be decoded.
     """
-    with opened(path) as raw:
+    with open_image(path) as raw:
         whole = upright(raw)
         mask = _at_size(alpha_mask(whole) if is_alpha else as_mask(whole), image_size, _Filter.BILINEAR)
-        mask_PP = np.asarray(placed(mask, recipe.geometry), dtype=np.uint8)
+        mask_PP = np.asarray(resize_and_crop(mask, recipe.geometry), dtype=np.uint8)
     return mask_PP if recipe.mask_circle is None else circle_of(mask_PP, recipe.mask_circle)
 
 
-def placed(image: Image.Image, geometry: Geometry) -> Image.Image:
+def resize_and_crop(image: Image.Image, geometry: Geometry) -> Image.Image:
     """Return an upright image at its bucket's size.
 
     Antialiased Lanczos down, bicubic up; gray images, which are masks, are resampled linearly so that no value
@@ -75,14 +73,14 @@ def placed(image: Image.Image, geometry: Geometry) -> Image.Image:
         wide = _Filter.BICUBIC if is_larger else _Filter.LANCZOS
         image = image.resize(wanted, _Filter.BILINEAR if image.mode == "L" else wide, reducing_gap=3.0)
     if geometry.degrees:
-        image = _rotated(image, geometry)
+        image = _rotate(image, geometry)
     elif not fit.is_exact:
         left, top = fit.crop_left_px, fit.crop_top_px
         image = image.crop((left, top, left + fit.bucket.width_px, top + fit.bucket.height_px))
     return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if geometry.is_flipped else image
 
 
-def _rotated(image: Image.Image, geometry: Geometry) -> Image.Image:
+def _rotate(image: Image.Image, geometry: Geometry) -> Image.Image:
     """Return the crop of a resized image, rotated counterclockwise around its middle."""
     fit = geometry.resize_crop
     cosine, sine = direction(geometry.degrees)

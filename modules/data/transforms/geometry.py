@@ -9,8 +9,7 @@ import math
 import random
 from dataclasses import dataclass, replace
 
-from modules.data.buckets import ResizeCrop, Size
-from modules.data.rotation import direction, edge_of, rotated_extent
+from modules.data.buckets import ResizeCrop, Size, direction, edge_of, rotated_extent
 
 MASK_PADDING = (0.1, 0.3)  # of the mask's width or height, at each side
 MASK_ROTATION_DEGREES = 20.0
@@ -38,7 +37,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """How the pixels of an upright image become those of its bucket, in this order.
+    """How the pixels of an upright image become the pixels of its bucket, in this order.
 
     1. Only `cut` of the image is used; None is all of it.
     2. It is resized to `resize_crop.scaled`.
@@ -140,7 +139,7 @@ def rotated_fit(source: Size, bucket: Size, degrees: float) -> ResizeCrop:
     )
 
 
-def jittered(fit: ResizeCrop, degrees: float, draw: random.Random) -> ResizeCrop:
+def jitter(fit: ResizeCrop, degrees: float, draw: random.Random) -> ResizeCrop:
     """Return the same resize with its crop, rotated by `degrees`, at a random place inside the resized image."""
     width_px, height_px = rotated_extent(fit.bucket.sides_px, degrees)
     return ResizeCrop(

@@ -41,7 +41,7 @@ def alpha_mask(image: Image.Image) -> Image.Image:
 
 
 def white_box(mask: Image.Image) -> Box | None:
-    """Return the box around the pixels of at least half white; None if there are none."""
+    """Return the box around the pixels of at least half white; None without such pixels."""
     box = mask.point(lambda value: 255 if value >= _WHITE else 0).getbbox()
     return Box(*box) if box else None
 

@@ -1,4 +1,4 @@
-"""The timestep distributions, one record each. Torch-free.
+"""The timestep distributions, one record each.
 
 A timestep is a fraction of the schedule here: 0 is the clean image, 1 is pure noise. Each `cdf` returns the probability
 of a fraction below `x`, for a noising weight and bias; the draws, the probability of each timestep and the window's
@@ -130,7 +130,9 @@ def inverted_parabola_cdf(x: float, weight: float, bias: float) -> float:
 
 
 def _support(weight: float, bias: float) -> tuple[float, float]:
-    """Return the part of [0, 1] where the density is above 0; the second is not above the first where there is none."""
+    """Return the part of [0, 1] where the density is above 0; if there is no such part, the second is not above the
+    first.
+    """
     if weight <= 0.0:
         return 0.0, 1.0
     centre, reach = bias + 0.5, math.sqrt(_TOP / weight)

@@ -15,9 +15,9 @@ from modules.system.devices import Device, move_async
 class BatchPosition:
     """A micro-batch of `num_samples` images within its accumulation group; all random numbers derive from it.
 
-    `group_start` is the number of the group's images before it, and `group_samples` that of all its images. The
+    `group_start` is the number of the group's images before it, and `group_samples` the number of all its images. The
     micro-batches of a group share its strata. `group_samples` is 0 if the group is not known: then the micro-batch has
-    strata of its own. `rows` is the place of the images in the micro-batch, if several processes share it.
+    separate strata. `rows` is the place of the images in the micro-batch, if several processes share it.
     """
 
     step: int
@@ -69,10 +69,10 @@ def _uniforms_of(stratification: Stratification, position: BatchPosition, run_se
     if stratification == "off":
         generator = generator_for(run_seed, "timesteps", *counters)
         uniforms_B = torch.rand(num_drawn, dtype=torch.float64, generator=generator)
-        return rows.own(uniforms_B, position.num_samples)
+        return rows.select(uniforms_B, position.num_samples)
     if not position.group_samples:
         generator = generator_for(run_seed, "timestep strata", *counters)
-        return rows.own(stratified_uniforms(num_drawn, stratification, generator), position.num_samples)
+        return rows.select(stratified_uniforms(num_drawn, stratification, generator), position.num_samples)
     generator = generator_for(run_seed, "timestep strata", position.step)
     uniforms_G = stratified_uniforms(position.group_samples, stratification, generator)
     return uniforms_G[position.group_start : position.group_start + position.num_samples]

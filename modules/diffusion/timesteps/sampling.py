@@ -1,9 +1,9 @@
-"""How a run samples its timesteps: distribution, shift, range and strata, and the resulting probabilities. Torch-free.
+"""How a run samples its timesteps: distribution, shift, range and strata, and the resulting probabilities.
 
 A draw is one uniform number u per image, mapped to a timestep by the inverse of the cumulative probabilities. So the
 same table gives the draws and the window's histogram, and strata within a batch are only a choice of the numbers u. For
-a process with continuous timesteps the probability of timestep t is that of the interval from t to t + 1, within which
-all numbers are equally likely.
+a process with continuous timesteps the probability of timestep t is the probability of the interval from t to t + 1,
+within which all numbers are equally likely.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class TimestepSampling:
         return (*[0.0] * among.start, *(high - low for low, high in inside), *[0.0] * after)
 
     def describe(self, *, num_bins: int, num_timesteps: int = 1000, size_shift: float = 1.0) -> tuple[float, ...]:
-        """Return the probability of each of `num_bins` equal parts of the schedule, from the draws' own table."""
+        """Return the probability of each of `num_bins` equal parts of the schedule, from the draws' table."""
         bins = [0.0] * num_bins
         for timestep, probability in enumerate(self.probabilities(num_timesteps=num_timesteps, size_shift=size_shift)):
             bins[timestep * num_bins // num_timesteps] += probability

@@ -25,8 +25,7 @@ from modules.formats.adapter_names import (
     layer_and_factor,
     type_of,
 )
-from modules.formats.adapter_namings import kohya_naming_of, naming_of
-from modules.formats.adapter_targets import AdapterTarget
+from modules.formats.adapter_targets import AdapterTarget, kohya_naming_of, naming_of
 from modules.formats.checkpoint_header import CheckpointHeader, read_scalars
 
 Sort = Literal[

@@ -14,8 +14,7 @@ from modules.formats.adapter_names import (
     Shape,
     dora_axis,
 )
-from modules.formats.adapter_namings import layout_of
-from modules.formats.adapter_targets import AdapterTarget, fits
+from modules.formats.adapter_targets import AdapterTarget, fits, layout_of
 
 Trait = Literal[
     "damaged",

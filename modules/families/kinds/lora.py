@@ -15,10 +15,9 @@ from modules.families.registry import family_of, label_of, published
 from modules.formats.adapter_damage import damage_in_file
 from modules.formats.adapter_forms import FORMS, form_of
 from modules.formats.adapter_names import BUNDLED_EMBEDDING, DORA_SCALE, DOWN, layer_and_factor, layers_in, type_of
-from modules.formats.adapter_namings import layout_of
-from modules.formats.adapter_targets import Shapes
+from modules.formats.adapter_targets import Shapes, layout_of
 from modules.formats.checkpoint_header import CheckpointHeader
-from modules.formats.peft_settings import doubt_about_alpha, with_settings_beside
+from modules.formats.peft_settings import doubt_about_alpha, with_peft_settings
 from modules.system.problem import with_article
 
 _RANK_FACTORS = (DOWN, "hada_w1_b", "lokr_w2_b")
@@ -51,7 +50,7 @@ def adapter_kind(header: CheckpointHeader) -> FileKind | None:
     if not found.is_published_size:
         facts["size"] = "unpublished"
     model = "" if _other_model(found) else next(iter(found.models), "")
-    if doubt := doubt_about_alpha(form, with_settings_beside(header.path, header.shapes, header.metadata)):
+    if doubt := doubt_about_alpha(form, with_peft_settings(header.path, header.shapes, header.metadata)):
         facts["alpha"] = "unknown"
     remarks = [f"It is damaged {damage}." if damage else "", doubt]
     if names := _names(layers, model, header.metadata):

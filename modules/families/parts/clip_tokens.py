@@ -16,7 +16,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from modules.data.captions.placeholders import split_at_placeholders
+from modules.data.captions.sources import split_at_placeholders
 from modules.families.parts.clip_vocabulary import END_TOKEN, START_TOKEN, build_clip_tokenizer
 from modules.families.parts.prompt_weights import weighted_texts
 from modules.system.errors import DarkroomError

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from modules.data.conditioning import Conditioning
+from modules.data.conditioning import Conditioning, SizeConditioning
 from modules.data.inputs import NO_INPUTS
-from modules.data.size_conditioning import SizeConditioning
 from modules.families.parts.conditioning import TextConditioning
 from modules.families.parts.latent_diffusion import LatentDiffusion
 from modules.families.sdxl.text import SdxlConditioning

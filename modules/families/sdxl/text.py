@@ -8,7 +8,7 @@ from typing import Self
 
 import torch
 
-from modules.data.size_conditioning import SizeConditioning
+from modules.data.conditioning import SizeConditioning
 from modules.families.parts.conditioning import TextConditioning, replaced_rows
 from modules.system.devices import Device, move, tensor_on
 

@@ -10,8 +10,7 @@ from typing import Literal
 import torch
 
 from modules.diffusion.process import NoiseProcess
-from modules.objectives.losses.registry import LOSSES
-from modules.objectives.losses.spec import HuberForm
+from modules.objectives.losses.registry import LOSSES, HuberForm
 
 HuberSchedule = Literal["constant", "snr", "exponential"]
 

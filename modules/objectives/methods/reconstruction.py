@@ -1,5 +1,5 @@
-"""Reconstruction: how a VAE is trained (Kingma and Welling 2014; Rombach et al. 2022, section 3.1). Its own target's
-method: it is not among those to choose from.
+"""Reconstruction: how a VAE is trained (Kingma and Welling 2014; Rombach et al. 2022, section 3.1). It belongs to a
+training target and cannot be chosen as a method.
 """
 
 from __future__ import annotations

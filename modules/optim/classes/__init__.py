@@ -1,1 +1,1 @@
-"""Optimizers: subclasses of those of packages, and our own, where a package alone does not do."""
+"""Optimizers for which a package alone does not do: subclasses of the packages' classes, and our own."""

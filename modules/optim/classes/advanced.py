@@ -12,7 +12,7 @@ import adv_optm  # type: ignore[import-untyped]
 import torch
 from torch import nn
 
-from modules.optim.classes.muon_groups import require_hidden_layers
+from modules.optim.classes.muon import require_hidden_layers
 from modules.optim.terms.advanced import LOWEST_BETA2
 from modules.system.seeds import derive_seed
 

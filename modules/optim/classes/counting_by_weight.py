@@ -58,7 +58,7 @@ def yogi(groups: Groups, **options: Any) -> torch.optim.Optimizer:
 
 def _counting_by_weight(kind: type[Any]) -> Callable[..., torch.optim.Optimizer]:
     class CountingByWeight(kind):  # type: ignore[misc]
-        """Steps weights that have the same count together, as a group of its own with that count."""
+        """Steps weights that have the same count together, as a separate group with that count."""
 
         param_groups: Groups
         state: dict[nn.Parameter, dict[str, Any]]

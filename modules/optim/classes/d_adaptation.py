@@ -1,4 +1,4 @@
-"""D-Adaptation's optimizers (Defazio and Mishchenko 2023) where the package's own fail."""
+"""D-Adaptation's optimizers (Defazio and Mishchenko 2023) for cases in which the package's classes fail."""
 
 from __future__ import annotations
 

@@ -6,12 +6,48 @@ torch.optim.Muon is the same for matrices; it refuses convolution kernels, and h
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 import torch
+from torch import nn
 from torch.optim.adamw import adamw
 
-from modules.optim.classes.muon_groups import require_hidden_layers
+from modules.optim.param_groups import OptionsOf, TrainGroup
+from modules.optim.terms.muon import MuonFields, adam_rate, is_hidden
+from modules.system.errors import DarkroomError
+
+# Which weights Muon updates: the matrices and kernels of hidden layers; its auxiliary Adam has the others.
+
+
+def options_of(settings: MuonFields) -> OptionsOf:
+    """Return the options of each weight's group: "use_muon", and the rate of the auxiliary Adam.
+
+    Without the auxiliary Adam, all matrices and kernels use Muon, and vectors use Adam at the rate of their unit.
+    Weights of no part (trained embeddings) keep the rate of their unit, too.
+    """
+
+    def of_weight(group: TrainGroup, name: str, parameter: nn.Parameter) -> Mapping[str, Hashable]:
+        has_rows = parameter.dim() >= 2
+        if not settings.muon_with_aux_adam:
+            return {"use_muon": has_rows}
+        if has_rows and is_hidden(name, settings):
+            return {"use_muon": True}
+        if group.part is None:
+            return {"use_muon": False}
+        return {"use_muon": False, "rate": adam_rate(group.part, settings)}
+
+    return of_weight
+
+
+def require_hidden_layers(groups: Iterable[Mapping[str, Any]]) -> None:
+    """Raise DarkroomError if none of the optimizer's groups has weights of Muon: its filter is then wrong."""
+    if not any(group.get("use_muon", False) for group in groups):
+        raise DarkroomError(
+            "Muon has no weights to update: no trained matrix belongs to a layer that its settings name.",
+            advice="Correct Layers for Muon in the optimizer's settings, or clear it for the layers inside of blocks.",
+        )
+
 
 # The coefficients of the quintic iteration, and their number of iterations (Jordan et al. 2024).
 _A, _B, _C = 3.4445, -4.7750, 2.0315
@@ -64,7 +100,7 @@ class MuonWithAdam(torch.optim.Optimizer):
             state["momentum_buffer"] = torch.zeros_like(parameter)
         average: torch.Tensor = state["momentum_buffer"]
         average.lerp_(gradient, 1.0 - momentum)
-        direction = orthogonalized(gradient.lerp(average, momentum).flatten(1))  # Nesterov's
+        direction = orthogonalize(gradient.lerp(average, momentum).flatten(1))  # Nesterov's
         rows, columns = direction.shape
         parameter.mul_(1.0 - group["lr"] * group["weight_decay"])
         rate = group["lr"] * math.sqrt(max(1.0, rows / columns))
@@ -96,7 +132,7 @@ class MuonWithAdam(torch.optim.Optimizer):
         )
 
 
-def orthogonalized(matrix: torch.Tensor) -> torch.Tensor:
+def orthogonalize(matrix: torch.Tensor) -> torch.Tensor:
     """Return about the closest orthogonal matrix, in bfloat16, shape as given (rows, columns).
 
     Five Newton-Schulz iterations, which bring all singular values to between 0.5 and 1.5 (Jordan et al. 2024).

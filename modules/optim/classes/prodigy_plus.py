@@ -1,4 +1,4 @@
-"""Prodigy+ schedule-free, where the package's own does not fit a run whose parts may freeze or lack gradients."""
+"""Prodigy+ schedule-free for a run whose parts may freeze or lack gradients, which the package's class does not fit."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _LOG = logging.getLogger(__name__)
 class ProdigyPlusScheduleFree(Base):  # type: ignore[misc]  # the package is not typed
     """The package's optimizer, with its messages in the log, and its sums independent of the groups' weights.
 
-    The package keeps the sums of a step on the device of a group's first weight, and those of all groups in the first
-    group: it fails once that group is empty or frozen.
+    The package keeps the sums of a step on the device of a group's first weight, and the sums of all groups in the
+    first group: it fails once that group is empty or frozen.
     """
 
     def log(self, message: str) -> None:

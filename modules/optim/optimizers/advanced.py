@@ -28,6 +28,7 @@ from modules.optim.terms.advanced import (
     average_bytes,
     beta2_problems,
 )
+from modules.optim.terms.arguments import RemovedSetting
 from modules.optim.terms.general import (
     Beta1,
     Beta2,
@@ -42,12 +43,11 @@ from modules.optim.terms.general import (
     SliceEvery,
     SlowBeta,
     WeightDecay,
-    advanced,
+    advanced_setting,
 )
-from modules.optim.terms.removed import Removed
 
-_FUSED = Removed((False,), "the estimate of the learning rate needs all gradients at once.")
-_CLIPPING = Removed((), "adv-optm no longer has it. Use Clip grad norm.")
+_FUSED = RemovedSetting((False,), "the estimate of the learning rate needs all gradients at once.")
+_CLIPPING = RemovedSetting((), "adv-optm no longer has it. Use Clip grad norm.")
 
 
 class AdamWAdv(OptimizerSettings):
@@ -117,7 +117,7 @@ class LionAdv(OptimizerSettings):
     orthogonal_gradient: OrthogonalGradient = False
     auto_kappa_p: Annotated[
         bool,
-        advanced(
+        advanced_setting(
             "Auto kappa p",
             "Updates convolution kernels by the raw direction, everything else by its sign, as Lion does.",
         ),

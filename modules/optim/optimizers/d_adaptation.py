@@ -1,7 +1,8 @@
-"""D-Adaptation (Defazio and Mishchenko 2023): optimizers that estimate their learning rate."""
+"""Optimizers that estimate their learning rate: D-Adaptation (Defazio and Mishchenko 2023) and Prodigy."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -12,24 +13,27 @@ from modules.optim.spec import (
     EffectiveRate,
     OptimizerSettings,
     OptimizerSpec,
+    Shape,
     always,
     averages,
     distance_times_rate,
 )
-from modules.optim.terms.arguments import by_name
+from modules.optim.terms.arguments import LOG_EVERY, SHARDED, by_name
 from modules.optim.terms.general import (
     Beta1,
     Beta2,
     BiasCorrection,
     Decouple,
+    DistanceFactor,
     Epsilon,
     FirstDistance,
     GrowthRate,
     Momentum,
+    SliceEvery,
+    SlowBeta,
     WeightDecay,
-    advanced,
+    advanced_setting,
 )
-from modules.optim.terms.removed import LOG_EVERY, SHARDED
 from modules.system.package import Package
 
 
@@ -56,16 +60,18 @@ class DAdaptAdan(OptimizerSettings):
         float,
         Ge(0),
         Lt(1),
-        advanced("Beta 2", "Decay of the running average of the gradients' change."),
+        advanced_setting("Beta 2", "Decay of the running average of the gradients' change."),
     ] = 0.92
-    beta3: Annotated[float, Ge(0), Lt(1), advanced("Beta 3", "Decay of the running average of squared gradients.")] = (
-        0.99
-    )
+    beta3: Annotated[
+        float, Ge(0), Lt(1), advanced_setting("Beta 3", "Decay of the running average of squared gradients.")
+    ] = 0.99
     eps: Epsilon = 1e-8
     weight_decay: WeightDecay = 0.02
     no_prox: Annotated[
         bool,
-        advanced("No prox", "Applies weight decay before the step, as AdamW does, not as a proximal step after it."),
+        advanced_setting(
+            "No prox", "Applies weight decay before the step, as AdamW does, not as a proximal step after it."
+        ),
     ] = False
     d0: FirstDistance = 1e-6
     growth_rate: GrowthRate = None
@@ -78,7 +84,10 @@ class DAdaptAdaGrad(OptimizerSettings):
     momentum: Momentum = 0.0
     weight_decay: WeightDecay = 0.0
     eps: Annotated[
-        float, Ge(0), Le(1), advanced("Epsilon", "Keeps the division by small gradients finite; 0 turns it off.")
+        float,
+        Ge(0),
+        Le(1),
+        advanced_setting("Epsilon", "Keeps the division by small gradients finite; 0 turns it off."),
     ] = 0.0
     d0: FirstDistance = 1e-6
     growth_rate: GrowthRate = None
@@ -163,4 +172,51 @@ DADAPT_SGD = _spec(
     3,
     ("d", "k", "numerator_weighted", "g0_norm"),
     effective_rate=_rate_of_sgd,
+)
+
+
+# Prodigy (Mishchenko and Defazio 2023), which estimates its learning rate.
+
+
+class Prodigy(OptimizerSettings):
+    """Prodigy (Mishchenko and Defazio 2023): estimates its learning rate."""
+
+    name: Literal["prodigy"] = "prodigy"
+    beta1: Beta1 = 0.9
+    beta2: Beta2 = 0.999
+    beta3: SlowBeta = None
+    eps: Epsilon = 1e-8
+    weight_decay: WeightDecay = 0.0
+    decouple: Decouple = True
+    use_bias_correction: BiasCorrection = False
+    safeguard_warmup: Annotated[
+        bool,
+        advanced_setting("Safeguard warmup", "Leaves the small learning rates of the warm-up out of the estimate."),
+    ] = False
+    d0: FirstDistance = 1e-6
+    d_coef: DistanceFactor = 1.0
+    growth_rate: GrowthRate = None
+    slice_p: SliceEvery = 11
+
+
+def _state_bytes(settings: Prodigy, shape: Shape) -> float:
+    """Adam's two averages, and for every `slice_p`-th weight its initial value and its weighted sum of gradients."""
+    size = math.prod(shape)
+    means = 2 if settings.beta1 > 0 else 1
+    return 4.0 * (means * size + 2 * math.ceil(size / settings.slice_p))
+
+
+PRODIGY = OptimizerSpec(
+    settings=Prodigy,
+    label="Prodigy",
+    factory="prodigyopt:Prodigy",
+    state_bytes=_state_bytes,
+    waits_per_weight=always,
+    rates=FINDS_ITS_RATE,
+    packages=(Package("prodigyopt"),),
+    steps_at_once=True,
+    group_state=("d", "d_max", "d_numerator", "k"),
+    has_one_rate=True,
+    removed={"fsdp_in_use": SHARDED},
+    effective_rate=distance_times_rate,
 )

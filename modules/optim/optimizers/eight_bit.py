@@ -5,11 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from modules.optim.spec import LARGER_RATES, PLAIN_RATES, SIGN_RATES, OptimizerSettings, OptimizerSpec
-from modules.optim.terms.arguments import by_name
-from modules.optim.terms.bits import BITSANDBYTES, Smallest8Bit, bits_state, bitsandbytes_spec
-from modules.optim.terms.general import Beta1, Beta2, EmaAlpha, Epsilon, FusedBackPass, Momentum, WeightDecay
-from modules.optim.terms.kin import PositiveSmoothing, SlowMeanBeta
-from modules.optim.terms.removed import (
+from modules.optim.terms.arguments import (
     ALWAYS_8_BITS,
     ALWAYS_BLOCKS,
     NO_AMSGRAD,
@@ -21,6 +17,16 @@ from modules.optim.terms.removed import (
     NO_RATE_DECAY,
     PAGED,
     PERCENTILE_CLIPPING,
+    by_name,
+)
+from modules.optim.terms.general import Beta1, Beta2, EmaAlpha, Epsilon, FusedBackPass, Momentum, WeightDecay
+from modules.optim.terms.shared_fields import (
+    BITSANDBYTES,
+    PositiveSmoothing,
+    SlowMeanBeta,
+    Smallest8Bit,
+    bits_state,
+    bitsandbytes_spec,
 )
 
 

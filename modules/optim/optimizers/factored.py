@@ -10,7 +10,6 @@ from annotated_types import Ge, Le, Lt
 
 from modules.optim.spec import DARKROOM, OptimizerSettings, OptimizerSpec, Shape, always
 from modules.optim.terms.arguments import by_name
-from modules.optim.terms.bits import BITSANDBYTES, Smallest8Bit
 from modules.optim.terms.general import (
     Beta1,
     Beta2,
@@ -20,9 +19,9 @@ from modules.optim.terms.general import (
     Epsilon2,
     FusedBackPass,
     WeightDecay,
-    advanced,
+    advanced_setting,
 )
-from modules.optim.terms.kin import InstabilityBeta
+from modules.optim.terms.shared_fields import BITSANDBYTES, InstabilityBeta, Smallest8Bit
 from modules.settings.field import When
 from modules.system.problem import Problem
 
@@ -31,7 +30,7 @@ BlockSize = Annotated[
     int,
     Ge(1),
     Le(1_000_000),
-    advanced(
+    advanced_setting(
         "Block size", "How many values of the 8-bit state share a scale: a power of 2, 64 to 4096.", unit="weights"
     ),
 ]
@@ -45,13 +44,16 @@ class Adafactor(OptimizerSettings):
     eps2: Epsilon2 = 1e-3
     clip_threshold: ClipThreshold = 1.0
     beta2_decay: Annotated[
-        float, Ge(-1), Le(0), advanced("Decay rate", "How fast the decay of the squared-gradient average approaches 1.")
+        float,
+        Ge(-1),
+        Le(0),
+        advanced_setting("Decay rate", "How fast the decay of the squared-gradient average approaches 1."),
     ] = -0.8
     beta1: Annotated[
         float | None,
         Ge(0),
         Lt(1),
-        advanced(
+        advanced_setting(
             "Beta 1",
             "Decay of a running average of updates, which takes as much memory as the weights.",
             empty_means="no running average",
@@ -60,11 +62,11 @@ class Adafactor(OptimizerSettings):
     weight_decay: WeightDecay = 0.0
     scale_parameter: Annotated[
         bool,
-        advanced("Scale parameter", "Scales the learning rate by the RMS of each weight tensor."),
+        advanced_setting("Scale parameter", "Scales the learning rate by the RMS of each weight tensor."),
     ] = False
     relative_step: Annotated[
         bool,
-        advanced(
+        advanced_setting(
             "Relative step",
             "The optimizer chooses its learning rate, which falls with the square root of the step, and ignores the "
             "one set here and its schedule.",
@@ -72,7 +74,7 @@ class Adafactor(OptimizerSettings):
     ] = False
     warmup_init: Annotated[
         bool,
-        advanced(
+        advanced_setting(
             "Warmup init",
             "The optimizer warms its own learning rate up, by a millionth per step.",
             applies_when=When("relative_step", (True,)),
@@ -121,7 +123,7 @@ ADAFACTOR = OptimizerSpec(
     settings=Adafactor,
     label="Adafactor",
     # torch also has an Adafactor, but it always scales by the weights and has no running average of updates.
-    factory="modules.optim.classes.relative_adafactor:RelativeAdafactor",
+    factory="modules.optim.classes.factored:RelativeAdafactor",
     library="transformers",
     arguments=by_name({"beta2_decay": "decay_rate"}, more=lambda s: {"warmup_init": s.relative_step and s.warmup_init}),
     state_bytes=_adafactor_state_bytes,
@@ -133,7 +135,7 @@ ADAFACTOR = OptimizerSpec(
 
 
 def _came_state_bytes(settings: Came | Came8bit, shape: Shape) -> float:
-    """The average of updates, in 8 bits where it is large, and those of squares, factored where there are rows."""
+    """The average of updates, in 8 bits if it is large, and the averages of squares, factored if there are rows."""
     size = math.prod(shape)
     if isinstance(settings, Came8bit) and size >= settings.min_8bit_size:
         average = size + 4.0 * math.ceil(size / settings.quant_block_size)
@@ -145,7 +147,7 @@ def _came_state_bytes(settings: Came | Came8bit, shape: Shape) -> float:
 CAME = OptimizerSpec(
     settings=Came,
     label="CAME",
-    factory="modules.optim.classes.came:Came",
+    factory="modules.optim.classes.factored:Came",
     library=DARKROOM,
     arguments=by_name(num_betas=3),
     state_bytes=_came_state_bytes,
@@ -162,7 +164,7 @@ def _came_8bit_problems(settings: Came8bit) -> Iterator[Problem]:
 CAME_8BIT = OptimizerSpec(
     settings=Came8bit,
     label="CAME 8-bit",
-    factory="modules.optim.classes.came:Came",
+    factory="modules.optim.classes.factored:Came",
     library=DARKROOM,
     arguments=by_name(num_betas=3),
     state_bytes=_came_state_bytes,

@@ -5,18 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from modules.optim.spec import LARGER_RATES, PLAIN_RATES, OptimizerSettings, always
-from modules.optim.terms.arguments import by_name
-from modules.optim.terms.bits import (
-    LargestUpdate,
-    Smallest8Bit,
-    Smallest8BitOf32,
-    StateBits,
-    bits_state,
-    bitsandbytes_spec,
-)
-from modules.optim.terms.general import Beta1, Beta2, Epsilon, FusedBackPass, WeightDecay
-from modules.optim.terms.kin import PositiveMomentum
-from modules.optim.terms.removed import (
+from modules.optim.terms.arguments import (
     ALWAYS_BLOCKS,
     ALWAYS_CORRECTED,
     ALWAYS_DECOUPLED,
@@ -25,6 +14,17 @@ from modules.optim.terms.removed import (
     NO_LIMIT,
     NO_NESTEROV,
     PERCENTILE_CLIPPING,
+    by_name,
+)
+from modules.optim.terms.general import Beta1, Beta2, Epsilon, FusedBackPass, WeightDecay
+from modules.optim.terms.shared_fields import (
+    LargestUpdate,
+    PositiveMomentum,
+    Smallest8Bit,
+    Smallest8BitOf32,
+    StateBits,
+    bits_state,
+    bitsandbytes_spec,
 )
 
 

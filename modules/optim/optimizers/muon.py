@@ -3,22 +3,51 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from functools import partial
+from typing import Annotated, Any, Literal
 
-from modules.optim.spec import DARKROOM, LARGER_RATES, OptimizerSettings, OptimizerSpec, Shape
+from annotated_types import Ge, Lt
+
+from modules.optim.spec import DARKROOM, LARGER_RATES, OptimizerSettings, OptimizerSpec, Shape, always
+from modules.optim.terms.advanced import (
+    ADV_OPTM,
+    COMPILE,
+    SIMPLIFIED_ADEMAMIX,
+    CautiousDecay,
+    FactoredState,
+    OrthogonalGradient,
+)
 from modules.optim.terms.arguments import by_name
-from modules.optim.terms.general import FusedBackPass, Momentum, WeightDecay
+from modules.optim.terms.general import (
+    Beta1,
+    Beta2,
+    Epsilon,
+    FusedBackPass,
+    Momentum,
+    Nesterov,
+    WeightDecay,
+    advanced_setting,
+)
 from modules.optim.terms.muon import (
     AdamRate,
+    AdamSized,
     AuxiliaryAdam,
+    FasterIteration,
     HiddenLayers,
+    IterationSteps,
     LayersArePatterns,
+    LowRank,
+    LowRankSize,
+    MarsCorrection,
+    NormuonVariant,
     TextRate1,
     TextRate2,
     WithAdam,
     adam_arguments,
+    advanced_muon_state_bytes,
     filter_problems,
 )
+from modules.settings.field import When
 
 
 class Muon(OptimizerSettings):
@@ -47,9 +76,106 @@ MUON = OptimizerSpec(
     label="Muon",
     factory="modules.optim.classes.muon:MuonWithAdam",
     library=DARKROOM,
-    options_of="modules.optim.classes.muon_groups:options_of",
+    options_of="modules.optim.classes.muon:options_of",
     arguments=by_name(more=lambda s: adam_arguments(s.muon_adam_config, betas=(0.9, 0.95), eps=1e-10)),
     state_bytes=_state_bytes,
     rates=LARGER_RATES,
     problems=filter_problems,
 )
+
+
+# Muon and AdaMuon of adv-optm.
+
+
+class MuonAdv(OptimizerSettings):
+    """Muon, advanced."""
+
+    name: Literal["muon_adv"] = "muon_adv"
+    beta1: Beta1 = 0.9
+    cautious_wd: CautiousDecay = False
+    weight_decay: WeightDecay = 0.0
+    accelerated_ns: FasterIteration = False
+    ns_steps: IterationSteps = 5
+    low_rank_ortho: LowRank = False
+    ortho_rank: LowRankSize = 128
+    rms_rescaling: AdamSized = True
+    nnmf_factor: FactoredState = False
+    fused_back_pass: FusedBackPass = False
+    muon_with_aux_adam: WithAdam = True
+    muon_hidden_layers: HiddenLayers = ""
+    muon_adam_regex: LayersArePatterns = False
+    muon_adam_lr: AdamRate = 1e-6
+    muon_te1_adam_lr: TextRate1 = None
+    muon_te2_adam_lr: TextRate2 = None
+    muon_adam_config: AuxiliaryAdam = AuxiliaryAdam()
+    nesterov: Nesterov = True
+    normuon_variant: NormuonVariant = True
+    beta2_normuon: Annotated[
+        float,
+        Ge(0),
+        Lt(1),
+        advanced_setting(
+            "NorMuon: beta 2",
+            "Decay of the running average of the rows' squared norms.",
+            applies_when=When("normuon_variant", (True,)),
+        ),
+    ] = 0.95
+    orthogonal_gradient: OrthogonalGradient = False
+    approx_mars: MarsCorrection = False
+
+
+class AdaMuonAdv(OptimizerSettings):
+    """AdaMuon, advanced: Muon with step sizes from the squared gradients, as in Adam."""
+
+    name: Literal["adamuon_adv"] = "adamuon_adv"
+    beta1: Beta1 = 0.95
+    beta2: Beta2 = 0.95
+    eps: Epsilon = 1e-8
+    cautious_wd: CautiousDecay = False
+    weight_decay: WeightDecay = 0.0
+    accelerated_ns: FasterIteration = False
+    ns_steps: IterationSteps = 5
+    low_rank_ortho: LowRank = False
+    ortho_rank: LowRankSize = 128
+    rms_rescaling: AdamSized = True
+    nnmf_factor: FactoredState = False
+    fused_back_pass: FusedBackPass = False
+    muon_with_aux_adam: WithAdam = True
+    muon_hidden_layers: HiddenLayers = ""
+    muon_adam_regex: LayersArePatterns = False
+    muon_adam_lr: AdamRate = 1e-6
+    muon_te1_adam_lr: TextRate1 = None
+    muon_te2_adam_lr: TextRate2 = None
+    muon_adam_config: AuxiliaryAdam = AuxiliaryAdam()
+    nesterov: Nesterov = False
+    use_atan2: Annotated[
+        bool,
+        advanced_setting(
+            "Use atan2",
+            "Uses atan2 instead of a division by the squared gradients: bounded, without an epsilon.",
+            applies_when=When("normuon_variant", (False,)),
+        ),
+    ] = False
+    normuon_variant: NormuonVariant = True
+    orthogonal_gradient: OrthogonalGradient = False
+    approx_mars: MarsCorrection = False
+
+
+def _spec(settings: type[Any], label: str, factory: str, *, has_squares: bool) -> OptimizerSpec[Any]:
+    return OptimizerSpec(
+        settings=settings,
+        label=label,
+        factory=f"modules.optim.classes.advanced:{factory}",
+        options_of="modules.optim.classes.muon:options_of",
+        arguments=by_name(more=lambda s: adam_arguments(s.muon_adam_config)),
+        state_bytes=partial(advanced_muon_state_bytes, has_squares=has_squares),
+        packages=(ADV_OPTM,),
+        reads_memory_in_order=always,
+        problems=filter_problems,
+        removed=COMPILE | SIMPLIFIED_ADEMAMIX,
+    )
+
+
+MUON_ADV = _spec(MuonAdv, "Muon (advanced)", "MuonAdv", has_squares=False)
+
+ADAMUON_ADV = _spec(AdaMuonAdv, "AdaMuon (advanced)", "AdaMuonAdv", has_squares=True)

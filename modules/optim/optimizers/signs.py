@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 from modules.optim.spec import SIGN_RATES, OptimizerSettings, OptimizerSpec, averages
-from modules.optim.terms.arguments import by_name
+from modules.optim.terms.arguments import TRITON, by_name
 from modules.optim.terms.general import Beta1, Beta2, DecoupledDecay, FixedDecay, FusedBackPass, WeightDecay
-from modules.optim.terms.kin import PYTORCH_OPTIMIZER
-from modules.optim.terms.removed import TRITON
+from modules.optim.terms.shared_fields import PYTORCH_OPTIMIZER
 from modules.system.package import Package
 
 

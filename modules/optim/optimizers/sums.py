@@ -7,13 +7,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from modules.optim.spec import LARGER_RATES, PLAIN_RATES, OptimizerSettings, OptimizerSpec, Shape
-from modules.optim.terms.bits import (
-    Smallest8BitOf32,
-    StateBits,
-    bits_state,
-    in_8_bits,
-    packages_of_bits,
-)
+from modules.optim.terms.arguments import ALWAYS_BLOCKS, DIFFERENTIABLE, PERCENTILE_CLIPPING
 from modules.optim.terms.general import (
     Dampening,
     Epsilon,
@@ -24,8 +18,18 @@ from modules.optim.terms.general import (
     Nesterov,
     WeightDecay,
 )
-from modules.optim.terms.kin import Centered, FirstSum, MomentumIn32Bits, PositiveSmoothing, RateDecay
-from modules.optim.terms.removed import ALWAYS_BLOCKS, DIFFERENTIABLE, PERCENTILE_CLIPPING
+from modules.optim.terms.shared_fields import (
+    Centered,
+    FirstSum,
+    MomentumIn32Bits,
+    PositiveSmoothing,
+    RateDecay,
+    Smallest8BitOf32,
+    StateBits,
+    bits_state,
+    in_8_bits,
+    packages_of_bits,
+)
 from modules.system.problem import Problem
 
 

@@ -41,9 +41,9 @@ class Points(ScheduleSettings):
 
 
 @lru_cache(maxsize=64)
-def _parsed(text: str) -> tuple[tuple[float, float], ...]:
+def _parse_points(text: str) -> tuple[tuple[float, float], ...]:
     """Return the points. Raises ValueError for a text that is not a list of points in ascending order."""
-    found: list[tuple[float, float]] = []
+    points: list[tuple[float, float]] = []
     for entry in filter(None, map(str.strip, text.split(",")[: _MAX_POINTS + 1])):
         progress, _, factor = entry.partition(":")
         try:
@@ -52,19 +52,19 @@ def _parsed(text: str) -> tuple[tuple[float, float], ...]:
             raise ValueError(f"{shown(entry)} should be two numbers, progress:factor") from error
         if not 0 <= point[0] <= 1 or not 0 <= point[1] <= _MAX_FACTOR:
             raise ValueError(f"{shown(entry)} should have a progress from 0 to 1 and a factor from 0 to 1,000")
-        found.append(point)
-    if not found:
+        points.append(point)
+    if not points:
         raise ValueError("there are no points")
-    if len(found) > _MAX_POINTS:
+    if len(points) > _MAX_POINTS:
         raise ValueError(f"there are more than {_MAX_POINTS} points")
-    for before, after in pairwise(found):
+    for before, after in pairwise(points):
         if after[0] <= before[0]:
             raise ValueError(f"the progress {after[0]:g} should come after {before[0]:g}")
-    return tuple(found)
+    return tuple(points)
 
 
 def _curve(settings: Points, at: Position) -> float:
-    points = _parsed(settings.points)
+    points = _parse_points(settings.points)
     place = bisect_right([progress for progress, _ in points], at.progress)
     if place in (0, len(points)) or settings.between == "hold":
         return points[max(0, place - 1)][1]
@@ -77,7 +77,7 @@ def _curve(settings: Points, at: Position) -> float:
 
 def _problems(settings: Points) -> Iterator[Problem]:
     try:
-        _parsed(settings.points)
+        _parse_points(settings.points)
     except ValueError as error:
         yield Problem("points", f"The points are not valid: {error}.", advice=f"An example: {_EXAMPLE}")
 

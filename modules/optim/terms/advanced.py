@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Annotated, Any
 
 from modules.optim.spec import Shape
-from modules.optim.terms.general import advanced
-from modules.optim.terms.removed import Removed
+from modules.optim.terms.arguments import RemovedSetting
+from modules.optim.terms.general import advanced_setting
 from modules.system.package import Package
 from modules.system.problem import Problem
 
@@ -16,36 +16,40 @@ ADV_OPTM = Package("adv_optm", distribution="adv-optm")
 LOWEST_BETA2 = 0.9
 
 CautiousDecay = Annotated[
-    bool, advanced("Cautious weight decay", "Decays only the weights whose update already points towards zero.")
+    bool, advanced_setting("Cautious weight decay", "Decays only the weights whose update already points towards zero.")
 ]
 FactoredState = Annotated[
     bool,
-    advanced("Factored state", "Stores the state as two vectors and a sign (NNMF): very little memory."),
+    advanced_setting("Factored state", "Stores the state as two vectors and a sign (NNMF): very little memory."),
 ]
 Atan2 = Annotated[
-    bool, advanced("Use atan2", "Uses atan2 instead of a division: the update is bounded and needs no epsilon.")
+    bool, advanced_setting("Use atan2", "Uses atan2 instead of a division: the update is bounded and needs no epsilon.")
 ]
 OrthogonalGradient = Annotated[
     bool,
-    advanced("Orthogonal gradient", "Removes the component of each gradient that only scales the weights (OrthoGrad)."),
+    advanced_setting(
+        "Orthogonal gradient", "Removes the component of each gradient that only scales the weights (OrthoGrad)."
+    ),
 ]
 KourkoutasBeta = Annotated[
     bool,
-    advanced("Kourkoutas beta", "Lowers beta 2 of each weight tensor, down to 0.9, while its gradients vary strongly."),
+    advanced_setting(
+        "Kourkoutas beta", "Lowers beta 2 of each weight tensor, down to 0.9, while its gradients vary strongly."
+    ),
 ]
 
-_COMPILE = Removed((False,), "the update would be compiled again whenever the learning rate changes.")
-_WITH_ADEMAMIX = Removed((False,), "adv-optm no longer has it; AdEMAMix is an optimizer of its own.")
-_SIMPLIFIED = Removed((False,), "adv-optm no longer has it.")
+_COMPILE = RemovedSetting((False,), "the update would be compiled again whenever the learning rate changes.")
+_WITH_ADEMAMIX = RemovedSetting((False,), "adv-optm no longer has it; AdEMAMix is an optimizer of its own.")
+_SIMPLIFIED = RemovedSetting((False,), "adv-optm no longer has it.")
 COMPILE = {"compile": _COMPILE}
 ADEMAMIX = {
     "use_AdEMAMix": _WITH_ADEMAMIX,
-    "beta3_ema": Removed((0.9999,), "adv-optm no longer has AdEMAMix, to which it belongs."),
-    "alpha": Removed((5, 5.0), "adv-optm no longer has AdEMAMix, to which it belongs."),
+    "beta3_ema": RemovedSetting((0.9999,), "adv-optm no longer has AdEMAMix, to which it belongs."),
+    "alpha": RemovedSetting((5, 5.0), "adv-optm no longer has AdEMAMix, to which it belongs."),
 }
 SIMPLIFIED_ADEMAMIX = {
     "Simplified_AdEMAMix": _SIMPLIFIED,
-    "alpha_grad": Removed((100, 100.0), "adv-optm no longer has Simplified AdEMAMix, to which it belongs."),
+    "alpha_grad": RemovedSetting((100, 100.0), "adv-optm no longer has Simplified AdEMAMix, to which it belongs."),
 }
 
 

@@ -9,7 +9,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from modules.settings.field import Setting, When
 
 
-def advanced(label: str, explanation: str, **options: Any) -> Setting:
+def advanced_setting(label: str, explanation: str, **options: Any) -> Setting:
     """Return a setting for the advanced level."""
     return Setting(label, explanation, level="advanced", **options)
 
@@ -18,25 +18,25 @@ Beta1 = Annotated[
     float,
     Ge(0),
     Lt(1),
-    advanced("Beta 1", "Decay of the running average of gradients: 0.9 averages about 10 steps."),
+    advanced_setting("Beta 1", "Decay of the running average of gradients: 0.9 averages about 10 steps."),
 ]
 Beta2 = Annotated[
     float,
     Ge(0),
     Lt(1),
-    advanced("Beta 2", "Decay of the running average of squared gradients: 0.999 averages about 1,000 steps."),
+    advanced_setting("Beta 2", "Decay of the running average of squared gradients: 0.999 averages about 1,000 steps."),
 ]
 Epsilon = Annotated[
     float,
     Gt(0),
     Le(1),
-    advanced("Epsilon", "Keeps the division by small gradients finite; rarely changed."),
+    advanced_setting("Epsilon", "Keeps the division by small gradients finite; rarely changed."),
 ]
 Epsilon2 = Annotated[
     float,
     Gt(0),
     Le(1),
-    advanced("Epsilon 2", "A second small number: the minimum scale of weights or updates."),
+    advanced_setting("Epsilon 2", "A second small number: the minimum scale of weights or updates."),
 ]
 WeightDecay = Annotated[
     float,
@@ -54,13 +54,13 @@ Dampening = Annotated[
     float,
     Ge(0),
     Le(1),
-    advanced("Dampening", "The fraction of each new gradient that is left out of the momentum."),
+    advanced_setting("Dampening", "The fraction of each new gradient that is left out of the momentum."),
 ]
 Nesterov = Annotated[
     bool,
-    advanced("Nesterov momentum", "Looks ahead along the momentum. Needs a momentum above 0 and no dampening."),
+    advanced_setting("Nesterov momentum", "Looks ahead along the momentum. Needs a momentum above 0 and no dampening."),
 ]
-AMSGRAD = advanced(
+AMSGRAD = advanced_setting(
     "AMSGrad", "Divides by the maximum of the squared-gradient average so far (Reddi et al. 2018): steadier, slower."
 )
 AmsGrad = Annotated[bool, AMSGRAD]
@@ -68,25 +68,25 @@ ClipThreshold = Annotated[
     float,
     Ge(1),
     Le(100),
-    advanced("Clip threshold", "Scales updates with a larger RMS down to this value."),
+    advanced_setting("Clip threshold", "Scales updates with a larger RMS down to this value."),
 ]
 BiasCorrection = Annotated[
     bool,
-    advanced("Bias correction", "Corrects the running averages for starting at zero: larger first steps."),
+    advanced_setting("Bias correction", "Corrects the running averages for starting at zero: larger first steps."),
 ]
 
 # Options of torch's own optimizers.
 Maximize = Annotated[
     bool,
-    advanced("Maximize", "Maximizes the loss instead of minimizing it. Not for ordinary training."),
+    advanced_setting("Maximize", "Maximizes the loss instead of minimizing it. Not for ordinary training."),
 ]
 Foreach = Annotated[
     bool,
-    advanced("Foreach", "Updates all weights in a few large operations: faster on a GPU, more memory."),
+    advanced_setting("Foreach", "Updates all weights in a few large operations: faster on a GPU, more memory."),
 ]
 ForeachUnlessFused = Annotated[
     bool,
-    advanced(
+    advanced_setting(
         "Foreach",
         "Updates all weights in a few large operations: faster on a GPU, more memory.",
         applies_when=When("fused", (False,)),
@@ -94,9 +94,9 @@ ForeachUnlessFused = Annotated[
 ]
 Fused = Annotated[
     bool,
-    advanced("Fused", "Runs the whole update in one kernel: the fastest, with the least memory."),
+    advanced_setting("Fused", "Runs the whole update in one kernel: the fastest, with the least memory."),
 ]
-FUSED_BACK_PASS = advanced(
+FUSED_BACK_PASS = advanced_setting(
     "Fused backward pass",
     "Updates each weight as soon as its gradient is computed and frees the gradient: gradients take almost no memory. "
     "Has no effect with gradient accumulation or float16; gradient clipping applies to each weight alone. A step with "
@@ -107,21 +107,25 @@ FusedBackPass = Annotated[bool, FUSED_BACK_PASS]
 # Options that change the direction of an update.
 Cautious = Annotated[
     bool,
-    advanced("Cautious", "Skips the weights whose update points against the current gradient (Liang et al. 2024)."),
+    advanced_setting(
+        "Cautious", "Skips the weights whose update points against the current gradient (Liang et al. 2024)."
+    ),
 ]
 DecoupledDecay = Annotated[
     bool,
-    advanced("Decoupled weight decay", "Applies weight decay to the weights, as AdamW does, not to the gradients."),
+    advanced_setting(
+        "Decoupled weight decay", "Applies weight decay to the weights, as AdamW does, not to the gradients."
+    ),
 ]
 FixedDecay = Annotated[
     bool,
-    advanced("Fixed decay", "The weight decay does not scale with the learning rate."),
+    advanced_setting("Fixed decay", "The weight decay does not scale with the learning rate."),
 ]
 EmaAlpha = Annotated[
     float,
     Ge(0),
     Le(1000),
-    advanced("Alpha", "The weight of the slow average of gradients relative to the fast one; 5 is usual."),
+    advanced_setting("Alpha", "The weight of the slow average of gradients relative to the fast one; 5 is usual."),
 ]
 
 # Optimizers that estimate their learning rate.
@@ -129,7 +133,7 @@ FirstDistance = Annotated[
     float,
     Gt(0),
     Le(1),
-    advanced("Initial estimate (d0)", "The first estimate of the learning rate; rarely changed."),
+    advanced_setting("Initial estimate (d0)", "The first estimate of the learning rate; rarely changed."),
 ]
 DistanceFactor = Annotated[
     float,
@@ -141,17 +145,21 @@ GrowthRate = Annotated[
     float | None,
     Ge(1),
     Le(1e9),
-    advanced("Growth rate", "The largest factor by which the estimate may grow per step.", empty_means="no limit"),
+    advanced_setting(
+        "Growth rate", "The largest factor by which the estimate may grow per step.", empty_means="no limit"
+    ),
 ]
 Decouple = Annotated[
     bool,
-    advanced("Decoupled weight decay", "Applies weight decay to the weights, as AdamW does, not to the gradients."),
+    advanced_setting(
+        "Decoupled weight decay", "Applies weight decay to the weights, as AdamW does, not to the gradients."
+    ),
 ]
 SliceEvery = Annotated[
     int,
     Ge(1),
     Le(10_000),
-    advanced(
+    advanced_setting(
         "Slice p", "The estimate uses every n-th weight: less memory, hardly less exact. 11 is usual.", unit="weights"
     ),
 ]
@@ -159,15 +167,17 @@ SearchSteps = Annotated[
     int,
     Ge(0),
     Le(1_000_000),
-    advanced("Prodigy steps", "Stops estimating the learning rate after this many steps; 0 never stops.", unit="steps"),
+    advanced_setting(
+        "Prodigy steps", "Stops estimating the learning rate after this many steps; 0 never stops.", unit="steps"
+    ),
 ]
 LimitDistance = Annotated[
     bool,
-    advanced("D limiter", "Limits how fast the estimated learning rate grows."),
+    advanced_setting("D limiter", "Limits how fast the estimated learning rate grows."),
 ]
 SlowBeta = Annotated[
     float | None,
     Ge(0),
     Lt(1),
-    advanced("Beta 3", "Decay of the averages behind the estimate.", empty_means="the square root of beta 2"),
+    advanced_setting("Beta 3", "Decay of the averages behind the estimate.", empty_means="the square root of beta 2"),
 ]

@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from modules.optim.spec import Shape
 from modules.optim.terms.advanced import average_bytes, even_factors
-from modules.optim.terms.general import advanced
+from modules.optim.terms.general import advanced_setting
 from modules.settings.field import Section, When
 from modules.system.patterns import compiled_pattern, fault_of_pattern
 from modules.system.problem import Problem, shown
@@ -21,11 +21,14 @@ HIDDEN_LAYERS = ("block", "layers.")
 _HAS_ADAM = When("muon_with_aux_adam", (True,))
 _AS_IN_THE_LIBRARY = "the library's default"
 WithAdam = Annotated[
-    bool, advanced("Auxiliary Adam", "Uses Adam for weights that are not matrices and for layers that are not listed.")
+    bool,
+    advanced_setting(
+        "Auxiliary Adam", "Uses Adam for weights that are not matrices and for layers that are not listed."
+    ),
 ]
 HiddenLayers = Annotated[
     str,
-    advanced(
+    advanced_setting(
         "Layers for Muon",
         "Parts of the names of the layers that use Muon, separated by commas.",
         applies_when=_HAS_ADAM,
@@ -34,16 +37,18 @@ HiddenLayers = Annotated[
 ]
 LayersArePatterns = Annotated[
     bool,
-    advanced("Use regular expressions", "Reads the layer names as regular expressions.", applies_when=_HAS_ADAM),
+    advanced_setting(
+        "Use regular expressions", "Reads the layer names as regular expressions.", applies_when=_HAS_ADAM
+    ),
 ]
 AdamRate = Annotated[
-    float, Ge(0), Le(100), advanced("Adam learning rate", "Learning rate of the Adam.", applies_when=_HAS_ADAM)
+    float, Ge(0), Le(100), advanced_setting("Adam learning rate", "Learning rate of the Adam.", applies_when=_HAS_ADAM)
 ]
 TextRate1 = Annotated[
     float | None,
     Ge(0),
     Le(100),
-    advanced(
+    advanced_setting(
         "Adam learning rate, text encoder",
         "Learning rate of the Adam for the text encoder.",
         applies_when=_HAS_ADAM,
@@ -54,7 +59,7 @@ TextRate2 = Annotated[
     float | None,
     Ge(0),
     Le(100),
-    advanced(
+    advanced_setting(
         "Adam learning rate, text encoder 2",
         "Learning rate of the Adam for the second text encoder.",
         applies_when=_HAS_ADAM,
@@ -62,27 +67,29 @@ TextRate2 = Annotated[
     ),
 ]
 FasterIteration = Annotated[
-    bool, advanced("Accelerated Newton-Schulz", "Orthogonalizes the update with optimized polynomials.")
+    bool, advanced_setting("Accelerated Newton-Schulz", "Orthogonalizes the update with optimized polynomials.")
 ]
 IterationSteps = Annotated[
     int,
     Ge(1),
     Le(100),
-    advanced("Newton-Schulz steps", "Iterations that orthogonalize the update; 5 is usual.", unit="iterations"),
+    advanced_setting("Newton-Schulz steps", "Iterations that orthogonalize the update; 5 is usual.", unit="iterations"),
 ]
 LowRank = Annotated[
-    bool, advanced("Low-rank orthogonalization", "Orthogonalizes only a low-rank part of the update: faster.")
+    bool, advanced_setting("Low-rank orthogonalization", "Orthogonalizes only a low-rank part of the update: faster.")
 ]
 LowRankSize = Annotated[
     int,
     Ge(1),
     Le(65_536),
-    advanced("Orthogonalization rank", "The rank of that part.", applies_when=When("low_rank_ortho", (True,))),
+    advanced_setting("Orthogonalization rank", "The rank of that part.", applies_when=When("low_rank_ortho", (True,))),
 ]
-AdamSized = Annotated[bool, advanced("RMS rescaling", "Scales the update so that learning rates of AdamW can be used.")]
-NormuonVariant = Annotated[bool, advanced("NorMuon", "Normalizes the update row by row.")]
+AdamSized = Annotated[
+    bool, advanced_setting("RMS rescaling", "Scales the update so that learning rates of AdamW can be used.")
+]
+NormuonVariant = Annotated[bool, advanced_setting("NorMuon", "Normalizes the update row by row.")]
 MarsCorrection = Annotated[
-    bool, advanced("MARS correction", "Corrects each gradient by its change since the previous step.")
+    bool, advanced_setting("MARS correction", "Corrects each gradient by its change since the previous step.")
 ]
 
 
@@ -93,7 +100,7 @@ class AuxiliaryAdam(Section):
         float | None,
         Ge(0),
         Lt(1),
-        advanced(
+        advanced_setting(
             "Adam: beta 1",
             "Decay of the Adam's running average of gradients.",
             empty_means=_AS_IN_THE_LIBRARY,
@@ -103,7 +110,7 @@ class AuxiliaryAdam(Section):
         float | None,
         Ge(0),
         Lt(1),
-        advanced(
+        advanced_setting(
             "Adam: beta 2",
             "Decay of the Adam's running average of squared gradients.",
             empty_means=_AS_IN_THE_LIBRARY,
@@ -113,7 +120,7 @@ class AuxiliaryAdam(Section):
         float | None,
         Gt(0),
         Le(1),
-        advanced(
+        advanced_setting(
             "Adam: epsilon",
             "Keeps the Adam's division by small gradients finite.",
             empty_means=_AS_IN_THE_LIBRARY,
@@ -123,7 +130,7 @@ class AuxiliaryAdam(Section):
         float | None,
         Ge(0),
         Le(10),
-        advanced(
+        advanced_setting(
             "Adam: weight decay",
             "How strongly the Adam pulls weights towards zero at each step.",
             empty_means=_AS_IN_THE_LIBRARY,
@@ -166,8 +173,8 @@ def is_hidden(name: str, settings: MuonFields) -> bool:
 
 def adam_rate(part: str, settings: MuonFields) -> float:
     """Return the learning rate of the auxiliary Adam for a part of the model."""
-    own = {"text_encoder": settings.muon_te1_adam_lr, "text_encoder_2": settings.muon_te2_adam_lr}.get(part)
-    return settings.muon_adam_lr if own is None else own
+    rate = {"text_encoder": settings.muon_te1_adam_lr, "text_encoder_2": settings.muon_te2_adam_lr}.get(part)
+    return settings.muon_adam_lr if rate is None else rate
 
 
 def filter_problems(settings: MuonFields) -> Iterator[Problem]:
@@ -225,7 +232,7 @@ class AdvancedMuonFields(MuonFields, Protocol):
 def advanced_muon_state_bytes(settings: AdvancedMuonFields, shape: Shape, *, has_squares: bool) -> float:
     """Return the bytes of state of a matrix or kernel with Muon, and of a vector with the auxiliary Adam.
 
-    Matrices with Adam, such as those of the first and the last layer, have 8 bytes per weight.
+    Matrices with Adam, such as the matrices of the first and the last layer, have 8 bytes per weight.
     """
     size = math.prod(shape)
     if len(shape) < 2:

@@ -2,7 +2,7 @@
 
 Some optimizers read such a flag themselves (`OptimizerSpec.skips_on_device`). For any other, the weight and its state
 are copied before the step, and put back on the device where the flag is set. What an optimizer keeps on the host, such
-as a count of steps, cannot follow a flag there: `Skipped` restores it once the flag has been read, after the step.
+as a count of steps, cannot follow a flag there: `SkippedStep` restores it once the flag has been read, after the step.
 
 The copies cost memory traffic: each array is read and written twice more. A wait costs more than its few microseconds:
 while the host waits, it cannot enqueue the kernels of the rest of the backward pass, so the device idles after each
@@ -23,7 +23,7 @@ _FLAG = "found_inf"  # torch's name for it, a float: 1 where the step is to be s
 
 
 @dataclass(frozen=True, eq=False)
-class Skipped:
+class SkippedStep:
     """The state that an optimizer kept on the host before a step; `is_skipped` is the step's flag, of shape ()."""
 
     is_skipped: torch.Tensor
@@ -38,7 +38,7 @@ class Skipped:
 
 def step_unless(
     is_skipped: torch.Tensor, optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]
-) -> Skipped | None:
+) -> SkippedStep | None:
     """Take a step of the optimizer on these parameters, which has no effect where a flag is set.
 
     `is_skipped` is of shape (), on the device of the parameters, which must have state already if they ever will.
@@ -67,7 +67,7 @@ def step_unless(
         _restore_where(is_skipped, parameter.detach(), weight)
         for key, old in state.items():
             _restore_where(is_skipped, optimizer.state[parameter][key], old)
-    return Skipped(is_skipped, on_host) if on_host else None
+    return SkippedStep(is_skipped, on_host) if on_host else None
 
 
 def _restore_where(is_skipped: torch.Tensor, value: torch.Tensor, old: torch.Tensor) -> None:

@@ -2,7 +2,7 @@
 
 So only one gradient exists at a time (the method of Lv et al. 2023, "LOMO", with any optimizer). The limits follow: no
 gradient accumulation and no loss scaler, since each needs all gradients at once, and the norm of each weight's gradient
-is clipped alone, as in OneTrainer and sd-scripts, not that of all of them.
+is clipped alone, as in OneTrainer and sd-scripts, not the norm of all of them.
 
 Nor can a step be skipped as a whole. With a loss that is NaN or infinite nothing is updated. Where a gradient is not
 finite, the weights before it on the same device are already updated; the rest of the pass updates nothing there, and
@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from modules.optim.param_groups import TrainGroup
-from modules.optim.updates.conditional_step import Skipped
+from modules.optim.updates.conditional_step import SkippedStep
 from modules.optim.updates.sliced_step import Generators, SlicedStep, gradient_norm, norm_of
 
 
@@ -40,7 +40,7 @@ class _Pass:
     kept: Collection[str] = ()
     norms: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
     zeros: dict[torch.device, torch.Tensor] = field(default_factory=dict)
-    skipped: list[Skipped] = field(default_factory=list)
+    skipped: list[SkippedStep] = field(default_factory=list)
 
 
 class FusedBackward:
@@ -83,14 +83,14 @@ class FusedBackward:
             for group in self._groups.values():
                 for name, parameter in group.parameters.items():
                     if parameter.grad is not None:
-                        self.arrived(group.name, name)
+                        self.receive_gradient(group.name, name)
 
     def norms(self) -> dict[str, torch.Tensor]:
         """Return the norm of each unit's gradients in the last pass, shape (); units without gradients are left out."""
-        found = {unit: self._last.norms.get(unit, {}) for unit in self._groups}
+        by_unit = {unit: self._last.norms.get(unit, {}) for unit in self._groups}
         return {
             unit: norm_of([norms[n] for n in self._groups[unit].parameters if n in norms])
-            for unit, norms in found.items()
+            for unit, norms in by_unit.items()
             if norms
         }
 
@@ -106,7 +106,7 @@ class FusedBackward:
         """Forget the last pass."""
         self._last = _Pass(None)
 
-    def arrived(self, unit: str, name: str) -> None:
+    def receive_gradient(self, unit: str, name: str) -> None:
         """Handle a complete gradient. Called by the hooks; outside of the two contexts the gradient is left alone.
 
         Takes a lock: autograd has a thread for each GPU, and gradients of weights offloaded to the CPU arrive in the
@@ -164,6 +164,6 @@ def _hook(owner: weakref.ref[FusedBackward], unit: str, name: str) -> Callable[[
     def hook(_: torch.Tensor) -> None:
         fused = owner()
         if fused is not None:
-            fused.arrived(unit, name)
+            fused.receive_gradient(unit, name)
 
     return hook

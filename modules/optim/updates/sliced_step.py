@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from modules.optim.param_groups import TrainGroup, steps_at_once
-from modules.optim.updates.conditional_step import Skipped, step_unless
+from modules.optim.updates.conditional_step import SkippedStep, step_unless
 from modules.optim.updates.master_weights import MasterWeight
 from modules.optim.updates.slicing import SLICE_WEIGHTS
 
@@ -53,7 +53,7 @@ class SlicedStep:
         generators: Generators,
         clip: Callable[[Sequence[nn.Parameter]], None] | None = None,
         is_skipped: torch.Tensor | None = None,
-    ) -> Skipped | None:
+    ) -> SkippedStep | None:
         """Update parameters by their gradients in one optimizer step; master weights are filled for it and released
         afterwards.
 
@@ -63,11 +63,11 @@ class SlicedStep:
         returns what restores the state on the host once the flag can be read (see `conditional_step.py`).
         """
         # Iterate over the given names only: the fused backward pass calls this for each weight.
-        own = {unit: self._groups[unit].master_weights for unit in names}
-        master_weights = {n: own[unit][n] for unit, some in names.items() for n in some if n in own[unit]}
+        by_unit = {unit: self._groups[unit].master_weights for unit in names}
+        master_weights = {n: by_unit[unit][n] for unit, some in names.items() for n in some if n in by_unit[unit]}
         for master_weight in master_weights.values():
             master_weight.fill()
-        moved = {unit: [self._moved(unit, n) for n in some] for unit, some in names.items()}
+        moved = {unit: [self._move(unit, n) for n in some] for unit, some in names.items()}
         if clip is not None:
             clip([p for parameters in moved.values() for p in parameters])
         for unit, parameters in moved.items():
@@ -82,17 +82,17 @@ class SlicedStep:
 
     def has_state(self, unit: str, name: str) -> bool:
         """Return whether the optimizer has state for a parameter."""
-        return bool(self._optimizer.state.get(self._moved(unit, name)))
+        return bool(self._optimizer.state.get(self._move(unit, name)))
 
-    def put_back(self, skipped: Skipped) -> None:
+    def put_back(self, skipped: SkippedStep) -> None:
         """Restore what the optimizer keeps on the host from before a step, if that was skipped."""
         skipped.put_back(self._optimizer)
 
-    def _moved(self, unit: str, name: str) -> nn.Parameter:
+    def _move(self, unit: str, name: str) -> nn.Parameter:
         group = self._groups[unit]
         return group.master_weights[name].moved if name in group.master_weights else group.parameters[name]
 
-    def _step(self, moved: Mapping[str, list[nn.Parameter]], is_skipped: torch.Tensor | None) -> Skipped | None:
+    def _step(self, moved: Mapping[str, list[nn.Parameter]], is_skipped: torch.Tensor | None) -> SkippedStep | None:
         """Run the optimizer's step with groups that hold only these parameters.
 
         A group without any stays, empty: state that an optimizer keeps in its groups must be the same in all of them.
@@ -101,8 +101,8 @@ class SlicedStep:
         everything = [g["params"] for g in optimizer.param_groups]
         for group in optimizer.param_groups:
             of_unit = moved.get(group["unit"], [])
-            own = self._own.get((group["unit"], group["number"]))
-            group["params"] = of_unit if own is None else [p for p in of_unit if id(p) in own]
+            selected = self._own.get((group["unit"], group["number"]))
+            group["params"] = of_unit if selected is None else [p for p in of_unit if id(p) in selected]
         try:
             if is_skipped is not None:
                 return step_unless(is_skipped, optimizer, [p for some in moved.values() for p in some])

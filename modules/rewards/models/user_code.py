@@ -34,9 +34,9 @@ class UserCode:
     def __call__(self, images_B3PP: torch.Tensor, prompts: Sequence[str]) -> torch.Tensor:
         """Return the scores (B,). Raises DarkroomError where the function fails or returns something else."""
         if not self.is_differentiable:
-            scores = self._called(move(images_B3PP.detach(), CPU), prompts)
+            scores = self._call_function(move(images_B3PP.detach(), CPU), prompts)
             return images_B3PP.new_tensor(self._numbers(scores, len(images_B3PP)))
-        scores_B = self._called(images_B3PP, prompts)
+        scores_B = self._call_function(images_B3PP, prompts)
         expected = (len(images_B3PP),)
         if not isinstance(scores_B, torch.Tensor) or tuple(scores_B.shape) != expected:
             given = tuple(scores_B.shape) if isinstance(scores_B, torch.Tensor) else type(scores_B).__name__
@@ -52,7 +52,7 @@ class UserCode:
             )
         return scores_B
 
-    def _called(self, images_B3PP: torch.Tensor, prompts: Sequence[str]) -> Any:
+    def _call_function(self, images_B3PP: torch.Tensor, prompts: Sequence[str]) -> Any:
         try:
             return self.function(images_B3PP, list(prompts))
         except torch.OutOfMemoryError:
@@ -63,7 +63,7 @@ class UserCode:
             ) from error
 
     def _numbers(self, scores: Any, count: int) -> list[float]:
-        """Return what the function returned, a list, an array or a tensor, as a list of `count` numbers."""
+        """Convert the function's result, a list, an array or a tensor, to a list of `count` numbers."""
         if isinstance(scores, torch.Tensor):
             scores = scores.detach()
         try:
@@ -100,13 +100,13 @@ def load_user_reward(path: Path, function: str, approved_hashes: Collection[str]
         raise DarkroomError(
             f"The reward function's file {path} failed: {type(error).__name__}: {error}", advice="Fix the file."
         ) from error
-    found = getattr(module, function, None)
-    if not callable(found):
+    reward = getattr(module, function, None)
+    if not callable(reward):
         raise DarkroomError(f"The file {path} has no function {function}.", advice="Correct the name after the colon.")
-    return UserCode(found, f"{function} of {path.name}", bool(getattr(found, "is_differentiable", True)))
+    return UserCode(reward, f"{function} of {path.name}", bool(getattr(reward, "is_differentiable", True)))
 
 
-def make(scorer: Scorer, context: RewardContext) -> Reward:
+def make_user_code(scorer: Scorer, context: RewardContext) -> Reward:
     """Return the reward function that the settings name. Raises DarkroomError as `load_user_reward` does."""
     path, function = split_reference(scorer.file)
     return load_user_reward(path, function, context.approved_hashes)

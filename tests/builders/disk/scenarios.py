@@ -21,7 +21,7 @@ from modules.config.codec import decode, load_file, save_file
 from modules.config.own_presets import delete_preset, describe_preset, duplicate_preset, rename_preset
 from modules.config.presets import Preset, save_preset
 from modules.data.doctor.fixes import Step, apply
-from modules.system.approvals import approve, approved_hashes
+from modules.rewards.user_code_file import approve, approved_hashes
 from modules.system.atomic import make_folder
 from modules.system.secrets import Secrets
 from modules.system.secrets_file import load_secrets, save_secrets

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from modules.data.conditioning import SizeConditioning
 from modules.data.inputs import NO_INPUTS
-from modules.data.size_conditioning import SizeConditioning
 from modules.diffusion.process import NoiseProcess
 from modules.families.parts.clip_text import TextTower
 from modules.families.parts.conditioning import TextConditioning, replaced_rows

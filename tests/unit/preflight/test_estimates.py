@@ -11,7 +11,7 @@ from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.estimate import disk
 from modules.estimate.run import RUNTIME_BYTES
-from modules.system import gpu_memory, hardware
+from modules.system import hardware
 from modules.system.hardware import Hardware
 from tests.unit.preflight.setups import changed, errors
 from trainer.preflight import check
@@ -35,7 +35,7 @@ def test_a_gpu_that_is_too_small(published: Config, monkeypatch: pytest.MonkeyPa
     on_gpu = changed(published, general__train_device="cuda")
     for free_mib, is_reported in ((4_000, True), (80_000, False)):
         answer = f"0, GPU-1, 81920, {free_mib}\n"
-        monkeypatch.setattr(gpu_memory, "_run", lambda command, answer=answer: answer)
+        monkeypatch.setattr(hardware, "_run", lambda command, answer=answer: answer)
         problems = [p for p in check(on_gpu).problems if "does not fit in the GPU's memory" in p.message]
         assert [p.severity for p in problems] == (["warning"] if is_reported else [])
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from modules.config.rules.optimizers import one_learning_rate, weights_that_stay_zero
-from modules.config.rules.rates import plausible_learning_rate
+from modules.config.rules.optimizers import one_learning_rate, plausible_learning_rate, weights_that_stay_zero
 from modules.config.schema import Config
 from modules.optim.registry import OPTIMIZERS
 from tests.unit.preflight.setups import changed

@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from modules.annotators.captions import CAPTION_MODES
-from modules.annotators.files import found_place
-from modules.annotators.masks import MASK_MODES
 from modules.annotators.protocol import CaptionSettings, MaskSettings
 from modules.annotators.registry import CAPTIONERS, MASKERS
-from modules.annotators.spec import CaptionerSpec, MaskerSpec
+from modules.annotators.results import CAPTION_MODES, MASK_MODES
+from modules.annotators.spec import CaptionerSpec, MaskerSpec, find_place
 from trainer.annotation.arguments import caption_arguments, mask_arguments
 from trainer.annotation.captions import CaptionRequest
 from trainer.annotation.masks import MaskRequest
@@ -173,7 +171,7 @@ class AnnotateWindow(Window):
         missing = [p for p in spec.packages if not p.is_installed]
         lines = [spec.help]
         if spec.files is not None:
-            lines.append(f"Files: {spec.files.words}.{f' Licence: {spec.licence}.' if spec.licence else ''}")
+            lines.append(f"Files: {spec.files.description}.{f' Licence: {spec.licence}.' if spec.licence else ''}")
         self.help.set_text("\n".join(lines))
         self.missing.set_text("\n".join(f"{p.install}." for p in missing))
         if missing:
@@ -208,7 +206,7 @@ class AnnotateWindow(Window):
             self._launch(request, may_download=False)
         else:
             self._context.pump.background.run(
-                lambda: found_place(files),
+                lambda: find_place(files),
                 lambda place: self._found(request, place),
                 lambda _e: self._found(request, None),
             )
@@ -228,7 +226,7 @@ class AnnotateWindow(Window):
         if not self.winfo_exists():
             return
         if place is None and self.spec.files is not None:
-            message = f"{self.spec.label} needs files that are not on this computer:\n{self.spec.files.words}"
+            message = f"{self.spec.label} needs files that are not on this computer:\n{self.spec.files.description}"
             answers = (Answer("no", "Cancel"), Answer("download", "Download and start", is_default=True))
             if self._context.interaction.choose("Download the model?", message, answers) != "download":
                 self.start_button.set_enabled(True)

@@ -10,7 +10,7 @@ from typing import Literal
 
 from modules.data.archives import ARCHIVE_SUFFIXES, archive_of
 from modules.data.captions.caption_file import read_caption_file
-from modules.data.companions import mask_beside
+from modules.data.companions import mask_path_of
 from modules.data.concept import Concept
 from modules.data.links import leads_out
 from modules.data.listing import list_images
@@ -45,7 +45,7 @@ class Source:
     def mask_of(self, image: Path) -> Path:
         """Return the mask of an image."""
         if self.masks_folder is None:
-            return mask_beside(image)
+            return mask_path_of(image)
         inside = image.relative_to(self.folder) if image.is_relative_to(self.folder) else Path(image.name)
         return self.masks_folder / inside.with_suffix(".png")
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from modules.data.images import opened, upright
+from modules.data.images import open_image, upright
 from modules.data.transforms.geometry import Box
 from modules.data.transforms.masks import Mask, as_mask
 from modules.system.atomic import write_bytes
@@ -65,7 +65,7 @@ class MaskDocument:
         self._parked = Step(0, {})
         self._parked_shape = self.pixels.shape
         if self._digest:
-            with opened(path) as raw:
+            with open_image(path) as raw:
                 mask = as_mask(upright(raw))
             if mask.size != (width_px, height_px):
                 mask = mask.resize((width_px, height_px), Image.Resampling.BILINEAR)

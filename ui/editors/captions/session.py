@@ -13,8 +13,8 @@ from typing import Literal
 from PIL import Image
 
 from modules.data.captions.caption_file import CaptionFile
-from modules.data.decode import flattened
-from modules.data.images import opened, upright
+from modules.data.decode import flatten
+from modules.data.images import open_image, upright
 from modules.system.atomic import write_bytes
 from ui.editors.captions.document import CaptionDocument, ConflictError, DiskState
 from ui.editors.captions.image_set import ImageSet, Source
@@ -44,8 +44,8 @@ class Loaded:
 
 def load_image(image: Path, mask: Path) -> Loaded:
     """Return an image with its mask; for a background thread. Raises BrokenImageError where it cannot be read."""
-    with opened(image) as raw:
-        rgb: Image.Image = flattened(upright(raw))
+    with open_image(image) as raw:
+        rgb: Image.Image = flatten(upright(raw))
     scaled = ScaledImage(rgb)
     try:
         return Loaded(scaled, MaskDocument(mask, *rgb.size))

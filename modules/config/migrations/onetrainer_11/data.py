@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from modules.config.migrations.onetrainer_11.tables import family_of, move_all, resolution_of
 from modules.config.migrations.tree_moves import Notes, Tree, put
-from modules.settings.resolution import sides_of
+from modules.settings.shared_types import sides_of
 from modules.system.problem import DEFAULT_USED, Problem, shown
 
 _SIZE_STEPS_PX = {"sd": 8, "sdxl": 64}

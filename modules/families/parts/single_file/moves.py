@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from modules.families.parts.single_file.slots import Slot
-from modules.formats.lazy_tensors import LazyTensor, joined
+from modules.formats.lazy_tensors import LazyTensor, concatenate
 
 
 def to_original(slots: Iterable[Slot], state: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
@@ -13,7 +13,7 @@ def to_original(slots: Iterable[Slot], state: Mapping[str, LazyTensor]) -> dict[
     found: dict[str, list[LazyTensor]] = {}
     for slot in sorted(slots, key=lambda s: (s.original, s.piece)):
         found.setdefault(slot.original, []).append(_outward(slot, state[slot.key]))
-    return {name: pieces[0] if len(pieces) == 1 else joined(pieces) for name, pieces in found.items()}
+    return {name: pieces[0] if len(pieces) == 1 else concatenate(pieces) for name, pieces in found.items()}
 
 
 def from_original(slots: Sequence[Slot], tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:

@@ -1,1 +1,0 @@
-"""The captioners, one record per file. Torch-free."""

@@ -1,1 +1,0 @@
-"""The maskers, one record per file. Torch-free."""

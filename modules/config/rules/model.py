@@ -1,0 +1,143 @@
+"""The model variants and the training of a VAE: what they cannot be combined with, and settings that only they use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from modules.config.embedding_facts import trained_parts
+from modules.config.method_facts import learns_from, method_of, trains_on_pixels
+from modules.config.schema import Config
+from modules.config.variant_facts import inpaints, is_variant, reads_depth
+from modules.families.registry import FAMILIES
+from modules.families.spec import BASE_VARIANT
+from modules.system.problem import Problem
+
+
+def model_variant(config: Config) -> Iterator[Problem]:
+    """Yield problems with a variant that the family does not have, and with methods that need the base model."""
+    spec, name = FAMILIES[config.model.family], config.model.variant
+    if name not in (BASE_VARIANT, *spec.variants, *spec.inputs):
+        yield Problem(
+            "model.variant",
+            f"{spec.label} has no {name} models.",
+            advice="Choose another model variant, or another model family.",
+        )
+    method, what = method_of(config), "depth map" if reads_depth(config) else "mask and no conditioning image"
+    if is_variant(config) and (method.samples_images or learns_from(config) != "images"):
+        yield Problem(
+            "training.method",
+            f"{method.label} cannot train {name} models: its images have no {what}.",
+            advice="Choose Denoising, or the base model.",
+        )
+    output = config.output
+    if reads_depth(config) and config.training.trains == "full" and output.model_format == "single_file":
+        yield Problem(
+            "output.model_format",
+            "A single file of a depth model also contains its depth estimator, which a run does not load.",
+            advice="Save the model as a diffusers folder.",
+        )
+
+
+def masks_of_variant(config: Config) -> Iterator[Problem]:
+    """Yield notes about settings of masks that have no effect with the model variant."""
+    masks = config.masks
+    if masks.enabled and inpaints(config):
+        yield Problem(
+            "masks.enabled",
+            "Masked training has no effect on an inpainting model: its masks are what it inpaints, and its loss counts "
+            "everywhere.",
+            "info",
+        )
+
+
+def sample_images(config: Config) -> Iterator[Problem]:
+    """Yield problems with samples that inpaint."""
+    for index, prompt in enumerate(config.sampling.prompts):
+        path = f"sampling.prompts.{index}"
+        if not prompt.enabled or not prompt.inpainting:
+            continue
+        if not inpaints(config):
+            yield Problem(
+                f"{path}.inpainting",
+                f"Sample {index + 1} inpaints, but the model is not an inpainting model: it is sampled from the prompt "
+                "alone.",
+                "warning",
+                "Switch Inpaint off, or choose an inpainting model.",
+            )
+            continue
+        for name, label in (("base_image", "base image"), ("mask_image", "mask image")):
+            if not getattr(prompt, name).strip():
+                yield Problem(
+                    f"{path}.{name}",
+                    f"Sample {index + 1} inpaints, but has no {label}.",
+                    advice=f"Choose its {label}, or switch Inpaint off.",
+                )
+
+
+_DENOISE = "denoise"
+
+
+def autoencoder(config: Config) -> Iterator[Problem]:
+    """Yield an error for each setting that a run of the VAE cannot have."""
+    if not trains_on_pixels(config):
+        return
+    family = FAMILIES[config.model.family]
+    if not family.names_of("vae"):
+        yield Problem(
+            "training.trains", f"{family.label} has no VAE to train.", advice="Choose another training target."
+        )
+    if config.training.method.name != _DENOISE:
+        yield Problem(
+            "training.method",
+            "A VAE is trained by reconstructing images. The method set here trains the UNet.",
+            advice="Set the method to Denoising: with the training target VAE it is not used.",
+        )
+    yield from _dtypes(config)
+    yield from _masks_and_concepts(config)
+
+
+def _dtypes(config: Config) -> Iterator[Problem]:
+    family = FAMILIES[config.model.family]
+    if config.training.precision == "float16" and family.vae_overflows:
+        yield Problem(
+            "training.precision",
+            f"The VAE of {family.label} overflows in float16, so it cannot be trained in it.",
+            advice="Set the precision to bfloat16 or float32.",
+        )
+    for part in trained_parts(config):
+        settings = config.part(part.name)
+        if settings.dtype == "float16" and family.vae_overflows:
+            yield Problem(
+                f"parts.{part.name}.dtype",
+                f"The VAE of {family.label} overflows in float16, so it cannot be trained with float16 weights.",
+                advice="Set the weight dtype to float32 or bfloat16. The result can still be written in float16.",
+            )
+        if settings.offload_fraction > 0:
+            yield Problem(
+                f"parts.{part.name}.offload_fraction",
+                "The layers of a VAE that is trained cannot be offloaded.",
+                advice="Set the layer offload fraction to 0 and switch on gradient checkpointing.",
+            )
+    if config.output.dtype == "float8":
+        yield Problem(
+            "output.dtype",
+            "A VAE cannot be saved in float8: its images would be visibly coarse.",
+            advice="Set the output dtype to float32, bfloat16 or float16.",
+        )
+
+
+def _masks_and_concepts(config: Config) -> Iterator[Problem]:
+    if config.masks.enabled and config.masks.prior_preservation_weight > 0:
+        yield Problem(
+            "masks.prior_preservation_weight",
+            "Masked prior preservation needs predictions of the UNet, which a run of the VAE does not make.",
+            advice="Set it to 0.",
+        )
+    for index, concept in enumerate(config.concepts):
+        if concept.enabled and concept.kind == "prior_prediction":
+            yield Problem(
+                f"concepts.{index}.kind",
+                "A concept of the type Prior prediction needs predictions of the UNet, which a run of the VAE does not "
+                "make.",
+                advice="Set its concept type to Training or Regularization, or switch it off.",
+            )

@@ -1,0 +1,209 @@
+"""Schedules in closed form: constant, straight lines, cosines (Loshchilov and Hutter 2017) and other decays."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Le
+
+from modules.optim.schedule_spec import Cycles, MinFactor, Position, ScheduleSettings, ScheduleSpec
+from modules.settings.field import Setting
+
+
+class Constant(ScheduleSettings):
+    """The same learning rate for the whole run."""
+
+    name: Literal["constant"] = "constant"
+
+
+def _constant_curve(settings: Constant, at: Position) -> float:
+    return 1.0
+
+
+CONSTANT = ScheduleSpec(settings=Constant, label="Constant", curve=_constant_curve)
+
+
+class AdafactorRate(ScheduleSettings):
+    """The learning rate that Adafactor chooses itself, with its own warm-up; the one set here has no effect."""
+
+    name: Literal["adafactor"] = "adafactor"
+
+
+def _adafactor_curve(settings: AdafactorRate, at: Position) -> float:
+    return 1.0
+
+
+ADAFACTOR = ScheduleSpec(settings=AdafactorRate, label="Adafactor", curve=_adafactor_curve, is_of_optimizer=True)
+
+
+class Cosine(ScheduleSettings):
+    """Falls along half a cosine to the min factor (Loshchilov and Hutter 2017, without restarts)."""
+
+    name: Literal["cosine"] = "cosine"
+    min_factor: MinFactor = 0.0
+
+
+def half_cosine(turn: float) -> float:
+    """Return a cosine from 1 (at 0) down to 0 (at 1) and back (at 2): Loshchilov and Hutter 2017, eq. 5, one cycle."""
+    return 0.5 * (1.0 + math.cos(math.pi * turn))
+
+
+def _cosine_curve(settings: Cosine, at: Position) -> float:
+    return half_cosine(at.progress)
+
+
+COSINE = ScheduleSpec(settings=Cosine, label="Cosine", curve=_cosine_curve)
+
+
+class CosineWithRestarts(ScheduleSettings):
+    """Falls and rises along full periods of a cosine."""
+
+    name: Literal["cosine_with_restarts"] = "cosine_with_restarts"
+    min_factor: MinFactor = 0.0
+    cycles: Cycles = 1.0
+
+
+def _cosine_with_restarts_curve(settings: CosineWithRestarts, at: Position) -> float:
+    # A full period falls and rises again, without a jump.
+    return half_cosine(2.0 * settings.cycles * at.progress)
+
+
+COSINE_WITH_RESTARTS = ScheduleSpec(
+    settings=CosineWithRestarts, label="Cosine with restarts", curve=_cosine_with_restarts_curve
+)
+
+
+class CosineWithHardRestarts(ScheduleSettings):
+    """Falls along half a cosine and jumps back to the full learning rate (Loshchilov and Hutter 2017)."""
+
+    name: Literal["cosine_with_hard_restarts"] = "cosine_with_hard_restarts"
+    min_factor: MinFactor = 0.0
+    cycles: Cycles = 1.0
+
+
+def _cosine_with_hard_restarts_curve(settings: CosineWithHardRestarts, at: Position) -> float:
+    cycles = settings.cycles
+    # The run ends at the end of a cycle, not with the next restart.
+    return 0.0 if at.progress >= 1.0 and cycles == int(cycles) else half_cosine(cycles * at.progress % 1.0)
+
+
+COSINE_WITH_HARD_RESTARTS = ScheduleSpec(
+    settings=CosineWithHardRestarts, label="Cosine with hard restarts", curve=_cosine_with_hard_restarts_curve
+)
+
+
+_DEFAULT_TIMESCALE = 10_000
+_BEND = 0.9
+
+
+class Linear(ScheduleSettings):
+    """Falls in a straight line to the min factor."""
+
+    name: Literal["linear"] = "linear"
+    min_factor: MinFactor = 0.0
+
+
+def _linear_curve(settings: Linear, at: Position) -> float:
+    return 1.0 - at.progress
+
+
+LINEAR = ScheduleSpec(settings=Linear, label="Linear", curve=_linear_curve)
+
+
+class Polynomial(ScheduleSettings):
+    """Falls as a power of what is left of the run."""
+
+    name: Literal["polynomial"] = "polynomial"
+    min_factor: MinFactor = 0.0
+    power: Annotated[
+        float,
+        Gt(0),
+        Le(100),
+        Setting("Power", "1 is a straight line; with a higher power the learning rate falls earlier."),
+    ] = 1.0
+
+
+def _polynomial_curve(settings: Polynomial, at: Position) -> float:
+    return math.pow(1.0 - at.progress, settings.power)
+
+
+POLYNOMIAL = ScheduleSpec(settings=Polynomial, label="Polynomial", curve=_polynomial_curve)
+
+
+class InverseSqrt(ScheduleSettings):
+    """Falls with the square root of the step (Vaswani et al. 2017), whatever the length of the run."""
+
+    name: Literal["inverse_sqrt"] = "inverse_sqrt"
+    min_factor: MinFactor = 0.0
+    timescale_steps: Annotated[
+        int,
+        Ge(0),
+        Le(10_000_000),
+        Setting(
+            "Timescale",
+            "After three times this many steps the learning rate is half. 0: the length of the warm-up, or 10,000 "
+            "without one.",
+            unit="steps",
+        ),
+    ] = 0
+
+
+def _inverse_sqrt_curve(settings: InverseSqrt, at: Position) -> float:
+    timescale = settings.timescale_steps or at.warmup_steps or _DEFAULT_TIMESCALE
+    return 1.0 / math.sqrt(1.0 + (at.step - at.warmup_steps) / timescale)
+
+
+INVERSE_SQRT = ScheduleSpec(settings=InverseSqrt, label="Inverse square root", curve=_inverse_sqrt_curve)
+
+
+class Rex(ScheduleSettings):
+    """REX (Chen et al. 2022): stays high for a long time and falls fast at the end."""
+
+    name: Literal["rex"] = "rex"
+    min_factor: MinFactor = 0.0
+
+
+def _rex_curve(settings: Rex, at: Position) -> float:
+    """REX of Chen et al. 2022, with another bend."""
+    rest = 1.0 - at.progress
+    return rest / (1.0 - _BEND + _BEND * rest)
+
+
+REX = ScheduleSpec(settings=Rex, label="REX", curve=_rex_curve)
+
+
+class WarmupStableDecay(ScheduleSettings):
+    """Warm-up, stable, decay (WSD, Hu et al. 2024): constant, and falls only at the end of the run."""
+
+    name: Literal["wsd"] = "wsd"
+    min_factor: MinFactor = 0.0
+    decay_share: Annotated[
+        float,
+        Gt(0),
+        Le(1),
+        Setting("Decay ratio", "The last fraction of the run after the warm-up, in which the learning rate falls."),
+    ] = 0.2
+    decay_shape: Annotated[
+        Literal["linear", "cosine", "sqrt"],
+        Setting(
+            "Decay shape",
+            "How the learning rate falls.",
+            level="advanced",
+            choice_labels={"linear": "Linear", "cosine": "Cosine", "sqrt": "1 - square root"},
+        ),
+    ] = "linear"
+
+
+def _wsd_curve(settings: WarmupStableDecay, at: Position) -> float:
+    decayed = max(0.0, 1.0 - (1.0 - at.progress) / settings.decay_share)
+    match settings.decay_shape:
+        case "linear":
+            return 1.0 - decayed
+        case "cosine":
+            return half_cosine(decayed)
+        case "sqrt":  # Hägele et al. 2024, arXiv 2405.18392, section 3
+            return 1.0 - math.sqrt(decayed)
+
+
+WSD = ScheduleSpec(settings=WarmupStableDecay, label="Warmup-stable-decay (WSD)", curve=_wsd_curve)

@@ -1,1 +1,0 @@
-"""The rewards, one record each, torch-free. One that loads a model has its factory in `modules/rewards/models/`."""

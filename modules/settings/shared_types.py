@@ -1,0 +1,69 @@
+"""Types that settings of several packages share, and the preview that the window draws below a group.
+
+A resolution is the side of a square, or one size for all images as a text such as "1024x768".
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator
+
+from modules.system.problem import shown
+
+LOWEST_PX, HIGHEST_PX = 32, 8192
+
+_SIZE = re.compile(r"\s*(\d{1,5})\s*[xX\u00d7]\s*(\d{1,5})\s*")
+
+
+def _check_resolution(value: int | str) -> int | str:
+    """Return a resolution, a size written as "1024x768". Raises ValueError for anything else."""
+    sides = sides_of(value)
+    if not all(LOWEST_PX <= side <= HIGHEST_PX for side in sides):
+        raise ValueError(f"{shown(value)} should have sides of at least {LOWEST_PX} and at most {HIGHEST_PX:,} px")
+    return value if isinstance(value, int) else f"{sides[0]}x{sides[1]}"
+
+
+Resolution = Annotated[int | str, AfterValidator(_check_resolution)]
+
+
+def sides_of(resolution: int | str) -> tuple[int, int]:
+    """Return the width and the height in pixels. Raises ValueError for a text that is not a size like 1024x768."""
+    if isinstance(resolution, int):
+        return resolution, resolution
+    match = _SIZE.fullmatch(resolution)
+    if match is None:
+        raise ValueError(f"{shown(resolution)} is not a resolution such as 512 or 1024x768")
+    return int(match[1]), int(match[2])
+
+
+def side_of(resolution: int | str) -> int:
+    """Return the side in pixels of the square with the resolution's area."""
+    return round(math.sqrt(math.prod(sides_of(resolution))))
+
+
+# "transformer": the transformer blocks; "selective": of every block all but its attention and its products of long
+# vectors, whose results are kept; "block": every block; "whole": the whole part; "auto": as few blocks as fit the free
+# memory, chosen at the start of a run.
+CheckpointMode = Literal["off", "auto", "selective", "transformer", "block", "whole"]
+
+LEAST_KEPT_LENGTH = 64  # of the vectors of a product whose result "selective" keeps
+
+
+@dataclass(frozen=True, slots=True)
+class BarPreview:
+    """Bars from left to right, the words at both ends of their axis, and a caption.
+
+    `reference` is the height of a dashed line to compare with. If nothing can be drawn there are no bars, and the
+    caption is the reason. With `is_line` the bars are the points of a line.
+    """
+
+    bars: tuple[float, ...]
+    reference: float
+    left: str
+    right: str
+    caption: str
+    is_line: bool = False

@@ -1,0 +1,33 @@
+"""Settings of the process while libraries are imported: their irrelevant warnings, and garbage collection."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+# bitsandbytes wants a package with faster kernels for the CPU, at each import; nothing here uses them.
+# transformers wants torchvision for image processors; Pillow's are what is used here, and torchvision stays out.
+_IRRELEVANT = ("bitsandbytes.backends.cpu.ops", "transformers.utils.import_utils")
+
+
+def hide_library_warnings() -> None:
+    """Hide warnings of libraries that mean nothing to a user, and would be read as this program's.
+
+    Called where the program starts, before any of these libraries is imported.
+    """
+    for name in _IRRELEVANT:
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+@contextmanager
+def collection_off() -> Iterator[None]:
+    """Switch garbage collection off for the time of an import, which makes many objects and hardly any garbage."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -1,0 +1,109 @@
+"""Exporting trained embeddings: as the result of a run, or beside its result."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import torch
+
+from modules.config.schema import Config
+from modules.families.embeddings import Word
+from modules.families.protocol import ModelFamily
+from modules.formats.safetensors_io import OnWritten, payload_sha256, write_safetensors
+from modules.system.dtypes import dtype_of
+from trainer.export.adapter import Exporter
+from trainer.export.embedded_config import embedded_config
+from trainer.run_folder.result import words_folder
+
+_NOT_IN_NAMES = re.compile(r"[^\w.+-]+")
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddingExporter:
+    """Exports one embedding."""
+
+    word: Word
+    family: ModelFamily
+    config: Config
+    thumbnail: Callable[[], str] = str
+    suffix: str = ".safetensors"
+
+    def save(
+        self,
+        path: Path,
+        values: Mapping[str, torch.Tensor],
+        *,
+        now: datetime,
+        step: int,
+        epoch: int,
+        on_written: OnWritten | None = None,
+    ) -> None:
+        """Write the embedding whose trained rows are in `values`, by full parameter name, in the config's dtype.
+
+        Atomic. Raises DarkroomError if a value is not finite.
+        """
+        output = self.config.output
+        tensors = self.word.tensors(values, self.family.spec.embedding_tensors)
+        dtype = dtype_of("float16" if output.dtype == "float8" else output.dtype)  # no program reads it in float8
+        metadata = {
+            "modelspec.sai_model_spec": "1.0.1",
+            "modelspec.architecture": f"{self.family.lora_naming.architecture}/textual-inversion",
+            "modelspec.implementation": "diffusers",
+            "modelspec.title": path.stem,
+            "modelspec.date": now.isoformat(timespec="seconds"),
+            "modelspec.hash_sha256": f"0x{payload_sha256(tensors, dtype=dtype)}",
+            "modelspec.trigger_phrase": self.word.placeholder,
+            "modelspec.thumbnail": self.thumbnail() if output.thumbnail else "",
+            "ss_steps": str(step),
+            "ss_epoch": str(epoch),
+            "software": "Darkroom",
+            "darkroom_config": embedded_config(self.config),
+        }
+        metadata = {name: text for name, text in metadata.items() if text}
+        write_safetensors(path, tensors, metadata, dtype=dtype, on_written=on_written)
+
+
+@dataclass(frozen=True, eq=False)
+class WithWordsBeside:
+    """Exports a result, and embeddings in a folder of files beside it."""
+
+    main: Exporter
+    words: Sequence[EmbeddingExporter]
+
+    @property
+    def suffix(self) -> str:
+        """The suffix of the result's name."""
+        return self.main.suffix
+
+    def save(
+        self,
+        path: Path,
+        values: Mapping[str, torch.Tensor],
+        *,
+        now: datetime,
+        step: int,
+        epoch: int,
+        on_written: OnWritten | None = None,
+    ) -> None:
+        """Write the result and then each embedding, all atomically; see `Exporter`."""
+        self.main.save(path, values, now=now, step=step, epoch=epoch, on_written=on_written)
+        for exporter in self.words:
+            file = words_folder(path) / f"{file_name_of(exporter.word.placeholder)}{exporter.suffix}"
+            exporter.save(file, values, now=now, step=step, epoch=epoch)
+
+
+def with_words_beside(
+    main: Exporter, words: Sequence[Word], family: ModelFamily, config: Config, thumbnail: Callable[[], str]
+) -> Exporter:
+    """Return an exporter that also writes embeddings beside the result; the given one without any."""
+    beside = [EmbeddingExporter(w, family, config, thumbnail) for w in words]
+    return WithWordsBeside(main, beside) if beside else main
+
+
+def file_name_of(placeholder: str) -> str:
+    """Return the name of an embedding's file without its suffix: other programs use it as the word in prompts."""
+    return _NOT_IN_NAMES.sub("_", placeholder).strip("_.") or "embedding"
