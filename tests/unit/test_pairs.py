@@ -102,7 +102,7 @@ def test_a_broken_image_leaves_its_pair_out(tmp_path: Path) -> None:
 def test_one_folder_alone_is_said(tmp_path: Path, there: str, missing: str) -> None:
     draw(tmp_path / there / "a.png")
     found = scan_pairs(tmp_path, captions=CaptionOrigin())
-    assert (found.images, reasons(found)) == ((), [f"{there}: there is no folder {missing} beside it"])
+    assert (found.images, reasons(found)) == ((), [f"{there}: there is no folder {missing} next to it"])
 
 
 def test_a_folder_without_pairs_is_empty(tmp_path: Path) -> None:
