@@ -472,7 +472,7 @@ def test_the_check_names_images_without_a_partner(tiny_sd: Path, tmp_path: Path)
     shutil.rmtree(pairs / "rejected")
     [said] = messages(config)
     assert "contains no pair of images" in said
-    assert "there is no folder rejected beside it" in said
+    assert "there is no folder rejected next to it" in said
 
 
 def test_pairs_are_called_pairs(tiny_sd: Path, tmp_path: Path) -> None:
