@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import tkinter as tk
 from collections.abc import Callable, Iterator
+from tkinter import ttk
 
 from tests.ui.conftest import Window
 from ui.widgets.file_dialog import FileDialog
@@ -20,14 +21,44 @@ def xdotool(*arguments: str) -> None:
 
 
 def click(window: Window, widget: tk.Misc, button: int = 1, *, from_left_px: int = 40) -> None:
-    """Move the pointer onto a widget, at most some pixels from its left edge, and click."""
+    """Click on a widget, at most some pixels from its left edge; the screen may be narrower than the window."""
+
+    def point() -> tuple[int, int]:
+        x = widget.winfo_rootx() + min(from_left_px, widget.winfo_width() // 2)
+        return x, widget.winfo_rooty() + widget.winfo_height() // 2
+
+    _click_at(window, widget, point, button)
+
+
+def click_row(window: Window, tree: ttk.Treeview, row: str) -> None:
+    """Click on a row of a tree."""
+
+    def point() -> tuple[int, int]:
+        x, y, *_ = (int(edge) for edge in tree.bbox(row))
+        return tree.winfo_rootx() + x + 40, tree.winfo_rooty() + y + 8
+
+    _click_at(window, tree, point)
+
+
+def _click_at(window: Window, widget: tk.Misc, point: Callable[[], tuple[int, int]], button: int = 1) -> None:
     window.settle()
-    x = widget.winfo_rootx() + min(from_left_px, widget.winfo_width() // 2)
-    y = widget.winfo_rooty() + widget.winfo_height() // 2
-    xdotool("mousemove", str(x), str(y))
+    _move_onto_screen(window, widget.winfo_toplevel(), point)
+    xdotool("mousemove", *map(str, point()))
     window.settle()
     xdotool("click", str(button))
     window.settle()
+
+
+def _move_onto_screen(window: Window, top: tk.Tk | tk.Toplevel, point: Callable[[], tuple[int, int]]) -> None:
+    """Move a window sideways until a point of it is on the screen, where a pointer can reach it."""
+
+    def is_on_screen() -> bool:
+        return 0 <= point()[0] < top.winfo_screenwidth()
+
+    if not is_on_screen():
+        top.geometry(f"+{top.winfo_x() + top.winfo_screenwidth() // 2 - point()[0]}+{top.winfo_y()}")
+        window.wait_until(is_on_screen, "a window at its new place")
+        window.settle()
 
 
 def keys(window: Window, *names: str) -> None:

@@ -69,7 +69,6 @@ def loading(open_window: Callable[..., Window], monkeypatch: pytest.MonkeyPatch,
     for name, config in CONFIGS.items():
         save_file(config, tmp_path / name)
     window = open_window(with_dialogs=True)
-    window.app.root.geometry("1100x740+-210+0")  # the screen may be narrow
     window.app.preferences.change(last_folder=str(tmp_path), show_advanced=True)
     for key in PAGES:
         window.open_page(key)

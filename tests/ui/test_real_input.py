@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.ui.conftest import Window
 from tests.ui.driving import inside
-from tests.ui.real_input import click, keys, xdotool
+from tests.ui.real_input import click, click_row, keys
 from ui.forms.chooser import Chooser
 from ui.widgets.controls import Choice
 from ui.widgets.entry import Entry
@@ -14,7 +14,6 @@ from ui.widgets.focus import focused_widget
 
 
 def test_a_list_is_opened_by_the_pointer_and_chosen_from_by_keys(window: Window) -> None:
-    window.app.root.geometry("1100x740+-320+0")  # the screen may be narrow
     page: Any = window.open_page("training")
     row = next(r for r in page.form_view.rows() if r.record.path == "training.schedule")
     choice = inside(row.control.frame, Choice)
@@ -26,7 +25,6 @@ def test_a_list_is_opened_by_the_pointer_and_chosen_from_by_keys(window: Window)
 
 
 def test_an_optimizer_is_chosen_by_a_click_in_its_window(window: Window) -> None:
-    window.app.root.geometry("1100x740+-320+0")  # the screen may be narrow
     page: Any = window.open_page("training")
     row = next(r for r in page.form_view.rows() if r.record.path == "training.optimizer")
     click(window, inside(row.control.frame, Choice))
@@ -36,13 +34,11 @@ def test_an_optimizer_is_chosen_by_a_click_in_its_window(window: Window) -> None
     tree = chooser.table.tree
     line = str(chooser.names.index("adafactor"))
     window.wait_until(lambda: tree.winfo_viewable() and tree.bbox(line), "the list")
-    x, y, *_ = (int(edge) for edge in tree.bbox(line))
-    xdotool("mousemove", str(tree.winfo_rootx() + x + 40), str(tree.winfo_rooty() + y + 8), "click", "1")
+    click_row(window, tree, line)
     window.wait_until(lambda: window.app.form.config.training.optimizer.name == "adafactor", "the choice")
 
 
 def test_typing_replaces_what_is_selected(window: Window) -> None:
-    window.app.root.geometry("1100x740+-210+0")
     page: Any = window.open_page("training")
     row = next(r for r in page.form_view.rows() if r.record.path == "training.learning_rate")
     entry = inside(row.control.frame, Entry).tk_entry
@@ -83,8 +79,7 @@ def test_an_embedding_is_added_edited_deleted_and_undone(window: Window) -> None
     window.wait_until(lambda: not page.editor.winfo_exists(), "the editor to close")
     tree = page.list.table.tree
     assert str(tree.item("0", "text")).strip() == "zog"
-    x, y, *_ = (int(edge) for edge in tree.bbox("0"))
-    xdotool("mousemove", str(tree.winfo_rootx() + x + 40), str(tree.winfo_rooty() + y + 8), "click", "1")
+    click_row(window, tree, "0")
     window.wait_until(lambda: tree.selection() == ("0",), "the selection")
     keys(window, "Delete")
     window.wait_until(lambda: form.config.embeddings.words == (), "the deletion")

@@ -18,7 +18,7 @@ from modules.system.paths import queue_file
 from tests.ui.conftest import Window
 from tests.ui.fake_engine import started as run_started
 from tests.ui.fake_engine import step
-from tests.ui.real_input import click, keys, xdotool
+from tests.ui.real_input import click, click_row, keys
 from tests.unit.test_run_records import started, validated, write_run
 from trainer.events import Event, RunFailed, RunFinished
 from trainer.preflight import Report
@@ -65,27 +65,6 @@ def notice(window: Window, words: str) -> NoticeLine:
     window.wait_until(lines, f"the notice about {words}")
     window.settle()
     return lines()[0]
-
-
-def press(window: Window, widget: tk.Misc) -> None:
-    """Click on a widget; one on the right needs the window moved, because the screen may be narrow."""
-    window.settle()
-    is_outside = widget.winfo_rootx() + widget.winfo_width() > window.app.root.winfo_screenwidth()
-    if is_outside:
-        window.app.root.geometry("1100x740+-320+0")
-        window.wait_until(lambda: window.app.root.winfo_rootx() == -320, "the move")
-    click(window, widget)
-    if is_outside and window.app.root.winfo_exists():
-        window.app.root.geometry("1100x740+0+0")
-        window.wait_until(lambda: window.app.root.winfo_rootx() == 0, "the move back")
-
-
-def click_row(window: Window, tree: Any, row: int, *, key: str = "") -> None:
-    window.settle()
-    x, y, *_ = (int(edge) for edge in tree.bbox(str(row)))
-    place = ("mousemove", str(tree.winfo_rootx() + x + 30), str(tree.winfo_rooty() + y + 8), "click", "1")
-    xdotool(*(("keydown", key, *place, "keyup", key) if key else place))
-    window.settle()
 
 
 @pytest.fixture
@@ -194,7 +173,7 @@ def test_a_queue_of_two_runs_with_a_failure_an_edit_and_an_undo(opened: Window, 
     page: Any = opened.open_page("queue")
     queue = opened.app.context.queue
     for number in (1, 2, 3):
-        press(opened, page.buttons["add"])
+        click(opened, page.buttons["add"])
         opened.wait_until(lambda number=number: len(queue.queue.items) == number, "the item")  # type: ignore[misc]
         opened.app.form.edit("training.epochs", 10 + number)
     file = workspace.parent / "file.json"
@@ -209,16 +188,16 @@ def test_a_queue_of_two_runs_with_a_failure_an_edit_and_an_undo(opened: Window, 
     page.table.select([3, 4])
     page.remove()
     opened.wait_until(lambda: len(queue.queue.items) == 3, "the removal of both")
-    click_row(opened, page.table.tree, 2)
+    click_row(opened, page.table.tree, "2")
     keys(opened, "Delete")
     opened.wait_until(lambda: len(queue.queue.items) == 2, "the removal")
-    press(opened, notice(opened, "Removed zog").buttons["Undo"])
+    click(opened, notice(opened, "Removed zog").buttons["Undo"])
     opened.wait_until(lambda: len(queue.queue.items) == 3, "the item again")
-    click_row(opened, page.table.tree, 2)
+    click_row(opened, page.table.tree, "2")
     keys(opened, "alt+Up")
     opened.wait_until(lambda: [item.number for item in queue.queue.items] == [1, 3, 2], "the move")
 
-    press(opened, page.buttons["run"])
+    click(opened, page.buttons["run"])
     opened.wait_until(lambda: len(opened.engine.children) == 1 and opened.engine.run, "the first child")
     first = opened.engine.run
     assert first is not None
@@ -228,11 +207,11 @@ def test_a_queue_of_two_runs_with_a_failure_an_edit_and_an_undo(opened: Window, 
     opened.wait_until(lambda: page.table.tree.set("0", "message") == "step 40 of 400", "the steps in the list")
     assert page.table.tree.set("0", "state") == "Running"
 
-    click_row(opened, page.table.tree, 1)
-    press(opened, page.buttons["edit"])
+    click_row(opened, page.table.tree, "1")
+    click(opened, page.buttons["edit"])
     line = notice(opened, "You are editing zog")
     opened.app.form.edit("training.epochs", 99)
-    press(opened, line.buttons["Save to the queue"])
+    click(opened, line.buttons["Save to the queue"])
     opened.wait_until(lambda: queue.queue.item(3).config.training.epochs == 99, "the saved item")
 
     first.end(RunFailed("The GPU ran out of memory.", "Lower the batch size."))
@@ -240,7 +219,7 @@ def test_a_queue_of_two_runs_with_a_failure_an_edit_and_an_undo(opened: Window, 
     assert opened.engine.children[1].config.training.epochs == 99
     assert not opened.asked.asked("show_failure"), "the queue continues without a dialog"
     page = opened.open_page("queue")
-    press(opened, page.buttons["last"])
+    click(opened, page.buttons["last"])
     second = opened.engine.run
     assert second is not None
     second.end(FINISHED)
