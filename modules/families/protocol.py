@@ -17,6 +17,7 @@ from torch import nn
 
 from modules.data.conditioning import Conditioning, SizeConditioning
 from modules.data.inputs import NO_INPUTS
+from modules.diffusion.latents import LatentNorm
 from modules.diffusion.process import NoiseProcess
 from modules.families.spec import FamilySpec, LoraNaming, PartSpec
 from modules.memory.compiled_blocks import Compilation
@@ -52,14 +53,20 @@ class PartMemory:
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """The normal distribution of the latents of images, as the VAE encodes them: float32, unscaled, (B, C, H, W).
+    """The normal distribution of the latents of images, as the VAE encodes them: float32, (B, C, H, W).
 
-    `scale` is the VAE's scaling factor: latents elsewhere in the program are scaled by it.
+    `norm` makes latents of them, as all else in the program uses them.
     """
 
     means_BCHW: torch.Tensor
     log_variances_BCHW: torch.Tensor
-    scale: float
+    norm: LatentNorm
+
+    def latents(self, noise_BCHW: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the latents of the means, or of values drawn with standard normal noise."""
+        if noise_BCHW is None:
+            return self.norm.normalize(self.means_BCHW)
+        return self.norm.normalize(self.means_BCHW + (0.5 * self.log_variances_BCHW).exp() * noise_BCHW)
 
 
 class ModelFamily(Protocol):
@@ -87,7 +94,7 @@ class ModelFamily(Protocol):
         ...
 
     def encode_images(self, images_B3PP: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
-        """Return the latents of images in [-1, 1], scaled, (B, C, H, W): the VAE's mean.
+        """Return the latents of images in [-1, 1], (B, C, H, W): the VAE's mean, normalised.
 
         With a generator they are drawn from the VAE's distribution instead, as diffusers' pipelines draw them.
         """

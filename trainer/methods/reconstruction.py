@@ -40,11 +40,8 @@ class ReconstructionMethod:
         assert images_B3PP is not None, "the loader delivers pixels to a method that trains on them"
         with torch.no_grad() if settings.decoder_only else nullcontext():
             posterior = context.family.posterior(images_B3PP)
-        latents_BCHW = posterior.means_BCHW
-        if not settings.decoder_only:
-            deviations_BCHW = (0.5 * posterior.log_variances_BCHW).exp()
-            latents_BCHW = latents_BCHW + deviations_BCHW * _noise(batch, latents_BCHW, context)
-        decoded_B3PP = context.family.decode(latents_BCHW * posterior.scale)
+        noise_BCHW = None if settings.decoder_only else _noise(batch, posterior.means_BCHW, context)
+        decoded_B3PP = context.family.decode(posterior.latents(noise_BCHW))
         errors_B3PP = pixel_errors(
             decoded_B3PP, images_B3PP, mse_strength=settings.mse_strength, mae_strength=settings.mae_strength
         )

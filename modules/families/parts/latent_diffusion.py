@@ -61,7 +61,7 @@ class LatentDiffusion:
         self._forwards.set_memory(self.parts, memory, train_device=train_device, temp_device=temp_device)
 
     def encode_images(self, images_B3PP: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
-        """Return the scaled latents (B, 4, H, W) of images in [-1, 1]: the mean, or drawn from a generator."""
+        """Return the normalised latents (B, 4, H, W) of images in [-1, 1]: the mean, or drawn from a generator."""
         if generator is not None:
             return vae.encode_drawn(self.vae, images_B3PP, generator)
         return vae.encode_mean(self.vae, images_B3PP)
@@ -71,7 +71,7 @@ class LatentDiffusion:
         return vae.encode_posterior(self.vae, images_B3PP)
 
     def decode(self, latents_BCHW: torch.Tensor) -> torch.Tensor:
-        """Return the images (B, 3, P, P) of scaled latents, float32 in [-1, 1]."""
+        """Return the images (B, 3, P, P) of normalised latents, float32 in [-1, 1]."""
         return vae.decode_latents(self._forwards.of("vae", self.vae.decode), self.vae, latents_BCHW)
 
     def scheduler_config(self) -> Mapping[str, Any]:
@@ -80,7 +80,7 @@ class LatentDiffusion:
 
     def image_identity(self) -> str:
         """Return everything but the weights that affects how an image is encoded."""
-        own = f"mean*{float(self.vae.config.scaling_factor)!r}"
+        own = f"mean{vae.norm_of(self.vae).identity}"
         return f"{own}, circular" if is_circular(self.vae) else own
 
     def text_identity(self) -> str:

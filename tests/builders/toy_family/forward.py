@@ -10,6 +10,7 @@ import torch
 
 from modules.data.conditioning import SizeConditioning
 from modules.data.inputs import NO_INPUTS
+from modules.diffusion.latents import Scale
 from modules.diffusion.process import NoiseProcess
 from modules.families.parts.clip_text import TextTower
 from modules.families.parts.conditioning import TextConditioning, replaced_rows
@@ -48,7 +49,7 @@ class ToyPixel:
         return images_B3PP.float()
 
     def posterior(self, images_B3PP: torch.Tensor) -> Posterior:
-        return Posterior(images_B3PP.float(), torch.full_like(images_B3PP, -30.0), 1.0)
+        return Posterior(images_B3PP.float(), torch.full_like(images_B3PP, -30.0), Scale(1.0))
 
     def decode(self, latents_BCHW: torch.Tensor) -> torch.Tensor:
         return latents_BCHW.float()
