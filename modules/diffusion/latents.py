@@ -18,7 +18,7 @@ class LatentNorm(Protocol):
 
     @property
     def identity(self) -> str:
-        """What tells it from others, for the keys of cached latents."""
+        """Its kind and its values, for the keys of cached latents."""
         ...
 
     def normalize(self, encoded_BCHW: torch.Tensor) -> torch.Tensor:
