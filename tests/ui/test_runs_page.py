@@ -156,6 +156,7 @@ def test_a_run_is_reopened_compared_deleted_brought_back_forked_and_resumed(
     assert opened.engine.run is not None
     opened.engine.run.end(FINISHED)
     opened.wait_until(lambda: opened.app.context.session.stage == "idle", "the end")
+    opened.settle()
     assert not opened.app.shell.notice_bar.lines
 
     opened.open_page("runs")
