@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modules.system.paths import from_caller
-from modules.system.process_setup import collection_off, hide_library_warnings
+from modules.system.process_setup import collection_off, hide_library_warnings, use_no_pydantic_plugins
 
 if TYPE_CHECKING:
     from ui.app import App
@@ -22,6 +22,7 @@ def main(arguments: Sequence[str], *, on_visible: Callable[[], None] | None = No
     parser.add_argument("config", nargs="?", help="a config file to open (default: the last session)")
     config = parser.parse_args(arguments).config
     hide_library_warnings()
+    use_no_pydantic_plugins()
     with collection_off():  # until the window is visible, which is a tenth faster
         app = _opened(from_caller(config) if config else None)
         if app is None:

@@ -1,9 +1,10 @@
-"""Settings of the process while libraries are imported: their irrelevant warnings, and garbage collection."""
+"""Settings of the process while libraries are imported: their warnings and plugins, and garbage collection."""
 
 from __future__ import annotations
 
 import gc
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -19,6 +20,11 @@ def hide_library_warnings() -> None:
     """
     for name in _IRRELEVANT:
         logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def use_no_pydantic_plugins() -> None:
+    """Let pydantic not search the metadata of every installed package for plugins: none is wanted, at each start."""
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 
 @contextmanager

@@ -79,7 +79,7 @@ def test_the_page_appears_when_the_run_asks(window: Window, run: FakeRun, tmp_pa
     asked(tmp_path, 2)
     want(window, run, tmp_path, 2)
     window.wait_until(entry.winfo_ismapped, "the entry")
-    assert entry._dot.cget("text") == "2"
+    assert entry.shown_mark == "2"
     bar = window.app.shell.bottom_bar
     window.wait_until(lambda: bar.phase.cget("text") == "Waiting for your choice", "the phase")
     page = press_choose(window)

@@ -146,11 +146,11 @@ def test_an_invalid_entry_is_marked_and_explained(window: Window) -> None:
     reasons = [w.cget("text") for w in walk(row.control.frame.master) if isinstance(w, Text)]
     assert "0 is out of range. Allowed: from 1 to 4,096 images." in reasons
     assert "Invalid: 0 is out of range" in row.tip()
-    assert window.app.shell.side_bar.entries["training"]._dot.cget("text") == "!"
+    assert window.app.shell.side_bar.entries["training"].shown_mark == "!"
     fill(entry, "2")
     window.settle()
     assert entry.cget("border_color") != theme.pair("error")
-    assert window.app.shell.side_bar.entries["training"]._dot.cget("text") == ""
+    assert window.app.shell.side_bar.entries["training"].shown_mark == ""
     assert window.app.form.config.training.batch_size == 2
 
 

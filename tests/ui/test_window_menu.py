@@ -203,7 +203,7 @@ def test_missing_files_are_said_while_typing_at_the_field_and_in_the_list(window
     assert row._mark.token == "error"
     assert bar.winfo_ismapped()
     assert [f.place for f in findings.items] == ["Model › Base model"]
-    assert window.app.shell.side_bar.entries["model"]._dot.cget("text") == "!"
+    assert window.app.shell.side_bar.entries["model"].shown_mark == "!"
     bar.close_button.invoke()
     window.app.form.edit("training.epochs", 7)
     window.settle()

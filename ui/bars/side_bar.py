@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tkinter as tk
-from typing import Any
+from typing import Any, TypeVar
 
 from ui.context import Context
 from ui.pages.catalogue import PAGES, PageSpec, page_of, page_shortcut
@@ -16,6 +16,7 @@ from ui.widgets.scroll import ScrollFrame
 from ui.widgets.variables import FlagVar
 
 WIDTH = 176
+_Widget = TypeVar("_Widget", bound=tk.Widget)
 _SPACINGS_PX = (7, 6, 5, 4, 3, 2, 1, 0)  # above and below the text of an entry: the largest with which all entries fit
 SCALES = (0, 100, 125, 150, 175, 200)  # percent; 0: as measured on the screen
 
@@ -163,27 +164,34 @@ class NavEntry(Panel):
         px = context.theme.px
         self._is_open = False
         self._shortcut = page_shortcut(spec)
-        self._bar = Panel(self, context.theme, "sidebar", width=px(3))
+        self._bar = self._part(Panel(self, context.theme, "sidebar", width=px(3)))
         self._bar.pack(side="left", fill="y", pady=px(3))
-        self._label = Text(self, context.theme, spec.title, colour="muted", on="sidebar")
+        self._label = self._part(Text(self, context.theme, spec.title, colour="muted", on="sidebar"))
         self._label.pack(side="left", padx=px(10), pady=px(_SPACINGS_PX[0]))
-        self._dot = Text(self, context.theme, "", colour="error", on="sidebar", role="strong")
-        self._dot.pack(side="right", padx=px(10))
-        self._key = Text(self, context.theme, "", colour="faint", on="sidebar", role="caption")
-        self._key.pack(side="right")
-        for widget in (self, self._bar, self._label, self._dot, self._key):
-            widget.bind("<Button-1>", lambda _e: context.navigation.open(spec.key), add="+")
-            widget.bind("<Enter>", self._hover, add="+")
-            widget.bind("<Leave>", self._leave, add="+")
+        self._mark: Text | None = None  # made when it is shown first, as the shortcut: most entries never need them
+        self._key: Text | None = None
+        self.bind("<Button-1>", lambda _e: context.navigation.open(spec.key))
+        self.bind("<Enter>", self._hover)
+        self.bind("<Leave>", self._leave)
         self.bind("<Return>", lambda _e: context.navigation.open(spec.key))
         self.bind("<space>", lambda _e: context.navigation.open(spec.key))
-        self.bind("<FocusIn>", self._hover, add="+")
-        self.bind("<FocusOut>", self._leave, add="+")
+        self.bind("<FocusIn>", self._hover)
+        self.bind("<FocusOut>", self._leave)
+
+    def _part(self, widget: _Widget) -> _Widget:
+        """Return a widget of the entry that reacts to the pointer as the entry does."""
+        widget.bindtags((str(self), *widget.bindtags()))
+        return widget
 
     @property
     def shown_shortcut(self) -> str:
         """The shortcut beside the title; empty while the pointer is elsewhere."""
-        return str(self._key.cget("text"))
+        return str(self._key.cget("text")) if self._key is not None else ""
+
+    @property
+    def shown_mark(self) -> str:
+        """The mark next to the title; empty for none."""
+        return str(self._mark.cget("text")) if self._mark is not None else ""
 
     def set_open(self, is_open: bool) -> None:
         """Mark the entry of the open page."""
@@ -192,21 +200,32 @@ class NavEntry(Panel):
         self._colour("field" if is_open else "sidebar")
 
     def set_mark(self, sign: str, token: str) -> None:
-        """Show a mark beside the name: for an invalid entry, or while a run is active."""
-        self._dot.set_text(sign)
-        self._dot.recolour(token)
+        """Show a mark next to the name: for an invalid entry, or while a run is active."""
+        if self._mark is None and sign:
+            on = self._label.on
+            self._mark = self._part(Text(self, self.theme, colour=token, on=on, role="strong"))
+            self._mark.pack(side="right", padx=self.theme.px(10))
+            if self._key is not None:
+                self._mark.pack_configure(before=self._key)
+        if self._mark is not None:
+            self._mark.set_text(sign)
+            self._mark.recolour(token)
 
     def set_spacing(self, spacing_px: int) -> None:
         """Set the distance above and below the title, in design pixels."""
         self._label.pack_configure(pady=self.theme.px(spacing_px))
 
     def _hover(self, _event: tk.Event[Any]) -> None:
+        if self._key is None:
+            self._key = self._part(Text(self, self.theme, colour="faint", on=self._label.on, role="caption"))
+            self._key.pack(side="right", padx=(0, self.theme.px(10)))
         self._key.set_text(self._shortcut)
         if not self._is_open:
             self._colour("card")
 
     def _leave(self, _event: tk.Event[Any]) -> None:
-        self._key.set_text("")
+        if self._key is not None:
+            self._key.set_text("")
         if not self._is_open:
             self._colour("sidebar")
 
@@ -215,7 +234,7 @@ class NavEntry(Panel):
         if not self._is_open:
             self._bar.recolour(token)
         self._label.recolour("text" if self._is_open else "muted", on=token)
-        for text in (self._dot, self._key):
+        for text in filter(None, (self._mark, self._key)):
             text.recolour(text.token, on=token)
 
 
