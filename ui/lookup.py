@@ -142,13 +142,6 @@ class Index:
         return tuple(e.match for e in self._entries if e.match.action or not e.match.note)
 
 
-def find_fields(
-    config: Config, text: str, names: Mapping[str, tuple[OtherName, ...]] | None = None
-) -> tuple[Match, ...]:
-    """Return the settings that match a text, or the nearest ones; best first."""
-    return Index(config, names).find(text).matches
-
-
 def _cost(entry: _Entry, words: Sequence[str]) -> float | None:
     """Return how far an entry is from the words; None if it lacks one of them."""
     total = 0.0

@@ -52,11 +52,6 @@ def load_whole(path: Path) -> Image.Image:
         return ImageOps.exif_transpose(image).convert("RGB")
 
 
-def load_square(path: Path, side_px: int) -> Image.Image:
-    """Return the centre of an image as a square of the given side. Raises the errors of `load_fitted`."""
-    return load_covering(path, side_px, side_px)
-
-
 def load_covering(path: Path, width_px: int, height_px: int) -> Image.Image:
     """Return the centre of an image as a rectangle of the given sides. Raises the errors of `load_fitted`."""
     with open_image(path) as image:

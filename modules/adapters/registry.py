@@ -15,12 +15,3 @@ ADAPTERS: Mapping[str, AdapterSpec] = LazyRecords(
     "modules.adapters", {"lora": "lora", "loha": "loha", "lokr": "lokr", "oft": "oft"}
 )
 DEFAULT_ADAPTER = ADAPTERS[next(iter(ADAPTERS))]
-
-
-def spec_labelled(label: str) -> AdapterSpec | None:
-    """Return the adapter with a label, which `identify` also uses for files; None for any other label.
-
-    "DoRA (LoHa)" is a LoHa.
-    """
-    plain = label.removeprefix("DoRA (").removesuffix(")")
-    return next((spec for spec in ADAPTERS.values() if spec.label == plain), None)

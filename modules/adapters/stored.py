@@ -10,8 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from modules.adapters.registry import ADAPTERS, DEFAULT_ADAPTER, spec_labelled
-from modules.adapters.spec import AdapterSpec
+from modules.adapters.registry import ADAPTERS
 from modules.adapters.start import AdapterContent
 from modules.adapters.stored_header import reason_if_broken, reason_to_refuse
 from modules.families.kinds.identify import identify
@@ -22,11 +21,6 @@ from modules.formats.adapter_layers import AdapterLayer
 from modules.system.errors import DarkroomError
 
 _TEXT_MODEL = "text_model."
-
-
-def adapter_of_file(path: Path) -> AdapterSpec:
-    """Return the record of the adapter in a file; for an unsupported one that of LoRA."""
-    return spec_labelled(identify(path).facts.get("adapter", "")) or DEFAULT_ADAPTER
 
 
 def read_adapter(path: Path, naming: LoraNaming, modules: Mapping[str, nn.Module]) -> AdapterContent:

@@ -393,7 +393,7 @@ def _read_image(content: bytes, folder: Path) -> None:
     from modules.data.scan import scan_folder
     from modules.data.transforms.apply import load_pixels
     from modules.data.transforms.recipe import plain_recipe
-    from ui.thumbnails import load_square
+    from ui.thumbnails import load_covering
 
     path = _write(folder, "i.png", content)
     found = scan_folder(folder, include_subfolders=False, captions=CaptionOrigin())
@@ -402,7 +402,7 @@ def _read_image(content: bytes, folder: Path) -> None:
     with contextlib.suppress(BrokenImageError):
         load_pixels(path, plain_recipe(ResizeCrop(Size(16, 16), Size(16, 16), 0, 0)))
     with contextlib.suppress(OSError, ValueError):
-        load_square(path, 16)
+        load_covering(path, 16, 16)
 
 
 def _captions(folder: Path) -> list[bytes]:

@@ -8,10 +8,12 @@ from PIL import Image
 
 from modules.adapters.kept_layers import attach_kept
 from modules.adapters.protocol import Adapter, kind_of
+from modules.adapters.registry import ADAPTERS, DEFAULT_ADAPTER
 from modules.adapters.start import divided
-from modules.adapters.stored import adapter_of_file, read_adapter
+from modules.adapters.stored import read_adapter
 from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
+from modules.families.kinds.identify import identify
 from modules.families.protocol import ModelFamily
 from trainer import phases
 from trainer.callbacks.image_sampler import ImageSampler
@@ -44,7 +46,8 @@ def put_adapter_on(family: ModelFamily, path: Path) -> list[Adapter]:
 
     Raises DarkroomError for a file of another model.
     """
-    spec = adapter_of_file(path)
+    label = identify(path).facts.get("adapter", "").removeprefix("DoRA (").removesuffix(")")  # "DoRA (LoHa)" is a LoHa
+    spec = next((adapter for adapter in ADAPTERS.values() if adapter.label == label), DEFAULT_ADAPTER)
     kind, trainable = kind_of(spec), spec.trainable
     assert trainable is not None  # only an adapter that is not supported yet has none
     modules = {name: part.module for name, part in family.parts.items()}

@@ -12,7 +12,7 @@ from peft.tuners.lora import LoraLayer
 from safetensors.torch import save_file
 
 from modules.adapters.delta_adapter import DeltaAdapter
-from modules.adapters.stored import adapter_of_file
+from modules.families.kinds.identify import identify
 from modules.families.parts.lora_names import file_path
 from modules.families.protocol import ModelFamily
 from modules.formats.adapter_layers import AdapterLayer
@@ -119,7 +119,7 @@ def test_a_dora_of_another_kind_is_one_of_this_kind(tiny_sd: Path, tmp_path: Pat
     layers = of_kind(lora_layers("sd1", configs, takes=lambda part, path: part == "unet"), "loha")
     dora = [replace(x, factors={**x.factors, DORA_SCALE: torch.ones(len(x.factors["hada_w1_a"]), 1)}) for x in layers]
     save_file(tensors_in(FORMS["kohya, lora_te"], dora, configs), tmp_path / "l.safetensors")
-    assert adapter_of_file(tmp_path / "l.safetensors").name == "loha"
+    assert identify(tmp_path / "l.safetensors").facts["adapter"] == "DoRA (LoHa)"
 
 
 def output_of(family: ModelFamily) -> torch.Tensor:

@@ -14,7 +14,7 @@ from tests.ui.conftest import Window
 from ui.actions import Action
 from ui.bars.finder import open_finder
 from ui.editors.about import Keys
-from ui.lookup import Found, Index, find_fields
+from ui.lookup import Found, Index
 
 ACTIONS = Index(
     Config(),
@@ -32,38 +32,38 @@ ACTIONS = Index(
 
 
 def test_the_label_counts_more_than_the_help() -> None:
-    found = [m.path for m in find_fields(Config(), "learning rate")]
+    found = [m.path for m in Index(Config()).find("learning rate").matches]
     assert found[0].endswith(".learning_rate")
     assert {"training.learning_rate", "parts.unet.learning_rate", "training.schedule"} <= set(found)
     assert found.index("training.learning_rate") < found.index("training.schedule")
 
 
 def test_all_words_must_match_and_places_count() -> None:
-    assert next(m.path for m in find_fields(Config(), "text encoder train")) == "parts.text_encoder.train"
-    beta, *_ = find_fields(Config(), "BETA 1")
+    assert next(m.path for m in Index(Config()).find("text encoder train").matches) == "parts.text_encoder.train"
+    beta, *_ = Index(Config()).find("BETA 1").matches
     assert (beta.path, beta.place) == ("training.optimizer.beta1", "Training › Optimizer")
 
 
 def test_the_adapter_and_validation_are_found_on_their_own_pages() -> None:
-    places = {m.path: m.place.partition(" › ")[0] for m in find_fields(Config(), "")}
+    places = {m.path: m.place.partition(" › ")[0] for m in Index(Config()).find("").matches}
     assert (places["adapter.rank"], places["validation.every"]) == ("LoRA / Adapter", "Validation")
 
 
 def test_choices_are_found_by_their_names_after_settings() -> None:
-    found = find_fields(Config(), "prodigy")
+    found = Index(Config()).find("prodigy").matches
     assert (found[0].path, found[0].label) == ("training.optimizer", "Optimizer: Prodigy")
-    assert next(m.label for m in find_fields(Config(), "optimizer muon")) == "Optimizer: Muon"
-    assert find_fields(Config(), "ema")[0].path == "training.ema.mode"
+    assert next(m.label for m in Index(Config()).find("optimizer muon").matches) == "Optimizer: Muon"
+    assert Index(Config()).find("ema").matches[0].path == "training.ema.mode"
     for words, path in (("offset noise", "noise.offset_weight"), ("huber", "loss.huber_strength")):
-        assert find_fields(Config(), words)[0].path == f"training.{path}"
-    assert find_fields(Config(), "dora")[0].path == "adapter.decompose"
+        assert Index(Config()).find(words).matches[0].path == f"training.{path}"
+    assert Index(Config()).find("dora").matches[0].path == "adapter.decompose"
 
 
 def test_the_main_setting_comes_before_those_of_the_parts() -> None:
-    found = [m.path for m in find_fields(Config(), "learning rate")]
+    found = [m.path for m in Index(Config()).find("learning rate").matches]
     assert found[0] == "training.learning_rate"
     assert found.index("parts.unet.learning_rate") < found.index("training.schedule")
-    assert find_fields(Config(), "text encoder learning rate")[0].path == "parts.text_encoder.learning_rate"
+    assert Index(Config()).find("text encoder learning rate").matches[0].path == "parts.text_encoder.learning_rate"
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_the_main_setting_comes_before_those_of_the_parts() -> None:
     ],
 )
 def test_fields_of_entries_options_and_usual_words_are_found(text: str, path: str) -> None:
-    assert find_fields(Config(), text)[0].path == path
+    assert Index(Config()).find(text).matches[0].path == path
 
 
 @pytest.mark.parametrize(
@@ -99,21 +99,21 @@ def test_fields_of_entries_options_and_usual_words_are_found(text: str, path: st
     ],
 )
 def test_keys_of_other_programs_lead_to_our_setting(key: str, path: str, note: str) -> None:
-    best = find_fields(Config(), key, other_names())[0]
+    best = Index(Config(), other_names()).find(key).matches[0]
     assert best.path == path
     assert best.note.startswith(note)
 
 
 def test_what_does_not_apply_now_is_found_with_what_it_needs() -> None:
-    prodigy = find_fields(Config(), "d_coef")[0]
+    prodigy = Index(Config()).find("d_coef").matches[0]
     assert (prodigy.path, prodigy.opens) == ("training.optimizer.d_coef", "training.optimizer")
     assert prodigy.note.startswith("needs Optimizer: Prodigy or ")
-    ema = next(m for m in find_fields(Config(), "ema decay") if m.path == "training.ema.decay")
+    ema = next(m for m in Index(Config()).find("ema decay").matches if m.path == "training.ema.decay")
     assert ema.note == "needs EMA: On the training device or On the offload device"
     assert ema.opens == ema.path
-    assert find_fields(Config(), "flip")[0].opens == "concepts"  # without a concept there is no editor to open
+    assert Index(Config()).find("flip").matches[0].opens == "concepts"  # without a concept there is no editor to open
     with_one = Config.model_validate({"concepts": [{"path": "x"}]})
-    assert find_fields(with_one, "flip")[0].opens == "concepts.0.image.flip"
+    assert Index(with_one).find("flip").matches[0].opens == "concepts.0.image.flip"
 
 
 def test_the_nearest_is_found_and_no_hit_finds_nothing() -> None:
@@ -165,16 +165,16 @@ class ConfigWithGnomes(Config):
 
 
 def test_a_setting_without_effect_is_not_offered_and_comes_last_where_a_file_sets_it() -> None:
-    assert "general.gnomes" not in [m.path for m in find_fields(ConfigWithGnomes(), "gnomes")]
+    assert "general.gnomes" not in [m.path for m in Index(ConfigWithGnomes()).find("gnomes").matches]
     set_by_file = ConfigWithGnomes(general=GeneralWithGnomes(gnomes=3))
-    assert "general.gnomes" in [m.path for m in find_fields(set_by_file, "gnomes")]
-    ranked = find_fields(set_by_file, "run")
+    assert "general.gnomes" in [m.path for m in Index(set_by_file).find("gnomes").matches]
+    ranked = Index(set_by_file).find("run").matches
     assert ranked[-1].path == "general.gnomes"
     assert "no effect" in ranked[-1].note
 
 
 def test_no_words_list_everything() -> None:
-    assert len(find_fields(Config(), "")) > 50
+    assert len(Index(Config()).find("").matches) > 50
 
 
 def test_the_window_opens_the_chosen_field(window: Window) -> None:

@@ -20,7 +20,7 @@ from ui.run.chart_model import Line
 from ui.run.series import Series
 from ui.run.words import LogLine
 from ui.theme import Theme
-from ui.thumbnails import load_fitted, load_square
+from ui.thumbnails import load_covering, load_fitted
 from ui.widgets import dialog
 from ui.widgets.auto_bar import AutoBar
 from ui.widgets.card import Card
@@ -522,6 +522,6 @@ def test_images_are_fitted(tmp_path: Path) -> None:
     assert load_fitted(tmp_path / "small.png", 100, 100).size == (10, 20)
     assert load_fitted(tmp_path / "small.png", 100, 110, enlarge="smooth").size == (55, 110)
     assert load_fitted(tmp_path / "small.png", 100, 110, enlarge="pixels").size == (50, 100)
-    assert load_square(tmp_path / "wide.png", 48).size == (48, 48)
+    assert load_covering(tmp_path / "wide.png", 48, 48).size == (48, 48)
     with pytest.raises(OSError, match=r"cannot identify|No such"):
-        load_square(tmp_path / "none.png", 48)
+        load_covering(tmp_path / "none.png", 48, 48)

@@ -641,7 +641,7 @@ def test_images_that_are_bombs_or_damaged(content: bytes, words: str, tmp_path: 
     from modules.data.scan import scan_folder
     from modules.data.transforms.apply import load_pixels
     from modules.data.transforms.recipe import plain_recipe
-    from ui.thumbnails import load_fitted, load_square
+    from ui.thumbnails import load_covering, load_fitted
 
     path = written(tmp_path / "i.png", content)
     found = scan_folder(tmp_path, include_subfolders=False, captions=CaptionOrigin())
@@ -649,7 +649,7 @@ def test_images_that_are_bombs_or_damaged(content: bytes, words: str, tmp_path: 
     assert words in "".join(s.reason for s in found.skipped)
     for read in (
         lambda: load_pixels(path, plain_recipe(ResizeCrop(Size(16, 16), Size(16, 16), 0, 0))),
-        lambda: load_square(path, 16),
+        lambda: load_covering(path, 16, 16),
         lambda: load_fitted(path, 16, 16),
     ):
         with pytest.raises(BrokenImageError):

@@ -52,7 +52,7 @@ def numbers(queue: RunQueue) -> list[int]:
 
 changes = st.lists(
     st.tuples(
-        st.sampled_from(["add", "remove", "move", "begin", "end", "fail", "recover", "repeat", "edit", "clean"]),
+        st.sampled_from(["add", "remove", "move", "begin", "end", "fail", "recover", "repeat", "edit"]),
         st.integers(1, 6),
         st.integers(-2, 8),
     ),
@@ -78,10 +78,8 @@ def applied(queue: RunQueue, what: str, number: int, place: int) -> RunQueue:
             return queue.recovered()
         case "repeat":
             return queue.repeated([number])
-        case "edit":
-            return queue.edited(number, CONFIG)
         case _:
-            return queue.without_ended()
+            return queue.edited(number, CONFIG)
 
 
 @given(changes)

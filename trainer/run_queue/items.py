@@ -131,10 +131,6 @@ class RunQueue:
         items = (replace(i, state="interrupted", message=message) if i.state == "running" else i for i in self.items)
         return replace(self, items=tuple(items))
 
-    def without_ended(self) -> RunQueue:
-        """Remove the items that have finished."""
-        return replace(self, items=tuple(item for item in self.items if item.state != "finished"))
-
     def with_after_failure(self, choice: AfterFailure) -> RunQueue:
         """Choose what happens after a run that failed."""
         return replace(self, after_failure=choice)

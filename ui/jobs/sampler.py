@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -250,8 +249,3 @@ def _checked(request: SampleRequest) -> SampleRequest:
     if request.backup:
         return request
     return replace(request, config=with_model(request.config, request.config.model.base_model))
-
-
-def settings_words(settings: Mapping[str, Any]) -> Sequence[str]:
-    """Return the settings of an image as lines for the clipboard."""
-    return [f"{name}: {value}" for name, value in settings.items() if value not in ("", None, [], False)]

@@ -10,7 +10,6 @@ from typing import Literal
 FieldKind = Literal["model", "lora", "loras", "save_lora", "save_model", "save_any", "choice", "text", "flag"]
 Values = Mapping[str, str]
 DTYPES: Mapping[str, str] = {"": "As the input", "float16": "float16", "bfloat16": "bfloat16", "float32": "float32"}
-PATHS = ("model", "lora")
 SAVES = ("save_lora", "save_model", "save_any")
 
 

@@ -59,10 +59,6 @@ class ScrollFrame(Panel):
         elif bottom > view_bottom:
             self._scroll_to(min(top - margin, bottom + margin - self.canvas.winfo_height()))
 
-    def to_top(self) -> None:
-        """Scroll to the top."""
-        self.canvas.yview_moveto(0)
-
     def _scroll_to(self, y: float) -> None:
         height = max(1, self.body.winfo_reqheight())
         self.canvas.yview_moveto(max(0.0, y / height))

@@ -110,11 +110,6 @@ class Table(Panel):
             self.tree.delete(str(index))
             self._images.pop(index, None)
 
-    def set_cell(self, index: int, column: str, text: str) -> None:
-        """Change one cell."""
-        if self.tree.exists(str(index)):
-            self.tree.set(str(index), column, text)
-
     def set_image(self, index: int, image: Any) -> None:
         """Show an image in the first column; None removes it."""
         if self.tree.exists(str(index)):

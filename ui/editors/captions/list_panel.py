@@ -90,9 +90,6 @@ class ListPanel(Panel):
         self._pump.forget(self)
         super().destroy()
 
-    def _select_soon(self) -> None:
-        self._pump.redraw_soon(self, self._select, at_most_every_seconds=0.1)
-
     def _select(self) -> None:
         self._on_select(*self.selection)
 
