@@ -21,6 +21,7 @@ from ui.pages.catalogue import PAGES
 from ui.run.chart_model import Zoom
 from ui.widgets.entry import Entry
 from ui.widgets.focus import focused_widget
+from ui.widgets.panel import Text
 from ui.widgets.window import cancel_pending, set_scale
 
 
@@ -155,6 +156,20 @@ def test_nothing_that_was_scheduled_runs_in_the_next_window(root: tk.Tk) -> None
     root.after_idle(root.update)
     cancel_pending(root)
     assert root.tk.call("after", "info") in ("", ())
+
+
+def test_an_entry_has_its_mark_right_of_the_shortcut_and_opens_wherever_it_is_clicked(window: Window) -> None:
+    entry = window.app.shell.side_bar.entries["data"]
+    assert len(entry.winfo_children()) == 2, "the mark and the shortcut are made when they are shown"
+    entry.event_generate("<Enter>")
+    entry.set_mark("!", "error")
+    window.settle()
+    places = {str(w.cget("text")): w.winfo_x() for w in entry.winfo_children() if isinstance(w, Text)}
+    assert places["Data"] < places["Ctrl+3"] < places["!"]
+    next(w for w in entry.winfo_children() if isinstance(w, Text) and w.cget("text") == "!").event_generate(
+        "<Button-1>"
+    )
+    assert window.app.context.navigation.page == "data"
 
 
 def test_entries_show_their_shortcut_instead_of_a_tip_and_top_bar_links_focus(window: Window) -> None:

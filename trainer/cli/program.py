@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from modules.system.errors import DarkroomError
 from modules.system.file_errors import NO_THREAD, words_of
-from modules.system.process_setup import collection_off, hide_library_warnings
+from modules.system.process_setup import collection_off, hide_library_warnings, use_no_pydantic_plugins
 from modules.system.redaction import redact
 from trainer.cli import Verb
 from trainer.cli.plain_output import plain_output
@@ -39,6 +39,7 @@ def run_verb(program: str, verb: Verb, arguments: Sequence[str] | None = None) -
 
 def _carry_out(parser: Callable[[], argparse.ArgumentParser], arguments: Sequence[str] | None) -> int:
     hide_library_warnings()
+    use_no_pydantic_plugins()
     with collection_off():
         options = parser().parse_args(arguments)
     try:
