@@ -9,72 +9,55 @@ from collections.abc import Mapping
 
 from modules.annotators.spec import ONNX, WEIGHTS, CaptionerSpec, MaskerSpec, ModelFiles
 
-# WD SwinV2 tagger v3: tags of Danbooru, by SmilingWolf.
-WD_SWINV2_V3 = CaptionerSpec(
+
+def _wd_tagger(name: str, label: str, text: str, repository: str, revision: str, size_bytes: int) -> CaptionerSpec:
+    """Return the record of one of SmilingWolf's taggers with Danbooru's tags."""
+    return CaptionerSpec(
+        name,
+        label,
+        text,
+        "modules.annotators.models.onnx_models:make_wd_tagger",
+        ModelFiles(repository, ("model.onnx", "selected_tags.csv"), size_bytes, revision=revision),
+        "Apache-2.0",
+        frozenset({"threshold", "character_threshold", "excluded_tags", "keep_underscores"}),
+        packages=(ONNX,),
+    )
+
+
+WD_SWINV2_V3 = _wd_tagger(
     "wd_swinv2_v3",
     "WD SwinV2 tagger v3",
     "Tags for drawings and anime, separated by commas.",
-    "modules.annotators.models.onnx_models:make_wd_tagger",
-    ModelFiles(
-        "SmilingWolf/wd-swinv2-tagger-v3",
-        ("model.onnx", "selected_tags.csv"),
-        467_000_000,
-        revision="627aef95638667ddcaa3ac8ae625e88ea5b02f51",
-    ),
-    "Apache-2.0",
-    frozenset({"threshold", "character_threshold", "excluded_tags", "keep_underscores"}),
-    packages=(ONNX,),
+    "SmilingWolf/wd-swinv2-tagger-v3",
+    "627aef95638667ddcaa3ac8ae625e88ea5b02f51",
+    467_000_000,
 )
 
-# WD ViT tagger v3: tags of Danbooru, by SmilingWolf.
-WD_VIT_V3 = CaptionerSpec(
+WD_VIT_V3 = _wd_tagger(
     "wd_vit_v3",
     "WD ViT tagger v3",
     "Tags for drawings and anime, separated by commas. Fast.",
-    "modules.annotators.models.onnx_models:make_wd_tagger",
-    ModelFiles(
-        "SmilingWolf/wd-vit-tagger-v3",
-        ("model.onnx", "selected_tags.csv"),
-        379_000_000,
-        revision="7f6b584d0bd3f55c4531f14ba3d4761b2bccdc0f",
-    ),
-    "Apache-2.0",
-    frozenset({"threshold", "character_threshold", "excluded_tags", "keep_underscores"}),
-    packages=(ONNX,),
+    "SmilingWolf/wd-vit-tagger-v3",
+    "7f6b584d0bd3f55c4531f14ba3d4761b2bccdc0f",
+    379_000_000,
 )
 
-# WD EVA02-Large tagger v3: tags of Danbooru, by SmilingWolf.
-WD_EVA02_LARGE_V3 = CaptionerSpec(
+WD_EVA02_LARGE_V3 = _wd_tagger(
     "wd_eva02_large_v3",
     "WD EVA02-Large tagger v3",
     "Tags for drawings and anime, separated by commas. The most accurate of them, and the slowest.",
-    "modules.annotators.models.onnx_models:make_wd_tagger",
-    ModelFiles(
-        "SmilingWolf/wd-eva02-large-tagger-v3",
-        ("model.onnx", "selected_tags.csv"),
-        1_260_000_000,
-        revision="b25b82a03f7282e41aa2f257a52c7583b710bd1c",
-    ),
-    "Apache-2.0",
-    frozenset({"threshold", "character_threshold", "excluded_tags", "keep_underscores"}),
-    packages=(ONNX,),
+    "SmilingWolf/wd-eva02-large-tagger-v3",
+    "b25b82a03f7282e41aa2f257a52c7583b710bd1c",
+    1_260_000_000,
 )
 
-# WD14 ViT tagger v2: tags of Danbooru, by SmilingWolf.
-WD_VIT_V2 = CaptionerSpec(
+WD_VIT_V2 = _wd_tagger(
     "wd_vit_v2",
     "WD14 ViT tagger v2",
     "Tags for drawings and anime, separated by commas. The tagger of OneTrainer.",
-    "modules.annotators.models.onnx_models:make_wd_tagger",
-    ModelFiles(
-        "SmilingWolf/wd-v1-4-vit-tagger-v2",
-        ("model.onnx", "selected_tags.csv"),
-        373_000_000,
-        revision="1f3f3e8ae769634e31e1ef696df11ec37493e4f2",
-    ),
-    "Apache-2.0",
-    frozenset({"threshold", "character_threshold", "excluded_tags", "keep_underscores"}),
-    packages=(ONNX,),
+    "SmilingWolf/wd-v1-4-vit-tagger-v2",
+    "1f3f3e8ae769634e31e1ef696df11ec37493e4f2",
+    373_000_000,
 )
 
 # Florence-2 base (Xiao et al. 2023, "Florence-2"): from one sentence to a paragraph.

@@ -1,4 +1,4 @@
-"""How a model's latents are normalised: from what its VAE encodes to what its denoiser sees, and back.
+"""How a model's latents are normalised: from the VAE's encoding to the denoiser's input, and back.
 
 Shapes: B batch, C channels of the VAE, H W height and width of its latents. Each model has its own normalisation;
 diffusers keeps the constants in the VAE's config, or in its weights.
@@ -22,11 +22,11 @@ class LatentNorm(Protocol):
         ...
 
     def normalize(self, encoded_BCHW: torch.Tensor) -> torch.Tensor:
-        """Return the denoiser's latents of what the VAE encodes."""
+        """Return the denoiser's latents for an encoding of the VAE."""
         ...
 
     def denormalize(self, latents_BCHW: torch.Tensor) -> torch.Tensor:
-        """Return what the VAE decodes of the denoiser's latents."""
+        """Return the VAE's encoding for the denoiser's latents."""
         ...
 
 
@@ -46,7 +46,7 @@ class Scale:
         return encoded_BCHW * self.scale
 
     def denormalize(self, latents_BCHW: torch.Tensor) -> torch.Tensor:
-        """Return what the VAE decodes."""
+        """Return the VAE's encoding."""
         return latents_BCHW / self.scale
 
 
@@ -67,7 +67,7 @@ class ShiftAndScale:
         return (encoded_BCHW - self.shift) * self.scale
 
     def denormalize(self, latents_BCHW: torch.Tensor) -> torch.Tensor:
-        """Return what the VAE decodes."""
+        """Return the VAE's encoding."""
         return latents_BCHW / self.scale + self.shift
 
 
@@ -90,7 +90,7 @@ class PerChannel:
         return (encoded_BCHW - means_1C11) * self.scale / deviations_1C11
 
     def denormalize(self, latents_BCHW: torch.Tensor) -> torch.Tensor:
-        """Return what the VAE decodes."""
+        """Return the VAE's encoding."""
         means_1C11, deviations_1C11 = _columns(latents_BCHW, self.means, self.deviations)
         return latents_BCHW * deviations_1C11 / self.scale + means_1C11
 
@@ -114,7 +114,7 @@ class PatchNorm:
         return (patches - means_1C11) / deviations_1C11
 
     def denormalize(self, latents_BCHW: torch.Tensor) -> torch.Tensor:
-        """Return what the VAE decodes, without patches."""
+        """Return the VAE's encoding, without patches."""
         means_1C11, deviations_1C11 = _columns(latents_BCHW, self.means, self.deviations)
         return channels_to_patches(latents_BCHW * deviations_1C11 + means_1C11)
 

@@ -46,7 +46,7 @@ TENSOR_NAMES = frozenset(
         *(f"torch.{name}" for name in _DTYPE_NAMES),
     }
 )
-"""What tensors, containers and plain values need. torch.load with `weights_only` allows all of them by itself."""
+"""The names that tensors, containers and plain values need; torch.load with `weights_only` allows all of them."""
 
 LEFTOVERS = (
     "pytorch_lightning.callbacks.model_checkpoint.ModelCheckpoint",
