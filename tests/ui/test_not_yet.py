@@ -16,7 +16,7 @@ from tests.ui.driving import inside, pick
 from ui.forms.fields import Row
 from ui.forms.model import FormModel, Source
 from ui.forms.visibility import is_out_of_reach, is_shown, not_yet_words, offered
-from ui.lookup import find_fields
+from ui.lookup import Index
 from ui.widgets.controls import Choice
 
 
@@ -107,8 +107,8 @@ def test_unsupported_fields_are_not_found() -> None:
     config = garden()
     hidden = {n for n in Garden.model_fields if is_out_of_reach(config, record(config, n))}
     assert hidden == {"herbs", "herb_count", "gnomes", "spikes"}
-    assert hidden.isdisjoint(m.path.removeprefix("garden.") for m in find_fields(config, "herbs"))
-    assert {m.path for m in find_fields(garden(herbs=True), "herbs")} == {"garden.herbs", "garden.herb_count"}
+    assert hidden.isdisjoint(m.path.removeprefix("garden.") for m in Index(config).find("herbs").matches)
+    assert {m.path for m in Index(garden(herbs=True)).find("herbs").matches} == {"garden.herbs", "garden.herb_count"}
 
 
 @pytest.fixture
