@@ -41,12 +41,22 @@ def click_row(window: Window, tree: ttk.Treeview, row: str) -> None:
 
 
 def _click_at(window: Window, widget: tk.Misc, point: Callable[[], tuple[int, int]], button: int = 1) -> None:
+    def is_under_the_pointer() -> bool:
+        return widget.winfo_pointerxy() == point() and _is_within(widget.winfo_containing(*point()), widget)
+
     window.settle()
     _move_onto_screen(window, widget.winfo_toplevel(), point)
     xdotool("mousemove", *map(str, point()))
     window.settle()
+    if not is_under_the_pointer():  # a window manager moved or covered the window since
+        xdotool("mousemove", *map(str, point()))
+        window.wait_until(is_under_the_pointer, "the pointer to be over the widget")
     xdotool("click", str(button))
     window.settle()
+
+
+def _is_within(found: tk.Misc | None, widget: tk.Misc) -> bool:
+    return found is not None and str(found).startswith(str(widget))
 
 
 def _move_onto_screen(window: Window, top: tk.Tk | tk.Toplevel, point: Callable[[], tuple[int, int]]) -> None:
