@@ -41,16 +41,25 @@ def click_row(window: Window, tree: ttk.Treeview, row: str) -> None:
 
 
 def _click_at(window: Window, widget: tk.Misc, point: Callable[[], tuple[int, int]], button: int = 1) -> None:
+    def found() -> tk.Misc | None:
+        return widget.winfo_containing(*point())
+
     def is_under_the_pointer() -> bool:
-        return widget.winfo_pointerxy() == point() and _is_within(widget.winfo_containing(*point()), widget)
+        """Follow the widget: a page may still be laid out, and a window manager moves a window when it likes."""
+        if widget.winfo_pointerxy() != point():
+            xdotool("mousemove", *map(str, point()))
+        return widget.winfo_pointerxy() == point() and _is_within(found(), widget)
 
     window.settle()
     _move_onto_screen(window, widget.winfo_toplevel(), point)
     xdotool("mousemove", *map(str, point()))
     window.settle()
-    if not is_under_the_pointer():  # a window manager moved or covered the window since
-        xdotool("mousemove", *map(str, point()))
-        window.wait_until(is_under_the_pointer, "the pointer to be over the widget")
+    try:
+        window.wait_until(is_under_the_pointer, f"the pointer to be over {widget}")
+    except AssertionError as error:
+        raise AssertionError(
+            f"{error}; at {point()} there is {found()}, the pointer is at {widget.winfo_pointerxy()}"
+        ) from error
     xdotool("click", str(button))
     window.settle()
 

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import time
 import tkinter as tk
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -33,13 +33,24 @@ def managed(root: tk.Tk) -> Iterator[None]:
 
 
 def _wait_for_frame(root: tk.Tk, process: subprocess.Popen[bytes]) -> None:
-    """Show the window until the manager has put its frame around it."""
+    """Show the window until the manager has put its frame around it, and hide it until the frame is gone.
+
+    A window that is shown again while its manager still hides it becomes an icon.
+    """
     root.geometry("+0+0")  # a fixed position, so that no manager requests one
     root.deiconify()
+    _wait_until(lambda: _has_frame(root), root, process, "the window manager put no frame around the window")
+    root.withdraw()
+    _wait_until(lambda: not _has_frame(root), root, process, "the window manager left its frame around the window")
+
+
+def _has_frame(root: tk.Tk) -> bool:
+    return int(root.wm_frame(), 16) != root.winfo_id()
+
+
+def _wait_until(condition: Callable[[], bool], root: tk.Tk, process: subprocess.Popen[bytes], failure: str) -> None:
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    while int(root.wm_frame(), 16) == root.winfo_id():
+    while not condition():
         root.update()
         assert process.poll() is None, f"the window manager ended with {process.returncode}"
-        assert time.monotonic() < deadline, "the window manager put no frame around the window"
-    root.withdraw()
-    root.update()
+        assert time.monotonic() < deadline, failure
