@@ -17,7 +17,6 @@ from modules.config.codec import decode, encode
 from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
 from modules.families.protocol import ModelFamily
-from modules.families.registry import FAMILIES
 from modules.quantization.linear import QuantizedLinear
 from modules.quantization.registry import COMPUTED, FORMATS
 from trainer.run.model import load_family
@@ -87,7 +86,7 @@ def quantized_bases(
 
 def _with(case: Case, config: Config, folder: Path) -> Config:
     """Return a config with the denoiser in a format."""
-    denoiser = FAMILIES[config.model.family].names_of("denoiser")[0]
+    denoiser = config.family.names_of("denoiser")[0]
     tree: dict[str, Any] = encode(config)
     tree["parts"][denoiser] = tree["parts"].get(denoiser, {}) | {"dtype": case.dtype}
     tree["quantization"] = tree.get("quantization", {}) | (_RESIDUAL if case.has_residual else {})

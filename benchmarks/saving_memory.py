@@ -16,7 +16,6 @@ from benchmarks.loop_speed import run_setup
 from benchmarks.measure import Ratio, paired
 from modules.config.codec import decode, encode
 from modules.config.schema import Config
-from modules.families.registry import FAMILIES
 from modules.system.devices import Device
 from trainer.launch import smooth_interpreter
 from trainer.preflight.auto_checkpointing import RESERVE
@@ -67,7 +66,7 @@ def of_denoiser(config: Config, *, trains: str) -> Config:
     """
     tree = encode(config)
     tree["training"] |= {"trains": trains}
-    for part in FAMILIES[config.model.family].trainable_parts:
+    for part in config.family.trainable_parts:
         tree["parts"][part.name] = tree["parts"].get(part.name, {}) | {"train": part.role == "denoiser"}
     return decode(tree).config
 
@@ -130,6 +129,6 @@ def _peak_of_epoch(run: Prepared, device: Device, counter: DeviceBytes | None) -
 def with_parts(config: Config, settings: dict[str, Any]) -> Config:
     """Return the config with settings for every trainable part."""
     tree = encode(config)
-    for part in FAMILIES[config.model.family].trainable_parts:
+    for part in config.family.trainable_parts:
         tree["parts"][part.name] = tree["parts"].get(part.name, {}) | settings
     return decode(tree).config

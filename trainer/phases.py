@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from modules.config.embedding_facts import trained_parts, trained_words
 from modules.config.method_facts import data_in_use, learns_from, method_of, trains_on_pixels
 from modules.config.schema import Config
-from modules.families.registry import FAMILIES
 from modules.families.spec import FamilySpec, Role
 
 CACHE_IMAGES = "cache_images"
@@ -50,7 +49,7 @@ class PhaseFacts:
 
 def phase_facts(config: Config) -> PhaseFacts:
     """Return the facts of a config that decide which parts a phase needs."""
-    spec = FAMILIES[config.model.family]
+    spec = config.family
     trained = frozenset(p.name for p in trained_parts(config))
     data = data_in_use(config)
     trains_text_encoder = any(p.role == "text_encoder" and p.name in trained for p in spec.parts)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from modules.config.records import record_at
 from modules.config.schema import Config
-from modules.families.registry import FAMILIES
 from modules.settings.edit import get_path
 from modules.system.problem import Problem, Severity
 from ui.pages.catalogue import PAGES, TOP_BAR, TOP_BAR_TITLE, page_of
@@ -153,7 +152,7 @@ def entry_name(path: str, config: Config) -> str:
     """Return the name of the list entry or the model part that a path leads into, else an empty text."""
     names = path.split(".")
     if names[0] == "parts" and len(names) > 1:
-        return next((p.label for p in FAMILIES[config.model.family].parts if p.name == names[1]), names[1])
+        return next((p.label for p in config.family.parts if p.name == names[1]), names[1])
     for index, name in enumerate(names):
         if name.isdigit():
             item = _value(config, ".".join(names[: index + 1]))

@@ -122,7 +122,7 @@ def _row(preset: Preset) -> PresetRow:
     return PresetRow(
         preset,
         config,
-        family=family_labels().get(config.model.family, config.model.family),
+        family=config.family.label,
         trains=_label(config, "training.trains", config.training.trains),
         memory=f"{stated[1]} GB" if stated else "",
         notes=config.general.notes,

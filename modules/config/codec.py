@@ -185,7 +185,7 @@ def _with_list(loaded: Loaded, kind: ListKind, raw: dict[str, Any], folder: Path
     if kind.is_inside(raw, is_onetrainer=is_theirs):
         return replace(loaded, config=_set(config, kind.name_path, ""))
     notes: list[Problem] = []
-    found = read_list(kind, name, folder, notes, family=config.model.family, is_onetrainer=is_theirs)
+    found = read_list(kind, name, folder, notes, family=config.model.family.name, is_onetrainer=is_theirs)
     if found is None:
         return replace(loaded, problems=[*loaded.problems, *notes])
     part: dict[str, Any] = {"darkroom_version": found.version}

@@ -9,7 +9,6 @@ from modules.config.sections.data import Data
 from modules.config.sections.training import method_in_use
 from modules.config.variant_facts import weighs_areas
 from modules.estimate.step_passes import StepPasses, passes_of_step
-from modules.families.registry import FAMILIES
 from modules.objectives.spec import LearnsFrom, MethodSpec, RolloutFacts
 from modules.optim.scaling import rate_factor
 from modules.optim.spec import is_fused
@@ -75,7 +74,7 @@ def images_per_pass(config: Config) -> int:
 def step_passes(config: Config) -> StepPasses:
     """Return the passes through the denoiser of an optimizer step with full batches."""
     method, training = method_of(config), config.training
-    denoisers = FAMILIES[config.model.family].names_of("denoiser")
+    denoisers = config.family.names_of("denoiser")
     return passes_of_step(
         training.batch_size * training.accumulation_steps,
         rollout=rollout_of(config),

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from modules.config.schema import Config
 from modules.config.sections.quantization import quantized_layers, residual_of
-from modules.families.registry import FAMILIES
 from modules.quantization.registry import FORMATS
 from modules.quantization.spec import ChosenFormat
 from modules.settings.layer_filter import EVERYTHING
@@ -20,14 +19,14 @@ _SIXTEEN_BITS = ("bfloat16", "float16")
 class QuantizedParts:
     """The formats of the quantized parts by name, and the dtype of their other weights.
 
-    `cache_dir` keeps weights with a low-rank product beside them; `unet_file` is the file of a UNet that is packed
+    `cache_dir` keeps weights with a low-rank product beside them; `denoiser_file` is the file of a UNet that is packed
     in it.
     """
 
     formats: Mapping[str, ChosenFormat] = field(default_factory=dict)
     other_dtype: str = "float32"
     cache_dir: str = ""
-    unet_file: str = ""
+    denoiser_file: str = ""
 
     def plain_dtype(self, part: str, dtype: str) -> str:
         """Return the dtype of a part's weights that are not quantized; `dtype` is the one in its settings."""
@@ -45,7 +44,7 @@ def quantized_parts(config: Config) -> QuantizedParts:
         part.name: ChosenFormat(
             FORMATS[dtype], filters.get(part.role, EVERYTHING), None if FORMATS[dtype].is_stored else residual
         )
-        for part in FAMILIES[config.model.family].parts
+        for part in config.family.parts
         if (dtype := config.part(part.name).dtype) in FORMATS
     }
     precision = config.training.precision
@@ -59,4 +58,4 @@ def quantized_parts(config: Config) -> QuantizedParts:
 
 def unet_source(config: Config) -> str:
     """Return the file that the UNet is read from: one of its own, or the base model."""
-    return config.model.unet_file.strip() or config.model.base_model.strip()
+    return config.model.denoiser_file.strip() or config.model.base_model.strip()

@@ -22,11 +22,11 @@ from modules.config.sections.reward import Reward
 from modules.config.sections.training import Training
 from modules.data.concept import Concept
 from modules.families.registry import FAMILIES
-from modules.families.spec import PartSpec
+from modules.families.spec import FamilySpec, PartSpec
 from modules.settings.field import MapKey, Section, Setting
 from modules.settings.lazy_variants import lazy_variants
 
-VERSION = 3
+VERSION = 4
 
 
 class Config(Section):
@@ -36,7 +36,7 @@ class Config(Section):
     the settings that a newer version or another program wrote, by path.
     """
 
-    darkroom_version: Literal[3] = 3
+    darkroom_version: Literal[4] = 4
     general: General = General()
     model: Model = Model()
     parts: Annotated[
@@ -86,9 +86,14 @@ class Config(Section):
         return self.family_parts if field_name == "parts" else ()
 
     @property
+    def family(self) -> FamilySpec:
+        """The record of the model's family."""
+        return FAMILIES[self.model.family.name]
+
+    @property
     def family_parts(self) -> tuple[PartSpec, ...]:
         """The parts of the model's family, trainable as the training target has it: of a VAE only the VAE is."""
-        parts = FAMILIES[self.model.family].parts
+        parts = self.family.parts
         if self.training.trains != "vae":
             return parts
         return tuple(replace(part, trainable=part.role == "vae") for part in parts)

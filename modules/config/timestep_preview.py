@@ -5,7 +5,6 @@ from __future__ import annotations
 from modules.config.method_facts import method_of, settings_of_method
 from modules.config.schema import Config
 from modules.config.sections.noise import timestep_sampling_of
-from modules.families.registry import FAMILIES
 from modules.settings.shared_types import BarPreview, side_of
 
 _NUM_BARS = 50
@@ -23,7 +22,7 @@ def timestep_preview(config: Config, total_steps: int = 0) -> BarPreview:
         wrong = "no timestep is between the min and the max noising strength"
     if wrong:
         return BarPreview((), 0.0, "", "", f"{wrong[:1].upper()}{wrong[1:]}.")
-    side_px, family = side_of(config.data.resolution_px[0]), FAMILIES[config.model.family]
+    side_px, family = side_of(config.data.resolution_px[0]), config.family
     process, own_px = family.process, family.default_resolution_px
     size_shift = process.size_shift(width_px=side_px, height_px=side_px, own_px=own_px)
     bars = sampling.describe(num_bins=_NUM_BARS, num_timesteps=_NUM_TIMESTEPS, size_shift=size_shift)

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from modules.config.method_facts import learns_from, method_of, settings_of_method, trains_on_pixels
 from modules.config.schema import Config
 from modules.config.variant_facts import inpaints
-from modules.families.registry import FAMILIES
 
 _INPAINTING = "inpainting"  # a family without such models is refused with it
 _OF_LATENTS = (
@@ -24,15 +23,10 @@ _OF_LATENTS = (
 _OF_CAPTIONS = (
     "data.caption_dropout",
     "data.caption_dropout_2",
-    "model.prompt_weighting",
-    "model.clip_skip",
-    "model.clip_skip_2",
     "output.trigger_words",
     "sampling.prompts_file",
 )
 _OF_DENOISING = (
-    "model.prediction_type",
-    "model.zero_terminal_snr",
     "quantization",
     "training.method",
     "validation.num_timesteps",
@@ -65,6 +59,7 @@ def _unused(config: Config) -> Iterator[tuple[str, str]]:
 def _unused_on_pixels(config: Config) -> Iterator[tuple[str, str]]:
     """Yield what a run of the VAE does not use: it reads images, and no other part of the model."""
     why = "the VAE is trained on images, without captions, latents or noise"
-    vae = FAMILIES[config.model.family].names_of("vae")
+    vae = config.family.names_of("vae")
     yield from ((f"parts.{part.name}", why) for part in config.family_parts if part.name not in vae)
-    yield from ((path, why) for path in (*_OF_LATENTS, *_OF_CAPTIONS, *_OF_DENOISING))
+    family = [f"model.family.{name}" for name in type(config.model.family).model_fields if name != "name"]
+    yield from ((path, why) for path in (*family, *_OF_LATENTS, *_OF_CAPTIONS, *_OF_DENOISING))

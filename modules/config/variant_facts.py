@@ -8,8 +8,14 @@ from __future__ import annotations
 from modules.config.schema import Config
 from modules.config.sections.training import method_in_use
 from modules.data.inputs import ModelInput, inputs_named
-from modules.families.registry import FAMILIES
 from modules.families.spec import BASE_VARIANT
+from modules.settings.edit import choose_variant
+
+
+def with_kind(config: Config, family: str, variant: str) -> Config:
+    """Return the config for a model of a family and a variant. Another family has its remembered settings."""
+    config, _ = choose_variant(config, "model.family", family)
+    return config.model_copy(update={"model": config.model.model_copy(update={"variant": variant})})
 
 
 def is_variant(config: Config) -> bool:
@@ -21,7 +27,7 @@ def inputs_of(config: Config) -> tuple[ModelInput, ...]:
     """Return the further inputs that the model gets with each image, in their order."""
     if not _has_denoiser(config):
         return ()
-    return inputs_named(FAMILIES[config.model.family].inputs.get(config.model.variant, ()))
+    return inputs_named(config.family.inputs.get(config.model.variant, ()))
 
 
 def inpaints(config: Config) -> bool:

@@ -9,8 +9,8 @@ Shapes: B batch, C H W of latents, P H W of images in pixels.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import nn
@@ -19,10 +19,15 @@ from modules.data.conditioning import Conditioning, SizeConditioning
 from modules.data.inputs import NO_INPUTS
 from modules.diffusion.latents import LatentNorm
 from modules.diffusion.process import NoiseProcess
+from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, LoraNaming, PartSpec
+from modules.formats.diffusers_folder import OnBytes
 from modules.memory.compiled_blocks import Compilation
 from modules.settings.shared_types import CheckpointMode
 from modules.system.devices import Device
+from modules.system.secrets import HubAccess
+
+Settings = TypeVar("Settings", bound=FamilySettings, covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,35 @@ class Posterior:
         if noise_BCHW is None:
             return self.norm.normalize(self.means_BCHW)
         return self.norm.normalize(self.means_BCHW + (0.5 * self.log_variances_BCHW).exp() * noise_BCHW)
+
+
+@dataclass(frozen=True)
+class LoadRequest(Generic[Settings]):
+    """What a run loads: a base model, with the settings of its family.
+
+    `base_model` is a single file, a diffusers folder or a repository, `dtypes` the dtype of each part (float32 for
+    others). `vae_file` names a VAE and `denoiser_file` a denoiser in place of the model's own; `stays_packed` are the
+    denoiser's layers that keep the weights of a GGUF file as they are stored. Of the parts in `without_weights` only
+    the config is read: they are on the meta device. `fallback_dtype` is that of a VAE that overflows in float16.
+    `hub` has the token for a download, and `on_bytes(done, total)` reports its progress.
+    """
+
+    base_model: str
+    settings: Settings
+    dtypes: Mapping[str, torch.dtype] = field(default_factory=dict)
+    vae_file: str = ""
+    denoiser_file: str = ""
+    stays_packed: Callable[[str], bool] = lambda layer: False
+    without_weights: Collection[str] = ()
+    fallback_dtype: torch.dtype = torch.float32
+    offline: bool = False
+    hub_cache_dir: str = ""
+    hub: HubAccess | None = None
+    on_bytes: OnBytes | None = None
+
+    def dtype_of(self, part: str) -> torch.dtype:
+        """Return the dtype in which a part is loaded."""
+        return self.dtypes.get(part, torch.float32)
 
 
 class ModelFamily(Protocol):

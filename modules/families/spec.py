@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from modules.diffusion.process_spec import DDPM, ProcessSpec
+from modules.families.settings import FamilySettings
 from modules.formats.adapter_targets import AdapterTargets
 
 Role = Literal["denoiser", "text_encoder", "vae"]
@@ -47,7 +48,8 @@ class PartSpec:
 class FamilySpec:
     """The facts about a family that are known before any weight is read.
 
-    `factory` names the function that loads it, as "module:function"; it is imported inside the training thread. Widths
+    `settings` is the class of the family's own settings, `model.family`. `factory` names the function that loads a
+    `LoadRequest`, as "module:function"; it is imported inside the training thread. Widths
     and heights must be multiples of `size_step_px`; `latent_factor` is the width of a latent in pixels; `pipelines` are
     the classes in the index of this family's diffusers folders; `vae_overflows`: the family's own VAE overflows in
     float16.
@@ -71,6 +73,7 @@ class FamilySpec:
 
     name: str
     label: str
+    settings: type[FamilySettings]
     parts: tuple[PartSpec, ...]
     factory: str
     default_resolution_px: int

@@ -63,8 +63,8 @@ class FamilyMemory:
     """The memory walks of a family's parts, and its own facts about their layers.
 
     `blocks` matches, by part, the name prefixes of its checkpointed (and offloaded) blocks. `unreached(part, config,
-    clip_skip)` returns the name prefixes of the layers that no gradient reaches. A family without a VAE has no `encode`
-    and `decode`.
+    skipped_layers)` returns the name prefixes of the layers that no gradient reaches, where so many of the encoder's
+    last layers are skipped (`FamilySettings.skipped_layers`). A family without a VAE has no `encode` and `decode`.
     """
 
     blocks: Mapping[str, re.Pattern[str]]

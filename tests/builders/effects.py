@@ -53,7 +53,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "adapter.layers": {"adapter.custom_layers": "attn2"},
     "training.layer_filter": {"training.layer_filter_names": "attn2"},
     "quantization.layers": {"parts.unet.dtype": "nfloat4", "quantization.custom_layers": "attn2"},
-    "model.zero_terminal_snr": {"model.prediction_type": "v_prediction"},
+    "model.family.zero_terminal_snr": {"model.family.prediction_type": "v_prediction"},
     **{
         f"concepts.0.image.{name}": {f"concepts.0.image.{strength}": amount}
         for name, strength, amount in (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -14,20 +13,22 @@ from transformers import CLIPTokenizer
 
 from modules.config.sections.evaluation import SamplePrompt
 from modules.families.parts.clip_vocabulary import END_TOKEN, clip_merges, clip_vocabulary
-from modules.families.protocol import ModelFamily
+from modules.families.protocol import LoadRequest, ModelFamily
 from modules.families.registry import FAMILIES
 from modules.memory.placement import Placement
 from modules.sampling.denoising_loop import make_scheduler
 from modules.system.devices import CPU
+from modules.system.factories import load_factory
 from tests.builders.configs import family_of
 from trainer.callbacks.image_sampler import ImageSampler
 from trainer.step.precision import Precision
 
 
-def load_tiny(folder: Path, **options: Any) -> Any:
-    """A tiny model from the factory of its family, on the CPU, in float32."""
-    module, function = FAMILIES[family_of(folder)].factory.split(":")
-    return getattr(importlib.import_module(module), function)(str(folder), dtypes={}, **options)
+def load_tiny(folder: Path, family: str = "", **options: Any) -> Any:
+    """A tiny model of a family, on the CPU; `options` are settings of the family and fields of the request."""
+    spec = FAMILIES[family or family_of(folder)]
+    own = {name: options.pop(name) for name in list(options) if name in spec.settings.model_fields}
+    return load_factory(spec.factory)(LoadRequest(str(folder), spec.settings(**own), **options))
 
 
 def clip_tokenizer(pad: str = END_TOKEN) -> CLIPTokenizer:

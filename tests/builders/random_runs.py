@@ -86,7 +86,7 @@ def draw(rng: random.Random) -> dict[str, Any]:
         },
         "data": _some(rng, {"latent_cache": [False], "text_cache": [False], "caption_dropout": [0.3]}),
         "masks": rng.choice([{}, {}, {"enabled": True, "unmasked_weight": 0.3}, _PRIOR]),
-        "model": _some(rng, {"channels_last": ["on"], "clip_skip": [1]}),
+        "model": _some(rng, {"channels_last": ["on"], "family": [{"clip_skip": 1}]}),
         "parts": {name: _part(rng, name, trains) for name in ("unet", "text_encoder", "vae")},
         "adapter": {"name": rng.choice(list(ADAPTERS)), "dropout": rng.choice([0.0, 0.0, 0.2])},
         "validation": rng.choice([{}, {"every": {"n": rng.randint(1, 4), "unit": "step"}, "num_timesteps": 1}]),

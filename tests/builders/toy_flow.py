@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import torch
 
@@ -16,7 +16,9 @@ from modules.data.conditioning import Conditioning
 from modules.data.inputs import NO_INPUTS
 from modules.diffusion.flow import FlowProcess, flow_process_of
 from modules.diffusion.process_spec import FlowConvention, TokenShift, flow_matching
+from modules.families.protocol import LoadRequest
 from modules.families.published import FamilyFiles
+from modules.families.settings import FamilySettings
 from tests.builders.models import tiny_text_encoder, write_folder
 from tests.builders.toy_family import load as toy_pixel
 from tests.builders.toy_family.build import toy_unet
@@ -39,10 +41,19 @@ FILES: FamilyFiles = replace(
     PIXEL_FILES,
     models=(replace(TOY_PIXEL, label="Toy flow", family="toy_flow"),),
 )
+
+
+class ToyFlowSettings(FamilySettings):
+    """A flow model without settings of its own."""
+
+    name: Literal["toy_flow"] = "toy_flow"
+
+
 TOY_FLOW = replace(
     TOY,
     name="toy_flow",
     label="Toy flow",
+    settings=ToyFlowSettings,
     factory="tests.builders.toy_flow:load",
     files="tests.builders.toy_flow:FILES",
     process=flow_matching(CONVENTION),
@@ -67,9 +78,9 @@ class ToyFlow(ToyPixel):
         return process.velocity(super().predict(noisy_BCHW, time_B, conditioning, inputs))
 
 
-def load(*args: Any, **options: Any) -> ToyFlow:
-    """Return the model with every part on the CPU, frozen; the arguments are those of the toy family."""
-    pixel = toy_pixel.load(*args, **options)
+def load(request: LoadRequest[FamilySettings]) -> ToyFlow:
+    """Return the model with every part on the CPU, frozen."""
+    pixel = toy_pixel.load(request)
     values = {f.name: getattr(pixel, f.name) for f in fields(pixel)}
     process = flow_process_of(pixel.scheduler, CONVENTION)
     return ToyFlow(**{**values, "spec": TOY_FLOW, "process": process})

@@ -18,7 +18,9 @@ from modules.families.parts.files import ModelFiles
 from modules.families.parts.single_file.models import shipped_configs
 from modules.families.registry import FAMILIES
 from modules.families.sd import load as sd
+from modules.families.sd.settings import SdSettings
 from modules.families.sdxl import load as sdxl
+from modules.families.sdxl.settings import SdxlSettings
 from modules.settings.layer_filter import EVERYTHING
 from tests.builders.models import tiny_vae
 
@@ -43,7 +45,7 @@ def meta_family(model: str) -> Any:
             if name in configs:
                 parts[name] = kind(CLIPTextConfig(**configs[name]))
     files = ModelFiles(model, {**parts, "vae": tiny_vae()}, configs["scheduler"], {})
-    return (sdxl if model == "sdxl" else sd).assemble(files, clip_skip=0)
+    return sdxl.assemble(files, SdxlSettings()) if model == "sdxl" else sd.assemble(files, SdSettings())
 
 
 @pytest.mark.parametrize("model", sorted(COUNTS))

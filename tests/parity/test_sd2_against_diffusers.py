@@ -13,15 +13,14 @@ import torch
 
 from modules.config.sections.evaluation import SamplePrompt
 from modules.families.sd.forward import StableDiffusion
-from modules.families.sd.load import load
-from tests.builders.pipelines import assert_same_image, sample_in_diffusers, sample_with_ours, stock_pipeline
+from tests.builders.pipelines import assert_same_image, load_tiny, sample_in_diffusers, sample_with_ours, stock_pipeline
 
 PROMPT, NEGATIVE = "a small red disc on a green ground", "blurred"
 
 
 @pytest.fixture(scope="module")
 def family(tiny_sd2: Path) -> StableDiffusion:
-    return load(str(tiny_sd2), dtypes={})
+    return load_tiny(tiny_sd2, "sd")
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +61,6 @@ def test_a_sample_is_the_pipelines(family: StableDiffusion, pipeline: Any, sampl
 
 def test_the_prediction_type_is_read_from_its_scheduler(family: StableDiffusion, tiny_sd: Path) -> None:
     assert family.process.prediction_type == "v_prediction"
-    assert load(str(tiny_sd), dtypes={}).process.prediction_type == "epsilon"
+    assert load_tiny(tiny_sd, "sd").process.prediction_type == "epsilon"
     naming = family.lora_naming
     assert (naming.base_version, naming.architecture) == ("sd_v2_v", "stable-diffusion-v2-768-v")

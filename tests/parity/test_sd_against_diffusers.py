@@ -20,12 +20,12 @@ from modules.diffusion.schedule import cumulative_alphas, rescaled_to_zero_snr
 from modules.diffusion.weightings import min_snr_weights
 from modules.families.parts.clip_vocabulary import clip_merges, clip_vocabulary
 from modules.families.sd.forward import StableDiffusion
-from modules.families.sd.load import load
 from modules.memory.placement import Placement
 from modules.sampling.denoising_loop import guide, initial_noise, make_scheduler, run_denoising_loop
 from modules.sampling.registry import samplers_for
 from modules.system.devices import CPU
 from tests.builders.models import SCHEDULER
+from tests.builders.pipelines import load_tiny
 from trainer.callbacks.image_sampler import ImageSampler
 from trainer.step.precision import Precision
 
@@ -34,7 +34,7 @@ PROMPT, NEGATIVE = "a small red disc on a green ground", "blurred"
 
 @pytest.fixture(scope="module")
 def family(tiny_sd: Path) -> StableDiffusion:
-    return load(str(tiny_sd), dtypes={})
+    return load_tiny(tiny_sd, "sd")
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_clip_skip_is_an_earlier_layer_under_the_final_norm(
     encoder = pipeline.text_encoder
     ids = pipeline.tokenizer(PROMPT, padding="max_length", max_length=77, return_tensors="pt").input_ids
     with torch.no_grad():
-        ours = load(str(tiny_sd), dtypes={}, clip_skip=clip_skip).encode_prompts([PROMPT]).states_BLD
+        ours = load_tiny(tiny_sd, "sd", clip_skip=clip_skip).encode_prompts([PROMPT]).states_BLD
         hidden = encoder(ids, output_hidden_states=True).hidden_states[-(clip_skip + 1)]
         theirs = encoder.final_layer_norm(hidden)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)

@@ -16,10 +16,9 @@ from modules.config.sections.evaluation import SamplePrompt
 from modules.data.buckets import Size
 from modules.data.conditioning import SizeConditioning
 from modules.families.sdxl.forward import StableDiffusionXL
-from modules.families.sdxl.load import load
 from modules.sampling.denoising_loop import guide, initial_noise, make_scheduler, run_denoising_loop
 from modules.system.devices import CPU
-from tests.builders.pipelines import assert_same_image, sample_in_diffusers, sample_with_ours, stock_pipeline
+from tests.builders.pipelines import assert_same_image, load_tiny, sample_in_diffusers, sample_with_ours, stock_pipeline
 
 PROMPT, NEGATIVE = "a small red disc on a green ground", "blurred"
 SQUARE = SizeConditioning.whole(Size(64, 64))
@@ -27,7 +26,7 @@ SQUARE = SizeConditioning.whole(Size(64, 64))
 
 @pytest.fixture(scope="module")
 def family(tiny_sdxl: Path) -> StableDiffusionXL:
-    return load(str(tiny_sdxl), dtypes={})
+    return load_tiny(tiny_sdxl, "sdxl")
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +47,7 @@ def test_clip_skip_counts_beyond_the_layer_that_is_always_left_out(
     tiny_sdxl: Path, pipeline: Any, clip_skip: int
 ) -> None:
     with torch.no_grad():
-        ours = load(str(tiny_sdxl), dtypes={}, clip_skip=clip_skip).encode_prompts([PROMPT])
+        ours = load_tiny(tiny_sdxl, "sdxl", clip_skip=clip_skip).encode_prompts([PROMPT])
         states, _, pooled, _ = pipeline.encode_prompt(PROMPT, do_classifier_free_guidance=False, clip_skip=clip_skip)
     torch.testing.assert_close(ours.text.states_BLD, states, rtol=0, atol=1e-5)
     torch.testing.assert_close(ours.pooled_BE, pooled, rtol=0, atol=1e-5)
@@ -99,7 +98,7 @@ def test_prediction_is_the_unets_with_the_pipelines_sizes(family: StableDiffusio
 @pytest.mark.parametrize("model", ["tiny_sdxl", "tiny_sdxl_v"])
 def test_the_sampling_trajectory_is_the_pipelines(model: str, request: pytest.FixtureRequest) -> None:
     folder: Path = request.getfixturevalue(model)
-    family, pipeline = load(str(folder), dtypes={}), stock_pipeline(folder)
+    family, pipeline = load_tiny(folder, "sdxl"), stock_pipeline(folder)
     pipeline.scheduler = make_scheduler("ddim", family.scheduler_config())
     theirs: list[torch.Tensor] = []
 
@@ -143,7 +142,7 @@ def test_a_sample_is_the_pipelines(model: str, sampler: str, request: pytest.Fix
         prompt=PROMPT, negative_prompt=NEGATIVE, width_px=64, height_px=96, seed=7, steps=5, guidance=4.0,
         sampler=sampler,
     )  # fmt: skip
-    ours = sample_with_ours(load(str(folder), dtypes={}), prompt)
+    ours = sample_with_ours(load_tiny(folder, "sdxl"), prompt)
     assert_same_image(ours, sample_in_diffusers(stock_pipeline(folder), prompt))
 
 

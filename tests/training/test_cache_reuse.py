@@ -70,13 +70,13 @@ def test_a_second_time_nothing_is_built(config: Config) -> None:
         ({"data": {"resolution_px": [96]}}, both(NUM_IMAGES, 0)),
         ({"data": {"aspect_ratio_bucketing": False}}, both(2, 0)),  # the two wide ones are now cut to squares
         ({"data": {"resolution_px": [64, 96]}}, both(NUM_IMAGES, 0)),  # the smaller ones are there
-        ({"model": {"clip_skip": 1}}, both(0, NUM_CAPTIONS)),
+        ({"model": {"family": {"clip_skip": 1}}}, both(0, NUM_CAPTIONS)),
         ({"training": {"precision": "bfloat16"}}, both(0, NUM_CAPTIONS)),  # on a GPU the images, too
         ({"training": {"precision": "tfloat32"}}, ALL),
         ({"parts": {"vae": {"dtype": "bfloat16"}}}, both(NUM_IMAGES, 0)),
         ({"parts": {"text_encoder": {"dtype": "bfloat16"}}}, both(0, NUM_CAPTIONS)),
         ({"training": {"learning_rate": 0.5, "epochs": 7, "batch_size": 3}}, NONE),
-        ({"model": {"prompt_weighting": True}}, both(0, NUM_CAPTIONS)),
+        ({"model": {"family": {"prompt_weighting": True}}}, both(0, NUM_CAPTIONS)),
         ({"general": {"seed": 7}}, NONE),
         ({"adapter": {"rank": 5, "layers": "all"}}, NONE),
         ({"data": {"caption_dropout": 0.5, "loader_threads": 3, "verify_cache": True}}, NONE),
@@ -95,7 +95,7 @@ def test_a_setting_rebuilds_what_hangs_on_it(config: Config, change: dict[str, A
     ("change", "expected"),
     [
         ({"data": {"resolution_px": [96]}}, both(NUM_IMAGES, 0)),  # sizes and crops are no part of a caption
-        pytest.param({"model": {"clip_skip": 1}}, both(0, NUM_CAPTIONS), marks=pytest.mark.full),
+        pytest.param({"model": {"family": {"clip_skip": 1}}}, both(0, NUM_CAPTIONS), marks=pytest.mark.full),
         pytest.param({"parts": {"vae": {"dtype": "bfloat16"}}}, both(NUM_IMAGES, 0), marks=pytest.mark.full),
         ({"parts": {"vae": {"dtype": "float16"}}}, NONE),  # kept in float32, for it would overflow
         pytest.param(

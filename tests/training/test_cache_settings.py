@@ -29,11 +29,11 @@ AFFECTING = frozenset({
     "data.resolution_px", "data.fixed_width_px", "data.fixed_height_px", "data.aspect_ratio_bucketing",
     "data.bucket_step_px", "data.bucket_aspect_ratios", "data.max_aspect_ratio", "data.never_upscale",
     "data.min_side_px", "data.latent_cache", "data.text_cache", "data.cache_dtype", "data.cache_location",
-    "model.clip_skip", "model.clip_skip_2", "model.prompt_weighting", "training.precision",
+    "model.family.clip_skip", "model.family.clip_skip_2", "model.family.prompt_weighting", "training.precision",
     "model.base_model", "model.family", "model.vae_file", "concepts", "parts",
     "adapter.layers",  # a custom filter is needed beside "custom"
     "masks.enabled",
-    "model.zero_terminal_snr",  # only with v-prediction
+    "model.family.zero_terminal_snr",  # only with v-prediction
     "model.variant",  # that of the model
     "model.circular_padding",
     "model.channels_last",
@@ -102,9 +102,9 @@ CHANGES: dict[str, tuple[dict[str, Any], int, int]] = {
     "max aspect ratio": ({"data": {"max_aspect_ratio": 1.3}}, 2, 0),
     "never upscale": ({"data": {"never_upscale": True}}, 0, 0),
     "channels last": ({"model": {"channels_last": "on"}}, 4, 0),
-    "clip skip": ({"model": {"clip_skip": 1}}, 0, 5),
-    "clip skip 2": ({"model": {"clip_skip_2": 1}}, 0, 5),
-    "prompt weighting": ({"model": {"prompt_weighting": True}}, 0, 5),
+    "clip skip": ({"model": {"family": {"clip_skip": 1}}}, 0, 5),
+    "clip skip 2": ({"model": {"family": {"clip_skip_2": 1}}}, 0, 5),
+    "prompt weighting": ({"model": {"family": {"prompt_weighting": True}}}, 0, 5),
     "TF32": ({"training": {"precision": "tfloat32"}}, 4, 5),
     "precision": ({"training": {"precision": "bfloat16"}}, 0, 5),
     "VAE dtype": ({"parts": {"vae": {"dtype": "bfloat16"}}}, 4, 0),

@@ -235,7 +235,7 @@ def test_weights_change_a_run_and_its_samples(config: Config, tmp_path: Path) ->
     (tmp_path / "images" / "000.txt").write_text("a (red:1.5) disc")
     plain = losses(run(config))
     known = entries(config)
-    weighted = laid_over(config, {"model": {"prompt_weighting": True}})
+    weighted = laid_over(config, {"model": {"family": {"prompt_weighting": True}}})
     assert losses(run(weighted)) != plain
     assert not known & {e for e in entries(weighted) - known}
     assert len(entries(weighted)) == 2 * len(known)

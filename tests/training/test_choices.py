@@ -88,8 +88,8 @@ EXACT = {
     ("training.fallback_train_dtype", "bfloat16"),  # SD's VAE does not overflow; see test_loading
     ("training.attention", "sdpa_flash"),  # what PyTorch chooses on a CPU
     ("training.schedule", "constant"),
-    ("model.prediction_type", "epsilon"),  # what the model says of itself
-    ("model.zero_terminal_snr", "off"),  # as above
+    ("model.family.prediction_type", "epsilon"),  # what the model says of itself
+    ("model.family.zero_terminal_snr", "off"),  # as above
     *(("embeddings.dtype", dtype) for dtype in ("bfloat16", "float16")),  # there are no embeddings; see test_embeddings
     ("output.model_format", "diffusers"),  # says nothing of a LoRA; see test_fine_tune
     ("adapter.other_layers", "leave_out"),  # nothing to leave out; see test_keep_other_layers
@@ -303,7 +303,7 @@ def test_the_average_lies_where_it_is_asked_to(base: Config, monkeypatch: pytest
         ("training.ema.decay", 0.1),
         ("training.ema.update_every_steps", 3),
         ("general.seed", 7),
-        ("model.clip_skip", 1),
+        ("model.family.clip_skip", 1),
         ("data.max_aspect_ratio", 1.2),
         ("data.resolution_px", [96, "64x80"]),
         ("concepts.0.image.resolution_px", ["80x64"]),
@@ -323,7 +323,7 @@ def test_the_average_lies_where_it_is_asked_to(base: Config, monkeypatch: pytest
         pytest.param("concepts.0.text.suffix", ", best quality", marks=pytest.mark.full),
         pytest.param("concepts.0.text.keep_tags_separator", "round", marks=pytest.mark.full),
         pytest.param("concepts.0.text.tag_group_separator", "round", marks=pytest.mark.full),
-        ("model.prompt_weighting", True),
+        ("model.family.prompt_weighting", True),
         ("concepts.0.loss_weight", 3.0),
         ("parts.unet.learning_rate", 0.5),
         ("parts.text_encoder.stop_after", {"n": 1, "unit": "epoch"}),

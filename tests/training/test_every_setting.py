@@ -129,9 +129,9 @@ VALUES: dict[str, Any] = {
     "general.temp_device": "cuda:99",
     "model.base_model": "nowhere/model",
     "model.vae_file": "nowhere.safetensors",
-    "model.unet_file": "nowhere.safetensors",
-    "model.clip_skip": 1,
-    "model.clip_skip_2": 1,
+    "model.denoiser_file": "nowhere.safetensors",
+    "model.family.clip_skip": 1,
+    "model.family.clip_skip_2": 1,
     "parts.unet.stop_after": STEP,
     "parts.text_encoder.stop_after": STEP,
     "parts.vae.stop_after": STEP,
@@ -236,7 +236,7 @@ VALUES: dict[str, Any] = {
 }
 # What a setting asks for beside it, where its condition alone is not enough to show it.
 BESIDE: dict[str, dict[str, Any]] = {
-    "model.clip_skip_2": SDXL,
+    "model.family.clip_skip_2": SDXL,
     "data.caption_dropout_2": SDXL,
     "quantization.custom_layers": NFLOAT4,
     "quantization.layers_regex": {**NFLOAT4, "quantization.custom_layers": ".n"},

@@ -78,7 +78,7 @@ def test_stock_diffusers_generates_the_trainers_sample(config: Config, tmp_path:
     assert ran.of(ModelSaved)[-1].path == str(destination)
     kind = identify(destination)
     assert kind.is_model
-    assert kind.family == config.model.family
+    assert kind.family == config.model.family.name
     folder = destination if form == "diffusers" else as_folder(destination, tmp_path / "folder")
     with Image.open(ran.of(SampleReady)[-1].path) as image:
         ours = np.asarray(image.convert("RGB")).astype(int)
@@ -353,7 +353,7 @@ def test_a_v_prediction_sdxl_gets_its_yaml_also_as_the_best(tiny_sdxl: Path, ima
         {
             **FULL,
             "concepts": [{"path": str(images)}, {"path": str(images), "kind": "validation"}],
-            "model": {"prediction_type": "v_prediction", "zero_terminal_snr": "on"},
+            "model": {"family": {"prediction_type": "v_prediction", "zero_terminal_snr": "on"}},
             "validation": {"every": {"n": 1, "unit": "epoch"}, "num_timesteps": 1, "keep_best": True, "result": "best"},
             "output": {"dtype": "float32", "destination": str(tmp_path / "v.safetensors")},
         },

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -18,12 +18,13 @@ from modules.data.buckets import Size
 from modules.diffusion.flow import FlowProcess
 from modules.diffusion.training_noise import generalized_offset_factor
 from modules.families.registry import registered
+from modules.families.settings import FamilySettings
 from modules.sampling.ddim_step import ddim_steps
 from modules.sampling.prediction import guided_prediction
 from modules.sampling.registry import sampler_labels, samplers_for
 from modules.system.errors import DarkroomError
-from modules.system.factories import load_factory
 from tests.builders.configs import laid_over, small_config
+from tests.builders.pipelines import load_tiny
 from tests.builders.runs import assert_equal_tensors, run
 from tests.builders.toy_flow import CONVENTION, TOY_FLOW, write_toy_flow_folder
 from trainer.events import BackupSaved, SampleReady, StepFinished, ValidationFinished
@@ -95,7 +96,7 @@ def test_a_run_that_is_stopped_and_resumed_ends_the_same(config: Config) -> None
 
 
 def test_the_model_gets_its_own_time_and_the_program_a_velocity(model: Path) -> None:
-    family = load_factory(TOY_FLOW.factory)(str(model), dtypes={})
+    family = load_tiny(model, "toy_flow")
     process = family.process
     assert isinstance(process, FlowProcess)
     assert process.convention == CONVENTION
@@ -218,10 +219,14 @@ def test_guidance_is_that_of_the_family(kind: Any, guidance: float, batch: int, 
     assert seen == [(batch, scale)]
 
 
+class DistilledSettings(FamilySettings):
+    name: Literal["distilled"] = "distilled"
+
+
 def test_a_guidance_scale_without_effect_is_said(config: Config) -> None:
     guided = laid_over(config, {"sampling": {"prompts": [{"guidance": 1.0}, {"guidance": 4.0}]}})
     path = "sampling.prompts.1.guidance"
     assert path not in [p.path for p in problems_of(guided)]
-    with registered(replace(TOY_FLOW, name="distilled", guidance="none")):
+    with registered(replace(TOY_FLOW, name="distilled", settings=DistilledSettings, guidance="none")):
         distilled = laid_over(guided, {"model": {"family": "distilled"}})
         assert [(p.path, p.severity) for p in problems_of(distilled) if p.path == path] == [(path, "info")]

@@ -18,7 +18,7 @@ from trainer.launch import RunRequest
 from trainer.run.execute import execute_guarded
 from trainer.run_folder.backup import BackupInfo, list_backups
 from trainer.run_folder.event_log import read_events
-from trainer.run_folder.fork import Origin, origin_of
+from trainer.run_folder.fork import Origin, origin_of, weights_do_not_fit
 
 
 def fork(config: Config, backup: Path, *, weights_only: bool = False) -> Ran:
@@ -107,3 +107,10 @@ def test_a_fork_of_a_complete_run_needs_more_epochs(
     ran = fork(config, backups[-1].path)
     assert ran.finished.outcome == "already_complete"
     assert digests(backups[0].run_dir) == before
+
+
+def test_weights_serve_with_other_settings_of_their_family() -> None:
+    base = Config()
+    skipping = laid_over(base, {"model": {"family": {"clip_skip": 1}}})
+    assert weights_do_not_fit(base, skipping) == []
+    assert weights_do_not_fit(base, laid_over(base, {"model": {"family": "sdxl"}})) == ["model.family"]

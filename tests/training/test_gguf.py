@@ -132,8 +132,9 @@ def test_damaged_headers_are_refused_at_once(tmp_path: Path) -> None:
 
 def with_unet(folder: Path, model: Path, file: Path | None, dtype: str = "gguf", **changes: Any) -> Any:
     config = small_config(folder, model=model, images=folder)
-    unet_file = "" if file is None else str(file)
-    return laid_over(config, {"model": {"unet_file": unet_file}, "parts": {"unet": {"dtype": dtype}}, **changes})
+    denoiser_file = "" if file is None else str(file)
+    changes = {"model": {"denoiser_file": denoiser_file}, "parts": {"unet": {"dtype": dtype}}, **changes}
+    return laid_over(config, changes)
 
 
 def loaded(config: Any) -> ModelFamily:
@@ -217,7 +218,7 @@ def test_a_lora_trains_on_a_gguf_unet_and_the_estimate_knows_its_bytes(tiny_sd: 
     write_unet(file, tiny_sd, kind="Q4_0")
     images = draw_folder(tmp_path / "images", sizes=[(64, 64)] * 2)
     config = small_config(tmp_path, model=tiny_sd, images=images)
-    config = laid_over(config, {"model": {"unet_file": str(file)}, "parts": {"unet": {"dtype": "gguf_a8_int"}}})
+    config = laid_over(config, {"model": {"denoiser_file": str(file)}, "parts": {"unet": {"dtype": "gguf_a8_int"}}})
     # The base model's own UNet is not needed.
     report = check(config)
     assert report.errors == []
@@ -262,7 +263,11 @@ def test_a_published_unet_is_recognised_and_estimated(model: str, label: str, tm
     found = identify(file)
     assert (found.kind, found.model) == ("part", model)
     assert found.sentence == f"A {label} UNet alone with epsilon prediction, GGUF Q4_K."
-    base = {"family": found.family, "base_model": "stabilityai/stable-diffusion-xl-base-1.0", "unet_file": str(file)}
+    base = {
+        "family": found.family,
+        "base_model": "stabilityai/stable-diffusion-xl-base-1.0",
+        "denoiser_file": str(file),
+    }
     base |= {"base_model": "stable-diffusion-v1-5/stable-diffusion-v1-5"} if model == "sd1" else {}
     config = Config.model_validate({"model": base, "parts": {"unet": {"dtype": "gguf"}}, "training": BF16})
     assert list(problems_of_unet_file(config)) == []
@@ -288,15 +293,18 @@ def test_files_that_do_not_fit_are_refused(tiny_sd: Path, tiny_sdxl: Path, tmp_p
     write_unet(file, tiny_sd)
     fits = with_unet(tmp_path, tiny_sd, file)
     assert errors(fits) == {}
-    assert "no GGUF file is set" in errors(laid_over(fits, {"model": {"unet_file": ""}}))["parts.unet.dtype"]
+    assert "no GGUF file is set" in errors(laid_over(fits, {"model": {"denoiser_file": ""}}))["parts.unet.dtype"]
     unpacked = check(laid_over(fits, {"parts": {"unet": {"dtype": "bfloat16"}}}))
     [note] = [p for p in unpacked.problems if "unpacked" in p.message]
     assert (note.path, note.severity) == ("parts.unet.dtype", "info")
     other = tmp_path / "other.gguf"
     write_unet(other, tiny_sdxl)
-    assert list(errors(laid_over(fits, {"model": {"unet_file": str(other)}}))) == ["model.unet_file"]
-    assert "contains no UNet" in errors(laid_over(fits, {"model": {"unet_file": "nowhere.gguf"}}))["model.unet_file"]
-    base = errors(laid_over(fits, {"model": {"unet_file": "", "base_model": str(file)}}))["model.base_model"]
+    assert list(errors(laid_over(fits, {"model": {"denoiser_file": str(other)}}))) == ["model.denoiser_file"]
+    assert (
+        "contains no UNet"
+        in errors(laid_over(fits, {"model": {"denoiser_file": "nowhere.gguf"}}))["model.denoiser_file"]
+    )
+    base = errors(laid_over(fits, {"model": {"denoiser_file": "", "base_model": str(file)}}))["model.base_model"]
     assert "not a complete model" in base
 
 
@@ -309,7 +317,7 @@ def test_missing_and_other_weights_are_refused(tiny_sd: Path, tmp_path: Path) ->
         ({**state, "conv_in.weight": torch.randn(32, 9, 3, 3)}, "other shapes"),
     ):
         write_gguf(file, change)
-        assert expected in errors(config)["model.unet_file"]
+        assert expected in errors(config)["model.denoiser_file"]
         with pytest.raises(DarkroomError, match="fit"):
             loaded(config)
 
@@ -324,7 +332,7 @@ def test_types_that_cannot_be_read_are_refused(tiny_sd: Path, tmp_path: Path) ->
     struct.pack_into("<I", content, place + 4 + 8 * num_axes, 9)  # Q8_1
     file.write_bytes(content)
     config = with_unet(tmp_path, tiny_sd, file)
-    assert "Q8_1" in errors(config).get("model.unet_file", "") or identify(file).kind == "broken"
+    assert "Q8_1" in errors(config).get("model.denoiser_file", "") or identify(file).kind == "broken"
     with pytest.raises(DarkroomError):
         loaded(config)
 

@@ -134,10 +134,10 @@ def test_a_lora_learns_and_has_the_usual_keys(config: Config, images: Path, prom
     assert ran.of(SampleReady)
     file = Path(ran.of(ModelSaved)[-1].path)
     kind = identify(file)
-    assert (kind.kind, kind.family) == ("lora", config.model.family)
+    assert (kind.kind, kind.family) == ("lora", config.model.family.name)
     with safe_open(file, "pt") as opened:
         expected = {"sd": "stable-diffusion-v1-inpainting", "sdxl": "stable-diffusion-xl-v1-base"}
-        assert opened.metadata()["modelspec.architecture"] == f"{expected[config.model.family]}/lora"
+        assert opened.metadata()["modelspec.architecture"] == f"{expected[config.model.family.name]}/lora"
         assert all(key.startswith("lora_") for key in opened.keys())  # noqa: SIM118 - it has no other iterator
 
 

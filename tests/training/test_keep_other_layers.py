@@ -63,7 +63,7 @@ def test_a_run_of_the_unet_keeps_the_text_layers(config: Config, any_model: Path
 def test_the_last_text_layer_and_the_projection_are_kept(config: Config, any_model: Path, tmp_path: Path) -> None:
     file = whole_lora(any_model, tmp_path / "whole.safetensors", dtype=torch.bfloat16)
     # The layers that clip skip, or SDXL's first encoder, leaves out; the projection has no name that all programs know.
-    skipping = laid_over(config, {"model": {"clip_skip": 2 if "xl" not in any_model.name else 1}})
+    skipping = laid_over(config, {"model": {"family": {"clip_skip": 2 if "xl" not in any_model.name else 1}}})
     skipping = laid_over(skipping, {"output": {"dtype": "bfloat16"}, "adapter": {"layers": "all"}})
     ran = run(starting(skipping, file))
     before, after = load_file(file), result(ran)

@@ -13,12 +13,11 @@ import torch
 
 from modules.families.parts.clip_tokens import OPEN_CLIP_PAD, load_clip_tokenizer
 from modules.families.parts.clip_vocabulary import clip_merges, clip_vocabulary
-from modules.families.sd.load import load
-from modules.families.sdxl.load import load as load_sdxl
 from modules.formats.diffusers_folder import locate
 from modules.system.errors import DarkroomError
 from tests.builders.configs import small_config
 from tests.builders.models import tiny_unet
+from tests.builders.pipelines import load_tiny
 from tests.builders.runs import run
 from trainer.commands import Command, Stop
 from trainer.events import DownloadProgress
@@ -32,7 +31,7 @@ def model(tiny_sd: Path, tmp_path: Path) -> Path:
 
 
 def test_parts_come_frozen_in_eval_mode_in_their_dtypes(tiny_sd: Path) -> None:
-    family = load(str(tiny_sd), dtypes={"unet": torch.bfloat16})
+    family = load_tiny(tiny_sd, "sd", dtypes={"unet": torch.bfloat16})
     for name, part in family.parts.items():
         assert not part.module.training
         assert not any(p.requires_grad for p in part.module.parameters())
@@ -52,14 +51,14 @@ def test_parts_come_frozen_in_eval_mode_in_their_dtypes(tiny_sd: Path) -> None:
 def test_a_missing_file_is_named(model: Path, file: str, part: str) -> None:
     (model / file).unlink()
     with pytest.raises(DarkroomError, match=part):
-        load(str(model), dtypes={})
+        load_tiny(model, "sd")
 
 
 @pytest.mark.parametrize("content", [b"", b"<!DOCTYPE html>", b"\x08\x00\x00\x00\x00\x00\x00\x00{}      "])
 def test_a_damaged_file_is_reported_in_a_sentence(model: Path, content: bytes) -> None:
     (model / "unet" / "diffusion_pytorch_model.safetensors").write_bytes(content)
     with pytest.raises(DarkroomError, match="unet"):
-        load(str(model), dtypes={})
+        load_tiny(model, "sd")
 
 
 @pytest.mark.parametrize(
@@ -73,13 +72,13 @@ def test_a_prediction_type_that_cannot_be_trained_is_refused(model: Path, settin
     file = model / "scheduler" / "scheduler_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | settings))
     with pytest.raises(DarkroomError, match=said):
-        load(str(model), dtypes={})
+        load_tiny(model, "sd")
 
 
 def test_a_model_with_other_inputs_is_refused(model: Path) -> None:
     tiny_unet(in_channels=8).save_pretrained(model / "unet", safe_serialization=True)
     with pytest.raises(DarkroomError, match="8 input channels instead of 4 or 5 or 9"):
-        load(str(model), dtypes={})
+        load_tiny(model, "sd")
 
 
 def test_a_model_of_another_variant_is_refused(model: Path) -> None:
@@ -93,7 +92,7 @@ def test_a_model_of_another_variant_is_refused(model: Path) -> None:
 
 @pytest.mark.parametrize(("vae_dtype", "kept_in"), [("float16", "float32"), ("bfloat16", "bfloat16")])
 def test_a_vae_that_overflows_in_float16_is_kept_in_float32(tiny_sdxl: Path, vae_dtype: str, kept_in: str) -> None:
-    family = load_sdxl(str(tiny_sdxl), dtypes={"vae": getattr(torch, vae_dtype)})
+    family = load_tiny(tiny_sdxl, "sdxl", dtypes={"vae": getattr(torch, vae_dtype)})
     assert {p.dtype for p in family.vae.parameters()} == {getattr(torch, kept_in)}
     with torch.no_grad():
         images = family.decode(torch.randn(1, 4, 8, 8))
@@ -115,7 +114,7 @@ def test_weights_that_could_hold_code_are_not_read(model: Path) -> None:
     file.unlink()
     torch.save({}, model / "unet" / "diffusion_pytorch_model.bin")
     with pytest.raises(DarkroomError, match="safetensors"):
-        load(str(model), dtypes={})
+        load_tiny(model, "sd")
 
 
 @pytest.mark.parametrize("offline", [True, False])
@@ -131,7 +130,7 @@ def test_a_repository_in_the_cache_is_used_offline(tiny_sd: Path, tmp_path: Path
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text("abc123")
     folder = locate("somebody/tiny", offline=True, cache_dir=str(tmp_path))
-    assert load(str(folder), dtypes={}).count_tokens("a cat") == 2
+    assert load_tiny(folder, "sd").count_tokens("a cat") == 2
 
 
 def test_the_models_own_tokenizer_wins(model: Path) -> None:
@@ -145,7 +144,7 @@ def test_the_models_own_tokenizer_wins(model: Path) -> None:
     merges = "\n".join(["#version: 0.2", *(f"{a} {b}" for a, b in clip_merges())])
     (model / "tokenizer" / "merges.txt").write_text(merges)
     (model / "tokenizer" / "tokenizer_config.json").write_text(json.dumps({"pad_token": "!"}))
-    family = load(str(model), dtypes={})
+    family = load_tiny(model, "sd")
     theirs = CLIPTokenizer(vocab=vocabulary, merges=clip_merges())("a cat").input_ids
     ids = family.towers["text_encoder"].tokenizer.chunks("a cat")[0]
     assert ids[: len(theirs)] == theirs

@@ -10,11 +10,10 @@ import torch
 from safetensors import safe_open
 
 from modules.families.parts.noise_process import scheduler_with
-from modules.families.sd.load import load
-from modules.families.sdxl.load import load as load_sdxl
 from modules.system.errors import DarkroomError
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
+from tests.builders.pipelines import load_tiny
 from tests.builders.runs import run
 from trainer.events import StepFinished
 
@@ -39,8 +38,8 @@ def test_the_users_settings_override_the_models(prediction: str, zero_snr: str, 
 
 
 def test_a_v_prediction_override_applies_everywhere(tiny_sd: Path) -> None:
-    plain = load(str(tiny_sd), dtypes={})
-    overridden = load(str(tiny_sd), dtypes={}, prediction="v_prediction", zero_terminal_snr="on")
+    plain = load_tiny(tiny_sd, "sd")
+    overridden = load_tiny(tiny_sd, "sd", prediction_type="v_prediction", zero_terminal_snr="on")
     assert (plain.process.prediction_type, overridden.process.prediction_type) == ("epsilon", "v_prediction")
     assert (plain.lora_naming.prediction, overridden.lora_naming.prediction) == ("epsilon", "v_prediction")
     assert overridden.scheduler_config()["prediction_type"] == "v_prediction"  # samples and a saved model follow it
@@ -53,7 +52,7 @@ def test_a_v_prediction_override_applies_everywhere(tiny_sd: Path) -> None:
 
 def test_epsilon_with_zero_terminal_snr_is_refused(tiny_sd: Path) -> None:
     with pytest.raises(DarkroomError, match="epsilon with zero terminal SNR") as caught:
-        load(str(tiny_sd), dtypes={}, zero_terminal_snr="on")
+        load_tiny(tiny_sd, "sd", zero_terminal_snr="on")
     assert "v-prediction" in caught.value.advice
 
 
@@ -63,7 +62,7 @@ def test_a_lora_names_the_overridden_prediction_type(tiny_sd: Path, tmp_path: Pa
         folder = tmp_path / prediction
         images = draw_folder(folder / "images", sizes=[(64, 64)] * 2)
         config = small_config(folder, model=tiny_sd, images=images)
-        ran = run(laid_over(config, {"model": {"prediction_type": prediction}, "training": {"epochs": 1}}))
+        ran = run(laid_over(config, {"model": {"family": {"prediction_type": prediction}}, "training": {"epochs": 1}}))
         with safe_open(ran.finished.model_path, framework="pt") as file:
             predictions.append(file.metadata()["modelspec.prediction_type"])
         losses.append([step.loss for step in ran.of(StepFinished)])
@@ -75,7 +74,7 @@ def test_the_second_encoder_may_skip_layers_of_its_own(tiny_sdxl: Path) -> None:
     prompts = ["a disc"]
     with torch.no_grad():
         both_0, both_1, mixed = (
-            load_sdxl(str(tiny_sdxl), dtypes={}, clip_skip=first, clip_skip_2=second)
+            load_tiny(tiny_sdxl, "sdxl", clip_skip=first, clip_skip_2=second)
             for first, second in ((0, None), (1, None), (0, 1))
         )
         states = [family.encode_prompts(prompts).text.states_BLD for family in (both_0, both_1, mixed)]

@@ -419,7 +419,7 @@ def test_nothing_to_train_is_refused_before_anything_is_loaded(config: Config) -
 
 
 def test_layers_that_no_gradient_can_reach_are_refused(config: Config) -> None:
-    changed = {"model": {"clip_skip": 3}, "parts": {"unet": {"train": False}}}
+    changed = {"model": {"family": {"clip_skip": 3}}, "parts": {"unet": {"train": False}}}
     ran = run(laid_over(config, changed))
     assert isinstance(ran.ending, RunFailed)
     assert "none of its layers can be trained" in ran.ending.message

@@ -16,9 +16,9 @@ from safetensors.torch import load_file
 
 from modules.config.schema import Config
 from modules.families.kinds.identify import identify
-from modules.families.sd.load import load
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder, draw_mask
+from tests.builders.pipelines import load_tiny
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from tests.builders.vgg import write_perceptual_files
 from trainer.commands import Stop
@@ -114,7 +114,7 @@ def test_the_file_is_a_vae_that_programs_and_this_one_read(trained: Trained) -> 
     kind = identify(trained.result)
     assert (kind.kind, kind.facts["layout"]) == ("vae", "original")
     theirs = AutoencoderKL.from_single_file(str(trained.result), config=str(trained.model / "vae")).state_dict()
-    ours = load(str(trained.model), dtypes={}, vae_file=str(trained.result)).vae.state_dict()
+    ours = load_tiny(trained.model, "sd", vae_file=str(trained.result)).vae.state_dict()
     assert_equal_tensors(theirs, ours)
     averages = load_file(Path(trained.ran.finished.backup_path) / "ema.safetensors")
     assert_equal_tensors({n: theirs[n.removeprefix("vae.")] for n in averages}, averages)
@@ -158,7 +158,7 @@ def test_a_stopped_run_of_the_whole_vae_resumes_bit_equal(tiny_sd: Path, pixels:
     assert_equal_tensors(resumed.weights, whole.weights)
     assert identify(tmp_path / "whole").kind == "vae"
     read = AutoencoderKL.from_pretrained(tmp_path / "whole")
-    ours = load(str(tiny_sd), dtypes={}, vae_file=str(tmp_path / "whole")).vae
+    ours = load_tiny(tiny_sd, "sd", vae_file=str(tmp_path / "whole")).vae
     assert_equal_tensors(ours.state_dict(), read.state_dict())
     written = json.loads((tmp_path / "whole" / "config.json").read_text())
     own = json.loads((tiny_sd / "vae" / "config.json").read_text())

@@ -95,7 +95,7 @@ def test_fields_of_entries_options_and_usual_words_are_found(text: str, path: st
         ("lora_rank", "adapter.rank", "OneTrainer: lora_rank"),
         ("rolling_backup_count", "backup.keep", "OneTrainer: rolling_backup_count"),
         ("train_dtype", "training.precision", "OneTrainer: train_dtype"),
-        ("text_encoder_layer_skip", "model.clip_skip", "OneTrainer: text_encoder_layer_skip"),
+        ("text_encoder_layer_skip", "model.family.clip_skip", "OneTrainer: text_encoder_layer_skip"),
     ],
 )
 def test_keys_of_other_programs_lead_to_our_setting(key: str, path: str, note: str) -> None:

@@ -40,7 +40,7 @@ RULES: tuple[tuple[str, Callable[[str, str], bool]], ...] = (
     ("quantization.", lambda method, target: target != "vae"),
     ("data.text_cache", lambda method, target: target != "vae"),
     ("data.caption_dropout", lambda method, target: target != "vae"),
-    ("model.clip_skip", lambda method, target: target != "vae"),
+    ("model.family.clip_skip", lambda method, target: target != "vae"),
     ("validation.num_timesteps", lambda method, target: target != "vae"),
 )
 
@@ -69,7 +69,7 @@ def test_only_what_family_method_and_target_use_is_shown(target: str) -> None:
             found = any(path.startswith(prefix) for path in paths)
             assert found is is_wanted(method, target), f"{prefix} with {family}, {method}, {target}"
         has_second = len(FAMILIES[family].names_of("text_encoder")) > 1 and target != "vae"
-        for path in ("model.clip_skip_2", "data.caption_dropout_2", "parts.text_encoder_2.dtype"):
+        for path in ("model.family.clip_skip_2", "data.caption_dropout_2", "parts.text_encoder_2.dtype"):
             assert (path in paths) is has_second, path
         assert paths.isdisjoint(TOP_BAR)
 

@@ -11,15 +11,17 @@ from hypothesis import strategies as st
 from modules.config.codec import decode, encode, load_file, save_file
 from modules.config.migrations.chain import NEWEST_DARKROOM
 from modules.config.migrations.darkroom_1 import to_darkroom_2
+from modules.config.migrations.darkroom_3 import to_darkroom_4
 from modules.config.rules import problems_of
 from modules.settings.edit import get_path, set_path
 from modules.system.problem import Problem
 from tests.unit.strategies import json_values
 
-VERSION_1 = Path(__file__).parent / "fixtures" / "darkroom_1.json"
+FIXTURES = Path(__file__).parent / "fixtures"
+VERSION_1 = FIXTURES / "darkroom_1.json"
 
 VALUES: dict[str, Any] = {
-    "model.prediction_type": "v_prediction",
+    "model.family.prediction_type": "v_prediction",
     "data.aspect_ratio_bucketing": False,
     "data.max_aspect_ratio": 3.0,
     "concepts.0.text.keep_tags_count": 3,
@@ -49,6 +51,63 @@ VALUES: dict[str, Any] = {
     "validation.early_stopping_patience": 2,
     "sampling.also_without_ema": True,
 }
+
+
+OF_SDXL: dict[str, Any] = {
+    "model.family.name": "sdxl",
+    "model.family.prediction_type": "v_prediction",
+    "model.family.zero_terminal_snr": "on",
+    "model.family.clip_skip": 1,
+    "model.family.clip_skip_2": 3,
+    "model.family.prompt_weighting": True,
+    "model.denoiser_file": "models/unet-Q8_0.gguf",
+    "model.vae_file": "models/vae.safetensors",
+    "adapter.decompose": True,
+    "training.method.beta": 100.0,
+}
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_whole_file_keeps_what_only_its_family_has(version: int) -> None:
+    """The files were written by programs of these versions, with all settings."""
+    loaded = load_file(FIXTURES / f"darkroom_{version}.json")
+    assert (loaded.was_migrated, loaded.problems) == (True, [])
+    assert {path: get_path(loaded.config, path) for path in OF_SDXL} == OF_SDXL
+    assert get_path(loaded.config, "adapter.decompose_output_axis") is (version == 2)
+    assert loaded.config.unknown == {}
+
+
+@pytest.mark.parametrize(
+    ("model", "family"),
+    [
+        ({}, {"name": "sd"}),
+        ({"family": "sdxl"}, {"name": "sdxl"}),
+        ({"clip_skip": 1}, {"name": "sd", "clip_skip": 1}),
+        ({"family": {"name": "sdxl", "clip_skip": 2}, "clip_skip": 1}, {"name": "sdxl", "clip_skip": 2}),
+        ({"family": "sdxl", "clip_skip_2": None}, {"name": "sdxl", "clip_skip_2": None}),
+    ],
+)
+def test_the_settings_of_a_family_are_found_wherever_they_are(model: dict[str, Any], family: dict[str, Any]) -> None:
+    """Also in a file without a version, which has the names of any version."""
+    for stated in ({}, {"darkroom_version": 3}):
+        loaded = decode({**stated, "model": model, "training": {"epochs": 3}})
+        assert loaded.problems == []
+        assert {name: getattr(loaded.config.model.family, name) for name in family} == family
+
+
+def test_the_second_clip_skip_waits_for_a_family_with_two_encoders() -> None:
+    config = decode({"darkroom_version": 3, "model": {"family": "sd", "clip_skip": 1, "clip_skip_2": 4}}).config
+    assert not hasattr(config.model.family, "clip_skip_2")
+    chosen, _ = set_path(config, "model.family", "sdxl")
+    assert get_path(chosen, "model.family.clip_skip_2") == 4
+
+
+@given(json_values)
+@settings(max_examples=200, deadline=None)
+def test_the_step_to_version_4_takes_anything(value: Any) -> None:
+    for tree in ({"model": value}, {"model": {"family": value, "clip_skip": 1, "clip_skip_2": value}}):
+        to_darkroom_4({**tree, "remembered": value}, [])
+        to_darkroom_4({**tree, "remembered": {"model.family": value}}, [])
 
 
 def test_a_whole_file_of_version_1_keeps_every_value() -> None:
@@ -92,7 +151,7 @@ def test_a_list_file_of_version_1_is_read_by_its_own_names(tmp_path: Path) -> No
     (tmp_path / "cats.json").write_text(
         '{"darkroom_concepts": 1, "concepts": [{"path": "a", "text": {"keep_tags": 4}}]}'
     )
-    (tmp_path / "c.json").write_text('{"darkroom_version": 3, "concepts_file": "cats.json"}')
+    (tmp_path / "c.json").write_text('{"darkroom_version": 4, "concepts_file": "cats.json"}')
     loaded = load_file(tmp_path / "c.json")
     assert loaded.config.concepts[0].text.keep_tags_count == 4
     assert loaded.problems == []
@@ -137,7 +196,7 @@ def test_a_file_that_does_not_state_the_axis_of_dora_keeps_that_of_its_time(name
 
 @pytest.mark.parametrize("name", ["lora", "loha", "lokr"])
 def test_dora_switched_on_now_is_on_the_axis_that_every_program_applies(name: str) -> None:
-    for tree in ({"adapter": {"name": name}}, {"darkroom_version": 3, "adapter": {"name": name, "decompose": True}}):
+    for tree in ({"adapter": {"name": name}}, {"darkroom_version": 4, "adapter": {"name": name, "decompose": True}}):
         config, _ = set_path(decode(tree).config, "adapter.decompose", value=True)
         assert get_path(config, "adapter.decompose_output_axis") is False
         assert not [p for p in problems_of(config) if "DoRA" in p.message]

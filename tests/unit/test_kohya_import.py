@@ -68,7 +68,7 @@ def test_a_config_of_kohya_ss_means_the_same_here() -> None:
     loaded = load_any(FIXTURES / "gui_lora.json")
     config, training = loaded.config, loaded.config.training
     assert loaded.was_migrated
-    assert (config.model.family, config.model.base_model, config.model.clip_skip) == (
+    assert (config.model.family.name, config.model.base_model, config.model.family.clip_skip) == (
         "sd",
         "/models/v1-5.safetensors",
         1,
@@ -140,7 +140,7 @@ def test_unsupported_settings_are_kept_and_named() -> None:
 def test_a_config_of_sd_scripts_with_sections_and_arguments() -> None:
     loaded = load_any(FIXTURES / "scripts.toml")
     config = loaded.config
-    assert (config.model.family, config.model.prediction_type, config.model.zero_terminal_snr) == (
+    assert (config.model.family.name, config.model.family.prediction_type, config.model.family.zero_terminal_snr) == (
         "sdxl",
         "v_prediction",
         "on",
@@ -182,7 +182,7 @@ def test_caption_settings_are_converted() -> None:
     loaded = decode(tree_of_kohya({"train_data_dir": "/none", **captions}, notes))
     (concept,) = loaded.config.concepts
     assert concept.caption_extension == ".caption"
-    assert loaded.config.model.prompt_weighting
+    assert loaded.config.model.family.prompt_weighting
     text = concept.text
     assert (text.shuffle_tags, text.keep_tags_count, text.keep_tags_separator) == (True, 2, "|||")
     assert (text.tag_group_separator, text.tag_delimiter) == (";;;", ";")
@@ -298,7 +298,7 @@ def lora_file(folder: Path, metadata: dict[str, str]) -> Path:
 def test_a_kohya_lora_contains_its_training_settings(tmp_path: Path) -> None:
     loaded = load_any(lora_file(tmp_path, METADATA))
     config, training = loaded.config, loaded.config.training
-    assert config.model.family == "sdxl"
+    assert config.model.family.name == "sdxl"
     assert config.model.base_model == "sd_xl_base_1.0.safetensors"
     assert (config.adapter.rank, config.adapter.alpha) == (32, 16)
     assert (training.epochs, training.batch_size, training.learning_rate) == (8, 3, 4e-4)
@@ -313,7 +313,7 @@ def test_a_kohya_lora_contains_its_training_settings(tmp_path: Path) -> None:
 
 
 def test_our_own_and_onetrainers_lora_contain_a_whole_config(tmp_path: Path) -> None:
-    ours = decode({"darkroom_version": 3, "training": {"epochs": 77}}).config
+    ours = decode({"darkroom_version": 4, "training": {"epochs": 77}}).config
     loaded = load_any(lora_file(tmp_path, {"darkroom_config": json.dumps(encode(ours))}))
     assert loaded.config == ours
     theirs = {"__version": 11, "epochs": 55, "training_method": "LORA"}

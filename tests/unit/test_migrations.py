@@ -432,9 +432,9 @@ def test_an_unknown_name_is_reported(key: str, value: Any) -> None:
         ("output_model_format", "CKPT", "output.model_format", "single_file"),
         ("output_model_format", "ORIGINAL_SINGLE_FILE", "output.model_format", "single_file"),
         ("output_model_format", "INTERNAL", "output.model_format", "diffusers"),
-        ("rescale_noise_scheduler_to_zero_terminal_snr", True, "model.prediction_type", "v_prediction"),
-        ("rescale_noise_scheduler_to_zero_terminal_snr", True, "model.zero_terminal_snr", "on"),
-        ("force_epsilon_prediction", True, "model.prediction_type", "epsilon"),
+        ("rescale_noise_scheduler_to_zero_terminal_snr", True, "model.family.prediction_type", "v_prediction"),
+        ("rescale_noise_scheduler_to_zero_terminal_snr", True, "model.family.zero_terminal_snr", "on"),
+        ("force_epsilon_prediction", True, "model.family.prediction_type", "epsilon"),
     ],
 )
 def test_other_names_get_the_closest_meaning(key: str, value: Any, path: str, ours: str) -> None:
@@ -540,7 +540,7 @@ def test_another_model_is_an_error_until_it_is_supported(model_type: str) -> Non
 )
 def test_a_model_type_becomes_its_family(model_type: str, family: str, bucket_step_px: int) -> None:
     result = loaded(model_type=model_type, concepts=[{"path": "x"}])
-    assert (result.config.model.family, result.config.data.bucket_step_px) == (family, bucket_step_px)
+    assert (result.config.model.family.name, result.config.data.bucket_step_px) == (family, bucket_step_px)
     assert warnings_of(result) == []
     assert not [p for p in problems_of(result.config) if p.severity == "error"]
 
@@ -556,8 +556,8 @@ def test_both_text_encoders_of_sdxl_are_converted() -> None:
     first, second = (result.config.part(n) for n in ("text_encoder", "text_encoder_2"))
     assert (first.train, second.train, second.learning_rate, second.dtype) == (False, True, 2e-5, "bfloat16")
     assert (second.stop_after.n, second.stop_after.unit) == (30, "epoch")
-    assert (result.config.model.clip_skip, result.config.data.caption_dropout) == (1, 0.1)
-    assert (result.config.model.clip_skip_2, result.config.data.caption_dropout_2) == (None, None)
+    assert (result.config.model.family.clip_skip, result.config.data.caption_dropout) == (1, 0.1)
+    assert (result.config.model.family.clip_skip_2, result.config.data.caption_dropout_2) == (None, None)
     assert warnings_of(result) == []
 
 
@@ -568,7 +568,7 @@ def test_different_settings_of_the_second_text_encoder_are_kept() -> None:
         text_encoder_2={"dropout_probability": 0.5},
         text_encoder_2_layer_skip=2,
     )
-    assert (result.config.model.clip_skip, result.config.model.clip_skip_2) == (0, 2)
+    assert (result.config.model.family.clip_skip, result.config.model.family.clip_skip_2) == (0, 2)
     assert (result.config.data.caption_dropout, result.config.data.caption_dropout_2) == (0.1, 0.5)
     assert warnings_of(result) == []
 

@@ -179,7 +179,7 @@ def test_a_sparse_onetrainer_file_is_recognized_by_its_keys(tree: Tree) -> None:
     [
         {},
         {"x": 1},
-        {"darkroom_version": 3, "__version": 11, "epochs": 3},
+        {"darkroom_version": 4, "__version": 11, "epochs": 3},
         {"training": {"epochs": 3}, "epochs": 3},
         {"validation": {"every": {"unit": "epoch"}}},
         {"concepts": [{"path": "a"}]},

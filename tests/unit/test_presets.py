@@ -35,7 +35,7 @@ def test_a_built_in_preset_loads_without_problems_and_is_ready_to_start(file: Pa
     assert loaded.problems == []
     assert not loaded.was_migrated
     assert loaded.config.general.notes.strip(), "a preset describes its purpose"
-    assert loaded.config.model.family == file.parent.name
+    assert loaded.config.model.family.name == file.parent.name
     errors = {p.path for p in problems_of(loaded.config) if p.severity == "error"}
     assert errors <= {"concepts", "validation.every"}, "all that may be missing are the user's own images"
 
@@ -50,7 +50,7 @@ def test_a_built_in_preset_gives_no_warnings(file: Path) -> None:
 @pytest.mark.parametrize("file", BUILT_IN, ids=lambda f: f.stem)
 def test_a_built_in_preset_is_sparse(file: Path) -> None:
     raw = json.loads(file.read_text(encoding="utf-8"))
-    assert raw["darkroom_version"] == 3
+    assert raw["darkroom_version"] == 4
     own = {p for p in places(raw) if p[0] != "concepts" and p[:2] != ("sampling", "prompts")}
     assert len(own) < len(places(encode(Config()))) / 2, "a preset contains only its own settings"
     assert "unknown" not in raw
@@ -144,7 +144,7 @@ def built_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("sd/#b", "sd/#a", "sd/plain", "flux/#z"):
         file = folder / f"{name}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text('{"darkroom_version": 3, "general": {"notes": "built in"}}')
+        file.write_text('{"darkroom_version": 4, "general": {"notes": "built in"}}')
     monkeypatch.setattr(presets, "BUILT_IN_DIR", folder)
     return folder
 
@@ -251,7 +251,7 @@ def test_the_presets_of_another_program_become_the_users_own(built_in: Path, tmp
     assert [p.name for p in imported.presets] == ["cat", "dog v2"]
     assert [p for p in list_presets() if not p.is_built_in] == list(imported.presets)
     assert [p.load().config.training.epochs for p in imported.presets] == [7, 9]
-    assert all(json.loads(p.path.read_text(encoding="utf-8"))["darkroom_version"] == 3 for p in imported.presets)
+    assert all(json.loads(p.path.read_text(encoding="utf-8"))["darkroom_version"] == 4 for p in imported.presets)
     report = [(p.severity, str(p)) for p in imported.problems]
     assert ("info", "cat: imported.") in report
     left_out = [text for severity, text in report if severity == "warning" and "left out" in text]
@@ -298,5 +298,5 @@ def test_a_preset_holds_its_lists_itself(built_in: Path, tmp_path: Path) -> None
 
 def test_every_method_has_a_preset_for_both_families() -> None:
     configs = [Preset(f.stem, f.parent.name, f).load().config for f in BUILT_IN if not f.stem.startswith("#demo")]
-    found = {(c.model.family, c.training.method.name) for c in configs}
+    found = {(c.model.family.name, c.training.method.name) for c in configs}
     assert found == {(family, method) for family in ("sd", "sdxl") for method in METHODS}

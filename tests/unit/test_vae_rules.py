@@ -78,7 +78,7 @@ def test_its_settings_are_shown_for_this_target_only() -> None:
     assert own <= of_vae
     assert not own & of_lora
     others = {
-        "parts.unet.learning_rate", "model.clip_skip", "model.prediction_type", "data.caption_dropout",
+        "parts.unet.learning_rate", "model.family.clip_skip", "model.family.prediction_type", "data.caption_dropout",
         "data.latent_cache", "data.cache_location", "concepts.0.caption_source", "concepts.0.text.shuffle_tags",
         "training.noise.offset_weight", "training.loss.weighting", "embeddings.words", "sampling.prompts",
         "validation.num_timesteps", "quantization.layers", "output.trigger_words",

@@ -25,7 +25,6 @@ from modules.data.scan import Scan, Watch, unwatched
 from modules.data.transforms.apply import load_mask, load_pixels
 from modules.data.transforms.recipe import Colour, Recipe, plain_recipe
 from modules.data.versions import ImageVersions, num_variations
-from modules.families.registry import FAMILIES
 from modules.system.paths import from_root
 from trainer.data.datasets import dataset_settings
 from trainer.phases import phase_facts
@@ -188,7 +187,7 @@ def changes_of(recipe: Recipe) -> tuple[str, ...]:
 
 
 def _dropout(config: Config) -> CaptionDropout:
-    num_encoders = len(FAMILIES[config.model.family].names_of("text_encoder"))
+    num_encoders = len(config.family.names_of("text_encoder"))
     return CaptionDropout(config.data.caption_dropout, config.data.caption_dropout_2 if num_encoders > 1 else None)
 
 

@@ -137,7 +137,7 @@ class AdapterExporter:
             rank=rank,
             alpha=alpha,
             resolution_px=max(map(side_of, self.config.data.resolution_px)),
-            clip_skip=self.config.model.clip_skip,
+            clip_skip=self.config.model.family.skipped_layers("text_encoder"),
             epoch=epoch,
             epochs=self.config.training.epochs,
             step=step,

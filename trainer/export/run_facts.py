@@ -23,7 +23,6 @@ from modules.data.buckets import Size
 from modules.data.dataset import Dataset
 from modules.data.order import ConceptRepeats, sizes_of_epoch
 from modules.diffusion.weightings import WEIGHTINGS
-from modules.families.registry import FAMILIES
 from modules.formats.metadata import ConceptFacts, DatasetFacts, tag_frequency
 from modules.objectives.losses.registry import LOSSES
 from modules.optim.registry import OPTIMIZERS
@@ -112,7 +111,7 @@ def training_settings(config: Config, dataset: Dataset, *, trained: Iterable[str
 
 def _rates(config: Config, trained: Sequence[str]) -> dict[str, object]:
     """Return the learning rates of the denoiser and of the text encoders, as far as they are trained."""
-    spec = FAMILIES[config.model.family]
+    spec = config.family
 
     def rates_of(names: Iterable[str]) -> list[float]:
         own = (config.part(name).learning_rate for name in names if name in trained)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from modules.config.schema import Config
-from modules.families.registry import FAMILIES
 from trainer.preflight.run_budget import MALFORMED_CONFIG, Budget, Counts, budget_of
 
 RESERVE = 0.1  # of the free bytes: for the estimate's error and the allocator
@@ -18,7 +17,7 @@ Blocks = Mapping[str, frozenset[str]]
 
 def automatic_parts(config: Config) -> tuple[str, ...]:
     """Return the parts whose checkpointing is automatic."""
-    parts = FAMILIES[config.model.family].parts
+    parts = config.family.parts
     return tuple(p.name for p in parts if config.part(p.name).checkpointing == "auto")
 
 

@@ -25,7 +25,7 @@ from modules.estimate.disk import (
     text_bytes,
 )
 from modules.estimate.run import MemoryEstimate, in_gb
-from modules.families.registry import FAMILIES, memory_of
+from modules.families.registry import memory_of
 from modules.memory.tape import FLOAT32_BYTES
 from modules.settings.every import Every
 from modules.system.errors import DarkroomError
@@ -214,7 +214,7 @@ def _sentence(text: str) -> str:
 
 def _disk_need(budget: Budget, sizes: Counts, num_captions: int) -> DiskNeed:
     config, run, configs = budget.config, budget.run, budget.architecture.configs
-    spec = FAMILIES[config.model.family]
+    spec = config.family
     weights = {name: budget.passes.weights(name, plan) for name, plan in run.plans.items()}
     kept_bytes = ITEM_BYTES.get(config.data.cache_dtype, FLOAT32_BYTES)
     encoders = spec.names_of("vae") or spec.names_of("denoiser")  # without a VAE pixels have the denoiser's dtype
@@ -228,7 +228,7 @@ def _disk_need(budget: Budget, sizes: Counts, num_captions: int) -> DiskNeed:
     latents *= 1 + sum(i.delivery == "latents" for i in inputs_of(config))
     if config.masks.enabled or inpaints(config):
         latents += latents_bytes(counts, factor=spec.latent_factor, channels=1, item_bytes=FLOAT32_BYTES)
-    text = text_bytes(num_captions, size=memory_of(config.model.family).text_size(configs), item_bytes=kept_bytes)
+    text = text_bytes(num_captions, size=memory_of(config.model.family.name).text_size(configs), item_bytes=kept_bytes)
     on_disk = config.data.cache_location == "disk"
     return DiskNeed(
         backup_bytes=backup_bytes(

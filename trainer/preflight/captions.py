@@ -74,7 +74,7 @@ def _texts_of(config: Config, training: Dataset) -> dict[str, Path]:
     texts: dict[str, Path] = {}
     for example in training.examples:
         for given in training.longest_texts(example, run_seed=config.general.seed):
-            text = without_weights(given) if config.model.prompt_weighting else given
+            text = without_weights(given) if config.model.family.reads_weights else given
             if text:
                 texts.setdefault(text, example.image.caption_file or example.image.path)
     return texts

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
-from modules.families.registry import FAMILIES
 from modules.quantization.registry import FORMATS
 from modules.system import hardware
 from modules.system.problem import Problem, count, shown
@@ -97,7 +96,7 @@ def _old_gpu(config: Config, capability: float) -> Iterator[Problem]:
             "warning",
             "Use float16.",
         )
-    for part in FAMILIES[config.model.family].parts:
+    for part in config.family.parts:
         if config.part(part.name).dtype == "bfloat16" and config.training.precision != "bfloat16":
             yield Problem(
                 f"parts.{part.name}.dtype",

@@ -214,7 +214,7 @@ def _long_captions(config: Config, datasets: Sequence[Dataset]) -> Iterator[Long
     for dataset in datasets:
         for example in dataset.examples:
             for given in dataset.longest_texts(example, run_seed=config.general.seed):
-                text = without_weights(given) if config.model.prompt_weighting else given
+                text = without_weights(given) if config.model.family.reads_weights else given
                 if len(text) > CHUNK_TOKENS:  # a token is at least one character
                     files[text].append(example.image.path)
     if not files:

@@ -12,7 +12,6 @@ from modules.config.schema import Config
 from modules.estimate.passes import count
 from modules.estimate.run import RUNTIME_BYTES
 from modules.estimate.step_time import StepFacts, step_time
-from modules.families.registry import FAMILIES
 from modules.families.spec import PartSpec
 from modules.memory.tape import PartPlan
 from modules.optim.registry import optimizer_spec
@@ -117,7 +116,7 @@ def _stored_bytes(dtype: str) -> float:
 
 
 def _narrow_vae(budget: Budget, config: Config) -> bool:
-    names = FAMILIES[config.model.family].names_of("vae")
+    names = config.family.names_of("vae")
     return any(config.part(n).dtype != budget.config.part(n).dtype for n in names)
 
 
@@ -146,7 +145,7 @@ def _weight_options(budget: Budget) -> Iterator[Option]:
     yield ()
     if run.reconstructs:
         return
-    spec = FAMILIES[config.model.family]
+    spec = config.family
     wide = [
         p
         for p in spec.parts
@@ -219,7 +218,7 @@ def _kept_options(budget: Budget) -> Iterator[Option]:
 def _passed(budget: Budget) -> PartSpec:
     """Return the part whose forward and backward pass takes the time."""
     role = "vae" if budget.run.reconstructs else "denoiser"
-    return next(p for p in FAMILIES[budget.config.model.family].parts if p.role == role)
+    return next(p for p in budget.config.family.parts if p.role == role)
 
 
 def _encoders(budget: Budget) -> list[PartSpec]:

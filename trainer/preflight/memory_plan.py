@@ -30,7 +30,7 @@ from modules.data.buckets import Size
 from modules.data.order import shares_of_step
 from modules.estimate.architecture import Architecture
 from modules.estimate.run import RUNTIME_BYTES, Average, Phase, RunPlan, Sample, Sampled
-from modules.families.registry import FAMILIES, memory_of
+from modules.families.registry import memory_of
 from modules.families.spec import PartSpec
 from modules.memory.tape import FLOAT32_BYTES, AdapterPlan, PartPlan, Trains
 from modules.objectives.spec import RolloutFacts
@@ -61,7 +61,7 @@ _TEXT_LAYERS = LayerFilter(("layers.",))
 
 def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) -> RunPlan | None:
     """Return the plan that determines a run's memory; None for a config that the estimate does not support."""
-    spec = FAMILIES[config.model.family]
+    spec = config.family
     if config.training.trains not in ("adapter", "full", "embedding", "vae"):
         return None
     chosen = adapter_layers(config.adapter) if config.training.trains == "adapter" else filtered_layers(config.training)
@@ -148,7 +148,7 @@ def _kept_latents_bytes(config: Config, rollout: RolloutFacts, sizes_px: Sequenc
     """
     if rollout.gradient_steps:
         return 0
-    spec, training = FAMILIES[config.model.family], config.training
+    spec, training = config.family, config.training
     width_px, height_px = rollout.size or max(sizes_px, key=lambda s: s[0] * s[1], default=(0, 0))
     num_states = min(rollout.steps + 1, 2 * rollout.trained_steps + 1)
     num_images = training.batch_size * training.accumulation_steps * rollout.samples_per_prompt
@@ -164,7 +164,7 @@ def _part_plan(
     weight_bytes = ITEM_BYTES[quantized.plain_dtype(part.name, settings.dtype)]
     if part.role == "vae":
         # A VAE that overflows in float16 has the fallback dtype; images are encoded without autocast.
-        overflows = settings.dtype == "float16" and FAMILIES[config.model.family].vae_overflows
+        overflows = settings.dtype == "float16" and config.family.vae_overflows
         stays = overflows and bool(configs[part.name].get("force_upcast", True))
         weight_bytes = ITEM_BYTES[config.training.fallback_train_dtype] if stays else weight_bytes
         return _vae_plan(config, part, weight_bytes) if trains_on_pixels(config) else PartPlan(weight_bytes)
@@ -222,12 +222,13 @@ def _adapter_plan(settings: AdapterSettings, part: PartSpec) -> AdapterPlan | No
 
 def _unreached(config: Config, part: PartSpec, settings: Mapping[str, object]) -> tuple[str, ...]:
     """Return the layers of a part that no gradient reaches, from the family's record."""
-    return memory_of(config.model.family).unreached(part.name, settings, config.model.clip_skip)
+    skipped_layers = config.model.family.skipped_layers(part.name)
+    return memory_of(config.family.name).unreached(part.name, settings, skipped_layers)
 
 
 def _on_device(config: Config, *, has_samples: bool) -> dict[Phase, frozenset[str]]:
     """Return the phases of the run, with the parts that are on the training device."""
-    spec = FAMILIES[config.model.family]
+    spec = config.family
     facts = phases.phase_facts(config)
     validates = any(c.enabled and c.dataset_kind == "validation" for c in config.concepts)
     are_there: dict[Phase, bool] = {

@@ -52,10 +52,10 @@ def problems_of_model(config: Config, found: FileKind | None) -> Iterator[Proble
 def _base_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
     name = config.model.base_model.strip()
     place = from_root(name)
-    spec = FAMILIES[config.model.family]
+    spec = config.family
     kind = kind_of(place)
     if kind == "folder" and name:
-        yield from _diffusers_folder(place, name, spec, needs_unet=not config.model.unet_file.strip())
+        yield from _diffusers_folder(place, name, spec, needs_unet=not config.model.denoiser_file.strip())
         yield from _variant(found, name, config.model.variant, spec)
     elif kind == "file" and found is not None:
         yield from _single_file(found, name, spec)
@@ -67,7 +67,7 @@ def _base_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
             advice="Choose a file or a folder, or enter a repository as owner/model.",
         )
     elif (downloaded := _downloaded(config)) is not None:
-        needs_unet = not config.model.unet_file.strip()
+        needs_unet = not config.model.denoiser_file.strip()
         yield from _diffusers_folder(downloaded, name, spec, is_whole=config.model.offline, needs_unet=needs_unet)
         yield from _variant(found, name, config.model.variant, spec)
     elif config.model.offline:
@@ -198,7 +198,7 @@ def _shards(part: Path) -> list[str]:
 
 
 def _vae(config: Config) -> Iterator[Problem]:
-    spec, name = FAMILIES[config.model.family], config.model.vae_file.strip()
+    spec, name = config.family, config.model.vae_file.strip()
     if name and spec.names_of("vae"):  # without one the setting is reported as unused
         found = identify(vae_weights_at(from_root(name)))
         if not serves_as(found, "VAE"):

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from modules.config.schema import Config
-from modules.families.registry import FAMILIES
 from modules.families.spec import PartSpec
 from modules.optim.registry import memory_saver
 from modules.quantization.registry import FORMATS
@@ -114,7 +113,7 @@ def ema_offloaded() -> Move:
 def frozen_encoders(config: Config, trained: Sequence[str]) -> Move:
     """Return not training the text encoders, of which `trained` are."""
     words = "not training the text encoders" if len(trained) > 1 else "not training the text encoder"
-    encoders = FAMILIES[config.model.family].names_of("text_encoder")
+    encoders = config.family.names_of("text_encoder")
     values = tuple((f"parts.{name}.train", False) for name in encoders)
     return Move(f"parts.{trained[0]}.train", words, values, changes_result=True)
 

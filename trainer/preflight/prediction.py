@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from modules.config.schema import Config
 from modules.families.kinds.file_kind import FileKind
-from modules.families.registry import FAMILIES
+from modules.families.parts.diffusion_settings import LatentDiffusionSettings
 from modules.sampling.registry import SAMPLERS
 from modules.system.problem import Problem
 
@@ -15,10 +15,11 @@ _LABELS = {"epsilon": "the noise (epsilon)", "v_prediction": "velocity (v-predic
 
 def problems_of_prediction(config: Config, found: FileKind | None) -> Iterator[Problem]:
     """Yield settings that do not fit the prediction type. `found` is the base model as identified by its headers."""
-    if FAMILIES[config.model.family].process.flow is not None:
+    settings = config.model.family
+    if not isinstance(settings, LatentDiffusionSettings):
         return
     own = found.prediction if found is not None and found.is_model else ""
-    prediction = own if config.model.prediction_type == "auto" else config.model.prediction_type
+    prediction = own if settings.prediction_type == "auto" else settings.prediction_type
     if prediction == "edm":
         yield Problem(
             "model.base_model",
@@ -28,21 +29,20 @@ def problems_of_prediction(config: Config, found: FileKind | None) -> Iterator[P
         return
     if own in _LABELS and prediction != own:
         yield Problem(
-            "model.prediction_type",
+            "model.family.prediction_type",
             f"The base model's metadata specify that it predicts {_LABELS[own]}, but the prediction type is set to "
             f"{_LABELS[prediction]}. The model has to learn this first, which takes many steps.",
             "warning",
             "Set it to automatic, unless the metadata are wrong or the model should change its prediction type.",
         )
-    yield from _zero_snr(config, found, prediction)
+    yield from _zero_snr(config, settings.zero_terminal_snr, found, prediction)
     yield from _samplers(config, prediction)
 
 
-def _zero_snr(config: Config, found: FileKind | None, prediction: str) -> Iterator[Problem]:
-    wanted = config.model.zero_terminal_snr
+def _zero_snr(config: Config, wanted: str, found: FileKind | None, prediction: str) -> Iterator[Problem]:
     is_on = wanted == "on" or (wanted == "auto" and found is not None and found.zero_snr)
     if is_on and prediction == "epsilon":
-        path = "model.zero_terminal_snr" if wanted == "on" else "model.base_model"
+        path = "model.family.zero_terminal_snr" if wanted == "on" else "model.base_model"
         yield Problem(
             path,
             f"{config.model.base_model} would be trained with epsilon prediction and zero terminal SNR, which cannot "

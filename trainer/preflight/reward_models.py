@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator
 from modules.config.method_facts import method_of, rollout_of, scorers_of, settings_of_method
 from modules.config.schema import Config
 from modules.data.dataset import Dataset
-from modules.families.registry import FAMILIES
 from modules.rewards.problems import problems_of_rewards
 from modules.settings.every import Moment
 from modules.system.problem import Problem, shown
@@ -70,7 +69,7 @@ def _memory(config: Config) -> Iterator[Problem]:
     rollout = rollout_of(config)
     if rollout is None or rollout.gradient_steps <= 1:
         return
-    for part in FAMILIES[config.model.family].parts:
+    for part in config.family.parts:
         if part.role == "denoiser" and config.part(part.name).checkpointing != "whole":
             yield Problem(
                 f"parts.{part.name}.checkpointing",

@@ -11,7 +11,6 @@ from modules.data.buckets import Size
 from modules.estimate.architecture import Architecture, architecture_of
 from modules.estimate.passes import Passes
 from modules.estimate.run import MemoryEstimate, RunPlan, estimate
-from modules.families.registry import FAMILIES
 from trainer.preflight.memory_plan import run_plan
 from trainer.preflight.start_from import StartHeader, plans_with_start, start_header
 
@@ -60,11 +59,11 @@ class Budget:
 
 def budget_of(config: Config, sizes: Counts, start_copy: Path | None = None) -> Budget | None:
     """Return the budget of a config; None if its model's shapes are not known. Raises `MALFORMED_CONFIG`."""
-    architecture = architecture_of(config.model.base_model, config.model.family)
+    architecture = architecture_of(config.model.base_model, config.model.family.name)
     run = run_plan(config, architecture, sizes) if architecture and sizes else None
     if architecture is None or run is None:
         return None
-    passes = Passes(FAMILIES[config.model.family], architecture.configs)
+    passes = Passes(config.family, architecture.configs)
     start = start_header(config, architecture, passes, run.plans, start_copy=start_copy)
     run = replace(run, plans=plans_with_start(run.plans, start, config.adapter))
     return Budget(config, sizes, architecture, passes, run, start)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from modules.families.registry import FAMILIES
 from modules.families.spec import PartSpec
 from modules.memory.tape import PartPlan
 from modules.optim.registry import memory_saver, optimizer_spec
@@ -60,7 +59,7 @@ def _worthwhile(budget: Budget, base_format: str) -> list[Worth]:
 
 def _savings(budget: Budget) -> Iterator[Move]:
     config, run = budget.config, budget.run
-    spec = FAMILIES[config.model.family]
+    spec = config.family
     for part in (p for p in config.family_parts if p.trainable):
         yield from _of_passes(part, run.plans[part.name])
     encoders = spec.names_of("text_encoder")
@@ -88,7 +87,7 @@ def _savings(budget: Budget) -> Iterator[Move]:
 
 def _of_base(budget: Budget, base_format: str) -> Iterator[Move]:
     """Yield the quantization of a denoiser whose own weights are not trained."""
-    for part in FAMILIES[budget.config.model.family].parts:
+    for part in budget.config.family.parts:
         plan = budget.run.plans[part.name]
         if part.role == "denoiser" and plan.trains != "full" and not plan.quantized and not budget.run.reconstructs:
             yield moves.quantized_base(part, base_format)

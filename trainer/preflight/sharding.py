@@ -6,7 +6,6 @@ from modules.config.embedding_facts import trained_parts
 from modules.config.method_facts import copies_originals, method_of
 from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
-from modules.families.registry import FAMILIES
 from modules.optim.registry import optimizer_spec
 
 
@@ -14,13 +13,13 @@ def sharded_parts(config: Config, world_size: int) -> tuple[str, ...]:
     """Return the parts whose weights a run shards among its processes; none where each has all of them."""
     if world_size == 1 or config.multi_gpu.sharding == "off" or why_not_sharded(config):
         return ()
-    return FAMILIES[config.model.family].names_of("denoiser")
+    return config.family.names_of("denoiser")
 
 
 def why_not_sharded(config: Config) -> str:
     """Return why the denoiser of a run of several processes cannot be sharded, as a sentence; empty if it can."""
     training = config.training
-    denoisers = FAMILIES[config.model.family].names_of("denoiser")
+    denoisers = config.family.names_of("denoiser")
     trained = {p.name for p in trained_parts(config)}
     if training.trains != "full" or not trained.issuperset(denoisers):
         return "Only the denoiser of a fine-tune can be sharded."

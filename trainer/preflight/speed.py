@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 from modules.config.schema import Config
 from modules.families.attention import ATTENTIONS, usable_attentions
-from modules.families.registry import FAMILIES
 from modules.system import hardware
 from modules.system.problem import Problem
 
@@ -29,7 +28,7 @@ def _attention(config: Config, kind: str) -> Iterator[Problem]:
     """Yield an error for an attention whose device, dtype or package is missing; it names those that work."""
     training = config.training
     spec, is_16_bit = ATTENTIONS[training.attention], training.precision in _SIXTEEN_BITS
-    parts = FAMILIES[config.model.family].parts
+    parts = config.family.parts
     is_16_bit |= any(p.role == "denoiser" and config.part(p.name).dtype in _SIXTEEN_BITS for p in parts)
     missing = [package for package in spec.packages if not package.is_installed]
     if missing:

@@ -27,7 +27,7 @@ from modules.estimate.passes import Passes, Plans, count
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify
 from modules.families.kinds.registry import serves_as
-from modules.families.registry import FAMILIES, files_of
+from modules.families.registry import files_of
 from modules.formats.adapter_names import DORA_SCALE, DOWN, LORA_FACTORS, UP, dora_axis, layers_in
 from modules.formats.adapter_targets import AdapterTargets, fits
 from modules.formats.checkpoint_header import read_checkpoint_header
@@ -85,7 +85,7 @@ def _refusal(config: Config, path: Path, found: FileKind, shown: str) -> Problem
     if not serves_as(found, "start of an adapter"):
         message = f"{shown} is not a LoRA. {found.sentence}"
         return Problem(_PATH, message, advice="Choose a LoRA file, or leave it empty for a new one.")
-    if found.family not in ("", config.model.family) and not _fits_base_model(config, path):
+    if found.family not in ("", config.model.family.name) and not _fits_base_model(config, path):
         message = f"{shown} is for another model family. {found.sentence}"
         return Problem(_PATH, message, advice="Choose a LoRA of the base model's family.")
     stored = _stored_in_base_model(config, path)
@@ -225,7 +225,7 @@ def _divided(
 
 
 def _other_layers(config: Config, start: StartHeader) -> OtherLayers:
-    labels = {p.name: p.label for p in FAMILIES[config.model.family].parts}
+    labels = {p.name: p.label for p in config.family.parts}
     paths: dict[str, tuple[str, ...]] = {}
     for part, path in start.rest:
         paths[labels[part]] = (*paths.get(labels[part], ()), path)
@@ -249,7 +249,7 @@ def _fits_diffusers(shapes: Mapping[str, Shape]) -> bool:
 
 def _targets(config: Config, architecture: Architecture) -> AdapterTargets:
     """Return all layers of the base model that a file can change; all models of a family name them alike."""
-    return files_of(config.model.family).models[0].adapter_targets(architecture.configs)
+    return files_of(config.model.family.name).models[0].adapter_targets(architecture.configs)
 
 
 def _fits_base_model(config: Config, path: Path) -> bool:
@@ -257,7 +257,7 @@ def _fits_base_model(config: Config, path: Path) -> bool:
 
     A file of a size that was never published is hard to tell from its names; the base model itself decides.
     """
-    architecture = architecture_of(config.model.base_model, config.model.family)
+    architecture = architecture_of(config.model.base_model, config.model.family.name)
     if architecture is None:
         return False
     layers = layers_in(read_checkpoint_header(path).shapes)
@@ -272,7 +272,7 @@ def _fits_base_model(config: Config, path: Path) -> bool:
 
 def _stored_in_base_model(config: Config, path: Path) -> StoredHeader | None:
     """Return what a file holds for the base model; None where the configs of the base model cannot be read."""
-    architecture = architecture_of(config.model.base_model, config.model.family)
+    architecture = architecture_of(config.model.base_model, config.model.family.name)
     if architecture is None:
         return None
     try:

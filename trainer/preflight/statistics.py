@@ -59,7 +59,7 @@ def concept_statistics(
 
 
 def _texts(config: Config, dataset: Dataset, run_seed: int) -> list[tuple[str, str]]:
-    has_weights = config.model.prompt_weighting
+    has_weights = config.model.family.reads_weights
     return [
         (without_weights(text) if has_weights else text, example.image.path.name)
         for example in dataset.examples

@@ -5,7 +5,6 @@ from __future__ import annotations
 from modules.config.method_facts import learns_from, rollout_of, step_passes, trains_on_reward
 from modules.config.schema import Config
 from modules.data.plans import EpochPlans
-from modules.families.registry import FAMILIES
 from modules.system.problem import count
 
 
@@ -14,7 +13,7 @@ def describe_passes(config: Config) -> str:
     if rollout_of(config) is None and learns_from(config) != "pairs":
         return ""
     passes = step_passes(config)
-    denoiser = next(p.label for p in FAMILIES[config.model.family].parts if p.role == "denoiser")
+    denoiser = next(p.label for p in config.family.parts if p.role == "denoiser")
     times = passes.times_denoising(config.training.batch_size * config.training.accumulation_steps)
     sampled = f" samples {count(round(passes.num_sampled), 'image')} and" if passes.num_sampled >= 1 else ""
     return (

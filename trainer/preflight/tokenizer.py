@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.config.schema import Config
-from modules.families.registry import FAMILIES, load_tokenizer
+from modules.families.registry import load_tokenizer
 from modules.families.spec import tokenizer_of
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
@@ -16,7 +16,7 @@ def read_tokenizer(config: Config) -> Any:
     """Return the tokenizer that counts the tokens of captions. Raises DarkroomError if it cannot be read."""
     folder = tokenizer_folder(config)
     try:
-        return load_tokenizer(config.model.family)(folder)
+        return load_tokenizer(config.model.family.name)(folder)
     except Exception as error:  # the library raises a plain Exception for a damaged vocabulary
         reason = str(error) or type(error).__name__
         message = f"The tokenizer of the base model in {folder} cannot be read: {reason}."
@@ -25,7 +25,7 @@ def read_tokenizer(config: Config) -> Any:
 
 def tokenizer_folder(config: Config) -> Path | None:
     """Return the tokenizer folder of a local base model; None to use the vocabulary shipped with the program."""
-    encoders = FAMILIES[config.model.family].names_of("text_encoder")
+    encoders = config.family.names_of("text_encoder")
     if not encoders or not config.model.base_model.strip():
         return None
     folder = from_root(config.model.base_model) / tokenizer_of(encoders[0])

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 from modules.config.schema import Config
 from modules.estimate.passes import Passes, Plans, count
-from modules.families.registry import FAMILIES
 from modules.memory.tape import PartPlan
 from modules.settings.layer_filter import EVERYTHING, EXAMPLES
 from modules.system.problem import Problem
@@ -53,7 +52,7 @@ def kind_of_layer(name: str) -> str:
 
 def parts_trained(config: Config, passes: Passes, plans: Plans) -> Iterator[TrainedPart]:
     """Yield what a run trains of each part that it trains."""
-    labels = {p.name: p.label for p in FAMILIES[config.model.family].parts}
+    labels = {p.name: p.label for p in config.family.parts}
     for name, plan in plans.items():
         if plan.trains == "nothing":
             continue

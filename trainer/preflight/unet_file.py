@@ -15,7 +15,6 @@ from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify_with_header
 from modules.families.kinds.registry import serves_as
 from modules.families.parts.single_file.unet_file import has_unet, packed_layers, unet_names
-from modules.families.registry import FAMILIES
 from modules.families.spec import PartSpec
 from modules.formats.checkpoint_header import CheckpointHeader
 from modules.formats.gguf_header import READABLE
@@ -26,14 +25,14 @@ from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from modules.system.problem import Problem, cut
 
-_PATH = "model.unet_file"
+_PATH = "model.denoiser_file"
 _MALFORMED_CONFIG = (KeyError, TypeError, ValueError, IndexError, AttributeError)
 
 
 def problems_of_unet_file(config: Config) -> Iterator[Problem]:
     """Yield why the UNet file cannot be used, and whether it fits the UNet's weight dtype."""
-    part = next(p for p in FAMILIES[config.model.family].parts if p.role == "denoiser")
-    name = config.model.unet_file.strip()
+    part = next(p for p in config.family.parts if p.role == "denoiser")
+    name = config.model.denoiser_file.strip()
     if name:
         found, header = identify_with_header(from_root(name))
         problem = _refusal(config, found, header, name) or _misfit(config, part, found, header, name)
@@ -59,7 +58,7 @@ def with_stored_bytes(config: Config, chosen: ChosenFormat, unet: Mapping[str, A
 
 def _refusal(config: Config, found: FileKind, header: CheckpointHeader | None, name: str) -> Problem | None:
     """Return why a file cannot replace the UNet, by its kind alone."""
-    spec = FAMILIES[config.model.family]
+    spec = config.family
     shown = cut(name, max_chars=200)
     if "code" in found.facts:
         return Problem(_PATH, found.sentence, advice="Get it as .safetensors, or from another place.")
@@ -86,13 +85,13 @@ def _misfit(
 
     A UNet of a size that was never published is hard to tell from its names; the base model itself decides.
     """
-    architecture = architecture_of(config.model.base_model, config.model.family)
+    architecture = architecture_of(config.model.base_model, config.model.family.name)
     if header is None or not has_unet(header.shapes) or (architecture is None and not serves_as(found, "UNet")):
         return _no_unet(found, cut(name, max_chars=200))
     if architecture is None:
         return None
     try:
-        own = Passes(FAMILIES[config.model.family], architecture.configs).weights(part.name, PartPlan()).own
+        own = Passes(config.family, architecture.configs).weights(part.name, PartPlan()).own
         names = unet_names(header.shapes, architecture.configs[part.name], where=Path(name).name)
     except DarkroomError as error:
         return Problem(_PATH, error.message, advice=error.advice)
@@ -115,7 +114,7 @@ def _weight_dtype(config: Config, part: PartSpec) -> Iterator[Problem]:
     source = unet_source(config)
     container = _container(source)
     if is_stored and chosen is not None and container != "gguf":
-        what = f"{cut(source, max_chars=200)} is no GGUF file" if config.model.unet_file else "no GGUF file is set"
+        what = f"{cut(source, max_chars=200)} is no GGUF file" if config.model.denoiser_file else "no GGUF file is set"
         yield Problem(
             f"parts.{part.name}.dtype",
             f"The weight dtype of {part.label} is {chosen.format.label}, but {what}.",

@@ -8,7 +8,6 @@ from modules.config.embedding_facts import trained_parts
 from modules.config.method_facts import trains_on_pixels
 from modules.config.schema import Config
 from modules.families.protocol import ModelFamily
-from modules.families.registry import FAMILIES
 
 _DECODER = ("decoder.", "post_quant_conv.")
 
@@ -18,7 +17,7 @@ def unread_parts(config: Config) -> tuple[str, ...]:
     if not trains_on_pixels(config):
         return ()
     trained = {p.name for p in trained_parts(config)}
-    return tuple(p.name for p in FAMILIES[config.model.family].parts if p.name not in trained)
+    return tuple(p.name for p in config.family.parts if p.name not in trained)
 
 
 def train_autoencoder(family: ModelFamily, config: Config) -> dict[str, dict[str, torch.nn.Parameter]]:

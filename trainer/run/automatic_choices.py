@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 
 from modules.config.schema import Config
-from modules.families.registry import FAMILIES
 from modules.system.atomic import write_text
 from modules.system.devices import Device, free_device_bytes
 from modules.system.hardware import free_memory
@@ -91,7 +90,7 @@ def parts_in_question(config: Config) -> frozenset[str]:
     A VAE whose latents are cached only runs before the training: it stays as it is, so that the cached latents remain
     those of every other run. So does one that only decodes samples.
     """
-    spec, facts = FAMILIES[config.model.family], phases.phase_facts(config)
+    spec, facts = config.family, phases.phase_facts(config)
     needed = phases.needed_parts(phases.TRAIN, spec, facts)
     encodes = facts.needs_only_trained or (facts.reads_images and not facts.has_latent_cache)
     roles = {"denoiser", "vae"} if encodes else {"denoiser"}

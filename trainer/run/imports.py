@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from modules.adapters.registry import ADAPTERS
 from modules.config.method_facts import method_of
 from modules.config.schema import Config
-from modules.families.registry import FAMILIES
 from modules.optim.registry import optimizer_spec
 
 _log = logging.getLogger(__name__)
@@ -21,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 def modules_of(config: Config) -> Iterator[str]:
     """Yield the names of the modules of a config's family, its parts, adapter, method, optimizer and log."""
-    family, training = FAMILIES[config.model.family], config.training
+    family, training = config.family, config.training
     references = [family.factory, family.files, family.memory, *(part.model_class for part in family.parts)]
     if training.trains == "adapter":
         references.append(ADAPTERS[config.adapter.name].factory)

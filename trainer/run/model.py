@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
 
 import torch
 
@@ -24,14 +22,16 @@ from modules.data.cache.store import weights_fingerprint
 from modules.families.embeddings import Word
 from modules.families.parts.attention_processor import set_attention
 from modules.families.parts.circular_padding import pad_circularly
-from modules.families.protocol import ModelFamily, Part, PartMemory
+from modules.families.protocol import LoadRequest, ModelFamily, Part, PartMemory
 from modules.families.registry import FAMILIES
+from modules.families.settings import FamilySettings
 from modules.families.spec import PartSpec
 from modules.memory.compiled_blocks import Compilation
 from modules.memory.placement import Placement
 from modules.memory.sharding import ShardedModule
 from modules.optim.param_groups import TrainGroup
 from modules.system.dtypes import dtype_of
+from modules.system.factories import load_factory
 from modules.system.secrets import hub_access
 from modules.system.secrets_file import load_secrets
 from trainer import phases
@@ -97,35 +97,31 @@ def load_family(
     the parts in `without_weights` are not read; these parts are on the meta device. `fallback_dtype` is that of a VAE
     that overflows in float16; the weights of the `quantized` parts are quantized here.
     """
-    spec = FAMILIES[model.family]
-    module_name, function = spec.factory.split(":")
-    factory: Callable[..., object] = getattr(importlib.import_module(module_name), function)
-    family = factory(
-        model.base_model,
-        dtypes={p.name: dtype_of(quantized.plain_dtype(p.name, part_of(p.name).dtype)) for p in spec.parts},
-        clip_skip=model.clip_skip,
-        clip_skip_2=model.clip_skip_2,
-        prompt_weighting=model.prompt_weighting,
-        prediction=model.prediction_type,
-        zero_terminal_snr=model.zero_terminal_snr,
-        vae_file=model.vae_file,
-        unet_file=model.unet_file.strip(),
-        stays_packed=_stays_packed(quantized),
-        offline=model.offline,
-        hub_cache_dir=model.hub_cache_dir,
-        hub=hub_access(load_secrets().secrets),
-        on_bytes=on_bytes,
-        without_weights=without_weights,
-        fallback_dtype=dtype_of(fallback_dtype),
+    spec = FAMILIES[model.family.name]
+    load: Callable[[LoadRequest[FamilySettings]], ModelFamily] = load_factory(spec.factory)
+    loaded = load(
+        LoadRequest(
+            model.base_model,
+            model.family,
+            dtypes={p.name: dtype_of(quantized.plain_dtype(p.name, part_of(p.name).dtype)) for p in spec.parts},
+            vae_file=model.vae_file,
+            denoiser_file=model.denoiser_file.strip(),
+            stays_packed=_stays_packed(quantized),
+            without_weights=without_weights,
+            fallback_dtype=dtype_of(fallback_dtype),
+            offline=model.offline,
+            hub_cache_dir=model.hub_cache_dir,
+            hub=hub_access(load_secrets().secrets),
+            on_bytes=on_bytes,
+        )
     )
-    loaded = cast(ModelFamily, family)
     require_variant(loaded, model.variant, name=model.base_model)
     quantize_parts(
         loaded,
         quantized.formats,
         without=without_weights,
         cache_dir=quantized.cache_dir,
-        unet_file=quantized.unet_file,
+        denoiser_file=quantized.denoiser_file,
     )
     if model.circular_padding:
         for part in loaded.parts.values():
@@ -243,7 +239,7 @@ def encoder_identities(config: Config, machine: Machine) -> EncoderIdentities:
     facts = phases.phase_facts(config)
     roles = {"vae"} if facts.has_latent_cache else set()
     roles |= {"text_encoder"} if facts.has_text_cache else set()
-    others = [p.name for p in FAMILIES[config.model.family].parts if p.role not in roles]
+    others = [p.name for p in config.family.parts if p.role not in roles]
     quantized = quantized_parts(config)
     family = load_family(
         config.model,

@@ -15,7 +15,6 @@ from modules.data.cache.store import CacheStore, StoredEntry
 from modules.data.dataset import WantedCompanions
 from modules.data.datasets import Datasets
 from modules.data.versions import ImageVersions, RejectedVersions
-from modules.families.registry import FAMILIES
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from modules.system.problem import count
@@ -132,7 +131,7 @@ def _image_keys(
 
     `encoder` is the identity of the VAE.
     """
-    verify, latent_factor = config.data.verify_cache, FAMILIES[config.model.family].latent_factor
+    verify, latent_factor = config.data.verify_cache, config.family.latent_factor
     jobs = image_jobs(versions, digests, encoder=encoder, verify=verify, check=lambda: None)
     image_keys = {place: job.key for place, job in jobs.items()}
     mask_keys: dict[tuple[int, int, int], str] = {}

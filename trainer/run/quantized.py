@@ -21,20 +21,20 @@ def quantize_parts(
     *,
     without: Collection[str] = (),
     cache_dir: str = "",
-    unet_file: str = "",
+    denoiser_file: str = "",
 ) -> None:
     """Quantize the parts that have a format, layer by layer and in place, except those in `without`.
 
     The same weights are always quantized to the same bytes, so a resumed run has the model of the interrupted one.
-    `cache_dir` keeps weights with a low-rank product beside them, so that they are computed once; `unet_file` is the
-    GGUF file of a UNet whose format is GGUF. Raises DarkroomError where a part has no layer to quantize.
+    `cache_dir` keeps weights with a low-rank product beside them, so that they are computed once; `denoiser_file` is
+    the GGUF file of a UNet whose format is GGUF. Raises DarkroomError where a part has no layer to quantize.
     """
     for name, chosen in formats.items():
         if name in without:
             continue
         part = family.parts[name]
         if chosen.format.is_stored:
-            found = _from_file(part, chosen, from_root(unet_file))
+            found = _from_file(part, chosen, from_root(denoiser_file))
         else:
             cache: EntryStore | None = CacheStore(from_root(cache_dir)) if cache_dir and chosen.residual else None
             found = quantize_layers(part.module, chosen, cache=cache)

@@ -178,7 +178,7 @@ def announce(setup: RunSetup, training: Training, model: LoadedModel, loaders: L
     setup.log.emit(
         RunStarted(
             run_dir=str(setup.run_dir),
-            family=config.model.family,
+            family=config.model.family.name,
             method=method_of(config).name,
             trains=config.training.trains,
             epochs=config.training.epochs,

@@ -18,7 +18,8 @@ from trainer.run_folder.start_copy import start_copy_in, weights_copy_in
 ORIGIN_FILE = "forked_from.json"
 LAYOUT_FILE = "layout.json"
 """The memory layout of a run's weights: another one would round otherwise after a resume."""
-_OF_WEIGHTS = ("model.base_model", "model.family", "training.trains", "adapter.", "embeddings")
+_OF_WEIGHTS = ("model.base_model", "training.trains", "adapter.", "embeddings")
+_FAMILY = "model.family"  # another one; its settings may change
 _MEASURED = (StepFinished, ValidationFinished, RewardMeasured)
 
 
@@ -33,7 +34,8 @@ class Origin:
 
 def weights_do_not_fit(of_run: Config, wanted: Config) -> list[str]:
     """Return the changed settings with which the weights of a run mean something else: no fork can start from them."""
-    return [p for p in fixed_on_resume(of_run, wanted) if f"{p}.".startswith(_OF_WEIGHTS) and "dropout" not in p]
+    changed = [p for p in fixed_on_resume(of_run, wanted) if p == _FAMILY or f"{p}.".startswith(_OF_WEIGHTS)]
+    return [p for p in changed if "dropout" not in p]
 
 
 def fork_into(run_dir: Path, backup: BackupInfo) -> BackupInfo:

@@ -10,6 +10,7 @@ from typing import Any
 
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
+from modules.config.variant_facts import with_kind
 from modules.settings.edit import set_path
 from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError
@@ -187,8 +188,7 @@ class SampleSession:
     def _identified(self, found: Config) -> None:
         config = self.form.config
         if found.model.base_model == config.model.base_model and found.model != config.model:
-            updates = {"family": found.model.family, "variant": found.model.variant}
-            self.form.replace(config.model_copy(update={"model": config.model.model_copy(update=updates)}))
+            self.form.replace(with_kind(config, found.model.family.name, found.model.variant))
 
     def _send(self, request: SampleRequest) -> None:
         if self.state.stage != "running":

@@ -34,12 +34,15 @@ def names_of(items: Sequence[Item]) -> list[str]:
 def training_words(item: Item) -> str:
     """Return what an item trains: the family, the target and the method, from its settings as they are stored."""
     training = _section(item, "training")
-    family = FAMILIES.get(str(_section(item, "model").get("family")))
-    method = training.get("method")
-    name = str(method.get("name")) if isinstance(method, dict) else str(method)
+    family, name = FAMILIES.get(_name(_section(item, "model").get("family"))), _name(training.get("method"))
     target = top_records(Config)["training.trains"].choices.get(str(training.get("trains")), "")
     words = [family.label if family else "", target, METHODS[name].label if name in METHODS else ""]
     return ", ".join(word for word in words if word)
+
+
+def _name(choice: object) -> str:
+    """Return the name of a choice with settings of its own, as a file holds it: the name alone, or an object."""
+    return str(choice.get("name")) if isinstance(choice, dict) else str(choice)
 
 
 def length_words(item: Item) -> str:

@@ -15,7 +15,7 @@ from ui.context import Context
 from ui.editors.idle_sample_viewer import IdleSampleViewer
 from ui.forms.field_problems import FieldProblems
 from ui.forms.layout import FormView
-from ui.forms.records import Group
+from ui.forms.records import Group, variant_records
 from ui.jobs.job import JobState
 from ui.jobs.sampler import SampleSession
 from ui.jobs.tools import split_file
@@ -37,7 +37,7 @@ _LEFT_WIDTH = 430
 _WIDE_FROM_PX = 1500  # of the page: its cards are in two columns
 _PROMPT_FIELDS = ("prompt", "negative_prompt")
 _EMPTY = "Press Generate. Images appear here as they are sampled.\nThe model stays loaded, so the next ones are fast."
-_MODEL_FIELDS = ("model.base_model", "model.vae_file", "model.clip_skip", "model.prediction_type")
+_MODEL_FIELDS = ("model.base_model", "model.vae_file")
 
 
 class SamplePage:
@@ -136,9 +136,7 @@ class SamplePage:
         )  # fmt: skip
         body.add(self.model_card.card, 0)
         yield
-        model_records = top_records(type(self.session.form.config))
-        model = Group("model", "Base model", tuple(model_records[path] for path in _MODEL_FIELDS))
-        self.model_view = FormView(body, self.own_context, lambda: (model,), max_columns=1)
+        self.model_view = FormView(body, self.own_context, lambda: (self._model_group(),), max_columns=1)
         body.add(self.model_view, 0, gap_px=0)
         self.model_view.build()
         yield
@@ -149,6 +147,13 @@ class SamplePage:
         self.image_view.finish()
         self.grid_card = GridCard(body, context, self.session)
         body.add(self.grid_card.card, 1)
+
+    def _model_group(self) -> Group:
+        """Return the fields of the model, with those of its family."""
+        config = self.session.form.config
+        records = top_records(type(config))
+        own = variant_records(config, records["model.family"])
+        return Group("model", "Base model", (*(records[path] for path in _MODEL_FIELDS), *own))
 
     def _fit(self) -> None:
         """Put the cards on the left into two columns where the page is wide."""

@@ -28,7 +28,7 @@ def images(given: Args, result: Tree, notes: Notes) -> None:
     if dropout := number_of(pop_first(given, "caption_dropout_rate")):
         put(result, "data.caption_dropout", dropout)
     if flag_of(given.pop("weighted_captions", False)):
-        put(result, "model.prompt_weighting", True)
+        put(result, "model.family.prompt_weighting", True)
     workers = number_of(pop_first(given, "max_data_loader_n_workers"))
     if workers:
         put(result, "data.loader_threads", max(1, int(workers)))

@@ -15,6 +15,7 @@ from modules.config.imports.kohya_ranks import ranks_and_more
 from modules.config.imports.kohya_sampling import sampling_and_saving
 from modules.config.imports.kohya_training import learning
 from modules.config.imports.kohya_values import Args, arguments_of, flag_of, is_set, number_of, pop_first
+from modules.config.migrations.chain import NEWEST_DARKROOM
 from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.system.problem import Problem
 
@@ -53,7 +54,7 @@ def tree_of_kohya(args: Args, notes: Notes) -> Tree:
 def converted(given: Args, notes: Notes) -> Tree:
     """Return our tree; every setting that has a counterpart here is popped from `given`."""
     lift_of_datasets(given)
-    result: Tree = {"darkroom_version": 3}
+    result: Tree = {"darkroom_version": NEWEST_DARKROOM}
     for convert in (_model, _speed, _adapter, learning, images, sampling_and_saving):
         convert(given, result, notes)
     return result
@@ -63,24 +64,24 @@ def _model(given: Args, result: Tree, notes: Notes) -> None:
     version = str(given.pop("base_model_version", ""))
     is_sdxl = flag_of(pop_first(given, "sdxl", "SDXL")) or version.startswith("sdxl")
     is_v2 = flag_of(given.pop("v2", False))
-    put(result, "model.family", "sdxl" if is_sdxl else "sd")
+    put(result, "model.family.name", "sdxl" if is_sdxl else "sd")
     base = pop_first(given, "pretrained_model_name_or_path", "sd_model_name")
     if base is not None:
         put(result, "model.base_model", str(base))
     elif is_v2:
         notes.append(Problem("model.base_model", "The file does not name its base model, an SD 2 model.", "warning"))
     if flag_of(given.pop("v_parameterization", False)) or version.endswith("_v"):
-        put(result, "model.prediction_type", "v_prediction")
+        put(result, "model.family.prediction_type", "v_prediction")
     if flag_of(given.pop("zero_terminal_snr", False)):
-        put(result, "model.zero_terminal_snr", "on")
+        put(result, "model.family.zero_terminal_snr", "on")
     if (vae := pop_first(given, "vae", "vae_name")) is not None:
         put(result, "model.vae_file", str(vae))
     skip = number_of(given.pop("clip_skip", None))
     if skip is not None:  # theirs is the layer used, counted from the end; ours is the number of layers skipped
         ours = max(0, int(skip) - 1)
-        put(result, "model.clip_skip", ours)
+        put(result, "model.family.clip_skip", ours)
         message = f"kohya's clip skip {skip:g} is {ours} here: the number of layers that are skipped, counted from 0."
-        notes.append(Problem("model.clip_skip", message, "info"))
+        notes.append(Problem("model.family.clip_skip", message, "info"))
     name, folder = pop_first(given, "output_name"), pop_first(given, "output_dir")
     if name is not None or folder is not None:
         put(result, "output.destination", f"{folder or 'models'}/{name or 'last'}.safetensors")

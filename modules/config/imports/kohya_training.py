@@ -50,7 +50,7 @@ def _length(given: Args, result: Tree, notes: Notes) -> None:
 
 def _rates(given: Args, result: Tree) -> None:
     rate = number_of(pop_first(given, "learning_rate"))
-    encoders = ("text_encoder", "text_encoder_2") if result["model"]["family"] == "sdxl" else ("text_encoder",)
+    encoders = ("text_encoder", "text_encoder_2") if result["model"]["family"]["name"] == "sdxl" else ("text_encoder",)
     if rate is not None:
         put(result, "training.learning_rate", rate)
     own = {"unet": number_of(pop_first(given, "unet_lr"))}

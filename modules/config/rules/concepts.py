@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from modules.config.method_facts import learns_from, method_of
 from modules.config.schema import Config
 from modules.data.captions.settings import CaptionChanges
-from modules.families.registry import FAMILIES
 from modules.families.spec import FamilySpec
 from modules.objectives.registry import METHODS
 from modules.system.problem import Problem
@@ -60,7 +59,7 @@ def dropped_prompts(config: Config) -> Iterator[Problem]:
 
 def caption_changes(config: Config) -> Iterator[Problem]:
     """Yield a warning for each operation of probability 0, and for random ones that are drawn once for a whole run."""
-    family = FAMILIES[config.model.family]
+    family = config.family
     parts = family.parts
     is_trained = any(p.role == "text_encoder" and config.part(p.name).train for p in parts)
     is_repeated = config.data.text_cache and not is_trained and config.training.epochs > 1

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from modules.config.embedding_facts import trained_encoders, trained_words, word_rates
 from modules.config.method_facts import method_of, uses_prior
 from modules.config.schema import Config
-from modules.families.registry import FAMILIES
 from modules.objectives.registry import METHODS
 from modules.optim.registry import optimizer_spec
 from modules.system.problem import Problem, shown
@@ -18,7 +17,7 @@ _NOT_IN_PLACEHOLDERS = re.compile(r"[\s()\[\]{}|,.\\/:]")
 
 def embeddings(config: Config) -> Iterator[Problem]:
     """Yield problems with the embeddings of a config, and an error if a run of embeddings trains none."""
-    words, family = config.embeddings.words, FAMILIES[config.model.family]
+    words, family = config.embeddings.words, config.family
     if words and not family.embedding_tensors:
         yield Problem(
             "embeddings.words",
@@ -43,8 +42,8 @@ def embeddings(config: Config) -> Iterator[Problem]:
 
 def _untrained_embeddings(config: Config) -> Iterator[Problem]:
     if not trained_encoders(config):
-        labels = {p.name: p.label for p in FAMILIES[config.model.family].parts}
-        names = list(FAMILIES[config.model.family].embedding_tensors)
+        labels = {p.name: p.label for p in config.family.parts}
+        names = list(config.family.embedding_tensors)
         yield Problem(
             f"parts.{names[0]}.train_embedding" if names else "embeddings.words",
             "No text encoder has its embeddings trained.",

@@ -9,7 +9,6 @@ from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.data.decode import colour_of
 from modules.data.image_settings import STRENGTH_OF, is_random
-from modules.families.registry import FAMILIES
 from modules.settings.shared_types import sides_of
 from modules.system.problem import Problem, shown
 
@@ -18,7 +17,7 @@ NAMES_OF_ZERO = {"repeats": "repeats", "samples_per_epoch": "samples per epoch"}
 
 def sizes(config: Config) -> Iterator[Problem]:
     """Yield problems with sizes that are not multiples of what the family and the bucket step require."""
-    spec = FAMILIES[config.model.family]
+    spec = config.family
     if config.data.bucket_step_px % spec.size_step_px:
         yield Problem(
             "data.bucket_step_px",

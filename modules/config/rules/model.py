@@ -8,14 +8,13 @@ from modules.config.embedding_facts import trained_parts
 from modules.config.method_facts import learns_from, method_of, trains_on_pixels
 from modules.config.schema import Config
 from modules.config.variant_facts import inpaints, is_variant, reads_depth
-from modules.families.registry import FAMILIES
 from modules.families.spec import BASE_VARIANT
 from modules.system.problem import Problem
 
 
 def model_variant(config: Config) -> Iterator[Problem]:
     """Yield problems with a variant that the family does not have, and with methods that need the base model."""
-    spec, name = FAMILIES[config.model.family], config.model.variant
+    spec, name = config.family, config.model.variant
     if name not in (BASE_VARIANT, *spec.variants, *spec.inputs):
         yield Problem(
             "model.variant",
@@ -81,7 +80,7 @@ def autoencoder(config: Config) -> Iterator[Problem]:
     """Yield an error for each setting that a run of the VAE cannot have."""
     if not trains_on_pixels(config):
         return
-    family = FAMILIES[config.model.family]
+    family = config.family
     if not family.names_of("vae"):
         yield Problem(
             "training.trains", f"{family.label} has no VAE to train.", advice="Choose another training target."
@@ -97,7 +96,7 @@ def autoencoder(config: Config) -> Iterator[Problem]:
 
 
 def _dtypes(config: Config) -> Iterator[Problem]:
-    family = FAMILIES[config.model.family]
+    family = config.family
     if config.training.precision == "float16" and family.vae_overflows:
         yield Problem(
             "training.precision",

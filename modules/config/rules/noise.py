@@ -8,7 +8,6 @@ from modules.config.method_facts import method_of, rollout_of, settings_of_metho
 from modules.config.schema import Config
 from modules.config.sections.noise import timestep_sampling_of
 from modules.diffusion.weightings import WEIGHTINGS
-from modules.families.registry import FAMILIES
 from modules.objectives.losses.registry import LOSSES
 from modules.objectives.spec import OTHER_METHOD
 from modules.sampling.registry import SAMPLERS, samplers_for
@@ -103,7 +102,7 @@ def noise_process(config: Config) -> Iterator[Problem]:
     """Yield an error for each choice that is not defined for the models of the family, and the ones that are."""
     if not uses_denoiser(config):
         return
-    process, method, settings = FAMILIES[config.model.family].process, method_of(config), settings_of_method(config)
+    process, method, settings = config.family.process, method_of(config), settings_of_method(config)
     if sentence := method.refusal(settings, process):
         yield Problem("training.method", sentence, advice=OTHER_METHOD)
     if method.has_denoising_loss(settings):
@@ -118,7 +117,7 @@ def noise_process(config: Config) -> Iterator[Problem]:
 
 def _samplers(config: Config) -> Iterator[Problem]:
     """Yield an error for each sampler in use that does not support the models of the family."""
-    family, rollout = FAMILIES[config.model.family], rollout_of(config)
+    family, rollout = config.family, rollout_of(config)
     used = {f"sampling.prompts.{i}.sampler": p.sampler for i, p in enumerate(config.sampling.prompts) if p.enabled}
     if rollout is not None and rollout.sampler:
         used["training.method.sampler"] = rollout.sampler

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from modules.config.quantized_parts import quantized_parts
 from modules.config.schema import Config
 from modules.config.sections.quantization import quantized_layers
-from modules.families.registry import FAMILIES
 from modules.settings.layer_filter import EXAMPLES, invalid_entry
 from modules.system.problem import Problem, shown
 
@@ -23,7 +22,7 @@ def mixed_16_bit(config: Config) -> Iterator[Problem]:
     precision = config.training.precision
     if precision not in _SIXTEEN_BITS:
         return
-    for part in FAMILIES[config.model.family].parts:
+    for part in config.family.parts:
         dtype = config.part(part.name).dtype
         if part.role == "vae" or dtype not in _SIXTEEN_BITS or dtype == precision:
             continue
@@ -42,7 +41,7 @@ _PLAIN = "Set its weight dtype to bfloat16, float16 or float32"
 def quantized_weights(config: Config) -> Iterator[Problem]:
     """Yield an error for a quantized part that cannot be: a VAE, or any part of a fine-tune."""
     formats = quantized_parts(config).formats
-    for part in FAMILIES[config.model.family].parts:
+    for part in config.family.parts:
         if part.name not in formats:
             continue
         label = formats[part.name].format.label
@@ -71,7 +70,7 @@ def quantized_weights(config: Config) -> Iterator[Problem]:
 def quantized_layer_names(config: Config) -> Iterator[Problem]:
     """Yield an error if quantized layers are to be named, but no names are given, or an invalid regular expression."""
     formats = quantized_parts(config).formats
-    if not any(p.role == "denoiser" and p.name in formats for p in FAMILIES[config.model.family].parts):
+    if not any(p.role == "denoiser" and p.name in formats for p in config.family.parts):
         return
     layers = quantized_layers(config.quantization)
     if not layers.entries:
@@ -93,7 +92,7 @@ def residual_without_effect(config: Config) -> Iterator[Problem]:
     if config.quantization.svd_dtype == "none":
         return
     formats = quantized_parts(config).formats
-    for part in FAMILIES[config.model.family].parts:
+    for part in config.family.parts:
         if part.name in formats and formats[part.name].format.is_stored:
             yield Problem(
                 "quantization.svd_dtype",
@@ -104,7 +103,7 @@ def residual_without_effect(config: Config) -> Iterator[Problem]:
 
 def offloaded_layers(config: Config) -> Iterator[Problem]:
     """Yield problems with offloaded layers: they need per-block checkpointing, and another device."""
-    spec = FAMILIES[config.model.family]
+    spec = config.family
     for part in spec.parts:
         settings = config.part(part.name)
         if settings.offload_fraction == 0:

@@ -6,12 +6,14 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
-from modules.families.registry import families_with, family_labels
+from modules.families.registry import FAMILIES, families_with
+from modules.families.sd.settings import SdSettings
+from modules.families.settings import FamilySettings
 from modules.families.spec import VARIANT_LABELS
 from modules.quantization.registry import FORMATS
-from modules.settings.conditions import USES_DENOISER
 from modules.settings.every import Every
-from modules.settings.field import Section, Setting, When, one_of
+from modules.settings.field import Section, Setting, When
+from modules.settings.lazy_variants import lazy_variants
 from modules.settings.shared_types import CheckpointMode
 
 _PLAIN = {"float32": "float32", "bfloat16": "bfloat16", "float16": "float16"}
@@ -22,10 +24,10 @@ class Model(Section):
     """The model a run starts from."""
 
     family: Annotated[
-        str,
-        *one_of(family_labels),
-        Setting("Model family", "The model family of the base model.", group="Base model"),
-    ] = "sd"
+        FamilySettings,
+        *lazy_variants(FAMILIES, "sd"),
+        Setting("Model family", "The model family of the base model, and its own settings.", group="Base model"),
+    ] = SdSettings()
     base_model: Annotated[
         str,
         Setting(
@@ -46,30 +48,6 @@ class Model(Section):
             choice_labels=VARIANT_LABELS,
         ),
     ] = "text_to_image"
-    prediction_type: Annotated[
-        Literal["auto", "epsilon", "v_prediction"],
-        Setting(
-            "Prediction type",
-            "Automatic reads it from the model. Set it only if the model's files lack it or have it wrong, "
-            "or to convert a model to v-prediction by training.",
-            group="Base model",
-            level="advanced",
-            choice_labels={"auto": "Automatic", "epsilon": "epsilon", "v_prediction": "v-prediction"},
-            applies_when=USES_DENOISER,
-        ),
-    ] = "auto"
-    zero_terminal_snr: Annotated[
-        Literal["auto", "on", "off"],
-        Setting(
-            "Zero terminal SNR",
-            "Makes the last timestep pure noise, so that the model can generate very dark and very bright images "
-            "(Lin et al. 2023). Only with v-prediction. Automatic reads it from the model.",
-            group="Base model",
-            level="advanced",
-            choice_labels={"auto": "Automatic", "on": "On", "off": "Off"},
-            applies_when=USES_DENOISER,
-        ),
-    ] = "auto"
     vae_file: Annotated[
         str,
         Setting(
@@ -82,7 +60,7 @@ class Model(Section):
             applies_when=When("family", families_with("vae")),
         ),
     ] = ""
-    unet_file: Annotated[
+    denoiser_file: Annotated[
         str,
         Setting(
             "UNet file",
@@ -95,45 +73,6 @@ class Model(Section):
             empty_means="the model's own",
         ),
     ] = ""
-    clip_skip: Annotated[
-        int,
-        Ge(0),
-        Le(11),
-        Setting(
-            "Clip skip",
-            "How many of the text encoder's last layers are skipped, counted from 0 as in OneTrainer: 0 for most "
-            "models, 1 for many anime models. kohya and A1111 count from 1: their clip skip 1 is 0 here, their 2 is 1.",
-            group="Base model",
-            unit="layers",
-            level="advanced",
-            applies_when=USES_DENOISER,
-        ),
-    ] = 0
-    clip_skip_2: Annotated[
-        int | None,
-        Ge(0),
-        Le(31),
-        Setting(
-            "Clip skip 2",
-            "Clip skip of the second text encoder.",
-            group="Base model",
-            unit="layers",
-            level="advanced",
-            empty_means="same as the first",
-            applies_when=When("family", families_with("text_encoder", at_least=2)),
-        ),
-    ] = None
-    prompt_weighting: Annotated[
-        bool,
-        Setting(
-            "Prompt weighting",
-            "Reads (word:1.2), (word) and [word] in captions and sample prompts as weights, as A1111 does. Off: "
-            "brackets are ordinary characters.",
-            group="Base model",
-            level="advanced",
-            applies_when=USES_DENOISER,
-        ),
-    ] = False
     compile: Annotated[
         bool,
         Setting(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import logging
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,68 +19,91 @@ from modules.families.parts.single_file.checkpoint import (
     load_vae_file,
     open_checkpoint,
 )
-from modules.families.spec import FamilySpec
+from modules.families.protocol import LoadRequest
+from modules.families.settings import FamilySettings
+from modules.families.spec import FamilySpec, PartSpec
 from modules.families.vae_path import vae_weights_at
-from modules.formats.diffusers_folder import OnBytes, locate
+from modules.formats.diffusers_folder import locate
 from modules.formats.gguf_header import is_gguf
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
 from modules.system.paths import from_root
-from modules.system.secrets import HubAccess
+
+logger = logging.getLogger("darkroom.families")
 
 
-def read_model(
-    base_model: str,
-    spec: FamilySpec,
-    dtypes: Mapping[str, torch.dtype],
-    *,
-    vae_file: str = "",
-    unet_file: str = "",
-    stays_packed: Callable[[str], bool] = lambda layer: False,
-    offline: bool = False,
-    hub_cache_dir: str = "",
-    hub: HubAccess | None = None,
-    on_bytes: OnBytes | None = None,
-    without_weights: Collection[str] = (),
-) -> ModelFiles:
-    """Return the parts of a model, each in its dtype from `dtypes` (default float32).
+def read_model(request: LoadRequest[FamilySettings], spec: FamilySpec) -> ModelFiles:
+    """Return the parts of the requested model, each in its dtype.
 
-    `vae_file` names a file or a folder whose VAE replaces the model's own, where it has one, `unet_file` a file whose
-    UNet does: the model's own is not read then; `stays_packed` is as in `load_unet_file`. `hub` has the token for a
-    download, and `on_bytes(done, total)` reports its progress. Of the parts in `without_weights` only the config is
-    read: they are on the meta device. Raises DarkroomError where a file is missing or the model is not of the family.
+    Raises DarkroomError where a file is missing or the model is not of the family.
     """
-    path = from_root(base_model)
-    if not unet_file and base_model and is_gguf(path):  # a whole model, whose UNet is read as a file of its own is
-        unet_file = base_model
+    name, path = request.base_model, from_root(request.base_model)
     denoiser = next(p for p in spec.parts if p.role == "denoiser")
-    replaces_unet = bool(unet_file) and denoiser.name not in without_weights
-    without_weights = {*without_weights, denoiser.name} if unet_file else without_weights
-    if base_model and path.is_file():
-        files = read_single_file(path, base_model, spec, dtypes, without_weights=without_weights)
+    is_whole_gguf = not request.denoiser_file and bool(name) and is_gguf(path)
+    denoiser_file = name if is_whole_gguf else request.denoiser_file  # of a whole model it is read like a separate file
+    unread = {*request.without_weights, denoiser.name} if denoiser_file else request.without_weights
+    dtypes = _dtypes_to_read(request, spec)
+    if name and path.is_file():
+        files = read_single_file(path, name, spec, dtypes, without_weights=unread)
     else:
         folder = locate(
-            base_model,
-            parts=[p.name for p in spec.parts if not (unet_file and p.role == "denoiser")],
-            offline=offline,
-            cache_dir=hub_cache_dir,
-            hub=hub,
-            on_bytes=on_bytes,
+            name,
+            parts=[p.name for p in spec.parts if not (denoiser_file and p is denoiser)],
+            offline=request.offline,
+            cache_dir=request.hub_cache_dir,
+            hub=request.hub,
+            on_bytes=request.on_bytes,
         )
-        files = read_folder(folder, base_model, spec, dtypes, without_weights=without_weights)
-    if replaces_unet:
-        config, dtype = dict(files.parts[denoiser.name].config), dtypes.get(denoiser.name, torch.float32)
-        kind = load_factory(denoiser.model_class)
-        unet = load_unet_file(from_root(unet_file), kind, config, dtype, stays_packed=stays_packed)
-        files = replace(files, parts={**files.parts, denoiser.name: unet})
-    autoencoder = next((p for p in spec.parts if p.role == "vae"), None)
-    if not vae_file or autoencoder is None or autoencoder.name in without_weights:
+        files = read_folder(folder, name, spec, dtypes, without_weights=unread)
+    if denoiser_file and denoiser.name not in request.without_weights:
+        files = _with_denoiser(files, denoiser, from_root(denoiser_file), request)
+    return _with_vae(files, request, spec)
+
+
+def _dtypes_to_read(request: LoadRequest[FamilySettings], spec: FamilySpec) -> Mapping[str, torch.dtype]:
+    """Return the dtypes of the parts, with float32 for a VAE that may overflow in float16: `_with_vae` casts it."""
+    careful = [p.name for p in spec.parts if _may_overflow(p, request, spec)]
+    return {**request.dtypes, **dict.fromkeys(careful, torch.float32)}
+
+
+def _may_overflow(part: PartSpec, request: LoadRequest[FamilySettings], spec: FamilySpec) -> bool:
+    return spec.vae_overflows and part.role == "vae" and request.dtype_of(part.name) == torch.float16
+
+
+def _with_denoiser(
+    files: ModelFiles, denoiser: PartSpec, path: Path, request: LoadRequest[FamilySettings]
+) -> ModelFiles:
+    config, kind = dict(files.parts[denoiser.name].config), load_factory(denoiser.model_class)
+    dtype = request.dtype_of(denoiser.name)
+    module = load_unet_file(path, kind, config, dtype, stays_packed=request.stays_packed)
+    return replace(files, parts={**files.parts, denoiser.name: module})
+
+
+def _with_vae(files: ModelFiles, request: LoadRequest[FamilySettings], spec: FamilySpec) -> ModelFiles:
+    """Return the files with the VAE that replaces the model's own, and in the dtype it does not overflow in."""
+    part = next((p for p in spec.parts if p.role == "vae"), None)
+    if part is None:
         return files
-    own = files.parts[autoencoder.name]
-    vae = load_vae_file(
-        vae_weights_at(from_root(vae_file)), load_factory(autoencoder.model_class), dict(own.config), own.dtype
-    )
-    return replace(files, parts={**files.parts, autoencoder.name: vae})
+    vae = files.parts[part.name]
+    if request.vae_file and part.name not in request.without_weights:
+        weights = vae_weights_at(from_root(request.vae_file))
+        vae = load_vae_file(weights, load_factory(part.model_class), dict(vae.config), vae.dtype)
+    if _may_overflow(part, request, spec):
+        halve_if_safe(vae, otherwise=request.fallback_dtype, name=request.base_model)
+    return replace(files, parts={**files.parts, part.name: vae})
+
+
+def halve_if_safe(vae: Any, *, otherwise: torch.dtype, name: str) -> None:
+    """Cast a float32 VAE to float16, or to another dtype if its config marks it as overflowing in float16.
+
+    SDXL's own VAE overflows and decodes black images; fixed VAEs have `force_upcast` false.
+    """
+    if vae.config.force_upcast:
+        dtype = str(otherwise).removeprefix("torch.")
+        logger.warning("The VAE of %s overflows in float16 according to its config; it is used in %s.", name, dtype)
+        vae.to(otherwise)
+    else:
+        vae.half()
 
 
 def read_single_file(

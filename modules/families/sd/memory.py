@@ -16,9 +16,9 @@ from modules.families.sd.spec import SD
 from modules.families.walks import FamilyMemory, PartConfig
 
 
-def _unreached(part: str, config: PartConfig, clip_skip: int) -> tuple[str, ...]:
+def _unreached(part: str, config: PartConfig, skipped_layers: int) -> tuple[str, ...]:
     """Return the encoder's layers that clip skip leaves out (`TextTower.reaches`)."""
-    return last_layers(config, clip_skip) if part == "text_encoder" else ()
+    return last_layers(config, skipped_layers) if part == "text_encoder" else ()
 
 
 MEMORY = FamilyMemory(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from modules.data.inputs import INPAINTING
 from modules.families.parts.part_classes import CLIP_TEXT, KL_VAE, UNET
+from modules.families.sd.settings import SdSettings
 from modules.families.spec import FamilySpec, PartSpec
 
 SD = FamilySpec(
     name="sd",
     label="Stable Diffusion 1 and 2",
+    settings=SdSettings,
     parts=(
         PartSpec("unet", "UNet", "denoiser", UNET),
         PartSpec("text_encoder", "Text encoder", "text_encoder", CLIP_TEXT),

@@ -22,13 +22,13 @@ def _text(walk: Walk, part: str, config: PartConfig, *, chunks: int) -> Array:
     return clip_pass(walk, config, prompts=chunks, has_projection=part == "text_encoder_2")
 
 
-def _unreached(part: str, config: PartConfig, clip_skip: int) -> tuple[str, ...]:
+def _unreached(part: str, config: PartConfig, skipped_layers: int) -> tuple[str, ...]:
     """Return the first encoder's last layer and norm, and the layers that clip skip leaves out beyond them; the pooled
     state of the second encoder reaches all its layers.
     """
     if part != "text_encoder":
         return ()
-    return (*last_layers(config, clip_skip + 1), "final_layer_norm")
+    return (*last_layers(config, skipped_layers + 1), "final_layer_norm")
 
 
 MEMORY = FamilyMemory(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from modules.data.inputs import INPAINTING
 from modules.families.parts.part_classes import CLIP_TEXT, CLIP_TEXT_WITH_PROJECTION, KL_VAE, UNET
+from modules.families.sdxl.settings import SdxlSettings
 from modules.families.spec import FamilySpec, PartSpec
 
 SDXL = FamilySpec(
     name="sdxl",
     label="Stable Diffusion XL",
+    settings=SdxlSettings,
     parts=(
         PartSpec("unet", "UNet", "denoiser", UNET),
         PartSpec("text_encoder", "Text encoder 1 (CLIP-L)", "text_encoder", CLIP_TEXT),

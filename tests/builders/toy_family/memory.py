@@ -17,5 +17,7 @@ MEMORY = FamilyMemory(
     text=clip_text,
     denoise=unet_denoiser(1),
     text_size=text_size,
-    unreached=lambda part, config, clip_skip: last_layers(config, clip_skip) if part == "text_encoder" else (),
+    unreached=lambda part, config, skipped_layers: (
+        last_layers(config, skipped_layers) if part == "text_encoder" else ()
+    ),
 )

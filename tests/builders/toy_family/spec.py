@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+from modules.families.parts.diffusion_settings import LatentDiffusionSettings
 from modules.families.parts.part_classes import CLIP_TEXT, UNET
 from modules.families.spec import FamilySpec, PartSpec
+
+
+class ToySettings(LatentDiffusionSettings):
+    """Pixel diffusion at toy size."""
+
+    name: Literal["toy_pixel"] = "toy_pixel"
+
 
 TOY = FamilySpec(
     name="toy_pixel",
     label="Toy pixel diffusion",
+    settings=ToySettings,
     parts=(
         PartSpec("unet", "UNet", "denoiser", UNET),
         PartSpec("text_encoder", "Text encoder", "text_encoder", CLIP_TEXT),

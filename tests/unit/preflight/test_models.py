@@ -117,7 +117,7 @@ def of(config: Config, *, prediction: str = "epsilon", zero_snr: bool = False, *
 
 
 V = "v_prediction"
-ZERO = [("model.zero_terminal_snr", "error")]
+ZERO = [("model.family.zero_terminal_snr", "error")]
 
 
 @pytest.mark.parametrize(
@@ -125,13 +125,13 @@ ZERO = [("model.zero_terminal_snr", "error")]
     [
         ("epsilon", False, {}, []),
         (V, True, {}, []),
-        ("", False, {"model__prediction_type": V}, []),
-        ("epsilon", False, {"model__prediction_type": V}, [("model.prediction_type", "warning")]),
-        (V, False, {"model__prediction_type": "epsilon"}, [("model.prediction_type", "warning")]),
-        (V, False, {"model__prediction_type": V, "model__zero_terminal_snr": "on"}, []),
-        ("epsilon", False, {"model__zero_terminal_snr": "on"}, ZERO),
-        ("", False, {"model__prediction_type": "epsilon", "model__zero_terminal_snr": "on"}, ZERO),
-        ("epsilon", True, {"model__zero_terminal_snr": "off"}, []),
+        ("", False, {"model__family__prediction_type": V}, []),
+        ("epsilon", False, {"model__family__prediction_type": V}, [("model.family.prediction_type", "warning")]),
+        (V, False, {"model__family__prediction_type": "epsilon"}, [("model.family.prediction_type", "warning")]),
+        (V, False, {"model__family__prediction_type": V, "model__family__zero_terminal_snr": "on"}, []),
+        ("epsilon", False, {"model__family__zero_terminal_snr": "on"}, ZERO),
+        ("", False, {"model__family__prediction_type": "epsilon", "model__family__zero_terminal_snr": "on"}, ZERO),
+        ("epsilon", True, {"model__family__zero_terminal_snr": "off"}, []),
         ("epsilon", True, {}, [("model.base_model", "error")]),
         (V, True, {"training__noise__offset_weight": 0.1}, [("training.noise.offset_weight", "warning")]),
         (V, False, {"training__noise__offset_weight": 0.1}, []),
@@ -147,9 +147,9 @@ def test_settings_that_fit_a_prediction_type(
 def test_the_prediction_type_is_read_from_the_model(config: Config, tmp_path: Path) -> None:
     model = sdxl(config, tmp_path, prediction_type="v_prediction", rescale_betas_zero_snr=True)
     assert check(model).errors == []
-    report = check(changed(model, model__prediction_type="epsilon"))
+    report = check(changed(model, model__family__prediction_type="epsilon"))
     assert [(p.path, p.severity) for p in report.problems] == [
-        ("model.prediction_type", "warning"),
+        ("model.family.prediction_type", "warning"),
         ("model.base_model", "error"),
     ]
 

@@ -1,0 +1,69 @@
+"""The settings that Stable Diffusion's families share: noise schedule, skipped layers and weighted words of prompts."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Le
+
+from modules.families.settings import FamilySettings
+from modules.settings.field import Setting
+
+
+class LatentDiffusionSettings(FamilySettings):
+    """The settings of a latent diffusion model (DDPM) whose prompts CLIP's text encoders read."""
+
+    prediction_type: Annotated[
+        Literal["auto", "epsilon", "v_prediction"],
+        Setting(
+            "Prediction type",
+            "Automatic reads it from the model. Set it only if the model's files lack it or have it wrong, "
+            "or to convert a model to v-prediction by training.",
+            group="Base model",
+            level="advanced",
+            choice_labels={"auto": "Automatic", "epsilon": "epsilon", "v_prediction": "v-prediction"},
+        ),
+    ] = "auto"
+    zero_terminal_snr: Annotated[
+        Literal["auto", "on", "off"],
+        Setting(
+            "Zero terminal SNR",
+            "Makes the last timestep pure noise, so that the model can generate very dark and very bright images "
+            "(Lin et al. 2023). Only with v-prediction. Automatic reads it from the model.",
+            group="Base model",
+            level="advanced",
+            choice_labels={"auto": "Automatic", "on": "On", "off": "Off"},
+        ),
+    ] = "auto"
+    clip_skip: Annotated[
+        int,
+        Ge(0),
+        Le(11),
+        Setting(
+            "Clip skip",
+            "How many of the text encoder's last layers are skipped, counted from 0 as in OneTrainer: 0 for most "
+            "models, 1 for many anime models. kohya and A1111 count from 1: their clip skip 1 is 0 here, their 2 is 1.",
+            group="Base model",
+            unit="layers",
+            level="advanced",
+        ),
+    ] = 0
+    prompt_weighting: Annotated[
+        bool,
+        Setting(
+            "Prompt weighting",
+            "Reads (word:1.2), (word) and [word] in captions and sample prompts as weights, as A1111 does. Off: "
+            "brackets are ordinary characters.",
+            group="Base model",
+            level="advanced",
+        ),
+    ] = False
+
+    def skipped_layers(self, encoder: str) -> int:
+        """Return the clip skip."""
+        return self.clip_skip
+
+    @property
+    def reads_weights(self) -> bool:
+        """Whether brackets in prompts are weights."""
+        return self.prompt_weighting

@@ -1,0 +1,28 @@
+"""The base of the settings that only one model family has."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from modules.settings.conditions import USES_DENOISER
+from modules.settings.field import Section, When
+
+
+class FamilySettings(Section):
+    """The settings of one family, `model.family`: its name, and what no other family has.
+
+    A family without settings of its own needs only the name. The methods answer what code outside of the family asks.
+    """
+
+    applies_when: ClassVar[When | None] = USES_DENOISER
+
+    name: str
+
+    def skipped_layers(self, encoder: str) -> int:
+        """Return how many of a text encoder's last layers are skipped, beyond those that the family always skips."""
+        return 0
+
+    @property
+    def reads_weights(self) -> bool:
+        """Whether prompts may contain weights of words, as in (word:1.2)."""
+        return False
