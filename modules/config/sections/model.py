@@ -23,11 +23,6 @@ _QUANTIZED = {quantized.name: quantized.label for quantized in FORMATS.values()}
 class Model(Section):
     """The model a run starts from."""
 
-    family: Annotated[
-        FamilySettings,
-        *lazy_variants(FAMILIES, "sd"),
-        Setting("Model family", "The model family of the base model, and its own settings.", group="Base model"),
-    ] = SdSettings()
     base_model: Annotated[
         str,
         Setting(
@@ -48,6 +43,11 @@ class Model(Section):
             choice_labels=VARIANT_LABELS,
         ),
     ] = "text_to_image"
+    family: Annotated[
+        FamilySettings,
+        *lazy_variants(FAMILIES, "sd"),
+        Setting("Model family", "The model family of the base model, and its own settings.", group="Base model"),
+    ] = SdSettings()
     vae_file: Annotated[
         str,
         Setting(
