@@ -49,10 +49,10 @@ class FamilySpec:
     """The facts about a family that are known before any weight is read.
 
     `settings` is the class of the family's own settings, `model.family`. `factory` names the function that loads a
-    `LoadRequest`, as "module:function"; it is imported inside the training thread. Widths
-    and heights must be multiples of `size_step_px`; `latent_factor` is the width of a latent in pixels; `pipelines` are
-    the classes in the index of this family's diffusers folders; `vae_overflows`: the family's own VAE overflows in
-    float16.
+    `LoadRequest`, as "module:function"; it is imported inside the training thread. Widths and heights must be multiples
+    of `size_step_px`; `latent_factor` is the width of a latent in pixels; `chunk_tokens` are the tokens of a prompt
+    that its text encoder reads at once; `pipelines` are the classes in the index of this family's diffusers folders;
+    `vae_overflows`: the family's own VAE overflows in float16.
 
     `files` names the record of its files (`FamilyFiles`), `memory` its memory walks for the estimate (`FamilyMemory`),
     `tokenizer` the function that loads the tokenizer which counts the tokens of captions, all as "module:name" and

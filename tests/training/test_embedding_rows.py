@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from modules.data.captions.sources import contains_any, split_at_placeholders
-from modules.families.parts.clip_tokens import CHUNK_TOKENS, load_clip_tokenizer
+from modules.families.parts.clip_tokens import load_clip_tokenizer
+from modules.families.parts.part_classes import CLIP_CHUNK_TOKENS
 from modules.families.parts.token_rows import extended, start_rows, typical_norm
 from modules.families.protocol import PartMemory
 from modules.system.devices import CPU
@@ -100,10 +101,14 @@ def test_a_second_embedding_has_rows_of_its_own(tiny_sd: Path) -> None:
 def test_a_word_is_not_divided_between_chunks() -> None:
     plain = load_clip_tokenizer(None)
     tokenizer = plain.with_words({WORD: (-1, -2, -3), "<long>": tuple(range(-4, -84, -1))})
-    prompt = "cat " * (CHUNK_TOKENS - 2)
+    prompt = "cat " * (CLIP_CHUNK_TOKENS - 2)
     first, second = tokenizer.chunks(f"{prompt}{WORD} dog")
     cat = plain.ids("cat")[0]
-    assert first[1 : CHUNK_TOKENS + 2] == [cat] * (CHUNK_TOKENS - 2) + [plain.end_id, plain.pad_id, plain.pad_id]
+    assert first[1 : CLIP_CHUNK_TOKENS + 2] == [cat] * (CLIP_CHUNK_TOKENS - 2) + [
+        plain.end_id,
+        plain.pad_id,
+        plain.pad_id,
+    ]
     assert second[1:5] == [-1, -2, -3, *plain.ids("dog")]
     weights = tokenizer.weighted_chunks(f"{prompt}({WORD}:1.5) dog")
     assert [ids for ids, _ in weights] == [first, second]

@@ -14,14 +14,14 @@ from modules.data.captions.operations import has_single_brace
 from modules.data.captions.rules import faults_of
 from modules.data.captions.settings import lines_in_use
 from modules.data.dataset import Dataset
+from modules.data.doctor.caption_checks import USUAL_LIMIT_CHUNKS
 from modules.data.scan import ENCODINGS, SourceImage, fault_of_caption
-from modules.families.parts.clip_tokens import CHUNK_TOKENS, ClipTokenizer
+from modules.families.parts.clip_tokens import ClipTokenizer
 from modules.families.parts.prompt_weights import without_weights
 from modules.system.errors import DarkroomError
 from modules.system.problem import Problem, count, cut
 from trainer.preflight.tokenizer import read_tokenizer
 
-_USUAL_LIMIT_TOKENS = 3 * CHUNK_TOKENS  # the limit of other trainers and of many programs
 _MAX_CHARS = 200
 _SINGLE_BRACE = "a { or } without its counterpart"
 
@@ -49,7 +49,7 @@ def report_on_captions(config: Config, training: Dataset, validation: Dataset) -
     """Return the captions that are missing, empty, in another encoding, or longer than one chunk of tokens, and
     those whose wildcards are not closed.
 
-    Nothing is truncated: a longer caption is encoded in chunks of 75 tokens (`modules/families/parts/clip_tokens.py`).
+    Nothing is truncated: a longer caption is encoded in chunks (`modules/families/parts/clip_tokens.py`).
     Missing and empty ones are counted with the images (`problems_of_images`).
     """
     images = [e.image for d in (training, validation) for e in d.examples]
@@ -64,8 +64,9 @@ def report_on_captions(config: Config, training: Dataset, validation: Dataset) -
             problems.append(Problem("model.base_model", error.message, advice=error.advice))
         else:
             lengths = {text: tokenizer.count(text) for text in sorted(texts)}
-            problems += _long_ones(list(lengths.values()), tokenizer, list(lengths))
-            findings += _cut_texts(texts, lengths, tokenizer)
+            chunk_tokens = config.family.chunk_tokens
+            problems += _long_ones(list(lengths.values()), tokenizer, list(lengths), chunk_tokens)
+            findings += _cut_texts(texts, lengths, tokenizer, chunk_tokens)
     return CaptionsReport(tuple(problems), tuple(findings))
 
 
@@ -130,28 +131,33 @@ def _shortened(text: str) -> str:
     return cut(text, max_chars=_MAX_CHARS)
 
 
-def _cut_texts(texts: dict[str, Path], lengths: dict[str, int], tokenizer: ClipTokenizer) -> Iterator[CaptionFinding]:
+def _cut_texts(
+    texts: dict[str, Path], lengths: dict[str, int], tokenizer: ClipTokenizer, chunk_tokens: int
+) -> Iterator[CaptionFinding]:
     """Yield the texts of more than one chunk, with the part that programs limited to one chunk do not see."""
     for text, file in texts.items():
-        if lengths[text] > CHUNK_TOKENS:
-            rest = _shortened(tokenizer.beyond(text, CHUNK_TOKENS))
-            yield str(file), f"{lengths[text]} tokens; beyond the first {CHUNK_TOKENS}: {rest}"
+        if lengths[text] > chunk_tokens:
+            rest = _shortened(tokenizer.beyond(text, chunk_tokens))
+            yield str(file), f"{lengths[text]} tokens; beyond the first {chunk_tokens}: {rest}"
 
 
-def _long_ones(lengths: Sequence[int], tokenizer: ClipTokenizer, captions: Sequence[str]) -> Iterator[Problem]:
+def _long_ones(
+    lengths: Sequence[int], tokenizer: ClipTokenizer, captions: Sequence[str], chunk_tokens: int
+) -> Iterator[Problem]:
     longest = max(lengths)
-    if longest <= CHUNK_TOKENS:
+    if longest <= chunk_tokens:
         return
-    num_long, num_too_long = (sum(n > limit for n in lengths) for limit in (CHUNK_TOKENS, _USUAL_LIMIT_TOKENS))
+    usual_limit_tokens = USUAL_LIMIT_CHUNKS * chunk_tokens
+    num_long, num_too_long = (sum(n > limit for n in lengths) for limit in (chunk_tokens, usual_limit_tokens))
     chunks = len(tokenizer.chunks(captions[lengths.index(longest)]))
     are, have = "is" if num_long == 1 else "are", "has" if num_too_long == 1 else "have"
     they_are = "it is" if num_long == 1 else "they are"
     message = (
-        f"{num_long:,} of {count(len(lengths), 'caption')} {are} longer than the {CHUNK_TOKENS} tokens of one text "
+        f"{num_long:,} of {count(len(lengths), 'caption')} {are} longer than the {chunk_tokens} tokens of one text "
         f"encoder chunk. Nothing is truncated: {they_are} encoded in several chunks (the longest, {longest:,} tokens, "
-        f"in {chunks}). Programs limited to {CHUNK_TOKENS} tokens only see the beginning."
+        f"in {chunks}). Programs limited to {chunk_tokens} tokens only see the beginning."
     )
     if num_too_long:
-        message += f" {num_too_long:,} {have} more than {_USUAL_LIMIT_TOKENS} tokens, the limit of many programs."
+        message += f" {num_too_long:,} {have} more than {usual_limit_tokens} tokens, the limit of many programs."
     advice = "Put the important words first, or shorten the captions."
     yield Problem("concepts", message, "warning" if num_too_long else "info", advice)

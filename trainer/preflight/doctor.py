@@ -27,7 +27,6 @@ from modules.data.doctor.report import find_all
 from modules.data.images import BrokenImageError
 from modules.data.listing import SUFFIXES, SkippedEntry
 from modules.data.order import sizes_of_epoch
-from modules.families.parts.clip_tokens import CHUNK_TOKENS
 from modules.families.parts.prompt_weights import without_weights
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
@@ -211,17 +210,18 @@ def _bucket_samples(training: Dataset, run_seed: int) -> dict[Size, int]:
 def _long_captions(config: Config, datasets: Sequence[Dataset]) -> Iterator[LongCaption]:
     """Yield the captions of more than one chunk of tokens, each with all of its images."""
     files: dict[str, list[Path]] = defaultdict(list)
+    chunk_tokens = config.family.chunk_tokens
     for dataset in datasets:
         for example in dataset.examples:
             for given in dataset.longest_texts(example, run_seed=config.general.seed):
                 text = without_weights(given) if config.model.family.reads_weights else given
-                if len(text) > CHUNK_TOKENS:  # a token is at least one character
+                if len(text) > chunk_tokens:  # a token is at least one character
                     files[text].append(example.image.path)
     if not files:
         return
     tokenizer = read_tokenizer(config)
     lengths = {text: tokenizer.count(text) for text in files}
     for text, paths in files.items():
-        if lengths[text] > CHUNK_TOKENS:
+        if lengths[text] > chunk_tokens:
             unique = tuple(dict.fromkeys(paths))
-            yield LongCaption(unique, lengths[text], tokenizer.beyond(text, CHUNK_TOKENS))
+            yield LongCaption(unique, lengths[text], tokenizer.beyond(text, chunk_tokens), chunk_tokens)

@@ -10,7 +10,6 @@ from modules.data.dataset import Dataset, build_dataset
 from modules.data.listing import SkippedEntry, walk
 from modules.data.scan import Scan
 from modules.data.statistics import FileCounts, Statistics, file_counts, statistics_of, tag_counts
-from modules.families.parts.clip_tokens import CHUNK_TOKENS
 from modules.families.parts.prompt_weights import without_weights
 from modules.system.paths import from_root
 from trainer.data.datasets import dataset_settings
@@ -54,7 +53,7 @@ def concept_statistics(
         tag_counts(images, delimiter=rules.delimiter, separator=rules.separator),
         texts=_texts(alone, dataset, settings.run_seed),
         count_tokens=_counter(alone, progress, sum(len(i.captions) for i in images)),
-        chunk_tokens=CHUNK_TOKENS,
+        chunk_tokens=alone.family.chunk_tokens,
     )
 
 

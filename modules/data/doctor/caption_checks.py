@@ -12,8 +12,7 @@ from modules.data.doctor.finding import CheckSpec, Examination, ExaminedConcept,
 from modules.data.scan import fault_of_caption
 from modules.system.problem import cut
 
-CHUNK_TOKENS = 75  # what one pass of CLIP's text encoder sees
-USUAL_LIMIT_TOKENS = 3 * CHUNK_TOKENS  # the limit of other trainers and of many programs
+USUAL_LIMIT_CHUNKS = 3  # of other trainers and of many programs
 CONSTANT_SHARE = 0.95  # of the images of a concept
 MIN_WORDS = 15  # shorter captions are often the same; of longer ones, one was probably copied
 MOST = 0.5  # of the images of a concept: then the same caption is probably meant
@@ -160,12 +159,12 @@ def _rare_tags(examined: Examination) -> Iterator[Finding]:
 
 def _long(examined: Examination) -> Iterator[Finding]:
     for caption in examined.long_captions:
-        is_too_long = caption.num_tokens > USUAL_LIMIT_TOKENS
+        is_too_long = caption.num_tokens > USUAL_LIMIT_CHUNKS * caption.chunk_tokens
         yield Finding(
             "long_caption",
             caption.files,
-            f"The caption is longer than {CHUNK_TOKENS} tokens. It is encoded in chunks; programs limited to one do "
-            f"not see: {cut(caption.beyond, max_chars=_MAX_CHARS)}",
+            f"The caption is longer than {caption.chunk_tokens} tokens. It is encoded in chunks; programs limited to one "
+            f"do not see: {cut(caption.beyond, max_chars=_MAX_CHARS)}",
             caption.num_tokens,
             "tokens",
             "Put the important words first, or shorten it.",
@@ -198,4 +197,6 @@ CONSTANT_TAG = CheckSpec(
     "constant_tag", "Tags in nearly all captions", "Tags that say nothing about single images.", _constant_tags
 )
 RARE_TAG = CheckSpec("rare_tag", "Tags of a single image", "Tags that appear only once; often misspelled.", _rare_tags)
-LONG_CAPTION = CheckSpec("long_caption", "Long captions", f"Captions of more than {CHUNK_TOKENS} tokens.", _long)
+LONG_CAPTION = CheckSpec(
+    "long_caption", "Long captions", "Captions of more tokens than the text encoder reads at once.", _long
+)

@@ -80,6 +80,7 @@ class LongCaption:
     files: tuple[Path, ...]
     num_tokens: int
     beyond: str
+    chunk_tokens: int
 
 
 @dataclass(frozen=True, slots=True)

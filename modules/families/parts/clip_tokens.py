@@ -18,10 +18,10 @@ from tokenizers import Tokenizer
 
 from modules.data.captions.sources import split_at_placeholders
 from modules.families.parts.clip_vocabulary import END_TOKEN, START_TOKEN, build_clip_tokenizer
+from modules.families.parts.part_classes import CLIP_CHUNK_TOKENS
 from modules.families.parts.prompt_weights import weighted_texts
 from modules.system.errors import DarkroomError
 
-CHUNK_TOKENS = 75
 OPEN_CLIP_PAD = "!"  # id 0: OpenCLIP pads with zeros
 _MAX_TOKEN_CHARS = 100
 
@@ -54,7 +54,7 @@ class ClipTokenizer:
         return [
             (
                 self._with_start_and_end([i for i, _ in piece]),
-                [1.0, *(weight for _, weight in piece), *[1.0] * (CHUNK_TOKENS + 1 - len(piece))],
+                [1.0, *(weight for _, weight in piece), *[1.0] * (CLIP_CHUNK_TOKENS + 1 - len(piece))],
             )
             for piece in _pieces(units)
         ]
@@ -91,7 +91,7 @@ class ClipTokenizer:
         return units
 
     def _with_start_and_end(self, piece: list[int]) -> list[int]:
-        return [self.start_id, *piece, self.end_id, *[self.pad_id] * (CHUNK_TOKENS - len(piece))]
+        return [self.start_id, *piece, self.end_id, *[self.pad_id] * (CLIP_CHUNK_TOKENS - len(piece))]
 
 
 # A step needs the same prompts several times, and those of an epoch come back in the next.
@@ -108,10 +108,10 @@ def _pieces(units: Sequence[tuple[tuple[int, ...], float]]) -> list[list[Token]]
     """
     pieces: list[list[Token]] = [[]]
     for ids, weight in units:
-        if len(pieces[-1]) + len(ids) > CHUNK_TOKENS and len(ids) <= CHUNK_TOKENS:
+        if len(pieces[-1]) + len(ids) > CLIP_CHUNK_TOKENS and len(ids) <= CLIP_CHUNK_TOKENS:
             pieces.append([])
         for i in ids:
-            if len(pieces[-1]) == CHUNK_TOKENS:
+            if len(pieces[-1]) == CLIP_CHUNK_TOKENS:
                 pieces.append([])
             pieces[-1].append((i, weight))
     return pieces
@@ -166,7 +166,9 @@ def _require_consistent(vocabulary: Any, merges: list[tuple[str, str]]) -> None:
 
 @lru_cache(maxsize=8)
 def _identity(tokenizer: ClipTokenizer) -> str:
-    facts = f"{tokenizer.tokenizer.to_str()}|{tokenizer.start_id}|{tokenizer.end_id}|{tokenizer.pad_id}|{CHUNK_TOKENS}"
+    facts = (
+        f"{tokenizer.tokenizer.to_str()}|{tokenizer.start_id}|{tokenizer.end_id}|{tokenizer.pad_id}|{CLIP_CHUNK_TOKENS}"
+    )
     if tokenizer.words:
         facts += f"|{sorted(tokenizer.words.items())}"
     return hashlib.blake2b(facts.encode(), digest_size=16).hexdigest()

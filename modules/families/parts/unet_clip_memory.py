@@ -6,12 +6,13 @@ import re
 from dataclasses import replace
 
 from modules.families.parts.clip_walk import clip_pass
+from modules.families.parts.part_classes import CLIP_CHUNK_TOKENS
 from modules.families.parts.unet_walk import unet_pass
 from modules.families.walks import Configs, DenoiserPass, PartConfig, TextSize
 from modules.memory.tape import Array
 from modules.memory.walk import Walk
 
-CHUNK_TOKENS = 77
+_TOKENS = CLIP_CHUNK_TOKENS + 2  # with the start and the end
 UNET_BLOCKS = re.compile(r".*\b(transformer_blocks|resnets)\.\d+\.")
 CLIP_BLOCKS = re.compile(r".*\blayers\.\d+\.")
 VAE_BLOCKS = re.compile(r".*\b(attentions|resnets)\.\d+\.")
@@ -31,11 +32,9 @@ def unet_denoiser(latent_factor: int) -> DenoiserPass:
     ) -> Array:
         states = None
         if text is not None:  # the states of all encoders are concatenated
-            states = replace(
-                walk.new((batch, CHUNK_TOKENS, int(config["cross_attention_dim"]))), needs_grad=text.needs_grad
-            )
+            states = replace(walk.new((batch, _TOKENS, int(config["cross_attention_dim"]))), needs_grad=text.needs_grad)
         size = (height_px // latent_factor, width_px // latent_factor)
-        return unet_pass(walk, config, batch=batch, latents=size, tokens=CHUNK_TOKENS, text=states)
+        return unet_pass(walk, config, batch=batch, latents=size, tokens=_TOKENS, text=states)
 
     return walk_through
 
@@ -43,7 +42,7 @@ def unet_denoiser(latent_factor: int) -> DenoiserPass:
 def text_size(configs: Configs) -> TextSize:
     """Return the size of a chunk's states: the width that the UNet reads, and the pooled width of a second encoder."""
     pooled = configs.get("text_encoder_2", {}).get("projection_dim", 0)
-    return TextSize(CHUNK_TOKENS, int(configs["unet"]["cross_attention_dim"]), int(pooled))
+    return TextSize(_TOKENS, int(configs["unet"]["cross_attention_dim"]), int(pooled))
 
 
 def last_layers(config: PartConfig, skipped: int) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from modules.data.inputs import INPAINTING
-from modules.families.parts.part_classes import CLIP_TEXT, CLIP_TEXT_WITH_PROJECTION, KL_VAE, UNET
+from modules.families.parts.part_classes import CLIP_CHUNK_TOKENS, CLIP_TEXT, CLIP_TEXT_WITH_PROJECTION, KL_VAE, UNET
 from modules.families.sdxl.settings import SdxlSettings
 from modules.families.spec import FamilySpec, PartSpec
 
@@ -22,7 +22,7 @@ SDXL = FamilySpec(
     size_step_px=8,
     latent_factor=8,
     latent_channels=4,
-    chunk_tokens=75,
+    chunk_tokens=CLIP_CHUNK_TOKENS,
     lowercases_text=True,
     files="modules.families.sdxl.files:FILES",
     memory="modules.families.sdxl.memory:MEMORY",
