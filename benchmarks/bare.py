@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,12 +13,15 @@ from torch.utils.checkpoint import checkpoint
 from modules.adapters.protocol import Adapter
 from modules.config.schema import Config
 from modules.data.batch import Batch
-from modules.families.parts.forwards import BlockTypes
 from modules.families.protocol import ModelFamily
+from modules.families.spec import ModelClass
 from modules.optim.build import build_optimizer
 from modules.system.devices import Device
 from trainer.run.model import LoadedModel
 from trainer.step.precision import Precision
+
+TypesOf = Callable[[ModelClass], tuple[type[torch.nn.Module], ...]]
+"""Which of a part's modules are checkpointed, by its class."""
 
 
 @dataclass(eq=False)
@@ -72,9 +75,10 @@ class BareLoop:
                 get_ema_multi_avg_fn(self.decay)(self.averages, self.parameters, 0)
 
 
-def checkpoint_by_torch(model: LoadedModel, types: BlockTypes) -> None:
+def checkpoint_by_torch(model: LoadedModel, types_of: TypesOf) -> None:
     """Checkpoint the modules of these types by torch alone, as diffusers' `enable_gradient_checkpointing` does."""
     for part in model.family.parts.values():
+        types = types_of(part.spec.model)
         for module in part.module.modules():
-            if isinstance(module, types[part.spec.role]):
+            if isinstance(module, types):
                 module.forward = partial(checkpoint, module.forward, use_reentrant=False)

@@ -10,11 +10,10 @@ from typing import Any
 
 from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 
-from benchmarks.bare import BareLoop, checkpoint_by_torch
+from benchmarks.bare import BareLoop, TypesOf, checkpoint_by_torch
 from benchmarks.measure import Ratio, paired
 from modules.config.codec import decode, encode
 from modules.config.schema import Config
-from modules.families.parts.forwards import BlockTypes
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from trainer.commands import CommandDesk
@@ -31,7 +30,7 @@ from trainer.step.precision import process_settings
 
 
 def loop_against_bare(
-    config: Config, *, rounds: int, num_threads: int, plain: Config | None = None, recomputes: BlockTypes | None = None
+    config: Config, *, rounds: int, num_threads: int, plain: Config | None = None, recomputes: TypesOf | None = None
 ) -> Ratio:
     """Return the speed of the training loop, compared to a bare loop; a round is an epoch of the config.
 

@@ -30,7 +30,7 @@ from benchmarks.start_time import start_against_bare
 from benchmarks.toy_sdxl import write_toy_sdxl
 from benchmarks.waiting import waiting_share
 from modules.config.schema import Config
-from modules.families.parts.forwards import BLOCK_TYPES, TRANSFORMER_TYPES
+from modules.families.parts.forwards import block_types, transformer_types
 from modules.objectives.registry import METHODS
 from modules.system.devices import Device, resolve_device
 from modules.system.paths import PROGRAM_ROOT, from_root
@@ -119,8 +119,8 @@ def _checkpointed_loop(folder: Path, device: Device, num_threads: int) -> Iterat
     for name, config in (("demo model", demo), ("small SDXL", as_sdxl(demo, model))):
         plain = with_parts(config, {"checkpointing": "off"})
         for mode, words, types in (
-            ("block", "per block", BLOCK_TYPES),
-            ("transformer", "transformer blocks only", TRANSFORMER_TYPES),
+            ("block", "per block", block_types),
+            ("transformer", "transformer blocks only", transformer_types),
         ):
             ours = with_parts(config, {"checkpointing": mode})
             result = loop_against_bare(ours, rounds=7, num_threads=num_threads, plain=plain, recomputes=types)

@@ -21,17 +21,32 @@ VARIANT_LABELS: Mapping[str, str] = {BASE_VARIANT: "Base", "inpainting": "Inpain
 
 
 @dataclass(frozen=True, slots=True)
-class PartSpec:
-    """One part of a model: its name in configs and files, its label, and its role.
+class ModelClass:
+    """The diffusers or transformers class of a part, and those of its blocks, each as "module:Class".
 
-    `model_class` names its diffusers or transformers class, as "module:Class".
+    Blocks are checkpointed, offloaded, compiled and sharded one by one. The transformer blocks alone are what the
+    checkpointing of transformer blocks recomputes.
     """
+
+    reference: str
+    transformer_blocks: tuple[str, ...]
+    other_blocks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PartSpec:
+    """One part of a model: its name in configs and files, its label, its role, and its class."""
 
     name: str
     label: str
     role: Role
-    model_class: str
+    model: ModelClass
     trainable: bool = True
+
+    @property
+    def model_class(self) -> str:
+        """The class as "module:Class"."""
+        return self.model.reference
 
     @property
     def library(self) -> str:

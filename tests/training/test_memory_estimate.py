@@ -31,7 +31,8 @@ from modules.estimate.architecture import architecture_of
 from modules.estimate.passes import Passes, count
 from modules.estimate.run import RunPlan, estimate
 from modules.families.parts.clip_walk import clip_pass
-from modules.families.parts.forwards import BLOCK_TYPES, TRANSFORMER_TYPES
+from modules.families.parts.forwards import block_types, transformer_types
+from modules.families.parts.part_classes import CLIP_TEXT, KL_VAE, UNET
 from modules.families.parts.single_file.models import shipped_configs
 from modules.families.parts.unet_walk import unet_pass
 from modules.families.registry import FAMILIES
@@ -387,14 +388,14 @@ def measured(case: Case, *, num_passes: int = 1) -> tuple[int, int]:
 
 def checkpointed(module: Any, role: Role, mode: str) -> Callable[..., Any]:
     """The forward pass as families run it."""
-    types = BLOCK_TYPES[role]
+    model = {"denoiser": UNET, "text_encoder": CLIP_TEXT, "vae": KL_VAE}[role]
     return create_checkpointed_forward(
         module,
         train_device=CPU,
         temp_device=CPU,
         mode=mode,
-        block_types=types,
-        transformer_types=TRANSFORMER_TYPES[role],
+        block_types=block_types(model),
+        transformer_types=transformer_types(model),
     )
 
 
@@ -486,7 +487,7 @@ def test_training_the_vae_needs_the_estimated_memory(decoder_only: bool, mode: s
     with FakeTensorMode():
         give_weights(vae, dtype=F32, adapter_dtype=F32, learns=lambda name: name.startswith(trained))
         forwards = create_checkpointed_forward(
-            vae, train_device=CPU, temp_device=CPU, mode=mode, block_types=BLOCK_TYPES["vae"], entry="decode"
+            vae, train_device=CPU, temp_device=CPU, mode=mode, block_types=block_types(KL_VAE), entry="decode"
         )
         images = torch.empty(2, 3, 256, 256)
 
@@ -514,7 +515,7 @@ def test_the_perceptual_loss_needs_the_estimated_memory(is_mixed: bool) -> None:
     with FakeTensorMode():
         give_weights(vae, dtype=F32, adapter_dtype=F32, learns=lambda name: name.startswith("decoder."))
         forwards = create_checkpointed_forward(
-            vae, train_device=CPU, temp_device=CPU, mode="off", block_types=BLOCK_TYPES["vae"], entry="decode"
+            vae, train_device=CPU, temp_device=CPU, mode="off", block_types=block_types(KL_VAE), entry="decode"
         )
         images, latents = torch.empty(2, 3, 256, 256), torch.empty(2, 4, 32, 32)
         stages, width_in = [], 3

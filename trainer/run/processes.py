@@ -10,7 +10,7 @@ import torch
 
 from modules.config.compare import differing_paths
 from modules.config.schema import Config
-from modules.families.parts.forwards import BLOCK_TYPES
+from modules.families.parts.forwards import block_types
 from modules.memory.sharding import ShardedModule, gathered_values
 from modules.system.devices import Device
 from modules.system.errors import DarkroomError
@@ -73,7 +73,7 @@ def shard(model: LoadedModel, parts: Sequence[str], *, device: Device, num_proce
         part = model.family.parts[name]
         model.placement.pin(name)
         sharded[name] = ShardedModule(
-            part.module, block_types=BLOCK_TYPES[part.spec.role], device=device, num_processes=num_processes
+            part.module, block_types=block_types(part.spec.model), device=device, num_processes=num_processes
         )
         for group in (g for g in model.groups if g.part == name):
             group.parameters = {n: sharded[name].own[n.removeprefix(f"{name}.")] for n in group.parameters}

@@ -163,8 +163,8 @@ def _long(examined: Examination) -> Iterator[Finding]:
         yield Finding(
             "long_caption",
             caption.files,
-            f"The caption is longer than {caption.chunk_tokens} tokens. It is encoded in chunks; programs limited to one "
-            f"do not see: {cut(caption.beyond, max_chars=_MAX_CHARS)}",
+            f"The caption is longer than {caption.chunk_tokens} tokens. It is encoded in chunks; programs limited to "
+            f"one do not see: {cut(caption.beyond, max_chars=_MAX_CHARS)}",
             caption.num_tokens,
             "tokens",
             "Put the important words first, or shorten it.",

@@ -5,39 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from diffusers.models.attention import BasicTransformerBlock
-from diffusers.models.attention_processor import Attention
-from diffusers.models.resnet import ResnetBlock2D
 from torch import nn
-from transformers.models.clip.modeling_clip import CLIPEncoderLayer
 
 from modules.families.protocol import Part, PartMemory
-from modules.families.spec import Role
+from modules.families.spec import ModelClass, Role
 from modules.memory.checkpointing import create_checkpointed_forward
 from modules.system.devices import Device
+from modules.system.factories import load_factory
 
-BlockTypes = Mapping[Role, tuple[type[nn.Module], ...]]
-
-BLOCK_TYPES: BlockTypes = {
-    "denoiser": (BasicTransformerBlock, ResnetBlock2D),
-    "text_encoder": (CLIPEncoderLayer,),
-    "vae": (ResnetBlock2D, Attention),
-}
-TRANSFORMER_TYPES: BlockTypes = {
-    "denoiser": (BasicTransformerBlock,),
-    "text_encoder": (CLIPEncoderLayer,),
-    "vae": (Attention,),
-}
 # A VAE's encoder and decoder never run as one pass. Encoding needs no gradient.
 _ENTRIES: Mapping[Role, str] = {"denoiser": "forward", "text_encoder": "forward", "vae": "decode"}
+
+
+def block_types(model: ModelClass) -> tuple[type[nn.Module], ...]:
+    """Return the classes of a part's blocks."""
+    return (*transformer_types(model), *map(load_factory, model.other_blocks))
+
+
+def transformer_types(model: ModelClass) -> tuple[type[nn.Module], ...]:
+    """Return the classes of a part's transformer blocks."""
+    return tuple(map(load_factory, model.transformer_blocks))
 
 
 class Forwards:
     """Provides the callable that runs each part."""
 
-    def __init__(self, block_types: BlockTypes = BLOCK_TYPES) -> None:
-        """`block_types` are the module classes that are checkpointed one by one, by the role of their part."""
-        self._block_types = block_types
+    def __init__(self) -> None:
         self._checkpointed: dict[str, Callable[..., Any]] = {}
 
     def set_memory(
@@ -51,8 +44,8 @@ class Forwards:
                 train_device=train_device,
                 temp_device=temp_device,
                 mode=wanted.mode,
-                block_types=self._block_types[part.spec.role],
-                transformer_types=TRANSFORMER_TYPES[part.spec.role],
+                block_types=block_types(part.spec.model),
+                transformer_types=transformer_types(part.spec.model),
                 chosen_blocks=wanted.chosen_blocks,
                 offload_activations=wanted.offload_activations,
                 offload_fraction=wanted.offload_fraction,

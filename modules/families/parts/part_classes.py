@@ -1,11 +1,26 @@
-"""The classes of the parts that families share, as "module:Class". Torch-free: they are imported on loading."""
+"""The classes of the parts that families share, and of their blocks. Torch-free: they are imported on loading."""
 
 from __future__ import annotations
 
-UNET = "diffusers.models.unets.unet_2d_condition:UNet2DConditionModel"
-KL_VAE = "diffusers.models.autoencoders.autoencoder_kl:AutoencoderKL"
-CLIP_TEXT = "transformers.models.clip.modeling_clip:CLIPTextModel"
-CLIP_TEXT_WITH_PROJECTION = "transformers.models.clip.modeling_clip:CLIPTextModelWithProjection"
+from modules.families.spec import ModelClass
+
+_RESNET = "diffusers.models.resnet:ResnetBlock2D"
+_CLIP_LAYER = ("transformers.models.clip.modeling_clip:CLIPEncoderLayer",)
+
+UNET = ModelClass(
+    "diffusers.models.unets.unet_2d_condition:UNet2DConditionModel",
+    ("diffusers.models.attention:BasicTransformerBlock",),
+    (_RESNET,),
+)
+KL_VAE = ModelClass(
+    "diffusers.models.autoencoders.autoencoder_kl:AutoencoderKL",
+    ("diffusers.models.attention_processor:Attention",),
+    (_RESNET,),
+)
+CLIP_TEXT = ModelClass("transformers.models.clip.modeling_clip:CLIPTextModel", _CLIP_LAYER)
+CLIP_TEXT_WITH_PROJECTION = ModelClass(
+    "transformers.models.clip.modeling_clip:CLIPTextModelWithProjection", _CLIP_LAYER
+)
 
 CLIP_CHUNK_TOKENS = 75
 """The tokens of a prompt that CLIP's text encoders read at once, between a start and an end token."""
