@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
@@ -12,6 +13,7 @@ from modules.config.schema import Config
 from modules.config.sections.model import Model
 from modules.data.concept import Concept
 from modules.families.registry import FAMILIES, registered
+from modules.families.settings import FamilySettings
 from modules.settings.edit import set_path
 from modules.settings.field import records_of
 from modules.settings.walk import is_relevant
@@ -74,10 +76,14 @@ def test_each_part_of_the_family_is_a_group_of_its_own() -> None:
     assert not names & {"train", "learning_rate", "stop_after", "checkpointing"}
 
 
+class OtherSettings(FamilySettings):
+    name: Literal["other"] = "other"
+
+
 def test_a_new_family_brings_its_parts() -> None:
-    other = replace(FAMILIES["sd"], name="other", parts=FAMILIES["sd"].parts[:1])
+    other = replace(FAMILIES["sd"], name="other", settings=OtherSettings, parts=FAMILIES["sd"].parts[:1])
     with registered(other):
-        config = Config(model=Model(family="other"))
+        config = Config(model=Model(family=OtherSettings()))
         assert [g.key for g in groups_of(config, ("parts",))] == ["parts/unet"]
 
 
