@@ -11,7 +11,7 @@ from modules.system.paths import PROGRAM_ROOT, log_dir, session_file, user_prese
 from ui.actions import Action
 from ui.diagnostics import system_facts
 
-DOCUMENTS = (("README", "README.md"), ("Window", "docs/window.md"), ("Settings", "docs/settings.md"),
+DOCUMENTS = (("README", "README.md"), ("Window", "docs/window.md"), ("Settings", "docs/generated/settings.md"),
              ("Changes", "CHANGELOG.md"), ("Licence", "LICENSE"))  # fmt: skip
 
 
