@@ -23,7 +23,7 @@ from trainer.run.training_run import prepare
 from trainer.step.loop import train_epoch
 from trainer.step.precision import process_settings
 
-FILES = ("functions.txt", "operators.txt", "waits.txt", "trace.json", "timeline.png", "host-waits.txt")
+FILES = ("functions.txt", "operators.txt", "waits.txt", "trace.json", "host-waits.txt")
 
 
 @dataclass(frozen=True, slots=True)

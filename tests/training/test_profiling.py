@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from benchmarks import profile as benchmark_profile
 from benchmarks.loop_speed import for_measuring
@@ -42,8 +41,12 @@ def test_a_profile_is_written_and_changes_nothing(config: Config, monkeypatch: p
     assert "tottime" in functions
     assert "trainer/step/stepper.py" in functions.split("tottime")[0]
     assert "A CPU waits for nothing" in (folder / "waits.txt").read_text()
-    with Image.open(folder / "timeline.png") as timeline:
-        assert timeline.width == 1600
+    assert sorted(file.name for file in folder.iterdir()) == [
+        "functions.txt",
+        "operators.txt",
+        "trace.json",
+        "waits.txt",
+    ]
     assert written.slowest
     assert written.summary.startswith(f"Profiled 2 steps: trace and tables are in {folder}. Most of the host's time: ")
     assert plain.of(ProfileWritten) == []

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from modules.settings.layer_filter import layer_filter
-from trainer.step.step_profile import BETWEEN, device_time, function_table
+from trainer.callbacks.profiling import BETWEEN, device_time, function_table
 
 HOST, OTHER = 1, 2
 
