@@ -65,7 +65,7 @@ def replaced_files_dir() -> Path:
 
 
 def machine_choices_file() -> Path:
-    """Return the file of what was measured on this machine, such as its best number of threads."""
+    """Return the file of the best numbers of threads that were measured on this machine."""
     return platformdirs.user_data_path(_APP, appauthor=False) / "machine_choices.json"
 
 

@@ -15,7 +15,6 @@ import pytest
 
 from modules.config.codec import load_file, save_file
 from modules.config.schema import Config
-from modules.system.machine_choices import machine_choice, usable_cores
 from modules.system.paths import PROGRAM_ROOT
 from tests.builders.configs import small_config
 from tests.builders.runs import Ran, run
@@ -55,7 +54,7 @@ def twice(tiny_sd: Path, images: Path, tmp_path_factory: pytest.TempPathFactory)
         patch.setenv("XDG_DATA_HOME", str(folder / "data"))
         patch.setenv("HF_HUB_OFFLINE", "1")
         # One thread is remembered, and measured no more.
-        machine_choice("CPU threads", f"1 or {usable_cores() - 1}", lambda: 1, kind=int)
+        threads.measure_once(threads.usable_cores() - 1, lambda: 1)
         patch.setattr(threads, "_seconds", pytest.fail)
         done = subprocess.run(
             [sys.executable, "-m", "tests.builders.started", str(folder / "counts.json"), "train", "config.json"],
