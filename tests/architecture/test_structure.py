@@ -76,7 +76,7 @@ def test_the_contracts_find_what_is_planted(tmp_path: Path) -> None:
     planted = {
         "modules/system/planted.py": "from modules.config.schema import Config",
         "modules/data/planted.py": "def f():\n    from modules.families.registry import FAMILIES",
-        "trainer/step/planted.py": "from trainer.callbacks.metrics import Metrics",
+        "trainer/step/planted.py": "from trainer.callbacks.reports import Metrics",
         "trainer/methods/planted.py": "from trainer.data.loader import Loader",
         "trainer/unplaced.py": "",
         "ui/planted.py": "import torch",

@@ -42,7 +42,7 @@ from trainer.preflight import check
 from trainer.preflight.doctor import examine
 from trainer.run.prune import unused_by
 from trainer.step.precision import Precision
-from trainer.step.prior import prior_mode
+from trainer.step.prediction_modes import prior_mode
 from ui.run.words import preview_lines
 
 FULL: dict[str, Any] = {"training": {"trains": "full"}, "output": {"dtype": "float32"}}

@@ -20,7 +20,7 @@ from tests.builders.runs import assert_equal_tensors, run
 from trainer.commands import Command, Pause, Resume
 from trainer.events import Event, MemoryMeasured, PhaseChanged, StepFinished
 from trainer.run import training_run
-from trainer.run.freed_memory import WORDS, freed_memory
+from trainer.run.placement import FREED, freed_memory
 
 # EMA and exact master weights on the training device, and accumulated gradients while the run waits.
 SETTINGS: dict[str, Any] = {
@@ -52,7 +52,7 @@ def test_a_freed_pause_changes_no_bit(
     def on_event(event: Event, send: Callable[[Command], None]) -> None:
         if isinstance(event, StepFinished) and event.step < event.total_steps:
             send(Pause(free_memory=True))
-        if event == PhaseChanged("paused", WORDS):
+        if event == PhaseChanged("paused", FREED):
             placement, _, stepper = seen
             assert {placement.device_of(part) for part in ("unet", "vae", "text_encoder")} == {CPU}
             states = [t for s in stepper.optimizer.state.values() for t in s.values() if torch.is_tensor(t) and t.dim()]
@@ -90,4 +90,4 @@ def test_reward_models_are_offloaded_too_and_the_phase_comes_back() -> None:
             assert guard.tag_of(model.weight) == "cpu"
         assert guard.tag_of(model.weight) == "cpu:1"
         assert torch.equal(model.weight, before)
-    assert events == [PhaseChanged("paused", WORDS), sampling]
+    assert events == [PhaseChanged("paused", FREED), sampling]

@@ -23,7 +23,7 @@ from tests.builders.pretended_gpu import CAN_PRETEND, MixedDevicesError, pretend
 from tests.builders.runs import Ran, run
 from tests.training.test_devices import assert_all_went_well, watched_config
 from trainer.events import SampleReady, ValidationFinished, WarningRaised
-from trainer.run.freed_memory import freed_memory
+from trainer.run.placement import freed_memory
 
 pytestmark = pytest.mark.skipif(not CAN_PRETEND, reason="needs torch's build for CPUs on Linux")
 

@@ -34,7 +34,7 @@ from trainer.run.machine import machine_of
 from trainer.run.model import load_model
 from trainer.run.start import original_of
 from trainer.step.precision import Precision
-from trainer.step.prior import prior_mode
+from trainer.step.prediction_modes import prior_mode
 
 FULL: dict[str, Any] = {"training": {"trains": "full"}, "output": {"dtype": "float32"}}
 STANDING: dict[str, Any] = {"training": {"learning_rate": 1e-30}}  # no weight moves

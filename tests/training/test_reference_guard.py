@@ -20,7 +20,7 @@ from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import StepLoss
 from trainer.run_folder.backup import list_backups
 from trainer.step.precision import Precision
-from trainer.step.prior import ReferenceOpenError, prior_mode, require_no_reference
+from trainer.step.prediction_modes import ReferenceOpenError, prior_mode, require_no_reference
 from trainer.step.stepper import Stepper
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -16,7 +16,7 @@ from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from trainer.events import RunFailed, StepFinished
-from trainer.step.prior import require_no_reference
+from trainer.step.prediction_modes import require_no_reference
 
 METHODS: dict[str, dict[str, Any]] = {
     "ddpo": {"name": "ddpo", "steps": 3, "samples_per_prompt": 2, "guidance": 2.0, "kl_weight": 0.1, "inner_epochs": 2},

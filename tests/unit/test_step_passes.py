@@ -12,7 +12,7 @@ from modules.config.schema import Config
 from modules.estimate.step_passes import StepPasses
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
-from trainer.callbacks.metrics import Metrics
+from trainer.callbacks.reports import Metrics
 from trainer.events import Event, StepFinished
 from trainer.preflight import check
 from trainer.preflight.step_passes import describe_passes

@@ -11,8 +11,7 @@ from PIL import Image
 from modules.config.sections.evaluation import Sampling
 from modules.system.atomic import atomic_file
 from modules.system.paths import safe_name
-from trainer.callbacks.dry_run import DryRunComplete, discarded_write
-from trainer.callbacks.side_output import SideOutput
+from trainer.callbacks.side_output import DryRunComplete, SideOutput, discarded_write
 from trainer.callbacks.tensorboard_log import TensorBoardLog
 from trainer.events import Event, SampleReady
 

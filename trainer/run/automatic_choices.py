@@ -1,4 +1,4 @@
-"""The automatic settings of memory, which are chosen once and kept with the run for a resume.
+"""The automatic settings of memory, chosen at the start of a run and kept in its folder for a resume.
 
 The blocks that gradient checkpointing recomputes, and the parts whose convolutions have their channels innermost.
 """
@@ -26,6 +26,9 @@ from trainer.run_folder.fork import LAYOUT_FILE
 from trainer.run_folder.start_copy import start_copy_in
 
 _CHECKPOINTING_FILE = "checkpointing.json"
+_LAYOUT_SETTING = "model.channels_last"
+_TENSOR_CORES = (7, 0)
+"""The compute capability of the first GPUs (Volta) whose convolutions in 16 bits are computed on tensor cores."""
 
 
 def checkpointed_blocks(setup: RunSetup) -> Blocks | None:
@@ -50,12 +53,13 @@ def _blocks_of_main(setup: RunSetup) -> Blocks:
         free_bytes=_free_bytes(setup.machine),
         start_copy=start_copy_in(setup.run_dir),
     )
-    found = chosen or {}
-    write_text(path, json.dumps({part: sorted(blocks) for part, blocks in found.items()}, indent=2) + "\n")
-    for part, blocks in found.items():
+    blocks_by_part = chosen or {}
+    entries = {part: sorted(blocks) for part, blocks in blocks_by_part.items()}
+    write_text(path, json.dumps(entries, indent=2) + "\n")
+    for part, blocks in blocks_by_part.items():
         words = f"Gradient checkpointing recomputes {count(len(blocks), 'block')} of {part}."
         setup.log.emit(SettingChosen(f"parts.{part}.checkpointing", words))
-    return found
+    return blocks_by_part
 
 
 def _read_blocks(path: Path) -> Blocks | None:
@@ -69,11 +73,6 @@ def _free_bytes(machine: Machine) -> int | None:
     if machine.assumed_free_bytes is not None:
         return machine.assumed_free_bytes
     return free_memory() if machine.train_device.is_cpu else free_device_bytes(machine.train_device)
-
-
-_LAYOUT_SETTING = "model.channels_last"
-_TENSOR_CORES = (7, 0)
-"""The compute capability of the first GPUs (Volta) whose convolutions in 16 bits are computed on tensor cores."""
 
 
 def parts_with_channels_last(setup: RunSetup) -> frozenset[str] | None:

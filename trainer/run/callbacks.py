@@ -13,12 +13,11 @@ from modules.data.dataset import Dataset
 from modules.objectives.denoise import timestep_weights
 from modules.objectives.perceptual import PerceptualDistance
 from modules.system.paths import from_root
-from trainer.callbacks.dropped import DroppedImages
 from trainer.callbacks.guards import Guards
 from trainer.callbacks.image_sampler import ImageSampler
-from trainer.callbacks.metrics import Metrics
 from trainer.callbacks.profiling import Profiling
 from trainer.callbacks.reconstruction import ReconstructionMeasure, ReconstructionSamples
+from trainer.callbacks.reports import DroppedImages, Metrics
 from trainer.callbacks.rewards import RewardCallback
 from trainer.callbacks.sample_files import SampleFiles
 from trainer.callbacks.sampling import SamplingCallback

@@ -34,12 +34,12 @@ from trainer.events import Event, PhaseChanged, RunFinished, WarningRaised
 from trainer.launch import RunRequest
 from trainer.phases import phase_facts
 from trainer.ranks import ALONE, LostProcessError, Ranks, connect
-from trainer.run.backup_start import check_resume, check_weights, completed, opened_folder
 from trainer.run.data import build_loaders, caches_of
 from trainer.run.failure import failure_of, not_enough_memory
 from trainer.run.machine import Machine, machine_of, name_of
 from trainer.run.meters import DownloadMeter, MemoryMeter
 from trainer.run.model import load_model
+from trainer.run.open_folder import check_resume, check_weights, completed, opened_folder
 from trainer.run.processes import require_equal_settings
 from trainer.run.prune import kinds_in_use, unused_entries
 from trainer.run.setup import Clocks, RunSetup

@@ -14,8 +14,8 @@ from modules.system.file_errors import UnconfirmedError, words_of
 from modules.system.paths import from_root
 from modules.system.problem import count
 from trainer.callbacks.best import Search
-from trainer.callbacks.dry_run import DryRunComplete, discarded_write
 from trainer.callbacks.saving import BEST_KINDS, BestBy, SavingCallback
+from trainer.callbacks.side_output import DryRunComplete, discarded_write
 from trainer.events import BackupSaved, PhaseChanged, RunFinished, WarningRaised
 from trainer.methods.protocol import TrainingMethod
 from trainer.run.callbacks import RunCallbacks

@@ -15,6 +15,7 @@ from trainer.commands import CommandDesk
 from trainer.events import DownloadProgress, Event, MemoryMeasured, PhaseChanged, RunFailed, RunFinished
 
 _SECONDS_BETWEEN_EVENTS = 0.25
+_SECONDS_BETWEEN_MEASUREMENTS = 2.0
 
 
 class DownloadMeter:
@@ -41,9 +42,6 @@ class DownloadMeter:
         self._emit(DownloadProgress(done_bytes / 1e6, total_bytes / 1e6, seconds_left))
 
 
-_SECONDS_BETWEEN = 2.0
-
-
 class MemoryMeter:
     """A listener that passes events on, and follows one of them every two seconds by the memory in use.
 
@@ -68,7 +66,7 @@ class MemoryMeter:
         if isinstance(event, RunFinished | RunFailed):
             return  # the last event of a run stays its last
         now = self._clock()
-        if isinstance(event, PhaseChanged) or self._last is None or now - self._last >= _SECONDS_BETWEEN:
+        if isinstance(event, PhaseChanged) or self._last is None or now - self._last >= _SECONDS_BETWEEN_MEASUREMENTS:
             self._last = now
             self._listener(measured(self._process, self.card))
 

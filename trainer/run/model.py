@@ -25,24 +25,32 @@ from modules.families.parts.circular_padding import pad_circularly
 from modules.families.protocol import LoadRequest, ModelFamily, Part, PartMemory
 from modules.families.registry import FAMILIES
 from modules.families.settings import FamilySettings
-from modules.families.spec import PartSpec
+from modules.families.spec import VARIANT_LABELS, PartSpec
 from modules.memory.compiled_blocks import Compilation
 from modules.memory.placement import Placement
 from modules.memory.sharding import ShardedModule
 from modules.optim.param_groups import TrainGroup
 from modules.system.dtypes import dtype_of
+from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
 from modules.system.secrets import hub_access
 from modules.system.secrets_file import load_secrets
 from trainer import phases
 from trainer.data.caching import EncoderIdentities
-from trainer.run.attach import PartOf, attach_adapters, rate_ratios, start_of, train_whole_parts, unit_of
-from trainer.run.autoencoder import train_autoencoder, unread_parts
 from trainer.run.embeddings import attach_words, fixed_words_identity, word_units
 from trainer.run.machine import Machine
 from trainer.run.placement import placement_of
 from trainer.run.quantized import quantize_parts
-from trainer.run.variant import require_variant
+from trainer.run.trainables import (
+    PartOf,
+    attach_adapters,
+    rate_ratios,
+    start_of,
+    train_autoencoder,
+    train_whole_parts,
+    unit_of,
+    unread_parts,
+)
 from trainer.step.precision import Precision
 
 
@@ -115,7 +123,7 @@ def load_family(
             on_bytes=on_bytes,
         )
     )
-    require_variant(loaded, model.variant, name=model.base_model)
+    _require_variant(loaded, model.variant, name=model.base_model)
     quantize_parts(
         loaded,
         quantized.formats,
@@ -313,4 +321,15 @@ def _identities(
         # Images are encoded outside autocast, but in TF32 where the run's precision allows it on this device.
         images="|".join([*images, family.image_identity(), f"tf32 {precision.tf32}", *order]),
         captions="|".join([*texts, family.text_identity(), precision.name]),
+    )
+
+
+def _require_variant(family: ModelFamily, variant: str, *, name: str) -> None:
+    """Raise DarkroomError where a model, called `name`, is of another variant than `model.variant`."""
+    if family.variant == variant:
+        return
+    raise DarkroomError(
+        f"The model variant is set to {VARIANT_LABELS[variant]}, but {name} is of the variant "
+        f"{VARIANT_LABELS[family.variant]}.",
+        advice=f"Set the model variant to {VARIANT_LABELS[family.variant]}, or choose another model.",
     )

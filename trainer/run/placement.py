@@ -1,18 +1,26 @@
-"""The placement of a run's model: its parts, and copies of its trained weights as they were at some point."""
+"""Where the tensors of a run are: the placement of its parts and copies, and freeing the card while it is paused."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
+import torch
 from torch import nn
 
 from modules.families.protocol import ModelFamily
 from modules.memory.checkpointing import offloaded_weights
 from modules.memory.frozen_copy import FrozenCopy
-from modules.memory.placement import Placement
+from modules.memory.placement import Placement, free_cached_memory
 from modules.optim.param_groups import TrainGroup
+from modules.system.devices import Device, are_on, move
 from trainer import phases
+from trainer.events import Event, PhaseChanged
 from trainer.run.machine import Machine
+from trainer.step.stepper import Stepper
+
+FREED = "the card's memory is free"
 
 
 def placement_of(
@@ -56,3 +64,72 @@ def placed_copy(family: ModelFamily, groups: Sequence[TrainGroup], placement: Pl
 def _offloaded_ids(family: ModelFamily) -> set[int]:
     """Return the ids of the weights that stay on the offload device."""
     return {id(weight) for part in family.parts.values() for weight in offloaded_weights(part.module)}
+
+
+@contextmanager
+def freed_memory(
+    placement: Placement,
+    groups: Sequence[TrainGroup],
+    stepper: Stepper,
+    *,
+    reward_modules: Sequence[nn.Module] = (),
+    emit: Callable[[Event], None],
+    phase: Callable[[], PhaseChanged | None],
+) -> Iterator[None]:
+    """Offload parts, reward models, optimizer state, master weights, gradients and EMA weights within this context.
+
+    `phase()` is the newest phase, which is reported again at the end.
+    """
+    before = phase()
+    train_device, temp_device = placement.train_device, placement.temp_device
+    with placement.parked():
+        state = _state(groups, stepper, placement)
+        waiting = [t for t, is_there in zip(state, are_on(state, train_device), strict=True) if is_there]
+        _move_all(waiting, temp_device)
+        _move_modules(reward_modules, temp_device)
+        free_cached_memory(train_device)
+        emit(PhaseChanged("paused", FREED))
+        try:
+            yield
+        finally:
+            _move_all(waiting, train_device)
+            _move_modules(reward_modules, train_device)
+    if before is not None:
+        emit(before)
+
+
+def _state(groups: Sequence[TrainGroup], stepper: Stepper, placement: Placement) -> list[torch.Tensor]:
+    """Return the tensors of a run outside its parts, each once. State of offloaded weights is not on the card."""
+    offloaded = placement.offloaded_ids
+    tensors = [
+        *_tensors_in({p: state for p, state in stepper.optimizer.state.items() if id(p) not in offloaded}),
+        *(m.moved for g in groups for m in g.master_weights.values() if id(m.weight) not in offloaded),
+        *(m.moved.grad for g in groups for m in g.master_weights.values() if m.moved.grad is not None),
+        *(stepper.ema.averages.values() if stepper.ema is not None and stepper.ema.device == placement.train_device
+          else ()),
+    ]  # fmt: skip
+    in_parts = {id(t) for t in placement.tensors()}
+    return [t for t in {id(t): t for t in tensors}.values() if id(t) not in in_parts and t.dim()]
+
+
+def _tensors_in(state: Mapping[Any, Any]) -> Iterator[torch.Tensor]:
+    for value in state.values():
+        match value:
+            case torch.Tensor() if not getattr(value, "is_paged", False):  # paged state moves by itself
+                yield value
+            case dict():
+                yield from _tensors_in(value)
+            case list() | tuple():
+                yield from _tensors_in(dict(enumerate(value)))
+            case _:
+                pass
+
+
+def _move_modules(modules: Sequence[nn.Module], device: Device) -> None:
+    for module in modules:
+        module._apply(lambda tensor: move(tensor, device))
+
+
+def _move_all(tensors: Sequence[torch.Tensor], device: Device) -> None:
+    for tensor in tensors:
+        tensor.data = move(tensor.data, device)

@@ -22,6 +22,7 @@ from trainer.step.evaluation import Evaluation
 from trainer.step.meeting import Meeting
 
 _MAX_NAMED = 5
+_TASK = "weights"
 
 
 def require_equal_settings(ranks: Ranks, config: Config) -> None:
@@ -58,9 +59,6 @@ def require_equal_images(ranks: Ranks, training: Loader, validation: Loader) -> 
                 advice="All machines need the same files at the same paths. Copy the folders of the concepts again, or "
                 "use a folder that all of them share.",
             )
-
-
-_TASK = "weights"
 
 
 def shard(model: LoadedModel, parts: Sequence[str], *, device: Device, num_processes: int) -> LoadedModel:

@@ -24,8 +24,8 @@ from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from modules.system.ranks import ONLY_RANK
 from trainer import phases
-from trainer.callbacks.backup import BackupCallback
-from trainer.callbacks.compile_report import CompileReport
+from trainer.callbacks.reports import CompileReport
+from trainer.callbacks.saving import BackupCallback
 from trainer.callbacks.side_output import SideOutput
 from trainer.commands import CommandDesk, StopRequested
 from trainer.data.datasets import up_to_date
@@ -47,15 +47,14 @@ from trainer.run.checkpoint import restore
 from trainer.run.data import Loaders, build_loaders, caches_of, plan_fingerprint
 from trainer.run.embeddings import kept_norms
 from trainer.run.finish import Backups, Prepared, end, end_stopped, rescue, split_state_of_rewards
-from trainer.run.freed_memory import freed_memory
 from trainer.run.meters import DownloadMeter
 from trainer.run.model import LoadedModel, load_model
-from trainer.run.placement import placed_copy
+from trainer.run.open_folder import remove_unfinished_files
+from trainer.run.placement import freed_memory, placed_copy
 from trainer.run.processes import require_equal_images, shard
 from trainer.run.setup import RunSetup
 from trainer.run.start import announce, note_of_start, original_of, restore_best, take_start_weights
 from trainer.run.stepper import build_stepper
-from trainer.run.unfinished_files import remove_unfinished_files
 from trainer.run_folder.backup import BackupInfo
 from trainer.run_folder.start_copy import start_copy_in
 from trainer.step.callback import Callback
@@ -65,8 +64,7 @@ from trainer.step.gradient_sums import Reduction
 from trainer.step.loop import Training, run_loop
 from trainer.step.meeting import Meeting
 from trainer.step.pauses import Pauses
-from trainer.step.prior import prior_mode
-from trainer.step.rollout import rollout_mode
+from trainer.step.prediction_modes import prior_mode, rollout_mode
 from trainer.step.stepper import Stepper
 
 

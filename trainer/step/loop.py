@@ -22,7 +22,7 @@ from trainer.step.counters import Counters
 from trainer.step.freezing import training_parts
 from trainer.step.pauses import Pauses
 from trainer.step.precision import Precision
-from trainer.step.prior import references_left
+from trainer.step.prediction_modes import references_left
 from trainer.step.step_batches import step_batches
 from trainer.step.stepper import Stepper
 

@@ -20,7 +20,7 @@ from modules.optim.updates.sliced_step import Generators, SlicedStep, holding, n
 from trainer.methods.protocol import StepLoss
 from trainer.ranks import ALONE, Ranks
 from trainer.step.gradient_sums import GradientSums, Reduction
-from trainer.step.prior import require_no_reference
+from trainer.step.prediction_modes import require_no_reference
 from trainer.step.watchdog import Watchdog
 
 _Metric = tuple[str, float | torch.Tensor, int]  # name, value, and the number of images it covers

@@ -1,16 +1,18 @@
-"""Starting a run from a backup: whether it may, opening the folder, and what differs from before."""
+"""Opening the folder of a run: what a start from a backup needs, and what killed runs left there half written."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from modules.config.codec import load_file
 from modules.config.compare import fixed_on_resume
 from modules.config.schema import Config
 from modules.system.errors import DarkroomError
+from modules.system.leftovers import sweep
 from modules.system.paths import from_root
 from modules.system.problem import count
-from trainer.events import PhaseChanged, RunFinished, WarningRaised
+from trainer.events import Event, PhaseChanged, RunFinished, WarningRaised
 from trainer.launch import RunRequest
 from trainer.preflight.resume import learning_changes
 from trainer.run.checkpoint import SavedState, read_state
@@ -20,6 +22,8 @@ from trainer.run_folder.event_log import EventLog, last_event
 from trainer.run_folder.fork import fork_into, fork_weights_into, weights_do_not_fit
 from trainer.run_folder.launches import mark_launch
 from trainer.run_folder.written import abandon_results, results_of
+
+_OF_A_RUN = ("backup", "save")  # where the large files are
 
 
 def check_resume(config: Config, backup: BackupInfo) -> SavedState:
@@ -141,3 +145,35 @@ def _report_abandoned(backup: BackupInfo, keep: int, log: EventLog) -> None:
             f"They stay until newer backups replace them{limit}. Copy them to another folder to keep them.",
         )
     )
+
+
+def remove_unfinished_files(run_dir: Path, destination: Path, emit: Callable[[Event], None]) -> None:
+    """Remove what killed programs left in the run's folder, in other runs of its workspace and next to the result.
+
+    What they had moved aside gets its name back. Files of programs that still run stay. A warning names what was done.
+    """
+    leftovers = sweep(run_dir, is_recursive=True)
+    for other in _folders_in(run_dir.parent):
+        for name in _OF_A_RUN:
+            leftovers += sweep(other / name)
+    leftovers += sweep(destination.parent)
+    removed = [leftover for leftover in leftovers if not leftover.is_put_back]
+    if removed:
+        size = sum(leftover.num_bytes for leftover in removed) / 1e9
+        emit(
+            WarningRaised(
+                f"{count(len(removed), 'unfinished file or folder', 'unfinished files or folders')} of programs that "
+                f"were killed while writing {'was' if len(removed) == 1 else 'were'} removed, {size:.2f} GB: "
+                f"{', '.join(str(leftover.path) for leftover in removed)}."
+            )
+        )
+    for leftover in leftovers:
+        if leftover.is_put_back:
+            emit(WarningRaised(leftover.words))
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if path.is_dir())
+    except OSError:
+        return []

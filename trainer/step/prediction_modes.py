@@ -1,5 +1,7 @@
-"""Predictions of a reference: the original model, without adapters or with a frozen copy of the trained weights, or a
-later copy of them. It must be left before the backward pass: that would find other weights than the forward pass.
+"""Modes of a model in which a training method predicts without gradients: as a reference, and for rollouts.
+
+A reference is the original model (without adapters, or with a frozen copy of the trained weights), or a later copy. It
+must be left before the backward pass, which would find other weights than the forward pass.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from torch import nn
 
 from modules.adapters.protocol import Adapter
 from modules.memory.frozen_copy import FrozenCopy
+from modules.system.global_rng import seeded_global_rng
+from modules.system.seeds import derive_seed
 from trainer.step.evaluation import evaluation_mode
 from trainer.step.precision import Precision
 
@@ -80,3 +84,17 @@ def _leave() -> bool:
     for stack in reversed(left_open):
         stack.close()
     return bool(left_open)
+
+
+@contextlib.contextmanager
+def rollout_mode(
+    trained_modules: Sequence[nn.Module], precision: Precision, *, run_seed: int, step: int
+) -> Iterator[None]:
+    """Sample with the weights in training within this context: no gradient, no dropout, the run's precision.
+
+    The global generators get their own seed, for rewards that use them. Everything is restored afterwards.
+    """
+    seed = derive_seed(run_seed, "rollout mode", step)
+    rng = seeded_global_rng(seed, precision.device)
+    with evaluation_mode(trained_modules), torch.no_grad(), rng, precision.autocast():
+        yield

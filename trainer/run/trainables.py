@@ -1,4 +1,4 @@
-"""Putting on a model what a run trains: its adapters, or the weights of whole parts; each part's training unit."""
+"""The trainable weights of a run: adapters, whole parts, or the VAE, and the training unit of each part."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from modules.adapters.settings import AdapterSettings, adapter_layers
 from modules.adapters.start import Start, divided, read_content, write_content
 from modules.adapters.stored import read_adapter
 from modules.adapters.targets import target_layers
+from modules.config.embedding_facts import trained_parts
+from modules.config.method_facts import trains_on_pixels
 from modules.config.schema import Config
 from modules.config.sections.model import Part as PartSettings
 from modules.families.protocol import ModelFamily, Part
@@ -26,6 +28,7 @@ from modules.system.seeds import derive_seed
 
 PartOf = Callable[[str], PartSettings]
 Parameters = dict[str, torch.nn.Parameter]
+_DECODER = ("decoder.", "post_quant_conv.")
 
 
 def start_of(config: Config, family: ModelFamily, start_copy: Path | None) -> Start | None:
@@ -49,7 +52,7 @@ def start_of(config: Config, family: ModelFamily, start_copy: Path | None) -> St
 def attach_adapters(
     family: ModelFamily, settings: AdapterSettings, part_of: PartOf, start: Start | None, *, run_seed: int
 ) -> list[Adapter]:
-    """Put what a run starts from and its adapters on the model, and return the adapters."""
+    """Attach the layers that a run starts from and keeps, and its own adapters, to the model; return the adapters."""
     kind = kind_of(ADAPTERS[settings.name])
     adapters: list[Adapter] = []
     if start is not None:
@@ -71,14 +74,15 @@ def attach_adapters(
 
 
 def train_whole_parts(family: ModelFamily, part_of: PartOf, layers: LayerFilter) -> dict[str, Parameters]:
-    """Enable gradients on the trained weights of each trained part, and return them: those that a gradient can reach,
-    of the denoiser those of `layers`.
+    """Enable gradients on the weights of each trained part that a gradient can reach, and return them.
+
+    In the denoiser only the weights of `layers` are trained.
     """
     parameters = {}
     for name, part in family.parts.items():
         if part.spec.trainable and part_of(name).train:
-            own = part.module.state_dict().keys()  # without the rows of embeddings
-            paths = {n: n.rpartition(".")[0] for n, _ in part.module.named_parameters() if n in own}
+            stored = part.module.state_dict().keys()  # without the rows of embeddings
+            paths = {n: n.rpartition(".")[0] for n, _ in part.module.named_parameters() if n in stored}
             trained = dict.fromkeys(path for path in paths.values() if part.reaches(path))
             if part.spec.role == "denoiser":
                 trained = dict.fromkeys(select_layers(layers, trained, page="Training"))
@@ -91,7 +95,7 @@ def train_whole_parts(family: ModelFamily, part_of: PartOf, layers: LayerFilter)
 
 
 def rate_ratios(config: Config, parameters: Collection[str]) -> dict[str, float]:
-    """Return the ratios of the learning rates of an adapter's weights to that of their part, where they are not 1."""
+    """Return the learning rates of an adapter's weights as ratios of their part's rate, except ratios of 1."""
     if config.training.trains != "adapter":
         return {}
     return ADAPTERS[config.adapter.name].rate_ratios(config.adapter, parameters)
@@ -108,13 +112,13 @@ def unit_of(
 ) -> TrainGroup:
     """Return the training unit of a part or its adapter, with the part's name and settings.
 
-    `factor` is that of the learning rate scaler; `fixed` as in `TrainGroup`.
+    `factor` comes from the learning rate scaler; `fixed` is as in `TrainGroup`.
     """
-    own = settings.learning_rate
+    rate = learning_rate if settings.learning_rate is None else settings.learning_rate
     return TrainGroup(
         part.spec.name,
         parameters,
-        (learning_rate if own is None else own) * factor,
+        rate * factor,
         module=part.module,
         part=part.spec.name,
         label=part.spec.label,
@@ -126,18 +130,41 @@ def unit_of(
 
 def _targets(family: ModelFamily, settings: AdapterSettings, part_of: PartOf) -> dict[str, list[str]]:
     """Return the layers of each trained part that get an adapter. Raises DarkroomError for a part without any."""
-    found, candidates = {}, list[tuple[str, str]]()
+    targets, candidates = {}, list[tuple[str, str]]()
     for name, part in family.parts.items():
         if not part.spec.trainable or not part_of(name).train:
             continue
         layers = target_layers(part.module, part.spec.role, layers=adapter_layers(settings), reaches=part.reaches)
         candidates += [(name, path) for path in layers]
         keeps = layers_with_rank(settings, name)
-        found[name] = layers if keeps is None else [path for path in layers if keeps(path)]
-        if not found[name]:
+        targets[name] = layers if keeps is None else [path for path in layers if keeps(path)]
+        if not targets[name]:
             raise DarkroomError(
                 f"{part.spec.label} is set to be trained, but none of its layers can be trained with these settings.",
                 advice="Lower clip skip, choose other layers, or switch off the training of this part.",
             )
     require_used_ranks(settings, candidates)
-    return found
+    return targets
+
+
+def unread_parts(config: Config) -> tuple[str, ...]:
+    """Return the parts whose weights a run does not need: all but the trained ones where it trains on pixels."""
+    if not trains_on_pixels(config):
+        return ()
+    trained = {p.name for p in trained_parts(config)}
+    return tuple(p.name for p in config.family.parts if p.name not in trained)
+
+
+def train_autoencoder(family: ModelFamily, config: Config) -> dict[str, dict[str, torch.nn.Parameter]]:
+    """Enable gradients on the trained weights of the VAE, and return them by part and full name."""
+    parameters = {}
+    for part in trained_parts(config):
+        module = family.parts[part.name].module
+        named = dict(module.named_parameters())
+        if config.training.vae.decoder_only:
+            named = {name: p for name, p in named.items() if name.startswith(_DECODER)}
+        for parameter in named.values():
+            parameter.requires_grad_(True)
+        module.train()
+        parameters[part.name] = {f"{part.name}.{name}": p for name, p in named.items()}
+    return parameters
