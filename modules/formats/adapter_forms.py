@@ -43,12 +43,14 @@ Naming = Literal[
 ]
 """The namings that programs tell apart. "other": one that is read here, and that no program was measured with;
 "unknown": the model has no layer of this name."""
+DENOISER = "denoiser"
+"""The denoiser in prefixes: families name this part differently ("unet", "transformer"), the programs do not care."""
 _FIRST, _SECOND = "text_encoder", "text_encoder_2"
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """The beginning of the names of a part's layers; `part` is empty if it does not show which part.
+    """The beginning of the names of a part's layers; `part` is `DENOISER` or a text encoder, empty if it shows neither.
 
     `namings` are by the layout of the path behind it; with any other layout it is "other".
     """
@@ -81,19 +83,19 @@ KOHYA = AdapterForm(
     "kohya",
     "kohya",
     (
-        Prefix("lora_unet_", "unet", _KOHYA_UNET),
+        Prefix("lora_unet_", DENOISER, _KOHYA_UNET),
         Prefix("lora_te_", _FIRST, _KOHYA_TEXT),
         Prefix("lora_te1_", _FIRST, _KOHYA_TEXT),
         Prefix("lora_te2_", _SECOND, _KOHYA_TEXT),
-        Prefix("oft_unet_", "unet", _OFT),
-        Prefix("lora_transformer_", "transformer"),
+        Prefix("oft_unet_", DENOISER, _OFT),
+        Prefix("lora_transformer_", DENOISER),
     ),
 )
 LYCORIS = AdapterForm(
     "lycoris",
     "LyCORIS",
     (
-        Prefix("lycoris_unet_", "unet"),
+        Prefix("lycoris_unet_", DENOISER),
         Prefix("lycoris_te_", _FIRST),
         Prefix("lycoris_te1_", _FIRST),
         Prefix("lycoris_te2_", _SECOND),
@@ -105,8 +107,8 @@ COMFY = AdapterForm(
     "comfy",
     "ComfyUI",
     (
-        Prefix("diffusion_model.", "unet", {"original": "ComfyUI, UNet"}),
-        Prefix("model.diffusion_model.", "unet"),
+        Prefix("diffusion_model.", DENOISER, {"original": "ComfyUI, UNet"}),
+        Prefix("model.diffusion_model.", DENOISER),
         *(Prefix(f"text_encoders.{x}.transformer.", part, {"text": "ComfyUI, text"}) for x, part in _ENCODERS),
         *(Prefix(f"text_encoders.{x}.", part) for x, part in _ENCODERS),
         *(Prefix(f"{x}.{inside}", part) for x, part in _ENCODERS for inside in ("transformer.", "")),
@@ -118,7 +120,8 @@ RAW_PEFT = AdapterForm(
     "raw_peft",
     "raw PEFT",
     (
-        Prefix("base_model.model.unet.", "unet", _RAW_PEFT),
+        Prefix("base_model.model.unet.", DENOISER, _RAW_PEFT),
+        Prefix("base_model.model.transformer.", DENOISER, _RAW_PEFT),
         Prefix("base_model.model.text_encoder_2.", _SECOND, _RAW_PEFT),
         Prefix("base_model.model.text_encoder.", _FIRST, _RAW_PEFT),
         Prefix("base_model.model.", "", _RAW_PEFT),
@@ -126,8 +129,9 @@ RAW_PEFT = AdapterForm(
 )
 _PEFT_TEXT: Mapping[Layout, Naming] = {"text": "PEFT, text", "bare text": "PEFT, text without text_model"}
 _DOTTED = (
-    Prefix("unet.", "unet", {"diffusers": "PEFT, UNet"}),
-    Prefix("lora_unet.", "unet"),
+    Prefix("unet.", DENOISER, {"diffusers": "PEFT, UNet"}),
+    Prefix("transformer.", DENOISER, {"diffusers": "PEFT, UNet"}),
+    Prefix("lora_unet.", DENOISER),
     Prefix("text_encoder_2.", _SECOND, _PEFT_TEXT),
     Prefix("text_encoder.", _FIRST, _PEFT_TEXT),
     Prefix("", "", {"diffusers": "UNet without unet."}),

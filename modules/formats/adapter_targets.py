@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from modules.formats.adapter_forms import Layout, Naming, Prefix, split_layer
+from modules.formats.adapter_forms import DENOISER, Layout, Naming, Prefix, split_layer
 from modules.formats.adapter_names import ALPHA, DOWN, OFT_BLOCKS, OFT_VECTORS, UP, Shape, side_of_vectors
 
 Shapes = Mapping[str, Shape]
@@ -34,6 +34,11 @@ class AdapterTarget:
         return f"{self.prefix}{_flat(self.paths[self.kohya_layout])}"
 
     @property
+    def is_text(self) -> bool:
+        """Whether it is a layer of a text encoder: diffusers names these parts "text_encoder" and a number."""
+        return self.part.startswith("text_encoder")
+
+    @property
     def is_norm(self) -> bool:
         """Whether it is a norm."""
         return len(self.weight) == 1
@@ -41,7 +46,7 @@ class AdapterTarget:
 
 @dataclass(frozen=True, slots=True)
 class AdapterTargets:
-    """All layers of a model that files can change, and the same by part and path with underscores."""
+    """All layers of a model that files can change, and the same by the part of prefixes and path with underscores."""
 
     all: tuple[AdapterTarget, ...]
     by_name: Mapping[Name, tuple[AdapterTarget, ...]]
@@ -53,7 +58,8 @@ class AdapterTargets:
         by_name: dict[Name, tuple[AdapterTarget, ...]] = {}
         for target in every:
             names = dict.fromkeys(_flat(path) for path in target.paths.values())
-            for key in ((part, name) for part in (target.part, "") for name in names):
+            place = target.part if target.is_text else DENOISER
+            for key in ((part, name) for part in (place, "") for name in names):
                 by_name[key] = (*by_name.get(key, ()), target)
         return cls(every, by_name)
 

@@ -148,9 +148,9 @@ def _times(factor: torch.Tensor, strength: float) -> torch.Tensor:
 def _fits(name: str, target: AdapterTarget) -> bool:
     block, lowered = block_of(target), name.lower()
     if lowered in ("text", "te"):
-        return target.part.startswith("text_encoder")
+        return target.is_text
     if lowered == "unet":
-        return not target.part.startswith("text_encoder")
+        return not target.is_text
     if lowered in _GROUPS:
         return block.rstrip("0123456789") == _GROUPS[lowered]
     if name.upper() == BASE or re.fullmatch(r"(IN|OUT|M)\d+", name.upper()):

@@ -87,7 +87,7 @@ def model_of_lora(layers: Mapping[str, Shapes], metadata: Mapping[str, str]) -> 
 
 def _match(record: PublishedModel, layers: Mapping[str, tuple[Name, Shapes]], metadata: Mapping[str, str]) -> _Match:
     named = fitting = axes = 0
-    parts = set()
+    has_denoiser = False
     unplaced = []
     targets = targets_of(record, metadata)
     for layer, (name, shapes) in layers.items():
@@ -98,9 +98,8 @@ def _match(record: PublishedModel, layers: Mapping[str, tuple[Name, Shapes]], me
         named += 1
         fitting += fits(shapes, target.weight)
         axes += len(shapes.get(DOWN, target.weight)) == len(target.weight)
-        parts.add(target.part)
+        has_denoiser = has_denoiser or not target.is_text
     written = sum(layer in _written(record) for layer in layers) if named else 0
-    has_denoiser = any(not part.startswith("text_encoder") for part in parts)
     return _Match(record, named, fitting, axes, written, has_denoiser, tuple(unplaced))
 
 
