@@ -86,8 +86,7 @@ def _batch(model: LoadedModel, machine: Machine, texts: Sequence[str], seeds: Se
 
 
 def _shape(family: ModelFamily, size: Size) -> tuple[int, int, int]:
-    factor = family.spec.latent_factor
-    return family.spec.latent_channels, size.height_px // factor, size.width_px // factor
+    return family.spec.latents.shape(size.width_px, size.height_px)
 
 
 def write_prompts(prompts: Sequence[Prompt], path: Path) -> Path:

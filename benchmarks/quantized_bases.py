@@ -108,7 +108,7 @@ def _output(family: ModelFamily) -> torch.Tensor:
     """Return what the denoiser predicts for a fixed input at several timesteps."""
     spec = family.spec
     side = 32
-    noisy = torch.randn(4, spec.latent_channels, side, side, generator=torch.Generator().manual_seed(0))
+    noisy = torch.randn(4, spec.latents.channels, side, side, generator=torch.Generator().manual_seed(0))
     timesteps = torch.tensor([50, 300, 600, 900])
     return family.predict(noisy, timesteps, family.encode_prompts([_PROMPT] * 4)).float()
 

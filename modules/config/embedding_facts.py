@@ -18,14 +18,14 @@ def trained_parts(config: Config) -> list[PartSpec]:
 
 def words_in_use(config: Config) -> tuple[EmbeddingWord, ...]:
     """Return the embeddings of a run, trained or only used; a run that trains the VAE reads no text."""
-    if config.training.trains == "vae" or not config.family.embedding_tensors:
+    if config.training.trains == "vae" or not config.family.text.embedding_tensors:
         return ()
     return config.embeddings.words
 
 
 def trained_encoders(config: Config) -> tuple[str, ...]:
     """Return the text encoders for which embeddings are trained."""
-    return tuple(n for n in config.family.embedding_tensors if config.part(n).train_embedding)
+    return tuple(n for n in config.family.text.embedding_tensors if config.part(n).train_embedding)
 
 
 def trained_words(config: Config) -> tuple[EmbeddingWord, ...]:

@@ -201,7 +201,7 @@ class ModelFamily(Protocol):
 
 
 class FamilyWithWords(ModelFamily, Protocol):
-    """A family whose text encoders can get embeddings (`FamilySpec.embedding_tensors`)."""
+    """A family whose text encoders can get embeddings (`TextSpec.embedding_tensors`)."""
 
     def token_ids(self, part: str, text: str) -> list[int]:
         """Return the ids of a text's tokens for one of the text encoders."""

@@ -74,7 +74,7 @@ def memory_of(family: str) -> FamilyMemory:
 
 def load_tokenizer(family: str) -> Callable[..., Any]:
     """Return the function that loads the tokenizer of a family from its folder."""
-    factory: Callable[..., Any] = load_factory(FAMILIES[family].tokenizer)
+    factory: Callable[..., Any] = load_factory(FAMILIES[family].text.tokenizer)
     return factory
 
 

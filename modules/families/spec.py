@@ -60,30 +60,57 @@ class PartSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class LatentSpec:
+    """The latents of a family: their channels, and the side in pixels of the square that each covers.
+
+    `overflows_in_float16`: the published VAE does, so that it must run in another dtype.
+    """
+
+    channels: int
+    factor: int
+    overflows_in_float16: bool = False
+
+    def shape(self, width_px: int, height_px: int) -> tuple[int, int, int]:
+        """Return the shape (C, H, W) of an image's latents."""
+        return self.channels, height_px // self.factor, width_px // self.factor
+
+
+@dataclass(frozen=True, slots=True)
+class TextSpec:
+    """How a family reads prompts.
+
+    `chunk_tokens` are the tokens that its encoders read at once. The rest of a longer prompt is read in further chunks,
+    or not at all if the family `truncates`. `tokenizer` names the function that loads the tokenizer which counts
+    tokens; `is_lower_case`: all text is read in lower case, so that capitals of captions change nothing.
+
+    `embedding_tensors` are the names of an embedding's tensors in files, by the text encoder whose vectors they hold; a
+    family without any does not support embeddings.
+    """
+
+    chunk_tokens: int
+    tokenizer: str
+    truncates: bool = False
+    is_lower_case: bool = False
+    embedding_tensors: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
 class FamilySpec:
     """The facts about a family that are known before any weight is read.
 
     `settings` is the class of the family's own settings, `model.family`. `factory` names the function that loads a
     `LoadRequest`, as "module:function"; it is imported inside the training thread. Widths and heights must be multiples
-    of `size_step_px`; `latent_factor` is the width of a latent in pixels; `chunk_tokens` are the tokens of a prompt
-    that its text encoder reads at once; `pipelines` are the classes in the index of this family's diffusers folders;
-    `vae_overflows`: the family's own VAE overflows in float16.
+    of `size_step_px`; `pipelines` are the classes in the index of this family's diffusers folders.
 
     `files` names the record of its files (`FamilyFiles`), `memory` its memory walks for the estimate (`FamilyMemory`),
-    `tokenizer` the function that loads the tokenizer which counts the tokens of captions, all as "module:name" and
-    torch-free.
+    as "module:name" and torch-free.
 
-    `variants` are the model variants (`model.variant`) beside the base model, each with the number of channels that its
-    denoiser gets after the noisy latents. `inputs` are the names of the further inputs (`modules.data.inputs`) of those
-    that have any, in the order in which the model gets them.
-
-    `lowercases_text`: the tokenizers read all text in lower case, so that capitals of captions change nothing.
+    `variants` are the model variants (`model.variant`) besides the base model, each with the number of channels that
+    its denoiser gets after the noisy latents. `inputs` are the names of the further inputs (`modules.data.inputs`) of
+    those that have any, in the order in which the model gets them.
 
     `process` is the noise process: DDPM, or flow matching with the family's convention. `guidance` is how samples
     follow a guidance scale: by a second prediction for the negative prompt, by an input of the model, or not at all.
-
-    `embedding_tensors` are the names of an embedding's tensors in files, by the text encoder whose vectors they hold; a
-    family without any does not support embeddings.
     """
 
     name: str
@@ -93,18 +120,13 @@ class FamilySpec:
     factory: str
     default_resolution_px: int
     size_step_px: int
-    latent_factor: int
-    latent_channels: int
-    chunk_tokens: int
+    latents: LatentSpec
+    text: TextSpec
     files: str
     memory: str
-    tokenizer: str = "modules.families.parts.clip_tokens:load_clip_tokenizer"
     pipelines: tuple[str, ...] = ()
-    vae_overflows: bool = False
-    lowercases_text: bool = False
     variants: Mapping[str, int] = field(default_factory=dict)
     inputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    embedding_tensors: Mapping[str, str] = field(default_factory=dict, hash=False)
     process: ProcessSpec = DDPM
     guidance: Guidance = "classifier_free"
 
@@ -124,9 +146,9 @@ class FamilySpec:
 
 def variant_of(spec: FamilySpec, in_channels: int) -> str:
     """Return the variant of a model by the input channels of its denoiser; empty where the family has none such."""
-    if in_channels == spec.latent_channels:
+    if in_channels == spec.latents.channels:
         return BASE_VARIANT
-    extra = in_channels - spec.latent_channels
+    extra = in_channels - spec.latents.channels
     return next((name for name, channels in spec.variants.items() if channels == extra), "")
 
 

@@ -229,7 +229,7 @@ def generators_of(seeds: Sequence[int]) -> list[torch.Generator]:
 
 def noise_of(generators: Sequence[torch.Generator], spec: FamilySpec, size: Size, device: Device) -> torch.Tensor:
     """Return standard normal noise, one row per generator, generated on the CPU as everywhere."""
-    shape = (spec.latent_channels, size.height_px // spec.latent_factor, size.width_px // spec.latent_factor)
+    shape = spec.latents.shape(size.width_px, size.height_px)
     return move(torch.stack([torch.randn(shape, generator=generator) for generator in generators]), device)
 
 

@@ -204,7 +204,7 @@ def _groups(loader: Iterable[Batch]) -> Iterator[list[Batch]]:
 
 
 def _size(batch: Batch, context: StepContext) -> Size:
-    height, width = (side * context.family.spec.latent_factor for side in batch.latents_BCHW.shape[-2:])
+    height, width = (side * context.family.spec.latents.factor for side in batch.latents_BCHW.shape[-2:])
     return Size(width, height)
 
 

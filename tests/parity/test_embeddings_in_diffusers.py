@@ -49,18 +49,18 @@ def exported(folder: Path, path: Path) -> tuple[Any, Word]:
 
 
 def widths_of(family: Any) -> dict[str, int]:
-    return {n: family.towers[n].encoder.config.hidden_size for n in family.spec.embedding_tensors}
+    return {n: family.towers[n].encoder.config.hidden_size for n in family.spec.text.embedding_tensors}
 
 
 def test_stock_diffusers_samples_the_trainers_image(any_model: Path, tmp_path: Path) -> None:
     path = tmp_path / "zog.safetensors"
     family, _ = exported(any_model, path)
     pipe = stock_pipeline(any_model)
-    if len(family.spec.embedding_tensors) == 1:
+    if len(family.spec.text.embedding_tensors) == 1:
         pipe.load_textual_inversion(str(path), token=WORD)
     else:
         state = load_file(path)
-        for part, name in family.spec.embedding_tensors.items():
+        for part, name in family.spec.text.embedding_tensors.items():
             tokenizer = getattr(pipe, part.replace("text_encoder", "tokenizer"))
             encoder = getattr(pipe, part)
             pipe.load_textual_inversion(state[name], token=WORD, text_encoder=encoder, tokenizer=tokenizer)
@@ -76,7 +76,7 @@ def test_inspect_names_the_embedding(any_model: Path, tmp_path: Path) -> None:
     found, loads = who_loads_file(path)
     assert found.kind == identify(path).kind == "embedding"
     assert found.facts["tokens"] == "2"
-    if len(family.spec.embedding_tensors) == 2:
+    if len(family.spec.text.embedding_tensors) == 2:
         assert {x.program for x in loads if x.answer == "yes"} >= {"A1111", "ComfyUI", "Forge"}
 
 
@@ -100,14 +100,14 @@ def test_every_form_of_one_encoder_is_read(tiny_sd: Path, tmp_path: Path, form: 
             save_file({"anything": rows}, path)
         case _:
             save_file({"emp_params": rows, "emp_params_out": rows + 1}, path)
-    found = read_embedding(path, family.spec.embedding_tensors, widths_of(family))
+    found = read_embedding(path, family.spec.text.embedding_tensors, widths_of(family))
     assert torch.equal(found["text_encoder"], rows)
 
 
 def test_files_of_two_encoders_and_of_another_model(tiny_sdxl: Path, tiny_sd2: Path, tmp_path: Path) -> None:
     path = tmp_path / "zog.safetensors"
     family, word = exported(tiny_sdxl, path)
-    names, widths = family.spec.embedding_tensors, widths_of(family)
+    names, widths = family.spec.text.embedding_tensors, widths_of(family)
     found = read_embedding(path, names, widths)
     assert all(torch.equal(found[n], rows) for n, rows in word.rows.items())
     save_file({"emb_params": torch.ones(1, widths["text_encoder"])}, path)  # of SD 1.x: that of CLIP-L alone
@@ -117,7 +117,7 @@ def test_files_of_two_encoders_and_of_another_model(tiny_sdxl: Path, tiny_sd2: P
         read_embedding(path, names, widths)
     other = load_tiny(tiny_sd2)
     with pytest.raises(DarkroomError, match=r"shape \(1, 7\); the text encoder needs a width of"):
-        read_embedding(path, other.spec.embedding_tensors, widths_of(other))
+        read_embedding(path, other.spec.text.embedding_tensors, widths_of(other))
     save_file({"emb_params": torch.full((1, widths_of(other)["text_encoder"]), float("nan"))}, path)
     with pytest.raises(DarkroomError, match="NaN or infinite"):
-        read_embedding(path, other.spec.embedding_tensors, widths_of(other))
+        read_embedding(path, other.spec.text.embedding_tensors, widths_of(other))

@@ -75,7 +75,7 @@ def test_an_adapter_of_convolutions_rolls_too(tiny_sd: Path, kind: str) -> None:
 
 def test_an_image_and_its_latents_roll_too(tiny_sd: Path) -> None:
     family = circular(tiny_sd)
-    factor = family.spec.latent_factor
+    factor = family.spec.latents.factor
     images = torch.rand(1, 3, 8 * factor, 8 * factor, generator=torch.Generator().manual_seed(1)) * 2 - 1
     assert_rolls(family.encode_images, images, by=2 * factor, to=2)
     with torch.no_grad():

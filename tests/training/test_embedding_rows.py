@@ -24,7 +24,7 @@ def with_word(folder: Path, *, tokens: int = 2, **options: Any) -> tuple[Any, di
     """A tiny model with one embedding, and its rows by encoder, which are the vectors of "cat"."""
     family = load_tiny(folder, **options)
     rows = {}
-    for name in family.spec.embedding_tensors:
+    for name in family.spec.text.embedding_tensors:
         vocabulary = family.towers[name].encoder.get_input_embeddings().weight
         ids = family.token_ids(name, "cat")
         rows[name] = nn.Parameter(start_rows(vocabulary, ids, count=tokens, filler=ids[0], how="tokens", seed=0))

@@ -53,12 +53,12 @@ def losses(result: Ran) -> list[float | None]:
 def test_an_embedding_alone(any_model: Path, tmp_path: Path) -> None:
     config = config_of(tmp_path, any_model)
     family = load_tiny(any_model)
-    encoders = list(family.spec.embedding_tensors)
+    encoders = list(family.spec.text.embedding_tensors)
     result = ran(config)
     assert result.weights.keys() == {f"embedding:<zog>.{n}" for n in encoders}
     stored = load_file(tmp_path / "out" / "zog.safetensors")
-    assert stored.keys() == set(family.spec.embedding_tensors.values())
-    for name, tensor in family.spec.embedding_tensors.items():
+    assert stored.keys() == set(family.spec.text.embedding_tensors.values())
+    for name, tensor in family.spec.text.embedding_tensors.items():
         start = family.towers[name].encoder.get_input_embeddings().weight[family.token_ids(name, "cat")]
         rows = result.weights[f"embedding:<zog>.{name}"]
         assert rows.shape == (2, start.shape[1])
@@ -91,7 +91,7 @@ def test_stopped_and_resumed_bit_for_bit(tiny_sdxl: Path, tmp_path: Path, dtype:
     assert_equal_tensors(*files)
     norms = {n: w.norm(dim=-1).tolist() for n, w in whole.weights.items()}
     family = load_tiny(tiny_sdxl)
-    for name in family.spec.embedding_tensors:
+    for name in family.spec.text.embedding_tensors:
         typical = family.towers[name].encoder.get_input_embeddings().weight.norm(dim=-1).median().item()
         assert norms[f"embedding:<zog>.{name}"] == pytest.approx([typical] * 2)
 

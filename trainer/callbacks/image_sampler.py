@@ -65,7 +65,7 @@ class ImageSampler:
     def _shape(self, prompt: SamplePrompt) -> tuple[int, int, int, int]:
         """Return the shape of the latents of a sample."""
         spec = self.family.spec
-        return 1, spec.latent_channels, prompt.height_px // spec.latent_factor, prompt.width_px // spec.latent_factor
+        return 1, *spec.latents.shape(prompt.width_px, prompt.height_px)
 
     def _inputs(
         self, prompts: Sequence[SamplePrompt], generators: Sequence[torch.Generator]
@@ -74,7 +74,7 @@ class ImageSampler:
 
         A sample of an inpainting model without images of its own is inpainted everywhere.
         """
-        names, factor = self.family.spec.inputs.get(self.family.variant, ()), self.family.spec.latent_factor
+        names, factor = self.family.spec.inputs.get(self.family.variant, ()), self.family.spec.latents.factor
         if "depth" in names:
             return [{"depth": move(_depth_map(p, factor), self.device)} for p in prompts]
         if "masked_image" not in names or not self.family.spec.names_of("vae"):

@@ -97,7 +97,7 @@ class InputLoading:
         return InputSource(record.name, self._values(record), self.versions.run_seed, probability)
 
     def _values(self, record: ModelInput) -> LatentSource:
-        examples, latent_factor = self.versions.dataset.examples, self.caches.encoders.family.spec.latent_factor
+        examples, latent_factor = self.versions.dataset.examples, self.caches.encoders.family.spec.latents.factor
         if record.delivery == "mask":
 
             def file_of(version: ImageVersion) -> MaskFile:

@@ -174,7 +174,7 @@ def cached_masks(versions: ImageVersions, caches: Caches, *, verify: bool, threa
     files = mask_files(
         versions,
         caches.stores.digests,
-        latent_factor=caches.encoders.family.spec.latent_factor,
+        latent_factor=caches.encoders.family.spec.latents.factor,
         verify=verify,
         check=caches.desk.check,
     )

@@ -47,7 +47,7 @@ class EmbeddingExporter:
         Atomic. Raises DarkroomError if a value is not finite.
         """
         output = self.config.output
-        tensors = self.word.tensors(values, self.family.spec.embedding_tensors)
+        tensors = self.word.tensors(values, self.family.spec.text.embedding_tensors)
         dtype = dtype_of("float16" if output.dtype == "float8" else output.dtype)  # no program reads it in float8
         metadata = {
             "modelspec.sai_model_spec": "1.0.1",

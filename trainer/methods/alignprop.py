@@ -89,7 +89,7 @@ class AlignProp:
 
     def _sampled(self, batch: Batch, context: StepContext) -> Rollout:
         seed_parts = (batch.step, batch.micro_batch)
-        factor, (height, width) = context.family.spec.latent_factor, batch.latents_BCHW.shape[-2:]
+        factor, (height, width) = context.family.spec.latents.factor, batch.latents_BCHW.shape[-2:]
         # Encoded together, so that the embedding of the empty prompt is as long as those of the captions. Of several
         # processes each takes its rows of the micro-batch.
         captions = batch.padded_like or batch.captions

@@ -58,7 +58,7 @@ def size_shift(process: NoiseProcess, clean_BCHW: torch.Tensor, spec: FamilySpec
     """Return the factor of the dynamic shift for images with these latents."""
     height, width = clean_BCHW.shape[-2:]
     return process.spec.size_shift(
-        width_px=width * spec.latent_factor, height_px=height * spec.latent_factor, own_px=spec.default_resolution_px
+        width_px=width * spec.latents.factor, height_px=height * spec.latents.factor, own_px=spec.default_resolution_px
     )
 
 

@@ -221,13 +221,13 @@ def _disk_need(budget: Budget, sizes: Counts, num_captions: int) -> DiskNeed:
     counts = {(s.width_px, s.height_px): n for s, n in sizes.items()}
     latents = latents_bytes(
         counts,
-        factor=spec.latent_factor,
-        channels=spec.latent_channels,
+        factor=spec.latents.factor,
+        channels=spec.latents.channels,
         item_bytes=min(run.plans[encoders[0]].weight_bytes, kept_bytes),
     )
     latents *= 1 + sum(i.delivery == "latents" for i in inputs_of(config))
     if config.masks.enabled or inpaints(config):
-        latents += latents_bytes(counts, factor=spec.latent_factor, channels=1, item_bytes=FLOAT32_BYTES)
+        latents += latents_bytes(counts, factor=spec.latents.factor, channels=1, item_bytes=FLOAT32_BYTES)
     text = text_bytes(num_captions, size=memory_of(config.model.family.name).text_size(configs), item_bytes=kept_bytes)
     on_disk = config.data.cache_location == "disk"
     return DiskNeed(

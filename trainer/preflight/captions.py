@@ -64,7 +64,7 @@ def report_on_captions(config: Config, training: Dataset, validation: Dataset) -
             problems.append(Problem("model.base_model", error.message, advice=error.advice))
         else:
             lengths = {text: tokenizer.count(text) for text in sorted(texts)}
-            chunk_tokens = config.family.chunk_tokens
+            chunk_tokens = config.family.text.chunk_tokens
             problems += _long_ones(list(lengths.values()), tokenizer, list(lengths), chunk_tokens)
             findings += _cut_texts(texts, lengths, tokenizer, chunk_tokens)
     return CaptionsReport(tuple(problems), tuple(findings))

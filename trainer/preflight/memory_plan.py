@@ -152,8 +152,8 @@ def _kept_latents_bytes(config: Config, rollout: RolloutFacts, sizes_px: Sequenc
     width_px, height_px = rollout.size or max(sizes_px, key=lambda s: s[0] * s[1], default=(0, 0))
     num_states = min(rollout.steps + 1, 2 * rollout.trained_steps + 1)
     num_images = training.batch_size * training.accumulation_steps * rollout.samples_per_prompt
-    factor = spec.latent_factor
-    elements = spec.latent_channels * (width_px // factor) * (height_px // factor)
+    factor = spec.latents.factor
+    elements = spec.latents.channels * (width_px // factor) * (height_px // factor)
     return num_images * num_states * elements * FLOAT32_BYTES
 
 
@@ -164,7 +164,7 @@ def _part_plan(
     weight_bytes = ITEM_BYTES[quantized.plain_dtype(part.name, settings.dtype)]
     if part.role == "vae":
         # A VAE that overflows in float16 has the fallback dtype; images are encoded without autocast.
-        overflows = settings.dtype == "float16" and config.family.vae_overflows
+        overflows = settings.dtype == "float16" and config.family.latents.overflows_in_float16
         stays = overflows and bool(configs[part.name].get("force_upcast", True))
         weight_bytes = ITEM_BYTES[config.training.fallback_train_dtype] if stays else weight_bytes
         return _vae_plan(config, part, weight_bytes) if trains_on_pixels(config) else PartPlan(weight_bytes)

@@ -208,7 +208,7 @@ def _vae(config: Config) -> Iterator[Problem]:
                 advice="Choose a VAE file, or leave it empty to use the model's own.",
             )
     for part in spec.parts:
-        if part.role == "vae" and spec.vae_overflows and config.part(part.name).dtype == "float16":
+        if part.role == "vae" and spec.latents.overflows_in_float16 and config.part(part.name).dtype == "float16":
             yield Problem(
                 f"parts.{part.name}.dtype",
                 f"The VAE of {spec.label} overflows in float16, so it is used in "

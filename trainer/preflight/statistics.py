@@ -53,7 +53,7 @@ def concept_statistics(
         tag_counts(images, delimiter=rules.delimiter, separator=rules.separator),
         texts=_texts(alone, dataset, settings.run_seed),
         count_tokens=_counter(alone, progress, sum(len(i.captions) for i in images)),
-        chunk_tokens=alone.family.chunk_tokens,
+        chunk_tokens=alone.family.text.chunk_tokens,
     )
 
 

@@ -236,6 +236,6 @@ def exporter_of(config: Config, run_dir: Path, model: LoadedModel, dataset: Data
             total_steps=total_steps,
             start=model.start,
             bundled=words if getattr(config.adapter, "bundle_embeddings", False) else (),
-            embedding_tensors=model.family.spec.embedding_tensors,
+            embedding_tensors=model.family.spec.text.embedding_tensors,
         )
     return with_words_beside(main, words, model.family, config, thumbnail)

@@ -160,7 +160,7 @@ def _loader(
         data.loader_threads,
         _warn_once(caches.emit),
     )
-    latent_factor = 1 if settings.reads_pixels else caches.encoders.family.spec.latent_factor
+    latent_factor = 1 if settings.reads_pixels else caches.encoders.family.spec.latents.factor
     keeps_plan = not is_validation and usable is dataset
     return Loader(
         dataset=usable,
@@ -218,7 +218,7 @@ def _image_sources(
     dataset, device, dtype = versions.dataset, machine.train_device, machine.precision.compute_dtype
     if not reads_images:
         spec = caches.encoders.family.spec
-        return _ImageSources(versions, BlankLatents(spec.latent_channels, spec.latent_factor, device, dtype))
+        return _ImageSources(versions, BlankLatents(spec.latents.channels, spec.latents.factor, device, dtype))
     rejected = RejectedVersions(versions) if dataset.has_pairs else None
     if not data.latent_cache:
         chosen = _encoded_latents(dataset, machine, caches)

@@ -100,7 +100,7 @@ def fixed_words_identity(words: Sequence[Word]) -> str:
 
 def _word(config: Config, settings: EmbeddingWord, family: FamilyWithWords, stored: Mapping[str, torch.Tensor]) -> Word:
     """Return an embedding with its first rows: those of its file, or from its initial text."""
-    encoders = {n: family.parts[n].module for n in family.spec.embedding_tensors}
+    encoders = {n: family.parts[n].module for n in family.spec.text.embedding_tensors}
     vocabularies = {n: _vocabulary(encoder) for n, encoder in encoders.items()}
     dtype = dtype_of(config.embeddings.dtype)
     trained = trained_encoders(config) if settings.train and not settings.is_output else ()
@@ -154,7 +154,7 @@ def _stored(settings: EmbeddingWord, family: FamilyWithWords, copies: Path | Non
     copy = None if copies is None else copies / f"{_file_stem(key_of_word(settings))}.safetensors"
     if copy is not None and copy.exists():
         return read_safetensors(copy)[0]
-    tensors = family.spec.embedding_tensors
+    tensors = family.spec.text.embedding_tensors
     widths = {name: _vocabulary(family.parts[name].module).shape[1] for name in tensors}
     found = read_embedding(from_root(settings.file.strip()), tensors, widths)
     if copy is not None:

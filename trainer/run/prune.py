@@ -131,7 +131,7 @@ def _image_keys(
 
     `encoder` is the identity of the VAE.
     """
-    verify, latent_factor = config.data.verify_cache, config.family.latent_factor
+    verify, latent_factor = config.data.verify_cache, config.family.latents.factor
     jobs = image_jobs(versions, digests, encoder=encoder, verify=verify, check=lambda: None)
     image_keys = {place: job.key for place, job in jobs.items()}
     mask_keys: dict[tuple[int, int, int], str] = {}

@@ -88,7 +88,7 @@ def _without_effect(text: CaptionChanges, label: str, family: FamilySpec) -> Ite
     elif text.tag_dropout and text.special_tags_mode == "blacklist" and not text.special_tags.strip():
         message = f"Tag dropout {of} only special tags may be dropped, and there are none."
         yield "special_tags", message, "Enter the special tags, or choose another special tags mode."
-    if text.randomize_capitalization and family.lowercases_text:
+    if text.randomize_capitalization and family.text.is_lower_case:
         message = f"Randomize capitalization {of} the text encoders of {family.label} read all text in lower case."
         yield "randomize_capitalization", message, "Switch it off."
     elif text.randomize_capitalization and text.capitalization_probability == 0 and not text.lowercase_first:

@@ -18,7 +18,7 @@ _NOT_IN_PLACEHOLDERS = re.compile(r"[\s()\[\]{}|,.\\/:]")
 def embeddings(config: Config) -> Iterator[Problem]:
     """Yield problems with the embeddings of a config, and an error if a run of embeddings trains none."""
     words, family = config.embeddings.words, config.family
-    if words and not family.embedding_tensors:
+    if words and not family.text.embedding_tensors:
         yield Problem(
             "embeddings.words",
             f"{family.label} does not support embeddings.",
@@ -43,7 +43,7 @@ def embeddings(config: Config) -> Iterator[Problem]:
 def _untrained_embeddings(config: Config) -> Iterator[Problem]:
     if not trained_encoders(config):
         labels = {p.name: p.label for p in config.family.parts}
-        names = list(config.family.embedding_tensors)
+        names = list(config.family.text.embedding_tensors)
         yield Problem(
             f"parts.{names[0]}.train_embedding" if names else "embeddings.words",
             "No text encoder has its embeddings trained.",

@@ -97,7 +97,7 @@ def autoencoder(config: Config) -> Iterator[Problem]:
 
 def _dtypes(config: Config) -> Iterator[Problem]:
     family = config.family
-    if config.training.precision == "float16" and family.vae_overflows:
+    if config.training.precision == "float16" and family.latents.overflows_in_float16:
         yield Problem(
             "training.precision",
             f"The VAE of {family.label} overflows in float16, so it cannot be trained in it.",
@@ -105,7 +105,7 @@ def _dtypes(config: Config) -> Iterator[Problem]:
         )
     for part in trained_parts(config):
         settings = config.part(part.name)
-        if settings.dtype == "float16" and family.vae_overflows:
+        if settings.dtype == "float16" and family.latents.overflows_in_float16:
             yield Problem(
                 f"parts.{part.name}.dtype",
                 f"The VAE of {family.label} overflows in float16, so it cannot be trained with float16 weights.",

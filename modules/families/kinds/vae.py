@@ -28,7 +28,7 @@ def vae_kind(header: CheckpointHeader) -> FileKind | None:
         facts = {"layout": "original" if original else "diffusers", "dtype": header.main_dtype}
         facts["latent_channels"] = str(channels)
         with_vae = [spec for spec in FAMILIES.values() if spec.names_of("vae")]
-        if channels and channels not in {spec.latent_channels for spec in with_vae}:
+        if channels and channels not in {spec.latents.channels for spec in with_vae}:
             labels = ", ".join(spec.label for spec in with_vae)
             sentence = f"A VAE with {channels} latent channels, which fits none of {labels}."
             return FileKind("other_model", sentence, facts=facts)

@@ -73,7 +73,7 @@ def require_known_unet(files: ModelFiles, spec: FamilySpec) -> None:
     """Raise DarkroomError where the UNet has the inputs of no supported variant of the family."""
     channels = int(files.parts["unet"].config.in_channels)
     if not variant_of(spec, channels):
-        known = " or ".join(str(spec.latent_channels + extra) for extra in (0, *sorted(spec.variants.values())))
+        known = " or ".join(str(spec.latents.channels + extra) for extra in (0, *sorted(spec.variants.values())))
         raise DarkroomError(
             f"The UNet of {files.name} has {channels} input channels instead of {known}: it is a model variant "
             "that is not supported.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from modules.families.spec import ModelClass
+from modules.families.spec import ModelClass, TextSpec
 
 _RESNET = "diffusers.models.resnet:ResnetBlock2D"
 _CLIP_LAYER = ("transformers.models.clip.modeling_clip:CLIPEncoderLayer",)
@@ -24,3 +24,9 @@ CLIP_TEXT_WITH_PROJECTION = ModelClass(
 
 CLIP_CHUNK_TOKENS = 75
 """The tokens of a prompt that CLIP's text encoders read at once, between a start and an end token."""
+
+
+def clip_prompts(**embedding_tensors: str) -> TextSpec:
+    """Return how families with CLIP text encoders read prompts; `embedding_tensors` are those of the family."""
+    tokenizer = "modules.families.parts.clip_tokens:load_clip_tokenizer"
+    return TextSpec(CLIP_CHUNK_TOKENS, tokenizer, is_lower_case=True, embedding_tensors=embedding_tensors)

@@ -67,7 +67,7 @@ def _dtypes_to_read(request: LoadRequest[FamilySettings], spec: FamilySpec) -> M
 
 
 def _may_overflow(part: PartSpec, request: LoadRequest[FamilySettings], spec: FamilySpec) -> bool:
-    return spec.vae_overflows and part.role == "vae" and request.dtype_of(part.name) == torch.float16
+    return spec.latents.overflows_in_float16 and part.role == "vae" and request.dtype_of(part.name) == torch.float16
 
 
 def _with_denoiser(

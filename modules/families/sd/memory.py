@@ -24,7 +24,7 @@ def _unreached(part: str, config: PartConfig, skipped_layers: int) -> tuple[str,
 MEMORY = FamilyMemory(
     blocks={"unet": UNET_BLOCKS, "text_encoder": CLIP_BLOCKS, "vae": VAE_BLOCKS},
     text=clip_text,
-    denoise=unet_denoiser(SD.latent_factor),
+    denoise=unet_denoiser(SD.latents.factor),
     text_size=text_size,
     unreached=_unreached,
     encode=encode_pass,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from modules.data.inputs import INPAINTING
-from modules.families.parts.part_classes import CLIP_CHUNK_TOKENS, CLIP_TEXT, KL_VAE, UNET
+from modules.families.parts.part_classes import CLIP_TEXT, KL_VAE, UNET, clip_prompts
 from modules.families.sd.settings import SdSettings
-from modules.families.spec import FamilySpec, PartSpec
+from modules.families.spec import FamilySpec, LatentSpec, PartSpec
 
 SD = FamilySpec(
     name="sd",
@@ -19,10 +19,8 @@ SD = FamilySpec(
     factory="modules.families.sd.load:load",
     default_resolution_px=512,
     size_step_px=8,
-    latent_factor=8,
-    latent_channels=4,
-    chunk_tokens=CLIP_CHUNK_TOKENS,
-    lowercases_text=True,
+    latents=LatentSpec(channels=4, factor=8),
+    text=clip_prompts(text_encoder="emp_params"),
     files="modules.families.sd.files:FILES",
     memory="modules.families.sd.memory:MEMORY",
     pipelines=(
@@ -33,5 +31,4 @@ SD = FamilySpec(
     ),
     variants={"inpainting": 5, "depth": 1},
     inputs={"inpainting": INPAINTING, "depth": ("depth",)},
-    embedding_tensors={"text_encoder": "emp_params"},
 )

@@ -34,7 +34,7 @@ def _unreached(part: str, config: PartConfig, skipped_layers: int) -> tuple[str,
 MEMORY = FamilyMemory(
     blocks={"unet": UNET_BLOCKS, "text_encoder": CLIP_BLOCKS, "text_encoder_2": CLIP_BLOCKS, "vae": VAE_BLOCKS},
     text=_text,
-    denoise=unet_denoiser(SDXL.latent_factor),
+    denoise=unet_denoiser(SDXL.latents.factor),
     text_size=text_size,
     unreached=_unreached,
     encode=encode_pass,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from modules.data.inputs import INPAINTING
-from modules.families.parts.part_classes import CLIP_CHUNK_TOKENS, CLIP_TEXT, CLIP_TEXT_WITH_PROJECTION, KL_VAE, UNET
+from modules.families.parts.part_classes import CLIP_TEXT, CLIP_TEXT_WITH_PROJECTION, KL_VAE, UNET, clip_prompts
 from modules.families.sdxl.settings import SdxlSettings
-from modules.families.spec import FamilySpec, PartSpec
+from modules.families.spec import FamilySpec, LatentSpec, PartSpec
 
 SDXL = FamilySpec(
     name="sdxl",
@@ -20,10 +20,8 @@ SDXL = FamilySpec(
     factory="modules.families.sdxl.load:load",
     default_resolution_px=1024,
     size_step_px=8,
-    latent_factor=8,
-    latent_channels=4,
-    chunk_tokens=CLIP_CHUNK_TOKENS,
-    lowercases_text=True,
+    latents=LatentSpec(channels=4, factor=8, overflows_in_float16=True),
+    text=clip_prompts(text_encoder="clip_l", text_encoder_2="clip_g"),
     files="modules.families.sdxl.files:FILES",
     memory="modules.families.sdxl.memory:MEMORY",
     pipelines=(
@@ -31,8 +29,6 @@ SDXL = FamilySpec(
         "StableDiffusionXLImg2ImgPipeline",
         "StableDiffusionXLInpaintPipeline",
     ),
-    vae_overflows=True,
     variants={"inpainting": 5},
     inputs={"inpainting": INPAINTING},
-    embedding_tensors={"text_encoder": "clip_l", "text_encoder_2": "clip_g"},
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from modules.families.parts.diffusion_settings import LatentDiffusionSettings
-from modules.families.parts.part_classes import CLIP_TEXT, UNET
-from modules.families.spec import FamilySpec, PartSpec
+from modules.families.parts.part_classes import CLIP_TEXT, UNET, clip_prompts
+from modules.families.spec import FamilySpec, LatentSpec, PartSpec
 
 
 class ToySettings(LatentDiffusionSettings):
@@ -26,9 +26,8 @@ TOY = FamilySpec(
     factory="tests.builders.toy_family.load:load",
     default_resolution_px=32,
     size_step_px=2,
-    latent_factor=1,
-    latent_channels=3,
-    chunk_tokens=75,
+    latents=LatentSpec(channels=3, factor=1),
+    text=clip_prompts(),
     files="tests.builders.toy_family.files:FILES",
     memory="tests.builders.toy_family.memory:MEMORY",
     pipelines=("ToyPixelPipeline",),
