@@ -23,8 +23,8 @@ from trainer.run.machine import Machine, machine_of
 from trainer.run.model import load_model
 from trainer.run.setup import Clocks, RunSetup
 from trainer.run.training_run import prepare
-from trainer.run_folder.backup import new_run_dir
 from trainer.run_folder.event_log import EventLog
+from trainer.run_folder.run_dir import new_run_dir
 from trainer.step.loop import train_epoch
 from trainer.step.precision import process_settings
 

@@ -1,4 +1,4 @@
-"""Starting a run on its own thread while the window stays responsive. Torch-free.
+"""Starting a run on its own thread while the window stays responsive.
 
 The effect of each step here was measured against a Tk heartbeat: automatic garbage collection with torch loaded holds
 the interpreter lock for up to 0.9 s, so it is off during a run and garbage is collected at quiet points; the large

@@ -1,4 +1,4 @@
-"""Which processes a run needs, and starting those of several devices with PyTorch's launcher (torchrun). Torch-free."""
+"""Which processes a run needs, and starting those of several devices with PyTorch's launcher (torchrun)."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from trainer.callbacks.saving import SavingCallback
 from trainer.events import RunFailed, RunStarted, StepFinished
 from trainer.run_folder.backup import list_backups
 from trainer.run_folder.event_log import EVENTS_FILE
-from trainer.run_folder.written import RESULTS_FILE, results_of
+from trainer.run_folder.result import RESULTS_FILE, results_of
 
 
 class Killed(BaseException):

@@ -22,7 +22,7 @@ from tests.builders.start_files import (
 from trainer.events import RunFailed, StepFinished
 from trainer.preflight import check
 from trainer.preflight.budget import disk_need, memory_estimate
-from trainer.run_folder.start_copy import existing_start_copy, start_copy_in
+from trainer.run_folder.run_dir import existing_start_copy, start_copy_in
 
 
 @pytest.fixture

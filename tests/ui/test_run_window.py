@@ -378,7 +378,8 @@ def test_an_earlier_run_is_offered_and_resumed(ready: Window) -> None:
 
     from modules.config.codec import save_file
     from modules.system.paths import from_root
-    from trainer.run_folder.backup import new_run_dir, write_backup
+    from trainer.run_folder.backup import write_backup
+    from trainer.run_folder.run_dir import new_run_dir
 
     bar = ready.app.shell.bottom_bar
     assert not bar.second.winfo_ismapped()

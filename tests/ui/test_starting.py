@@ -21,7 +21,8 @@ from tests.ui.fake_engine import FakeEngine
 from tests.ui.recorder import Recorder
 from trainer.events import RunFailed, RunFinished
 from trainer.preflight import Preview, Report
-from trainer.run_folder.backup import BackupInfo, new_run_dir, write_backup
+from trainer.run_folder.backup import BackupInfo, write_backup
+from trainer.run_folder.run_dir import new_run_dir
 from ui.findings import Findings
 from ui.forms.model import FormModel
 from ui.run.pump import Pump

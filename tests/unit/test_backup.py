@@ -24,13 +24,12 @@ from trainer.run_folder.backup import (
     find_backup,
     list_backups,
     make_newest,
-    new_run_dir,
     newest_resumable,
     remove_older,
-    started_at,
     verify,
     write_backup,
 )
+from trainer.run_folder.run_dir import new_run_dir, started_at
 
 NOW = datetime(2026, 3, 4, 5, 6, 7)
 

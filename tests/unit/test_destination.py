@@ -18,7 +18,7 @@ from trainer.run_folder.destination import (
     resolved_destination,
     taken_by,
 )
-from trainer.run_folder.written import record_result
+from trainer.run_folder.result import record_result
 
 
 def config_at(place: Path | str, workspace: Path | str = "workspace") -> Config:

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.builders.full_disk import FullDisk
-from trainer.run_folder.backup import BackupInfo, find_backup, new_run_dir, newest_resumable, write_backup
+from trainer.run_folder.backup import BackupInfo, find_backup, newest_resumable, write_backup
 from trainer.run_folder.bundle import newest_run
-from trainer.run_folder.launches import interrupted_run, mark_launch
 from trainer.run_folder.records import newest_unfinished, run_dirs, run_dirs_of
+from trainer.run_folder.run_dir import new_run_dir
+from trainer.run_folder.run_lock import interrupted_run, mark_launch
 
 BEFORE, AFTER = (
     datetime(2026, 10, 25, 2, 50),

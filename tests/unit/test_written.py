@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.run_folder.written import RESULTS_FILE, abandon_results, has_written, record_result, results_of
+from trainer.run_folder.result import RESULTS_FILE, abandon_results, has_written, record_result, results_of
 
 HUGE = '{"results": [{"path": "x", "step": 1e999, "files": [], "destination": "x", "is_abandoned": false}]}'
 

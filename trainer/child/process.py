@@ -1,4 +1,4 @@
-"""A child process that reports events as lines of JSON and reads commands from its standard input. Torch-free.
+"""A child process that reports events as lines of JSON and reads commands from its standard input.
 
 The child is `python -m trainer VERB ...` in a process group of its own: Ctrl-C in a terminal reaches only the parent,
 which decides. Its input is closed when the parent has ended, and then it stops: so it never outlives the parent. What

@@ -1,4 +1,4 @@
-"""Running a request in a child process instead of a thread, with the same events and commands. Torch-free.
+"""Running a request in a child process instead of a thread, with the same events and commands.
 
 The child stops with a backup when its parent has ended. Its log is kept if it ended unexpectedly.
 """

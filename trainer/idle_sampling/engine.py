@@ -34,8 +34,8 @@ from trainer.run.embeddings import attach_words
 from trainer.run.machine import Machine, machine_of
 from trainer.run.model import choose_attention, load_family, load_model, prepare_parts
 from trainer.run.placement import placement_of
+from trainer.run_folder.run_dir import existing_start_copy
 from trainer.run_folder.shards import has_averages, read_whole
-from trainer.run_folder.start_copy import existing_start_copy
 from trainer.tools.job import Job
 
 _FIELDS = ("model", "parts", "quantization", "embeddings", "general", "training")

@@ -44,7 +44,7 @@ from trainer.preflight.step_passes import describe_choices, describe_passes
 from trainer.preflight.unet_file import problems_of_unet_file
 from trainer.preflight.validation import problems_of_validation
 from trainer.run_folder.backup import find_backup
-from trainer.run_folder.start_copy import existing_start_copy
+from trainer.run_folder.run_dir import existing_start_copy
 
 _REWARD_MODELS = ("reward.", "training.method")
 

@@ -20,8 +20,8 @@ from trainer.run.machine import machine_of
 from trainer.run.setup import Clocks, RunSetup
 from trainer.run.threads import choose_num_threads
 from trainer.run.training_run import prepare
-from trainer.run_folder.backup import new_run_dir
 from trainer.run_folder.event_log import EventLog
+from trainer.run_folder.run_dir import new_run_dir
 from trainer.step.callback import StepView
 from trainer.step.loop import run_loop
 from trainer.step.precision import process_settings

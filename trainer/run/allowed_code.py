@@ -1,4 +1,4 @@
-"""Which of the user's own code files a config would run, and which of them are not approved. Torch-free."""
+"""Which of the user's own code files a config would run, and which of them are not approved."""
 
 from __future__ import annotations
 

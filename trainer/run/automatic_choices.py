@@ -23,7 +23,7 @@ from trainer.preflight.sharding import sharded_parts
 from trainer.run.machine import Machine
 from trainer.run.setup import RunSetup
 from trainer.run_folder.fork import LAYOUT_FILE
-from trainer.run_folder.start_copy import start_copy_in
+from trainer.run_folder.run_dir import start_copy_in
 
 _CHECKPOINTING_FILE = "checkpointing.json"
 _LAYOUT_SETTING = "model.channels_last"

@@ -37,7 +37,7 @@ from trainer.run.model import LoadedModel
 from trainer.run.processes import WholeValues
 from trainer.run.setup import RunSetup
 from trainer.run.stepper import evaluation_of
-from trainer.run_folder.backup import started_at
+from trainer.run_folder.run_dir import started_at
 from trainer.step.evaluation import Evaluation
 from trainer.step.meeting import Meeting
 from trainer.step.stepper import Stepper

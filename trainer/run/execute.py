@@ -48,7 +48,7 @@ from trainer.run.training_run import carry_out
 from trainer.run_folder.backup import BackupInfo, find_backup
 from trainer.run_folder.destination import PATH, chosen_destination, note_destination, resolved_destination, taken_by
 from trainer.run_folder.event_log import EventLog
-from trainer.run_folder.launches import interrupted_run
+from trainer.run_folder.run_lock import interrupted_run
 from trainer.step.failures import is_out_of_memory
 from trainer.step.precision import process_settings
 

@@ -16,7 +16,7 @@ from trainer.run.checkpoint import read_state, restore_fixed, weights_to_use
 from trainer.run.machine import machine_of
 from trainer.run.model import load_model
 from trainer.run_folder.backup import BackupInfo, verify
-from trainer.run_folder.start_copy import start_copy_in
+from trainer.run_folder.run_dir import start_copy_in
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,7 @@ from trainer.run.model import LoadedModel
 from trainer.run.setup import RunSetup
 from trainer.run_folder.backup import BackupInfo, remove_older, write_backup
 from trainer.run_folder.destination import note_destination, taken_by
-from trainer.run_folder.result import model_files
-from trainer.run_folder.written import RESULTS_FILE, record_result
+from trainer.run_folder.result import RESULTS_FILE, model_files, record_result
 from trainer.step.callback import DryRunState
 from trainer.step.counters import Counters
 from trainer.step.failures import explain

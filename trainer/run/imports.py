@@ -1,4 +1,4 @@
-"""The modules that a run imports while it is prepared, from the records of its choices. Torch-free.
+"""The modules that a run imports while it is prepared, from the records of its choices.
 
 They have tens of thousands of objects. Imported ahead of the run, these are frozen out of its collections.
 """

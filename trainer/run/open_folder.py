@@ -17,11 +17,12 @@ from trainer.launch import RunRequest
 from trainer.preflight.resume import learning_changes
 from trainer.run.checkpoint import SavedState, read_state
 from trainer.run.setup import Clocks
-from trainer.run_folder.backup import BackupInfo, abandoned_by, make_newest, new_run_dir, verify
+from trainer.run_folder.backup import BackupInfo, abandoned_by, make_newest, verify
 from trainer.run_folder.event_log import EventLog, last_event
 from trainer.run_folder.fork import fork_into, fork_weights_into, weights_do_not_fit
-from trainer.run_folder.launches import mark_launch
-from trainer.run_folder.written import abandon_results, results_of
+from trainer.run_folder.result import abandon_results, results_of
+from trainer.run_folder.run_dir import new_run_dir
+from trainer.run_folder.run_lock import mark_launch
 
 _OF_A_RUN = ("backup", "save")  # where the large files are
 

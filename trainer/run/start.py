@@ -36,7 +36,7 @@ from trainer.run.placement import placed_copy
 from trainer.run.setup import RunSetup
 from trainer.run_folder.backup import BackupInfo, best_in
 from trainer.run_folder.fork import origin_of
-from trainer.run_folder.start_copy import weights_copy_in
+from trainer.run_folder.run_dir import weights_copy_in
 from trainer.step.freezing import training_parts
 from trainer.step.loop import Training
 from trainer.step.stepper import Stepper

@@ -56,7 +56,7 @@ from trainer.run.setup import RunSetup
 from trainer.run.start import announce, note_of_start, original_of, restore_best, take_start_weights
 from trainer.run.stepper import build_stepper
 from trainer.run_folder.backup import BackupInfo
-from trainer.run_folder.start_copy import start_copy_in
+from trainer.run_folder.run_dir import start_copy_in
 from trainer.step.callback import Callback
 from trainer.step.counters import Counters
 from trainer.step.freezing import freeze_finished_units

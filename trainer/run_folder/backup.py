@@ -1,4 +1,4 @@
-"""Backups on disk: written completely or not at all, listed, and verified before use. Torch-free.
+"""Backups on disk: written completely or not at all, listed, and verified before use.
 
 A run's folder is `<workspace>/runs/<stamp>/`; its backups are `backup/step-00000010/`. Each holds a manifest that
 lists every file with its size and SHA-256. An unfinished backup has a temporary name and is never listed.
@@ -18,16 +18,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from modules.system.atomic import atomic_folder, flush_folder, make_folder, remove_folder, write_text
+from modules.system.atomic import atomic_folder, flush_folder, remove_folder, write_text
 from modules.system.errors import DarkroomError
 from modules.system.leftovers import sweep
-from trainer.run_folder.order import age_of, give_number
+from trainer.run_folder.run_dir import age_of
 
 MANIFEST = "manifest.json"
 BEST = "best"
 """The folder of a backup with the best models of its run so far; without them it can still be resumed from."""
 _FORMAT = 1
-_STAMP, _STAMP_CHARS = "%Y-%m-%d_%H-%M-%S", 19  # of a run's folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,34 +47,6 @@ class BackupInfo:
     def run_dir(self) -> Path:
         """The folder of the run it belongs to."""
         return self.path.parent.parent
-
-
-def new_run_dir(workspace: Path, *, now: datetime) -> Path:
-    """Create and return a folder for a new run, the newest of the workspace; never an existing one. Raises OSError."""
-    stem = now.strftime(_STAMP)
-    make_folder(workspace / "runs")
-    for suffix in ["", *(f"-{n}" for n in range(2, 1000))]:
-        path = workspace / "runs" / (stem + suffix)
-        try:
-            path.mkdir()
-        except FileExistsError:
-            continue
-        try:
-            give_number(path, begun=now.timestamp())
-        except BaseException:
-            path.rmdir()
-            raise
-        flush_folder(path.parent)
-        return path
-    raise DarkroomError(f"No free name for a new run in {workspace}.", advice="Delete old runs there.")
-
-
-def started_at(run_dir: Path) -> datetime | None:
-    """Return when a run first started, by its folder's name; None for a renamed folder."""
-    try:
-        return datetime.strptime(run_dir.name[:_STAMP_CHARS], _STAMP)
-    except ValueError:
-        return None
 
 
 def write_backup(run_dir: Path, *, step: int, epoch: int, now: datetime, write: Callable[[Path], None]) -> BackupInfo:

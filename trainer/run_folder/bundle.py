@@ -1,4 +1,4 @@
-"""The debug bundle: what a bug report needs, without secrets, as one zip file. Torch-free.
+"""The debug bundle: what a bug report needs, without secrets, as one zip file.
 
 Texts are redacted, the home folder is written as "~", and images, captions and weights are never part of it.
 """
@@ -28,7 +28,7 @@ from modules.system.redaction import MASK, redact, without_tokens
 from modules.system.secrets import stored_values, without_secrets
 from modules.system.secrets_file import load_secrets
 from trainer.run_folder.event_log import EVENTS_FILE
-from trainer.run_folder.order import age_of
+from trainer.run_folder.run_dir import age_of
 
 _MAX_BYTES = 400_000  # of the end of a log
 _GPU_QUERY = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")

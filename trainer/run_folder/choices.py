@@ -6,7 +6,7 @@
       pairs/rejected/     <request>.png
 
 A run writes a request and waits for its answer, which the window or another program writes: `{"best": 0, "worst": 1}`
-with the numbers of the images, `{"verdict": "tie"}` or `{"verdict": "skip"}`. Torch-free.
+with the numbers of the images, `{"verdict": "tie"}` or `{"verdict": "skip"}`.
 """
 
 from __future__ import annotations

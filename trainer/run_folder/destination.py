@@ -1,4 +1,4 @@
-"""Where a run writes its result: never over a file of anybody else, unless a person said so. Torch-free.
+"""Where a run writes its result: never over a file of anybody else, unless a person said so.
 
 A destination that is taken gets a number (lora-2), when the run starts and again when it writes. The run's folder
 records what the settings named, what was chosen, and which file a person let it replace, so that a resumed run writes
@@ -25,8 +25,7 @@ from modules.system.atomic import write_text
 from modules.system.paths import from_root
 from trainer.events import ModelSaved
 from trainer.run_folder.event_log import EVENTS_FILE, read_events
-from trainer.run_folder.result import words_folder
-from trainer.run_folder.written import RESULTS_FILE, results_of
+from trainer.run_folder.result import RESULTS_FILE, results_of, words_folder
 
 PATH = "output.destination"
 DESTINATION_FILE = "destination.json"

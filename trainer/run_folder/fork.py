@@ -1,4 +1,4 @@
-"""A fork: a new run that starts from a backup of another run, whose folder is only read. Torch-free."""
+"""A fork: a new run that starts from a backup of another run, whose folder is only read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainer.event_lines import from_line
 from trainer.events import RewardMeasured, RunStarted, StepFinished, ValidationFinished
 from trainer.run_folder.backup import BackupInfo
 from trainer.run_folder.event_log import EVENTS_FILE
-from trainer.run_folder.start_copy import start_copy_in, weights_copy_in
+from trainer.run_folder.run_dir import start_copy_in, weights_copy_in
 
 ORIGIN_FILE = "forked_from.json"
 LAYOUT_FILE = "layout.json"

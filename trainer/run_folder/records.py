@@ -1,4 +1,4 @@
-"""What happened in each run of a workspace, read from the run's folder. Torch-free.
+"""What happened in each run of a workspace, read from the run's folder.
 
 A run's log has a line for every step, so only the first and the last of them are parsed: five hundred runs are read in
 about a second.
@@ -30,10 +30,10 @@ from trainer.events import (
     StepFinished,
     ValidationFinished,
 )
-from trainer.run_folder.backup import BackupInfo, list_backups, started_at
+from trainer.run_folder.backup import BackupInfo, list_backups
 from trainer.run_folder.event_log import EVENTS_FILE, outlasts
 from trainer.run_folder.fork import Origin, origin_of
-from trainer.run_folder.order import age_of, begun_at
+from trainer.run_folder.run_dir import age_of, begun_at, started_at
 from trainer.run_folder.run_lock import holder_of
 
 Ending = Literal["running", "finished", "stopped", "failed", "crashed"]

@@ -1,4 +1,4 @@
-"""The file of the queue: one for all windows and command lines of the user. Torch-free.
+"""The file of the queue: one for all windows and command lines of the user.
 
 Every change reads the file, changes it and replaces it atomically under a lock, so that two programs never undo each
 other's changes. Another lock marks the program that runs the queue.

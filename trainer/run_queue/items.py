@@ -1,4 +1,4 @@
-"""The queue of runs as a value: configs to be trained one after another. Torch-free.
+"""The queue of runs as a value: configs to be trained one after another.
 
 A config is copied when it is added: later edits of a file or the window do not change it. Secrets are not part of
 configs.

@@ -1,4 +1,4 @@
-"""Running the queue: which item is next, as what, and how it ended. Torch-free.
+"""Running the queue: which item is next, as what, and how it ended.
 
 The caller launches the requests one after another and passes their events on: the window from its event loop, the
 command line from a plain loop.
