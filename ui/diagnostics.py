@@ -21,8 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from modules.system.log_file import LogFile
-from modules.system.redaction import RedactingFormatter, redact
+from modules.system.redaction import LogFile, RedactingFormatter, redact
 from ui.interaction import Failure
 
 _log = logging.getLogger(__name__)

@@ -22,9 +22,8 @@ from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import DORA_SCALE
 from modules.formats.lora_files import to_kohya
 from modules.formats.safetensors_io import Writable
-from modules.system.devices import CPU
+from modules.system.devices import CPU, seeded_global_rng
 from modules.system.errors import DarkroomError
-from modules.system.global_rng import seeded_global_rng
 
 AdaptedLayer = nn.Linear | nn.Conv2d
 

@@ -19,7 +19,7 @@ from modules.adapters.loha import LOHA, Loha, factor_shapes
 from modules.adapters.ranks import at_layer, is_convolution, ranks_of
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import DORA_SCALE
-from modules.system.dtypes import dtype_of
+from modules.system.devices import dtype_of
 
 
 class HadamardProduct(torch.autograd.Function):

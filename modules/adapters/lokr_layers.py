@@ -21,7 +21,7 @@ from modules.adapters.lokr_delta import KroneckerDelta, rank_in
 from modules.adapters.ranks import at_layer, is_convolution, ranks_of
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import DORA_SCALE
-from modules.system.dtypes import dtype_of
+from modules.system.devices import dtype_of
 
 
 def _delta(layer: AdaptedLayer, part: str, path: str, settings: Lokr, stored: AdapterLayer | None) -> KroneckerDelta:

@@ -30,8 +30,7 @@ from modules.formats.adapter_layers import AdapterLayer, lora_layer
 from modules.formats.adapter_names import DORA_SCALE, DOWN, UP
 from modules.formats.lora_files import with_one_alpha
 from modules.quantization.linear import weights_without_values
-from modules.system.devices import CPU
-from modules.system.global_rng import seeded_global_rng
+from modules.system.devices import CPU, seeded_global_rng
 
 ADAPTER = "default"
 

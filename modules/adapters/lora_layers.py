@@ -17,7 +17,7 @@ from modules.families.spec import LoraNaming
 from modules.formats.adapter_layers import AdapterLayer, lora_layer
 from modules.formats.lora_files import to_kohya, to_peft
 from modules.formats.safetensors_io import Writable
-from modules.system.dtypes import dtype_of
+from modules.system.devices import dtype_of
 from modules.system.errors import DarkroomError
 
 

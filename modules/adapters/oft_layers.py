@@ -26,7 +26,7 @@ from modules.adapters.oft import OFT, Oft, factor_shapes
 from modules.adapters.rotations import cayley, cayley_series, generators, oft_change, rotated, spread, within
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import OFT_BLOCKS, OFT_VECTORS, RESCALE
-from modules.system.dtypes import dtype_of
+from modules.system.devices import dtype_of
 
 # Programs differ in how they read alpha as a limit of the norm; this one is never reached (see `RotationDelta.stored`).
 _NO_LIMIT = 1024.0

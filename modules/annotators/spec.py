@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from modules.formats.published_files import cached_file
-from modules.system.package import Package
+from modules.system.factories import Package
 from modules.system.paths import models_dir
 
 CaptionSetting = Literal["threshold", "character_threshold", "excluded_tags", "keep_underscores", "initial", "detail"]

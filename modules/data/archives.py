@@ -17,8 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from modules.data.table_files import TABLE_SUFFIXES
-from modules.data.tables import ROW_SUFFIX, read_row_image, row_and_column
+from modules.data.tables import ROW_SUFFIX, TABLE_SUFFIXES, read_row_image, row_and_column
 from modules.system.problem import count
 from modules.system.regular_files import FileTooLargeError, open_regular
 

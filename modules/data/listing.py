@@ -10,8 +10,16 @@ from pathlib import Path
 from modules.data.archives import ARCHIVE_SUFFIXES, SHARD_SUFFIXES, shard_index
 from modules.data.inputs import companion_suffixes
 from modules.data.links import LEADS_OUT, is_inside, leads_out
-from modules.data.table_files import ARROW_SUFFIX, TABLE_SUFFIXES
-from modules.data.tables import SPLITS_FILE, STATE_FILE, data_files, row_name, split_names, table_facts
+from modules.data.tables import (
+    ARROW_SUFFIX,
+    SPLITS_FILE,
+    STATE_FILE,
+    TABLE_SUFFIXES,
+    data_files,
+    row_name,
+    split_names,
+    table_facts,
+)
 from modules.system.problem import shown
 
 # All that Pillow decodes by itself, and HEIC. Not among them: EPS and PostScript, which are run as a program.

@@ -18,8 +18,7 @@ from modules.data.archives import archive_of, read_bytes
 from modules.data.captions.sources import decode_text, text_lines
 from modules.data.links import LEADS_OUT, leads_out
 from modules.data.listing import SkippedEntry, is_metadata
-from modules.data.table_files import TABLE_SUFFIXES
-from modules.data.tables import ROW_SUFFIX, read_texts, row_name, table_facts
+from modules.data.tables import ROW_SUFFIX, TABLE_SUFFIXES, read_texts, row_name, table_facts
 from modules.system.problem import shown
 
 METADATA_SUFFIXES = frozenset({".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet"})

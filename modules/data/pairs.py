@@ -39,8 +39,7 @@ from modules.data.scan import (
     scan_folder,
     unwatched,
 )
-from modules.data.table_files import TABLE_SUFFIXES
-from modules.data.tables import ROW_SUFFIX, SPLITS_FILE, read_texts, row_name, split_names, table_facts
+from modules.data.tables import ROW_SUFFIX, SPLITS_FILE, TABLE_SUFFIXES, read_texts, row_name, split_names, table_facts
 
 CHOSEN_FOLDER, REJECTED_FOLDER = "chosen", "rejected"
 _NAMED = (("chosen", "rejected"), ("chosen_image", "rejected_image"), ("image_chosen", "image_rejected"))

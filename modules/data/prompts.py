@@ -17,8 +17,7 @@ from modules.data.metadata import (
     usual_columns,
 )
 from modules.data.scan import Scan, SourceImage
-from modules.data.table_files import TABLE_SUFFIXES
-from modules.data.tables import read_texts, table_facts
+from modules.data.tables import TABLE_SUFFIXES, read_texts, table_facts
 from modules.system.problem import shown
 
 _TEXT_SUFFIX = ".txt"

@@ -1,22 +1,23 @@
 """Parquet and Arrow files: images in their rows, as data sets on the Hugging Face hub have them, and columns of text.
 
-They need the package pyarrow (`modules/data/table_files.py`).
+They need the package pyarrow, which is imported only when such a file is read. No code of a file is run.
 """
 
 from __future__ import annotations
 
 import errno
+import importlib
 import json
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from modules.data.table_files import opened_table
 from modules.system.regular_files import read_regular
 
 # Folders of data sets that the package `datasets` saved (`save_to_disk`): which of their files hold the rows.
@@ -26,6 +27,12 @@ from modules.system.regular_files import read_regular
 
 STATE_FILE, SPLITS_FILE = "state.json", "dataset_dict.json"
 _MAX_BYTES = 10_000_000
+ROW_SUFFIX = ".row"
+_BYTES = "bytes"
+_lock = threading.Lock()  # reading one group of rows twice, on two threads, would take its memory twice
+ARROW_SUFFIX = ".arrow"
+TABLE_SUFFIXES = frozenset({".parquet", ARROW_SUFFIX})
+_RANDOM_ACCESS = b"ARROW1"  # the first bytes of the Arrow file format; the stream format has none
 
 
 def data_files(folder: Path) -> tuple[str, ...]:
@@ -47,11 +54,6 @@ def _read(file: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
-
-
-ROW_SUFFIX = ".row"
-_BYTES = "bytes"
-_lock = threading.Lock()  # reading one group of rows twice, on two threads, would take its memory twice
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,3 +152,123 @@ def _group_starts(file: str, size_bytes: int, mtime_ns: int) -> tuple[int, ...]:
 def _group(file: str, size_bytes: int, mtime_ns: int, group: int, column: str) -> Any:
     with opened_table(Path(file)) as table:
         return table.column(group, column or next(iter(_image_columns(table.schema)), ""))
+
+
+class TableFile(Protocol):
+    """An open file with a table, whose rows are stored in groups."""
+
+    @property
+    def schema(self) -> Any:
+        """The names and types of its columns, as pyarrow's `Schema`."""
+        ...
+
+    def group_sizes(self) -> list[int]:
+        """Return the number of rows of each group."""
+        ...
+
+    def column(self, group: int, name: str) -> Any:
+        """Return a column of a group of rows, as pyarrow's `Array`."""
+        ...
+
+    def rows(self, columns: Sequence[str]) -> list[dict[str, Any]]:
+        """Return all rows with only some of their columns."""
+        ...
+
+
+class ParquetTable:
+    """A Parquet file; only what is asked for is read."""
+
+    def __init__(self, table: Any) -> None:
+        self._table = table
+
+    @property
+    def schema(self) -> Any:
+        """Its columns; they are at the end of the file."""
+        return self._table.schema_arrow
+
+    def group_sizes(self) -> list[int]:
+        """Return the number of rows of each row group."""
+        metadata = self._table.metadata
+        return [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+
+    def column(self, group: int, name: str) -> Any:
+        """Return a column of a row group."""
+        return self._table.read_row_group(group, columns=[name]).column(0).combine_chunks()
+
+    def rows(self, columns: Sequence[str]) -> list[dict[str, Any]]:
+        """Return all rows with only some of their columns."""
+        rows: list[dict[str, Any]] = self._table.read(columns=list(columns)).to_pylist()
+        return rows
+
+
+class ArrowTable:
+    """A memory-mapped Arrow file, of the stream format (as `datasets` saves them) or the file format.
+
+    Its groups are the record batches; a stream's are skipped without being read. Columns are validated
+    before use: a damaged file could otherwise point outside of its bytes.
+    """
+
+    def __init__(self, source: Any, ipc: Any) -> None:
+        self._source, self._ipc = source, ipc
+        self._has_index = source.read(len(_RANDOM_ACCESS)) == _RANDOM_ACCESS
+        self.schema = self._reader().schema
+
+    def group_sizes(self) -> list[int]:
+        """Return the number of rows of each record batch."""
+        return [batch.num_rows for batch in self._batches()]
+
+    def column(self, group: int, name: str) -> Any:
+        """Return a column of a record batch; its memory belongs to the mapped file."""
+        if self._has_index:
+            batch = self._reader().get_batch(group)
+        else:
+            batch = next(b for i, b in enumerate(self._batches()) if i == group)
+        column = batch.column(name)
+        column.validate(full=True)
+        return column
+
+    def rows(self, columns: Sequence[str]) -> list[dict[str, Any]]:
+        """Return all rows with only some of their columns."""
+        rows: list[dict[str, Any]] = []
+        for batch in self._batches():
+            chosen = batch.select(list(columns))
+            chosen.validate(full=True)
+            rows += chosen.to_pylist()
+        return rows
+
+    def _reader(self) -> Any:
+        self._source.seek(0)
+        return self._ipc.open_file(self._source) if self._has_index else self._ipc.open_stream(self._source)
+
+    def _batches(self) -> Iterator[Any]:
+        reader = self._reader()
+        if self._has_index:
+            yield from (reader.get_batch(i) for i in range(reader.num_record_batches))
+        else:
+            yield from reader
+
+
+@contextmanager
+def opened_table(file: Path) -> Iterator[TableFile]:
+    """Open a Parquet or Arrow file; every error of it becomes an OSError."""
+    kind = "an Arrow" if file.suffix.lower() == ARROW_SUFFIX else "a Parquet"
+    try:
+        pyarrow = importlib.import_module("pyarrow")
+        reader = importlib.import_module("pyarrow.ipc" if kind == "an Arrow" else "pyarrow.parquet")
+    except ImportError as error:
+        raise OSError(
+            errno.ENOPKG if hasattr(errno, "ENOPKG") else errno.ENOENT,
+            f"{kind} file, which needs the package pyarrow (pip install pyarrow)",
+            str(file),
+        ) from error
+    try:
+        if kind == "an Arrow":
+            with pyarrow.memory_map(str(file)) as source:
+                yield ArrowTable(source, reader)
+        else:
+            with reader.ParquetFile(file) as table:
+                yield ParquetTable(table)
+    except (pyarrow.ArrowException, OSError, ValueError, KeyError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # pyarrow's own errors, about a truncated file, have no number
+        raise OSError(errno.EINVAL, f"not a readable {kind.split()[1]} file ({error})", str(file)) from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from modules.system.package import Package
+from modules.system.factories import Package
 
 
 @dataclass(frozen=True, slots=True)

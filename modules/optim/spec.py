@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from modules.optim.terms.arguments import RemovedSetting, by_name
 from modules.settings.field import Section, records_of
-from modules.system.package import Package
+from modules.system.factories import Package
 from modules.system.problem import Problem
 
 Shape = tuple[int, ...]

@@ -21,8 +21,16 @@ from torch.nn import functional
 from modules.data.cache.store import EntryStore
 from modules.formats.gguf_header import GgufTensor
 from modules.formats.gguf_tensors import read_packed
-from modules.quantization.packed_weight import PackedWeight, pack_weight
-from modules.quantization.packing import FLOAT8_ROWS, INT8_ROWS, GgufBlocks, PackedData, Packing, round_rows
+from modules.quantization.packing import (
+    FLOAT8_ROWS,
+    INT8_ROWS,
+    GgufBlocks,
+    PackedData,
+    PackedWeight,
+    Packing,
+    pack_weight,
+    round_rows,
+)
 from modules.quantization.spec import ChosenFormat, QuantizedFormat, Rounding
 from modules.settings.layer_filter import select_layers
 

@@ -19,7 +19,7 @@ from modules.rewards.measures import (
 )
 from modules.rewards.spec import RewardSpec
 from modules.rewards.user_code_file import split_reference
-from modules.system.package import Package
+from modules.system.factories import Package
 
 # Readable text: whether text recognition finds the quoted text of the prompt in the image.
 OCR = RewardSpec(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from modules.formats.published_files import PublishedFile
-from modules.system.package import Package
+from modules.system.factories import Package
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Devices by name, and the one function that moves tensors between them.
+"""Devices and dtypes by name, the one function that moves tensors between devices, and their random generators.
 
 A device here is logical. "cuda:1" is itself; "cpu:1" is a second device in the CPU's memory, so that a machine
 without a GPU can test every move between a training and an offload device. The device guard
@@ -7,7 +7,8 @@ without a GPU can test every move between a training and an offload device. The 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import contextlib
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
@@ -15,6 +16,13 @@ from typing import Any, Protocol
 import torch
 
 from modules.system.errors import DarkroomError
+
+_guards: list[MoveGuard] = []  # the active ones, innermost last; empty outside tests and debug mode
+DTYPES: dict[str, torch.dtype] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
 
 
 class MoveGuard(Protocol):
@@ -27,9 +35,6 @@ class MoveGuard(Protocol):
     def note_pinned(self, tensor: torch.Tensor) -> None:
         """Called with a tensor that `move` can copy without waiting."""
         ...
-
-
-_guards: list[MoveGuard] = []  # the active ones, innermost last; empty outside tests and debug mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,3 +165,25 @@ def _is_there(device: Device, kind: str) -> bool:
             return torch.backends.mps.is_available()
         case _:
             return False
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """Return the torch dtype of a config's name. Raises KeyError for an unknown name."""
+    return DTYPES[name]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return a dtype's plain name, as in "bfloat16"."""
+    return str(dtype).removeprefix("torch.")
+
+
+@contextlib.contextmanager
+def seeded_global_rng(seed: int, device: Device) -> Iterator[None]:
+    """Seed the global generators of the CPU and of `device`; their previous state is restored on exit."""
+    on_gpu = device.type == "cuda"
+    with torch.random.fork_rng(devices=[device.torch] if on_gpu else [], device_type="cuda"):
+        torch.default_generator.manual_seed(seed)
+        if on_gpu:
+            with torch.cuda.device(device.torch):
+                torch.cuda.manual_seed(seed)
+        yield

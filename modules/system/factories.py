@@ -1,9 +1,11 @@
-"""Lazy factories: a record names the function that builds the object it describes; it is imported when called."""
+"""Imports by name: lazy factories of records, and Python packages that a choice needs and that may be missing."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import operator
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -14,3 +16,26 @@ def load_factory(reference: str) -> Any:
     """
     module, _, name = reference.partition(":")
     return operator.attrgetter(name)(importlib.import_module(module))
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A Python package that a choice needs, by the name it is imported by.
+
+    `extra` names the extra of this program that installs it, if any; `distribution` is its name for pip, if different.
+    """
+
+    name: str
+    extra: str = ""
+    distribution: str = ""
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether it is installed. It is not imported."""
+        return importlib.util.find_spec(self.name) is not None
+
+    @property
+    def install(self) -> str:
+        """How to install it, as the beginning of an advice: "Install NAME (pip install ...)"."""
+        name = self.distribution or self.name
+        return f'Install {name} (pip install ".[{self.extra}]")' if self.extra else f"Install {name}"

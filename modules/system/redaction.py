@@ -1,6 +1,7 @@
 """Removes secrets from everything that is printed or written: events, logs, detail files. The only place that does.
 
-Code that reads a secret registers it here first (`keep_secret`).
+Code that reads a secret registers it here first (`keep_secret`). `LogFile` is the log on disk. It may fail: a full disk
+or a read-only one costs lines of the log and nothing else.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ import logging
 import re
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from urllib.parse import quote, quote_plus
 
 MASK = "[secret]"
+_LINE_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _MIN_CHARS = 8  # a shorter one may be an ordinary word; redacting it would garble the text
 
 _lock = threading.Lock()
@@ -98,3 +102,30 @@ def _mask_value(match: re.Match[str]) -> str:
     value = match[2]
     is_scheme = value.lower() in ("bearer", "basic", "digest", "negotiate")
     return match[0] if is_scheme or not re.search(r"[^\W_]", value) else f"{match[1]}{MASK}"
+
+
+class LogFile(logging.FileHandler):
+    """Appends the log to a file, without secrets. The file is opened with the first line; no failure is printed."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(file, encoding="utf-8", errors="backslashreplace", delay=True)
+        self.setFormatter(RedactingFormatter(_LINE_FORMAT))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line, or nothing where that fails: logging prints a traceback for each line otherwise."""
+        with suppress(OSError):  # of opening the file
+            super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        """Leave out the line if the file cannot be written; show mistakes in the call, as logging does."""
+        try:
+            raise
+        except OSError:
+            return
+        except Exception:  # noqa: BLE001 - logging's own way of showing it
+            super().handleError(record)
+
+    def close(self) -> None:
+        """Close the file; what is still unwritten is lost if that fails."""
+        with suppress(OSError):
+            super().close()

@@ -23,8 +23,7 @@ from modules.config.schema import Config
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.headers import read_header
 from modules.settings.edit import set_path
-from modules.system.devices import CPU
-from modules.system.global_rng import seeded_global_rng
+from modules.system.devices import CPU, seeded_global_rng
 from tests.builders.configs import small_config
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from trainer.events import BackupSaved, StepFinished

@@ -46,8 +46,7 @@ from modules.objectives.perceptual_files import STAGES, WIDTHS, perceptual_bytes
 from modules.optim.optimizers.factored import Adafactor
 from modules.quantization import linear
 from modules.quantization.linear import QuantizedLinear, quantize_layers
-from modules.quantization.packed_weight import PackedWeight
-from modules.quantization.packing import GgufBlocks
+from modules.quantization.packing import GgufBlocks, PackedWeight
 from modules.quantization.registry import FORMATS
 from modules.quantization.spec import ChosenFormat, Residual
 from modules.settings.layer_filter import EVERYTHING, layer_filter

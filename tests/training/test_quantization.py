@@ -11,8 +11,7 @@ from torch.nn import functional
 
 from modules.data.cache.store import CacheStore
 from modules.quantization.linear import QuantizedLinear, quantize_layers
-from modules.quantization.packed_weight import low_rank_product, pack_weight
-from modules.quantization.packing import NF4_BLOCKS, PackedData, unpack_by_bitsandbytes
+from modules.quantization.packing import NF4_BLOCKS, PackedData, low_rank_product, pack_weight, unpack_by_bitsandbytes
 from modules.quantization.registry import COMPUTED
 from modules.quantization.spec import ChosenFormat, Residual
 from modules.settings.layer_filter import EVERYTHING, LayerFilter
@@ -245,7 +244,7 @@ def test_a_rank_above_that_of_the_weight_is_that_of_the_weight() -> None:
 def test_weights_with_a_residual_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache, layer, computed = CacheStore(tmp_path), outlying_layer(), []
     monkeypatch.setattr(
-        "modules.quantization.packed_weight.low_rank_product",
+        "modules.quantization.packing.low_rank_product",
         lambda *given: computed.append(given) or low_rank_product(*given),
     )
     first = with_residual(layer, "float8", RANK4, cache)

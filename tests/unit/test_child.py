@@ -29,8 +29,7 @@ from trainer.cli.queue import run_queue
 from trainer.commands import Pause, Resume, Stop
 from trainer.event_lines import from_line, to_line
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, StepFinished
-from trainer.launch import RunRequest
-from trainer.processes import module_arguments
+from trainer.launch import RunRequest, module_arguments
 from trainer.run.allowed_code import code_of
 from trainer.run_queue.file import QueueFile
 from trainer.run_queue.items import Item

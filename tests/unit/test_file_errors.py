@@ -13,7 +13,7 @@ from PIL import Image
 
 from modules.config.codec import decode, save_file
 from modules.system.file_errors import NO_THREAD, UnconfirmedError, words_of
-from modules.system.log_file import LogFile
+from modules.system.redaction import LogFile
 from tests.builders.full_disk import FullDisk
 from trainer.__main__ import main
 from trainer.cli import queue

@@ -17,8 +17,7 @@ from modules.system.paths import log_dir
 from trainer.child.process import Child, ChildProcess, Spawn, last_lines, spawn_python
 from trainer.event_lines import from_line
 from trainer.events import Event, RunFailed, RunFinished
-from trainer.launch import LaunchedRun, RunRequest, launch
-from trainer.processes import module_arguments, needs_own_process, num_processes
+from trainer.launch import LaunchedRun, RunRequest, launch, module_arguments, needs_own_process, num_processes
 
 _VERBS: Mapping[str, str] = {
     "train": "train",

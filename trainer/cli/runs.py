@@ -39,9 +39,8 @@ from trainer.cli.plan import plan_lines
 from trainer.cli.prune import prune
 from trainer.cli.signals import on_signal
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished
-from trainer.launch import RunRequest, import_engine
+from trainer.launch import RunRequest, import_engine, module_arguments, num_processes
 from trainer.preflight import check
-from trainer.processes import module_arguments, num_processes
 from trainer.run_folder.backup import find_backup
 
 _LAUNCHER = "TORCHELASTIC_RUN_ID"

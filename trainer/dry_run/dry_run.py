@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from modules.memory.placement import free_cached_memory
 from modules.optim.param_groups import TrainGroup
-from modules.system.global_rng import seeded_global_rng
+from modules.system.devices import seeded_global_rng
 from modules.system.seeds import derive_seed
 from trainer.commands import StopRequested
 from trainer.dry_run.step import DryRunStep

@@ -27,7 +27,7 @@ from modules.formats.lora_files import rank_and_alpha
 from modules.formats.metadata import LoraFacts, lora_metadata
 from modules.formats.safetensors_io import OnWritten, payload_sha256, write_safetensors
 from modules.settings.shared_types import side_of
-from modules.system.dtypes import dtype_of
+from modules.system.devices import dtype_of
 from trainer.export.embedded_config import embedded_config
 from trainer.export.run_facts import dataset_facts, training_settings
 

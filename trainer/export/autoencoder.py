@@ -21,7 +21,7 @@ from modules.families.parts.single_file.write import file_state, require_keys
 from modules.families.protocol import Part
 from modules.formats.safetensors_io import OnWritten, write_safetensors
 from modules.system.atomic import atomic_folder
-from modules.system.dtypes import dtype_of
+from modules.system.devices import dtype_of
 from trainer.export.embedded_config import embedded_config
 from trainer.export.model import config_of, state_of
 

@@ -14,7 +14,7 @@ from modules.config.schema import Config
 from modules.families.embeddings import Word
 from modules.families.protocol import ModelFamily
 from modules.formats.safetensors_io import OnWritten, payload_sha256, write_safetensors
-from modules.system.dtypes import dtype_of
+from modules.system.devices import dtype_of
 from trainer.export.adapter import Exporter
 from trainer.export.embedded_config import embedded_config
 from trainer.run_folder.result import words_folder

@@ -17,7 +17,7 @@ from modules.families.protocol import ModelFamily, Part
 from modules.formats.float8 import matrices_in_float8, rest_in_float16
 from modules.formats.lazy_tensors import LazyTensor, lazy
 from modules.formats.safetensors_io import OnWritten
-from modules.system.dtypes import dtype_of
+from modules.system.devices import dtype_of
 from trainer.export.embedded_config import embedded_config
 
 

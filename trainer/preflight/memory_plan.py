@@ -40,9 +40,9 @@ from modules.settings.shared_types import CheckpointMode
 from modules.system import hardware
 from modules.system.ranks import current_rank
 from trainer import phases
+from trainer.launch import num_processes
 from trainer.preflight.sharding import sharded_parts
 from trainer.preflight.unet_file import with_stored_bytes
-from trainer.processes import num_processes
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _COMPUTE_BYTES = {"bfloat16": 2, "float16": 2}

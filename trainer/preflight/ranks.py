@@ -10,8 +10,8 @@ from modules.config.schema import Config
 from modules.system import hardware
 from modules.system.problem import Problem, count
 from modules.system.ranks import Rank, current_rank
+from trainer.launch import num_processes
 from trainer.preflight.sharding import why_not_sharded
-from trainer.processes import num_processes
 
 
 def problems_of_ranks(config: Config, rank: Rank | None = None) -> Iterator[Problem]:

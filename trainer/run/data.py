@@ -18,7 +18,7 @@ from modules.data.captions.sources import caption_is_cacheable
 from modules.data.dataset import Dataset
 from modules.data.datasets import Datasets
 from modules.data.versions import ImageVersion, ImageVersions, RejectedVersions
-from modules.system.dtypes import dtype_of
+from modules.system.devices import dtype_of
 from modules.system.paths import from_root
 from modules.system.problem import count
 from modules.system.ranks import ONLY_RANK, Rank

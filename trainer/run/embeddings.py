@@ -24,7 +24,7 @@ from modules.formats.embedding_names import OUTPUT_SUFFIX
 from modules.formats.safetensors_io import read_safetensors, write_safetensors
 from modules.optim.param_groups import TrainGroup
 from modules.optim.updates.weight_norms import RowNorms
-from modules.system.dtypes import dtype_of
+from modules.system.devices import dtype_of
 from modules.system.paths import from_root
 from modules.system.seeds import derive_seed
 

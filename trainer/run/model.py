@@ -30,7 +30,7 @@ from modules.memory.compiled_blocks import Compilation
 from modules.memory.placement import Placement
 from modules.memory.sharding import ShardedModule
 from modules.optim.param_groups import TrainGroup
-from modules.system.dtypes import dtype_of
+from modules.system.devices import dtype_of
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
 from modules.system.secrets import hub_access

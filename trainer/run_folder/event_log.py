@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from modules.system.atomic import flush_folder
-from modules.system.log_file import LogFile
+from modules.system.redaction import LogFile
 from trainer.event_lines import from_line, to_line, without_secrets
 from trainer.events import (
     CacheProgress,

@@ -8,8 +8,8 @@ from typing import Literal
 
 from modules.data.batch import Batch
 from modules.optim.param_groups import TrainGroup
+from modules.system.devices import seeded_global_rng
 from modules.system.errors import DarkroomError
-from modules.system.global_rng import seeded_global_rng
 from modules.system.seeds import derive_seed
 from trainer.data.loader import Loader
 from trainer.events import PhaseChanged

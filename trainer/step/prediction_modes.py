@@ -15,7 +15,7 @@ from torch import nn
 
 from modules.adapters.protocol import Adapter
 from modules.memory.frozen_copy import FrozenCopy
-from modules.system.global_rng import seeded_global_rng
+from modules.system.devices import seeded_global_rng
 from modules.system.seeds import derive_seed
 from trainer.step.evaluation import evaluation_mode
 from trainer.step.precision import Precision

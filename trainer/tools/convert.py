@@ -34,7 +34,7 @@ def convert_file(
         raise DarkroomError(kind.sentence)
     from modules.families.kinds.conversion import conversion_notes, convert, open_source, target_form
     from modules.families.kinds.inpainting_conversion import as_inpainting
-    from modules.system.dtypes import dtype_of
+    from modules.system.devices import dtype_of
 
     form = target_form(kind, out, to)
     if form == "single":

@@ -22,7 +22,7 @@ from modules.families.kinds.conversion import convert, open_source
 from modules.families.kinds.identify import identify
 from modules.families.kinds.record import Form
 from modules.families.kinds.source import Source
-from modules.system.dtypes import dtype_of
+from modules.system.devices import dtype_of
 from modules.system.errors import DarkroomError
 from trainer.job_events import JobFinished
 from trainer.tools.destinations import require_free

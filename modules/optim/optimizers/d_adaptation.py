@@ -34,7 +34,7 @@ from modules.optim.terms.general import (
     WeightDecay,
     advanced_setting,
 )
-from modules.system.package import Package
+from modules.system.factories import Package
 
 
 class DAdaptAdam(OptimizerSettings):

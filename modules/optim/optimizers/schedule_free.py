@@ -36,7 +36,7 @@ from modules.optim.terms.general import (
 )
 from modules.optim.terms.shared_fields import AveragePower, PositiveBeta1, PositiveMomentum, RatePower
 from modules.settings.field import When
-from modules.system.package import Package
+from modules.system.factories import Package
 from modules.system.problem import Problem
 
 

@@ -8,7 +8,7 @@ from modules.optim.spec import SIGN_RATES, OptimizerSettings, OptimizerSpec, ave
 from modules.optim.terms.arguments import TRITON, by_name
 from modules.optim.terms.general import Beta1, Beta2, DecoupledDecay, FixedDecay, FusedBackPass, WeightDecay
 from modules.optim.terms.shared_fields import PYTORCH_OPTIMIZER
-from modules.system.package import Package
+from modules.system.factories import Package
 
 
 class Lion(OptimizerSettings):

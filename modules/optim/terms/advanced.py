@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from modules.optim.spec import Shape
 from modules.optim.terms.arguments import RemovedSetting
 from modules.optim.terms.general import advanced_setting
-from modules.system.package import Package
+from modules.system.factories import Package
 from modules.system.problem import Problem
 
 ADV_OPTM = Package("adv_optm", distribution="adv-optm")

@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from modules.optim.spec import OptimizerSpec, Shape, always
 from modules.optim.terms.general import advanced_setting
 from modules.settings.field import Setting, When
-from modules.system.package import Package
+from modules.system.factories import Package
 
 BITSANDBYTES = Package("bitsandbytes", extra="cuda")
 _BLOCK = 256  # weights that share a scale

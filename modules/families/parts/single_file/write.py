@@ -28,7 +28,7 @@ from modules.formats.lazy_tensors import LazyTensor, lazy
 from modules.formats.metadata import CheckpointFacts, checkpoint_metadata
 from modules.formats.safetensors_io import PAYLOAD_SHA256, TRAINED, OnWritten, write_safetensors
 from modules.system.atomic import write_text
-from modules.system.dtypes import dtype_name
+from modules.system.devices import dtype_name
 from modules.system.errors import DarkroomError
 
 _PENULTIMATE_LAYERS = 23  # in diffusers' config of a text encoder whose 24th block never runs
