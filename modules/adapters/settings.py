@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, Protocol
 
 from modules.settings.field import Setting, When
-from modules.settings.layer_filter import PRESET_LABELS, LayerFilter, Preset, layer_filter
+from modules.settings.layer_filter import PRESET_LABELS, LayerFilter, LayerPresets, Preset, layer_filter
 
 AN_ADAPTER = When("training.trains", ("adapter",))
 
@@ -131,9 +131,9 @@ class AdapterSettings(Protocol):
         ...
 
 
-def adapter_layers(settings: AdapterSettings) -> LayerFilter:
-    """Return which layers of the denoiser get an adapter."""
-    return layer_filter(settings.layers, settings.custom_layers, is_regex=settings.layers_regex)
+def adapter_layers(settings: AdapterSettings, presets: LayerPresets) -> LayerFilter:
+    """Return which layers of the denoiser get an adapter; `presets` are the denoiser's."""
+    return layer_filter(settings.layers, presets, settings.custom_layers, is_regex=settings.layers_regex)
 
 
 def network_args(settings: Any) -> dict[str, str]:

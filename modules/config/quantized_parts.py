@@ -38,11 +38,14 @@ NOTHING_QUANTIZED = QuantizedParts()
 
 def quantized_parts(config: Config) -> QuantizedParts:
     """Return the quantized parts of a config: their other weights are in the precision's dtype."""
-    filters = {"denoiser": quantized_layers(config.quantization)}
+    filters = {"denoiser": quantized_layers(config.quantization, config.family.denoiser.model.layers)}
     residual = residual_of(config.quantization)
     formats = {
         part.name: ChosenFormat(
-            FORMATS[dtype], filters.get(part.role, EVERYTHING), None if FORMATS[dtype].is_stored else residual
+            FORMATS[dtype],
+            filters.get(part.role, EVERYTHING),
+            None if FORMATS[dtype].is_stored else residual,
+            never=part.model.never_quantized,
         )
         for part in config.family.parts
         if (dtype := config.part(part.name).dtype) in FORMATS

@@ -16,12 +16,14 @@ class AttentionSpec:
     """An attention implementation: its label, the name of its kernel ("module:name"), and where it runs.
 
     The kernel takes queries, keys and values (B, heads, tokens, channels) and returns (B, heads, tokens, channels).
-    Without one nothing is replaced. `devices` are the types of devices that it can train on; `needs_16_bit`: on a GPU
-    it only computes in 16 bits. `packages` are needed beside torch.
+    Without one nothing is replaced. `backend` is its name among diffusers' attention backends. `devices` are the types
+    of devices that it can train on; `needs_16_bit`: on a GPU it only computes in 16 bits. `packages` are needed besides
+    torch.
     """
 
     label: str
     kernel: str = ""
+    backend: str = ""
     devices: tuple[str, ...] = ("cuda",)
     needs_16_bit: bool = False
     packages: tuple[Package, ...] = ()
@@ -30,15 +32,17 @@ class AttentionSpec:
 _KERNELS = "modules.families.parts.attention_kernels"
 ATTENTIONS: Mapping[str, AttentionSpec] = {
     "sdpa": AttentionSpec("PyTorch's choice", devices=("cpu", "cuda", "mps")),
-    "sdpa_flash": AttentionSpec("PyTorch: flash", f"{_KERNELS}:sdpa_flash", ("cpu", "cuda"), needs_16_bit=True),
-    "sdpa_efficient": AttentionSpec("PyTorch: memory-efficient", f"{_KERNELS}:sdpa_efficient"),
-    "sdpa_math": AttentionSpec("PyTorch: math", f"{_KERNELS}:sdpa_math", ("cpu", "cuda", "mps")),
-    "cudnn": AttentionSpec("PyTorch: cuDNN", f"{_KERNELS}:sdpa_cudnn", needs_16_bit=True),
-    "flex": AttentionSpec("PyTorch: Flex", f"{_KERNELS}:flex"),
-    "flash": AttentionSpec(
-        "Flash (flash-attn)", f"{_KERNELS}:flash", needs_16_bit=True, packages=(Package("flash_attn"),)
+    "sdpa_flash": AttentionSpec(
+        "PyTorch: flash", f"{_KERNELS}:sdpa_flash", "_native_flash", ("cpu", "cuda"), needs_16_bit=True
     ),
-    "xformers": AttentionSpec("xFormers", f"{_KERNELS}:xformers", packages=(Package("xformers"),)),
+    "sdpa_efficient": AttentionSpec("PyTorch: memory-efficient", f"{_KERNELS}:sdpa_efficient", "_native_efficient"),
+    "sdpa_math": AttentionSpec("PyTorch: math", f"{_KERNELS}:sdpa_math", "_native_math", ("cpu", "cuda", "mps")),
+    "cudnn": AttentionSpec("PyTorch: cuDNN", f"{_KERNELS}:sdpa_cudnn", "_native_cudnn", needs_16_bit=True),
+    "flex": AttentionSpec("PyTorch: Flex", f"{_KERNELS}:flex", "flex"),
+    "flash": AttentionSpec(
+        "Flash (flash-attn)", f"{_KERNELS}:flash", "flash", needs_16_bit=True, packages=(Package("flash_attn"),)
+    ),
+    "xformers": AttentionSpec("xFormers", f"{_KERNELS}:xformers", "xformers", packages=(Package("xformers"),)),
 }
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 from modules.diffusion.process_spec import DDPM, ProcessSpec
 from modules.families.settings import FamilySettings
 from modules.formats.adapter_targets import AdapterTargets
+from modules.settings.layer_filter import LayerPresets
 
 Role = Literal["denoiser", "text_encoder", "vae"]
 Guidance = Literal["classifier_free", "embedded", "none"]
@@ -22,15 +23,22 @@ VARIANT_LABELS: Mapping[str, str] = {BASE_VARIANT: "Base", "inpainting": "Inpain
 
 @dataclass(frozen=True, slots=True)
 class ModelClass:
-    """The diffusers or transformers class of a part, and those of its blocks, each as "module:Class".
+    """The diffusers or transformers class of a part, as "module:Class", and the facts about its layers.
 
-    Blocks are checkpointed, offloaded, compiled and sharded one by one. The transformer blocks alone are what the
-    checkpointing of transformer blocks recomputes.
+    Blocks, each a class as "module:Class", are checkpointed, offloaded, compiled and sharded one by one. The
+    transformer blocks alone are what the checkpointing of transformer blocks recomputes.
+
+    `attention` names the function that puts an implementation into the attention layers, as "module:name"
+    (`modules.families.parts.attention_processor`); without it the class keeps its own. `layers` are the presets of
+    layer filters, by name; `never_quantized` the steps of dotted names whose layers keep their weights.
     """
 
     reference: str
     transformer_blocks: tuple[str, ...]
     other_blocks: tuple[str, ...] = ()
+    attention: str = ""
+    layers: LayerPresets = field(default_factory=dict, hash=False)
+    never_quantized: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +142,11 @@ class FamilySpec:
     def trainable_parts(self) -> tuple[PartSpec, ...]:
         """The parts that a run may train, in the order of the window."""
         return tuple(p for p in self.parts if p.trainable)
+
+    @property
+    def denoiser(self) -> PartSpec:
+        """The part that is trained to denoise."""
+        return next(p for p in self.parts if p.role == "denoiser")
 
     def doubles_batch(self, guidance: float) -> bool:
         """Return whether a guidance scale needs a second prediction of each denoising step; 1 or less is none."""

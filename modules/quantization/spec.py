@@ -60,27 +60,25 @@ class QuantizedFormat:
         return max(self.working_bytes, FLOAT32_BYTES + item_bytes if item_bytes < FLOAT32_BYTES else FLOAT32_BYTES)
 
 
-# The embeddings of timesteps and sizes, and what projects a pooled state: small, and used by all layers after them.
-_NEVER = frozenset({"time_embedding", "add_embedding", "class_embedding", "text_projection"})
-
-
 @dataclass(frozen=True, slots=True)
 class ChosenFormat:
     """A format, and the filter of the linear layers whose weights have it.
 
     With a `residual` each weight has a low-rank product, too. For a format whose weights are packed in a file, `stored`
-    are the bytes of each layer's weight there, by name; None while the file is not known.
+    are the bytes of each layer's weight there, by name; None while the file is not known. Layers with one of the steps
+    in `never` in their dotted names are not quantized.
     """
 
     format: QuantizedFormat
     layers: LayerFilter
     residual: Residual | None = None
     stored: Mapping[str, int] | None = field(default=None, hash=False)
+    never: frozenset[str] = frozenset()
 
     def takes(self, path: str) -> bool:
         """Return whether the linear layer with a dotted name is quantized."""
         is_there = self.stored is None or path in self.stored
-        return is_there and self.layers.takes(path) and _NEVER.isdisjoint(path.split("."))
+        return is_there and self.layers.takes(path) and self.never.isdisjoint(path.split("."))
 
     def stored_bytes(self, path: str, shape: Shape) -> int:
         """Return the bytes of the weight of shape (out, in) of the layer `path`, with its low-rank product."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -44,22 +44,19 @@ class LayerFilter:
 
 EVERYTHING = LayerFilter(("",))
 
-# Parts of diffusers' layer names; the presets mean what OneTrainer's of like name mean.
-_PRESETS = {
-    "attention_mlp": LayerFilter(("attentions",)),
-    "attention": LayerFilter(("attn",)),
-    "blocks": LayerFilter((r"^(down_blocks|mid_block|up_blocks)\.",), is_regex=True),
-    "all": EVERYTHING,
-}
+LayerPresets = Mapping[str, LayerFilter]
+"""The filters of a model's presets by name, those of "attention_mlp", "attention" and "blocks"."""
 
 
-def layer_filter(preset: str, names: str = "", *, is_regex: bool = False) -> LayerFilter:
-    """Return the filter of a preset; with "custom" the one of `names`, separated by commas, which may have no entries.
+def layer_filter(preset: str, presets: LayerPresets, names: str = "", *, is_regex: bool = False) -> LayerFilter:
+    """Return the filter of a preset of a model; with "custom" the one of `names`, which may have no entries.
 
-    Commas inside the brackets of a regular expression, as in "a{1,2}", do not separate.
+    The names are separated by commas, except inside the brackets of a regular expression, as in "a{1,2}".
     """
+    if preset == "all":
+        return EVERYTHING
     if preset != "custom":
-        return _PRESETS[preset]
+        return presets[preset]
     entries = _split(names) if is_regex else names.split(",")
     return LayerFilter(tuple(e for entry in entries if (e := entry.strip())), is_regex)
 

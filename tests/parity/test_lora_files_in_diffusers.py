@@ -17,6 +17,7 @@ from modules.adapters.targets import target_layers
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
 from modules.data.dataset import Dataset
+from modules.families.parts.part_classes import UNET_LAYERS
 from modules.families.protocol import ModelFamily
 from modules.settings.layer_filter import layer_filter
 from modules.system.errors import DarkroomError
@@ -49,7 +50,9 @@ def trained(request: pytest.FixtureRequest) -> Trained:
     adapters = []
     generator = torch.Generator().manual_seed(1)
     for part in (p for p in family.parts.values() if p.spec.trainable):
-        targets = target_layers(part.module, part.spec.role, layers=layer_filter(layers), reaches=part.reaches)
+        targets = target_layers(
+            part.module, part.spec.role, layers=layer_filter(layers, UNET_LAYERS), reaches=part.reaches
+        )
         adapter = attach_lora(part.spec.name, part.module, targets, LoraShape(4, 6.0, 0.0, torch.float32), seed=5)
         for key, parameter in adapter.parameters().items():
             if "lora_B" in key:

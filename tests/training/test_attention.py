@@ -12,6 +12,7 @@ from torch.nn.attention import SDPBackend
 from modules.families.attention import ATTENTIONS, usable_attentions
 from modules.families.parts import attention_kernels
 from modules.families.parts.attention_processor import KernelProcessor, set_attention
+from modules.families.parts.part_classes import UNET
 from modules.families.protocol import ModelFamily, PartMemory
 from modules.system import hardware
 from modules.system.devices import CPU
@@ -28,7 +29,7 @@ ON_CPU = ["sdpa_flash", "sdpa_math"]
 
 
 def set_to(family: ModelFamily, name: str) -> ModelFamily:
-    set_attention(family.parts["unet"].module, name, device=CPU, dtype=torch.float32)
+    set_attention(family.parts["unet"].module, UNET, name, device=CPU, dtype=torch.float32)
     return family
 
 

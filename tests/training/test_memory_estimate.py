@@ -32,7 +32,7 @@ from modules.estimate.passes import Passes, count
 from modules.estimate.run import RunPlan, estimate
 from modules.families.parts.clip_walk import clip_pass
 from modules.families.parts.forwards import block_types, transformer_types
-from modules.families.parts.part_classes import CLIP_TEXT, KL_VAE, UNET
+from modules.families.parts.part_classes import CLIP_TEXT, KL_VAE, UNET, UNET_LAYERS
 from modules.families.parts.single_file.models import shipped_configs
 from modules.families.parts.unet_walk import unet_pass
 from modules.families.registry import FAMILIES
@@ -146,7 +146,9 @@ def test_a_file_that_is_not_a_model_has_no_architecture(content: bytes, tmp_path
 @pytest.mark.parametrize("layers", ["attention_mlp", "attention", "all", "custom"])
 def test_a_lora_is_counted_from_shapes_and_the_filter(layers: str) -> None:
     unet = meta_part("sd1", "unet")
-    names = target_layers(unet, "denoiser", layers=layer_filter(layers, "attn2, ff.net.2"), reaches=lambda name: True)
+    names = target_layers(
+        unet, "denoiser", layers=layer_filter(layers, UNET_LAYERS, "attn2, ff.net.2"), reaches=lambda name: True
+    )
     with torch.device("meta"):
         adapter = attach_lora("unet", unet, names, LoraShape(RANK, 1.0, 0.0, torch.float32), seed=0)
     entries = {"attention_mlp": ("attentions",), "attention": ("attn",), "all": ("",)}.get(
@@ -243,13 +245,13 @@ TRAINS = {"full": "full", "embedding": "nothing"}
 BF16, F32 = torch.bfloat16, torch.float32
 ADAPTER_PLANS = {
     "adapter": lora_plan(RANK, 4, ("attentions",)),
-    "lokr": AdapterPlan(Lokr(rank=4), ADAPTERS["lokr"].walk, 4, layer_filter("attention_mlp")),
+    "lokr": AdapterPlan(Lokr(rank=4), ADAPTERS["lokr"].walk, 4, layer_filter("attention_mlp", UNET_LAYERS)),
     "lokr as a whole": AdapterPlan(
-        Lokr(rank=4, vec_trick=False), ADAPTERS["lokr"].walk, 4, layer_filter("attention_mlp")
+        Lokr(rank=4, vec_trick=False), ADAPTERS["lokr"].walk, 4, layer_filter("attention_mlp", UNET_LAYERS)
     ),
-    "loha": AdapterPlan(Loha(rank=4), ADAPTERS["loha"].walk, 4, layer_filter("attention_mlp")),
-    "oft": AdapterPlan(Oft(), ADAPTERS["oft"].walk, 4, layer_filter("attention_mlp")),
-    "oft v2": AdapterPlan(Oft(rotates="inputs"), ADAPTERS["oft"].walk, 4, layer_filter("attention_mlp")),
+    "loha": AdapterPlan(Loha(rank=4), ADAPTERS["loha"].walk, 4, layer_filter("attention_mlp", UNET_LAYERS)),
+    "oft": AdapterPlan(Oft(), ADAPTERS["oft"].walk, 4, layer_filter("attention_mlp", UNET_LAYERS)),
+    "oft v2": AdapterPlan(Oft(rotates="inputs"), ADAPTERS["oft"].walk, 4, layer_filter("attention_mlp", UNET_LAYERS)),
     "dora": dora_plan(Lora(rank=RANK, decompose=True, decompose_output_axis=True, init="pissa"), "outputs"),
     "dora of inputs": dora_plan(Lora(rank=RANK, decompose=True, decompose_output_axis=False), "inputs"),
 }
@@ -354,7 +356,9 @@ def measured(case: Case, *, num_passes: int = 1) -> tuple[int, int]:
     if case.chosen is not None:
         quantize(unet, case.chosen)
     if case.trains in ADAPTER_PLANS:
-        names = target_layers(unet, "denoiser", layers=layer_filter("attention_mlp"), reaches=lambda name: True)
+        names = target_layers(
+            unet, "denoiser", layers=layer_filter("attention_mlp", UNET_LAYERS), reaches=lambda name: True
+        )
         settings = ADAPTER_PLANS[case.trains].settings
         with torch.device("meta"):
             kind_of(ADAPTERS[settings.name]).attach("unet", unet, names, settings, seed=0)

@@ -25,6 +25,7 @@ from modules.config.rules import problems_of
 from modules.config.sections.model import Part
 from modules.estimate.architecture import architecture_of
 from modules.estimate.passes import Passes
+from modules.families.parts.part_classes import UNET
 from modules.families.protocol import ModelFamily, PartMemory
 from modules.memory import checkpointing
 from modules.memory.checkpointing import offloaded_weights
@@ -382,7 +383,10 @@ def test_layer_names_that_are_missing_or_invalid_are_refused(tmp_path: Path) -> 
 def test_a_filter_that_takes_no_layer_is_refused(tiny_sd: Path) -> None:
     family: ModelFamily = load_tiny(tiny_sd)
     with pytest.raises(DarkroomError, match="none of its layers is quantized"):
-        quantize_parts(family, {"unet": ChosenFormat(FORMATS["int8"], LayerFilter(("time_embedding",)))})
+        quantize_parts(
+            family,
+            {"unet": ChosenFormat(FORMATS["int8"], LayerFilter(("time_embedding",)), never=UNET.never_quantized)},
+        )
 
 
 def test_a_device_without_a_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from modules.families.parts.part_classes import UNET_LAYERS
 from modules.settings.layer_filter import LayerFilter, invalid_entry, layer_filter, select_layers
 from modules.system.errors import DarkroomError
 from modules.system.patterns import PatternError
@@ -25,7 +26,7 @@ LAYERS = [
     [("all", [0, 1, 2, 3, 4]), ("blocks", [1, 2, 3, 4]), ("attention_mlp", [2, 3]), ("attention", [3])],
 )
 def test_presets(preset: str, indices: list[int]) -> None:
-    assert select_layers(layer_filter(preset), LAYERS, page="Training") == [LAYERS[n] for n in indices]
+    assert select_layers(layer_filter(preset, UNET_LAYERS), LAYERS, page="Training") == [LAYERS[n] for n in indices]
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ def test_presets(preset: str, indices: list[int]) -> None:
 def test_names_are_separated_by_commas_outside_of_brackets(
     names: str, is_regex: bool, entries: tuple[str, ...]
 ) -> None:
-    assert layer_filter("custom", names, is_regex=is_regex).entries == entries
+    assert layer_filter("custom", {}, names, is_regex=is_regex).entries == entries
 
 
 def test_a_regular_expression_matches_anywhere_and_plain_names_are_literal() -> None:

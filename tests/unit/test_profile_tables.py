@@ -62,7 +62,7 @@ def test_without_a_gpu_nothing_waits() -> None:
 def test_the_program_s_own_functions_are_named() -> None:
     profile = cProfile.Profile()
     profile.enable()
-    layer_filter("attention")
+    layer_filter("all", {})
     profile.disable()
     table, slowest = function_table(profile)
     own = table.split("\n\n")[0]

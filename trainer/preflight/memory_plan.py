@@ -64,8 +64,9 @@ def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) 
     spec = config.family
     if config.training.trains not in ("adapter", "full", "embedding", "vae"):
         return None
-    chosen = adapter_layers(config.adapter) if config.training.trains == "adapter" else filtered_layers(config.training)
-    if invalid_entry(chosen) is not None or invalid_entry(quantized_layers(config.quantization)) is not None:
+    presets, trains_adapter = spec.denoiser.model.layers, config.training.trains == "adapter"
+    chosen = adapter_layers(config.adapter, presets) if trains_adapter else filtered_layers(config.training, presets)
+    if invalid_entry(chosen) is not None or invalid_entry(quantized_layers(config.quantization, presets)) is not None:
         return None
     quantized = quantized_parts(config)
     if any(quantized.plain_dtype(p.name, config.part(p.name).dtype) not in ITEM_BYTES for p in spec.parts):
@@ -177,7 +178,7 @@ def _part_plan(
         trains=trains,
         adapter=_adapter_plan(config.adapter, part) if trains == "adapter" else None,
         unreached=_unreached(config, part, configs[part.name]),
-        layers=filtered_layers(config.training) if part.role == "denoiser" else EVERYTHING,
+        layers=filtered_layers(config.training, part.model.layers) if part.role == "denoiser" else EVERYTHING,
         checkpointing=_least_kept(settings.checkpointing),
         offloads=settings.offload_activations,
         offload_fraction=0.0 if _never_offloads(config) else settings.offload_fraction,
@@ -212,7 +213,7 @@ def _adapter_plan(settings: AdapterSettings, part: PartSpec) -> AdapterPlan | No
         settings,
         walk,
         ITEM_BYTES[settings.dtype],
-        _TEXT_LAYERS if part.role == "text_encoder" else adapter_layers(settings),
+        _TEXT_LAYERS if part.role == "text_encoder" else adapter_layers(settings, part.model.layers),
         has_dropout=settings.dropout > 0,
         settings_at=settings_by_layer(settings, part.name),
         decomposes=decomposed_axis(settings),

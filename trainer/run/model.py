@@ -168,7 +168,7 @@ def choose_attention(family: ModelFamily, name: str, machine: Machine) -> None:
     for part in family.parts.values():
         if part.spec.role == "denoiser":
             own = dtype if dtype.itemsize == 2 else next(part.module.parameters()).dtype
-            set_attention(part.module, name, device=machine.train_device, dtype=own)
+            set_attention(part.module, part.spec.model, name, device=machine.train_device, dtype=own)
 
 
 def load_model(
@@ -220,7 +220,8 @@ def load_model(
     if trains_on_pixels(config):
         parameters = train_autoencoder(family, config)
     elif config.training.trains == "full":
-        parameters = train_whole_parts(family, config.part, filtered_layers(config.training))
+        layers = filtered_layers(config.training, config.family.denoiser.model.layers)
+        parameters = train_whole_parts(family, config.part, layers)
     elif config.training.trains == "adapter":
         adapters = attach_adapters(family, config.adapter, config.part, start, run_seed=config.general.seed)
         parameters = {adapter.part: adapter.parameters() for adapter in adapters}

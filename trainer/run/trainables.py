@@ -131,10 +131,11 @@ def unit_of(
 def _targets(family: ModelFamily, settings: AdapterSettings, part_of: PartOf) -> dict[str, list[str]]:
     """Return the layers of each trained part that get an adapter. Raises DarkroomError for a part without any."""
     targets, candidates = {}, list[tuple[str, str]]()
+    chosen = adapter_layers(settings, family.spec.denoiser.model.layers)
     for name, part in family.parts.items():
         if not part.spec.trainable or not part_of(name).train:
             continue
-        layers = target_layers(part.module, part.spec.role, layers=adapter_layers(settings), reaches=part.reaches)
+        layers = target_layers(part.module, part.spec.role, layers=chosen, reaches=part.reaches)
         candidates += [(name, path) for path in layers]
         keeps = layers_with_rank(settings, name)
         targets[name] = layers if keeps is None else [path for path in layers if keeps(path)]

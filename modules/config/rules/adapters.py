@@ -18,11 +18,11 @@ from modules.system.problem import Problem, shown
 
 def layer_names(config: Config) -> Iterator[Problem]:
     """Yield an error if the layer filter in use is custom and has no layer names, or an invalid regular expression."""
-    trains = config.training.trains
+    trains, presets = config.training.trains, config.family.denoiser.model.layers
     if trains == "adapter":
-        layers, path = adapter_layers(config.adapter), "adapter.custom_layers"
+        layers, path = adapter_layers(config.adapter, presets), "adapter.custom_layers"
     elif trains == "full":
-        layers, path = filtered_layers(config.training), "training.layer_filter_names"
+        layers, path = filtered_layers(config.training, presets), "training.layer_filter_names"
     else:
         return
     if not layers.entries:

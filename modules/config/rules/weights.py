@@ -72,7 +72,7 @@ def quantized_layer_names(config: Config) -> Iterator[Problem]:
     formats = quantized_parts(config).formats
     if not any(p.role == "denoiser" and p.name in formats for p in config.family.parts):
         return
-    layers = quantized_layers(config.quantization)
+    layers = quantized_layers(config.quantization, config.family.denoiser.model.layers)
     if not layers.entries:
         yield Problem(
             "quantization.custom_layers",

@@ -9,7 +9,7 @@ from annotated_types import Ge, Le
 from modules.quantization.spec import Residual
 from modules.settings.conditions import USES_DENOISER
 from modules.settings.field import Section, Setting, When
-from modules.settings.layer_filter import PRESET_LABELS, LayerFilter, layer_filter
+from modules.settings.layer_filter import PRESET_LABELS, LayerFilter, LayerPresets, layer_filter
 
 
 class Quantization(Section):
@@ -91,6 +91,6 @@ def residual_of(settings: Quantization) -> Residual | None:
     return None if settings.svd_dtype == "none" else Residual(settings.svd_rank, settings.svd_dtype)
 
 
-def quantized_layers(settings: Quantization) -> LayerFilter:
-    """Return which linear layers of the denoiser are quantized."""
-    return layer_filter(settings.layers, settings.custom_layers, is_regex=settings.layers_regex)
+def quantized_layers(settings: Quantization, presets: LayerPresets) -> LayerFilter:
+    """Return which linear layers of the denoiser are quantized; `presets` are the denoiser's."""
+    return layer_filter(settings.layers, presets, settings.custom_layers, is_regex=settings.layers_regex)

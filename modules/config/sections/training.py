@@ -20,7 +20,7 @@ from modules.optim.schedule_spec import ScheduleSettings
 from modules.optim.spec import OptimizerSettings
 from modules.settings.conditions import USES_DENOISER
 from modules.settings.field import Section, Setting, When, one_of, variants
-from modules.settings.layer_filter import PRESET_LABELS, LayerFilter, Preset, layer_filter
+from modules.settings.layer_filter import PRESET_LABELS, LayerFilter, LayerPresets, Preset, layer_filter
 from modules.settings.lazy_variants import lazy_variants
 
 _FULL = When("trains", ("full",))
@@ -297,6 +297,7 @@ def method_in_use(training: Training) -> tuple[MethodSpec, Any]:
     return METHODS[training.method.name], training.method
 
 
-def filtered_layers(training: Training) -> LayerFilter:
-    """Return which layers of the denoiser a fine-tune trains."""
-    return layer_filter(training.layer_filter, training.layer_filter_names, is_regex=training.layer_filter_regex)
+def filtered_layers(training: Training, presets: LayerPresets) -> LayerFilter:
+    """Return which layers of the denoiser a fine-tune trains; `presets` are the denoiser's."""
+    names, is_regex = training.layer_filter_names, training.layer_filter_regex
+    return layer_filter(training.layer_filter, presets, names, is_regex=is_regex)

@@ -1,4 +1,8 @@
-"""Puts an attention implementation into the UNet, as a processor of diffusers' attention layers."""
+"""Puts an attention implementation into a denoiser built of diffusers' attention layers.
+
+The record of the denoiser's class names the way (`ModelClass.attention`): processors of our own for the layers of a
+UNet, or diffusers' attention backends for classes whose processors choose among them.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,13 @@ import warnings
 from typing import Any
 
 import torch
+from diffusers.models.attention import AttentionModuleMixin
 from diffusers.models.attention_processor import Attention
 from torch import nn
 
 from modules.families.attention import ATTENTIONS, usable_attentions
 from modules.families.parts.attention_kernels import Kernel
+from modules.families.spec import ModelClass
 from modules.system.devices import Device
 from modules.system.errors import DarkroomError
 from modules.system.factories import load_factory
@@ -44,21 +50,41 @@ class KernelProcessor:
         return result
 
 
-def set_attention(unet: nn.Module, name: str, *, device: Device, dtype: torch.dtype) -> None:
-    """Use an implementation in every attention layer of a UNet that will compute on a device in a dtype.
+def set_attention(module: nn.Module, model: ModelClass, name: str, *, device: Device, dtype: torch.dtype) -> None:
+    """Use an implementation in every attention layer of a denoiser that will compute on a device in a dtype.
 
-    Raises DarkroomError if it does not run there; the message names those that may.
+    Raises DarkroomError if it does not run there; the message names those that may. Also raises it if the denoiser's
+    class keeps its own implementation.
     """
     spec = ATTENTIONS[name]
     if not spec.kernel:
         return
-    kernel: Kernel = load_factory(spec.kernel)
-    layers = [m for m in unet.modules() if isinstance(m, Attention)]
+    if not model.attention:
+        raise DarkroomError(
+            f"The attention {spec.label} is not supported for this model.",
+            advice=f"Choose the attention {next(iter(ATTENTIONS.values())).label}.",
+        )
+    layers = _attention_layers(module)
     if layers:
         channels = int(layers[0].to_q.out_features) // int(layers[0].heads)
-        _try_out(kernel, name, channels, device=device, dtype=dtype)
-    for layer in layers:
+        _try_out(load_factory(spec.kernel), name, channels, device=device, dtype=dtype)
+    load_factory(model.attention)(module, name)
+
+
+def set_processors(unet: nn.Module, name: str) -> None:
+    """Give every attention layer of a UNet a processor with an implementation's kernel."""
+    kernel: Kernel = load_factory(ATTENTIONS[name].kernel)
+    for layer in _attention_layers(unet):
         layer.set_processor(KernelProcessor(kernel))
+
+
+def set_backend(transformer: Any, name: str) -> None:
+    """Let the processors of a transformer compute attention with an implementation's backend in diffusers."""
+    transformer.set_attention_backend(ATTENTIONS[name].backend)
+
+
+def _attention_layers(module: nn.Module) -> list[Any]:
+    return [m for m in module.modules() if isinstance(m, Attention | AttentionModuleMixin)]
 
 
 def _try_out(kernel: Kernel, name: str, channels: int, *, device: Device, dtype: torch.dtype) -> None:

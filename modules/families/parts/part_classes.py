@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from modules.families.spec import ModelClass, TextSpec
+from modules.settings.layer_filter import LayerFilter, LayerPresets
 
 _RESNET = "diffusers.models.resnet:ResnetBlock2D"
 _CLIP_LAYER = ("transformers.models.clip.modeling_clip:CLIPEncoderLayer",)
 
+# The presets mean what OneTrainer's of like name mean.
+UNET_LAYERS: LayerPresets = {
+    "attention_mlp": LayerFilter(("attentions",)),
+    "attention": LayerFilter(("attn",)),
+    "blocks": LayerFilter((r"^(down_blocks|mid_block|up_blocks)\.",), is_regex=True),
+}
 UNET = ModelClass(
     "diffusers.models.unets.unet_2d_condition:UNet2DConditionModel",
     ("diffusers.models.attention:BasicTransformerBlock",),
     (_RESNET,),
+    attention="modules.families.parts.attention_processor:set_processors",
+    layers=UNET_LAYERS,
+    # The embeddings of timesteps and sizes: small, and used by all layers after them.
+    never_quantized=frozenset({"time_embedding", "add_embedding", "class_embedding"}),
 )
 KL_VAE = ModelClass(
     "diffusers.models.autoencoders.autoencoder_kl:AutoencoderKL",
@@ -19,7 +30,9 @@ KL_VAE = ModelClass(
 )
 CLIP_TEXT = ModelClass("transformers.models.clip.modeling_clip:CLIPTextModel", _CLIP_LAYER)
 CLIP_TEXT_WITH_PROJECTION = ModelClass(
-    "transformers.models.clip.modeling_clip:CLIPTextModelWithProjection", _CLIP_LAYER
+    "transformers.models.clip.modeling_clip:CLIPTextModelWithProjection",
+    _CLIP_LAYER,
+    never_quantized=frozenset({"text_projection"}),
 )
 
 CLIP_CHUNK_TOKENS = 75
