@@ -64,17 +64,28 @@ _MANY_MODULES = 200
 _modules_frozen = 0
 
 
+@pytest.fixture(scope="module", autouse=True)
+def heap_frozen() -> None:
+    """Freeze what the tests before have left alive, such as the collected tests and the fixtures of the session.
+
+    A run ends with a garbage collection, and so do many tests: each would visit a million objects that stay.
+    """
+    freeze_heap()
+
+
 @pytest.fixture(autouse=True)
 def imports_frozen() -> None:
-    """Freeze the objects of imported modules: they stay, and each run ends with a collection of all others.
-
-    Repeated when tests have imported many more: diffusers, transformers and the like are imported where they are used.
-    """
-    global _modules_frozen
+    """Freeze the objects of many more modules: diffusers, transformers and the like are imported where they are used."""
     if len(sys.modules) > _modules_frozen + _MANY_MODULES:
-        gc.collect()
-        gc.freeze()
-        _modules_frozen = len(sys.modules)
+        freeze_heap()
+
+
+def freeze_heap() -> None:
+    """Exclude all objects that are alive now from garbage collections."""
+    global _modules_frozen
+    gc.collect()
+    gc.freeze()
+    _modules_frozen = len(sys.modules)
 
 
 @pytest.fixture(scope="session")
