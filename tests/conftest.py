@@ -9,8 +9,28 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 
 from tests.builders.images import draw_folder
+
+# Always the same examples, as a test that fails now and then is nobody's; more of them in the full suite. Without time
+# limits: on a busy machine hypothesis would report that generating large configs is too slow.
+EXAMPLES_DAILY, EXAMPLES_FULL = 30, 300
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let hypothesis try a few examples of each property daily, and many in the full suite."""
+    is_full = "not full" not in config.option.markexpr or "or not full" in config.option.markexpr
+    hypothesis_settings.register_profile(
+        "darkroom",
+        derandomize=True,
+        deadline=None,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow],
+        max_examples=EXAMPLES_FULL if is_full else EXAMPLES_DAILY,
+    )
+    hypothesis_settings.load_profile("darkroom")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -75,7 +95,7 @@ def heap_frozen() -> None:
 
 @pytest.fixture(autouse=True)
 def imports_frozen() -> None:
-    """Freeze the objects of many more modules: diffusers, transformers and the like are imported where they are used."""
+    """Freeze the modules that were imported since: diffusers and the like are imported where they are used."""
     if len(sys.modules) > _modules_frozen + _MANY_MODULES:
         freeze_heap()
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.diffusion.process import DDPMProcess
@@ -25,7 +25,6 @@ from modules.objectives.preference import (
     preference_metrics,
 )
 
-steady = settings(derandomize=True, deadline=None, database=None, max_examples=60)
 margins = st.floats(-50, 50, width=32)
 errors_of_pairs = st.lists(st.floats(0, 4, width=32), min_size=4, max_size=4)
 
@@ -57,7 +56,6 @@ def test_the_loss_is_the_formula_of_the_paper() -> None:
     assert loss == pytest.approx(-math.log(1 / (1 + math.exp(-margins_B.item()))), rel=1e-5)
 
 
-@steady
 @given(values=errors_of_pairs, beta=st.floats(1, 5000))
 def test_swapping_the_images_flips_the_sign(values: list[float], beta: float) -> None:
     chosen, rejected, ref_chosen, ref_rejected = values
@@ -67,7 +65,6 @@ def test_swapping_the_images_flips_the_sign(values: list[float], beta: float) ->
     assert implicit_accuracy(plain).item() + implicit_accuracy(swapped).item() == 1.0
 
 
-@steady
 @given(margin=margins, smoothing=st.floats(0, 0.5), loss=st.sampled_from(LOSSES))
 def test_label_smoothing_is_the_loss_of_both_orders(margin: float, smoothing: float, loss: PreferenceLoss) -> None:
     there, back = (preference_losses(torch.tensor([m]), loss=loss).item() for m in (margin, -margin))
@@ -75,7 +72,6 @@ def test_label_smoothing_is_the_loss_of_both_orders(margin: float, smoothing: fl
     assert smoothed == pytest.approx((1 - smoothing) * there + smoothing * back, rel=1e-5, abs=1e-6)
 
 
-@steady
 @given(one=margins, other=margins)
 def test_the_sigmoid_loss_falls_with_the_margin_and_stays_finite(one: float, other: float) -> None:
     low, high = (preference_losses(torch.tensor([m]), loss="sigmoid").item() for m in sorted((one, other)))
@@ -143,7 +139,6 @@ def test_errors_are_float32_whatever_the_output() -> None:
 # ---- MaPO
 
 
-@steady
 @given(chosen=st.floats(0, 3, width=32), rejected=st.floats(0, 3, width=32))
 def test_mapo_prefers_the_smaller_error(chosen: float, rejected: float) -> None:
     found = mapo_margins(errors(chosen, rejected), num_timesteps=1000, scale=0.5)

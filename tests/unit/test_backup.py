@@ -15,7 +15,7 @@ from hypothesis import given
 
 from modules.system.errors import DarkroomError
 from modules.system.leftovers import TEMPORARY_MARK
-from tests.unit.strategies import garbage, steady
+from tests.unit.strategies import garbage
 from tests.unit.test_atomic import Calls, Dead
 from trainer.run_folder.backup import (
     MANIFEST,
@@ -208,7 +208,6 @@ def test_an_incomplete_backup_is_never_offered(workspace: Path, run_dir: Path, h
         find_backup(newest.path)
 
 
-@steady
 @given(manifest=garbage)
 def test_any_manifest_is_complete_or_none(tmp_path_factory: pytest.TempPathFactory, manifest: Any) -> None:
     """A manifest of another shape used to raise."""

@@ -17,14 +17,12 @@ from modules.data.buckets import (
     fixed_bucket_sizes,
     resize_crop_for,
 )
-from tests.unit.strategies import steady
 
 steps = st.sampled_from([8, 16, 32, 64])
 resolutions = st.integers(64, 2048)
 aspects = st.floats(1, 8)
 
 
-@steady
 @given(resolution=resolutions, step=steps, max_aspect_ratio=aspects)
 def test_sizes_keep_their_promises(resolution: int, step: int, max_aspect_ratio: float) -> None:
     sizes = bucket_sizes(resolution, step_px=step, max_aspect_ratio=max_aspect_ratio, is_bucketing=True)
@@ -39,7 +37,6 @@ def test_sizes_keep_their_promises(resolution: int, step: int, max_aspect_ratio:
         assert Size(size.height_px, size.width_px) in sizes
 
 
-@steady
 @given(resolution=resolutions, step=steps, max_aspect_ratio=aspects)
 def test_a_size_wastes_less_than_a_step(resolution: int, step: int, max_aspect_ratio: float) -> None:
     """Of each long side the largest short one is taken."""
@@ -49,7 +46,6 @@ def test_a_size_wastes_less_than_a_step(resolution: int, step: int, max_aspect_r
             assert longer * (shorter + step) > resolution * resolution
 
 
-@steady
 @given(resolution=st.integers(1, 2048), step=steps, max_aspect_ratio=aspects)
 def test_without_bucketing_there_is_the_square_alone(resolution: int, step: int, max_aspect_ratio: float) -> None:
     side = max(step, resolution // step * step)
@@ -67,7 +63,6 @@ def test_the_sizes_of_512() -> None:
     assert [str(s) for s in sizes] == ["384x640", "448x576", "512x512", "576x448", "640x384"]
 
 
-@steady
 @given(width=st.integers(1, 10_000), height=st.integers(1, 10_000), resolution=resolutions, step=steps)
 def test_a_resize_crop_covers_its_bucket(width: int, height: int, resolution: int, step: int) -> None:
     sizes = bucket_sizes(resolution, step_px=step, max_aspect_ratio=2.0, is_bucketing=True)
@@ -88,7 +83,6 @@ def test_a_resize_crop_covers_its_bucket(width: int, height: int, resolution: in
     assert abs(scaled.height_px - height * scale) <= 1
 
 
-@steady
 @given(width=st.integers(1, 5000), height=st.integers(1, 5000), resolution=resolutions)
 def test_the_nearest_shape_is_taken(width: int, height: int, resolution: int) -> None:
     sizes = bucket_sizes(resolution, step_px=64, max_aspect_ratio=2.0, is_bucketing=True)
@@ -100,7 +94,6 @@ def test_the_nearest_shape_is_taken(width: int, height: int, resolution: int) ->
     assert distance(chosen) <= min(distance(s) for s in sizes) + 1e-9
 
 
-@steady
 @given(resolution=resolutions, step=steps)
 def test_an_image_of_a_bucket_s_size_is_placed_in_it_exactly(resolution: int, step: int) -> None:
     sizes = bucket_sizes(resolution, step_px=step, max_aspect_ratio=2.0, is_bucketing=True)
@@ -110,7 +103,6 @@ def test_an_image_of_a_bucket_s_size_is_placed_in_it_exactly(resolution: int, st
         assert placed.bucket == size
 
 
-@steady
 @given(width=st.integers(1, 3000), height=st.integers(1, 3000))
 def test_an_image_on_its_side_is_placed_on_its_side(width: int, height: int) -> None:
     sizes = bucket_sizes(512, step_px=64, max_aspect_ratio=2.0, is_bucketing=True)
@@ -153,7 +145,6 @@ def test_fixed_aspect_ratios(resolution: int, step: int, expected: set[str]) -> 
         assert len(sizes) == 17
 
 
-@steady
 @given(width=st.integers(16, 700), height=st.integers(16, 700), aspects=st.sampled_from(["free", "fixed"]))
 def test_never_upscaled(width: int, height: int, aspects: AspectRatios) -> None:
     rules = BucketRules((512,), 64, 4.0, is_bucketing=True, aspect_ratios=aspects, never_upscale=True)

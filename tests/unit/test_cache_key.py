@@ -28,7 +28,6 @@ from modules.data.cache.key import (
 )
 from modules.data.transforms.geometry import Geometry
 from modules.data.transforms.recipe import Colour, Recipe, plain_recipe
-from tests.unit.strategies import steady
 
 IMAGE: dict[str, Any] = {
     "digest": "d1",
@@ -109,7 +108,6 @@ INPUTS = st.fixed_dictionaries(
 )
 
 
-@steady
 @given(one=INPUTS, other=INPUTS)
 def test_conditioning_images_share_a_key_exactly_if_all_but_their_colours_is_equal(
     one: dict[str, Any], other: dict[str, Any]
@@ -123,7 +121,6 @@ def test_conditioning_images_share_a_key_exactly_if_all_but_their_colours_is_equ
     assert conditioning_image_key(**one) != image_key(**one), "an image is not its own conditioning image"
 
 
-@steady
 @given(one=st.tuples(INPUTS, INPUTS), other=st.tuples(INPUTS, INPUTS))
 def test_masked_images_share_a_key_exactly_if_image_and_mask_do(
     one: tuple[dict[str, Any], dict[str, Any]], other: tuple[dict[str, Any], dict[str, Any]]
@@ -159,7 +156,6 @@ def test_another_way_to_mask_changes_its_keys_alone(monkeypatch: pytest.MonkeyPa
     )
 
 
-@steady
 @given(captions=st.sets(st.text(), min_size=2, max_size=20))
 def test_different_captions_have_different_keys(captions: set[str]) -> None:
     assert len({caption_key(caption=c, encoder="x") for c in captions}) == len(captions)

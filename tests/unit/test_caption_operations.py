@@ -18,7 +18,6 @@ from modules.data.captions.rules import caption_rules, faults_of
 from modules.data.captions.settings import CaptionChanges
 from modules.data.captions.tags import CAPITALIZATIONS, SpecialTags
 from modules.settings.field import records_of
-from tests.unit.strategies import steady
 
 
 def final(text: str, seed: int = 0, **rules: Any) -> str:
@@ -243,7 +242,6 @@ numbers = st.integers(0, 2**32)
 probabilities = st.sampled_from([0.0, 0.3, 1.0])
 
 
-@steady
 @given(tags=tags, keep=st.integers(0, 4), seed=numbers)
 def test_shuffling_loses_and_doubles_no_tag(tags: list[str], keep: int, seed: int) -> None:
     left = final(",".join(tags), seed, shuffle=True, keep_count=keep)
@@ -251,7 +249,6 @@ def test_shuffling_loses_and_doubles_no_tag(tags: list[str], keep: int, seed: in
     assert left.split(", ")[: min(keep, len(tags))] == (tags[:keep] if tags and keep else [])
 
 
-@steady
 @given(
     tags=tags,
     special=st.lists(st.sampled_from("abcX"), max_size=3).map(tuple),
@@ -279,7 +276,6 @@ def test_dropout_only_drops_what_it_may(
         assert left == tags[:keep] + [t for t in tags[keep:] if not listed.may_be_dropped(t)]
 
 
-@steady
 @given(tags=tags, modes=st.sets(st.sampled_from(CAPITALIZATIONS)), lower=st.booleans(), seed=numbers)
 def test_capitalization_changes_nothing_else(tags: list[str], modes: Any, lower: bool, seed: int) -> None:
     rules: dict[str, Any] = {
@@ -290,7 +286,6 @@ def test_capitalization_changes_nothing_else(tags: list[str], modes: Any, lower:
     assert final(",".join(tags), seed, **rules).casefold() == ", ".join(tags).casefold()
 
 
-@steady
 @given(text=st.text(max_size=40), seed=numbers, probability=probabilities, keep=st.integers(0, 3))
 def test_the_same_seed_gives_the_same_text(text: str, seed: int, probability: float, keep: int) -> None:
     rules: dict[str, Any] = {
@@ -313,7 +308,6 @@ def test_the_same_seed_gives_the_same_text(text: str, seed: int, probability: fl
     assert "sks" in found
 
 
-@steady
 @given(text=st.text("ab{}|\\ ", max_size=30), seed=numbers)
 def test_any_braces_are_resolved(text: str, seed: int) -> None:
     resolve_wildcards(text, random.Random(seed))

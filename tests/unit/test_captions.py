@@ -15,7 +15,6 @@ from modules.data.captions.drawing import CaptionDropout, CaptionUse, DrawnCapti
 from modules.data.captions.operations import NO_CHANGES, CaptionRules
 from modules.data.captions.settings import CaptionChoice
 from modules.data.captions.sources import CaptionOrigin, CaptionTexts, caption_is_cacheable, decode_text, read_captions
-from tests.unit.strategies import steady
 
 
 def captions_of(folder: Path, content: bytes) -> CaptionTexts:
@@ -48,7 +47,6 @@ def test_text_files(tmp_path: Path, content: bytes, captions: tuple[str, ...], f
     assert captions_of(tmp_path, content) == CaptionTexts(captions, fault, tmp_path / "cat.txt")  # type: ignore[arg-type]
 
 
-@steady
 @given(content=st.binary(max_size=200))
 def test_any_bytes_are_a_text_of_some_kind(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     captions = captions_of(tmp_path_factory.getbasetemp(), content).texts
@@ -252,7 +250,6 @@ def test_what_draws_nothing_has_one_variation() -> None:
     ]
 
 
-@steady
 @given(
     texts=st.lists(st.sampled_from(["a, b, c", "{x|y} z", "one"]), max_size=3).map(tuple),
     choice=st.sampled_from(["random", "in_turn", "first"]),

@@ -16,7 +16,7 @@ from modules.config.schema import Config
 from modules.optim.optimizers.factored import Adafactor
 from modules.settings.every import Every
 from tests.builders.for_each import for_each
-from tests.unit.strategies import few, garbage, json_values, steady, valid_configs
+from tests.unit.strategies import few, garbage, json_values, valid_configs
 
 OURS = {"darkroom_version": 4}
 
@@ -104,13 +104,11 @@ def test_half_a_surrogate_pair_can_be_saved(tmp_path: Path) -> None:
 # -- garbage
 
 
-@steady
 @given(raw=garbage)
 def test_any_json_value_gives_a_config(raw: Any) -> None:
     assert_sound(decode(raw))
 
 
-@steady
 @given(place=st.sampled_from(PLACES), value=garbage)
 def test_any_value_at_any_known_path(place: tuple[Any, ...], value: Any) -> None:
     tree = full_tree()
@@ -118,7 +116,6 @@ def test_any_value_at_any_known_path(place: tuple[Any, ...], value: Any) -> None
     assert_sound(decode(tree))
 
 
-@steady
 @given(changes=st.lists(st.tuples(st.sampled_from(PLACES), garbage), min_size=2, max_size=8))
 def test_many_wrong_values_at_once(changes: list[tuple[tuple[Any, ...], Any]]) -> None:
     tree = full_tree()
@@ -127,7 +124,6 @@ def test_many_wrong_values_at_once(changes: list[tuple[tuple[Any, ...], Any]]) -
     assert_sound(decode(tree))
 
 
-@steady
 @given(gone=st.sets(st.sampled_from([p for p in PLACES if p[-1] != "name" or p[0] == "concepts"]), max_size=30))
 def test_any_missing_keys_are_ordinary(gone: set[tuple[Any, ...]]) -> None:
     """Any but a variant's name, which decides the meaning of its siblings."""
@@ -218,7 +214,6 @@ def test_a_missing_file_a_folder_and_an_impossible_name(tmp_path: Path) -> None:
         assert [p.severity for p in loaded.problems] == ["error"]
 
 
-@steady
 @given(text=st.text() | garbage.map(lambda v: json.dumps(v)), cut=st.integers(0, 200))
 def test_any_text_and_any_piece_of_it(tmp_path_factory: pytest.TempPathFactory, text: str, cut: int) -> None:
     file = tmp_path_factory.getbasetemp() / "any.json"
@@ -488,7 +483,6 @@ def test_an_unknown_key_is_kept_by_its_path_and_reported_once(tmp_path: Path, pl
     assert load_file(file) == Loaded(loaded.config)
 
 
-@steady
 @given(place=st.sampled_from(UNKNOWN_PLACES), key=st.text(max_size=8), value=json_values)
 def test_any_unknown_key_with_any_value(place: tuple[Any, ...], key: str, value: Any) -> None:
     tree = full_tree()

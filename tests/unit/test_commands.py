@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.strategies import garbage, steady
+from tests.unit.strategies import garbage
 from trainer.commands import (
     COMMAND_TYPES,
     BackupNow,
@@ -55,7 +55,6 @@ def test_any_other_line_is_none(line: str) -> None:
     assert from_line(line) is None
 
 
-@steady
 @given(whole=garbage, text=st.text())
 def test_garbage_never_raises(whole: object, text: str) -> None:
     assert from_line(text) is None

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.settings.every import Moment
-from tests.unit.strategies import steady
 from trainer.step.counters import Counters
 
 
@@ -26,7 +25,6 @@ def test_the_first_step() -> None:
     assert Counters() == Counters(0, 0, 0, 0, 0.0, 0, 0, 0, None), "a step gives new counters and leaves the old"
 
 
-@steady
 @given(epoch_steps=st.integers(1, 7), steps=st.integers(0, 40))
 def test_the_last_step_of_an_epoch_begins_the_next(epoch_steps: int, steps: int) -> None:
     counters = Counters()
@@ -84,7 +82,6 @@ def test_a_step_without_a_loss_leaves_the_mean() -> None:
     assert step(step(Counters(), loss=None, was_skipped=True), loss=3.0).smoothed_loss == 3.0
 
 
-@steady
 @given(losses=st.lists(st.floats(0, 100), min_size=1, max_size=200))
 def test_the_mean_lies_among_the_losses(losses: list[float]) -> None:
     counters = Counters()
@@ -94,7 +91,6 @@ def test_the_mean_lies_among_the_losses(losses: list[float]) -> None:
     assert min(losses) - 1e-9 <= counters.smoothed_loss <= max(losses) + 1e-9
 
 
-@steady
 @given(counters=st.from_type(Counters))
 def test_counters_come_back_from_a_backup(counters: Counters) -> None:
     restored = Counters.from_json(json.loads(json.dumps(counters.to_json())))

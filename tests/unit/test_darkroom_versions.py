@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.config.codec import decode, encode, load_file, save_file
@@ -103,7 +103,6 @@ def test_the_second_clip_skip_waits_for_a_family_with_two_encoders() -> None:
 
 
 @given(json_values)
-@settings(max_examples=200, deadline=None)
 def test_the_step_to_version_4_takes_anything(value: Any) -> None:
     for tree in ({"model": value}, {"model": {"family": value, "clip_skip": 1, "clip_skip_2": value}}):
         to_darkroom_4({**tree, "remembered": value}, [])
@@ -202,7 +201,6 @@ def test_dora_switched_on_now_is_on_the_axis_that_every_program_applies(name: st
         assert not [p for p in problems_of(config) if "DoRA" in p.message]
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
 @given(
     st.dictionaries(
         st.sampled_from(

@@ -24,7 +24,6 @@ from modules.data.order import PartialBatches, SampleIndex, sample_indices_of_ep
 from modules.data.plans import EpochPlans
 from modules.data.scan import SourceImage
 from tests.builders.images import draw_folder
-from tests.unit.strategies import steady
 
 RULES = BucketRules((64,), step_px=16, max_aspect_ratio=2.0, is_bucketing=True)
 Kind = Literal["training", "validation"]
@@ -188,7 +187,6 @@ def datasets(draw: st.DrawFn) -> Dataset:
 shapes_of_runs = st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(0, 2**32 - 1))
 
 
-@steady
 @given(dataset=datasets(), shape=shapes_of_runs, epochs=st.integers(0, 30))
 def test_the_numbers_of_steps_are_those_that_happen(dataset: Dataset, shape: tuple[int, int, int], epochs: int) -> None:
     plan = plans(dataset, batch_size=shape[0], accumulation_steps=shape[1], run_seed=shape[2])
@@ -198,7 +196,6 @@ def test_the_numbers_of_steps_are_those_that_happen(dataset: Dataset, shape: tup
     assert plan.has_empty_epoch(epochs) == (0 in steps)
 
 
-@steady
 @given(dataset=datasets(), shape=shapes_of_runs, epochs=st.integers(1, 20))
 def test_over_a_run_every_image_comes_as_often_as_promised(
     dataset: Dataset, shape: tuple[int, int, int], epochs: int
@@ -217,7 +214,6 @@ def test_over_a_run_every_image_comes_as_often_as_promised(
         assert abs(times[number] - repeats[example.concept].exact_repeats * epochs) < 1
 
 
-@steady
 @given(dataset=datasets(), epochs=st.permutations(range(5)))
 def test_an_epoch_is_planned_alike_whenever_it_is_asked_for(dataset: Dataset, epochs: list[int]) -> None:
     """A resumed run begins in the middle."""
@@ -321,7 +317,6 @@ def test_regularization_without_training_images_or_images_is_no_error(tmp_path: 
 # -- partial batches
 
 
-@steady
 @given(dataset=datasets(), shape=shapes_of_runs, epochs=st.integers(1, 12), partial=st.sampled_from(["merge", "drop"]))
 def test_partial_batches_are_merged_or_dropped(
     dataset: Dataset, shape: tuple[int, int, int], epochs: int, partial: PartialBatches

@@ -16,7 +16,7 @@ from modules.settings.edit import get_path, set_path
 from modules.settings.every import Every
 from modules.settings.field import records_of
 from tests.builders.for_each import for_each
-from tests.unit.strategies import garbage, steady, valid_values
+from tests.unit.strategies import garbage, valid_values
 
 FULL = Config.model_validate(
     {
@@ -55,7 +55,6 @@ def test_an_empty_config_has_the_defaults_of_the_records(path: str) -> None:
     assert get_path(Config(), path) == TOP[path].default
 
 
-@steady
 @given(data=st.data(), path=st.sampled_from(sorted(DEEP)))
 def test_a_value_that_fits_is_set_and_nothing_else_changes(data: st.DataObject, path: str) -> None:
     value = data.draw(valid_values(DEEP[path]))
@@ -66,7 +65,6 @@ def test_a_value_that_fits_is_set_and_nothing_else_changes(data: st.DataObject, 
     assert restored == FULL
 
 
-@steady
 @given(path=st.sampled_from(sorted(DEEP)), value=garbage)
 def test_any_value_is_set_or_is_a_problem_and_then_nothing_changes(path: str, value: Any) -> None:
     before = FULL.model_dump_json()

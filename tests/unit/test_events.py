@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.strategies import garbage, steady
+from tests.unit.strategies import garbage
 from trainer.event_lines import EVENT_TYPES, from_line, to_line, without_secrets
 from trainer.events import (
     BackupSaved,
@@ -49,7 +49,6 @@ def values_of(kind: type[Event] | type[SampledImage]) -> dict[str, st.SearchStra
 st.register_type_strategy(SampledImage, st.builds(SampledImage, **values_of(SampledImage)))
 
 
-@steady
 @given(data=st.data(), kind=st.sampled_from(sorted(EVENT_TYPES)))
 def test_every_event_comes_back_as_it_was(data: st.DataObject, kind: str) -> None:
     event = data.draw(st.builds(EVENT_TYPES[kind], **values_of(EVENT_TYPES[kind])))
@@ -104,7 +103,6 @@ def test_any_other_line_is_none(line: str) -> None:
     assert from_line(line) is None
 
 
-@steady
 @given(kind=st.sampled_from(sorted(EVENT_TYPES)), place=st.integers(0, 20), value=garbage, whole=garbage)
 def test_garbage_never_raises(kind: str, place: int, value: Any, whole: Any) -> None:
     from_line(json.dumps(whole))

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from modules.settings.every import Every, Moment, Unit
-from tests.unit.strategies import steady
 
 START = Moment(0, 0, 0.0)
 
@@ -21,7 +20,6 @@ def at(step: int = 0, epoch: int = 0, seconds: float = 0.0) -> Moment:
     return Moment(step, epoch, seconds)
 
 
-@steady
 @given(n=st.integers(1, 50), steps=st.integers(0, 200))
 def test_due_steps_are_the_multiples(n: int, steps: int) -> None:
     every = Every(n=n, unit="step")
@@ -29,7 +27,6 @@ def test_due_steps_are_the_multiples(n: int, steps: int) -> None:
     assert due == [s for s in range(1, steps + 1) if s % n == 0]
 
 
-@steady
 @given(n=st.fractions(min_value=Fraction(1, 100), max_value=20, max_denominator=100), steps=st.integers(1, 100))
 def test_fractional_periods_count_their_multiples(n: Fraction, steps: int) -> None:
     every = Every(n=float(n), unit="epoch")
@@ -38,7 +35,6 @@ def test_fractional_periods_count_their_multiples(n: Fraction, steps: int) -> No
         assert every.is_due(at(epoch=epoch - 1), at(epoch=epoch)) == has_multiple
 
 
-@steady
 @given(n=st.integers(1, 30), cuts=st.lists(st.integers(1, 99), max_size=4), unit=st.sampled_from(["step", "epoch"]))
 def test_a_run_cut_anywhere_has_the_same_due_moments(n: int, cuts: list[int], unit: Unit) -> None:
     """Each piece begins from its counters alone, as a resumed run does."""
@@ -85,7 +81,6 @@ def test_a_span_is_over_once_it_has_passed_and_stays_over() -> None:
     assert not Every(n=1.5, unit="minute").is_over(at(seconds=89.9))
 
 
-@steady
 @example(n=5e-324, unit="step")
 @given(n=st.floats(0, allow_infinity=False, allow_nan=False), unit=st.sampled_from(["step", "epoch", "second", "hour"]))
 def test_any_period_that_a_file_can_hold_can_be_asked(n: float, unit: Unit) -> None:

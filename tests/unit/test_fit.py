@@ -17,7 +17,6 @@ from modules.data.images import BrokenImageError
 from modules.data.transforms import apply
 from modules.data.transforms.recipe import plain_recipe
 from tests.builders.images import draw_image
-from tests.unit.strategies import steady
 
 RNG = np.random.default_rng(7)
 NOISE = RNG.integers(0, 256, (24, 40, 3), dtype=np.uint8)
@@ -53,7 +52,6 @@ def test_a_jpeg_is_what_its_decoder_gives(tmp_path: Path) -> None:
         assert np.array_equal(pixels, np.asarray(image))
 
 
-@steady
 @given(width=st.integers(1, 30), height=st.integers(1, 30))
 def test_whatever_size_a_bucket_has(tmp_path_factory: pytest.TempPathFactory, width: int, height: int) -> None:
     file = tmp_path_factory.getbasetemp() / "any.png"
@@ -96,7 +94,6 @@ def test_one_colour_stays_one_colour(tmp_path: Path) -> None:
     assert np.array_equal(pixels, np.broadcast_to(np.array([10, 200, 30], np.uint8), (64, 64, 3)))
 
 
-@steady
 @given(width=st.integers(1, 200), height=st.integers(1, 200), step=st.sampled_from([8, 16]))
 def test_any_image_fills_its_bucket(
     tmp_path_factory: pytest.TempPathFactory, width: int, height: int, step: int

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.families.kinds.file_kind import FileKind
@@ -301,7 +301,6 @@ def check(found: FileKind) -> None:
     json.dumps(found.to_json())
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.binary(max_size=400), st.booleans())
 def test_any_bytes_are_a_sentence(tmp_path_factory: pytest.TempPathFactory, content: bytes, has_header: bool) -> None:
     path = tmp_path_factory.getbasetemp() / "any.safetensors"
@@ -330,7 +329,6 @@ ENTRIES = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.dictionaries(NAMES, ENTRIES, max_size=8))
 def test_any_header_is_a_sentence(tmp_path_factory: pytest.TempPathFactory, header: dict[str, Any]) -> None:
     path = tmp_path_factory.getbasetemp() / "header.safetensors"
@@ -339,7 +337,6 @@ def test_any_header_is_a_sentence(tmp_path_factory: pytest.TempPathFactory, head
     check(identify(path))
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 255)), max_size=6), st.booleans())
 def test_any_damage_to_a_pickle_is_a_sentence(
     tmp_path_factory: pytest.TempPathFactory, damage: list[tuple[int, int]], zipped: bool

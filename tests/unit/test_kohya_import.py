@@ -21,7 +21,7 @@ from modules.config.schema import Config
 from modules.optim.schedule_registry import SCHEDULES
 from modules.system.problem import Problem
 from tests.builders.images import draw_folder
-from tests.unit.strategies import few, garbage, steady
+from tests.unit.strategies import few, garbage
 from trainer.__main__ import main
 
 FIXTURES = Path(__file__).parent / "fixtures" / "kohya"
@@ -356,7 +356,6 @@ def test_ours_and_onetrainers_are_not_taken_for_kohyas(tmp_path: Path) -> None:
     assert load_any(path) == load_file(path)
 
 
-@steady
 @given(st.dictionaries(st.sampled_from(sorted(json.loads((FIXTURES / "gui_lora.json").read_text()))), garbage))
 def test_any_values_at_all_give_a_valid_config(values: dict[str, Any]) -> None:
     tree = tree_of_kohya(values, [])
@@ -364,7 +363,6 @@ def test_any_values_at_all_give_a_valid_config(values: dict[str, Any]) -> None:
     assert encode(decode(saved).config) == saved
 
 
-@steady
 @given(st.dictionaries(st.sampled_from(sorted(METADATA)), st.text(max_size=30)))
 def test_any_metadata_at_all_give_a_valid_config(metadata: dict[str, str]) -> None:
     config = decode(tree_of_kohya(kohya_args(metadata), [])).config

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -46,7 +46,6 @@ def state(mask: MaskDocument) -> tuple[bool, bytes]:
     return mask.exists, mask.pixels.tobytes()
 
 
-@settings(max_examples=40)
 @given(st.lists(STEPS, max_size=5))
 def test_undo_returns_through_every_state_and_redo_forward(steps: list[tuple[str, object, int]]) -> None:
     mask = MaskDocument(Path("nowhere/x-masklabel.png"), 300, 270)

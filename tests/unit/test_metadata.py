@@ -15,7 +15,6 @@ from modules.data.captions.sources import CaptionOrigin
 from modules.data.metadata import read_metadata
 from modules.data.scan import Scan, fingerprint_of_folder, scan_folder
 from tests.builders.images import draw_image
-from tests.unit.strategies import steady
 
 
 @pytest.fixture
@@ -189,7 +188,6 @@ def test_a_parquet_file_without_its_package(folder: Path, monkeypatch: pytest.Mo
     ]
 
 
-@steady
 @given(content=st.binary(max_size=200), suffix=st.sampled_from([".jsonl", ".json", ".csv"]))
 def test_no_file_raises(tmp_path_factory: pytest.TempPathFactory, content: bytes, suffix: str) -> None:
     file = tmp_path_factory.getbasetemp() / f"any{suffix}"
@@ -206,7 +204,6 @@ values = st.recursive(
 )
 
 
-@steady
 @given(content=values)
 def test_no_json_raises(tmp_path_factory: pytest.TempPathFactory, content: object) -> None:
     file = tmp_path_factory.getbasetemp() / "any.json"

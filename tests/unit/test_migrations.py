@@ -21,7 +21,7 @@ from modules.objectives.methods.alignprop import AlignProp
 from modules.quantization.spec import Residual
 from modules.settings.edit import choose_variant, get_path
 from modules.settings.every import Every
-from tests.unit.strategies import garbage, steady
+from tests.unit.strategies import garbage
 from tests.unit.test_codec import assert_sound, holder_of, places
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -113,7 +113,6 @@ def test_the_steps_are_pure(tree: dict[str, Any]) -> None:
 # -- any part of a file, any nonsense in it
 
 
-@steady
 @given(gone=st.sets(st.sampled_from(sorted(EVERYTHING)), max_size=len(EVERYTHING)), version=st.sampled_from([10, 11]))
 def test_any_keys_may_be_missing(gone: set[str], version: int) -> None:
     tree = {k: v for k, v in (EVERYTHING if version == 11 else OLDER).items() if k not in gone}
@@ -131,7 +130,6 @@ def test_each_single_key_may_be_missing(version: int) -> None:
             assert isinstance(decode(tree).config, Config)
 
 
-@steady
 @given(data=st.data(), version=st.sampled_from([10, 11]))
 def test_any_value_may_be_nonsense(data: st.DataObject, version: int) -> None:
     tree = copy.deepcopy(EVERYTHING if version == 11 else OLDER)

@@ -22,7 +22,7 @@ from modules.config.migrations.onetrainer_10 import to_11
 from modules.config.migrations.onetrainer_chain import ONETRAINER_STEPS, Step, to_onetrainer_11
 from modules.config.migrations.onetrainer_keys import KEYS, STEP_OF
 from modules.system.problem import Problem
-from tests.unit.strategies import garbage, steady
+from tests.unit.strategies import garbage
 
 Tree = dict[str, Any]
 
@@ -441,7 +441,6 @@ def assert_same(first: Tree, second: Tree) -> None:
 
 @pytest.mark.daily(2)
 @every_step
-@steady
 @given(data=st.data(), name=st.sampled_from(sorted(FILES)))
 def test_a_step_accepts_any_json(step: Step, data: st.DataObject, name: str) -> None:
     tree = damaged(data, FILES[name])
@@ -455,7 +454,6 @@ def test_a_step_accepts_any_json(step: Step, data: st.DataObject, name: str) -> 
     assert_same(once, kept)
 
 
-@steady
 @given(data=st.data(), name=st.sampled_from(sorted(FILES)))
 def test_the_chain_accepts_any_json(data: st.DataObject, name: str) -> None:
     tree = damaged(data, FILES[name])
@@ -472,7 +470,6 @@ def test_the_chain_accepts_any_json(data: st.DataObject, name: str) -> None:
 ADDED_TO = {"noising_weight", "noising_bias", "prior"}
 
 
-@steady
 @given(data=st.data(), name=st.sampled_from(sorted(name for name in FILES if "v11" not in name)))
 def test_where_the_chain_starts_changes_nothing(data: st.DataObject, name: str) -> None:
     """Steps that are skipped because of a file's version would have changed nothing."""

@@ -27,7 +27,7 @@ from modules.optim.schedule_registry import SCHEDULES, learning_rate_factor
 from modules.settings.edit import set_path
 from modules.settings.field import FieldRecord, records_of
 from modules.system.problem import Problem, shown
-from tests.unit.strategies import few, garbage, steady, valid_trees
+from tests.unit.strategies import few, garbage, valid_trees
 
 TABLE: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parent / "fixtures" / "optimizers.json").read_text(encoding="utf-8")
@@ -383,7 +383,6 @@ def test_remembered_settings_are_valid(defaults: dict[str, Any]) -> None:
         OPTIMIZERS[name].settings.model_validate({"name": name, **fields})
 
 
-@steady
 @given(
     st.fixed_dictionaries(
         {},
@@ -403,7 +402,6 @@ def test_any_schedule_becomes_a_valid_one(tree: dict[str, Any], steps_per_update
     SCHEDULES[settings["name"]].settings.model_validate(settings)
 
 
-@steady
 @given(st.data())
 def test_any_settings_of_any_optimizer_survive_a_file(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(OPTIMIZERS)))

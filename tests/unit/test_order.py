@@ -23,7 +23,6 @@ from modules.data.order import (
 )
 from modules.system.errors import DarkroomError
 from modules.system.ranks import ONLY_RANK, Rank, current_rank, meeting_place
-from tests.unit.strategies import steady
 
 SIZES = [Size(64, 64), Size(96, 64), Size(64, 96)]
 repeats_of = st.integers(0, 4).map(float) | st.sampled_from([0.1, 0.25, 0.3, 0.5, 0.7, 1.5, 2.2, 0.333, 1e-300, 0.0001])
@@ -55,7 +54,6 @@ def accumulation_groups(
 # -- how often
 
 
-@steady
 @given(count=st.integers(1, 12), repeats=repeats_of, epochs=st.integers(1, 40))
 def test_every_image_comes_as_often_as_promised(count: int, repeats: float, epochs: int) -> None:
     """Half a repeat of one image used to be none for ever: a half was rounded down each epoch anew."""
@@ -66,7 +64,6 @@ def test_every_image_comes_as_often_as_promised(count: int, repeats: float, epoc
     assert abs(sum(times.values()) - promised * count) < 1
 
 
-@steady
 @given(count=st.integers(1, 12), repeats=repeats_of, epoch=st.integers(0, 1000))
 def test_no_epoch_has_an_image_more_often_than_another_but_once(count: int, repeats: float, epoch: int) -> None:
     times = Counter(
@@ -105,7 +102,6 @@ def test_concepts_do_not_disturb_each_other() -> None:
     assert [s for s in together if 3 <= s.example < 7] == alone
 
 
-@steady
 @given(count=st.integers(1, 6), repeats=st.integers(0, 5))
 def test_sample_indices_of_an_epoch_are_all_different(count: int, repeats: int) -> None:
     sample_indices = sample_indices_of_epoch([ConceptRepeats(0, count, float(repeats))], num_resolutions=1, epoch=3)
@@ -113,7 +109,6 @@ def test_sample_indices_of_an_epoch_are_all_different(count: int, repeats: int) 
     assert {s.repeat for s in sample_indices} == set(range(repeats))
 
 
-@steady
 @given(count=st.integers(1, 6), repeats=repeats_of, num_resolutions=st.integers(1, 4), epochs=st.integers(1, 30))
 def test_an_image_s_resolutions_take_turns(count: int, repeats: float, num_resolutions: int, epochs: int) -> None:
     """With half a repeat at two sizes, half of the images used to be trained at one size only."""
@@ -126,7 +121,6 @@ def test_an_image_s_resolutions_take_turns(count: int, repeats: float, num_resol
         assert max(counts) - min(counts) <= 1
 
 
-@steady
 @given(
     copies=st.lists(
         st.tuples(
@@ -148,7 +142,6 @@ def test_epochs_recur_after_their_period(copies: list[tuple[int, float]], num_re
     assert now == later
 
 
-@steady
 @given(
     copies=st.lists(st.tuples(st.integers(0, 5), repeats_of), max_size=3),
     num_resolutions=st.integers(1, 3),
@@ -172,7 +165,6 @@ def test_sizes_are_counted_without_creating_the_sample_indices(
 # -- in which order
 
 
-@steady
 @given(
     count=st.integers(0, 20), repeats=st.integers(1, 3), batch_size=st.integers(1, 5), accumulation=st.integers(1, 4),
     seed=st.integers(0, 2**32 - 1), epoch=st.integers(0, 1000),
@@ -215,7 +207,6 @@ def test_images_meet_others_from_epoch_to_epoch() -> None:
     assert len(partners) > 60
 
 
-@steady
 @given(
     count=st.integers(0, 30), batch_size=st.integers(1, 4), accumulation=st.integers(1, 6),
     world_size=st.integers(1, 5), epoch=st.integers(0, 1000),

@@ -25,7 +25,6 @@ from modules.data.transforms.apply import load_pixels
 from modules.data.transforms.geometry import Geometry, fitted_like
 from modules.data.versions import ImageVersions, RejectedVersions
 from tests.builders.images import draw_image
-from tests.unit.strategies import steady
 
 METADATA = CaptionOrigin(source="metadata")
 RULES = BucketRules((64,), 16, 4.0, is_bucketing=True)
@@ -268,7 +267,6 @@ def test_the_fingerprint_covers_both_images(tmp_path: Path) -> None:
 sides = st.integers(40, 200)
 
 
-@steady
 @given(width=sides, height=sides, other_width=sides, other_height=sides, left=st.integers(0, 20), flip=st.booleans())
 def test_a_fitted_image_covers_the_same_crop(
     width: int, height: int, other_width: int, other_height: int, left: int, flip: bool

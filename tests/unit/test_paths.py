@@ -17,7 +17,7 @@ from modules.system.paths import (
     session_file,
     user_presets_dir,
 )
-from tests.unit.strategies import odd_texts, steady
+from tests.unit.strategies import odd_texts
 
 
 def test_a_config_s_paths_count_from_the_program() -> None:
@@ -51,7 +51,6 @@ def test_the_user_s_folders_are_the_user_s(tmp_path: Path) -> None:
         assert tmp_path in path.parents
 
 
-@steady
 @given(text=st.text(max_size=80) | odd_texts, max_chars=st.integers(8, 60))
 def test_a_safe_name_is_one(text: str, max_chars: int) -> None:
     name = safe_name(text, max_chars=max_chars)

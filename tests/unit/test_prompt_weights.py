@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from modules.families.parts.clip_tokens import load_clip_tokenizer
 from modules.families.parts.prompt_weights import weighted_texts, without_weights
-from tests.unit.strategies import steady
 
 
 @pytest.mark.parametrize(
@@ -34,7 +33,6 @@ def test_weights_are_read(prompt: str, pieces: list[tuple[str, float]]) -> None:
     assert without_weights(prompt) == "".join(text for text, _ in pieces)
 
 
-@steady
 @given(prompt=st.text("ab()[]:\\.12 ,", max_size=40))
 def test_any_prompt_is_read(prompt: str) -> None:
     assert all(p.text for p in weighted_texts(prompt))

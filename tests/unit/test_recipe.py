@@ -28,7 +28,6 @@ from modules.data.transforms.geometry import Box, Geometry
 from modules.data.transforms.masks import circle_of, white_box
 from modules.data.transforms.recipe import Colour, Recipe, angles_of, draw_recipe, plain_recipe, recolour
 from tests.builders.images import draw_image
-from tests.unit.strategies import steady
 
 SQUARE = resize_crop_for(96, 64, (Size(64, 64),))
 ALL_RANDOM = ImageChanges(
@@ -110,7 +109,6 @@ def test_crop_jitter_reaches_both_edges() -> None:
 # -- geometry
 
 
-@steady
 @given(
     width=st.integers(20, 300),
     height=st.integers(20, 300),
@@ -129,7 +127,6 @@ def test_a_rotated_crop_never_shows_what_is_outside(
     assert image.getextrema() == ((200, 200), (210, 210), (220, 220))
 
 
-@steady
 @given(
     sides=st.tuples(st.integers(20, 400), st.integers(20, 400)),
     corners=st.tuples(*[st.floats(0, 1)] * 4),
@@ -170,7 +167,6 @@ def test_never_upscaled_at_any_angle_and_crop(
         assert recipe.geometry.scale(size) <= 1
 
 
-@steady
 @given(
     sides=st.tuples(st.integers(1, 99), st.integers(1, 99)),
     ends=st.tuples(st.floats(0, 400), st.floats(0, 400)).map(sorted),
@@ -281,7 +277,6 @@ def test_the_crop_box_and_corner_are_those_of_the_trained_part() -> None:
 # -- masks
 
 
-@steady
 @given(
     left=st.integers(0, 150), top=st.integers(0, 80), width=st.integers(8, 50), height=st.integers(8, 40),
     seed=st.integers(0, 50),

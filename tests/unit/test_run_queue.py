@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.config.codec import save_file
@@ -83,7 +83,6 @@ def applied(queue: RunQueue, what: str, number: int, place: int) -> RunQueue:
 
 
 @given(changes)
-@settings(max_examples=60, deadline=None)
 def test_any_changes_leave_a_queue_that_survives_the_file(steps: list[tuple[str, int, int]]) -> None:
     queue = filled(2)
     for what, number, place in steps:
@@ -105,7 +104,6 @@ def test_any_changes_leave_a_queue_that_survives_the_file(steps: list[tuple[str,
 
 
 @given(garbage)
-@settings(max_examples=25, deadline=None)
 def test_a_file_with_anything_in_it_is_a_queue_or_an_error(data: Any) -> None:
     for content in (data, {**filled(1).to_json(), "items": data}, {**filled(1).to_json(), "items": [data]}):
         try:

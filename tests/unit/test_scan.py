@@ -24,7 +24,6 @@ from modules.data.images import BrokenImageError, open_image, seen_size, upright
 from modules.data.listing import SUFFIXES
 from modules.data.scan import Scan, scan_folder
 from tests.builders.images import draw_image
-from tests.unit.strategies import steady
 
 _ORIENTATION = 0x0112
 AVIF = [".avif"] if features.check("avif") else []
@@ -200,7 +199,6 @@ def whole_file(folder: Path, kind: str) -> bytes:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL", "ignore::PIL.Image.DecompressionBombWarning")
-@steady
 @given(data=st.data(), kind=st.sampled_from(["png", "jpg", "webp", "gif", "bmp", "tiff", *(s[1:] for s in AVIF)]))
 def test_a_damaged_file_is_scanned_without_harm(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, kind: str

@@ -7,13 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.system.seeds import derive_seed
-from tests.unit.strategies import steady
 
 counters = st.lists(st.integers(0, 2**63 - 1), max_size=4).map(tuple)
 arguments = st.tuples(st.integers(0, 2**32 - 1), st.text(max_size=12), counters)
 
 
-@steady
 @given(one=arguments, other=arguments)
 def test_equal_arguments_and_only_they_give_equal_seeds(
     one: tuple[int, str, tuple[int, ...]], other: tuple[int, str, tuple[int, ...]]
