@@ -343,9 +343,10 @@ class ModelSaved:
     """A file other programs can use. `is_final` marks the final result; otherwise it is an intermediate save.
 
     `loaded_by` names the programs that load all of it. `loading` is how completely each program loads it: "yes", "no",
-    "48 of 176 layers", or "?" where it is unknown; older logs do not have it. `needs` is what a program that loads all
-    of it needs besides: "A1111: keep the .yaml beside it". `reasons` is why a program does not load all of it, or why
-    that is unknown. `best_by` is "validation" or "reward" for the best model so far, which replaces the one before.
+    "partly", or "?" where it is unknown; older logs have numbers of layers, or nothing. `needs` is what a program that
+    loads all of it needs besides: "A1111: keep the .yaml beside it". `reasons` is why a program does not load all of
+    it, or why that is unknown. `best_by` is "validation" or "reward" for the best model so far, which replaces the one
+    before.
     """
 
     may_coalesce: ClassVar[bool] = False

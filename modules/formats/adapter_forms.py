@@ -38,6 +38,7 @@ Naming = Literal[
     "raw PEFT",
     "ComfyUI, UNet",
     "ComfyUI, text",
+    "kohya, SGM names beside diffusers names",
     "other",
     "unknown",
 ]

@@ -19,8 +19,8 @@ from torch.nn import functional
 
 from modules.adapters.protocol import Adapter, kind_of
 from modules.adapters.registry import ADAPTERS
+from modules.families.kinds.adapter_programs import adapter_loads
 from modules.families.kinds.file_kind import FileKind
-from modules.families.kinds.lora_programs import lora_loads
 from modules.families.kinds.record import Loads
 from modules.families.spec import LoraNaming
 from modules.formats.adapter_layers import AdapterLayer
@@ -201,7 +201,7 @@ def written(options: Mapping[str, Any], module: nn.Module, path: Path) -> dict[s
 
 
 def answers(path: Path) -> dict[str, Loads]:
-    return {x.program: x for x in lora_loads(read_checkpoint_header(path), FileKind("lora", "", model="sd1"))}
+    return {x.program: x for x in adapter_loads(read_checkpoint_header(path), FileKind("lora", "", model="sd1"))}
 
 
 def applied(layer: nn.Module, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -248,7 +248,7 @@ def test_inspect_says_which_programs_merge_what_was_trained(form: str, tmp_path:
         found = answers(tmp_path / "adapter.safetensors")
         for program, merge in MERGES.items():
             exact = sum(is_trained_layer(merge, plain, layer, tensors, goal) for layer, goal in goals.items())
-            assert (found[program].loaded, found[program].unknown) == (exact, 0), program
+            assert found[program].loads == ("all" if exact == len(goals) else "part" if exact else "none"), program
         assert found["LyCORIS"].complete in (None, is_trained_model(plain, tensors, goals))
         assert found["LyCORIS"].complete is not None or "low ranks on kernels" in found["LyCORIS"].note
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from modules.families.kinds.checkpoint_consumers import CONSUMERS
 from modules.families.kinds.file_kind import FileKind
-from modules.families.kinds.record import FileKindSpec, Loads
+from modules.families.kinds.program_table import CHECKPOINTS, PROGRAMS
+from modules.families.kinds.record import FileKindSpec, Loads, loads_whole
 from modules.families.parts.single_file.models import configs_of_file, layouts
 from modules.families.parts.single_file.names import missing_names, original_names
 from modules.families.parts.single_file.record import PartLayout
@@ -29,25 +29,26 @@ def _loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]
     try:
         parts = layouts(kind.model, configs_of_file(kind.model, header.shapes, header.metadata))
     except DarkroomError as error:
-        return tuple(Loads(p, None, error.message) for p in programs)
+        return tuple(loads_whole(p, None, error.message) for p in programs)
     # Older files leave out "text_model."; only diffusers does not support them.
     lacks = _lacking(parts, header.shapes), _lacking(parts, original_names(header.shapes))
     if any(lacks):
         advice = "; choose a VAE there" if set(lacks[1]) == {"vae"} else ""
         return tuple(_incomplete(p, lacks[0 if p == "diffusers" else 1], advice) for p in programs)
     if "scaled" in kind.facts:
-        return tuple(Loads(p, None, "not measured with scaled float8") for p in programs)
+        return tuple(loads_whole(p, None, "not measured with scaled float8") for p in programs)
     if not has_published_size(kind.model, header):
-        facts = {p: CONSUMERS[p] for p in programs}
-        return tuple(Loads(p, f.loads_other_sizes, f.size_note, version=f.version) for p, f in facts.items())
+        facts = {p: CHECKPOINTS[p] for p in programs}
+        return tuple(
+            loads_whole(p, f.loads_other_sizes, f.size_note, version=PROGRAMS[p].version) for p, f in facts.items()
+        )
     return tuple(_whole(p, kind, model.prediction_note(p, kind)) for p in programs)
 
 
 def _whole(program: str, kind: FileKind, note: str) -> Loads:
     """Return whether a program loads a file that lacks nothing, with a note on its prediction type."""
-    facts = CONSUMERS[program]
-    complete, reason = facts.exception(kind.variant, kind.prediction) or (True, note)
-    return Loads(program, complete, reason, version=facts.version)
+    complete, reason = CHECKPOINTS[program].exception(kind.variant, kind.prediction) or (True, note)
+    return loads_whole(program, complete, reason, version=PROGRAMS[program].version)
 
 
 def _lacking(parts: Mapping[str, PartLayout], names: Iterable[str]) -> dict[str, int]:
@@ -58,9 +59,9 @@ def _lacking(parts: Mapping[str, PartLayout], names: Iterable[str]) -> dict[str,
 
 def _incomplete(program: str, lacks: Mapping[str, int], advice: str) -> Loads:
     if not lacks:
-        return Loads(program, True)
+        return loads_whole(program, True)
     missing = ", ".join(f"{count} weights of the {part}" for part, count in lacks.items())
-    return Loads(program, False, f"missing: {missing}{'' if program == 'diffusers' else advice}")
+    return loads_whole(program, False, f"missing: {missing}{'' if program == 'diffusers' else advice}")
 
 
 CHECKPOINT = FileKindSpec(

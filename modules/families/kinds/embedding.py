@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from modules.families.kinds.consumers import CONSUMERS
 from modules.families.kinds.file_kind import FileKind
-from modules.families.kinds.record import FileKindSpec, Loads
+from modules.families.kinds.program_table import PROGRAMS
+from modules.families.kinds.record import FileKindSpec, Loads, loads_whole
 from modules.families.published import ALL_PROGRAMS
 from modules.families.registry import family_of, label_of, published_models
 from modules.formats.checkpoint_header import CheckpointHeader
@@ -15,7 +15,7 @@ from modules.formats.embedding_names import EMB_PARAMS, EMP_PARAMS, OUTPUT_SUFFI
 
 _NO_OUTPUTS = "has no place for vectors at the output of a text encoder; OneTrainer does"
 _NAMES = (EMB_PARAMS, EMP_PARAMS)
-_VERSIONS = {consumer.program: consumer.version for consumer in CONSUMERS}
+_VERSIONS = {name: program.version for name, program in PROGRAMS.items()}
 
 
 def embedding_kind(header: CheckpointHeader) -> FileKind | None:
@@ -66,12 +66,12 @@ def _loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]
     if header is None:
         return ()
     if header.code:
-        return tuple(Loads(p, False, "not safe to load: it contains code besides vectors") for p in ALL_PROGRAMS)
+        return tuple(loads_whole(p, False, "not safe to load: it contains code besides vectors") for p in ALL_PROGRAMS)
     if "at" in kind.facts:
-        return tuple(Loads(p, False, _NO_OUTPUTS, version=_VERSIONS.get(p, "")) for p in ALL_PROGRAMS)
+        return tuple(loads_whole(p, False, _NO_OUTPUTS, version=_VERSIONS.get(p, "")) for p in ALL_PROGRAMS)
     if not kind.model:
         width = kind.facts.get("width", "")
-        return tuple(Loads(p, None, f"unknown for vectors of width {width}") for p in ALL_PROGRAMS)
+        return tuple(loads_whole(p, None, f"unknown for vectors of width {width}") for p in ALL_PROGRAMS)
     named = next((m.embedding_tensors for m in published_models() if m.name == kind.model), ())
     found = _several(header, named) if named else _one(header)
     return tuple(replace(found[p], version=_VERSIONS.get(p, "")) for p in ALL_PROGRAMS)
@@ -82,10 +82,12 @@ def _several(header: CheckpointHeader, named: tuple[str, ...]) -> dict[str, Load
     both = set(named) <= header.shapes.keys()
     note = "" if both else f"needs both {' and '.join(named)}"
     return {
-        "ComfyUI": Loads("ComfyUI", True),
-        "A1111": Loads("A1111", both, note),
-        "Forge": Loads("Forge", both, note),
-        "diffusers": Loads("diffusers", False, "pass each tensor to load_textual_inversion by itself, with a token"),
+        "ComfyUI": loads_whole("ComfyUI", True),
+        "A1111": loads_whole("A1111", both, note),
+        "Forge": loads_whole("Forge", both, note),
+        "diffusers": loads_whole(
+            "diffusers", False, "pass each tensor to load_textual_inversion by itself, with a token"
+        ),
     }
 
 
@@ -96,9 +98,9 @@ def _one(header: CheckpointHeader) -> dict[str, Loads]:
     note = "" if is_single else "needs exactly one tensor"
     comfy = "" if is_single else "uses the first tensor"
     return {
-        "ComfyUI": Loads("ComfyUI", True, comfy),
-        "A1111": Loads("A1111", is_single, note),
-        "Forge": Loads("Forge", is_single, note),
+        "ComfyUI": loads_whole("ComfyUI", True, comfy),
+        "A1111": loads_whole("A1111", is_single, note),
+        "Forge": loads_whole("Forge", is_single, note),
         "diffusers": _in_diffusers(header, is_a1111=is_a1111, is_single=is_single),
     }
 
@@ -106,13 +108,13 @@ def _one(header: CheckpointHeader) -> dict[str, Loads]:
 def _in_diffusers(header: CheckpointHeader, *, is_a1111: bool, is_single: bool) -> Loads:
     """Return what `load_textual_inversion` makes of the file: A1111's name or the tensor's is the token."""
     if not is_single:
-        return Loads("diffusers", False, "needs exactly one tensor")
+        return loads_whole("diffusers", False, "needs exactly one tensor")
     if not is_a1111:
         token = next(iter(header.shapes))
-        return Loads("diffusers", True, f"the token is {token}, the tensor's name, unless token= is passed")
+        return loads_whole("diffusers", True, f"the token is {token}, the tensor's name, unless token= is passed")
     if "string_to_param.*" not in header.shapes or "name" not in header.values:
-        return Loads("diffusers", False, "the file has no name or no vectors for *, as A1111 writes them")
-    return Loads("diffusers", True, f"the token is {header.values['name']}, unless token= is passed")
+        return loads_whole("diffusers", False, "the file has no name or no vectors for *, as A1111 writes them")
+    return loads_whole("diffusers", True, f"the token is {header.values['name']}, unless token= is passed")
 
 
 EMBEDDING = FileKindSpec(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.families.kinds.file_kind import FileKind, Prediction
-from modules.families.kinds.record import FileKindSpec, Loads
+from modules.families.kinds.record import FileKindSpec, Loads, loads_whole
 from modules.families.published import ALL_PROGRAMS, FamilyFiles, FolderFacts
 from modules.families.registry import FAMILIES, files_of, published
 from modules.formats.checkpoint_header import CheckpointHeader
@@ -120,8 +120,8 @@ def _loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]
     programs = published(kind.model).programs if kind.model else ALL_PROGRAMS
     missing = kind.facts.get("missing", "")
     note = f"missing: {missing}" if missing else ""
-    rest = (Loads(p, False, "needs a single file: convert the folder") for p in programs if p != "diffusers")
-    return (*(Loads(p, not missing, note) for p in programs if p == "diffusers"), *rest)
+    rest = (loads_whole(p, False, "needs a single file: convert the folder") for p in programs if p != "diffusers")
+    return (*(loads_whole(p, not missing, note) for p in programs if p == "diffusers"), *rest)
 
 
 def _json(file: Path) -> dict[str, Any] | None:

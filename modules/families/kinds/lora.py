@@ -4,12 +4,11 @@ form, and names and shapes together the model. Torch-free.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from modules.families.kinds.adapter_contents import num_layers
+from modules.families.kinds.adapter_programs import adapter_loads
 from modules.families.kinds.file_kind import FileKind, Prediction
 from modules.families.kinds.lora_model import LoraModel, model_of_lora, targets_of
-from modules.families.kinds.lora_programs import lora_loads
 from modules.families.kinds.record import FileKindSpec
 from modules.families.registry import family_of, label_of, published
 from modules.formats.adapter_damage import damage_in_file
@@ -41,7 +40,7 @@ def adapter_kind(header: CheckpointHeader) -> FileKind | None:
     facts = {"adapter": f"DoRA ({sort})" if DORA_SCALE in factors else sort, "form": form, "dtype": header.main_dtype}
     if ranks := {s[n][0] for s in layers.values() for n in _RANK_FACTORS if s.get(n)}:
         facts["rank"] = "-".join(map(str, sorted({min(ranks), max(ranks)})))
-    facts["layers"] = str(num_layers(header.shapes))
+    facts["layers"] = str(_num_layers(header.shapes))
     if damage := damage_in_file(header):
         facts["damage"] = damage
     if header.has(BUNDLED_EMBEDDING):
@@ -66,6 +65,12 @@ def adapter_kind(header: CheckpointHeader) -> FileKind | None:
         prediction=_prediction(header.metadata),
         facts=facts,
     )
+
+
+def _num_layers(names: Iterable[str]) -> int:
+    """Return how many layers the tensors of a file belong to; any other tensor belongs to what it is named by."""
+    own = (name for name in names if not name.startswith(BUNDLED_EMBEDDING))
+    return len({layer_and_factor(name)[0] or name.rpartition(".")[0] or name for name in own})
 
 
 def _is_model(header: CheckpointHeader) -> bool:
@@ -119,5 +124,5 @@ LORA = FileKindSpec(
     opener="modules.families.kinds.lora_conversion:open_lora",
     writer="modules.families.kinds.lora_conversion:write_lora",
     notes="modules.families.kinds.lora_conversion:notes",
-    loads=lora_loads,
+    loads=adapter_loads,
 )

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import torch
 
-from modules.families.kinds.consumers import diffusers_loses_alpha
+from modules.families.kinds.adapter_programs import unusual_alphas
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.lora_metadata import converted_metadata
 from modules.families.kinds.lora_model import INVALID_CONFIGS
+from modules.families.kinds.program_table import diffusers_loses_alpha
 from modules.families.kinds.record import Form
 from modules.families.kinds.source import Source
-from modules.families.kinds.stored_alphas import compared
 from modules.families.parts.lora_names import kohya_naming, peft_name
 from modules.families.parts.single_file.models import configs_of_file
 from modules.families.registry import FAMILIES, published
@@ -140,7 +140,7 @@ def _lost_alphas(layers: Sequence[AdapterLayer]) -> int:
     for part in {layer.part for layer in loras}:
         own = {layer.path: layer for layer in loras if layer.part == part}
         ranks, alphas = {p: x.rank for p, x in own.items()}, {p: x.lora_alpha for p, x in own.items()}
-        wrong += sum(diffusers_loses_alpha(part, path) for path in compared(ranks, alphas))
+        wrong += sum(diffusers_loses_alpha(part, path) for path in unusual_alphas(ranks, alphas))
     return wrong
 
 

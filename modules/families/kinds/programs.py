@@ -11,7 +11,7 @@ from pathlib import Path
 
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify_with_header
-from modules.families.kinds.record import Loads
+from modules.families.kinds.record import Loads, loads_whole
 from modules.families.kinds.registry import FILE_KINDS
 from modules.families.published import ALL_PROGRAMS
 from modules.formats.checkpoint_header import CheckpointHeader
@@ -36,8 +36,10 @@ def who_loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, .
     `header` is None for a folder.
     """
     if header is not None and header.container == "gguf" and kind.family:
-        return tuple(Loads(p, False if p == "A1111" else None, _OF_GGUF.get(p, _NOT_MEASURED)) for p in ALL_PROGRAMS)
+        return tuple(
+            loads_whole(p, False if p == "A1111" else None, _OF_GGUF.get(p, _NOT_MEASURED)) for p in ALL_PROGRAMS
+        )
     loads = FILE_KINDS[kind.kind].loads(header, kind)
     if header is not None and header.code:
-        return tuple(replace(x, complete=False, loaded=0, unknown=0, note="not safe to load") for x in loads)
+        return tuple(replace(x, loads="none", note="not safe to load") for x in loads)
     return loads

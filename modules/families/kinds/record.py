@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from modules.families.kinds.file_kind import FileKind
+from modules.families.kinds.program_table import Word
 from modules.formats.checkpoint_header import CheckpointHeader
 
 Use = Literal["base model", "UNet", "VAE", "start of an adapter"]
@@ -15,45 +16,42 @@ Form = Literal["single", "folder", "kohya", "peft"]
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """How completely a program loads a file, and a note for the user.
+    """How much of a file a program loads, and a note for the user.
 
-    `complete` is None where it is unknown. Of the `total` layers of an adapter `loaded` are loaded, and of `unknown`
-    others it is not known. `version` is the program's version that this was measured with. `is_main` is false for a
-    program that is named only where it does not load the file completely.
+    `version` is the program's version that this was measured with. `is_main` is false for a program that is named only
+    where it does not load the file completely.
     """
 
     program: str
-    complete: bool | None
+    loads: Word
     note: str = ""
-    loaded: int = 0
-    total: int = 0
-    unknown: int = 0
     version: str = ""
     is_main: bool = True
 
     @property
+    def complete(self) -> bool | None:
+        """Whether it loads all of the file; None where that is unknown."""
+        return {"all": True, "unknown": None}.get(self.loads, False)
+
+    @property
     def answer(self) -> str:
-        """The result in short: "yes", "no", "?", "48 of 176 layers" or "0 to 50 of 176 layers"."""
-        if self.complete:
-            return "yes"
-        if not self.loaded and self.complete is None:
-            return "?"
-        if not self.loaded and not self.unknown:
-            return "no"
-        most = f" to {self.loaded + self.unknown:,}" if self.unknown else ""
-        return f"{self.loaded:,}{most} of {self.total:,} layers"
+        """The result in short: "yes", "partly", "no" or "?"."""
+        return _ANSWERS[self.loads]
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as data."""
-        counts = {"loaded": self.loaded, "unknown": self.unknown, "total": self.total} if self.total else {}
         version = {"version": self.version} if self.version else {}
-        return {"program": self.program, "complete": self.complete, "note": self.note, **counts, **version}
+        data = {"program": self.program, "loads": self.loads, "complete": self.complete, "note": self.note}
+        return {**data, **version}
 
 
-def loads_layers(program: str, loaded: int, total: int, note: str = "", *, unknown: int = 0) -> Loads:
-    """Return that a program loads `loaded` of a file's `total` layers; of `unknown` others it is not known."""
-    complete = None if unknown and loaded + unknown == total else loaded == total
-    return Loads(program, complete, note, loaded, total, unknown)
+_ANSWERS: Mapping[Word, str] = {"all": "yes", "part": "partly", "none": "no", "unknown": "?"}
+
+
+def loads_whole(program: str, complete: bool | None, note: str = "", *, version: str = "") -> Loads:
+    """Return that a program loads all of a file or nothing of it; None where that is unknown."""
+    words: dict[bool | None, Word] = {True: "all", False: "none", None: "unknown"}
+    return Loads(program, words[complete], note, version)
 
 
 def nobody_known(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from modules.families.kinds.file_kind import FileKind
-from modules.families.kinds.record import FileKindSpec, Loads
+from modules.families.kinds.record import FileKindSpec, Loads, loads_whole
 from modules.families.published import ALL_PROGRAMS
 from modules.families.registry import FAMILIES
 from modules.formats.checkpoint_header import CheckpointHeader
@@ -43,17 +43,17 @@ def _loads(header: CheckpointHeader | None, kind: FileKind) -> tuple[Loads, ...]
     """
     if header is None:  # a folder
         others = (p for p in ALL_PROGRAMS if p != "diffusers")
-        return (Loads("diffusers", True), *(Loads(p, False, "needs a single file") for p in others))
+        return (loads_whole("diffusers", True), *(loads_whole(p, False, "needs a single file") for p in others))
     if header.code:
-        return tuple(Loads(p, False, "not safe to load: it contains code besides weights") for p in ALL_PROGRAMS)
+        return tuple(loads_whole(p, False, "not safe to load: it contains code besides weights") for p in ALL_PROGRAMS)
     if kind.facts.get("layout") == "diffusers":
-        known = {"diffusers": Loads("diffusers", True, "as diffusion_pytorch_model beside its config.json")}
+        known = {"diffusers": loads_whole("diffusers", True, "as diffusion_pytorch_model beside its config.json")}
     elif header.has("encoder.down.0.block."):
-        known = {p: Loads(p, True) for p in ALL_PROGRAMS if p != "diffusers"}
-        known["diffusers"] = Loads("diffusers", True, "by AutoencoderKL.from_single_file, with its config")
+        known = {p: loads_whole(p, True) for p in ALL_PROGRAMS if p != "diffusers"}
+        known["diffusers"] = loads_whole("diffusers", True, "by AutoencoderKL.from_single_file, with its config")
     else:
         known = {}
-    return tuple(known.get(p, Loads(p, None, "not measured")) for p in ALL_PROGRAMS)
+    return tuple(known.get(p, loads_whole(p, None, "not measured")) for p in ALL_PROGRAMS)
 
 
 VAE = FileKindSpec(

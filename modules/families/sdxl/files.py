@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from modules.families.kinds.checkpoint_consumers import velocity_note
 from modules.families.kinds.file_kind import FileKind
+from modules.families.kinds.program_table import velocity_note
 from modules.families.parts.lora_names import unet_clip_targets
 from modules.families.parts.single_file.detect import VARIANTS, checkpoint_of
 from modules.families.parts.single_file.prediction import VELOCITY_TENSOR

@@ -1,0 +1,412 @@
+"""Which programs load what: facts about other programs, with the versions that they were measured with.
+
+A file of adapters is answered from three tables: how its layers are named (`NAMES`, by naming and architecture), what
+kind of change they hold (`CHANGES`), and what else is in the file (`EXTRAS`). Every program is in every row; one that
+is not listed loads none of the names, and all of the changes and extras. Where several rows apply to a layer, the
+worst answer counts; a file whose layers are answered differently is loaded in part. Whole models are in `CHECKPOINTS`.
+
+Plain LoRA files were measured on 2026-11-21 with each program's own code at real shapes; LoHa, LoKr, OFT, DoRA, damaged
+files and inpainting on 2026-11-23. SimpleTuner's names and bundled embeddings are facts read in the programs or their
+issue threads. Tests ask diffusers and LyCORIS themselves, and tests/parity/test_merges_of_programs.py has the formulas
+of the others. A fact that turns out wrong, or a new version, changes this file alone. It imports nothing of the
+program, since the families' records read it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Literal
+
+Word = Literal["all", "part", "none", "unknown"]
+Place = Literal["", "attention", "norm", "outside", "added embedding", "inpainting input", "text projection"]
+"""Where in the model a layer is, as far as programs differ in it. "outside" the blocks are the time embedding and the
+first and last convolution; "added embedding" are the two of SDXL among these, and "inpainting input" is the first
+convolution of an inpainting model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How much of some layers a program loads, and the reason. `refuses`: with them it loads nothing of the file."""
+
+    loads: Word
+    why: str = ""
+    refuses: bool = False
+
+    @property
+    def severity(self) -> int:
+        """The order in which answers about the same layers count: the lowest one does."""
+        return -1 if self.refuses else ("none", "part", "unknown", "all").index(self.loads)
+
+
+Answers = Mapping[str, Answer]
+ALL = Answer("all")
+UNKNOWN = Answer("unknown", "was not measured")
+NO_SUCH_NAMES = Answer("none", "does not know these names")
+
+
+def none(why: str) -> Answer:
+    """Return that a program loads none of these layers."""
+    return Answer("none", why)
+
+
+def refuses(why: str) -> Answer:
+    """Return that a program loads nothing of a file with such layers."""
+    return Answer("none", why, refuses=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program that loads model files, in the version stated.
+
+    `is_main` is false for a program that is named only where it differs from the others. `any_size`: it loads adapters
+    for models of other sizes than the published ones.
+    """
+
+    version: str
+    is_main: bool = True
+    any_size: bool = False
+
+
+PROGRAMS: Mapping[str, Program] = {
+    "ComfyUI": Program("0.3.64"),
+    "A1111": Program("1.10.1"),
+    "Forge": Program("dfdcbab6"),
+    "diffusers": Program("0.42.1", any_size=True),
+    "diffusers 0.31": Program("0.31.0", is_main=False, any_size=True),
+    "sd-scripts": Program("48d368fa", is_main=False),
+    "LyCORIS": Program("4.1.0", is_main=False),
+}
+
+# -- the names of layers
+
+Row = Mapping[str, Answer | Mapping[Place, Answer]]
+"""The answers by program; where they depend on the place of a layer, those of the other layers are under ""."""
+_WIDER: Mapping[Place, Place] = {"added embedding": "outside", "inpainting input": "outside"}
+
+_SD, _SDXL = ("stable-diffusion-v1", "stable-diffusion-v2"), "stable-diffusion-xl-v1"
+_DIFFUSERS_NAMES, _SGM_NAMES = "kohya, diffusers names", "kohya, SGM names"
+_SKIPS_INPUT = none("skips conv_in of inpainting models")
+_NOT_OUTSIDE = none("does not map layers outside the blocks")
+_ONLY_BLOCKS = none("has no LoRA on layers outside the blocks")
+_NO_ATTENTION = "the attention of this form"
+_UNMEASURED: Row = dict.fromkeys(PROGRAMS, UNKNOWN)
+_SGM: Row = {
+    "ComfyUI": ALL,
+    "A1111": {"": ALL, "norm": UNKNOWN, "inpainting input": _SKIPS_INPUT},
+    "Forge": ALL,
+    "diffusers": ALL,
+    "diffusers 0.31": {"": ALL, "outside": refuses("raises an error: layers outside the blocks are not supported")},
+    "sd-scripts": {"": ALL, "norm": UNKNOWN, "outside": _ONLY_BLOCKS},
+    "LyCORIS": ALL,
+}
+_USUAL_IN_SD: Row = {
+    "ComfyUI": ALL,
+    "A1111": {"": ALL, "inpainting input": _SKIPS_INPUT},
+    "Forge": ALL,
+    "diffusers": ALL,
+    "diffusers 0.31": {"": ALL, "outside": _NOT_OUTSIDE},
+    "sd-scripts": {"": ALL, "norm": UNKNOWN, "outside": _ONLY_BLOCKS},
+    "LyCORIS": ALL,
+}
+_SGM_IN_SD: Row = {
+    **_UNMEASURED,
+    "ComfyUI": ALL,
+    "A1111": {"": UNKNOWN, "inpainting input": _SKIPS_INPUT},
+    "Forge": ALL,
+    "diffusers": {"": none("does not map SGM names for this model"), "outside": ALL},
+    "sd-scripts": {"": UNKNOWN, "outside": _ONLY_BLOCKS},
+}
+_PEFT_UNET: Row = {
+    "ComfyUI": {"": ALL, "attention": none(f"does not map {_NO_ATTENTION}")},
+    "Forge": {"": ALL, "attention": refuses(f"refuses the file, because it cannot place {_NO_ATTENTION}")},
+    "diffusers": ALL,
+    "diffusers 0.31": ALL,
+}
+_DROPS_SGM = none("drops SGM names where the file has diffusers names, too")
+_BEFORE_PEFT: Row = {"ComfyUI": UNKNOWN, "Forge": UNKNOWN, "diffusers": ALL, "diffusers 0.31": UNKNOWN}
+
+# By the naming of a layer (`adapter_forms.Naming`) and the beginning of its model's architecture, by ModelSpec's id; ""
+# is for all other architectures.
+NAMES: Mapping[tuple[str, str], Row] = {
+    **dict.fromkeys(((_DIFFUSERS_NAMES, a) for a in _SD), _USUAL_IN_SD),
+    (_DIFFUSERS_NAMES, _SDXL): {
+        "ComfyUI": ALL,
+        "A1111": {
+            "": ALL,
+            "norm": UNKNOWN,
+            "added embedding": none("does not map add_embedding"),
+            "inpainting input": _SKIPS_INPUT,
+        },
+        "Forge": ALL,
+        "diffusers": {"": ALL, "added embedding": none("gives the two layers of add_embedding the same name")},
+        "diffusers 0.31": {"": ALL, "outside": _NOT_OUTSIDE},
+        "sd-scripts": {"": UNKNOWN, "outside": _ONLY_BLOCKS},
+        "LyCORIS": UNKNOWN,
+    },
+    (_SGM_NAMES, _SDXL): _SGM,
+    **dict.fromkeys(((_SGM_NAMES, a) for a in _SD), _SGM_IN_SD),
+    ("kohya, SGM names beside diffusers names", _SDXL): {
+        **_SGM,
+        "diffusers": {"": _DROPS_SGM, "added embedding": ALL},
+        "diffusers 0.31": refuses("raises an error: files with both namings are not supported"),
+    },
+    ("kohya, text", ""): {
+        "ComfyUI": {"": ALL, "norm": UNKNOWN},
+        "A1111": {"": ALL, "norm": UNKNOWN, "text projection": UNKNOWN},
+        "Forge": {"": ALL, "norm": UNKNOWN},
+        "diffusers": ALL,
+        "diffusers 0.31": ALL,
+        "sd-scripts": {"": ALL, "norm": UNKNOWN, "text projection": UNKNOWN},
+        "LyCORIS": ALL,
+    },
+    ("kohya, lora_te1_ for lora_te_", ""): {
+        **_UNMEASURED,
+        **dict.fromkeys(("ComfyUI", "A1111", "Forge", "diffusers"), ALL),
+    },
+    ("kohya, lora_te_ for lora_te1_", ""): {**_UNMEASURED, "diffusers": ALL},
+    ("kohya, text without text_model", ""): {"diffusers": ALL},
+    ("kohya, text without text_model", _SDXL): {
+        "diffusers": refuses("raises an error: the names of the text layers lack text_model")
+    },
+    ("OFT of sd-scripts", _SDXL): {"A1111": ALL, "sd-scripts": UNKNOWN, "LyCORIS": UNKNOWN},
+    ("OFT of sd-scripts", ""): {"sd-scripts": UNKNOWN, "LyCORIS": UNKNOWN},
+    ("SimpleTuner", ""): {"ComfyUI": ALL, "Forge": ALL, "LyCORIS": UNKNOWN},
+    **dict.fromkeys((("PEFT, UNet", a) for a in (*_SD, _SDXL)), _PEFT_UNET),
+    ("PEFT, text", ""): {
+        "ComfyUI": {"": ALL, "text projection": UNKNOWN},
+        "Forge": {"": ALL, "text projection": UNKNOWN},
+        "diffusers": ALL,
+        "diffusers 0.31": ALL,
+    },
+    ("PEFT, text without text_model", ""): {"diffusers": ALL, "diffusers 0.31": UNKNOWN},
+    ("before PEFT, UNet", ""): _BEFORE_PEFT,
+    ("before PEFT, text", ""): _BEFORE_PEFT,
+    ("UNet without unet.", ""): {"ComfyUI": UNKNOWN, "Forge": UNKNOWN, "diffusers 0.31": UNKNOWN},
+    ("other factors in PEFT names", ""): {
+        "ComfyUI": UNKNOWN,
+        "Forge": UNKNOWN,
+        "diffusers": refuses("raises an error: the factors of these names are not supported"),
+        "diffusers 0.31": UNKNOWN,
+    },
+    ("raw PEFT", ""): {},
+    ("ComfyUI, UNet", ""): {"ComfyUI": ALL, "Forge": UNKNOWN, "diffusers 0.31": UNKNOWN},
+    ("ComfyUI, text", ""): {"ComfyUI": ALL, "diffusers 0.31": UNKNOWN},
+    ("other", ""): _UNMEASURED,
+    ("unknown", ""): dict.fromkeys(PROGRAMS, none("ignores names that the model does not have")),
+}
+
+
+@cache
+def answer_about_names(program: str, naming: str, architecture: str, place: Place) -> Answer:
+    """Return how a program answers to the names of layers of a model whose architecture has this id of ModelSpec.
+
+    A naming that has rows, but none for the architecture, was not measured.
+    """
+    rows = {start: row for (name, start), row in NAMES.items() if name == naming}
+    row = next((rows[start] for start in rows if start and architecture.startswith(start)), rows.get(""))
+    if row is None:
+        return UNKNOWN
+    answer = row.get(program, NO_SUCH_NAMES)
+    if isinstance(answer, Answer):
+        return answer
+    return answer.get(place) or answer.get(_WIDER.get(place, "")) or answer[""]
+
+
+# -- the changes that layers hold
+
+
+def _plain_lora_only(label: str) -> Answers:
+    """Return the answers of those that load LoRA alone: diffusers' converter of kohya's files raises for the rest."""
+    error = refuses(f"raises an error: {label} layers are not supported")
+    return {"diffusers": error, "diffusers 0.31": error, "sd-scripts": UNKNOWN}
+
+
+_NO_SCALES = none("loads them without the DoRA scales")
+# Of the published formula (Liu et al. 2024, eq. 5) they divide by another norm: not that of the changed weight.
+_NORMS_OF_BASE = none("computes DoRA on the output axis with the norms of the base model, a wrong change")
+_NORMS_OF_INPUTS = none("computes DoRA on the output axis with the norms of the inputs, a wrong change")
+_IGNORED_ALPHA = none("ignores the alpha in the metadata, a wrong strength")
+_NO_OFT = none("does not support OFT")
+_NOT_THIS_OFT = none("does not support this OFT")
+_INCOMPLETE = Answer("unknown", "was not measured with layers that lack a factor")
+
+CHANGES: Mapping[str, Answers] = {
+    "LoRA": {},
+    "Tucker LoRA": _plain_lora_only("Tucker LoRA"),
+    "DoRA of outputs": {
+        "ComfyUI": _NORMS_OF_BASE,
+        "A1111": _NORMS_OF_INPUTS,
+        "Forge": _NORMS_OF_BASE,
+        "diffusers": _NO_SCALES,
+        "diffusers 0.31": _NO_SCALES,
+        "sd-scripts": UNKNOWN,
+    },
+    "DoRA of inputs": {
+        "diffusers": _NO_SCALES,
+        "diffusers 0.31": _NO_SCALES,
+        "sd-scripts": UNKNOWN,
+        "LyCORIS": refuses("raises an error for DoRA on the input axis"),
+    },
+    "DoRA of PEFT": {"ComfyUI": none("loads them without the DoRA magnitudes"), "Forge": UNKNOWN},
+    "LoHa": _plain_lora_only("LoHa"),
+    "LoHa with four axes": {  # as OneTrainer writes it
+        "ComfyUI": none("skips LoHa factors with four axes"),
+        "Forge": UNKNOWN,
+        "LyCORIS": UNKNOWN,
+    },
+    "LoKr": {
+        **_plain_lora_only("LoKr"),
+        "LyCORIS": Answer("unknown", "raises an error for some low ranks on kernels above 1x1"),
+    },
+    "LoKr with Tucker": {
+        "ComfyUI": none("skips Tucker factors of LoKr"),
+        "Forge": refuses("raises an error for Tucker factors of LoKr"),
+        "LyCORIS": refuses("raises an error for Tucker factors of LoKr"),
+    },
+    "OFT": {**_plain_lora_only("OFT"), "Forge": _NO_OFT},
+    "rescaled OFT": {"ComfyUI": none("ignores the scales of the outputs")},
+    # LyCORIS' limit of the rotations; files of this program have one that is never reached.
+    "constrained OFT": {"ComfyUI": none("limits the rotations otherwise than LyCORIS")},
+    "BOFT": {**_plain_lora_only("BOFT"), "Forge": _NO_OFT, "LyCORIS": UNKNOWN},
+    "diagonal OFT": {
+        **_plain_lora_only("diagonal OFT"),
+        "ComfyUI": _NOT_THIS_OFT,
+        "Forge": _NO_OFT,
+        "LyCORIS": UNKNOWN,
+    },
+    "OFT v2": {
+        **_plain_lora_only("OFT v2"),
+        "ComfyUI": _NOT_THIS_OFT,
+        "A1111": _NOT_THIS_OFT,
+        "Forge": _NO_OFT,
+        "LyCORIS": _NOT_THIS_OFT,
+    },
+    "GLoRA": {**dict.fromkeys(PROGRAMS, UNKNOWN), **_plain_lora_only("GLoRA")},
+    "norm": {**_plain_lora_only("norm"), "LyCORIS": UNKNOWN},
+    "difference": {**_plain_lora_only("difference"), "LyCORIS": UNKNOWN},
+    "unknown": {**dict.fromkeys(PROGRAMS, UNKNOWN), **_plain_lora_only("unknown")},
+    "incomplete": {**dict.fromkeys(PROGRAMS, _INCOMPLETE), **_plain_lora_only("incomplete")},
+    # Factors of different ranks or of rank 0, or an alpha that is not finite.
+    "damaged": dict.fromkeys(PROGRAMS, none("cannot apply damaged factors")),
+    "alpha in the metadata": {"ComfyUI": _IGNORED_ALPHA, "Forge": _IGNORED_ALPHA, "diffusers 0.31": _IGNORED_ALPHA},
+    "unusual alpha": {
+        "diffusers": none("gives them the alpha of most layers, a wrong strength"),
+        "diffusers 0.31": UNKNOWN,
+    },
+}
+
+# diffusers finds the alpha of a layer again by a name that it makes of the name in the file. For these layers that name
+# is another one, so they get the most common alpha of their part. (The first text encoder has no "text_model" in
+# transformers 5.6 and later.)
+_LOST_ALPHAS = (
+    ("unet", r".*\.attn[12]\.to_(q|k|v|out\.0)"),
+    ("text_encoder", r"text_model\..*"),
+    ("text_encoder_2", r".*\.self_attn\..*"),
+)
+
+
+def diffusers_loses_alpha(part: str, path: str) -> bool:
+    """Whether diffusers 0.42.1 gives a layer of a kohya file the most common alpha of its part instead of its own."""
+    return any(part == p and re.fullmatch(layers, path) for p, layers in _LOST_ALPHAS)
+
+
+# -- what else a file holds
+
+MOST_UNPLACED = 12
+"""Forge refuses a file with more tensors than this that it cannot place."""
+_OTHER_SIZE = Answer("unknown", "made for a model of a different size than the published ones")
+_NO_OUTPUTS = Answer("part", "has no place for embeddings at the output of a text encoder")
+_EMBEDDINGS = refuses("raises an error: the file has bundled embeddings")
+_NOT_LORA = refuses("raises an error: the file has tensors that are not LoRA")
+_ALPHA = refuses("raises an error: alpha is not supported in this form")
+
+EXTRAS: Mapping[str, Answers] = {
+    "bundled embeddings": {
+        "ComfyUI": Answer("all", "reads embeddings only from its folder embeddings"),
+        "Forge": Answer("part", "ignores the bundled embeddings"),
+        "diffusers": _EMBEDDINGS,
+        "diffusers 0.31": _EMBEDDINGS,
+    },
+    "embeddings at the output": dict.fromkeys(("ComfyUI", "A1111", "Forge"), _NO_OUTPUTS),
+    "many unplaced tensors": {
+        "Forge": refuses(f"refuses the file, because it cannot place more than {MOST_UNPLACED} of its tensors")
+    },
+    "alpha in dotted names": {"diffusers": _ALPHA, "diffusers 0.31": _ALPHA},
+    "names without lora": {"diffusers": _NOT_LORA, "diffusers 0.31": _NOT_LORA},
+    "another size": {name: _OTHER_SIZE for name, program in PROGRAMS.items() if not program.any_size},
+}
+
+# -- whole models
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFacts:
+    """How a program reads single files.
+
+    `reads_velocity_tensors`: it reads the empty tensors `v_pred` and `ztsnr` of SDXL. `reads_sidecar`: it reads the
+    .yaml beside a file. `loads_other_sizes` is whether it loads a model whose widths are not a published model's (None:
+    unknown), and `size_note` is the reason. `zero_snr_note` is what a file with zero terminal SNR needs that has no
+    tensor the program reads. `exceptions` are the variants and prediction types that it does not load (None: unknown)
+    although it loads the model's files, each with the reason.
+    """
+
+    reads_velocity_tensors: bool = False
+    reads_sidecar: bool = False
+    loads_other_sizes: bool | None = False
+    size_note: str = ""
+    zero_snr_note: str = ""
+    exceptions: Mapping[str, tuple[bool | None, str]] = field(default_factory=dict)
+
+    def exception(self, variant: str, prediction: str) -> tuple[bool | None, str] | None:
+        """Return whether it loads files of a variant and prediction type, and why; None for files like all others."""
+        return self.exceptions.get(variant) or self.exceptions.get(prediction)
+
+
+CHECKPOINTS: Mapping[str, CheckpointFacts] = {
+    "diffusers": CheckpointFacts(
+        size_note="needs the config of this size: convert the file to a diffusers folder",
+        exceptions={
+            "depth": (False, "has no from_single_file for depth models: convert the file to a diffusers folder"),
+            "edm": (False, "takes it for epsilon: images are wrong without an EDM scheduler"),
+        },
+    ),
+    "ComfyUI": CheckpointFacts(
+        reads_velocity_tensors=True,
+        size_note="does not recognise a model of a size that was never published",
+        exceptions={"depth": (False, "does not support depth models")},
+    ),
+    "A1111": CheckpointFacts(  # its support of the tensors came after this release
+        reads_sidecar=True,
+        loads_other_sizes=None,
+        size_note="unknown; it builds models of the published sizes",
+        exceptions={"edm": (False, "takes it for epsilon: images are wrong")},
+        zero_snr_note='set "Noise schedule for sampling" to zero terminal SNR',
+    ),
+    "Forge": CheckpointFacts(
+        reads_velocity_tensors=True,
+        reads_sidecar=True,
+        loads_other_sizes=None,
+        size_note="unknown; it recognises models of the published sizes",
+        exceptions={"depth": (None, "not measured with depth models"), "edm": (None, "not measured with EDM")},
+    ),
+}
+
+
+def velocity_note(program: str, *, has_tensors: bool, has_sidecar: bool, zero_snr: bool) -> str:
+    """Return what the user must do so that a program uses the v-prediction of an SDXL file; empty for nothing.
+
+    `has_tensors`: the file has the tensor `v_pred`; `has_sidecar`: a .yaml beside it states v-prediction.
+    """
+    facts = CHECKPOINTS[program]
+    if facts.reads_velocity_tensors and has_tensors:
+        return ""
+    if not facts.reads_sidecar:
+        if facts.reads_velocity_tensors:
+            return "the file has no v_pred marker: set v-prediction yourself"
+        snr = ", rescale_betas_zero_snr=True" if zero_snr else ""
+        return f'set prediction_type="v_prediction"{snr} in its scheduler'
+    note = "keep the .yaml beside it" if has_sidecar else "takes it for epsilon unless a .yaml lies beside it"
+    return f"{note}; {facts.zero_snr_note}" if zero_snr and facts.zero_snr_note else note
