@@ -18,7 +18,7 @@ from modules.config.schema import Config
 from modules.system.devices import resolve_device
 from modules.system.paths import from_root
 from trainer.commands import ProfileNow
-from trainer.run.finish import Prepared
+from trainer.run.finish import PreparedRun
 from trainer.run.training_run import prepare
 from trainer.step.loop import train_epoch
 from trainer.step.precision import process_settings
@@ -68,7 +68,7 @@ def profiled(name: str, config: Config, folder: Path, *, num_steps: int, num_thr
     return Profiled(name, folder)
 
 
-def _trained_until_written(run: Prepared) -> Path:
+def _trained_until_written(run: PreparedRun) -> Path:
     """Train until the profile is complete and return its folder."""
     folder = run.setup.run_dir / "profile"
     while not any(folder.glob("*/functions.txt")):

@@ -19,7 +19,7 @@ from modules.config.schema import Config
 from modules.system.devices import Device
 from trainer.launch import smooth_interpreter
 from trainer.preflight.auto_checkpointing import RESERVE
-from trainer.run.finish import Prepared
+from trainer.run.finish import PreparedRun
 from trainer.run.setup import RunSetup
 from trainer.run.training_run import prepare
 from trainer.step.loop import train_epoch
@@ -116,7 +116,7 @@ def peak_of(config: Config, free_bytes: int | None = None) -> int:
             run.close()
 
 
-def _peak_of_epoch(run: Prepared, device: Device, counter: DeviceBytes | None) -> int:
+def _peak_of_epoch(run: PreparedRun, device: Device, counter: DeviceBytes | None) -> int:
     if counter is not None:
         counter.start_over()
         train_epoch(run.training)

@@ -38,7 +38,7 @@ from collections.abc import Sequence
 from trainer.cli import verbs
 from trainer.cli.program import WRONG, run_program
 
-# Former verbs that are packages of their own, outside the program: the command of each.
+# Former verbs that are now packages outside the program: the command of each.
 _MOVED = {"benchmark": "python -m benchmarks", "make-demo-model": "python -m demo.make"}
 
 

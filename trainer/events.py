@@ -107,10 +107,10 @@ class CacheFilled:
     def summary(self) -> str:
         """The event as a sentence, with the hit rate."""
         entries = count(self.num_entries, "entry", "entries")
-        found = f"{self.num_found:,} of {entries} found ({self.num_found / self.num_entries:.0%})"
+        cached = f"{self.num_found:,} of {entries} found ({self.num_found / self.num_entries:.0%})"
         names = {"images": "Latent cache", "conditioning images": "Conditioning image cache", "captions": "Text cache"}
         name = names.get(self.what, self.what)
-        return f"{name}: {found}, {self.num_entries - self.num_found:,} encoded; {self.num_bytes / 1e6:,.1f} MB."
+        return f"{name}: {cached}, {self.num_entries - self.num_found:,} encoded; {self.num_bytes / 1e6:,.1f} MB."
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,9 +197,9 @@ class ProfileWritten:
 class StepFinished:
     """One optimizer step; epoch, its step and the run's step count from 1.
 
-    `metrics` are the values that the method reports beside its loss, such as the mean "reward" of the images it
-    sampled. `gradient_norms` are those of the units that are trained, before clipping; `gradient_norm` is that of all.
-    `effective_rates` are the learning rates that an adaptive optimizer found itself, by unit.
+    `metrics` are the values that the method reports besides its loss, such as the mean "reward" of the images it
+    sampled. `gradient_norms` are the norms of the trained units, before clipping; `gradient_norm` is the norm of all.
+    `effective_rates` are the learning rates that an adaptive optimizer chose, by unit.
     """
 
     may_coalesce: ClassVar[bool] = True
@@ -247,7 +247,7 @@ class ValidationFinished:
 
     `weighted_loss` is the same overall, weighted like the training loss. `best_loss` and `best_step` are the lowest
     plain loss of the run so far, this one included; a measurement before the first step does not count.
-    `metrics` are further means over the images, by name (`modules/objectives/metrics.py`): those of reconstructions.
+    `metrics` are further means over the images, by name (`modules/objectives/metrics.py`), of reconstructions.
     """
 
     may_coalesce: ClassVar[bool] = False
@@ -344,7 +344,7 @@ class ModelSaved:
 
     `loaded_by` names the programs that load all of it. `loading` is how completely each program loads it: "yes", "no",
     "partly", or "?" where it is unknown; older logs have numbers of layers, or nothing. `needs` is what a program that
-    loads all of it needs besides: "A1111: keep the .yaml beside it". `reasons` is why a program does not load all of
+    loads all of it needs besides: "A1111: keep the .yaml next to it". `reasons` is why a program does not load all of
     it, or why that is unknown. `best_by` is "validation" or "reward" for the best model so far, which replaces the one
     before.
     """
@@ -368,9 +368,9 @@ class ModelSaved:
         Programs with the same answer and the same reason share a phrase.
         """
         rest = {p: (a, self.reasons.get(p, "")) for p, a in self.loading.items() if a != "yes"}
-        phrases = [f"loads in {_joined(self.loaded_by)}"] if self.loaded_by else []
+        phrases = [f"loads in {_join_names(self.loaded_by)}"] if self.loaded_by else []
         for answer, reason in dict.fromkeys(rest.values()):
-            programs = _joined([p for p, found in rest.items() if found == (answer, reason)])
+            programs = _join_names([p for p, other in rest.items() if other == (answer, reason)])
             words = {"no": f"not in {programs}", "?": f"not tested in {programs}"}.get(
                 answer, f"{answer} in {programs}"
             )
@@ -378,7 +378,7 @@ class ModelSaved:
         return "; ".join([*phrases, *self.needs])
 
 
-def _joined(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     """Return "A, B and C"."""
     *most, last = names
     return f"{', '.join(most)} and {last}" if most else last

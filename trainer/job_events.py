@@ -1,4 +1,4 @@
-"""What a job beside training reports (a tool, samples without a run, captions and masks): frozen records.
+"""Events of a job that is not training (a tool, samples without a run, captions and masks): frozen records.
 
 A job is a child process of the window, or a verb on the command line.
 """
@@ -20,7 +20,7 @@ class JobProgress:
 
 @dataclass(frozen=True, slots=True)
 class JobNotes:
-    """What a job found before it writes: what its result will not have, a sentence each. It can still be stopped."""
+    """Notes of a job before it writes: a sentence for each thing that its result will lack. It can still be stopped."""
 
     notes: tuple[str, ...]
 

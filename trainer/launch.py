@@ -45,11 +45,11 @@ _LIBRARIES = (
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """What to run: a new run of a config, a run resumed from a backup, or only the caches.
+    """A request: a new run of a config, a run resumed from a backup, or only the caches.
 
     A fork is a new run that continues from a backup of another run, or starts from its weights only. `resume_from` is
     a backup, a run's folder or a workspace. With `beside_window` one CPU core is left to the window.
-    `allowed_code` are hashes of the user's own code files that may run in addition to the permanently approved ones.
+    `allowed_code` are hashes of the user's code files that may run in addition to the permanently approved ones.
     `datasets` are the images that the check of this config found, so that they need not be scanned again. With
     `replaces` the user agreed to replace what is at the destination of the result, which is otherwise kept.
     """
@@ -133,7 +133,7 @@ def smooth_interpreter() -> Iterator[None]:
 
 
 class QuietPoints:
-    """Collects garbage explicitly during a run beside a window: between steps, and not too often.
+    """Collects garbage explicitly during a run next to a window: between steps, and not too often.
 
     Young generations only, because steps leave young garbage: a full collection also walks the model and takes longer.
     Objects that survive one collection and die later are collected when the run is over.
@@ -153,7 +153,7 @@ class QuietPoints:
 
 
 def import_engine(*, beside_window: bool = True) -> None:
-    """Import torch, the engine and the libraries of every run; beside a window in the order that stalls it least.
+    """Import torch, the engine and the libraries of every run; next to a window in the order that stalls it least.
 
     Objects created by the imports are frozen out of later collections; models are loaded after this and stay
     collectable. Freezing is permanent. A later run imports nothing, so it freezes nothing: it would freeze the garbage
@@ -170,7 +170,7 @@ def import_engine(*, beside_window: bool = True) -> None:
 
 
 def import_for(config: Config) -> None:
-    """Import what a run of a config needs beyond the engine, and freeze its objects like those of the engine.
+    """Import the modules that a run of a config needs beyond the engine, and freeze their objects like the engine's.
 
     Otherwise the run would import it later, and each of its collections would walk half a million objects: 150 to 280
     ms without a window. A later run like an earlier one imports nothing new, and freezes nothing.

@@ -59,14 +59,14 @@ class Ranks(Protocol):
         ...
 
     def copy_from_main(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Replace tensors by those of the main process."""
+        """Replace tensors by the main process's."""
         ...
 
     def from_main(self, value: T) -> T:
         """Return the value of the main process."""
         ...
 
-    def gathered(self, value: T) -> list[T]:
+    def gather(self, value: T) -> list[T]:
         """Return the values of all processes, in order."""
         ...
 
@@ -87,7 +87,7 @@ class Ranks(Protocol):
         ...
 
     def reason_of(self, error: BaseException) -> BaseException:
-        """Return the error, or LostProcessError in place of one in a collective of torch's own after a lost process."""
+        """Return the error, or LostProcessError in place of one in one of torch's collectives after a lost process."""
         ...
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ class OneProcess:
         """Return the value."""
         return value
 
-    def gathered(self, value: T) -> list[T]:
+    def gather(self, value: T) -> list[T]:
         """Return the value alone."""
         return [value]
 
@@ -199,7 +199,7 @@ class SeveralProcesses:
         return wait
 
     def copy_from_main(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Replace tensors by those of the main process."""
+        """Replace tensors by the main process's."""
         from torch import distributed
 
         with self._together(), torch.no_grad():
@@ -217,14 +217,14 @@ class SeveralProcesses:
             distributed.broadcast_object_list(box, src=0, group=self._control)
         return box[0]
 
-    def gathered(self, value: T) -> list[T]:
+    def gather(self, value: T) -> list[T]:
         """Return the values of all processes, in order."""
         from torch import distributed
 
-        found: list[Any] = [None] * self.rank.world_size
+        values: list[Any] = [None] * self.rank.world_size
         with self._together():
-            distributed.all_gather_object(found, value, group=self._control)
-        return found
+            distributed.all_gather_object(values, value, group=self._control)
+        return values
 
     def announce_stop(self) -> None:
         """Let the other processes know at once that the run is to stop."""
@@ -255,14 +255,14 @@ class SeveralProcesses:
 
     @contextlib.contextmanager
     def _together(self) -> Iterator[None]:
-        """Raise DarkroomError with the words of another process if it has ended."""
+        """Raise DarkroomError with the message of another process if it has failed."""
         try:
             yield
         except RuntimeError as error:
             raise self._lost() from error
 
     def reason_of(self, error: BaseException) -> BaseException:
-        """Return the error, or LostProcessError in place of one in a collective of torch's own after a lost process."""
+        """Return the error, or LostProcessError in place of one in one of torch's collectives after a lost process."""
         inner = error.__cause__ or error
         if isinstance(error, LostProcessError) or not isinstance(inner, RuntimeError):
             return error
@@ -294,7 +294,7 @@ class SeveralProcesses:
 
 
 def lost_process(ranks: Ranks) -> LostProcessError:
-    """Return the error of a run of which another process has failed, with its words."""
+    """Return the error of a run of which another process has failed, with its message."""
     return LostProcessError(
         ranks.words_of_others() or "Another process of this run has ended, and the run with it.",
         advice="Resume the run from its newest backup; the number of processes may be another one.",
@@ -320,11 +320,11 @@ def connect(rank: Rank, *, device_type: str) -> Ranks:
         )
     host, port = meeting_place()
     try:
-        # torchrun has a store of its own, which rendezvous finds, and which outlives each of the processes.
+        # torchrun has a store, which rendezvous finds, and which outlives each of the processes.
         place = "env://" if "MASTER_PORT" in os.environ else f"tcp://{host}:{port}"
-        found = rendezvous(f"{place}?rank={rank.index}&world_size={rank.world_size}", timeout=_MEETING)
+        meeting = rendezvous(f"{place}?rank={rank.index}&world_size={rank.world_size}", timeout=_MEETING)
         # It also outlives a restart of all of them, and still has the addresses of those that ended.
-        store = PrefixStore(f"darkroom/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", next(found)[0])
+        store = PrefixStore(f"darkroom/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", next(meeting)[0])
         distributed.init_process_group(
             "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo",
             store=store,

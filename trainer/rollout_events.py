@@ -1,4 +1,4 @@
-"""What a run reports of the images it samples for training: the newest rollout, and choices for a person to make."""
+"""Events about the images that a run samples for training: the newest rollout, and choices for a person to make."""
 
 from __future__ import annotations
 

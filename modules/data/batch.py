@@ -24,8 +24,8 @@ class Batch:
     trained in, to which some samples of a merged batch do not belong. `group_samples` is the number of images in the
     whole accumulation group, by which the step's gradient is divided; `is_last_micro_batch` marks its last micro-batch.
     `step`, the group's first, and `micro_batch` count from 0 and select the random seeds.
-    `masks_B1HW`, at the size of the latents, are 1 where an image is trained with full weight and 0 where with that of
-    the unmasked area; `area_weights_B1HW` are the resulting weights of the errors. Both are None without masked
+    `masks_B1HW`, at the size of the latents, are 1 where an image is trained with full weight and 0 where it has the
+    unmasked weight; `area_weights_B1HW` are the resulting weights of the errors. Both are None without masked
     training.
     `prior_samples` is empty, or has for each image whether its target is the prediction of the original model.
     `prior_weights_B1HW`, shaped like the masks, are the weights of the errors against that prediction that are added to

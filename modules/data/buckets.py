@@ -151,7 +151,7 @@ class BucketRules:
     ) -> tuple[ResizeCrop, ...]:
         """Return how an image of `size` is resized and cropped at each resolution. `sizes` come from `sizes()`.
 
-        The bucket is chosen for the image's shape, or for that of `part`, the box of the mask that it is cropped to.
+        The bucket is chosen for the shape of the image, or of `part`, the box of the mask that it is cropped to.
         `angles` are the rotations it may get. Raises ValueError with the reason for an image that is too small.
         """
         shape = part or size
@@ -180,7 +180,7 @@ class BucketRules:
     def _not_upscaled(self, size: Size, part: Size | None, bucket: Size, angles: Angles) -> Size:
         """Return a bucket, or the largest smaller one of about its aspect ratio that the image covers unscaled.
 
-        It does so at any of the angles. The part around a mask is at least as large as the mask, rotated alike.
+        It does so at any of the angles. The part around a mask is at least as large as the mask, rotated with it.
         """
         covering = [(size, angles.extent(bucket.sides_px))]
         if part is not None:

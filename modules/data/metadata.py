@@ -104,10 +104,10 @@ class MetadataCaptions:
 
     def problems(self, images: Sequence[Path]) -> list[SkippedEntry]:
         """Return the problems of the files read so far, with the images they name that are not among `images`."""
-        found: list[SkippedEntry] = []
+        skipped: list[SkippedEntry] = []
         there = {os.fspath(p) for p in images} | {os.fspath(p.with_suffix("")) for p in images}
         for file, metadata in self._read.items():
-            found += [SkippedEntry(file, p.reason, p.setting) for p in metadata.problems]
+            skipped += [SkippedEntry(file, p.reason, p.setting) for p in metadata.problems]
             has_images_inside = file.suffix.lower() in TABLE_SUFFIXES and not is_metadata(file) and file != self._file
             if has_images_inside or self.source in images:
                 continue
@@ -115,8 +115,8 @@ class MetadataCaptions:
             missing = [n for n in metadata.texts if not any(os.path.normpath(f / n) in there for f in folders)]
             if missing:
                 others = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
-                found.append(SkippedEntry(file, f"names images that are not there: {shown(missing[0])}{others}"))
-        return found
+                skipped.append(SkippedEntry(file, f"names images that are not there: {shown(missing[0])}{others}"))
+        return skipped
 
     def _files_for(self, image: Path) -> Iterator[tuple[Path, Path]]:
         """Yield the metadata files that may name an image, the nearest first, with the folder their names start at."""
@@ -168,9 +168,9 @@ def _texts_of(
     problems: list[MetadataProblem],
     known: Sequence[str] | None = None,
 ) -> Metadata:
-    """Return the texts of rows, each with the name of its image (empty: in a column of its own).
+    """Return the texts of rows, each with the name of its image (empty: in a separate column).
 
-    `known` are the columns of the file; by default those of the rows.
+    `known` are the columns of the file; by default the columns of the rows.
     """
     if known is None:
         known = list(dict.fromkeys(name for _, row in rows for name in row))

@@ -1,7 +1,7 @@
 """The files of preference pairs: a chosen and a rejected image for one caption. No image is opened.
 
 A source of pairs is a folder with the subfolders `chosen` and `rejected`, whose images are matched by name; or
-metadata (.jsonl, .csv) or a table (.parquet, .arrow) with the columns `chosen` and `rejected`, or those of Pick-a-Pic
+metadata (.jsonl, .csv) or a table (.parquet, .arrow) with the columns `chosen` and `rejected`, or Pick-a-Pic's
 (Kirstain et al. 2023): two images, and labels that say which one was preferred.
 """
 

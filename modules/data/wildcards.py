@@ -23,7 +23,7 @@ _MAX_FILE_BYTES = 10_000_000
 
 @dataclass(frozen=True, slots=True)
 class ExpandedPrompt:
-    """A prompt with its wildcards replaced, and the names of the files that were not found, which stay as they are."""
+    """A prompt with its wildcards replaced, and the names of missing files, which stay as they are."""
 
     text: str
     missing: tuple[str, ...] = ()
@@ -46,11 +46,6 @@ class _Draws:
                 advice="A wildcard file that contains its own name has no end: remove the name there.",
             )
         return choices[derive_seed(self.seed, "wildcard", self.count) % len(choices)]
-
-
-def has_wildcards(text: str) -> bool:
-    """Return whether a prompt has anything to replace."""
-    return bool(_CHOICE.search(text) or _FILE.search(text))
 
 
 def expand(text: str, *, seed: int, folder: Path | None = None) -> ExpandedPrompt:

@@ -64,7 +64,7 @@ class ShardedModule:
                 part.reshard()
                 part.set_reshard_after_forward(part is not self.module, recurse=False)
 
-    def gathered(self, name: str, rows: torch.Tensor) -> torch.Tensor:
+    def gather(self, name: str, rows: torch.Tensor) -> torch.Tensor:
         """Return a whole tensor, sharded as a weight is, from the rows of all processes, on their device.
 
         All processes must call it together.
@@ -123,7 +123,7 @@ def gathered_values(
     for part, module in sharded.items():
         for name, own in module.own.items():
             full_name = f"{part}.{name}"
-            whole = module.gathered(name, values.get(full_name, own))
+            whole = module.gather(name, values.get(full_name, own))
             if keeps:
                 found[full_name] = whole.cpu()
     return found

@@ -113,15 +113,15 @@ class QuantizedLinear(nn.Linear):
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.form = form
         self.dtype = layer.weight.dtype
-        own = pack_weight(layer.weight.detach(), form) if weight is None else weight
-        self._packing: Packing = own.packing
-        self.packed = nn.Parameter(own.packed, requires_grad=False)
-        self.scales = nn.Parameter(own.scales, requires_grad=False)
-        self.down = None if own.down is None else nn.Parameter(own.down, requires_grad=False)
-        self.up = None if own.up is None else nn.Parameter(own.up, requires_grad=False)
+        weights = pack_weight(layer.weight.detach(), form) if weight is None else weight
+        self._packing: Packing = weights.packing
+        self.packed = nn.Parameter(weights.packed, requires_grad=False)
+        self.scales = nn.Parameter(weights.scales, requires_grad=False)
+        self.down = None if weights.down is None else nn.Parameter(weights.down, requires_grad=False)
+        self.up = None if weights.up is None else nn.Parameter(weights.up, requires_grad=False)
         self.register_buffer("table", self._packing.table(), persistent=False)
         if self.table is not None:
-            self.table = self.table.to(own.packed.device)
+            self.table = self.table.to(weights.packed.device)
         self.bias = None if layer.bias is None else nn.Parameter(layer.bias.detach(), requires_grad=False)
         self.train(layer.training)
 

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 NO_THREAD = "can't start new thread"
-"""Python's words where the system has no memory, or no number, for another thread."""
+"""Python's message if the system has no memory, or no number, for another thread."""
 
 _FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
 _DENIED = {errno.EACCES, errno.EPERM}

@@ -4,6 +4,10 @@ The system holds the lock while the file is open and releases it however the pro
 process is stale because it is unlocked. The file names the process that holds it. On a file system without locks (some
 network drives) that entry decides: the process is alive if its id is in use by a process with the same start time; a
 reused process id has another start time.
+
+The library filelock would replace a third of this, and does not fit. The window and the messages need the holder, which
+its system locks do not name. It keeps the file after a release, which would then name a process that still runs. On
+drives without locks it raises most of the errors after which the entry decides here.
 """
 
 from __future__ import annotations
@@ -189,7 +193,7 @@ def _start_of(pid: int) -> float:
 
 
 def _start_in_proc(pid: int) -> float:
-    """Return what psutil would on Linux (proc(5): starttime and btime). Raises OSError without such a process."""
+    """Return the same start time as psutil, from proc(5): starttime and btime. Raises OSError without the process."""
     ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]  # the name may hold spaces
     booted = Path("/proc/stat").read_text().partition("\nbtime ")[2].split()[0]
     return float(booted) + int(ticks) / os.sysconf("SC_CLK_TCK")

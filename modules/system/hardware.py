@@ -95,7 +95,7 @@ def _count_named(visible: str) -> int:
     return next((n for n, name in enumerate(names) if not name or name.startswith("-")), len(names))
 
 
-# Total and free GPU memory, read from the driver's own tool. Never raises.
+# Total and free GPU memory, read from the driver's tool. Never raises.
 #
 # nvidia-smi numbers GPUs by PCI bus, CUDA by speed unless CUDA_DEVICE_ORDER is set. With identical GPUs, or only one,
 # both orders agree.
@@ -104,7 +104,7 @@ _AMD = ("rocm-smi", "--showmeminfo", "vram", "--csv")
 _TIMEOUT_SECONDS = 2.0
 _MEBIBYTE = 1 << 20
 
-Ask = Callable[[Sequence[str]], str]
+RunTool = Callable[[Sequence[str]], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,25 +115,25 @@ class GpuMemory:
     free_bytes: int
 
 
-def gpu_memory(device: str, *, ask: Ask | None = None) -> GpuMemory | None:
+def gpu_memory(device: str, *, run_tool: RunTool | None = None) -> GpuMemory | None:
     """Return the memory of the GPU that a config's device names: "auto", "cuda", "cuda:1".
 
-    None for any other device, where there is no GPU, and where no tool reports it. `ask(command)` runs a tool and
+    None for any other device, where there is no GPU, and where no tool reports it. `run_tool(command)` runs a tool and
     returns its output; OSError, ValueError and `subprocess.SubprocessError` count as no answer.
     """
     name = device.strip().lower() or "auto"
     if name != "auto" and name.split(":")[0] != "cuda":
         return None
-    ask = ask or _run
+    run_tool = run_tool or _run
     try:
         number = int(name.split(":")[1]) if ":" in name else 0
-        return _nvidia(ask, number) or _amd(ask, number)
+        return _nvidia(run_tool, number) or _amd(run_tool, number)
     except (ValueError, IndexError):
         return None
 
 
-def _nvidia(ask: Ask, number: int) -> GpuMemory | None:
-    rows = [row for row in _rows(ask, _NVIDIA) if len(row) == 4]
+def _nvidia(run_tool: RunTool, number: int) -> GpuMemory | None:
+    rows = [row for row in _rows(run_tool, _NVIDIA) if len(row) == 4]
     wanted = _visible(number, [(row[0], row[1]) for row in rows])
     row = next((r for r in rows if r[0] == wanted), None)
     if row is None:
@@ -141,8 +141,8 @@ def _nvidia(ask: Ask, number: int) -> GpuMemory | None:
     return GpuMemory(int(row[2]) * _MEBIBYTE, int(row[3]) * _MEBIBYTE)
 
 
-def _amd(ask: Ask, number: int) -> GpuMemory | None:
-    row = next((r for r in _rows(ask, _AMD) if len(r) >= 3 and r[0] == f"card{number}"), None)
+def _amd(run_tool: RunTool, number: int) -> GpuMemory | None:
+    row = next((r for r in _rows(run_tool, _AMD) if len(r) >= 3 and r[0] == f"card{number}"), None)
     if row is None:
         return None
     total, used = int(row[1]), int(row[2])
@@ -159,9 +159,9 @@ def _visible(number: int, cards: list[tuple[str, str]]) -> str:
     return next((index for index, uuid in cards if name and (name == index or uuid.startswith(name))), "")
 
 
-def _rows(ask: Ask, command: Sequence[str]) -> list[list[str]]:
+def _rows(run_tool: RunTool, command: Sequence[str]) -> list[list[str]]:
     try:
-        text = ask(command)
+        text = run_tool(command)
     except (OSError, ValueError, subprocess.SubprocessError):
         return []
     return [[cell.strip() for cell in row] for row in csv.reader(text.splitlines())]

@@ -1,4 +1,4 @@
-"""The folders of the program and of the user's own files."""
+"""The folders of the program and of the user's files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def from_caller(path: str | Path) -> Path:
 
 
 def user_presets_dir() -> Path:
-    """Return the folder of the user's own presets, in the platform's config folder."""
+    """Return the folder of the user's presets, in the platform's config folder."""
     return platformdirs.user_config_path(_APP, appauthor=False) / "presets"
 
 
@@ -40,7 +40,7 @@ def secrets_file() -> Path:
 
 
 def approvals_file() -> Path:
-    """Return the file that stores approvals of the user's own code, in the platform's config folder."""
+    """Return the file that stores approvals of the user's code, in the platform's config folder."""
     return platformdirs.user_config_path(_APP, appauthor=False) / "approved_code.json"
 
 
@@ -70,7 +70,7 @@ def machine_choices_file() -> Path:
 
 
 def log_dir() -> Path:
-    """Return the folder of the window's own logs."""
+    """Return the folder of the window's logs."""
     return platformdirs.user_log_path(_APP, appauthor=False)
 
 

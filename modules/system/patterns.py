@@ -1,6 +1,6 @@
 """Regular expressions that files can hold: the pattern of a stranger must neither hang the program nor exhaust it.
 
-They are matched by the package regex, which can stop: Python's own `re` has no time limit, and takes forever for
+They are matched by the package regex, which can stop: Python's `re` has no time limit, and takes forever for
 some patterns on some texts (catastrophic backtracking). A pattern must be valid for `re`, and means what it means
 there; only `\\w`, which also matches combining marks here, can differ.
 """

@@ -1,4 +1,4 @@
-"""Tokens and passwords: their own file, readable by its owner alone, and never part of a config.
+"""Tokens and passwords: a separate file, readable by its owner alone, and never part of a config.
 
 The file has the format of OneTrainer's `secrets.json`, so that both programs can read it.
 """
@@ -31,7 +31,7 @@ class _HiddenText:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CloudSecrets(_HiddenText):
-    """How to reach a rented or own machine. An empty text means that the value is not set."""
+    """How to reach a rented machine, or one of the user's. An empty text means that the value is not set."""
 
     api_key: str = ""
     id: str = ""

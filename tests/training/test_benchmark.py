@@ -33,7 +33,7 @@ from tests.builders.configs import laid_over, small_config
 from tests.builders.more_models import POOLED_WIDTH
 from trainer.data.datasets import datasets_of
 from trainer.events import Event, PhaseChanged, StepFinished, WarningRaised
-from trainer.run.finish import Prepared
+from trainer.run.finish import PreparedRun
 from trainer.run.model import load_family
 from trainer.run.setup import RunSetup
 
@@ -169,7 +169,7 @@ def test_the_weights_of_a_run_that_is_over_do_not_count_in_the_next_ones_peak(
     weights: list[weakref.ref[torch.Tensor]] = []
     plain_prepare, living = saving_memory.prepare, []
 
-    def prepared(setup: RunSetup) -> Prepared:
+    def prepared(setup: RunSetup) -> PreparedRun:
         living.append(sum(weight() is not None for weight in weights))
         run = plain_prepare(setup)
         weights.extend(weakref.ref(p) for p in run.model.family.parts["unet"].module.parameters())

@@ -20,7 +20,7 @@ from tests.builders.images import draw_folder
 from trainer.annotation.arguments import caption_arguments, mask_arguments
 from trainer.annotation.captions import CaptionRequest
 from trainer.annotation.masks import MaskRequest
-from trainer.child.job import ChildJob, Ended, start_job
+from trainer.child.job import ChildJob, JobEnded, start_job
 from trainer.child.run import launch_child
 from trainer.events import RunFinished
 from trainer.idle_sampling.request import AdapterChoice, SampleRequest, request_line
@@ -62,11 +62,11 @@ def trained(tiny_sd: Path, images: Path, tmp_path_factory: pytest.TempPathFactor
 def end_of(child: ChildJob) -> JobFinished:
     """Wait for the end of a child, and return the result that it reported."""
     child.thread.join(_SECONDS)
-    events: list[JobEvent | Ended] = list(child.waiting())
+    events: list[JobEvent | JobEnded] = list(child.waiting())
     ends = [event for event in events if isinstance(event, JobFinished | JobFailed)]
     assert len(ends) == 1, events
     assert isinstance(ends[0], JobFinished), ends[0]
-    assert isinstance(events[-1], Ended)
+    assert isinstance(events[-1], JobEnded)
     assert events[-1].code == 0, events[-1]
     return ends[0]
 
@@ -89,8 +89,8 @@ def test_an_image_is_generated_with_the_lora_of_a_run(trained: Trained, tmp_path
     assert Path(finished.paths[0]).is_file()
 
 
-def _is_end(event: JobEvent | Ended) -> bool:
-    return isinstance(event, JobFinished | JobFailed | Ended)
+def _is_end(event: JobEvent | JobEnded) -> bool:
+    return isinstance(event, JobFinished | JobFailed | JobEnded)
 
 
 def test_a_probe_measures(trained: Trained, tmp_path: Path) -> None:

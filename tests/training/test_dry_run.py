@@ -39,7 +39,7 @@ from trainer.events import (
 from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import StepContext, StepLoss
 from trainer.run import training_run
-from trainer.run.finish import Prepared
+from trainer.run.finish import PreparedRun
 from trainer.run.training_run import dry_run
 from trainer.step.callback import DryRunState
 
@@ -70,7 +70,7 @@ def config_of(model: Path, images: Path, folder: Path, **changes: Any) -> Config
     return laid_over(laid_over(small_config(folder, model=model, images=images), everything), changes)
 
 
-def state_of(prepared: Prepared) -> dict[str, Any]:
+def state_of(prepared: PreparedRun) -> dict[str, Any]:
     """Everything that a dry run must leave as it is, copied."""
     model, training = prepared.model, prepared.training
     stepper = training.stepper
@@ -127,7 +127,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Compare the state before and after every dry run; returns the list that gets the differences of each."""
     compared: list[list[str]] = []
 
-    def watched(prepared: Prepared) -> None:
+    def watched(prepared: PreparedRun) -> None:
         before = state_of(prepared)
         dry_run(prepared)
         compared.append(differences(before, state_of(prepared)))
@@ -201,7 +201,7 @@ def test_the_comparison_sees_a_single_bit(config: Config, monkeypatch: pytest.Mo
     """The guard of these tests, tried on planted changes."""
     found: list[list[str]] = []
 
-    def planted(prepared: Prepared) -> None:
+    def planted(prepared: PreparedRun) -> None:
         before = state_of(prepared)
         parameter = next(iter(prepared.model.groups[0].parameters.values()))
         parameter.data.view(-1)[0] = -parameter.data.view(-1)[0]
@@ -490,9 +490,9 @@ def test_the_coming_optimizer_state_is_foreseen(
 ) -> None:
     """What a GPU keeps free for it while samples are tried; on a resumed run it is there already."""
     foreseen: list[int] = []
-    runs: list[Prepared] = []
+    runs: list[PreparedRun] = []
 
-    def tried(prepared: Prepared) -> None:
+    def tried(prepared: PreparedRun) -> None:
         runs.append(prepared)
         dry_run(prepared)
 

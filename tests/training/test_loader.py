@@ -17,7 +17,7 @@ from modules.system.ranks import Rank
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder, draw_mask
 from trainer.data.loader import Loader
-from trainer.run.finish import Prepared
+from trainer.run.finish import PreparedRun
 from trainer.run.training_run import prepare
 from trainer.step.precision import process_settings
 
@@ -42,14 +42,14 @@ def config(tiny_sdxl: Path, tmp_path_factory: pytest.TempPathFactory) -> Config:
 
 
 @pytest.fixture(scope="module")
-def prepared(config: Config) -> Iterator[Prepared]:
+def prepared(config: Config) -> Iterator[PreparedRun]:
     run = prepare(run_setup(config))
     yield run
     run.close()
 
 
 @pytest.fixture
-def loader(prepared: Prepared) -> Loader:
+def loader(prepared: PreparedRun) -> Loader:
     return prepared.training.loader
 
 

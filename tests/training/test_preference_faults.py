@@ -19,7 +19,7 @@ from tests.builders.runs import run
 from trainer.events import RunFailed
 from trainer.methods.protocol import StepContext, StepLoss
 from trainer.run import training_run
-from trainer.run.finish import Prepared
+from trainer.run.finish import PreparedRun
 from trainer.run.setup import RunSetup
 from trainer.step import watchdog
 
@@ -58,11 +58,11 @@ def ending_of(tiny_sd: Path, drawn: Path, tmp_path: Path) -> Callable[..., str]:
     return carry_out
 
 
-def prepared_with(monkeypatch: pytest.MonkeyPatch, change: Callable[[Prepared], None]) -> None:
+def prepared_with(monkeypatch: pytest.MonkeyPatch, change: Callable[[PreparedRun], None]) -> None:
     """Change every run that is prepared from now on."""
     plain = training_run.prepare
 
-    def prepare(setup: RunSetup) -> Prepared:
+    def prepare(setup: RunSetup) -> PreparedRun:
         prepared = plain(setup)
         change(prepared)
         return prepared
@@ -106,7 +106,7 @@ def test_reentrant_checkpointing(
 def test_a_reference_left_active(method: str, ending_of: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     left_open: list[Any] = []  # a generator without a reference to it is closed at once
 
-    def plant(prepared: Prepared) -> None:
+    def plant(prepared: PreparedRun) -> None:
         kind = type(prepared.training.method)
         plain = kind.loss
 
@@ -140,7 +140,7 @@ def test_adapters_that_stay_off_after_a_reference(
 
 @pytest.mark.parametrize("method", PLAIN_NAMES)
 def test_a_frozen_adapter(method: str, ending_of: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def plant(prepared: Prepared) -> None:
+    def plant(prepared: PreparedRun) -> None:
         for parameter in named_parameters(prepared.model.groups).values():
             parameter.requires_grad_(False)
 
@@ -155,7 +155,7 @@ def test_the_frozen_adapter_of_a_single_layer(
 ) -> None:
     frozen: list[str] = []
 
-    def plant(prepared: Prepared) -> None:
+    def plant(prepared: PreparedRun) -> None:
         parameters = named_parameters(prepared.model.groups)
         frozen.extend(list(parameters)[:2])
         for name in frozen:

@@ -23,7 +23,7 @@ from tests.builders.preference import NAMES, NEEDED, SHORT, draw_both, preferenc
 from tests.builders.runs import run
 from trainer.events import Event, StepFinished
 from trainer.run import training_run
-from trainer.run.finish import Prepared
+from trainer.run.finish import PreparedRun
 from trainer.run.setup import RunSetup
 from trainer.step.loop import add_micro_batch
 
@@ -56,9 +56,9 @@ class PreparedRuns:
 
     folder: Path
     drawn: Path
-    _found: dict[tuple[str, str, str], tuple[Prepared, Tensors]] = field(default_factory=dict)
+    _found: dict[tuple[str, str, str], tuple[PreparedRun, Tensors]] = field(default_factory=dict)
 
-    def of(self, model: Path, trains: str, method: str) -> tuple[Prepared, Tensors]:
+    def of(self, model: Path, trains: str, method: str) -> tuple[PreparedRun, Tensors]:
         """Return a run and its plain gradients. No weight moves, so that all rows can share it."""
         key = (model.name, trains, method)
         if key not in self._found:
@@ -86,7 +86,7 @@ def prepared_runs(tmp_path_factory: pytest.TempPathFactory, drawn: Path) -> Iter
     runs.close()
 
 
-def gradients(prepared: Prepared, memory: PartMemory) -> Tensors:
+def gradients(prepared: PreparedRun, memory: PartMemory) -> Tensors:
     """Return the gradients of the first step, with a rollout of its own."""
     training, family = prepared.training, prepared.model.family
     family.set_memory(
@@ -125,7 +125,7 @@ def test_gradients_equal_the_plain_ones_bit_for_bit(
 # ---- what moves, and what does not
 
 
-def weights_of(prepared: Prepared) -> Tensors:
+def weights_of(prepared: PreparedRun) -> Tensors:
     parts = prepared.model.family.parts
     return {f"{p}.{n}": w.detach().clone() for p, part in parts.items() for n, w in part.module.named_parameters()}
 
@@ -174,7 +174,7 @@ def test_all_that_is_trained_moves_and_a_text_encoder_stops_in_mid_run(
     runs, states = [], []
     plain = training_run.prepare
 
-    def prepare(setup: RunSetup) -> Prepared:
+    def prepare(setup: RunSetup) -> PreparedRun:
         runs.append(plain(setup))
         states.append(weights_of(runs[0]))
         return runs[0]

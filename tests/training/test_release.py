@@ -29,12 +29,12 @@ from trainer.events import CacheProgress, Event, RunFailed, RunFinished, SampleP
 from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import StepContext, StepLoss
 from trainer.run import training_run
-from trainer.run.finish import Prepared
+from trainer.run.finish import PreparedRun
 from trainer.step.loop import Training
 from trainer.step.stepper import Stepper
 
 SAMPLE = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 2, "guidance": 2.0}
-OWNERS = (StableDiffusion, StableDiffusionXL, Placement, Stepper, Training, Ema, LoraAdapter, CacheStore, Prepared)
+OWNERS = (StableDiffusion, StableDiffusionXL, Placement, Stepper, Training, Ema, LoraAdapter, CacheStore, PreparedRun)
 
 # Which event a stop follows; the others end by themselves.
 STOPS: dict[str, Callable[[Event], bool]] = {
@@ -182,7 +182,7 @@ def test_what_is_kept_would_be_found(
     tiny_sd: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Planted: a reference keeps the training of a run."""
-    kept: list[Prepared] = []
+    kept: list[PreparedRun] = []
     plain = training_run.dry_run
     monkeypatch.setattr(training_run, "dry_run", lambda prepared: (kept.append(prepared), plain(prepared)))
     remains = Remains()

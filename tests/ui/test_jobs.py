@@ -15,7 +15,7 @@ from modules.sampling.registry import sampler_labels
 from modules.settings.edit import set_path
 from tests.ui.fake_child import Spawner
 from trainer.__main__ import _parser
-from trainer.child.job import Ended
+from trainer.child.job import JobEnded
 from trainer.idle_sampling.request import AdapterChoice, AxisChoice, request_in
 from trainer.job_events import ImageAnnotated, ImageSampled, JobFailed, JobFinished, JobProgress, JobStopped
 from ui.jobs.job import JobRunner, JobState, reduced
@@ -76,14 +76,14 @@ def test_the_states_of_a_job() -> None:
     assert reduced(state, JobProgress("reading", 0, 1)).status == "reading"
     done = reduced(state, JobFinished("Resized.", ("/o/x",), ("A note.",)))
     assert (done.stage, done.status, done.paths) == ("finished", "Resized.", (Path("/o/x"),))
-    assert reduced(done, Ended(0, "")) is done
+    assert reduced(done, JobEnded(0, "")) is done
     failed = reduced(state, JobFailed("It does not fit.", "Choose another."))
     assert failed.failure is not None
     assert failed.failure.advice == "Choose another."
     annotated = reduced(state, ImageAnnotated("x/a.png", True, "a cat"))
     annotated = reduced(annotated, ImageAnnotated("x/b.png", False, problem="an empty file"))
     assert reduced(annotated, ImageAnnotated("x/c.png", False)).lines == ("a.png: a cat", "▲ b.png: an empty file")
-    broken = reduced(state, Ended(-9, "first\nlast words\n"))
+    broken = reduced(state, JobEnded(-9, "first\nlast words\n"))
     assert broken.stage == "failed"
     assert broken.failure is not None
     assert broken.failure.advice == "last words"

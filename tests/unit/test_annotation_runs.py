@@ -27,7 +27,7 @@ from trainer.annotation.masks import MaskRequest, mask_work
 from trainer.annotation.models import load_annotator
 from trainer.annotation.originals import Originals
 from trainer.annotation.work import Summary, Work, carry_out
-from trainer.child.job import Ended, start_job
+from trainer.child.job import JobEnded, start_job
 from trainer.commands import CommandDesk, Stop
 from trainer.event_lines import job_event
 from trainer.job_events import ImageAnnotated, JobEvent, JobFinished, JobProgress
@@ -200,7 +200,7 @@ def test_a_child_does_the_work_with_the_options_of_the_window(folder: Path) -> N
     child.thread.join(60)
     *_, finished, ended = child.waiting()
     assert finished == JobFinished("3 masks written.")
-    assert ended == Ended(0, "")
+    assert ended == JobEnded(0, "")
     with Image.open(folder / "a-masklabel.png") as mask:
         assert mask.getextrema() == (0, 0)
 

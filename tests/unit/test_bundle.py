@@ -13,7 +13,7 @@ from modules.config.schema import Config
 from modules.system.secrets import CloudSecrets, Secrets
 from modules.system.secrets_file import save_secrets
 from trainer.__main__ import main
-from trainer.run_folder.bundle import cleaned, collect_bundle, newest_run
+from trainer.run_folder.bundle import collect_bundle, newest_run, remove_secrets
 
 TOKEN = "hf_" + "abcdefgh" * 4
 STORED = "a-token-without-a-form"
@@ -52,7 +52,7 @@ def test_a_bundle_has_no_secret_and_only_the_end_of_logs(run_dir: Path, tmp_path
 def test_what_does_not_exist_is_left_out(tmp_path: Path) -> None:
     files = collect_bundle(Config(), run_dir=tmp_path / "gone", log_file=tmp_path / "gone.log")
     assert [f.name for f in files] == ["config.json", "environment.txt", "hardware.txt"]
-    assert cleaned("nothing") == "nothing"
+    assert remove_secrets("nothing") == "nothing"
 
 
 def test_the_verb_writes_a_zip_once(run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

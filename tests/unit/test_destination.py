@@ -14,9 +14,9 @@ from trainer.run_folder.destination import (
     DESTINATION_FILE,
     may_write,
     note_destination,
-    numbered,
     resolved_destination,
     taken_by,
+    with_free_number,
 )
 from trainer.run_folder.result import record_result
 
@@ -65,8 +65,8 @@ def test_a_link_to_nowhere_is_taken(tmp_path: Path) -> None:
 
 def test_a_relative_destination_stays_relative(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainer.run_folder.destination.is_taken", lambda path: path.name == "a.safetensors")
-    assert destination_of(numbered(config_at("models/a.safetensors"))) == "models/a-2.safetensors"
-    assert destination_of(numbered(config_at("~/a.safetensors"))) == "~/a-2.safetensors"
+    assert destination_of(with_free_number(config_at("models/a.safetensors"))) == "models/a-2.safetensors"
+    assert destination_of(with_free_number(config_at("~/a.safetensors"))) == "~/a-2.safetensors"
 
 
 @pytest.mark.parametrize("name", ["", "a\x00b.safetensors", "x" * 5000])

@@ -28,7 +28,7 @@ class WithAnother(OneProcess):
     other: Any
     rank: Rank = Rank(0, 2)  # noqa: RUF009 - frozen
 
-    def gathered(self, value: Any) -> list[Any]:
+    def gather(self, value: Any) -> list[Any]:
         return [value, self.other]
 
 

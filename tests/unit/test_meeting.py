@@ -24,7 +24,7 @@ class Thread(OneProcess):
         self.rank = Rank(index, 2)
         self._barrier, self._box = barrier, box
 
-    def gathered(self, value: Any) -> list[Any]:
+    def gather(self, value: Any) -> list[Any]:
         self._box[self.rank.index] = value
         self._barrier.wait(10)
         found = [self._box[0], self._box[1]]
@@ -32,10 +32,10 @@ class Thread(OneProcess):
         return found
 
     def sums(self, values: Sequence[float]) -> list[float]:
-        return [sum(pair) for pair in zip(*self.gathered(list(values)), strict=True)]
+        return [sum(pair) for pair in zip(*self.gather(list(values)), strict=True)]
 
     def from_main(self, value: Any) -> Any:
-        return self.gathered(value)[0]
+        return self.gather(value)[0]
 
 
 def met(main: Callable[[Meeting], Any], task: Callable[[Meeting, int], Any], *, stops: int | None = None) -> list[Any]:
@@ -117,9 +117,9 @@ class Mortal(Thread):
 
     words = ""
 
-    def gathered(self, value: Any) -> list[Any]:
+    def gather(self, value: Any) -> list[Any]:
         try:
-            return super().gathered(value)
+            return super().gather(value)
         except threading.BrokenBarrierError:
             raise lost_process(self) from None
 

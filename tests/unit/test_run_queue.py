@@ -25,7 +25,7 @@ from trainer.__main__ import main
 from trainer.events import RunFailed, RunFinished, RunStarted
 from trainer.run_folder.backup import write_backup
 from trainer.run_queue.file import QueueFile
-from trainer.run_queue.items import Item, RunQueue, from_json, summary
+from trainer.run_queue.items import Item, RunQueue, from_json
 from trainer.run_queue.running import QueueRun, continues_after, request_of
 
 CONFIG = Config()
@@ -100,7 +100,6 @@ def test_any_changes_leave_a_queue_that_survives_the_file(steps: list[tuple[str,
             assert queue.running is None
         assert queue.next is None or queue.next.is_open
     assert from_json(json.loads(json.dumps(queue.to_json()))) == queue
-    assert summary(queue)
 
 
 @given(garbage)

@@ -16,7 +16,7 @@ from modules.config.imports.any_file import load_any
 from modules.data.captions import operations
 from modules.data.captions.rules import faults_of
 from modules.data.captions.settings import CaptionChanges
-from modules.data.wildcards import expand, has_wildcards
+from modules.data.wildcards import expand
 from modules.families.parts import prompt_weights
 from modules.optim.optimizers.muon import Muon
 from modules.optim.terms.muon import filter_problems
@@ -199,7 +199,6 @@ def hanging(folder: Path) -> None:
     operations.resolve_wildcards("{a|b}" * 19_000, random.Random(0))
     operations.resolve_wildcards("{" * 90_000, random.Random(0))
     operations.resolve_wildcards("{a|b}" * 900_000, random.Random(0))
-    assert not has_wildcards("{" + "|" * 200_000)
     assert expand("{" + "|" * 200_000, seed=1).text
     for line in ("a" + " " * 200_000 + "x", "a=" + "1" * 200_000 + " x", "a=" + "1" * 5_000):
         with pytest.raises(DarkroomError):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from modules.data.wildcards import expand, has_wildcards
+from modules.data.wildcards import expand
 from modules.system.errors import DarkroomError
 
 
@@ -36,8 +36,6 @@ def test_what_is_no_wildcard_stays_as_it_is(files: Path) -> None:
     assert found.missing == ("init",)
     assert expand("__colour__", seed=1).missing == ("colour",)
     assert expand("__../colour__", seed=1, folder=files / "animals").text == "__../colour__"
-    assert not has_wildcards("a {photo} of a house")
-    assert has_wildcards("a {red|blue} house")
 
 
 def test_a_file_without_an_end_is_an_error(files: Path) -> None:

@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from trainer.run_folder.result import RESULTS_FILE, abandon_results, has_written, record_result, results_of
+from trainer.run_folder.result import RESULTS_FILE, abandon_results, record_result, results_of
 
 HUGE = '{"results": [{"path": "x", "step": 1e999, "files": [], "destination": "x", "is_abandoned": false}]}'
+
+
+def has_written(run_dir: Path, file: Path) -> bool:
+    """Return whether a file, as it is now, belongs to a result that a run wrote."""
+    return any(f.path == file.absolute() and f.is_unchanged() for r in results_of(run_dir) for f in r.files)
 
 
 @pytest.fixture

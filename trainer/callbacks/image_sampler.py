@@ -26,7 +26,7 @@ from trainer.step.precision import Precision
 
 @dataclass(frozen=True, eq=False)
 class ImageSampler:
-    """Samples one image per prompt. It uses only its own generators, and does not change the model."""
+    """Samples one image per prompt. It draws only from its own generators, and does not change the model."""
 
     family: ModelFamily
     placement: Placement
@@ -39,8 +39,8 @@ class ImageSampler:
     ) -> list[Image.Image]:
         """Return an image per prompt. `on_step` is called before each denoising step and may raise to stop sampling.
 
-        With the same seed, sampler and weights the images equal those of diffusers' pipelines. `most_steps` ends each
-        denoising loop early, for a dry run.
+        With the same seed, sampler and weights the images are the same as from diffusers' pipelines. `most_steps` ends
+        each denoising loop early, for a dry run.
         """
         starts = [initial_noise(self._shape(p), seed=p.seed, device=self.device) for p in prompts]
         inputs = self._inputs(prompts, [generator for _, generator in starts])
@@ -72,7 +72,7 @@ class ImageSampler:
     ) -> list[dict[str, torch.Tensor]]:
         """Return the further inputs of a model variant for each prompt; none for other models.
 
-        A sample of an inpainting model without images of its own is inpainted everywhere.
+        A sample of an inpainting model without images to inpaint is inpainted everywhere.
         """
         names, factor = self.family.spec.inputs.get(self.family.variant, ()), self.family.spec.latents.factor
         if "depth" in names:
@@ -116,7 +116,7 @@ class ImageSampler:
 
 
 def _inpainting_images(prompt: SamplePrompt) -> InpaintingImages:
-    """Return what a sample inpaints. Raises DarkroomError for a file that cannot be read."""
+    """Return the image and the mask that a sample inpaints. Raises DarkroomError for a file that cannot be read."""
     size = Size(prompt.width_px, prompt.height_px)
     if not prompt.inpainting:
         return blank_images(size)

@@ -141,7 +141,7 @@ class Profiling:
 def function_table(profile: cProfile.Profile) -> tuple[str, Mapping[str, float]]:
     """Return the tables of the host's time by function, and the functions with the largest shares in percent.
 
-    The first table has the program's own functions by the time spent in them and in what they call, the second all
+    The first table has the program's own functions by the time spent in them and in their calls, the second all
     functions by the time spent in themselves.
     """
     stream = io.StringIO()
@@ -159,21 +159,21 @@ def function_table(profile: cProfile.Profile) -> tuple[str, Mapping[str, float]]
 def _own_functions(stats: Any) -> str:
     """Return the table of the program's own functions, the one with the most time first."""
     rows = []
-    for (file, line, name), (_, calls, own, whole, _) in stats.stats.items():
+    for (file, line, name), (_, calls, itself, whole, _) in stats.stats.items():
         if file != "~" and Path(file).is_relative_to(PROGRAM_ROOT) and "site-packages" not in file:
-            rows.append((whole, own, calls, f"{Path(file).relative_to(PROGRAM_ROOT).as_posix()}:{line} {name}"))
+            rows.append((whole, itself, calls, f"{Path(file).relative_to(PROGRAM_ROOT).as_posix()}:{line} {name}"))
     total = stats.total_tt or 1.0
     lines = [f"{'with calls':>10} {'itself':>8} {'calls':>8}  own function"]
     lines += [
-        f"{whole / total:10.1%} {own / total:8.1%} {calls:8}  {where}"
-        for whole, own, calls, where in sorted(rows, reverse=True)[:_NUM_OWN_ROWS]
+        f"{whole / total:10.1%} {itself / total:8.1%} {calls:8}  {where}"
+        for whole, itself, calls, where in sorted(rows, reverse=True)[:_NUM_OWN_ROWS]
     ]
     return "\n".join(lines) + "\n"
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceWait:
-    """What the host did while the device had nothing to do: how often, and for how long."""
+    """Work of the host while the device had nothing to do: how often, and for how long."""
 
     name: str
     times: int
@@ -195,7 +195,7 @@ class DeviceTime:
     def __str__(self) -> str:
         """Return the table, the longest wait first."""
         if not self.seconds:
-            return "No operation ran on a GPU. A CPU waits for nothing: its time is that of the operations.\n"
+            return "No operation ran on a GPU. A CPU waits for nothing: all of its time is spent in the operations.\n"
         lines = [f"The device waited for {self.waited_seconds / self.seconds:.1%} of {self.seconds:.3f} s:"]
         lines += [f"{w.seconds / self.seconds:8.2%} {w.times:7}  {w.name}" for w in self.waits[:_NUM_OWN_ROWS]]
         return "\n".join(lines) + "\n"
@@ -240,12 +240,12 @@ def _correlation(event: Mapping[str, Any]) -> Any:
 
 def _outermost(events: Iterable[Mapping[str, Any]]) -> dict[Any, list[_Span]]:
     """Return the operations of each thread that are not inside others, in order."""
-    found: dict[Any, list[_Span]] = {}
+    spans: dict[Any, list[_Span]] = {}
     for event in sorted(events, key=lambda e: (float(e["ts"]), -float(e["dur"]))):
-        of_thread, start = found.setdefault(event["tid"], []), float(event["ts"])
+        of_thread, start = spans.setdefault(event["tid"], []), float(event["ts"])
         if not of_thread or start >= of_thread[-1].end:
             of_thread.append(_Span(start, start + float(event["dur"]), event["name"]))
-    return found
+    return spans
 
 
 def _main_work(spans: Sequence[_Span], start: float, end: float) -> str:

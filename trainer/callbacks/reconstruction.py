@@ -37,7 +37,7 @@ _TASK = "reconstructions"
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ReconstructionErrors:
     """One image's losses, plain and weighted like the training loss, and how alike its reconstruction is."""
 
     plain: float
@@ -53,11 +53,11 @@ class ReconstructionMeasure:
     settings: Reconstruction
     perceptual: PerceptualDistance | None = None
 
-    def measure(self, batch: Batch) -> list[Measured]:
+    def measure(self, batch: Batch) -> list[ReconstructionErrors]:
         """Return the losses and metrics of each image of a batch."""
         images_B3PP, settings = batch.pixels_B3PP, self.settings
         assert images_B3PP is not None, "the loader delivers pixels to a run of the VAE"
-        decoded_B3PP = reconstructed(self.family, images_B3PP)
+        decoded_B3PP = reconstruct(self.family, images_B3PP)
         errors_B3PP = pixel_errors(
             decoded_B3PP, images_B3PP, mse_strength=settings.mse_strength, mae_strength=settings.mae_strength
         )
@@ -75,18 +75,18 @@ class ReconstructionMeasure:
         losses = zip(plain_B.tolist(), (weighted_B * batch.loss_weights_B).tolist(), strict=True)
         values = zip(*(values_B.tolist() for values_B in metrics.values()), strict=True)
         return [
-            Measured(plain, weighted, dict(zip(metrics, of_image, strict=True)))
+            ReconstructionErrors(plain, weighted, dict(zip(metrics, of_image, strict=True)))
             for (plain, weighted), of_image in zip(losses, values, strict=True)
         ]
 
 
-def reconstructed(family: ModelFamily, images_B3PP: torch.Tensor) -> torch.Tensor:
+def reconstruct(family: ModelFamily, images_B3PP: torch.Tensor) -> torch.Tensor:
     """Return images encoded and decoded, each alone, so that the result does not depend on the batch."""
     return torch.cat([family.decode(family.encode_images(image[None])) for image in images_B3PP])
 
 
 class ReconstructionSamples:
-    """Shows the same few images beside their reconstructions, when samples are due or requested."""
+    """Shows the same few images next to their reconstructions, when samples are due or requested."""
 
     def __init__(
         self,
@@ -135,10 +135,10 @@ class ReconstructionSamples:
             self.sample_all(counters.step)
 
     def sample_all(self, step: int) -> None:
-        """Write each image beside its reconstruction. A failure is a warning, except for a placement bug."""
+        """Write each image next to its reconstruction. A failure is a warning, except for a placement bug."""
         self._emit(PhaseChanged("sampling", count(len(self._versions), "image")))
         try:
-            for number, evaluation in enumerate(self._shown()):
+            for number, evaluation in enumerate(self._evaluations()):
                 shares = self._meeting.share(_TASK, number)
                 is_without_ema = evaluation is not self._evaluation
                 for index in range(len(self._versions)):
@@ -151,14 +151,14 @@ class ReconstructionSamples:
             self._emit(WarningRaised(f"The samples could not be generated: {reason}", "Training continues."))
 
     def _pairs_of_share(self, number: int) -> list[Image.Image]:
-        """Return what this process shows of the images, which are dealt in turn, in one of the evaluations."""
-        rank, evaluation, images = self._meeting.rank, self._shown()[number], []
+        """Return this process's share of the images, which are dealt in turn, as one of the evaluations shows them."""
+        rank, evaluation, images = self._meeting.rank, self._evaluations()[number], []
         for index in range(rank.index, len(self._versions), rank.world_size):
             self._meeting.check()
             images.append(self._pair(index, evaluation))
         return images
 
-    def _shown(self) -> list[Evaluation]:
+    def _evaluations(self) -> list[Evaluation]:
         return self._evaluation.shown(also_without_ema=self._settings.also_without_ema)
 
     def dry_run_checks(self, state: DryRunState) -> list[DryRunCheck]:
@@ -179,7 +179,7 @@ class ReconstructionSamples:
         assert source is not None, "the loader delivers pixels to a run of the VAE"
         images_13PP = source.deliver([self._versions[index]], [source.prepare(self._versions[index])])
         with evaluation.active(), self._placement.phase(phases.SAMPLE_DECODE):
-            both_13PP = torch.cat([images_13PP, reconstructed(self._family, images_13PP)], dim=3)
+            both_13PP = torch.cat([images_13PP, reconstruct(self._family, images_13PP)], dim=3)
         return to_image(both_13PP)
 
     def _name(self, index: int) -> str:

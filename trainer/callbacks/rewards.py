@@ -103,7 +103,7 @@ class RewardCallback:
             return
         step = counters.step
         self.search.is_owed = step > 0
-        result = self._scored(step)
+        result = self._score_images(step)
         reward = result.held_out if self._reward_models.held_out is not None else result.followed
         best = self.search.best
         if step > 0:
@@ -115,7 +115,7 @@ class RewardCallback:
         self._guards.after_measurement(result, best.measured_on)
         self.search.is_owed = False
 
-    def _scored(self, step: int) -> RewardMeasured:
+    def _score_images(self, step: int) -> RewardMeasured:
         self._emit(PhaseChanged("sampling", f"{count(len(self._prompts), 'image')} to measure the reward"))
         progress = SamplingProgress(sum(p.steps for p in self._prompts), self._desk.check, self._emit)
         scores: dict[str, list[float]] = {}

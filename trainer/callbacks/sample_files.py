@@ -1,4 +1,4 @@
-"""Where samples are written, and how they are reported: those of prompts and those of a VAE alike."""
+"""Writing and reporting samples, of prompts and of a VAE."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class SampleFiles:
         """Write a sample, log it and report it."""
         path = self.path(step, index, name, is_without_ema=is_without_ema)
         is_written = False
-        with self.output.guarded():
+        with self.output.warn_on_failure():
             with atomic_file(path) as temporary:
                 _write(image, temporary, path.suffix)
             is_written = True

@@ -84,7 +84,7 @@ class SamplingCallback:
         if not prompts:
             return
         self._emit(PhaseChanged("sampling", count(len(prompts), "sample")))
-        evaluations = self._shown()
+        evaluations = self._evaluations()
         try:
             for number, evaluation in enumerate(evaluations):
                 shares = self._meeting.share(_TASK, (step, number))
@@ -109,24 +109,24 @@ class SamplingCallback:
         Given are the step and the number of the evaluation: images with EMA come first, then those without.
         """
         step, number = given
-        rank, evaluations = self._meeting.rank, self._shown()
-        prompts = [self._seeded(index, p, step) for index, p in self._prompts()[rank.index :: rank.world_size]]
+        rank, evaluations = self._meeting.rank, self._evaluations()
+        prompts = [self._with_seed(index, p, step) for index, p in self._prompts()[rank.index :: rank.world_size]]
         if number == 0:
             total = len(evaluations) * sum(p.steps for p in prompts)
             self._progress = SamplingProgress(total, self._meeting.check, self._emit)
         with evaluations[number].active(), without_idle(self._adapters):
-            return self._image_sampler.sample([self._expanded(p) for p in prompts], on_step=self._progress.next)
+            return self._image_sampler.sample([self._expand(p) for p in prompts], on_step=self._progress.next)
 
-    def _shown(self) -> list[Evaluation]:
+    def _evaluations(self) -> list[Evaluation]:
         return self._evaluation.shown(also_without_ema=self._settings.also_without_ema)
 
-    def _seeded(self, index: int, prompt: SamplePrompt, step: int) -> SamplePrompt:
-        """Return a prompt with the seed it has at this step: its own, or another one for each step."""
+    def _with_seed(self, index: int, prompt: SamplePrompt, step: int) -> SamplePrompt:
+        """Return a prompt with its seed at this step: the same at each step, or another one for each."""
         if not prompt.random_seed:
             return prompt
         return prompt.model_copy(update={"seed": derive_seed(prompt.seed, "random sample", step, index)})
 
-    def _expanded(self, prompt: SamplePrompt) -> SamplePrompt:
+    def _expand(self, prompt: SamplePrompt) -> SamplePrompt:
         """Return a prompt with its wildcards replaced; its seed decides by what."""
         folder = from_root(self._settings.wildcards_dir) if self._settings.wildcards_dir.strip() else None
         texts = {

@@ -48,7 +48,7 @@ class SavingCallback:
     ) -> None:
         """Saves are due `every` so often, once `skip_first` of the run has passed.
 
-        `destination` is the path of the result, `folder` that of intermediate saves. `values()` is a context that
+        `destination` is the path of the result, `folder` the place of intermediate saves. `values()` is a context that
         yields the weights to save, by full parameter name: the EMA weights if there are any.
         """
         self._every = every
@@ -69,7 +69,7 @@ class SavingCallback:
         """Save if it is due or requested."""
         is_due = self._every.is_due(view.before.moment, view.now.moment, skip_first=self._skip_first)
         if self._desk.take(SaveNow) or is_due:
-            with self._output.guarded():
+            with self._output.warn_on_failure():
                 self.save_step(view.now)
 
     def save_step(self, counters: Counters) -> Path:
@@ -92,11 +92,11 @@ class SavingCallback:
         self._own_best.add(by)
 
     def has_best(self, by: BestBy) -> bool:
-        """Return whether the best model is that of this run, and not of a branch that it has abandoned."""
+        """Return whether the best model belongs to this run, and not to a branch that it has abandoned."""
         return by in self._own_best and self.best_path(by).exists()
 
     def restore_best(self, by: BestBy, source: Path) -> None:
-        """Make a saved model the best: that of the backup from which the run resumes. Raises OSError."""
+        """Make the best model in the backup from which the run resumes its best model again. Raises OSError."""
         place = self.best_path(by)
         if not (place.is_file() and place.samefile(source)):
             copy_model(source, place)
@@ -108,7 +108,7 @@ class SavingCallback:
             link_model(self.best_path(by), folder / BEST / by / f"model{self._exporter.suffix}")
 
     def dry_run_checks(self, state: DryRunState) -> list[DryRunCheck]:
-        """Return the checks of a save to both paths: that of the result, and that of a stop or an intermediate save."""
+        """Return the checks of a save to both paths: of the result, and of a stop or an intermediate save."""
         paths = {"saving during training": self._path(state.counters), "saving the result": self._destination}
         return [
             DryRunCheck(what, "Close other programs.", partial(self._begin, path, state.counters))

@@ -28,7 +28,7 @@ class SideOutput:
         self.is_failing = False
 
     @contextmanager
-    def guarded(self) -> Iterator[None]:
+    def warn_on_failure(self) -> Iterator[None]:
         """Warn about a file that cannot be written within this context, which then ends early, and raise nothing."""
         try:
             yield

@@ -54,21 +54,21 @@ class TensorBoardLog:
     def close(self) -> None:
         """Flush and close."""
         if self._records is not None:
-            with self._output.guarded():
+            with self._output.warn_on_failure():
                 self._records.close()
             self._records = None
 
     def _write(self, summary: Any, step: int) -> None:
         if self._output.is_failing:
             return
-        with self._output.guarded():
-            records = self._opened()
+        with self._output.warn_on_failure():
+            records = self._open_records()
             _add(records, step=step, summary=summary)
             if time.monotonic() - self._flushed_at >= _SECONDS_BETWEEN_FLUSHES:
                 records.flush()
                 self._flushed_at = time.monotonic()
 
-    def _opened(self) -> Any:
+    def _open_records(self) -> Any:
         if self._records is None:
             from tensorboard.compat.proto.event_pb2 import SessionLog
             from tensorboard.summary.writer.record_writer import RecordWriter

@@ -113,7 +113,7 @@ class ValidationCallback:
             return
         self.search.is_owed = counts and counters.step > 0
         self._emit(PhaseChanged("validating", count(num_images, "image")))
-        losses = self._measured()
+        losses = self._measure_all()
         if not losses:
             return
         result = summarise(losses, counters.step, self.search.best, counts=counts)
@@ -128,7 +128,7 @@ class ValidationCallback:
             self.search.best = self.search.best.after(result.loss, counters.step, counts=counts)
         self.search.is_owed = False
 
-    def _measured(self) -> Losses:
+    def _measure_all(self) -> Losses:
         """Measure all images, in all processes together."""
         losses: Losses = defaultdict(list)
         metrics: Metrics = defaultdict(list)
@@ -141,7 +141,7 @@ class ValidationCallback:
         return losses
 
     def _measure_share(self, _given: None) -> tuple[Losses, Metrics]:
-        """Measure this process's share: whole batches, whose losses are then those of a single process to the bit."""
+        """Measure this process's share: whole batches, so that each loss is bit-equal to that of a single process."""
         losses: Losses = defaultdict(list)
         self._metrics = defaultdict(list)
         with self._evaluation.active(), self._placement.phase(phases.VALIDATE):

@@ -1,4 +1,4 @@
-"""A job beside training (a tool, samples without a run, captions, masks) in a child process, for the window."""
+"""A job that is not training (a tool, samples, captions, masks) in a child process, for the window."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _NUM_LINES = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class JobEnded:
     """The child has ended: its exit code, and the last lines of its standard error."""
 
     code: int
     errors: str
 
 
-ChildJob = ChildProcess[JobEvent | Ended]
+ChildJob = ChildProcess[JobEvent | JobEnded]
 
 
 def start_job(arguments: Sequence[str], *, spawn: Spawn = spawn_trainer) -> ChildJob:
-    """Start a job in a child process and return at once; its last event is always `Ended`. Raises OSError."""
-    return ChildJob(arguments, read=job_event, ending=_ended, spawn=spawn)
+    """Start a job in a child process and return at once; its last event is always `JobEnded`. Raises OSError."""
+    return ChildJob(arguments, read=job_event, ending=_ending_of, spawn=spawn)
 
 
-def _ended(_last: JobEvent | Ended | None, code: int, log: Path) -> Ended:
+def _ending_of(_last: JobEvent | JobEnded | None, code: int, log: Path) -> JobEnded:
     errors = last_lines(log, _NUM_LINES)
     remove_quietly(log)
-    return Ended(code, errors)
+    return JobEnded(code, errors)

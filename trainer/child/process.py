@@ -1,6 +1,6 @@
 """A child process that reports events as lines of JSON and reads commands from its standard input.
 
-The child is `python -m trainer VERB ...` in a process group of its own: Ctrl-C in a terminal reaches only the parent,
+The child is `python -m trainer VERB ...` in a separate process group: Ctrl-C in a terminal reaches only the parent,
 which decides. Its input is closed when the parent has ended, and then it stops: so it never outlives the parent. What
 it writes to its standard error is kept in a log while it runs.
 """
@@ -93,7 +93,7 @@ class ChildProcess(Generic[_EventT]):
         self._read_line, self._ending, self._discarded = read, ending, discarded
         self._writing = threading.Lock()
         self._log = _new_log()
-        with _opened(self._log) as errors:
+        with _open_log(self._log) as errors:
             self.process = spawn(arguments, errors)
         self.thread = threading.Thread(target=self._read, name="darkroom-child-events", daemon=True)
         self.thread.start()
@@ -161,7 +161,7 @@ def last_lines(log: Path, count: int) -> str:
     return redact("\n".join([line.rstrip() for line in text.splitlines() if line.strip()][-count:]))
 
 
-def _opened(log: Path) -> IO[bytes]:
+def _open_log(log: Path) -> IO[bytes]:
     """Return the log, open for writing; where that fails, as on a full disk, nothing is kept of it."""
     try:
         return log.open("wb")

@@ -33,7 +33,7 @@ ChildRun = ChildProcess[Event]
 
 
 def launch_as_set(request: RunRequest) -> LaunchedRun:
-    """Start a run in a thread, or in a child process if it needs its own or several. Raises OSError."""
+    """Start a run in a thread, or in a child process if it needs one or several. Raises OSError."""
     is_child = num_processes(request.config) > 1 or needs_own_process(request.config)
     return launch_child(request) if is_child else launch(request)
 

@@ -231,7 +231,7 @@ class Caches:
         except StopRequested:
             is_stopped = True
             self.ranks.announce_stop()
-        found = self.ranks.gathered((notable, is_stopped))
+        found = self.ranks.gather((notable, is_stopped))
         if any(stopped for _, stopped in found):
             raise StopAgreed
         return [entry for entries, _ in found for entry in entries]

@@ -98,7 +98,7 @@ class RolloutImages:
 
     def _gather(self, ranks: Ranks) -> None:
         """Collect the images of all processes, in the order in which one process would have sampled them."""
-        shares = ranks.gathered(self._by_prompt)
+        shares = ranks.gather(self._by_prompt)
         keys = sorted({key for share in shares for key in share})[: self._most_prompts]
         found = {key: [small for share in shares for small in share.get(key, [])] for key in keys}
         self._by_prompt = {key: sorted(samples, key=lambda small: small.sample) for key, samples in found.items()}

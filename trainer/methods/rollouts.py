@@ -216,7 +216,7 @@ def sample_group(
 
 def _of_all(own: Sequence[Chunk], count: int, context: StepContext, ranks: Ranks) -> list[Chunk]:
     """Return the chunks that the processes have sampled in turn, in order, on this one's offload device."""
-    shares = ranks.gathered([_on(chunk, CPU) for chunk in own])
+    shares = ranks.gather([_on(chunk, CPU) for chunk in own])
     size = ranks.rank.world_size
     return [_on(shares[index % size][index // size], context.temp_device) for index in range(count)]
 

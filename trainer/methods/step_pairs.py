@@ -225,7 +225,7 @@ class StepPairs:
 
 def _of_all(own: Sequence[_Compared], context: StepContext, ranks: Ranks) -> list[_Compared]:
     """Return what all processes have compared, in the order of the batches, on this one's offload device."""
-    shares = ranks.gathered([compared.on(CPU) for compared in own])
+    shares = ranks.gather([compared.on(CPU) for compared in own])
     found = [compared.on(context.temp_device) for share in shares for compared in share]
     return sorted(found, key=lambda compared: compared.number)
 

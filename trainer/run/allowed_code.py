@@ -1,4 +1,4 @@
-"""Which of the user's own code files a config would run, and which of them are not approved."""
+"""The user's code files that a config would run, and whether they are approved."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from modules.system.errors import DarkroomError
 
 @dataclass(frozen=True, slots=True)
 class CodeFile:
-    """A function in one of the user's own code files, and the current SHA-256 of that file."""
+    """A function in one of the user's code files, and the current SHA-256 of that file."""
 
     path: Path
     function: str
@@ -22,20 +22,20 @@ class CodeFile:
 
 
 def code_of(config: Config) -> tuple[CodeFile, ...]:
-    """Return the user's own code that a run of a config would execute.
+    """Return the user's code that a run of a config would execute.
 
     Files that cannot be read are left out; the preflight check reports them.
     """
     in_use = scorers_of(config)
-    found = []
+    files = []
     for scorer in in_use.all if in_use is not None else ():
         if REWARDS[scorer.kind].runs_code:
             try:
                 path, function = split_reference(scorer.file)
-                found.append(CodeFile(path, function, hash_of(path)))
+                files.append(CodeFile(path, function, hash_of(path)))
             except DarkroomError:
                 continue
-    return tuple(found)
+    return tuple(files)
 
 
 def unapproved_code(config: Config) -> tuple[CodeFile, ...]:

@@ -157,7 +157,7 @@ def _sampling(
     log: TensorBoardLog | None,
     meeting: Meeting,
 ) -> SamplingCallback | ReconstructionSamples:
-    """Return what samples prompts, or what shows reconstructions: of the validation images, if there are any."""
+    """Return the callback that samples prompts; in a run of the VAE, the one that shows reconstructions."""
     config = setup.config
     folder = setup.run_dir / "samples"
     output = SideOutput("The samples", folder, setup.log.emit)

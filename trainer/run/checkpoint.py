@@ -42,7 +42,7 @@ _METHOD_FILE = "method.safetensors"  # only if the method has tensors, such as a
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """The state in a backup beside its tensors."""
+    """The state in a backup except its tensors."""
 
     counters: Counters
     num_threads: int
@@ -135,9 +135,9 @@ def write_shards_of(
     rows, whole = {}, {}
     for kind, state in kinds.items():
         for name, values in state.items():
-            module, own = _owner(sharded, name)
-            if module is not None and values.dim() > 0 and values.shape == module.own[own].shape:
-                rows[key_of(kind, name)] = Rows(values, *module.place_of(own))
+            module, weight = _owner(sharded, name)
+            if module is not None and values.dim() > 0 and values.shape == module.own[weight].shape:
+                rows[key_of(kind, name)] = Rows(values, *module.place_of(weight))
             elif process == 0:
                 whole[key_of(kind, name)] = values
     write_shards(folder, rows, whole, process=process)
@@ -148,7 +148,7 @@ def weights_to_use(
 ) -> dict[str, torch.Tensor]:
     """Return the weights of a backup that its run validated, sampled and saved, by full name.
 
-    They are the EMA weights, or those of the optimizer's evaluation mode; otherwise the trained ones. `groups` are the
+    They are the EMA weights, the weights of the optimizer's evaluation mode, or the trained weights. `groups` are the
     training units of the run. Of the `sharded` parts each process reads its rows.
     """
     if has_averages(folder):
@@ -194,7 +194,7 @@ def restore(
     """Restore weights, optimizer, EMA, gradient scaler and method from a backup.
 
     Of the `sharded` parts each process reads its rows; the backup may be of any number of processes. Raises
-    DarkroomError if the parameters of the backup are not those of the run.
+    DarkroomError if the backup and the run have different parameters.
     """
     parameters = kept_parameters(groups)
     weights = _read(folder, "weights", sharded)
@@ -226,7 +226,7 @@ def restore(
 
 
 def restore_fixed(folder: Path, groups: Sequence[TrainGroup]) -> None:
-    """Set the tensors that a backup's weights were trained beside; those that it lacks stay as they are.
+    """Restore the fixed tensors that a backup's weights were trained with; tensors that it lacks stay as they are.
 
     Backups of older versions lack all of them: they follow from the seed of the run that wrote the backup.
     """
@@ -237,28 +237,28 @@ def restore_fixed(folder: Path, groups: Sequence[TrainGroup]) -> None:
 
 
 def _read(folder: Path, kind: Kind, sharded: Mapping[str, ShardedModule]) -> dict[str, torch.Tensor]:
-    """Return the tensors of a kind in a backup; those of sharded parts as this process's own rows, on the CPU."""
+    """Return the tensors of a kind in a backup, on the CPU; of sharded parts only the rows of this process."""
     if not sharded:
         return read_whole(folder, kind)
     file = folder / f"{kind}.safetensors"
-    found = {}
+    tensors = {}
     for name, whole in read_safetensors(file)[0].items():
-        module, own = _owner(sharded, name)
-        found[name] = module.rows_of(own, whole) if module and module.is_like(own, whole.shape) else whole
+        module, weight = _owner(sharded, name)
+        tensors[name] = module.rows_of(weight, whole) if module and module.is_like(weight, whole.shape) else whole
     for name, stored in stored_in_shards(folder, kind).items():
-        module, own = _owner(sharded, name)
-        if module is not None and module.is_like(own, stored.shape):
-            start, _ = module.place_of(own)
-            found[name] = stored.rows(start, start + module.own[own].shape[0])
+        module, weight = _owner(sharded, name)
+        if module is not None and module.is_like(weight, stored.shape):
+            start, _ = module.place_of(weight)
+            tensors[name] = stored.rows(start, start + module.own[weight].shape[0])
         else:
-            found[name] = stored.whole()
-    return found
+            tensors[name] = stored.whole()
+    return tensors
 
 
 def _owner(sharded: Mapping[str, ShardedModule], name: str) -> tuple[ShardedModule | None, str]:
-    """Return the sharded part that a tensor belongs to, by its name or that of its state, and the weight's name."""
-    part, _, own = name.partition("|")[0].partition(".")
-    return sharded.get(part), own
+    """Return the sharded part that a tensor, or optimizer state of it, belongs to, and the name of the weight."""
+    part, _, weight = name.partition("|")[0].partition(".")
+    return sharded.get(part), weight
 
 
 def _in_evaluation_mode(
@@ -286,8 +286,8 @@ def _in_evaluation_mode(
     state = {key: value.float() if value.is_floating_point() else value for key, value in tensors.items()}
     restore_optimizer_state(optimizer, units, state, values)
     with optimizer_in_evaluation(optimizer, units):
-        found = {name: p.detach().clone() for name, p in parameters.items()}
-    return {**weights, **found}
+        evaluated = {name: p.detach().clone() for name, p in parameters.items()}
+    return {**weights, **evaluated}
 
 
 def _copy_weights(

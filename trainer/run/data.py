@@ -246,7 +246,7 @@ def _encoded_latents(dataset: Dataset, machine: Machine, caches: Caches) -> Enco
 
 
 def _without(jobs: ImageJobs, broken: frozenset[int]) -> ImageJobs:
-    """Return the jobs without those of the examples at these indices, renumbered."""
+    """Return the jobs, renumbered, without the jobs of the examples at the indices in `broken`."""
     renumbered = {old: new for new, old in enumerate(sorted({n for n, *_ in jobs} - broken))}
     return {(renumbered[n], r, v): job for (n, r, v), job in jobs.items() if n not in broken}
 
@@ -271,7 +271,7 @@ def _is_cacheable(text_encoder_trains: bool, trained_tokens: Collection[str]) ->
 
 
 def _warn_once(emit: Emit) -> Callable[[list[str]], None]:
-    """Return a function that warns about each file once that the VAE cannot encode in its own dtype."""
+    """Return a function that warns about each file once that the VAE cannot encode in its dtype."""
     named: set[str] = set()
 
     def warn(files: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""The embeddings of a run: their rows on the text encoders, their training units, and their own copies on resume."""
+"""The embeddings of a run: their rows on the text encoders, their training units, and their copies for a resume."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from modules.system.seeds import derive_seed
 def attach_words(config: Config, family: ModelFamily, *, copies: Path | None) -> list[Word]:
     """Add the embeddings of a config to the text encoders of a family and return them; none if it has none.
 
-    `copies` is the folder of the run's own copies of the files that they start from: each is read if it exists,
+    `copies` is the folder of the run's copies of the files that they start from: each is read if it exists,
     otherwise written. Raises DarkroomError for a file that does not fit.
     """
     if not words_in_use(config):
         return []
     with_words = cast(FamilyWithWords, family)
     used = words_in_use(config)
-    stored = [_stored(settings, with_words, copies) for settings in used]
+    stored = [_read_vectors(settings, with_words, copies) for settings in used]
     words = [_word(config, one, with_words, vectors) for one, vectors in zip(used, stored, strict=True)]
     with_words.add_words({w.placeholder: w.rows for w in words})
     return [
@@ -51,7 +51,7 @@ def attach_words(config: Config, family: ModelFamily, *, copies: Path | None) ->
 def word_units(config: Config, words: Sequence[Word]) -> list[TrainGroup]:
     """Return a training unit for each embedding that is trained, and enable gradients on its parameters.
 
-    An adapter that was put on a text encoder has disabled those of all other weights in it.
+    An adapter that is attached to a text encoder has disabled the gradients of all other weights in it.
     """
     rates, factor = word_rates(config), rate_factor_of(config)
     for word in words:
@@ -78,7 +78,7 @@ def _untrained_rows(word: Word) -> dict[str, torch.Tensor]:
 
 
 def kept_norms(config: Config, words: Sequence[Word], groups: Sequence[TrainGroup]) -> RowNorms | None:
-    """Return what keeps the norms of embeddings after each step; None where they need not be kept."""
+    """Return the norms of embeddings to restore after each step; None if the config does not preserve them."""
     if not config.embeddings.preserve_norm:
         return None
     norms = {f"{w.unit}.{part}": norm for w in words for part, norm in w.norms.items()}
@@ -87,7 +87,7 @@ def kept_norms(config: Config, words: Sequence[Word], groups: Sequence[TrainGrou
 
 
 def fixed_words_identity(words: Sequence[Word]) -> str:
-    """Return what embeddings that are only used change about how captions are encoded; empty without any."""
+    """Return the part of the text encoders' identity that untrained embeddings add; empty without any."""
     digest = hashlib.blake2b(digest_size=16)
     fixed = [w for w in words if not w.trained]
     for word in fixed:
@@ -99,7 +99,7 @@ def fixed_words_identity(words: Sequence[Word]) -> str:
 
 
 def _word(config: Config, settings: EmbeddingWord, family: FamilyWithWords, stored: Mapping[str, torch.Tensor]) -> Word:
-    """Return an embedding with its first rows: those of its file, or from its initial text."""
+    """Return an embedding with its first rows, read from its file or made from its initial text."""
     encoders = {n: family.parts[n].module for n in family.spec.text.embedding_tensors}
     vocabularies = {n: _vocabulary(encoder) for n, encoder in encoders.items()}
     dtype = dtype_of(config.embeddings.dtype)
@@ -125,7 +125,7 @@ def _word(config: Config, settings: EmbeddingWord, family: FamilyWithWords, stor
 
 
 def _with_outputs(word: Word, config: Config, family: FamilyWithWords, stored: Mapping[str, torch.Tensor]) -> Word:
-    """Return an output embedding with its rows at the encoders' output: those of its file, or what they are now."""
+    """Return an output embedding with its rows at the encoders' output: from its file, or the present output."""
     dtype, settings = (
         dtype_of(config.embeddings.dtype),
         next(w for w in words_in_use(config) if key_of_word(w) == word.key),
@@ -147,7 +147,7 @@ def _vocabulary(encoder: nn.Module) -> torch.Tensor:
     return weight
 
 
-def _stored(settings: EmbeddingWord, family: FamilyWithWords, copies: Path | None) -> dict[str, torch.Tensor]:
+def _read_vectors(settings: EmbeddingWord, family: FamilyWithWords, copies: Path | None) -> dict[str, torch.Tensor]:
     """Return the vectors of the file that an embedding starts from, as `read_embedding` does; none for a new one."""
     if not settings.file.strip():
         return {}
@@ -156,10 +156,10 @@ def _stored(settings: EmbeddingWord, family: FamilyWithWords, copies: Path | Non
         return read_safetensors(copy)[0]
     tensors = family.spec.text.embedding_tensors
     widths = {name: _vocabulary(family.parts[name].module).shape[1] for name in tensors}
-    found = read_embedding(from_root(settings.file.strip()), tensors, widths)
+    vectors = read_embedding(from_root(settings.file.strip()), tensors, widths)
     if copy is not None:
-        write_safetensors(copy, found, {})
-    return found
+        write_safetensors(copy, vectors, {})
+    return vectors
 
 
 def _file_stem(key: str) -> str:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -39,7 +38,7 @@ from trainer.run.failure import failure_of, not_enough_memory
 from trainer.run.machine import Machine, machine_of, name_of
 from trainer.run.meters import DownloadMeter, MemoryMeter
 from trainer.run.model import load_model
-from trainer.run.open_folder import check_resume, check_weights, completed, opened_folder
+from trainer.run.open_folder import check_resume, check_weights, ending_if_complete, open_folder
 from trainer.run.processes import require_equal_settings
 from trainer.run.prune import kinds_in_use, unused_entries
 from trainer.run.setup import Clocks, RunSetup
@@ -52,8 +51,6 @@ from trainer.run_folder.run_lock import interrupted_run
 from trainer.step.failures import is_out_of_memory
 from trainer.step.precision import process_settings
 
-logger = logging.getLogger("darkroom.run")
-
 
 def execute_guarded(
     request: RunRequest, *, emit: Callable[[Event], None], desk: CommandDesk, clocks: Clocks | None = None
@@ -65,7 +62,7 @@ def execute_guarded(
     ranks: Ranks = ALONE
     try:
         _load_secrets_first(log)
-        ranks = _connected(request.config.general)
+        ranks = _connect_ranks(request.config.general)
         execute(request, log=log, desk=desk, clocks=clocks, on_device=meter.watch, ranks=ranks)
     except StopRequested:
         ranks.announce_stop()
@@ -85,7 +82,7 @@ def execute_guarded(
             torch.cuda.empty_cache()
 
 
-def _connected(general: General) -> Ranks:
+def _connect_ranks(general: General) -> Ranks:
     """Return the processes of the run, which torchrun or SLURM may have started; usually this is the only one."""
     rank = current_rank()
     return ALONE if rank.is_alone else connect(rank, device_type=resolve_device(general.train_device).type)
@@ -106,14 +103,14 @@ def execute(
     """
     approved_code, is_main = request.allowed_code | approved_hashes(), ranks.rank.is_main
     require_equal_settings(ranks, request.config)
-    request = _continued(request, ranks)
+    request = _resume_after_restart(request, ranks)
     backup = find_backup(request.resume_from) if request.resume_from is not None else None
     if is_main:
         _fetch_datasets(request, log, desk, clocks)
     ranks.from_main(None)  # the others use what it has downloaded
     asked = request.config.output.destination
     request = _with_destination(request, backup, ranks, log)
-    datasets = _checked(
+    datasets = _check(
         request, approved_code, log, desk, run_dir=backup.run_dir if backup else None, is_reported=is_main
     )
     training = request.config.training
@@ -133,7 +130,7 @@ def execute(
     saved = check_resume(request.config, backup) if backup else None
     if backup and saved:
         is_fork = request.kind == "fork"
-        ending = completed(request.config, backup, saved, is_fork=is_fork) if is_main else None
+        ending = ending_if_complete(request.config, backup, saved, is_fork=is_fork) if is_main else None
         if (ending := ranks.from_main(ending)) is not None:
             log.emit(ending)
             return
@@ -161,7 +158,7 @@ def execute(
             _only_cache(request.config, datasets, machine, desk, log, clocks)
             return
         workspace = from_root(request.config.general.workspace_dir)
-        opened = opened_folder(request, backup, start_weights, workspace, log, clocks) if is_main else None
+        opened = open_folder(request, backup, start_weights, workspace, log, clocks) if is_main else None
         if opened is not None:
             note_destination(opened[0], asked=asked, chosen=request.config.output.destination)
         run_dir, backup_path = ranks.from_main(opened) or (workspace, None)
@@ -190,7 +187,7 @@ def execute(
 
 def _report_uneven_devices(machine: Machine, log: EventLog) -> None:
     """Warn if the devices of the processes differ: all of them wait for the slowest."""
-    names = machine.ranks.gathered(name_of(machine.train_device))
+    names = machine.ranks.gather(name_of(machine.train_device))
     if machine.ranks.rank.is_main and len(set(names)) > 1:
         log.emit(
             WarningRaised(
@@ -200,16 +197,16 @@ def _report_uneven_devices(machine: Machine, log: EventLog) -> None:
         )
 
 
-def _continued(request: RunRequest, ranks: Ranks) -> RunRequest:
-    """Return the request; after a restart by torchrun, that of resuming the run that it started before.
+def _resume_after_restart(request: RunRequest, ranks: Ranks) -> RunRequest:
+    """Return the request; after a restart by torchrun, a request to resume the run that it started before.
 
     All processes resume from the backup that the main one finds.
     """
-    found = None
+    interrupted = None
     if ranks.rank.is_main and request.kind != "cache":
-        found = interrupted_run(from_root(request.config.general.workspace_dir))
-    if (found := ranks.from_main(found)) is not None:
-        return replace(request, kind="resume", resume_from=found)
+        interrupted = interrupted_run(from_root(request.config.general.workspace_dir))
+    if (interrupted := ranks.from_main(interrupted)) is not None:
+        return replace(request, kind="resume", resume_from=interrupted)
     if request.resume_from is None:
         return request
     return replace(request, resume_from=ranks.from_main(find_backup(request.resume_from).path))
@@ -220,16 +217,19 @@ def _with_destination(request: RunRequest, backup: BackupInfo | None, ranks: Ran
 
     A fork is a new run: the result of the run it comes from stays.
     """
-    config, found = request.config, request.config
+    config, resolved = request.config, request.config
     if ranks.rank.is_main and request.kind != "cache" and not config.general.only_cache:
         own_run = backup.run_dir if backup is not None and request.kind == "resume" else None
         if own_run is not None:
-            config = found = chosen_destination(config, own_run)
+            config = resolved = chosen_destination(config, own_run)
         if not request.replaces:
-            found = resolved_destination(config, own_run)
-        if found.output.destination != config.output.destination and (taken := taken_by(config, own_run)) is not None:
+            resolved = resolved_destination(config, own_run)
+        if (
+            resolved.output.destination != config.output.destination
+            and (taken := taken_by(config, own_run)) is not None
+        ):
             log.emit(WarningRaised(taken.words, "To replace it, choose that when you start, or add --overwrite."))
-    destination = ranks.from_main(found.output.destination)
+    destination = ranks.from_main(resolved.output.destination)
     return replace(request, config=replace_value(request.config, PATH, destination))
 
 
@@ -255,7 +255,7 @@ def _fetch_datasets(request: RunRequest, log: EventLog, desk: CommandDesk, clock
         download(dataset, cache_dir=str(hub_cache_dir(config)), hub=hub, on_bytes=meter)
 
 
-def _checked(
+def _check(
     request: RunRequest,
     approved_code: frozenset[str],
     log: EventLog,
@@ -266,7 +266,7 @@ def _checked(
 ) -> Datasets:
     """Check the config once more, report its warnings and return its datasets, scanned unless the request has them.
 
-    A resumed run with its own copy of the adapter file that it started from needs that file no more. Raises
+    A resumed run that has a copy of the adapter file that it started from no longer needs that file. Raises
     DarkroomError with all errors of the config, StopRequested if it is stopped during a scan.
     """
     datasets = still_valid(request.datasets, request.config, log.emit)
@@ -300,11 +300,11 @@ def _only_cache(
     log.emit(PhaseChanged("loading", config.model.base_model))
     model = load_model(config, machine, DownloadMeter(emit=log.emit, desk=desk, clock=clocks.seconds))
     caches = caches_of(config.data, config.general.cache_dir, model, machine, desk, log.emit)
-    found = up_to_date(datasets, log.emit, desk.check)
-    build_loaders(config.data, config.masks, found, model, machine, caches)
+    current = up_to_date(datasets, log.emit, desk.check)
+    build_loaders(config.data, config.masks, current, model, machine, caches)
     unused = unused_entries(from_root(config.general.cache_dir), caches.used, kinds_in_use(phase_facts(config)))
     message = f"The caches in {config.general.cache_dir} are complete: {unused.used_words}."
-    if not found.settings.reads_images:
+    if not current.settings.reads_images:
         message += " Training images are not read and have no latents: the method only uses their captions and sizes."
     if unused.entries:
         message += f" Not in use by this config: {unused.words}; cache --prune removes them."

@@ -20,15 +20,17 @@ from trainer.run_folder.run_dir import start_copy_in
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
-    """What was exported: the file or folder, and the step and epoch of the model."""
+class ExportedModel:
+    """An exported model: its file or folder, and its step and epoch."""
 
     path: Path
     step: int
     epoch: int
 
 
-def export_backup(backup: BackupInfo, out: Path, *, now: datetime, report: Callable[[str], object] = str) -> Exported:
+def export_backup(
+    backup: BackupInfo, out: Path, *, now: datetime, report: Callable[[str], object] = str
+) -> ExportedModel:
     """Write the model of a backup with the weights that its run saves, and in its format.
 
     The model is loaded on the CPU: a card may be in use by another run. The metadata have no facts about images that
@@ -55,4 +57,4 @@ def export_backup(backup: BackupInfo, out: Path, *, now: datetime, report: Calla
         exporter.save(out, values, now=now, step=saved.counters.step, epoch=saved.counters.epoch)
     finally:
         model.placement.close()
-    return Exported(out, saved.counters.step, saved.counters.epoch)
+    return ExportedModel(out, saved.counters.step, saved.counters.epoch)

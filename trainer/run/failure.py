@@ -50,7 +50,7 @@ def _full_failure(error: BaseException, run_dir: Path | None) -> RunFailed:
 
 
 def _way_on(run_dir: Path | None, backups: Sequence[BackupInfo]) -> str:
-    """Return what to do once a disk works again; `run_dir` is None for a run that has not opened its folder."""
+    """Return advice for when the disk works again; `run_dir` is None for a run that has not opened its folder."""
     if run_dir is None:
         return "Then try again."
     if not backups:

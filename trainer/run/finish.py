@@ -36,7 +36,7 @@ logger = logging.getLogger("darkroom.run")
 
 _SHARDED_STATE = "sharded state"
 _STEP = "full step"
-_GUARDS = "guards"  # beside the keys of the search in the state of the rewards
+_GUARDS = "guards"  # a key in the state of the rewards, next to those of the search
 
 
 @dataclass(eq=False)
@@ -121,7 +121,7 @@ class Backups:
 
     def are_at(self, step: int) -> bool:
         """Return whether all processes have finished a step, and none has begun to change its weights for the next."""
-        return all(found == step for found in self.meeting.share(_STEP))
+        return all(last_step == step for last_step in self.meeting.share(_STEP))
 
     def offer_step(self, training: Training) -> None:
         """Let the main process ask for the last full step of this one."""
@@ -148,12 +148,12 @@ def _state_of_rewards(callbacks: RunCallbacks) -> dict[str, Any]:
 
 
 def split_state_of_rewards(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the state of the search for the best reward and that of the guards, from those of a backup."""
+    """Split the state of the rewards in a backup into the states of the search and of the guards."""
     return {name: value for name, value in state.items() if name != _GUARDS}, state.get(_GUARDS, {})
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
+class PreparedRun:
     """A run that is ready for its first step."""
 
     setup: RunSetup
@@ -174,7 +174,7 @@ class Prepared:
             self.callbacks.tensorboard.close()
 
 
-def end(run: Prepared, outcome: LoopOutcome) -> None:
+def end(run: PreparedRun, outcome: LoopOutcome) -> None:
     """Write a last backup, as set, and then the result. With more epochs the run can be resumed from the backup.
 
     A backup that fails is a warning if the result could be written. Raises the error that prevented the result.
@@ -195,7 +195,7 @@ def end(run: Prepared, outcome: LoopOutcome) -> None:
     run.setup.log.emit(RunFinished(outcome, counters.step, message, str(result), backup_path))
 
 
-def end_stopped(run: Prepared) -> None:
+def end_stopped(run: PreparedRun) -> None:
     """Write a backup to resume from, and then a usable model file. The final result is not written for a stopped run.
 
     A model file that fails is a warning: the backup contains everything that was trained. Raises the error that
@@ -214,7 +214,7 @@ def end_stopped(run: Prepared) -> None:
     run.setup.log.emit(RunFinished("stopped", counters.step, message, saved, str(backup.path)))
 
 
-def rescue(run: Prepared) -> None:
+def rescue(run: PreparedRun) -> None:
     """After an error, write a backup of the last full step if that is still possible, so that no training is lost.
 
     What the processes shard they write together. That is not possible after an error within a step: the others wait
@@ -232,7 +232,7 @@ def rescue(run: Prepared) -> None:
         logger.exception("No backup could be written after the error.")
 
 
-def _last_backup(run: Prepared) -> BackupInfo | None:
+def _last_backup(run: PreparedRun) -> BackupInfo | None:
     """Write the backup of a run that ends by itself; warn if that fails."""
     try:
         return run.backups.write_last(run.training.counters)
@@ -247,7 +247,7 @@ def _last_backup(run: Prepared) -> BackupInfo | None:
         return None
 
 
-def _save_stopped(run: Prepared, counters: Counters, *, advice: str) -> str:
+def _save_stopped(run: PreparedRun, counters: Counters, *, advice: str) -> str:
     """Write the model file of a stopped run and return its path; if that fails, warn and return an empty string."""
     try:
         return str(run.callbacks.saving.save_step(counters))
@@ -266,7 +266,7 @@ def _why_stopped_early(callbacks: RunCallbacks) -> str:
     is_by_reward = rewards is not None and rewards.search.should_stop and not callbacks.validation.search.should_stop
     best = rewards.search.best if rewards is not None and is_by_reward else callbacks.validation.search.best
     what = "reward evaluations" if is_by_reward else "validations"
-    reason = f"did not improve on that of step {best.step}." if best.step is not None else "were NaN or infinite."
+    reason = f"did not improve on step {best.step}." if best.step is not None else "were NaN or infinite."
     return f"{best.num_bad_evaluations} {what} in a row {reason}"
 
 
@@ -279,7 +279,7 @@ class _BestModel:
     figure: str
 
 
-def _best_kept(run: Prepared) -> _BestModel | None:
+def _best_kept(run: PreparedRun) -> _BestModel | None:
     """Return the best model if it is to be the result and was kept; warn if it was not."""
     config, callbacks = run.setup.config, run.callbacks
     search: Search
@@ -328,7 +328,7 @@ def _save_result(setup: RunSetup, saving: SavingCallback, counters: Counters, be
 
 
 def _free_destination(setup: RunSetup) -> Path:
-    """Return where the result is written: beside what another run has written there since this one started."""
+    """Return where to write the result: under another name if another run has written there since this one started."""
     config, run_dir = setup.config, setup.run_dir
     asked = config.output.destination
     taken = None if config.output.never_replace else taken_by(config, run_dir)

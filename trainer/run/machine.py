@@ -41,7 +41,7 @@ def machine_of(
 ) -> Machine:
     """Return the devices and the precision of a run. Raises DarkroomError for a device that is not available.
 
-    Of several processes each gets a GPU of its own: of those in `device_indexes`, or of all of the machine.
+    Each of several processes gets a different GPU: one of `device_indexes`, or of all GPUs of the machine.
     """
     device = device_of_rank(resolve_device(general.train_device), ranks.rank, device_indexes)
     return Machine(
@@ -64,9 +64,9 @@ def device_of_rank(device: Device, rank: Rank, device_indexes: str) -> Device:
             f"There are {rank.num_local} processes on this machine, but only {count(len(indexes), 'GPU')}.",
             advice="Start one process for each GPU.",
         )
-    own = resolve_device(f"cuda:{indexes[rank.local_index]}")
-    torch.cuda.set_device(own.torch)  # collectives and some libraries use the current device
-    return own
+    gpu = resolve_device(f"cuda:{indexes[rank.local_index]}")
+    torch.cuda.set_device(gpu.torch)  # collectives and some libraries use the current device
+    return gpu
 
 
 def name_of(device: Device) -> str:

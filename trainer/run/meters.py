@@ -57,7 +57,7 @@ class MemoryMeter:
         """The card to measure, once it is known."""
 
     def watch(self, device: Device) -> None:
-        """Set the training device; only a CUDA device has figures of its own."""
+        """Set the training device; its memory is measured separately if it is a CUDA device."""
         self.card = device.torch if device.type == "cuda" else None
 
     def emit(self, event: Event) -> None:
@@ -68,10 +68,10 @@ class MemoryMeter:
         now = self._clock()
         if isinstance(event, PhaseChanged) or self._last is None or now - self._last >= _SECONDS_BETWEEN_MEASUREMENTS:
             self._last = now
-            self._listener(measured(self._process, self.card))
+            self._listener(measure_memory(self._process, self.card))
 
 
-def measured(process: psutil.Process, card: torch.device | None) -> MemoryMeasured:
+def measure_memory(process: psutil.Process, card: torch.device | None) -> MemoryMeasured:
     """Return the memory in use now."""
     machine = psutil.virtual_memory()
     used = MemoryMeasured(process.memory_info().rss, machine.total - machine.available, machine.total)

@@ -51,7 +51,7 @@ def check_weights(config: Config, backup: BackupInfo) -> None:
         )
 
 
-def completed(config: Config, backup: BackupInfo, saved: SavedState, *, is_fork: bool) -> RunFinished | None:
+def ending_if_complete(config: Config, backup: BackupInfo, saved: SavedState, *, is_fork: bool) -> RunFinished | None:
     """Return the ending of a run with nothing left to do: all epochs are trained and its result is written, too.
 
     A fork of a run that has trained all its epochs has nothing to do, wherever the result is. None for other runs.
@@ -95,7 +95,7 @@ def _written_result(run_dir: Path, destination: Path, *, step: int) -> Path | No
     return next((place for place in places if last.model_path == str(place) and place.exists()), None)
 
 
-def opened_folder(
+def open_folder(
     request: RunRequest,
     backup: BackupInfo | None,
     start_weights: BackupInfo | None,
@@ -103,7 +103,7 @@ def opened_folder(
     log: EventLog,
     clocks: Clocks,
 ) -> tuple[Path, Path | None]:
-    """Open the run's folder for writing: a new one, that of a fork, or that of the run which is resumed.
+    """Open the folder of the run for writing: a new folder, a fork's, or the folder of the run that is resumed.
 
     Returns it, and the backup to resume from, which a fork has copied.
     """

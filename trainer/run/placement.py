@@ -52,7 +52,7 @@ def _read_parts(family: ModelFamily) -> dict[str, nn.Module]:
 def placed_copy(family: ModelFamily, groups: Sequence[TrainGroup], placement: Placement, *, name: str) -> FrozenCopy:
     """Return a copy of the trained weights as they are now, which is offloaded except in training.
 
-    The copies of offloaded weights always are. `name` is that of the copy among the parts of the placement.
+    Copies of offloaded weights always are. `name` identifies the copy among the parts of the placement.
     """
     offloaded = _offloaded_ids(family)
     copy = FrozenCopy(weight for group in groups for weight in group.parameters.values())

@@ -29,18 +29,18 @@ def require_equal_settings(ranks: Ranks, config: Config) -> None:
     """Raise DarkroomError in all processes if one has another config or another version of torch than the main one."""
     if ranks.rank.is_alone:
         return
-    found = ranks.gathered((config, torch.__version__))
-    of_main, version = found[0]
-    for number, (other, other_version) in enumerate(found[1:], start=2):
+    facts_of_all = ranks.gather((config, torch.__version__))
+    of_main, version = facts_of_all[0]
+    for number, (other, other_version) in enumerate(facts_of_all[1:], start=2):
         if other_version != version:
             raise DarkroomError(
-                f"Process {number} of {len(found)} has torch {other_version}, the first one {version}.",
+                f"Process {number} of {len(facts_of_all)} has torch {other_version}, the first one {version}.",
                 advice="Install the same version of this program and of torch on all machines.",
             )
         if paths := differing_paths(of_main, other):
             more = f" and {len(paths) - _MAX_NAMED} more" if len(paths) > _MAX_NAMED else ""
             raise DarkroomError(
-                f"Process {number} of {len(found)} has other settings than the first one: "
+                f"Process {number} of {len(facts_of_all)} has other settings than the first one: "
                 f"{', '.join(paths[:_MAX_NAMED])}{more}.",
                 advice="Start all processes with the same config; on several machines, copy the file.",
             )
@@ -50,12 +50,14 @@ def require_equal_images(ranks: Ranks, training: Loader, validation: Loader) -> 
     """Raise DarkroomError in all processes if one finds other images, sizes or captions than the main one."""
     if ranks.rank.is_alone:
         return
-    found = ranks.gathered((len(training.dataset.examples), plan_fingerprint(training), plan_fingerprint(validation)))
-    for number, facts in enumerate(found[1:], start=2):
-        if facts != found[0]:
+    facts_of_all = ranks.gather(
+        (len(training.dataset.examples), plan_fingerprint(training), plan_fingerprint(validation))
+    )
+    for number, facts in enumerate(facts_of_all[1:], start=2):
+        if facts != facts_of_all[0]:
             raise DarkroomError(
-                f"Process {number} of {len(found)} finds other images or captions than the first one "
-                f"({facts[0]} images to train on, the first one {found[0][0]}).",
+                f"Process {number} of {len(facts_of_all)} finds other images or captions than the first one "
+                f"({facts[0]} images to train on, the first one {facts_of_all[0][0]}).",
                 advice="All machines need the same files at the same paths. Copy the folders of the concepts again, or "
                 "use a folder that all of them share.",
             )
@@ -86,7 +88,7 @@ class WholeValues:
         self._evaluation = evaluation
         self._sharded = sharded
         self._meeting = meeting
-        self._found: dict[str, torch.Tensor] = {}
+        self._whole: dict[str, torch.Tensor] = {}
         meeting.offer(_TASK, self._gather)
 
     @contextmanager
@@ -98,10 +100,10 @@ class WholeValues:
             return
         self._meeting.share(_TASK)
         try:
-            yield self._found
+            yield self._whole
         finally:
-            self._found = {}
+            self._whole = {}
 
     def _gather(self, _given: None) -> None:
         with self._evaluation.values() as values:
-            self._found = gathered_values(self._sharded, values, keeps=self._meeting.rank.is_main)
+            self._whole = gathered_values(self._sharded, values, keeps=self._meeting.rank.is_main)

@@ -1,4 +1,4 @@
-"""Removing the cache entries that configs no longer use: first found and shown, then removed on request."""
+"""Removing the cache entries that configs no longer use: they are listed first, and removed on request."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def kinds_in_use(facts: PhaseFacts) -> frozenset[str]:
 
 
 def unused_entries(cache_dir: Path, used: Collection[str], kinds: Collection[str]) -> UnusedEntries:
-    """Return the entries of a cache folder without those of the keys in `used`.
+    """Return the entries of a cache folder whose keys are not in `used`.
 
     Of a kind that is not among `kinds` nothing is known, so its entries count as neither.
     """
@@ -127,7 +127,7 @@ def keys_of(config: Config, datasets: Datasets | None = None) -> tuple[set[str],
 def _image_keys(
     config: Config, versions: ImageVersions, digests: DigestIndex, wanted: WantedCompanions, *, encoder: str
 ) -> set[str]:
-    """Return the keys of a dataset's images, masks and further inputs; of pairs those of both images.
+    """Return the keys of a dataset's images, masks and further inputs, and of both images of a pair.
 
     `encoder` is the identity of the VAE.
     """

@@ -26,7 +26,7 @@ def quantize_parts(
     """Quantize the parts that have a format, layer by layer and in place, except those in `without`.
 
     The same weights are always quantized to the same bytes, so a resumed run has the model of the interrupted one.
-    `cache_dir` keeps weights with a low-rank product beside them, so that they are computed once; `denoiser_file` is
+    `cache_dir` keeps quantized weights and their low-rank products, so that they are computed once; `denoiser_file` is
     the GGUF file of a UNet whose format is GGUF. Raises DarkroomError where a part has no layer to quantize.
     """
     for name, chosen in formats.items():
@@ -34,18 +34,18 @@ def quantize_parts(
             continue
         part = family.parts[name]
         if chosen.format.is_stored:
-            found = _from_file(part, chosen, from_root(denoiser_file))
+            layers = _take_from_file(part, chosen, from_root(denoiser_file))
         else:
             cache: EntryStore | None = CacheStore(from_root(cache_dir)) if cache_dir and chosen.residual else None
-            found = quantize_layers(part.module, chosen, cache=cache)
-        if not found:
+            layers = quantize_layers(part.module, chosen, cache=cache)
+        if not layers:
             raise DarkroomError(
                 f"{part.spec.label} is set to {chosen.format.label}, but none of its layers is quantized.",
                 advice="Choose other quantized layers, or another weight dtype.",
             )
 
 
-def _from_file(part: Part, chosen: ChosenFormat, path: Path) -> list[str]:
+def _take_from_file(part: Part, chosen: ChosenFormat, path: Path) -> list[str]:
     config: Any = part.module.config
     packed = packed_layers(path, dict(config))
     if not packed:

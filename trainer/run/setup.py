@@ -29,7 +29,7 @@ class Clocks:
 class RunSetup:
     """The inputs of a run: config, datasets and machine, commands and log, run folder, and the backup it resumes from.
 
-    `approved_code` are the hashes of the user's own code files that this run may execute. `start_weights` is the backup
+    `approved_code` are the hashes of the user's code files that this run may execute. `start_weights` is the backup
     of another run whose weights a new run starts from.
     """
 

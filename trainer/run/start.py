@@ -132,10 +132,10 @@ def note_of_start(model: LoadedModel, form: FileForm) -> tuple[str, str]:
 
 def restore_best(setup: RunSetup, callbacks: RunCallbacks, backup: BackupInfo) -> None:
     """Put the best models of a backup into the run's save folder, once the searches for them are restored."""
-    found: dict[BestBy, Best] = {"validation": callbacks.validation.search.best}
+    kinds: dict[BestBy, Best] = {"validation": callbacks.validation.search.best}
     if callbacks.rewards is not None:
-        found["reward"] = callbacks.rewards.search.best
-    for by, best in found.items():
+        kinds["reward"] = callbacks.rewards.search.best
+    for by, best in kinds.items():
         if best.step is None:
             continue
         source = best_in(backup.path, by) or _kept_by_older_version(
@@ -151,15 +151,15 @@ def restore_best(setup: RunSetup, callbacks: RunCallbacks, backup: BackupInfo) -
 
 
 def _kept_by_older_version(run_dir: Path, ending: str, step: int) -> Path | None:
-    """Return the best model of a run, or of the run it was forked from, if it is still that of a step.
+    """Return the best model of a run, or of the run it was forked from, if it was saved at `step`.
 
     Backups of older versions do not have it. Its name begins as the result of its run, which a fork names otherwise.
     """
     origin = origin_of(run_dir)
     has_history = origin is not None and not origin.is_weights_only and step <= origin.step
     places = (run_dir, origin.run_dir) if origin is not None and has_history else (run_dir,)
-    found = (path for place in places for path in sorted((place / "save").glob(f"*{ending}")))
-    return next((path for path in found if _step_of(path) == step), None)
+    models = (path for place in places for path in sorted((place / "save").glob(f"*{ending}")))
+    return next((path for path in models if _step_of(path) == step), None)
 
 
 def _step_of(model: Path) -> int | None:
@@ -197,7 +197,7 @@ def announce(setup: RunSetup, training: Training, model: LoadedModel, loaders: L
 
 
 def _num_trainable(model: LoadedModel, ranks: Ranks) -> int:
-    """Return the number of trained weights; of sharded parts those of all processes."""
+    """Return the number of trained weights; sharded parts are counted over all processes."""
     counts = {g.name: sum(p.numel() for p in g.parameters.values()) for g in model.groups}
     sharded = sum(counts[g.name] for g in model.groups if g.is_sharded)
     [of_all] = ranks.sums([sharded])

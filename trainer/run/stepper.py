@@ -42,7 +42,7 @@ def build_stepper(
     """Return the stepper of parameter groups. The trained parts must already be on the training device.
 
     With `is_fused` weights are updated in the backward pass. `max_norm` limits the norm of each layer of the adapters;
-    `kept_norms` keeps those of embeddings. `reduction` is how several processes sum their gradients.
+    `kept_norms` restores the norms of embeddings. `reduction` is how several processes sum their gradients.
     """
     for group in groups:
         group.master_weight(training.low_precision_updates)
@@ -84,13 +84,13 @@ def lora_weights(adapters: Sequence[Adapter], groups: Sequence[TrainGroup]) -> l
     """
     values = kept_parameters(groups)
     owners = {name: group for group in groups for name in group.parameters}
-    found = []
+    weights = []
     for adapter in adapters:
         if not isinstance(adapter, LowRankAdapter):
             raise ValueError(f"the adapter of {adapter.part} is not a LoRA")
         products = adapter.products()
-        found += [LoraWeights(owners[p.down], values[p.down], values[p.up], p.scale) for p in products]
-    return found
+        weights += [LoraWeights(owners[p.down], values[p.down], values[p.up], p.scale) for p in products]
+    return weights
 
 
 def evaluation_of(model: LoadedModel, stepper: Stepper) -> Evaluation:

@@ -91,7 +91,7 @@ def usable_cores() -> int:
 
 
 def _seconds(num_threads: int, clock: Callable[[], float]) -> float:
-    """Return the time of a convolution as large as those of a small UNet, with `num_threads` threads.
+    """Return the seconds that a convolution of a small UNet's size takes with `num_threads` threads.
 
     The shortest of several: the decision is for the machine, not for what else it does at the moment.
     """

@@ -32,7 +32,7 @@ _DECODER = ("decoder.", "post_quant_conv.")
 
 
 def start_of(config: Config, family: ModelFamily, start_copy: Path | None) -> Start | None:
-    """Return what the adapters of a run start from; None for new ones."""
+    """Return the start of a run's adapters from a file; None for new adapters."""
     settings = config.adapter
     if not settings.start_from.strip():
         return None

@@ -46,7 +46,7 @@ from trainer.run.callbacks import RunCallbacks, build_callbacks
 from trainer.run.checkpoint import restore
 from trainer.run.data import Loaders, build_loaders, caches_of, plan_fingerprint
 from trainer.run.embeddings import kept_norms
-from trainer.run.finish import Backups, Prepared, end, end_stopped, rescue, split_state_of_rewards
+from trainer.run.finish import Backups, PreparedRun, end, end_stopped, rescue, split_state_of_rewards
 from trainer.run.meters import DownloadMeter
 from trainer.run.model import LoadedModel, load_model
 from trainer.run.open_folder import remove_unfinished_files
@@ -69,9 +69,9 @@ from trainer.step.stepper import Stepper
 
 
 def compilation_of(config: Config, clock: Callable[[], float]) -> Compilation | None:
-    """Return what compiles the blocks of a run's denoiser; None where they run as they are.
+    """Return the compilation of the blocks of a run's denoiser; None if they are not compiled.
 
-    With debug checks they do: the guard must see every operation, and torch compiles nothing that is observed like
+    Debug checks switch it off: the guard must see every operation, and torch compiles nothing that is observed like
     that. `modules/config/rules/weights.py` warns of it.
     """
     return Compilation(clock) if config.model.compile and not config.general.debug_checks else None
@@ -123,7 +123,7 @@ def carry_out(setup: RunSetup) -> None:
         run.close()
 
 
-def _at_start(run: Prepared) -> None:
+def _at_start(run: PreparedRun) -> None:
     """Sample, validate and measure rewards before the first step, as set."""
     counters, callbacks = run.training.counters, run.callbacks
     if counters.step == 0:
@@ -133,7 +133,7 @@ def _at_start(run: Prepared) -> None:
         callbacks.rewards.at_start(counters)
 
 
-def prepare(setup: RunSetup) -> Prepared:
+def prepare(setup: RunSetup) -> PreparedRun:
     """Load the model, fill the caches, build the stepper and the callbacks, restore a backup, and announce the run."""
     model, loaders = _load(setup)
     training_loader = loaders.training
@@ -141,7 +141,7 @@ def prepare(setup: RunSetup) -> Prepared:
     if setup.machine.ranks.rank.is_main:
         rows = plan_rows(training_loader.dataset, training_loader.plans, training_loader.versions, epochs=epochs)
         place = setup.run_dir / "plan.csv"
-        with SideOutput("The plan of the steps", place, setup.log.emit).guarded():
+        with SideOutput("The plan of the steps", place, setup.log.emit).warn_on_failure():
             write_text(place, as_csv(rows))
     reward_models = _load_reward_models(setup)
     perceptual = _load_perceptual(setup)
@@ -165,10 +165,10 @@ def prepare(setup: RunSetup) -> Prepared:
             phase=lambda: setup.log.work_phase,
         )
     announce(setup, training, model, loaders, total_steps)
-    return Prepared(setup, model, training, callbacks, backups, meeting)
+    return PreparedRun(setup, model, training, callbacks, backups, meeting)
 
 
-def dry_run(run: Prepared) -> None:
+def dry_run(run: PreparedRun) -> None:
     """Try every enabled branch of a run once before its first step, without lasting effects.
 
     Raises BranchError, which names the branch and its reason, or StopRequested.
@@ -255,7 +255,9 @@ def _load(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
     caches = caches_of(data, config.general.cache_dir, model, machine, setup.desk, log.emit)
     datasets = up_to_date(setup.datasets, log.emit, setup.desk.check)  # loading a model can take long
     names = sharded_parts(config, ranks.rank.world_size)
-    rank = ONLY_RANK if method_of(config).splits_batches else ranks.rank  # its own micro-batches are shared out
+    rank = (
+        ONLY_RANK if method_of(config).splits_batches else ranks.rank
+    )  # then the method shares out its micro-batches itself
     loaders = build_loaders(data, config.masks, datasets, model, machine, caches, rank=rank, in_step=bool(names))
     require_equal_images(ranks, loaders.training, loaders.validation)
     if loaders.training.plans.total_steps(config.training.epochs) == 0:
@@ -269,8 +271,10 @@ def _load(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
 
 
 def _with_seed_of(config: Config, start_weights: BackupInfo | None) -> Config:
-    """Return a config with the seed of the run whose weights a new run starts from: what they were trained beside
-    follows from it (`restore_fixed`), and the weights that it draws are replaced.
+    """Return a config with the seed of the run whose weights a new run starts from.
+
+    The fixed tensors that those weights were trained with follow from that seed (`restore_fixed`), and the weights that
+    it draws are replaced.
     """
     if start_weights is None:
         return config
@@ -368,7 +372,7 @@ def _training(
             callbacks.guards.load_state_dict(of_guards)
         if ranks.rank.is_main:
             restore_best(setup, callbacks, setup.backup)
-        counters = _fitted(setup, counters, loaders.training, setup.saved.plan)
+        counters = _fit_counters(setup, counters, loaders.training, setup.saved.plan)
         _share_weights(ranks, model)
     freeze(counters, "before this point")  # the exact step is not known for a resumed run
     require_process(config.training, model.family.process)
@@ -398,7 +402,7 @@ def _training(
 
 
 def _share_weights(ranks: Ranks, model: LoadedModel) -> None:
-    """Give all processes the weights of the main one; of sharded parts each has rows of its own."""
+    """Copy the weights of the main process to all others, except of sharded parts, of which each has some rows."""
     whole = [g for g in model.groups if not g.is_sharded]
     ranks.copy_from_main([*kept_parameters(whole).values(), *fixed_tensors(whole).values()])
     for master_weight in (m for g in whole for m in g.master_weights.values() if not ranks.rank.is_alone):
@@ -424,7 +428,7 @@ def _in_order(
     )
 
 
-def _fitted(setup: RunSetup, counters: Counters, loader: Loader, plan: str) -> Counters:
+def _fit_counters(setup: RunSetup, counters: Counters, loader: Loader, plan: str) -> Counters:
     """Return counters that fit the current images, which may have changed since the backup."""
     if plan == plan_fingerprint(loader):
         return counters

@@ -92,8 +92,8 @@ def list_backups(run_dir: Path) -> list[BackupInfo]:
         folders = list((run_dir / "backup").glob("step-*"))
     except (OSError, ValueError):  # not a valid folder name
         return []
-    found = [backup for folder in folders if (backup := _backup_at(folder))]
-    return sorted(found, key=lambda b: (b.written_us, b.step, b.path.name))
+    backups = [backup for folder in folders if (backup := _backup_at(folder))]
+    return sorted(backups, key=lambda b: (b.written_us, b.step, b.path.name))
 
 
 def abandoned_by(backup: BackupInfo) -> list[BackupInfo]:
@@ -162,10 +162,10 @@ def verify(backup: BackupInfo) -> None:
 
 def best_in(backup: Path, by: str) -> Path | None:
     """Return the best model of a kind ("validation") in a backup; None if it has none, or not as it was written."""
-    found = (_read_manifest(backup) or {}).get(BEST, {})
-    own = {n: f for n, f in found.items() if n.startswith(f"{BEST}/{by}/")} if isinstance(found, dict) else {}
-    if not own or not all(
-        _is_entry(f) and (backup / n).is_file() and _sha256(backup / n) == f["sha256"] for n, f in own.items()
+    entries = (_read_manifest(backup) or {}).get(BEST, {})
+    files = {n: f for n, f in entries.items() if n.startswith(f"{BEST}/{by}/")} if isinstance(entries, dict) else {}
+    if not files or not all(
+        _is_entry(f) and (backup / n).is_file() and _sha256(backup / n) == f["sha256"] for n, f in files.items()
     ):
         return None
     folder = backup / BEST / by

@@ -49,20 +49,20 @@ def collect_bundle(
 ) -> tuple[BundleFile, ...]:
     """Return the files of a bundle. Sources that do not exist or cannot be read are left out."""
     stored = stored_values(load_secrets().secrets)  # the keys among them are redacted from now on
-    found: list[BundleFile] = []
+    files: list[BundleFile] = []
     if config is not None:
         tree, _notes = without_secrets(encode(config))
-        found.append(BundleFile("config.json", "All settings.", json.dumps(tree, indent=1, ensure_ascii=False)))
-    found.append(BundleFile("environment.txt", "Versions of Python and of all packages.", "\n".join(_environment())))
-    found.append(BundleFile("hardware.txt", "Processor, memory, disk and GPUs.", "\n".join(_hardware(run_dir))))
+        files.append(BundleFile("config.json", "All settings.", json.dumps(tree, indent=1, ensure_ascii=False)))
+    files.append(BundleFile("environment.txt", "Versions of Python and of all packages.", "\n".join(_environment())))
+    files.append(BundleFile("hardware.txt", "Processor, memory, disk and GPUs.", "\n".join(_hardware(run_dir))))
     if log_file is not None:
-        found += _end_of(log_file, "window.log", "The log of this window.")
+        files += _end_of(log_file, "window.log", "The log of this window.")
     if run_dir is not None:
-        found += _end_of(run_dir / EVENTS_FILE, EVENTS_FILE, "The newest events of the last run.")
+        files += _end_of(run_dir / EVENTS_FILE, EVENTS_FILE, "The newest events of the last run.")
         if config is None:
-            found += _end_of(run_dir / "config.json", "config.json", "All settings of the run.")
-        found += _end_of(run_dir / "error.txt", "error.txt", "The error that ended the run.")
-    return tuple(BundleFile(f.name, f.what, cleaned(f.text, stored)) for f in found)
+            files += _end_of(run_dir / "config.json", "config.json", "All settings of the run.")
+        files += _end_of(run_dir / "error.txt", "error.txt", "The error that ended the run.")
+    return tuple(BundleFile(f.name, f.what, remove_secrets(f.text, stored)) for f in files)
 
 
 def newest_run(workspace: Path) -> Path | None:
@@ -77,7 +77,7 @@ def write_bundle(destination: Path, files: Sequence[BundleFile]) -> None:
             archive.writestr(file.name, file.text)
 
 
-def cleaned(text: str, stored: Sequence[str] = ()) -> str:
+def remove_secrets(text: str, stored: Sequence[str] = ()) -> str:
     """Return a text without tokens, passwords in addresses, the name of the home folder, and all `stored` values.
 
     Those are masked as whole words only: a user name may be a part of an ordinary word.

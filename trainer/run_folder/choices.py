@@ -1,7 +1,7 @@
 """Choices between images by a person: the folder is the protocol, so that any program can make them.
 
     choices/
-      open/<request>/     0.png 1.png ... request.json    what is asked; answer.json beside it is the answer
+      open/<request>/     0.png 1.png ... request.json    the request; answer.json next to it is the answer
       pairs/chosen/       <request>.png <request>.txt     every choice made, as a dataset of preference pairs
       pairs/rejected/     <request>.png
 
@@ -82,9 +82,9 @@ def ask(run_dir: Path, name: str, prompt: str, pngs: Sequence[bytes]) -> Request
 def all_requests(run_dir: Path) -> list[Request]:
     """Return the requests of a run that were not withdrawn, with or without an answer, in the order of their names."""
     folder = choices_dir(run_dir) / "open"
-    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    folders = sorted(folder.iterdir()) if folder.is_dir() else []
     # A hidden one is still being written, or its writer was killed.
-    requests = (_read(path) for path in found if path.is_dir() and not path.name.startswith("."))
+    requests = (_read(path) for path in folders if path.is_dir() and not path.name.startswith("."))
     return [request for request in requests if request is not None]
 
 
@@ -119,7 +119,7 @@ def take_back(request: Request) -> bool:
 
 
 def answer_of(request: Request) -> Answer | None:
-    """Return the answer to a request; None as long as there is none that can be read."""
+    """Return the answer to a request; None until a valid one has been written."""
     content = _json(request.folder / _ANSWER)
     if content is None:
         return None
@@ -130,7 +130,7 @@ def answer_of(request: Request) -> Answer | None:
 
 
 def wrong_answer(request: Request) -> str:
-    """Return the text of an answer to a request that is none, shortened; empty if there is no answer or a valid one."""
+    """Return the text, shortened, of an invalid answer to a request; empty if there is no answer or a valid one."""
     try:
         given = (request.folder / _ANSWER).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -165,7 +165,7 @@ def kept_answer(run_dir: Path, name: str, pngs: Sequence[bytes]) -> Answer | Non
 
 
 def request_named(run_dir: Path, name: str) -> Request | None:
-    """Return a request of a run that was neither withdrawn nor removed; None if there is none that can be read."""
+    """Return a request of a run that was neither withdrawn nor removed; None if it cannot be read."""
     return _read(choices_dir(run_dir) / "open" / name)
 
 

@@ -65,7 +65,7 @@ class Taken:
 
 
 def taken_by(config: Config, run_dir: Path | None = None) -> Taken | None:
-    """Return what is at the destination of a config and must stay; None where a run may write there.
+    """Return the files at the destination of a config that must stay; None if a run may write there.
 
     `run_dir` is the folder of a run that resumes: it may replace what it wrote itself.
     """
@@ -73,10 +73,12 @@ def taken_by(config: Config, run_dir: Path | None = None) -> Taken | None:
     place = from_root(name)
     if not name.strip() or may_write(place, run_dir):
         return None
-    found = _there(place)[0]
-    shown = name if found == place else f"{_folder_of(name)}{found.name}"
-    run = _run_of(place, from_root(config.general.workspace_dir)) if found == place else ""
-    return Taken(shown, numbered(config, run_dir).output.destination, run, is_ours=bool(run) or _is_ours(found))
+    existing = _existing(place)[0]
+    shown = name if existing == place else f"{_folder_of(name)}{existing.name}"
+    run = _run_of(place, from_root(config.general.workspace_dir)) if existing == place else ""
+    return Taken(
+        shown, with_free_number(config, run_dir).output.destination, run, is_ours=bool(run) or _is_ours(existing)
+    )
 
 
 def may_write(destination: Path, run_dir: Path | None = None) -> bool:
@@ -85,16 +87,16 @@ def may_write(destination: Path, run_dir: Path | None = None) -> bool:
         return True
     if run_dir is None:
         return False
-    return _noted(run_dir).replaces == _stamp(destination) or _is_own(destination, run_dir)
+    return _read_note(run_dir).replaces == _stamp(destination) or _is_own(destination, run_dir)
 
 
 def is_taken(destination: Path) -> bool:
-    """Return whether a file or folder is at a destination, or at one of the places beside it that a result writes."""
-    return bool(_there(destination))
+    """Return whether a file or folder is at a destination, or at one of the places next to it that a result writes."""
+    return bool(_existing(destination))
 
 
-def numbered(config: Config, run_dir: Path | None = None) -> Config:
-    """Return the config with the first numbered destination at which a run may write: zog-2 for zog."""
+def with_free_number(config: Config, run_dir: Path | None = None) -> Config:
+    """Return the config with the first with_free_number destination at which a run may write: zog-2 for zog."""
     destination = config.output.destination
     first, stem = 2, stem_of(destination)
     if (number := _NUMBER.search(stem)) and is_taken(from_root(with_stem(destination, stem[: number.start()]))):
@@ -104,19 +106,19 @@ def numbered(config: Config, run_dir: Path | None = None) -> Config:
 
 
 def resolved_destination(config: Config, run_dir: Path | None = None) -> Config:
-    """Return the config with the destination of its run: that of its settings, or one with a number if it is taken.
+    """Return the config with the destination of its run, which gets a number if it is taken.
 
     `run_dir` is the folder of a run that resumes.
     """
     if run_dir is not None:
         config = chosen_destination(config, run_dir)
     is_free = config.output.never_replace or taken_by(config, run_dir) is None
-    return config if is_free else numbered(config, run_dir)
+    return config if is_free else with_free_number(config, run_dir)
 
 
 def chosen_destination(config: Config, run_dir: Path) -> Config:
     """Return the config of a run that resumes with the destination it chose, if its settings are still the same."""
-    noted = _noted(run_dir)
+    noted = _read_note(run_dir)
     return replace_value(config, PATH, noted.chosen) if config.output.destination in noted.asked else config
 
 
@@ -125,7 +127,7 @@ def note_destination(run_dir: Path, *, asked: str, chosen: str) -> None:
 
     What is there now may be replaced: not the result that another run writes in the meantime. Raises OSError.
     """
-    before = _noted(run_dir)
+    before = _read_note(run_dir)
     earlier = before.asked if asked in (*before.asked, before.chosen) else ()
     names = list(dict.fromkeys((*earlier, asked)))
     content = {"asked": names, "chosen": chosen, "replaces": _stamp(from_root(chosen))}
@@ -158,7 +160,7 @@ def _suffix_of(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Noted:
+class _Note:
     """The contents of a run's record of its destination."""
 
     asked: tuple[str, ...] = ()
@@ -166,13 +168,13 @@ class _Noted:
     replaces: Stamp = ()
 
 
-def _noted(run_dir: Path) -> _Noted:
+def _read_note(run_dir: Path) -> _Note:
     try:
         data: Any = json.loads((run_dir / DESTINATION_FILE).read_text(encoding="utf-8"))
         stamp = tuple((str(name), int(size), int(time)) for name, size, time in data["replaces"])
-        return _Noted(tuple(map(str, data["asked"])), str(data["chosen"]), stamp)
+        return _Note(tuple(map(str, data["asked"])), str(data["chosen"]), stamp)
     except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
-        return _Noted()
+        return _Note()
 
 
 def _is_own(destination: Path, run_dir: Path) -> bool:
@@ -222,8 +224,8 @@ def _has_our_metadata(file: Path) -> bool:
     return metadata.get("software") == "Darkroom" or FOLDED_KEY in metadata or "darkroom_config" in metadata
 
 
-def _there(destination: Path) -> list[Path]:
-    """Return what exists at a destination, and at the places of a model's .yaml and of embeddings beside it."""
+def _existing(destination: Path) -> list[Path]:
+    """Return the files at a destination, and at the places of a model's .yaml and of embeddings next to it."""
     sidecar = [destination.with_suffix(".yaml")] if destination.suffix == ".safetensors" else []
     return [path for path in (destination, words_folder(destination), *sidecar) if _exists(path)]
 
@@ -245,8 +247,8 @@ def _size(path: Path) -> int:
 def _stamp(destination: Path) -> Stamp:
     """Return names, sizes and times of what is at a destination, which differ once something was replaced."""
     stamps = []
-    for path in _there(destination):
+    for path in _existing(destination):
         with suppress(OSError):
-            found = path.stat() if path.exists() else path.lstat()  # a link without a target
-            stamps.append((path.name, found.st_size, found.st_mtime_ns))
+            status = path.stat() if path.exists() else path.lstat()  # a link without a target
+            stamps.append((path.name, status.st_size, status.st_mtime_ns))
     return tuple(stamps)

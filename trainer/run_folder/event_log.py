@@ -54,7 +54,7 @@ def outlasts(step: int, resumed: RunStarted) -> bool:
 
 
 def last_event(run_dir: Path) -> Event | None:
-    """Return the last event of a run so far; None if there is none, or its line is not complete."""
+    """Return the last event of a run so far; None without events, or if its line is not complete."""
     try:
         with (run_dir / EVENTS_FILE).open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _MAX_LAST_BYTES))

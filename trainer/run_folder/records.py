@@ -1,4 +1,4 @@
-"""What happened in each run of a workspace, read from the run's folder.
+"""Records of the runs of a workspace, read from their folders.
 
 A run's log has a line for every step, so only the first and the last of them are parsed: five hundred runs are read in
 about a second.
@@ -47,7 +47,7 @@ class RunRecord:
     """A run: its folder and the facts in its log. `seconds` is the time that it ran, without that between attempts.
 
     `ending` is "crashed" if neither an ending was logged nor a process holds the folder. `best_loss` is the lowest
-    validation loss. `outputs` are the saved models, `size_bytes` is that of the folder without them.
+    validation loss. `outputs` are the saved models, `size_bytes` is the size of the folder without them.
     """
 
     run_dir: Path
@@ -93,10 +93,10 @@ class RunRecord:
 def run_dirs(workspace: Path) -> list[Path]:
     """Return the folders of the runs of a workspace, the newest first."""
     try:
-        found = [path for path in (workspace / "runs").iterdir() if path.is_dir() and not path.name.startswith(".")]
+        folders = [path for path in (workspace / "runs").iterdir() if path.is_dir() and not path.name.startswith(".")]
     except (OSError, ValueError):
         return []
-    return sorted(found, key=age_of, reverse=True)
+    return sorted(folders, key=age_of, reverse=True)
 
 
 def run_dirs_of(workspaces: Iterable[Path]) -> list[Path]:
@@ -219,7 +219,7 @@ class _Log:
 
     @property
     def ending(self) -> tuple[Ending, str]:
-        """How the last attempt ended, and the words of its ending."""
+        """Return how the last attempt ended, and its message."""
         match self._end:
             case RunFinished():
                 return _ENDINGS.get(self._end.outcome, "finished"), self._end.message
@@ -328,7 +328,7 @@ def _text_in(settings: dict[str, Any], section: str, key: str) -> str:
 
 def _stat(path: Path) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size
+    return status.st_mtime_ns, status.st_size

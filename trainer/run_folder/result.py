@@ -1,4 +1,4 @@
-"""The results of a run on disk: copying saved models, and the record of what was written where.
+"""The results of a run on disk: copies of saved models, and the record of the files that were written.
 
 The record has each file with its size and SHA-256. It proves that a run is complete, and which files belong to it: any
 other file may be at the same place.
@@ -24,7 +24,7 @@ RESULTS_FILE = "results.json"
 def copy_model(source: Path, destination: Path) -> None:
     """Copy a saved model atomically: a folder, or a file with its .yaml. If it raises OSError, an existing one stays.
 
-    The .yaml is what some programs read a checkpoint's prediction type from. Embeddings beside it are copied, too.
+    The .yaml is what some programs read a checkpoint's prediction type from. Embeddings next to it are copied, too.
     """
     for file in sorted(words_folder(source).glob("*.safetensors")):
         copy_file(file, words_folder(destination) / file.name)
@@ -73,15 +73,15 @@ def use_as_result(source: Path, destination: Path, *, run_dir: Path, is_kept: bo
 
 
 def model_files(path: Path) -> list[Path]:
-    """Return the files of a saved model: it or those in its folder, its .yaml, and the embeddings beside it."""
-    own = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    """Return the files of a saved model: it or those in its folder, its .yaml, and the embeddings next to it."""
+    main = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     sidecar = path.with_suffix(".yaml")
-    beside = [sidecar] if not path.is_dir() and sidecar.is_file() else []
-    return [*own, *beside, *sorted(words_folder(path).glob("*.safetensors"))]
+    sidecars = [sidecar] if not path.is_dir() and sidecar.is_file() else []
+    return [*main, *sidecars, *sorted(words_folder(path).glob("*.safetensors"))]
 
 
 def words_folder(result: Path) -> Path:
-    """Return the folder of the embeddings beside a result, as OneTrainer names it."""
+    """Return the folder of the embeddings next to a result, as OneTrainer names it."""
     stem = result.stem if result.suffix == ".safetensors" else result.name
     return result.with_name(f"{stem}_embeddings")
 
@@ -166,21 +166,15 @@ def abandon_results(run_dir: Path, *, after_step: int) -> None:
         _write(run_dir, marked)
 
 
-def has_written(run_dir: Path, file: Path) -> bool:
-    """Return whether a file, as it is now, belongs to a result that a run wrote."""
-    place = file.absolute()
-    return any(f.path == place and f.is_unchanged() for result in results_of(run_dir) for f in result.files)
-
-
 def _write(run_dir: Path, results: Sequence[WrittenResult]) -> None:
     entries = [
         {
-            "path": _stored(result.path, run_dir),
-            "destination": _stored(result.destination, run_dir),
+            "path": _relative_to(result.path, run_dir),
+            "destination": _relative_to(result.destination, run_dir),
             "step": result.step,
             "is_abandoned": result.is_abandoned,
             "files": [
-                {"path": _stored(f.path, run_dir), "bytes": f.size_bytes, "sha256": f.sha256} for f in result.files
+                {"path": _relative_to(f.path, run_dir), "bytes": f.size_bytes, "sha256": f.sha256} for f in result.files
             ],
         }
         for result in results
@@ -188,7 +182,7 @@ def _write(run_dir: Path, results: Sequence[WrittenResult]) -> None:
     write_text(run_dir / RESULTS_FILE, json.dumps({"results": entries}, indent=1))
 
 
-def _stored(path: Path, run_dir: Path) -> str:
+def _relative_to(path: Path, run_dir: Path) -> str:
     """Return a path for the record: relative if it is in the run's folder, which may be moved."""
     folder = run_dir.absolute()
     return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else str(path)

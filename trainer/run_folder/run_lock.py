@@ -37,7 +37,7 @@ class RunLock:
 
 
 def holder_of(run_dir: Path) -> Holder | None:
-    """Return the process that trains in a run's folder at the moment; None if there is none."""
+    """Return the process that trains in a run's folder at the moment, or None."""
     return living_holder(run_dir / LOCK_FILE)
 
 
@@ -71,8 +71,8 @@ def interrupted_run(workspace: Path) -> Path | None:
     """
     if int(os.environ.get(_RESTARTS) or 0) == 0:
         return None
-    own = _parent()
-    runs = [file.parent for file in (workspace / "runs").glob(f"*/{_FILE}") if _read(file) == own]
+    parent = _parent()
+    runs = [file.parent for file in (workspace / "runs").glob(f"*/{_FILE}") if _read(file) == parent]
     newest_first = sorted(runs, key=age_of, reverse=True)
     return next((backups[-1].path for run_dir in newest_first if (backups := list_backups(run_dir))), None)
 

@@ -1,7 +1,7 @@
 """The tensors of a backup that the processes of a run shard: one safetensors file for each process, with its rows.
 
 They can be read by any number of processes, and whole by a single one. Whatever is not sharded is in safetensors files
-beside them. Older versions wrote them in the format of `torch.distributed.checkpoint`, which can still be read.
+next to them. Older versions wrote them in the format of `torch.distributed.checkpoint`, which can still be read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ROWS = "rows"  # in the metadata of a file: the first row of each sharded tenso
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A process's own rows of a tensor, from the row `start` on; the whole has `num_rows`."""
+    """A process's rows of a tensor, from the row `start` on; the whole has `num_rows`."""
 
     values: torch.Tensor
     start: int
@@ -48,34 +48,34 @@ class StoredTensor:
 
     def rows(self, start: int, end: int) -> torch.Tensor:
         """Return the rows from `start` up to, not including, `end`, on the CPU."""
-        found = torch.empty((end - start, *self.shape[1:]), dtype=self.dtype)
+        rows = torch.empty((end - start, *self.shape[1:]), dtype=self.dtype)
         for part in self.parts:
             first, last = max(start, part.start), min(end, part.start + part.values.shape[0])
             if first < last:
-                found[first - start : last - start] = part.values.make()[first - part.start : last - part.start]
-        return found
+                rows[first - start : last - start] = part.values.make()[first - part.start : last - part.start]
+        return rows
 
 
 def key_of(kind: Kind, name: str) -> str:
-    """Return the name of a tensor among those of all kinds."""
+    """Return the key of a tensor, unique among the tensors of all kinds."""
     return f"{kind}/{name}"
 
 
 def write_shards(folder: Path, rows: Mapping[str, Rows], whole: Mapping[str, torch.Tensor], *, process: int) -> None:
     """Write a process's rows, by `key_of`, to a backup's folder; `whole` are tensors that only this process writes.
 
-    Each process writes a file of its own. Raises OSError, and DarkroomError where a value is not finite.
+    Each process writes one file. Raises OSError, and DarkroomError where a value is not finite.
     """
-    own = {key: found for key, found in rows.items() if found.values.shape[0]}
-    places = {key: [found.start, found.num_rows] for key, found in own.items()}
+    filled = {key: some for key, some in rows.items() if some.values.shape[0]}
+    places = {key: [some.start, some.num_rows] for key, some in filled.items()}
     (folder / _FOLDER).mkdir(parents=True, exist_ok=True)
-    tensors = {**{key: found.values for key, found in own.items()}, **whole}
+    tensors = {**{key: some.values for key, some in filled.items()}, **whole}
     file = folder / _FOLDER / f"process-{process:05d}.safetensors"
     write_safetensors(file, tensors, {_ROWS: json.dumps(places, separators=(",", ":"))})
 
 
 def stored_in_shards(folder: Path, kind: Kind) -> dict[str, StoredTensor]:
-    """Return what a backup stores of one kind in sharded form, by name.
+    """Return the tensors of one kind that a backup stores in shards, by name.
 
     Raises DarkroomError where a file is damaged or missing.
     """
@@ -85,17 +85,15 @@ def stored_in_shards(folder: Path, kind: Kind) -> dict[str, StoredTensor]:
     parts = distributed_tensors(shards) if (shards / METADATA).exists() else _parts_in(shards)
     prefix = key_of(kind, "")
     return {
-        key.removeprefix(prefix): _assembled(shards, key, found)
-        for key, found in parts.items()
-        if key.startswith(prefix)
+        key.removeprefix(prefix): _assemble(shards, key, rows) for key, rows in parts.items() if key.startswith(prefix)
     }
 
 
 def read_whole(folder: Path, kind: Kind) -> dict[str, torch.Tensor]:
     """Return all whole tensors of one kind in a backup, sharded or not, on the CPU."""
     file = folder / f"{kind}.safetensors"
-    found = dict(read_safetensors(file)[0]) if file.exists() else {}
-    return found | {name: stored.whole() for name, stored in stored_in_shards(folder, kind).items()}
+    tensors = dict(read_safetensors(file)[0]) if file.exists() else {}
+    return tensors | {name: stored.whole() for name, stored in stored_in_shards(folder, kind).items()}
 
 
 def has_averages(folder: Path) -> bool:
@@ -104,14 +102,14 @@ def has_averages(folder: Path) -> bool:
 
 
 def _parts_in(shards: Path) -> dict[str, list[Part]]:
-    found: dict[str, list[Part]] = {}
+    parts: dict[str, list[Part]] = {}
     for file in sorted(shards.glob("*.safetensors")):
         tensors, metadata = stored_tensors(file)
         places = _places(file, metadata.get(_ROWS, "{}"))
         for key, tensor in tensors.items():
             start, num_rows = places.get(key, (0, tensor.shape[0] if tensor.shape else 1))
-            found.setdefault(key, []).append(Part(start, num_rows, tensor))
-    return found
+            parts.setdefault(key, []).append(Part(start, num_rows, tensor))
+    return parts
 
 
 def _places(file: Path, text: str) -> dict[str, tuple[int, int]]:
@@ -129,7 +127,7 @@ def _is_place(place: object) -> bool:
     return isinstance(place, list) and len(place) == 2 and all(type(n) is int and n >= 0 for n in place)
 
 
-def _assembled(shards: Path, key: str, parts: list[Part]) -> StoredTensor:
+def _assemble(shards: Path, key: str, parts: list[Part]) -> StoredTensor:
     """Return a tensor of its parts. Raises DarkroomError unless each of its rows is in just one of them."""
     ordered = sorted(parts, key=lambda part: part.start)
     first, end = ordered[0], 0

@@ -21,7 +21,7 @@ _PARTS = ("backup", "samples", "save", "tensorboard")
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What is in a run's folder: bytes and files in all, and the bytes of each of its parts ("rest" for the others)."""
+    """The contents of a run's folder: its bytes and files, and the bytes of each part ("rest" for the others)."""
 
     run_dir: Path
     size_bytes: int
@@ -30,7 +30,7 @@ class Contents:
 
 
 @dataclass(frozen=True, slots=True)
-class Deleted:
+class DeletedRun:
     """A run in the trash, and where it was."""
 
     was: Path
@@ -38,7 +38,7 @@ class Deleted:
 
 
 def contents_of(run_dir: Path) -> Contents:
-    """Return what a deletion of the run would remove."""
+    """Return the contents of a run's folder, which a deletion would remove."""
     total = size_of(run_dir)
     parts = [(name, size_of(run_dir / name)) for name in _PARTS]
     rest = total - sum(size for _, size in parts)
@@ -46,7 +46,7 @@ def contents_of(run_dir: Path) -> Contents:
     return Contents(run_dir, total, num_files, tuple((n, s) for n, s in (*parts, ("rest", rest)) if s > 0))
 
 
-def delete_run(run_dir: Path) -> Deleted:
+def delete_run(run_dir: Path) -> DeletedRun:
     """Move a run to the trash of its workspace. Raises DarkroomError if it trains at the moment, and OSError."""
     holder = holder_of(run_dir)
     if holder is not None:
@@ -59,10 +59,10 @@ def delete_run(run_dir: Path) -> Deleted:
     trash.mkdir(exist_ok=True)
     place = _free_name(trash / run_dir.name)
     run_dir.rename(place)
-    return Deleted(run_dir, place)
+    return DeletedRun(run_dir, place)
 
 
-def restore_run(deleted: Deleted) -> Path:
+def restore_run(deleted: DeletedRun) -> Path:
     """Move a run back from the trash and return its folder; with another name if its own is in use. Raises OSError."""
     destination = _free_name(deleted.was)
     deleted.place.rename(destination)

@@ -62,10 +62,10 @@ class QueueFile:
     def stamp(self) -> tuple[int, int] | None:
         """Return a value that changes with the file; None without a file."""
         try:
-            found = self.path.stat()
+            status = self.path.stat()
         except OSError:
             return None
-        return found.st_mtime_ns, found.st_ino
+        return status.st_mtime_ns, status.st_ino
 
     def hold(self) -> FileLock:
         """Become the program that runs the queue; release the lock afterwards.

@@ -13,7 +13,6 @@ from typing import Any, Literal, get_args
 from modules.config.codec import decode, encode, packed
 from modules.config.schema import Config
 from modules.system.errors import DarkroomError
-from modules.system.problem import count
 
 State = Literal["waiting", "running", "interrupted", "finished", "stopped", "failed"]
 AfterFailure = Literal["continue", "stop"]
@@ -64,10 +63,10 @@ class RunQueue:
 
     def item(self, number: int) -> Item:
         """Return an item. Raises DarkroomError for a number that is not in the queue."""
-        found = next((item for item in self.items if item.number == number), None)
-        if found is None:
+        item = next((item for item in self.items if item.number == number), None)
+        if item is None:
             raise DarkroomError(f"The queue has no item {number}.", advice="List the queue to see the numbers.")
-        return found
+        return item
 
     def added(self, name: str, config: Config) -> RunQueue:
         """Add a copy of a config at the end."""
@@ -147,7 +146,7 @@ Change = Callable[[RunQueue], RunQueue]
 
 
 def from_json(data: object) -> RunQueue:
-    """Return the queue of JSON data. Raises ValueError for data that are no queue of this version."""
+    """Return the queue of JSON data. Raises ValueError for data that are not a queue of this version."""
     match data:
         case {
             "darkroom_queue": int(number),
@@ -174,12 +173,3 @@ def _item(data: object) -> Item:
             return Item(number, name, settings, state, message, run_dir)  # type: ignore[arg-type]
         case _:
             raise ValueError("it contains an item that cannot be read")
-
-
-def summary(queue: RunQueue) -> str:
-    """Return how many items wait, run and have ended."""
-    num_open = sum(item.is_open for item in queue.items)
-    num_failed = sum(item.state == "failed" for item in queue.items)
-    parts = [f"{num_open:,} waiting"] if num_open else []
-    parts += [f"{num_failed:,} failed"] if num_failed else []
-    return f"{count(len(queue.items), 'run')}{': ' if parts else ''}{', '.join(parts)}"

@@ -68,7 +68,7 @@ def request_of(item: Item, *, allowed_code: frozenset[str] = frozenset()) -> Run
 
 
 def ending_of(event: RunFinished | RunFailed) -> tuple[State, str]:
-    """Return the state of an item whose run ended with an event, and the words."""
+    """Return the state of an item whose run ended with an event, and its message."""
     match event:
         case RunFailed():
             return "failed", f"{event.message} {event.advice}".strip()

@@ -22,7 +22,7 @@ class DryRunCheck:
 
 @dataclass(frozen=True, eq=False)
 class DryRunState:
-    """The state of a dry run: the run's counters, and a few small parameters with a stepper of their own."""
+    """The state of a dry run: the run's counters, and a few small parameters with a separate stepper."""
 
     counters: Counters
     groups: Sequence[TrainGroup]

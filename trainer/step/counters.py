@@ -44,7 +44,7 @@ class Counters:
             num_skipped=self.num_skipped + was_skipped,
             num_skipped_in_a_row=self.num_skipped_in_a_row + 1 if was_skipped else 0,
             num_losses=self.num_losses + (loss is not None),
-            smoothed_loss=self._smoothed(loss),
+            smoothed_loss=self._smooth(loss),
         )
 
     def after_empty_epoch(self) -> Self:
@@ -55,7 +55,7 @@ class Counters:
         """Return the counters at another step of the current epoch."""
         return replace(self, epoch_step=epoch_step)
 
-    def _smoothed(self, loss: float | None) -> float | None:
+    def _smooth(self, loss: float | None) -> float | None:
         """Return the running mean of losses: a plain mean of the first ones, then an exponential moving average."""
         if loss is None:
             return self.smoothed_loss

@@ -82,7 +82,7 @@ def optimizer_in_evaluation(optimizer: torch.optim.Optimizer, groups: Sequence[T
         return
     master_weights = [m for g in groups for m in g.master_weights.values()]
     touched = {id(p): p for p in (*named_parameters(groups).values(), *moved_parameters(groups).values())}
-    own = [(p, p.detach().clone()) for p in touched.values() if p.numel()]
+    exact = [(p, p.detach().clone()) for p in touched.values() if p.numel()]
     for master_weight in master_weights:
         master_weight.fill()
     try:
@@ -98,5 +98,5 @@ def optimizer_in_evaluation(optimizer: torch.optim.Optimizer, groups: Sequence[T
         for master_weight in master_weights:
             master_weight.release()
         with torch.no_grad():
-            for parameter, value in own:
+            for parameter, value in exact:
                 parameter.copy_(value)

@@ -20,14 +20,14 @@ def freeze_finished_units(
     uninterrupted run had frozen by then, once its weights and its optimizer are restored.
     """
     over = [g for g in groups if g.is_training and g.stop_after.is_over(moment)]
-    values = _evaluated(over, groups, optimizer) if over and has_evaluation_mode(optimizer) else {}
+    values = _evaluation_weights(over, groups, optimizer) if over and has_evaluation_mode(optimizer) else {}
     for group in over:
         freeze(group, optimizer)
-    _set(over, values)
+    _set_weights(over, values)
     return over
 
 
-def _evaluated(
+def _evaluation_weights(
     some: Sequence[TrainGroup], groups: Sequence[TrainGroup], optimizer: torch.optim.Optimizer
 ) -> dict[str, torch.Tensor]:
     """Return copies of the exact weights of some units as an optimizer with an evaluation mode has them there."""
@@ -36,7 +36,7 @@ def _evaluated(
 
 
 @torch.no_grad()
-def _set(groups: Sequence[TrainGroup], values: Mapping[str, torch.Tensor]) -> None:
+def _set_weights(groups: Sequence[TrainGroup], values: Mapping[str, torch.Tensor]) -> None:
     """Set the exact weights of units that are frozen, and their 16-bit copies."""
     weights = kept_parameters(groups)
     for name, value in values.items():

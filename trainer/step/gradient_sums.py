@@ -1,8 +1,13 @@
 """Summing the gradients of the processes of a run: while the last backward pass of a step continues, or after it.
 
 Gradients are summed in buckets, as torch's DistributedDataParallel does (Li et al. 2020, "PyTorch Distributed",
-section 3.2): the sum of a bucket starts as soon as all of its gradients are there and those of the buckets before it
+section 3.2): the sum of a bucket starts as soon as all of its gradients are there and the sums of earlier buckets
 have started, so that all processes start them in the same order.
+
+DistributedDataParallel itself does not fit. It replaces the forward pass of the module that it wraps, while only the
+family calls the forward pass of a part: several times in a step, and with weights that are frozen mid-run.
+Steps that are skipped, sums in another precision and parameters that only some processes use must give the results of a
+single process, too.
 """
 
 from __future__ import annotations
@@ -83,8 +88,8 @@ class GradientSums:
     def finish(self, num_holders: Sequence[float]) -> None:
         """Wait for the sums, of which all must have started, and set the gradients.
 
-        `num_holders` are the numbers of processes that have a gradient, for each parameter that is trained. Where there
-        are some, a process without one gets it, too; where there are none, no process has one.
+        `num_holders` are the numbers of processes that have a gradient, for each parameter that is trained. If any
+        process has one, all get it; otherwise none has one afterwards.
         """
         for bucket in self._buckets:
             self._settle(bucket)
@@ -119,9 +124,9 @@ class GradientSums:
         for hook in self._hooks:
             hook.remove()
         is_watched = self._reduction.starts_early and len(self._layout) > 1
-        self._hooks = [p.register_post_accumulate_grad_hook(self._arrived) for p in trained] if is_watched else []
+        self._hooks = [p.register_post_accumulate_grad_hook(self._on_gradient) for p in trained] if is_watched else []
 
-    def _arrived(self, parameter: torch.Tensor) -> None:
+    def _on_gradient(self, parameter: torch.Tensor) -> None:
         bucket = self._bucket_of.get(id(parameter))
         if not self._is_open or bucket is None:
             return
@@ -137,9 +142,9 @@ class GradientSums:
         with torch.no_grad():
             bucket.flat = torch.zeros(sum(sizes), dtype=dtype, device=kind.device)
             pairs = zip(bucket.flat.split(sizes), bucket.parameters, strict=True)
-            found = [(part.view(p.shape), p.grad) for part, p in pairs if p.grad is not None]
-            if found:
-                torch._foreach_copy_([part for part, _ in found], [gradient for _, gradient in found])
+            filled = [(part.view(p.shape), p.grad) for part, p in pairs if p.grad is not None]
+            if filled:
+                torch._foreach_copy_([part for part, _ in filled], [gradient for _, gradient in filled])
         bucket.wait = _once(self._ranks.start_sum(bucket.flat))
         self._num_started += 1
         if not self._reduction.is_async:
@@ -156,14 +161,15 @@ class GradientSums:
             self._settle(bucket)
 
     def _settle(self, bucket: _Bucket) -> None:
-        """Wait for a sum, write it to the gradients, and free it. All of the bucket's parameters have a gradient then,
-        as that of an embedding that is only in the batches of others.
+        """Wait for a sum, write it to the gradients, and free it.
+
+        All parameters of the bucket have a gradient then, also an embedding that is only in others' batches.
         """
         if bucket.flat is None:
             return
         bucket.wait()
         with torch.no_grad():
-            flat = self._rounded(bucket.flat, bucket.parameters[0].dtype, bucket.number)
+            flat = self._round_sum(bucket.flat, bucket.parameters[0].dtype, bucket.number)
             for parameter in (p for p in bucket.parameters if p.grad is None):
                 parameter.grad = torch.empty_like(parameter)
             parts = flat.split([p.numel() for p in bucket.parameters])
@@ -171,7 +177,7 @@ class GradientSums:
             torch._foreach_copy_(gradients, [part.view(g.shape) for part, g in zip(parts, gradients, strict=True)])
         bucket.flat = None
 
-    def _rounded(self, flat: torch.Tensor, dtype: torch.dtype, number: int) -> torch.Tensor:
+    def _round_sum(self, flat: torch.Tensor, dtype: torch.dtype, number: int) -> torch.Tensor:
         """Return the sum of the step's bucket for gradients of a dtype. All processes round it alike."""
         at_random = self._reduction.precision == "float32_stochastic"
         if at_random and flat.dtype == torch.float32 and dtype == torch.bfloat16:

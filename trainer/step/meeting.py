@@ -1,4 +1,4 @@
-"""Where the processes of a run meet: before each step. There they stop together, and do what they share beside steps.
+"""The processes of a run meet before each step. There they stop together, and share work that is not part of a step.
 
 The main process decides what is due: it validates, samples, saves and writes backups. What can be shared is a task,
 known to all of them by its name; when the main process calls it, each of them carries out its part.
@@ -21,7 +21,7 @@ Task = Callable[[Any], Any]
 """Takes what the main process gives it, and returns what that needs of this process; both must be picklable."""
 
 
-class _Found(NamedTuple):
+class _MeetingResult(NamedTuple):
     """The result of a meeting: the numbers of processes that stop, end early, call a task, or have failed."""
 
     stops: float
@@ -56,7 +56,7 @@ class Meeting:
         """Meet the others; return whether early stopping ends the run.
 
         Raises StopAgreed in all once one is to stop, LostProcessError if one has failed since the last step.
-        `ends_early` is whether this process would end the run early; only that of the main one counts.
+        `ends_early` is whether this process would end the run early; only the main process decides.
         """
         while True:
             is_stopping = False
@@ -65,15 +65,15 @@ class Meeting:
             except StopRequested:
                 is_stopping = True
             ends = self.rank.is_main and ends_early
-            found = self._meet(stops=is_stopping, ends=ends)
-            if found.calls:
+            result = self._meet(stops=is_stopping, ends=ends)
+            if result.calls:
                 self._take_part()
                 continue
-            if found.fails:
+            if result.fails:
                 raise lost_process(self._ranks)
-            if found.stops:
+            if result.stops:
                 raise StopAgreed
-            return found.ends > 0
+            return result.ends > 0
 
     def share(self, name: str, given: Any = None) -> list[Any]:
         """Carry out a task in all processes and return their results in order; called by the main process alone.
@@ -85,7 +85,7 @@ class Meeting:
             return [self._tasks[name](given)]
         self._meet(calls=True)
         self._ranks.from_main((name, given))
-        return self._carried_out(name, given)
+        return self._carry_out(name, given)
 
     def check(self) -> None:
         """Raise StopRequested once the run is to stop; for the parts of a task."""
@@ -125,14 +125,16 @@ class Meeting:
         if not self.rank.is_alone:
             self._meet()
 
-    def _meet(self, *, stops: bool = False, ends: bool = False, calls: bool = False, fails: bool = False) -> _Found:
-        return _Found(*self._ranks.sums([stops, ends, calls, fails]))
+    def _meet(
+        self, *, stops: bool = False, ends: bool = False, calls: bool = False, fails: bool = False
+    ) -> _MeetingResult:
+        return _MeetingResult(*self._ranks.sums([stops, ends, calls, fails]))
 
     def _take_part(self) -> None:
         name, given = self._ranks.from_main(("", None))
-        self._carried_out(name, given)
+        self._carry_out(name, given)
 
-    def _carried_out(self, name: str, given: Any) -> list[Any]:
+    def _carry_out(self, name: str, given: Any) -> list[Any]:
         """Carry out this process's part. All meet at its end, whatever becomes of their parts."""
         result, failure = None, None
         try:
@@ -141,18 +143,18 @@ class Meeting:
             failure = error
             if isinstance(error, StopRequested) and self.rank.is_main:
                 self._ranks.announce_stop()
-        found = self._ranks.gathered((result, _Words.of(failure)))
+        results = self._ranks.gather((result, _FailureText.of(failure)))
         if not self.rank.is_main:
             return []
         if failure is not None:
             raise failure
-        for _, words in found:
+        for _, words in results:
             if words is not None:
                 words.throw()
-        return [value for value, _ in found]
+        return [value for value, _ in results]
 
 
-class _Words:
+class _FailureText:
     """Why a process could not carry out its part of a task, in a form that travels."""
 
     def __init__(self, error: BaseException) -> None:
@@ -165,7 +167,7 @@ class _Words:
             self._system = (error.errno, error.strerror, error.filename)
 
     @classmethod
-    def of(cls, error: BaseException | None) -> _Words | None:
+    def of(cls, error: BaseException | None) -> _FailureText | None:
         """Return the words of an error; None without one."""
         return None if error is None else cls(error)
 

@@ -87,7 +87,7 @@ def _norm_in_float32(
 ) -> torch.Tensor:
     """Return the norm of x in float32; the weights are read at each call, because they may be moved or trained.
 
-    Outside autocast x has the dtype of the weights, and `plain` is the layer's own forward pass.
+    Outside autocast x has the dtype of the weights, and `plain` is the layer's forward pass.
     """
     if not torch.is_autocast_enabled(x.device.type):
         return plain(x)

@@ -55,7 +55,7 @@ def prior_mode(
 def references_left() -> Iterator[None]:
     """Check that what runs in this context leaves every reference; after an exception they are left without a check.
 
-    Entered inside of the run's autocast, which must end after a reference's own.
+    Entered inside of the run's autocast, which must end after the autocast of a reference.
     """
     try:
         yield
@@ -92,7 +92,7 @@ def rollout_mode(
 ) -> Iterator[None]:
     """Sample with the weights in training within this context: no gradient, no dropout, the run's precision.
 
-    The global generators get their own seed, for rewards that use them. Everything is restored afterwards.
+    The global generators are seeded, for rewards that use them. Everything is restored afterwards.
     """
     seed = derive_seed(run_seed, "rollout mode", step)
     rng = seeded_global_rng(seed, precision.device)

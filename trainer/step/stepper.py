@@ -31,8 +31,8 @@ class StepOutcome:
     """The result of a step. A step whose loss or gradient is not finite is skipped: the weights do not change.
 
     `metrics` are the values the method reported for its micro-batches, each the mean over the images it covers.
-    `gradient_norms` are the finite norms of the gradients by unit, before clipping; that of all is `gradient_norm`.
-    `effective_rates` are, by unit, the rates that an optimizer found itself, beside the `learning_rates` that were set.
+    `gradient_norms` are the finite norms of the gradients by unit, before clipping; `gradient_norm` is their total.
+    `effective_rates` are, by unit, the rates that an adaptive optimizer chose; `learning_rates` were set.
     """
 
     loss: float | None
@@ -70,8 +70,8 @@ class Stepper:
         `after_update()` may change the weights after each update, and returns metrics.
         With `is_fused` weights are updated in the backward pass, and `clip_grad_norm` applies to each weight's gradient
         alone; raises ValueError with an enabled scaler.
-        `effective_rate(group)` is that of the optimizer's record. The gradients of a step are summed over `ranks`, as
-        `reduction` sets; those of sharded weights (`TrainGroup.is_sharded`) are summed already.
+        `effective_rate(group)` comes from the optimizer's record. The gradients of a step are summed over `ranks`, as
+        `reduction` sets; gradients of sharded weights (`TrainGroup.is_sharded`) are summed already.
         """
         if is_fused and scaler.is_enabled():
             raise ValueError("a fused backward pass does not support a gradient scaler")
@@ -137,8 +137,8 @@ class Stepper:
         norm = norm_of(list(norms.values())) if norms else torch.zeros_like(total_loss)
         _, rates = effective_rates(self.optimizer.param_groups, self._effective_rate)
         # One synchronization with the device per step: loss, norms, effective rates and metrics together.
-        beside = [*rates.values(), *_tensors_in(self._metrics)]
-        read = torch.stack([total_loss, norm, *norms.values(), *(t.to(total_loss.device) for t in beside)])
+        tensors = [*rates.values(), *_tensors_in(self._metrics)]
+        read = torch.stack([total_loss, norm, *norms.values(), *(t.to(total_loss.device) for t in tensors)])
         loss, gradient_norm, *others = read.tolist()
         of_units, others = others[: len(norms)], others[len(norms) :]
         read_rates, values = others[: len(rates)], iter(others[len(rates) :])
@@ -219,13 +219,13 @@ class Stepper:
         assert self._sums is not None, "with several processes"
         parameters = [p for p in self._whole_parameters() if p.requires_grad]
         is_read = total_loss.is_cpu  # reading it from another device would wait for that
-        own = [self._num_images, self._may_be_zero, bool(self._metrics), float(total_loss) if is_read else 0.0]
-        wait = self._ranks.start_sums([*own, *(p.grad is not None for p in parameters)])
+        facts = [self._num_images, self._may_be_zero, bool(self._metrics), float(total_loss) if is_read else 0.0]
+        wait = self._ranks.start_sums([*facts, *(p.grad is not None for p in parameters)])
         self._sums.start_rest(step)
         num_images, num_zero, num_measured, read_loss, *have_gradients = wait()
         self._num_images, self._may_be_zero = round(num_images), num_zero > 0
         if num_measured:
-            self._metrics = [(n, v, k) for of_rank in self._ranks.gathered(_read(self._metrics)) for n, v, k in of_rank]
+            self._metrics = [(n, v, k) for of_rank in self._ranks.gather(_read(self._metrics)) for n, v, k in of_rank]
         self._sums.finish(have_gradients)
         if is_read:
             return torch.tensor(read_loss, dtype=torch.float32)
@@ -243,7 +243,7 @@ class Stepper:
         return GradientSums(self._whole_parameters(), self._ranks, reduction)
 
     def _whole_norms(self, norms: dict[str, torch.Tensor], *, like: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the norms with those of sharded weights over all processes."""
+        """Return the norms; norms of sharded weights are taken over all processes."""
         sharded = [name for name, g in self._groups.items() if g.is_sharded and g.is_training]
         if self._ranks.rank.is_alone or not sharded:
             return norms
@@ -306,5 +306,5 @@ def _means(metrics: Sequence[_Metric]) -> dict[str, float]:
     """Return, by name, the mean of the values weighted by their numbers of images; those that are NaN are left out."""
     numbers = [(name, float(value), count) for name, value, count in metrics if not math.isnan(value)]
     names = dict.fromkeys(name for name, _, _ in numbers)
-    shares = {name: [(value, count) for own, value, count in numbers if own == name] for name in names}
+    shares = {name: [(value, count) for other, value, count in numbers if other == name] for name in names}
     return {name: sum(v * n for v, n in pairs) / sum(n for _, n in pairs) for name, pairs in shares.items()}

@@ -7,7 +7,7 @@ a gradient: its captions may not be in the batch.
 
 Its strictness depends on which cases can be correct. A parameter that never gets a gradient is disconnected from the
 loss, and one is enough to stop: groups contain only parameters that a gradient can reach (`Part.reaches`). A zero
-gradient can be correct: that of a key's bias in attention, of attention over a single position, of a new LoRA's down
+gradient can be correct: a key's bias in attention has one, attention over a single position, and a new LoRA's down
 matrix while its up matrix is zero or rounded to zero. So can a lost update: the weights of a norm are all about one,
 and the first steps of a long warm-up vanish in rounding. The run stops if these are more than half of a unit.
 """
@@ -33,7 +33,7 @@ _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass(eq=False)
-class _Watched:
+class _WatchedUnit:
     """The state of a unit with parameters that have not been updated yet.
 
     `unproven` are their names, by the id of the tensor that the optimizer updates. Of these, `with_gradient` had a
@@ -67,13 +67,13 @@ class Watchdog:
 
     def __init__(self, groups: Sequence[TrainGroup]) -> None:
         self._watched = {
-            g.name: _Watched(g, {id(p): n for n, p in moved_parameters([g]).items() if g.parameters[n].numel()})
+            g.name: _WatchedUnit(g, {id(p): n for n, p in moved_parameters([g]).items() if g.parameters[n].numel()})
             for g in groups
         }
         self._before: dict[str, _Snapshot] = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is not yet known to be trained, by unit and name, JSON-safe; a unit without an entry is known."""
+        """Return the parameters that have not been updated yet, by unit and name, as JSON-safe data."""
         return {
             unit: {
                 "unproven": sorted(watched.unproven.values()),
@@ -149,7 +149,7 @@ class Watchdog:
             ):
                 watched.num_idle += 1
                 if watched.num_idle >= FIRST_STEPS:
-                    _refuse(watched)
+                    _raise_if_untrained(watched)
                     del self._watched[unit]
 
 
@@ -179,7 +179,7 @@ def _read(flags: Sequence[torch.Tensor]) -> list[bool]:
     return values
 
 
-def _refuse(watched: _Watched) -> None:
+def _raise_if_untrained(watched: _WatchedUnit) -> None:
     """Raise DarkroomError if more parameters were not updated than a healthy unit may have."""
     unit, total = watched.group.name.replace("_", " "), len(watched.group.parameters)
     unproven = list(watched.unproven.values())
@@ -218,8 +218,8 @@ def _refuse(watched: _Watched) -> None:
         )
 
 
-def _share(names: Collection[str], watched: _Watched) -> str:
+def _share(names: Collection[str], watched: _WatchedUnit) -> str:
     """Return how many of a unit's parameters these are, and the names of some, relative to its part."""
-    own = [name.removeprefix(f"{watched.group.part or watched.group.name}.") for name in names]
-    more = f" and {len(own) - _MAX_NAMED} more" if len(own) > _MAX_NAMED else ""
-    return f"{len(own)} of its {len(watched.group.parameters)} parameters ({', '.join(own[:_MAX_NAMED])}{more})"
+    short = [name.removeprefix(f"{watched.group.part or watched.group.name}.") for name in names]
+    more = f" and {len(short) - _MAX_NAMED} more" if len(short) > _MAX_NAMED else ""
+    return f"{len(short)} of its {len(watched.group.parameters)} parameters ({', '.join(short[:_MAX_NAMED])}{more})"

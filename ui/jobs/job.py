@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
-from trainer.child.job import ChildJob, Ended, start_job
+from trainer.child.job import ChildJob, JobEnded, start_job
 from trainer.child.process import Spawn, spawn_trainer
 from trainer.job_events import ImageAnnotated, JobEvent, JobFailed, JobFinished, JobNotes, JobProgress, JobStopped
 from ui.interaction import Failure
@@ -52,7 +52,7 @@ class JobState:
                 return self.message
 
 
-def reduced(state: JobState, event: JobEvent | Ended) -> JobState:
+def reduced(state: JobState, event: JobEvent | JobEnded) -> JobState:
     """Return the state after an event."""
     match event:
         case JobProgress(what=what, done=done, total=total, seconds_left=left) if state.is_active:
@@ -71,7 +71,7 @@ def reduced(state: JobState, event: JobEvent | Ended) -> JobState:
         case JobFailed(message=message, advice=advice, details=details):
             failure = Failure(state.title or "Failed", message, advice, details)
             return replace(state, stage="failed", message=message, failure=failure)
-        case Ended(code=code, errors=errors) if state.is_active:
+        case JobEnded(code=code, errors=errors) if state.is_active:
             if state.stage == "stopping":
                 return replace(state, stage="stopped", message="Stopped.")
             reason = f"It ended unexpectedly (exit code {code})."
@@ -131,7 +131,7 @@ class JobRunner:
         before = self.state
         for event in self._process.waiting():
             self.state = reduced(self.state, event)
-            if isinstance(event, Ended):
+            if isinstance(event, JobEnded):
                 self._process = None
         if self.state is not before:
             self.changed()

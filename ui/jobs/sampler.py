@@ -15,7 +15,7 @@ from modules.settings.edit import set_path
 from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
-from trainer.child.job import ChildJob, Ended, start_job
+from trainer.child.job import ChildJob, JobEnded, start_job
 from trainer.child.process import Spawn, spawn_trainer
 from trainer.idle_sampling.base import with_model
 from trainer.idle_sampling.image_files import read_settings
@@ -129,7 +129,7 @@ class SampleSession:
         events = list(self._process.waiting()) if self._process is not None else []
         for event in events:
             self._take(event)
-            if isinstance(event, Ended):
+            if isinstance(event, JobEnded):
                 self._process = None
         if events:
             self.changed()
@@ -206,7 +206,7 @@ class SampleSession:
         self.state = reduced(self.state, JobFailed(str(getattr(error, "message", error)), advice))
         self.changed()
 
-    def _take(self, event: JobEvent | Ended) -> None:
+    def _take(self, event: JobEvent | JobEnded) -> None:
         own = getattr(event, "request", self._num_requests)
         if isinstance(event, ImageSampled):
             found = Sampled(Path(event.path), event.caption, event.prompt, event.is_grid)

@@ -9,7 +9,15 @@ from pathlib import Path
 from modules.system.errors import DarkroomError
 from modules.system.problem import count
 from trainer.run_folder.records import RunRecord
-from trainer.run_folder.trash import Contents, Deleted, contents_of, delete_run, empty_trash, restore_run, trash_bytes
+from trainer.run_folder.trash import (
+    Contents,
+    DeletedRun,
+    contents_of,
+    delete_run,
+    empty_trash,
+    restore_run,
+    trash_bytes,
+)
 from ui.context import Context
 from ui.interaction import Answer, Failure
 from ui.notices import Notice, Reply
@@ -46,14 +54,14 @@ class RunDeletion:
             work = partial(_delete, [r.run_dir for r in records])
             self._context.pump.background.run(work, partial(self._deleted, size_bytes), self._failed)
 
-    def _deleted(self, size_bytes: int, deleted: list[Deleted]) -> None:
+    def _deleted(self, size_bytes: int, deleted: list[DeletedRun]) -> None:
         self._refresh()
         self._context.starter.look_for_backup()
         text = f"Moved {count(len(deleted), 'run')} ({size_words(size_bytes)}) to the trash."
         replies = (Reply("Undo", partial(self._restore, deleted)), Reply("Empty trash…", self.empty_trash))
         self._context.notices.show(Notice(_UNDO, text, replies))
 
-    def _restore(self, deleted: Sequence[Deleted]) -> None:
+    def _restore(self, deleted: Sequence[DeletedRun]) -> None:
         def restored(places: list[Path]) -> None:
             self._context.notify(f"Brought back {count(len(places), 'run')}.")
             self._context.starter.look_for_backup()
@@ -90,5 +98,5 @@ def _contents(run_dirs: Sequence[Path]) -> list[Contents]:
     return [contents_of(run_dir) for run_dir in run_dirs]
 
 
-def _delete(run_dirs: Sequence[Path]) -> list[Deleted]:
+def _delete(run_dirs: Sequence[Path]) -> list[DeletedRun]:
     return [delete_run(run_dir) for run_dir in run_dirs]

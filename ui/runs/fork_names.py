@@ -9,9 +9,9 @@ from modules.system.paths import safe_name
 
 def proposed_name(config: Config) -> str:
     """Return the name of the result with the first number that is free: zog-2 for zog."""
-    from trainer.run_folder.destination import numbered, stem_of  # not needed before the window is drawn
+    from trainer.run_folder.destination import stem_of, with_free_number  # not needed before the window is drawn
 
-    return stem_of(numbered(config).output.destination)
+    return stem_of(with_free_number(config).output.destination)
 
 
 def named(config: Config, name: str) -> Config:

@@ -59,7 +59,7 @@ class EncodingJob:
 class EntryResult:
     """The result of one entry. `problem` explains why it could not be built; then there is no entry.
 
-    `in_float32` is set if the latents were not finite in the VAE's own dtype, and the image was encoded in float32.
+    `in_float32` is set if the latents were not finite in the VAE's dtype, and the image was encoded in float32.
     """
 
     key: str

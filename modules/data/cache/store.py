@@ -45,7 +45,7 @@ class EntryStore(Protocol):
         ...
 
     def num_bytes(self, key: str) -> int:
-        """Return the size of an entry; 0 if there is none."""
+        """Return the size of an entry; 0 for a missing one."""
         ...
 
     def write(self, key: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -80,7 +80,7 @@ class CacheStore:
         return self.path(key).is_file()
 
     def num_bytes(self, key: str) -> int:
-        """Return the size of an entry's file; 0 if there is none."""
+        """Return the size of an entry's file; 0 for a missing one."""
         try:
             return self.path(key).stat().st_size
         except OSError:
@@ -154,7 +154,7 @@ class RememberingStore:
         return self._store.has(key)
 
     def num_bytes(self, key: str) -> int:
-        """Return the size of an entry; 0 if there is none."""
+        """Return the size of an entry; 0 for a missing one."""
         return self._store.num_bytes(key)
 
     def write(self, key: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -194,7 +194,7 @@ class MemoryStore:
         return key in self._entries
 
     def num_bytes(self, key: str) -> int:
-        """Return the size of an entry's tensors; 0 if there is none."""
+        """Return the size of an entry's tensors; 0 for a missing one."""
         return _num_bytes(self._entries.get(key, {}))
 
     def write(self, key: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -77,7 +77,7 @@ def as_table(findings: Sequence[Finding], *, num_images: int, num_validation_ima
 
 
 def by_check(findings: Sequence[Finding]) -> Iterator[tuple[CheckSpec, list[Finding]]]:
-    """Yield each check that found something, with its findings."""
+    """Yield each check that has findings, with them."""
     for name, spec in CHECKS.items():
         if of_check := [f for f in findings if f.check == name]:
             yield spec, of_check
