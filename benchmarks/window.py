@@ -25,7 +25,7 @@ from modules.config.codec import export_file, load_file
 from modules.config.presets import list_presets
 from modules.config.schema import Config
 from modules.system.paths import PROGRAM_ROOT
-from ui.documents import FIRST_PRESET
+from ui.forms.documents import FIRST_PRESET
 
 NUM_STARTS = 5
 _VISIBLE = "visible"

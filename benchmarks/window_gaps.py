@@ -12,8 +12,8 @@ from pathlib import Path
 
 from benchmarks.window import summarise
 from trainer.events import RunFailed
-from ui.app import App
-from ui.run.interpreter import keep_interpreter_smooth
+from ui.app.window import App
+from ui.loop.interpreter import keep_interpreter_smooth
 
 BEAT_MS = 10
 _IDLE_SECONDS = 3.0

@@ -13,7 +13,7 @@ from modules.system.paths import from_caller
 from modules.system.process_setup import collection_off, hide_library_warnings, use_no_pydantic_plugins
 
 if TYPE_CHECKING:
-    from ui.app import App
+    from ui.app.window import App
 
 
 def main(arguments: Sequence[str], *, on_visible: Callable[[], None] | None = None) -> int:
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str], *, on_visible: Callable[[], None] | None = No
         if app is None:
             return 1
         app.show(on_visible)
-    from ui.run.interpreter import keep_interpreter_smooth
+    from ui.loop.interpreter import keep_interpreter_smooth
 
     keep_interpreter_smooth()
     app.run()
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str], *, on_visible: Callable[[], None] | None = No
 
 def _opened(path: Path | None) -> App | None:
     """Return the window; None on a machine without a display, which is reported."""
-    from ui.app import App
+    from ui.app.window import App
 
     try:
         return App(config_path=path)

@@ -21,6 +21,14 @@ def from_root(path: str | Path) -> Path:
     return (PROGRAM_ROOT / _expand(path)).absolute()
 
 
+def as_config_path(path: Path) -> str:
+    """Return a path as stored in a config: relative inside the program's folder, else absolute."""
+    absolute = path.absolute()
+    if absolute.is_relative_to(PROGRAM_ROOT) and absolute != PROGRAM_ROOT:
+        return absolute.relative_to(PROGRAM_ROOT).as_posix()
+    return str(absolute)
+
+
 def from_caller(path: str | Path) -> Path:
     """Return a command line's path as an absolute one: relative paths are relative to the caller's folder.
 

@@ -26,7 +26,7 @@ WINDOW_SIDE = (
     "trainer.step.counters",
     "trainer.cli.console",
     "trainer.__main__",
-    "ui.editors.captions.opening",
+    "ui.features.captions.opening",
 )
 CHECKS_ALONE_NEED = ("numpy", "tokenizers", "huggingface_hub", "modules.memory", "trainer.preflight.checks")
 

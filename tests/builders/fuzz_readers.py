@@ -393,7 +393,7 @@ def _read_image(content: bytes, folder: Path) -> None:
     from modules.data.scan import scan_folder
     from modules.data.transforms.apply import load_pixels
     from modules.data.transforms.recipe import plain_recipe
-    from ui.thumbnails import load_covering
+    from ui.widgets.thumbnails import load_covering
 
     path = _write(folder, "i.png", content)
     found = scan_folder(folder, include_subfolders=False, captions=CaptionOrigin())
@@ -687,7 +687,7 @@ def _sessions(folder: Path) -> list[bytes]:
 
 
 def _read_session(content: bytes, folder: Path) -> None:
-    from ui.settings import load_session
+    from ui.app.session_store import load_session
 
     load_session(_write(folder, "session.json", content))
 

@@ -26,8 +26,9 @@ from trainer.events import RunFinished
 from trainer.idle_sampling.request import AdapterChoice, SampleRequest, request_line
 from trainer.job_events import JobEvent, JobFailed, JobFinished
 from trainer.launch import RunRequest
-from ui.jobs.tools import TOOLS, joined_files
-from ui.run.tensorboard import TensorBoardServer
+from ui.features.tensorboard.server import TensorBoardServer
+from ui.features.tools.model import TOOLS
+from ui.forms.values import joined_files
 
 _SECONDS = 120
 PROMPT = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 1, "sampler": "ddim"}

@@ -43,7 +43,7 @@ from trainer.preflight.doctor import examine
 from trainer.run.prune import unused_by
 from trainer.step.precision import Precision
 from trainer.step.prediction_modes import prior_mode
-from ui.run.words import preview_lines
+from ui.loop.wording import preview_lines
 
 FULL: dict[str, Any] = {"training": {"trains": "full"}, "output": {"dtype": "float32"}}
 MODELS = ["tiny_sd", "tiny_sd2", "tiny_sdxl", "tiny_sdxl_v"]  # the second and the last predict v

@@ -28,7 +28,7 @@ from trainer.methods.denoise import Denoise
 from trainer.methods.protocol import StepContext, StepLoss
 from trainer.run.setup import Clocks
 from trainer.step import freezing
-from ui.run.run_state import RunState, fold
+from ui.loop.run_state import RunState, fold
 
 TRAINED = {"tiny_sd": ("unet", "text_encoder"), "tiny_sdxl": ("unet", "text_encoder", "text_encoder_2")}
 MODELS = list(TRAINED)

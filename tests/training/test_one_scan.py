@@ -26,11 +26,11 @@ from trainer.events import RunFinished, RunStarted, StepFinished, WarningRaised
 from trainer.launch import RunRequest
 from trainer.run import training_run
 from trainer.run.execute import execute_guarded
-from ui.findings import Findings
+from ui.features.run.model import Starter
+from ui.forms.findings import Findings
 from ui.forms.model import FormModel
-from ui.run.pump import Pump
-from ui.run.session import RunSession
-from ui.run.starting import Starter
+from ui.loop.pump import Pump
+from ui.loop.run_session import RunSession
 
 CHANGED = "Images or captions have changed"
 

@@ -25,7 +25,7 @@ from tests.builders.runs import Ran, run
 from trainer.__main__ import main
 from trainer.events import BackupSaved, Event, ModelSaved, RunFailed, SampleReady, StepFinished, WarningRaised
 from trainer.methods.denoise import Denoise
-from ui.diagnostics import Diagnostics
+from ui.loop.diagnostics import Diagnostics
 
 TOKEN = "hf_plantedTokenThatStays0123456789"
 PASSWORD = 'a "quoted" pass\\word & more'

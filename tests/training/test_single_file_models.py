@@ -21,7 +21,7 @@ from tests.builders.runs import assert_equal_tensors, run
 from trainer.events import ModelSaved, SampleReady
 from trainer.preflight import check
 from trainer.run.model import load_family
-from ui.run.words import preview_lines
+from ui.loop.wording import preview_lines
 
 NOW = datetime(2026, 1, 1)
 

@@ -18,9 +18,9 @@ from modules.config.schema import Config
 from tests.ui.fake_engine import FakeEngine
 from tests.ui.recorder import Recorder
 from tests.ui.tk_thread import check_threads
-from ui.app import App
+from ui.app.window import App
 from ui.forms.model import FormModel, Source
-from ui.theme import Theme
+from ui.widgets.theme import Theme
 from ui.widgets.window import create_root, switch_mode
 
 _PATIENCE_SECONDS = 20.0
@@ -147,9 +147,9 @@ def open_window(root: tk.Tk, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
 
     The first one has the default config, not the preset of a first start, and no card of first steps.
     """
-    monkeypatch.setattr("ui.app.first_form", FormModel)
+    monkeypatch.setattr("ui.app.window.first_form", FormModel)
     # Each edit of each test would write a file; test_session_saving.py has the real thing.
-    monkeypatch.setattr("ui.app.SessionSaver.follow_edits", lambda _saver: None)
+    monkeypatch.setattr("ui.app.window.SessionSaver.follow_edits", lambda _saver: None)
     monkeypatch.setattr("ui.forms.field_problems.QUIET_SECONDS", 0.0)
     opened: list[App] = []
 

@@ -28,14 +28,14 @@ from tests.ui.recorder import Recorder
 from tests.ui.tk_thread import check_threads
 from tests.ui.window_managers import managed
 from trainer.run_queue.items import Item
-from ui.app import App
-from ui.documents import FIRST_PRESET
-from ui.editors.captions.editor import CaptionEditor
-from ui.run.interpreter import keep_interpreter_smooth
-from ui.theme import Theme
+from ui.app.window import App
+from ui.features.captions.editor import CaptionEditor
+from ui.forms.documents import FIRST_PRESET
+from ui.loop.interpreter import keep_interpreter_smooth
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Dialog
 from ui.widgets.entry import Entry
+from ui.widgets.theme import Theme
 from ui.widgets.window import create_root
 
 _NUM_EPOCHS = 12
@@ -130,7 +130,7 @@ def demo_from_the_card(walk_: Walk) -> None:
 
 def queue_of_two(walk_: Walk) -> None:
     """Add the config twice, and train both in processes of their own."""
-    app, queue = walk_.app, walk_.app.context.queue
+    app, queue = walk_.app, walk_.app.queue
     walk_.fill(walk_.page("training"), "training.epochs", "1")
     page = walk_.page("queue")
     for number in (1, 2):

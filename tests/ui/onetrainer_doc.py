@@ -12,8 +12,8 @@ from modules.config.imports.other_names import other_names
 from modules.config.migrations.onetrainer_keys import KEYS
 from modules.config.schema import Config
 from modules.system.paths import PROGRAM_ROOT
-from ui.lookup import Index, Match
-from ui.pages.catalogue import TOP_BAR_TITLE
+from ui.features.search.model import Index, Match
+from ui.forms.setting_pages import TOP_BAR_TITLE
 
 DOCUMENT = PROGRAM_ROOT / "docs" / "onetrainer.md"
 _HEAD = "| OneTrainer's key | here | our key |\n|---|---|---|\n"

@@ -8,7 +8,7 @@ from typing import Any
 
 from modules.system.problem import Problem
 from trainer.preflight import Preview
-from ui.interaction import Answer, Failure, FileKind, Severity, StartAnswer
+from ui.loop.interaction import Answer, Failure, FileKind, Severity, StartAnswer
 
 
 class Recorder:

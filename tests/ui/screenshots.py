@@ -27,26 +27,26 @@ from modules.system.problem import Problem
 from tests.ui.recorder import Recorder
 from trainer.probe.curve import RatePoint
 from trainer.probe.plot import batch_plot, rate_plot
-from ui.app import App
-from ui.bars.finder import open_finder
-from ui.context import Context
-from ui.documents import FIRST_PRESET
-from ui.editors.captions.opening import open_caption_editor
-from ui.editors.differences import open_differences
-from ui.editors.images import ImageViewer
-from ui.editors.json_view import open_json_view
-from ui.editors.probe import ProbeWindow
-from ui.editors.run_comparison import RunComparison
-from ui.editors.secrets import SecretsDialog
+from ui.app.catalogue import PAGES
+from ui.app.window import App
+from ui.features.captions.opening import open_caption_editor
+from ui.features.config_views.differences import open_differences
+from ui.features.config_views.json_window import open_json_view
+from ui.features.probe.model import BATCH, RATE, ProbeFindings
+from ui.features.probe.window import ProbeWindow
+from ui.features.runs.comparison import RunComparison
+from ui.features.search.finder import open_finder
+from ui.features.tokens.window import SecretsDialog
 from ui.forms.chooser import open_chooser
+from ui.forms.context import Context
+from ui.forms.documents import FIRST_PRESET
 from ui.forms.model import Source
-from ui.interaction import Answer, Failure
-from ui.pages.catalogue import PAGES
-from ui.probing import BATCH, RATE, ProbeFindings
-from ui.run.past import past_state
-from ui.run.run_state import RunState
+from ui.loop.interaction import Answer, Failure
+from ui.loop.past_runs import past_state
+from ui.loop.run_state import RunState
 from ui.widgets.dialog import Dialog, Window
 from ui.widgets.image_grid import Tile
+from ui.widgets.image_viewer import ImageViewer
 from ui.widgets.tk_interaction import FileServices, TkInteraction
 
 SIZES = ((1024, 600), (1100, 740), (1920, 1080))
@@ -198,7 +198,7 @@ def windows(camera: Camera, run_dir: Path) -> Iterator[tuple[str, Callable[[], A
 
         yield action, act
     yield "prompt", lambda: pages["sampling"].edit(0)
-    yield "images", lambda: ImageViewer(context, tiles, 0)
+    yield "images", lambda: ImageViewer(context.root, context.theme, context.pump, tiles, 0)
 
     def sample() -> Any:
         context.navigation.open("run")
@@ -234,7 +234,7 @@ def filled_queue(camera: Camera) -> None:
     context = camera.app.context
     for epochs in (30, 60):
         context.form.edit("training.epochs", epochs)
-        context.queue.add("demo", context.form.config)
+        camera.app.queue.add("demo", context.form.config)
         camera.settle()
     context.form.undo()
     page: Any = camera.app.shell.page("queue")

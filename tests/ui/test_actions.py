@@ -8,9 +8,9 @@ import pytest
 
 from tests.ui.conftest import Window
 from tests.ui.driving import inside
-from ui.actions import Action, ActionTable, sequences_of
-from ui.pages.catalogue import PAGES, page_shortcut
-from ui.signal import Signal
+from ui.app.catalogue import PAGES, page_shortcut
+from ui.loop.signal import Signal
+from ui.widgets.actions import Action, ActionTable, sequences_of
 from ui.widgets.entry import Entry
 from ui.widgets.textarea import TextArea
 

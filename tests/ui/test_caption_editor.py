@@ -15,11 +15,11 @@ from tests.ui.conftest import Window
 from tests.ui.driving import walk
 from tests.ui.real_input import click, keys, xdotool
 from trainer.child.process import spawn_python
-from ui.editors.captions.editor import CaptionEditor
-from ui.editors.captions.image_set import Source, read_images
-from ui.editors.captions.opening import open_caption_editor
-from ui.editors.captions.session import EditorSession, load_image
-from ui.editors.captions.strokes import Brush
+from ui.features.captions.editor import CaptionEditor
+from ui.features.captions.image_set import Source, read_images
+from ui.features.captions.opening import open_caption_editor
+from ui.features.captions.session import EditorSession, load_image
+from ui.features.captions.strokes import Brush
 from ui.forms import items
 from ui.widgets.controls import Button
 

@@ -11,8 +11,8 @@ from modules.config import presets
 from modules.config.schema import Config
 from tests.ui.conftest import Window
 from tests.ui.made_up import TeaConfig
-from ui.changes import changes
-from ui.editors.differences import Differences, open_differences
+from ui.features.config_views.differences import Differences, open_differences
+from ui.forms.changes import changes
 from ui.forms.model import FormModel
 
 

@@ -8,8 +8,11 @@ from pathlib import Path
 from tests.ui.fake_engine import started, step
 from trainer.event_lines import to_line
 from trainer.events import RewardMeasured, ValidationFinished
-from ui.run.chart_layout import in_rows, panes_of
-from ui.run.chart_model import (
+from ui.loop.past_runs import read_past_run, with_curves
+from ui.loop.run_state import RunState, fold
+from ui.loop.series import Series
+from ui.widgets.chart_layout import in_rows, panes_of
+from ui.widgets.chart_model import (
     SHOWN_AT_FIRST,
     Axis,
     Line,
@@ -22,9 +25,6 @@ from ui.run.chart_model import (
     shown,
     values_at,
 )
-from ui.run.past import read_past_run, with_curves
-from ui.run.run_state import RunState, fold
-from ui.run.series import Series
 
 
 def state_of(*steps: int, **changes: object) -> RunState:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from trainer.run_folder.choices import SKIP, TIE, Answer, Request, answer, answer_of, ask, open_requests, withdraw
-from ui.run.background import Background, Job
-from ui.run.choosing import Choosing
+from ui.features.choose.model import Choosing
+from ui.loop.background import Background, Job
 
 
 class Slow(Background):
@@ -164,7 +164,7 @@ def test_a_folder_that_cannot_be_read_blocks_nothing(
         raise OSError("gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr("ui.run.choosing.open_requests", broken)
+        patch.setattr("ui.features.choose.model.open_requests", broken)
         choosing.refresh()
         slow.work_through()
     assert "The choices could not be read" in logged_errors[0]

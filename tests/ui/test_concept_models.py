@@ -14,10 +14,11 @@ from modules.config.schema import Config
 from modules.data.buckets import Size
 from modules.data.concept import Concept
 from modules.data.statistics import FileCounts, Statistics
-from ui.concepts.adding import adding
-from ui.concepts.cards import CardFilter, card_of, summary_of
-from ui.concepts.clones import clone
-from ui.concepts.figures import (
+from modules.system.paths import as_config_path
+from ui.features.concepts.adding import adding
+from ui.features.concepts.cards import CardFilter, card_of, summary_of
+from ui.features.concepts.clones import clone
+from ui.features.concepts.figures import (
     bucket_bars,
     found_tags,
     rows_of,
@@ -27,15 +28,14 @@ from ui.concepts.figures import (
     token_bars,
     token_words,
 )
-from ui.concepts.preview import PreviewModel, change_words, place_words
-from ui.concepts.task import Task
-from ui.documents import as_config_path
+from ui.features.concepts.preview import PreviewModel, change_words, place_words
+from ui.features.concepts.scanning import STOPPED, ScanFacts, Scans
+from ui.features.concepts.task import Task
 from ui.forms import items
 from ui.forms.model import FormModel
-from ui.run.background import Background
-from ui.scanning import STOPPED, ScanFacts, Scans
-from ui.thumbnails import ThumbnailCache, collage
+from ui.loop.background import Background
 from ui.widgets.grid_places import GridPlaces
+from ui.widgets.thumbnails import ThumbnailCache, collage
 
 FACTS = ScanFacts(num_images=4, num_captioned=3, num_skipped=0, num_wrongly_encoded=0, first=(Path("a.png"),))
 
@@ -280,7 +280,7 @@ def test_thumbnails_are_kept_on_disk_and_follow_their_image(tmp_path: Path) -> N
 
 
 def test_the_thumbnail_cache_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ui.thumbnails._WRITES_BETWEEN_LOOKS", 1)
+    monkeypatch.setattr("ui.widgets.thumbnails._WRITES_BETWEEN_LOOKS", 1)
     image = tmp_path / "a.png"
     Image.effect_noise((300, 300), 80).convert("RGB").save(image)
     cache = ThumbnailCache(tmp_path / "thumbnails", max_bytes=20_000)

@@ -14,11 +14,11 @@ from modules.data.concept import Concept
 from tests.builders.shards import draw_shard
 from tests.ui.conftest import Window
 from tests.ui.driving import change, drop, expected, fill, flip, inside, shown_by
-from ui.editors.images import ImageViewer
 from ui.forms import items
-from ui.run.background import Background
+from ui.loop.background import Background
 from ui.widgets.controls import Switch
 from ui.widgets.entry import Entry
+from ui.widgets.image_viewer import ImageViewer
 
 
 @pytest.fixture
@@ -138,7 +138,8 @@ def test_cards_by_pointer_and_keys(window: Window, concepts: Any, monkeypatch: p
     canvas.event_generate("<space>")
     assert [c.enabled for c in form.config.concepts] == [False, False, False]
     edited: list[int] = []
-    monkeypatch.setattr("ui.pages.concepts.edit_captions", lambda _context, number, **_: edited.append(number))
+    opening = "ui.features.captions.opening.open_caption_editor"
+    monkeypatch.setattr(opening, lambda _context, number: edited.append(number))
     concepts.menu().invoke("Captions and masks…")
     assert edited == [0]
     concepts.menu().invoke("Open folder")

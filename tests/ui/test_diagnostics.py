@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ui.diagnostics import Diagnostics
-from ui.interaction import Failure
+from ui.loop.diagnostics import Diagnostics
+from ui.loop.interaction import Failure
 
 
 @pytest.fixture

@@ -12,16 +12,15 @@ from modules.config.presets import Preset, list_presets, save_preset
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
 from modules.data.concept import Concept
-from modules.system.paths import PROGRAM_ROOT
+from modules.system.paths import PROGRAM_ROOT, as_config_path
 from modules.system.problem import Problem
 from tests.ui.recorder import Recorder
-from ui.documents import Documents, as_config_path, first_form
-from ui.findings import Findings, entry_name, locate
 from ui.forms import items
+from ui.forms.documents import Documents, first_form
+from ui.forms.findings import Findings, entry_name, locate
 from ui.forms.model import FormModel, Source
-from ui.notices import Notices
-from ui.preferences import Preferences
-from ui.settings import UiSettings
+from ui.forms.preferences import Preferences, UiSettings
+from ui.widgets.notices import Notices
 
 
 class Desk:
@@ -260,7 +259,7 @@ def test_a_copy_of_a_built_in_preset_is_proposed_among_the_users_presets(
     desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "config" / "presets"
-    monkeypatch.setattr("ui.documents.user_presets_dir", lambda: folder)
+    monkeypatch.setattr("ui.forms.documents.user_presets_dir", lambda: folder)
     desk.documents.open_preset(built_in(tmp_path))
     desk.asked.answers["ask_save_file"] = folder / "one.json"
     desk.documents.save()

@@ -18,8 +18,8 @@ from modules.config.schema import Config
 from tests.ui.conftest import Window
 from tests.ui.recorder import Recorder
 from trainer.launch import RunHandle, RunRequest, import_engine, launch, smooth_interpreter
-from ui.app import App
-from ui.documents import FIRST_PRESET
+from ui.app.window import App
+from ui.forms.documents import FIRST_PRESET
 from ui.forms.model import Source
 
 MANY_EPOCHS = 500

@@ -11,8 +11,8 @@ from tests.ui.conftest import Window
 from ui.forms.field_problems import FieldProblems
 from ui.forms.fields import Row
 from ui.forms.model import FormModel
-from ui.run.background import Job
-from ui.run.pump import Pump
+from ui.loop.background import Job
+from ui.loop.pump import Pump
 
 
 def row_of(page: Any, path: str) -> Row:

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from modules.system.errors import DarkroomError
-from ui.files import listing
-from ui.files.board_layout import rows_layout, tiles_layout
-from ui.files.browser import Browser, Chosen, Enter, Purpose, Rejected, common_start, completions
-from ui.files.creating import create_folder
-from ui.files.listing import Contents, Counts, Entry, count_images, folder_of, natural_order, read_folder
-from ui.files.places import mounted_disks, places, with_recent
+from ui.widgets.files import listing
+from ui.widgets.files.board_layout import rows_layout, tiles_layout
+from ui.widgets.files.browser import Browser, Chosen, Enter, Purpose, Rejected, common_start, completions
+from ui.widgets.files.creating import create_folder
+from ui.widgets.files.listing import Contents, Counts, Entry, count_images, folder_of, natural_order, read_folder
+from ui.widgets.files.places import mounted_disks, places, with_recent
 
 JSON = (("Config", "*.json"),)
 
@@ -130,7 +130,7 @@ def test_a_folder_that_cannot_be_read_is_said_and_the_list_stays(tree: Path, mon
     def refuse(_path: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("ui.files.listing.os.scandir", refuse)
+    monkeypatch.setattr("ui.widgets.files.listing.os.scandir", refuse)
     made.show(read_folder(tree / "cats"))
     assert made.status() == (f"{tree / 'cats'} cannot be opened: you have no permission to read it.", "error")
     assert (made.folder, made.shown) == (tree, before)

@@ -18,12 +18,12 @@ from tests.ui.conftest import Window
 from tests.ui.driving import expected, inside, shown_by, walk
 from tests.ui.real_input import answer_file_dialog_by_hand, click, keys
 from tests.ui.window_managers import managed
-from ui.files.listing import Contents, Counts, read_folder
 from ui.forms.fields import Row
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Dialog
 from ui.widgets.entry import Entry
 from ui.widgets.file_dialog import FileDialog
+from ui.widgets.files.listing import Contents, Counts, read_folder
 from ui.widgets.focus import focused_widget
 from ui.widgets.tk_interaction import TkInteraction
 

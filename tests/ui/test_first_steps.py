@@ -12,13 +12,12 @@ from modules.data.concept import Concept
 from tests.ui.conftest import Window
 from tests.ui.driving import walk
 from trainer.launch import RunRequest
-from ui.documents import FIRST_PRESET
-from ui.editors.captions.annotate_window import AnnotateWindow
-from ui.first_steps import WAYS, Progress, current_step
+from ui.app.catalogue import PAGES
+from ui.features.captions.annotate_window import AnnotateWindow
+from ui.features.first_steps.model import WAYS, Progress, current_step
+from ui.forms.documents import FIRST_PRESET
 from ui.forms.model import Source
-from ui.notices import Notice
-from ui.pages.catalogue import PAGES
-from ui.run.offers import CRASHED
+from ui.widgets.notices import CRASHED_RUN, Notice
 from ui.widgets.panel import Text
 
 DEMO = Source(FIRST_PRESET, Path("demo.json"), "built_in")
@@ -73,10 +72,10 @@ def test_the_card_leads_through_the_demo_and_stays_away_once_closed(
     assert card.winfo_ismapped()
     assert [card.buttons[name].cget("text") for name in WAYS] == [way.label for way in WAYS.values()]
     assert card.buttons["resume"].cget("state") == "disabled"  # nothing to continue
-    context.notices.show(Notice(CRASHED, "It ended unexpectedly."))
+    context.notices.show(Notice(CRASHED_RUN, "It ended unexpectedly."))
     window.settle()
     assert "resume" not in card.buttons  # the notice offers the same
-    context.notices.remove(CRASHED)
+    context.notices.remove(CRASHED_RUN)
     window.settle()
     assert "resume" in card.buttons
     card.buttons["demo"].invoke()

@@ -17,11 +17,11 @@ from tests.ui.test_secrets_dialog import click
 from tests.ui.test_widgets import when_open
 from trainer.preflight.fit_choices import on_a_gpu
 from trainer.preflight.run_budget import budget_of
-from ui.editors.fit import FitWindow
-from ui.fitting import Fitting, Measured, compute
+from ui.features.fit.model import Fitting, Measured, compute
+from ui.features.fit.window import FitWindow
 from ui.forms.model import FormModel
-from ui.run.background import Job
-from ui.theme import Theme
+from ui.loop.background import Job
+from ui.widgets.theme import Theme
 from ui.widgets.tk_interaction import TkInteraction
 
 GB = 1_000_000_000
@@ -150,7 +150,7 @@ def test_the_window_opens_from_the_findings_and_applies(ready: Window, tmp_path:
     assert context.form.config != before
     context.form.undo()
     assert context.form.config == before
-    context.starter.fit_wanted()  # as the start dialog does
+    ready.app.starter.fit_wanted()  # as the start dialog does
     ready.settle()
     (window,) = (w for w in ready.app.root.winfo_children() if isinstance(w, FitWindow))
     window.close()

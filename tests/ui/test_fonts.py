@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from modules.system.paths import PROGRAM_ROOT
-from ui.widgets.ctk_fonts import install_font
+from ui.widgets.ctk import install_font
 
 
 def test_a_font_in_use_keeps_its_content(tmp_path: Path) -> None:

@@ -18,10 +18,11 @@ from trainer.__main__ import _parser
 from trainer.child.job import JobEnded
 from trainer.idle_sampling.request import AdapterChoice, AxisChoice, request_in
 from trainer.job_events import ImageAnnotated, ImageSampled, JobFailed, JobFinished, JobProgress, JobStopped
-from ui.jobs.job import JobRunner, JobState, reduced
-from ui.jobs.sampler import SampleSession
-from ui.jobs.tools import BLOCKS, COMBINE, EXTRACT, MERGE, RESIZE, TOOLS, MissingValueError, ToolSpec, joined_files
-from ui.run.background import Background
+from ui.features.generate.model import SampleSession
+from ui.features.tools.model import BLOCKS, COMBINE, EXTRACT, MERGE, RESIZE, TOOLS, MissingValueError, ToolSpec
+from ui.forms.values import joined_files
+from ui.loop.background import Background
+from ui.loop.jobs import JobRunner, JobState, reduced
 
 FILES = joined_files([("/l/one.safetensors", "0.5"), ("/l/two.safetensors", "-1")])
 

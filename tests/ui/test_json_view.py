@@ -8,7 +8,7 @@ from modules.config.codec import as_text, load_text
 from modules.config.schema import Config
 from modules.system.paths import PROGRAM_ROOT
 from tests.ui.conftest import Window
-from ui.editors.json_view import JsonView, open_json_view
+from ui.features.config_views.json_window import JsonView, open_json_view
 
 
 def test_the_text_of_a_config_is_the_whole_of_it() -> None:

@@ -11,11 +11,11 @@ import pytest
 
 from tests.ui.conftest import Window
 from tests.ui.driving import walk
-from ui.pages.catalogue import PAGES
-from ui.theme import Theme
+from ui.app.catalogue import PAGES
 from ui.widgets.controls import Button, Choice
 from ui.widgets.entry import Entry
 from ui.widgets.panel import Text, WrappedText
+from ui.widgets.theme import Theme
 
 SIZES = ((100, "1024x600"), (150, "1536x900"), (200, "1920x1080"))
 _ROUNDING_PX = 2
@@ -26,7 +26,7 @@ def scaled(open_window: Callable[..., Window], monkeypatch: pytest.MonkeyPatch) 
     """Open a window at a scale; the next tests have 100 % again."""
 
     def opens(percent: int) -> Window:
-        monkeypatch.setattr("ui.app.Theme", lambda mode: Theme(mode, scale=percent / 100))
+        monkeypatch.setattr("ui.app.window.Theme", lambda mode: Theme(mode, scale=percent / 100))
         ctk.set_widget_scaling(percent / 100)
         return open_window(first_steps="choose")
 

@@ -17,10 +17,10 @@ from modules.config.schema import Config
 from modules.system.problem import Problem
 from tests.ui.conftest import Window
 from tests.ui.driving import answer_file_dialog, drop, inside, type_into
-from ui.bars.findings_bar import FindingsBar
+from ui.app.findings_bar import FindingsBar
+from ui.app.session_store import load_session
 from ui.forms import items
-from ui.navigation import Navigation
-from ui.settings import load_session
+from ui.forms.navigation import Navigation
 from ui.widgets.entry import Entry
 from ui.widgets.focus import focused_widget
 
@@ -364,7 +364,7 @@ def test_a_path_without_a_field_links_to_the_nearest_one() -> None:
 
     form = FormModel(Config.model_validate({"concepts": [{"path": "x"}]}))
     wanted: list[str] = []
-    navigation = Navigation(form, "general")
+    navigation = Navigation(form, ["general", "concepts"], "general")
     navigation.field_wanted.subscribe(lambda _page, path: wanted.append(path))
     for path in ("training.optimizer.no_such_field", "concepts.0.no_such_field", "concepts.7.path", "training"):
         assert navigation.go_to(path)

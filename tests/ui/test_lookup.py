@@ -11,10 +11,10 @@ from modules.config.schema import Config
 from modules.config.sections.general import General
 from modules.settings.field import Setting
 from tests.ui.conftest import Window
-from ui.actions import Action
-from ui.bars.finder import open_finder
-from ui.editors.about import Keys
-from ui.lookup import Found, Index
+from ui.features.about.window import Keys
+from ui.features.search.finder import open_finder
+from ui.features.search.model import Found, Index
+from ui.widgets.actions import Action
 
 ACTIONS = Index(
     Config(),

@@ -11,7 +11,7 @@ from modules.objectives.metrics import METRICS
 from modules.objectives.registry import METHODS
 from tests.ui.conftest import Window
 from tests.ui.driving import walk
-from ui.run.method_guide import guide_of
+from ui.features.rewards.model import guide_of
 from ui.widgets.card import Card
 from ui.widgets.panel import Text
 

@@ -11,7 +11,8 @@ import pytest
 from modules.objectives.metrics import METRICS
 from tests.ui.fake_engine import step
 from trainer.rollout_events import RolloutSampled, SampledImage
-from ui.run.metric_curves import (
+from ui.features.run.rollout_wording import image_words, rollout_line
+from ui.loop.metric_curves import (
     MAX_METRIC_POINTS,
     MetricCurve,
     gradient_norms,
@@ -24,8 +25,7 @@ from ui.run.metric_curves import (
     smoothed,
     with_metrics,
 )
-from ui.run.rollout_words import image_words, rollout_line
-from ui.run.run_state import RunState, after, fold, history_before
+from ui.loop.run_state import RunState, after, fold, history_before
 
 
 def steps_of(state: RunState, name: str) -> list[int]:

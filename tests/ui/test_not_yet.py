@@ -13,10 +13,10 @@ from modules.settings.every import Every
 from modules.settings.field import Section, Setting, When, variants
 from tests.ui.conftest import Window
 from tests.ui.driving import inside, pick
+from ui.features.search.model import Index
 from ui.forms.fields import Row
 from ui.forms.model import FormModel, Source
 from ui.forms.visibility import is_out_of_reach, is_shown, not_yet_words, offered
-from ui.lookup import Index
 from ui.widgets.controls import Choice
 
 

@@ -22,12 +22,11 @@ from trainer.launch import RunRequest
 from trainer.run_folder.backup import BackupInfo, write_backup
 from trainer.run_folder.records import RunRecord
 from trainer.run_queue.file import QueueFile
-from ui.notices import Notices
-from ui.preferences import Preferences
-from ui.run.offers import CRASHED, EDITED, ELSEWHERE, FORK, QUEUE, Offers
-from ui.run.queue_control import QueueControl
-from ui.runs.fork_names import named, proposed_name
-from ui.settings import UiSettings
+from ui.app.offers import EDITED, ELSEWHERE, FORK, QUEUE, Offers
+from ui.features.queue.model import QueueControl
+from ui.features.run.fork_names import named, proposed_name
+from ui.forms.preferences import Preferences, UiSettings
+from ui.widgets.notices import CRASHED_RUN, Notices
 
 
 class Desk(Bench):
@@ -96,14 +95,14 @@ def desk(tmp_path: Path) -> Desk:
 def test_a_run_that_ended_unexpectedly_is_offered_with_step_and_time(desk: Desk) -> None:
     backup = desk.crashed_run(epochs=77)
     desk.look()
-    desk.wait_until(lambda: desk.keys() == [CRASHED])
+    desk.wait_until(lambda: desk.keys() == [CRASHED_RUN])
     [notice] = desk.notices.items
     assert notice.text == (
         "The run of 01 March, 12:00 ended unexpectedly at step 33 of 40. Its newest backup is step 20 (12:04)."
     )
     desk.press("Show run")
     assert desk.shown == [backup.run_dir]
-    assert desk.keys() == [CRASHED]
+    assert desk.keys() == [CRASHED_RUN]
     desk.press("Resume at step 20")
     desk.wait_until(lambda: desk.engine.requests)
     [request] = desk.engine.requests
@@ -116,13 +115,13 @@ def test_a_run_that_ended_unexpectedly_is_offered_with_step_and_time(desk: Desk)
 def test_a_dismissed_run_is_not_offered_again_but_a_newer_one_is(desk: Desk) -> None:
     desk.crashed_run()
     desk.look()
-    desk.wait_until(lambda: desk.keys() == [CRASHED])
+    desk.wait_until(lambda: desk.keys() == [CRASHED_RUN])
     desk.notices.dismiss(desk.notices.items[0])
     desk.look()
     assert desk.keys() == []
     desk.crashed_run("2026-03-02_12-00-00")
     desk.look()
-    desk.wait_until(lambda: desk.keys() == [CRASHED])
+    desk.wait_until(lambda: desk.keys() == [CRASHED_RUN])
 
 
 def test_nothing_is_offered_after_a_run_that_ended(desk: Desk) -> None:

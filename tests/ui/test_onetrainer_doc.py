@@ -6,7 +6,7 @@ import re
 
 from modules.config.schema import Config
 from tests.ui.onetrainer_doc import DOCUMENT, place_of, places, with_keys
-from ui.pages.catalogue import PAGES
+from ui.app.catalogue import PAGES
 
 _PLACE = re.compile(r"[^|,.;:*()]+ › [^|,.;:*()]+")
 _OTHERS = (

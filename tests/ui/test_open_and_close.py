@@ -24,25 +24,25 @@ from tests.ui.driving import walk
 from tests.unit.test_run_records import started, validated, write_run
 from trainer.events import SampleReady
 from trainer.run_folder.records import read_record
-from ui.bars.finder import open_finder
-from ui.bars.preset_list_window import open_preset_list
-from ui.editors.captions.opening import open_automatic_captions, open_caption_editor
-from ui.editors.differences import open_differences
-from ui.editors.idle_sample_viewer import IdleSampleViewer
-from ui.editors.images import ImageViewer
-from ui.editors.json_view import open_json_view
-from ui.editors.run_comparison import RunComparison
-from ui.editors.sample_viewer import SampleViewer
-from ui.editors.secrets import SecretsDialog
+from ui.features.captions.opening import open_automatic_captions, open_caption_editor
+from ui.features.config_views.differences import open_differences
+from ui.features.config_views.json_window import open_json_view
+from ui.features.generate.viewer import IdleSampleViewer
+from ui.features.presets.list_window import open_preset_list
+from ui.features.run.sample_viewer import SampleViewer
+from ui.features.runs.comparison import RunComparison
+from ui.features.search.finder import open_finder
+from ui.features.tokens.window import SecretsDialog
 from ui.forms import items
 from ui.forms.chooser import open_chooser
 from ui.forms.model import Source
 from ui.forms.reset_menu import reset_menu
-from ui.interaction import Answer, Failure
-from ui.run.sample_table import SampleTable
-from ui.signal import Signal
+from ui.loop.interaction import Answer, Failure
+from ui.loop.signal import Signal
 from ui.widgets import dialog as dialogs
 from ui.widgets.image_grid import Tile
+from ui.widgets.image_viewer import ImageViewer
+from ui.widgets.sample_table import SampleTable
 from ui.widgets.tk_interaction import FileServices, TkInteraction
 
 Openers = dict[str, Callable[[], object]]
@@ -149,7 +149,7 @@ def openers(window: Window, tmp_path: Path) -> Openers:
         "replace": in_captions("open_replace"),
         "automatic captions": in_captions("open_captions"),
         "automatic masks": in_captions("open_masks"),
-        "images": lambda: ImageViewer(context, tiles, 0),
+        "images": lambda: ImageViewer(context.root, context.theme, context.pump, tiles, 0),
         "idle samples": lambda: IdleSampleViewer(context, tiles, 0, print),
         "samples": viewer,
         "comparison": lambda: RunComparison(context, records),
@@ -187,7 +187,7 @@ def left(window: Window) -> dict[str, int]:
     context, tcl = window.app.context, window.app.root.tk
     pump = context.pump
     variables = tcl.splitlist(tcl.call("info", "vars", "PY_VAR*"))
-    models = (context.form, context.preferences, context.session, context.queue, context.notices, context.findings)
+    models = (context.form, context.preferences, context.session, window.app.queue, context.notices, context.findings)
     signals = [signal for model in models for signal in vars(model).values() if isinstance(signal, Signal)]
     return {
         "widgets": sum(1 for _ in walk(window.app.root)),

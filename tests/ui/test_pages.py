@@ -17,11 +17,12 @@ from modules.settings.field import records_of
 from tests.ui.conftest import Window
 from tests.ui.driving import change, expected, fill, flip, inside, pick, shown_by, type_into, walk
 from tests.ui.made_up import TeaConfig
+from ui.app.catalogue import PAGES
 from ui.forms.fields import Row
 from ui.forms.layout import FormView
 from ui.forms.model import Source
 from ui.forms.reset_menu import reset_menu
-from ui.pages.catalogue import PAGES, TOP_BAR
+from ui.forms.setting_pages import TOP_BAR
 from ui.widgets.controls import Choice, Switch
 from ui.widgets.entry import Entry
 from ui.widgets.focus import focused_widget

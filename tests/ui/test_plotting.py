@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainer.events import ValidationFinished
-from ui.run.plotting import log_ticks, nearest, tick_label, ticks, weighted_course
+from ui.widgets.plotting import log_ticks, nearest, tick_label, ticks, weighted_course
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6), st.integers(1, 20))

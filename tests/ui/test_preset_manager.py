@@ -8,9 +8,9 @@ from pathlib import Path
 from modules.config.presets import Preset, list_presets, save_preset
 from modules.config.schema import Config
 from tests.ui.conftest import Window
-from ui.editors.presets import PresetComparison, Presets
+from ui.features.presets.model import compared_rows, matching, preset_rows
+from ui.features.presets.window import PresetComparison, Presets
 from ui.forms.model import Source
-from ui.preset_list import compared_rows, matching, preset_rows
 
 
 def test_rows_say_what_a_preset_trains_and_on_which_card(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from trainer.launch import SWITCH_INTERVAL_SECONDS
-from ui.run.background import Background
-from ui.run.interpreter import BUSY_SWITCH_INTERVAL_SECONDS
-from ui.run.pump import FIRST_SLICE_SECONDS, Pump
+from ui.loop.background import Background
+from ui.loop.interpreter import BUSY_SWITCH_INTERVAL_SECONDS
+from ui.loop.pump import FIRST_SLICE_SECONDS, Pump
 
 
 class Clockwork:
@@ -251,7 +251,7 @@ class SlowClock:
 
 def test_tasks_started_between_two_turns_share_their_first_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, done = SlowClock(), []
-    monkeypatch.setattr("ui.run.pump.time", clock)
+    monkeypatch.setattr("ui.loop.pump.time", clock)
     pump = Pump(Clockwork().after)
 
     def slow(name: str) -> Iterator[None]:
@@ -272,7 +272,7 @@ def test_tasks_started_between_two_turns_share_their_first_slice(monkeypatch: py
 def test_jobs_give_way_to_a_busy_window_and_not_forever(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SlowClock()
     for module in ("pump", "background"):
-        monkeypatch.setattr(f"ui.run.{module}.time", clock)
+        monkeypatch.setattr(f"ui.loop.{module}.time", clock)
     pump = Pump(Clockwork().after)
     pump.background.give_way()
     assert clock.now == 100.0

@@ -18,10 +18,10 @@ from trainer.launch import RunHandle, RunRequest
 from trainer.preflight import Report
 from trainer.run_queue.file import QueueFile
 from trainer.run_queue.running import QueueRun
-from ui.run.pump import Pump
-from ui.run.queue_control import QueueControl
-from ui.run.queue_words import status_line
-from ui.run.session import RunSession
+from ui.features.queue.model import QueueControl
+from ui.features.queue.wording import status_line
+from ui.loop.pump import Pump
+from ui.loop.run_session import RunSession
 
 FINISHED = RunFinished("finished", 40, "Finished after 40 steps.")
 STOPPED = RunFinished("stopped", 4, "Stopped after 4 steps.")

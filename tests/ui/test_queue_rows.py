@@ -6,8 +6,8 @@ from modules.config.codec import encode
 from modules.config.schema import Config
 from modules.settings.edit import set_path
 from trainer.run_queue.items import Item, RunQueue
-from ui.pages.queue_rows import detail_lines, difference_words, length_words, names_of, training_words
-from ui.run.plan import plan_lines
+from ui.features.queue.rows import detail_lines, difference_words, length_words, names_of, training_words
+from ui.forms.run_plan import plan_lines
 
 
 def config(**training: object) -> Config:

@@ -18,9 +18,10 @@ from modules.settings.edit import set_path
 from modules.settings.field import records_of
 from modules.settings.walk import is_relevant
 from tests.ui.made_up import Fast, TeaConfig
+from ui.app.catalogue import PAGES, page_named
 from ui.forms.records import claimed_sections, groups_of, records_beside, variant_records
+from ui.forms.setting_pages import groups_on, page_of, sections_of
 from ui.forms.visibility import is_shown
-from ui.pages.catalogue import PAGES, groups_on, page_named, page_of, sections_of
 
 
 def edited(config: Config, **values: object) -> Config:

@@ -17,12 +17,12 @@ from tests.ui.driving import inside, pick
 from tests.ui.fake_engine import started, step
 from trainer.events import PhaseChanged, RewardMeasured, RunFinished
 from trainer.rollout_events import RolloutSampled, SampledImage
-from ui.editors.images import ImageViewer
+from ui.features.rewards.page import needs_of
 from ui.forms.model import Source
-from ui.pages.rewards import needs_of
-from ui.run.plotting import course_range
-from ui.run.words import reward_line, reward_rows
+from ui.loop.wording import reward_line, reward_rows
+from ui.widgets.image_viewer import ImageViewer
 from ui.widgets.link_columns import LinkColumns
+from ui.widgets.plotting import course_range
 
 
 def row_values(table: Any, index: int) -> list[str]:
@@ -202,7 +202,7 @@ def test_the_reward_chart(ready: Window, monkeypatch: pytest.MonkeyPatch) -> Non
     shown = [chart.itemcget(i, "text") for i in chart.find_withtag("pointer") if chart.type(i) == "text"]
     assert "Reward 0.6000, held-out reward 0.3200 (Contrast) at step 20, best so far" in shown
     assert {"Brightness", "Contrast", "0.6000", "0.3200"} <= set(shown)
-    monkeypatch.setattr("ui.pages.run._REWARD_ROOM_PX", 10_000)  # a low window
+    monkeypatch.setattr("ui.features.run.page._REWARD_ROOM_PX", 10_000)  # a low window
     view._fit_left()
     ready.settle()
     assert not view.reward_card.winfo_ismapped()

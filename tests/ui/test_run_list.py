@@ -18,12 +18,12 @@ from trainer.run_folder.fork import Origin, write_origin
 from trainer.run_folder.records import read_record
 from trainer.run_folder.run_lock import RunLock
 from trainer.run_folder.trash import contents_of
-from ui.run.background import Background
-from ui.run.past import past_state
-from ui.run.run_state import RunState
-from ui.runs.comparing import ComparedRun, compared, comparison_lines, figure_rows, setting_rows
-from ui.runs.listing import RunList
-from ui.runs.words import deletion_words, fact_lines, row_of, size_words
+from ui.features.runs.comparing import ComparedRun, compared, comparison_lines, figure_rows, setting_rows
+from ui.features.runs.model import RunList
+from ui.features.runs.wording import deletion_words, fact_lines, row_of, size_words
+from ui.loop.background import Background
+from ui.loop.past_runs import past_state
+from ui.loop.run_state import RunState
 from ui.widgets.table import Column, fitting
 
 FINISHED = RunFinished("finished", 40, "Finished after 40 steps.")
@@ -72,7 +72,9 @@ def test_only_runs_that_changed_are_read_again(tmp_path: Path, monkeypatch: pyte
     reading, seen = Reading(), list[str]()
     run_dir = write_run(tmp_path, day(1), [(0, step(3))])
     write_run(tmp_path, day(2), [(0, step(3))])
-    monkeypatch.setattr("ui.runs.listing.read_record", lambda path: (seen.append(path.name), read_record(path))[1])
+    monkeypatch.setattr(
+        "ui.features.runs.model.read_record", lambda path: (seen.append(path.name), read_record(path))[1]
+    )
     reading.read(tmp_path)
     reading.read(tmp_path)
     assert sorted(seen) == [day(1), day(2)]

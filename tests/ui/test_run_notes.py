@@ -18,14 +18,14 @@ from trainer.events import (
     SampleProgress,
     ValidationFinished,
 )
-from ui.changes import changes
-from ui.run.best_offer import best_offer, undo, use
-from ui.run.edited import edited_words
-from ui.run.facts import memory_lines, run_lines, time_lines
-from ui.run.log_filter import LogFilter, as_text, clock
-from ui.run.run_state import RunState, after, fold, history_before
-from ui.run.timing import Timing
-from ui.run.words import LogLine
+from ui.features.run.best_offer import best_offer, undo, use
+from ui.features.run.edited import edited_words
+from ui.features.run.facts import memory_lines, run_lines, time_lines
+from ui.forms.changes import changes
+from ui.loop.run_state import RunState, after, fold, history_before
+from ui.loop.timing import Timing
+from ui.loop.wording import LogLine
+from ui.widgets.log_filter import LogFilter, as_text, clock
 
 
 def folded(*events: Event, state: RunState | None = None) -> RunState:

@@ -35,8 +35,8 @@ from trainer.events import (
     WarningRaised,
 )
 from trainer.rollout_events import ChoicesWanted, RolloutSampled, SampledImage
-from ui.run.run_state import MAX_LOG_LINES, RunState, fold
-from ui.run.words import concept_rows, download, duration, line_of, loss, rate, timestep_rows, validation_line
+from ui.loop.run_state import MAX_LOG_LINES, RunState, fold
+from ui.loop.wording import concept_rows, download, duration, line_of, loss, rate, timestep_rows, validation_line
 
 
 def folded(*events: Event, state: RunState | None = None) -> RunState:

@@ -24,8 +24,8 @@ from trainer.events import Event, RunFailed, RunFinished
 from trainer.preflight import Report
 from trainer.run_folder.backup import BackupInfo, write_backup
 from trainer.run_queue.file import QueueFile
-from ui.bars.notice_bar import NoticeLine
-from ui.editors.run_comparison import RunComparison
+from ui.app.notice_bar import NoticeLine
+from ui.features.runs.comparison import RunComparison
 from ui.forms.model import Source
 
 FINISHED = RunFinished("finished", 400, "Finished after 400 steps.")
@@ -172,7 +172,7 @@ def test_a_run_is_reopened_compared_deleted_brought_back_forked_and_resumed(
 
 def test_a_queue_of_two_runs_with_a_failure_an_edit_and_an_undo(opened: Window, workspace: Path) -> None:
     page: Any = opened.open_page("queue")
-    queue = opened.app.context.queue
+    queue = opened.app.queue
     for number in (1, 2, 3):
         click(opened, page.buttons["add"])
         opened.wait_until(lambda number=number: len(queue.queue.items) == number, "the item")  # type: ignore[misc]

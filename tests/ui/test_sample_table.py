@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from trainer.events import ModelSaved, SampleReady
-from ui.run.sample_table import GridGeometry, SampleTable, StepModel, Wipe, model_of_step
-from ui.run.stars import STARS_FILE, name_of, read_stars, write_stars
+from ui.features.run.stars import STARS_FILE, name_of, read_stars, write_stars
+from ui.widgets.sample_table import GridGeometry, SampleTable, StepModel, Wipe, model_of_step
 
 
 def sample(step: int, index: int = 0, *, is_without_ema: bool = False) -> SampleReady:

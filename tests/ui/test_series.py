@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from ui.run.series import EMPTY, Series, joined, with_values
+from ui.loop.series import EMPTY, Series, joined, with_values
 
 
 def test_adding_leaves_the_shorter_series_as_it_was() -> None:

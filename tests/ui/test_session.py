@@ -22,8 +22,8 @@ from trainer.launch import RunRequest
 from trainer.preflight import Report
 from trainer.run_folder.backup import write_backup
 from trainer.run_folder.event_log import EVENTS_FILE
-from ui.run.background import Background
-from ui.run.session import MAX_BACKLOG, RunSession, newest_of_each
+from ui.loop.background import Background
+from ui.loop.run_session import MAX_BACKLOG, RunSession, newest_of_each
 
 
 def soon() -> float:

@@ -15,9 +15,10 @@ from modules.system.paths import session_file
 from tests.ui.conftest import Window
 from tests.ui.driving import inside
 from tests.ui.test_pages import form_of
+from ui.app.session_files import OwnSession, gone_sessions, lock_of, take_session
+from ui.app.session_store import load_session, read_session, save_session
 from ui.forms.model import FormModel, Source
-from ui.session_files import OwnSession, gone_sessions, lock_of, take_session
-from ui.settings import UiSettings, load_session, read_session, save_session
+from ui.forms.preferences import UiSettings
 from ui.widgets.entry import Entry
 
 

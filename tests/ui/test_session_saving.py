@@ -12,17 +12,18 @@ from pathlib import Path
 
 from modules.system.paths import PROGRAM_ROOT, session_file
 from tests.ui.conftest import Window
+from ui.app.session_saving import SessionSaver
+from ui.app.session_store import load_session
 from ui.forms.model import FormModel
-from ui.run.pump import Pump
-from ui.session_saving import SessionSaver
-from ui.settings import UiSettings, load_session
+from ui.forms.preferences import UiSettings
+from ui.loop.pump import Pump
 
 # A window in a process of its own that edits, turns its pump, and is killed.
 _KILLED = """
 import os, signal, time
-import ui.session_saving
-from ui.app import App
-ui.session_saving.QUIET_SECONDS = 0.0
+import ui.app.session_saving
+from ui.app.window import App
+ui.app.session_saving.QUIET_SECONDS = 0.0
 app = App()
 app.form.edit_text("training.epochs", "77")
 end = time.monotonic() + 30

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from modules.config.schema import Config
+from ui.app.session_store import load_session, save_session
 from ui.forms.model import FormModel, Source
-from ui.preferences import Preferences
-from ui.settings import UiSettings, load_session, save_session
+from ui.forms.preferences import Preferences, UiSettings
 from ui.widgets.placing import fitting_geometry
 
 

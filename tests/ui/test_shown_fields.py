@@ -14,9 +14,10 @@ from modules.config.unused import why_unused
 from modules.families.registry import FAMILIES
 from modules.objectives.registry import METHODS
 from modules.settings.edit import choose_variant, set_path
+from ui.app.catalogue import PAGES
 from ui.forms.records import records_beside
+from ui.forms.setting_pages import TOP_BAR, groups_on
 from ui.forms.visibility import is_shown
-from ui.pages.catalogue import PAGES, TOP_BAR, groups_on
 
 TARGETS = ("adapter", "full", "embedding", "vae")
 REWARD = ("alignprop", "online_dpo", "ddpo", "grpo")  # by default these train on images that they sample alone

@@ -12,11 +12,11 @@ from modules.config.schema import Config
 from modules.data.concept import Concept
 from tests.ui.conftest import Window
 from tests.ui.driving import expected, shown_by
+from ui.features.concepts.scanning import Scans
 from ui.forms.model import FormModel, Source
-from ui.interaction import Failure
-from ui.run.background import Background
-from ui.scanning import Scans
-from ui.signal import Signal
+from ui.loop.background import Background
+from ui.loop.interaction import Failure
+from ui.loop.signal import Signal
 from ui.widgets.variables import TextVar
 
 

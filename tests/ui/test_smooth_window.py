@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from tests.ui.conftest import Window
-from ui.run.pump import Pump
-from ui.shell import import_pages
+from ui.app.shell import import_pages
+from ui.loop.pump import Pump
 
 
 @pytest.fixture
 def slow(window: Window, monkeypatch: pytest.MonkeyPatch) -> Window:
     """A window on a machine that is so slow that each slice of work is one step."""
-    monkeypatch.setattr("ui.run.pump.FIRST_SLICE_SECONDS", 1e-9)
+    monkeypatch.setattr("ui.loop.pump.FIRST_SLICE_SECONDS", 1e-9)
     window.app.context.pump.tick()
     return window
 
@@ -93,18 +93,20 @@ def test_the_modules_of_all_pages_are_imported_in_the_background_one_after_anoth
         imported.append(name)
         threads.add(threading.get_ident())
 
-    monkeypatch.setattr("ui.shell.importlib", SimpleNamespace(import_module=import_module))
+    monkeypatch.setattr("ui.app.shell.importlib", SimpleNamespace(import_module=import_module))
     pump = Pump(lambda _ms, _call: None)
     import_pages(pump)
     pump.tick()
     assert not imported  # the window is still being drawn
     deadline = time.monotonic() + 10
-    while "ui.pages.choose" not in imported and time.monotonic() < deadline:
+    while "ui.features.choose.page" not in imported and time.monotonic() < deadline:
         before = len(imported)
         for redraw in pump._redraws.values():
             redraw.not_before = 0.0  # as if the pause were over
         pump.tick()
         assert len(imported) <= before + 1
-    assert {"ui.pages.run", "ui.pages.concepts", "ui.pages.sample", "ui.pages.form_page"} <= {*imported}
+    assert {"ui.features.run.page", "ui.features.concepts.page", "ui.features.generate.page", "ui.forms.form_page"} <= {
+        *imported
+    }
     assert len(imported) == len({*imported})
     assert threading.get_ident() not in threads

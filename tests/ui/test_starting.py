@@ -23,11 +23,11 @@ from trainer.events import RunFailed, RunFinished
 from trainer.preflight import Preview, Report
 from trainer.run_folder.backup import BackupInfo, write_backup
 from trainer.run_folder.run_dir import new_run_dir
-from ui.findings import Findings
+from ui.features.run.model import Starter, _changed_words, run_failure
+from ui.forms.findings import Findings
 from ui.forms.model import FormModel
-from ui.run.pump import Pump
-from ui.run.session import RunSession
-from ui.run.starting import Starter, _changed_words, run_failure
+from ui.loop.pump import Pump
+from ui.loop.run_session import RunSession
 
 PREVIEW = Preview(12, 4, 1, (("64x64", 12),), (("x/a.png", "an empty file"),), 12, 120)
 WARNING = Problem("training.learning_rate", "That is a lot.", "warning")
@@ -121,7 +121,7 @@ def test_a_run_that_another_window_trains_is_not_offered_to_resume(
     bench.starter.look_for_backup()
     bench.wait_until(lambda: bench.starter.resumable == backup)
     elsewhere = replace(Holder.of(os.getpid()), pid=os.getppid())
-    monkeypatch.setattr("ui.run.starting.holder_of", lambda _run_dir: elsewhere)
+    monkeypatch.setattr("ui.features.run.model.holder_of", lambda _run_dir: elsewhere)
     bench.starter.look_for_backup()
     bench.wait_until(lambda: bench.starter.resumable is None)
 

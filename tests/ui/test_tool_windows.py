@@ -8,9 +8,9 @@ from pathlib import Path
 
 from tests.ui.conftest import Window
 from trainer.commands import ProfileNow
-from ui.about import about_lines, key_rows
-from ui.editors.about import About, Keys
-from ui.editors.bundle import BundleWindow
+from ui.features.about.bundle import BundleWindow
+from ui.features.about.model import about_lines, key_rows
+from ui.features.about.window import About, Keys
 
 
 def test_every_key_is_listed_and_each_window_opens_once(open_window: Callable[..., Window], tmp_path: Path) -> None:

@@ -15,17 +15,15 @@ from modules.system.problem import Problem
 from tests.ui.conftest import Window
 from tests.ui.driving import walk
 from trainer.preflight import Preview
-from ui.interaction import Answer, Failure
-from ui.run.chart_model import Line
-from ui.run.series import Series
-from ui.run.words import LogLine
-from ui.theme import Theme
-from ui.thumbnails import load_covering, load_fitted
+from ui.loop.interaction import Answer, Failure
+from ui.loop.series import Series
+from ui.loop.wording import LogLine
 from ui.widgets import dialog
 from ui.widgets.auto_bar import AutoBar
 from ui.widgets.card import Card
 from ui.widgets.chart import RunChart
 from ui.widgets.chart_box import BoxColumn, draw_box
+from ui.widgets.chart_model import Line
 from ui.widgets.controls import Button, Choice, Switch
 from ui.widgets.dialog import Dialog
 from ui.widgets.entry import Entry
@@ -36,6 +34,8 @@ from ui.widgets.panel import Text
 from ui.widgets.placing import FRAME_PX, fitting_geometry, place
 from ui.widgets.table import Column, Table
 from ui.widgets.textarea import TextArea
+from ui.widgets.theme import Theme
+from ui.widgets.thumbnails import load_covering, load_fitted
 from ui.widgets.tk_interaction import TkInteraction
 from ui.widgets.tooltip import Tooltips
 

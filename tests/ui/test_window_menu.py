@@ -14,13 +14,13 @@ from tests.ui.conftest import Window
 from tests.ui.driving import fill, flip, inside, pick
 from tests.ui.fake_engine import started, step
 from tests.ui.test_open_and_close import left
+from ui.app.catalogue import PAGES
 from ui.forms.model import Source
-from ui.jobs.job import JobRunner, JobState
-from ui.notices import Notice, Reply
-from ui.pages.catalogue import PAGES
-from ui.run.chart_model import Zoom
+from ui.loop.jobs import JobRunner, JobState
+from ui.widgets.chart_model import Zoom
 from ui.widgets.entry import Entry
 from ui.widgets.focus import focused_widget
+from ui.widgets.notices import Notice, Reply
 from ui.widgets.panel import Text
 from ui.widgets.window import cancel_pending, set_scale
 
@@ -97,7 +97,7 @@ def test_another_scale_applies_at_once_and_keeps_edits_the_page_and_a_run(ready:
     for key in ("sample", "choose", "queue"):  # they bind keys, or ask their models again and again
         ready.open_page(key)
     app.context.notices.show(Notice("load", "Loaded it. It replaced another.", until_start=True))
-    app.context.starter.start()
+    app.starter.start()
     ready.wait_until(lambda: ready.engine.run is not None, "the run")
     assert app.context.notices.items == ()
     assert ready.engine.run is not None

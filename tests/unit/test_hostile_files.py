@@ -641,7 +641,7 @@ def test_images_that_are_bombs_or_damaged(content: bytes, words: str, tmp_path: 
     from modules.data.scan import scan_folder
     from modules.data.transforms.apply import load_pixels
     from modules.data.transforms.recipe import plain_recipe
-    from ui.thumbnails import load_covering, load_fitted
+    from ui.widgets.thumbnails import load_covering, load_fitted
 
     path = written(tmp_path / "i.png", content)
     found = scan_folder(tmp_path, include_subfolders=False, captions=CaptionOrigin())

@@ -12,10 +12,10 @@ from PIL import Image
 
 from modules.data.companions import find_mask
 from modules.data.transforms.geometry import Box
-from ui.editors.captions.document import ConflictError
-from ui.editors.captions.mask_document import MaskDocument
-from ui.editors.captions.strokes import Brush, area_around
-from ui.editors.captions.viewport import ScaledImage, Viewport, shaded
+from ui.features.captions.document import ConflictError
+from ui.features.captions.mask_document import MaskDocument
+from ui.features.captions.strokes import Brush, area_around
+from ui.features.captions.viewport import ScaledImage, Viewport, shaded
 
 POINTS = st.tuples(st.floats(-40, 340), st.floats(-40, 340))
 STEPS = st.one_of(

@@ -18,7 +18,7 @@ from modules.data.images import FORMATS, BrokenImageError, MemoryShare, open_ima
 from modules.data.listing import SUFFIXES
 from trainer.export.thumbnail import thumbnail_of
 from trainer.idle_sampling.image_files import read_settings
-from ui.thumbnails import load_fitted
+from ui.widgets.thumbnails import load_fitted
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n"
 WMF = b"\xd7\xcd\xc6\x9a\x00\x00" + bytes(40)

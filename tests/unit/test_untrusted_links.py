@@ -21,7 +21,7 @@ from tests.builders.images import draw_image
 from trainer.annotation.captions import CaptionRequest, caption_work
 from trainer.annotation.masks import MaskRequest, mask_work
 from trainer.annotation.originals import Originals
-from ui.editors.captions.image_set import Source, read_images
+from ui.features.captions.image_set import Source, read_images
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
 SECRET = "root:x:0:0:root:/root:/bin/bash"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from modules.settings.field import FieldRecord
-from ui.context import Context
+from ui.forms.context import Context
 from ui.forms.visibility import name_of, offered
 from ui.widgets.search_window import Rows, SearchWindow
 from ui.widgets.table import Column

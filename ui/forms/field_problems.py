@@ -9,9 +9,9 @@ from modules.config.schema import Config
 from modules.system.factories import load_factory
 from modules.system.problem import Problem
 from ui.forms.model import FormModel
-from ui.run.background import Job
-from ui.run.pump import Pump
-from ui.signal import Signal
+from ui.loop.background import Job
+from ui.loop.pump import Pump
+from ui.loop.signal import Signal
 
 _log = logging.getLogger(__name__)
 # Imported by the background thread: the window starts without them.

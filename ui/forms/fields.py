@@ -11,11 +11,10 @@ from typing import get_args
 from modules.config.reach import needs_words
 from modules.settings.every import Unit
 from modules.settings.field import FieldRecord
-from modules.system.paths import from_root
+from modules.system.paths import as_config_path, from_root
 from modules.system.problem import Problem
-from ui.context import Context
-from ui.documents import as_config_path
 from ui.forms.binding import Binding, ChoiceBinding, EveryBinding, FlagBinding, TextBinding
+from ui.forms.context import Context
 from ui.forms.tips import explanation, tip_of
 from ui.forms.visibility import not_yet_words
 from ui.widgets.controls import Button, Choice, Switch

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 from modules.config.reach import is_reachable
 from modules.settings.field import FieldRecord
-from ui.context import Context
+from ui.forms.context import Context
 from ui.forms.fields import Row
 from ui.forms.preview import ROWS, Preview
 from ui.forms.records import Group, records_beside
 from ui.forms.reset_menu import attach_reset_menu
 from ui.forms.visibility import is_shown
-from ui.theme import PAD
 from ui.widgets.card import Card
 from ui.widgets.panel import Panel
+from ui.widgets.theme import PAD
 
 LABEL_WIDTH = 150
 _LINES_PER_RECORD = 40  # leaves room for the fields of a variant below its choice

@@ -7,14 +7,14 @@ import tkinter.font as tkfont
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ui.context import Context
+from ui.forms.context import Context
 from ui.forms.fields import Row
 from ui.forms.group_card import GroupCard
 from ui.forms.heights import card_height, distributed
 from ui.forms.records import Group
 from ui.forms.tips import explanation
-from ui.theme import PAD
 from ui.widgets.panel import Panel, Text
+from ui.widgets.theme import PAD
 
 MIN_COLUMN_WIDTH = 400
 MAX_COLUMNS = 3

@@ -19,7 +19,7 @@ from modules.settings.edit import choose_variant, get_path, replace_value, set_p
 from modules.settings.field import FieldRecord
 from modules.system.problem import Problem
 from ui.forms.values import from_text, why_out_of_range
-from ui.signal import Signal, Unsubscribe, new_key, notify
+from ui.loop.signal import Signal, Unsubscribe, new_key, notify
 
 _MAX_UNDO = 200
 

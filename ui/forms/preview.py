@@ -5,7 +5,7 @@ from __future__ import annotations
 import tkinter as tk
 
 from modules.system.factories import load_factory
-from ui.context import Context
+from ui.forms.context import Context
 from ui.widgets.bar_chart import BarChart
 from ui.widgets.panel import Panel, WrappedText
 

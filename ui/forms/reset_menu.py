@@ -6,7 +6,7 @@ import tkinter as tk
 from typing import Any
 
 from modules.settings.field import FieldRecord
-from ui.context import Context
+from ui.forms.context import Context
 from ui.forms.values import display
 from ui.forms.visibility import is_default
 from ui.widgets.menu import make_menu

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from modules.settings.field import FieldRecord
-from ui.context import Context
+from ui.forms.context import Context
 from ui.forms.values import display
 from ui.forms.visibility import not_yet_words
 

@@ -1,5 +1,1 @@
-"""The widgets: everything that imports customtkinter."""
-
-from ui.widgets.ctk_fonts import import_customtkinter
-
-import_customtkinter()
+"""The widgets: customtkinter is used only here."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tkinter as tk
 
-from ui.actions import Action, ActionTable
-from ui.theme import Theme
+from ui.widgets.actions import Action, ActionTable
 from ui.widgets.controls import Button, ButtonStyle
+from ui.widgets.theme import Theme
 from ui.widgets.tooltip import Tooltips
 
 

@@ -10,7 +10,7 @@ import tkinter as tk
 from collections.abc import Callable
 from typing import Any
 
-from ui.theme import Theme
+from ui.widgets.theme import Theme
 
 _WIDTH_PX = 12
 _THUMB_PX = 5

@@ -5,8 +5,8 @@ from __future__ import annotations
 import tkinter as tk
 
 from modules.settings.shared_types import BarPreview
-from ui.theme import Theme
 from ui.widgets.drawn_canvas import DrawnCanvas
+from ui.widgets.theme import Theme
 
 _HEIGHT_PX = 96
 _TOP_PX, _BOTTOM_PX = 6, 18

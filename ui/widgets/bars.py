@@ -6,8 +6,8 @@ import tkinter as tk
 from collections.abc import Sequence
 from typing import Protocol
 
-from ui.theme import Theme
 from ui.widgets.drawn_canvas import DrawnCanvas
+from ui.widgets.theme import Theme
 
 _ROW_PX, _LABEL_PX, _VALUE_PX = 18, 84, 52
 _AXIS_PX = 18

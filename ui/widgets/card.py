@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import tkinter as tk
 
-import customtkinter as ctk
-
-from ui.theme import GAP, PAD, RADIUS, Theme
-from ui.widgets.ctk_hooks import release_master
+from ui.widgets.ctk import ctk, release_master
 from ui.widgets.panel import Panel, Text
+from ui.widgets.theme import GAP, PAD, RADIUS, Theme
 
 
 class Card(ctk.CTkFrame):  # type: ignore[misc]

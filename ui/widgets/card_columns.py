@@ -5,8 +5,8 @@ from __future__ import annotations
 import tkinter as tk
 from typing import Any
 
-from ui.theme import PAD, Theme
 from ui.widgets.panel import Panel
+from ui.widgets.theme import PAD, Theme
 
 
 class CardColumns(Panel):

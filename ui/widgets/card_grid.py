@@ -5,8 +5,7 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Sequence
 
-from ui.run.pump import Pump
-from ui.theme import RADIUS, Theme
+from ui.loop.pump import Pump
 from ui.widgets.canvas_batch import CanvasBatch
 from ui.widgets.card_grid_input import GridInput
 from ui.widgets.drawn import Shapes
@@ -16,6 +15,7 @@ from ui.widgets.grid_card import GridCard, Handler
 from ui.widgets.grid_places import GridPlaces
 from ui.widgets.image_canvas import ImageCanvas
 from ui.widgets.photos import Load
+from ui.widgets.theme import RADIUS, Theme
 
 _MAX_KEPT = 200
 _MIN_CARD_PX, _MOST_CARD_PX, _GAP_PX, _INSET_PX = 196, 380, 12, 8
@@ -38,7 +38,7 @@ class CardGrid(ImageCanvas):
         self._handler = handler
         self.hovered: int | None = None
         self.drop_before: int | None = None  # the card before which dragged ones would be dropped
-        self.anchor = 0  # where a range of selected cards begins
+        self.range_start = 0  # where a range of selected cards begins
         self._texts = FittedTexts(self.canvas, theme)
         self._shapes = Shapes(self.canvas, theme)
         self._input = GridInput(self, handler)
@@ -60,7 +60,7 @@ class CardGrid(ImageCanvas):
         """Select cards, and scroll to the first of them."""
         self.selection = {n for n in numbers if n < len(self.cards)}
         if self.selection:
-            self.current = self.anchor = min(self.selection)
+            self.current = self.range_start = min(self.selection)
             if is_seen:
                 self.see(self.current)
         self.draw_soon()
@@ -122,7 +122,7 @@ class CardGrid(ImageCanvas):
 
     def select_to(self, number: int) -> None:
         """Select the range of cards up to one."""
-        first, last = sorted((min(self.anchor, len(self.cards) - 1), number))
+        first, last = sorted((min(self.range_start, len(self.cards) - 1), number))
         self.selection = set(range(first, last + 1))
         self.current = number
         self.draw_soon()

@@ -71,10 +71,10 @@ class GridInput:
             self._grid.select_to(number)
         elif state & 0x4:
             self._grid.selection ^= {number}
-            self._grid.current = self._grid.anchor = number
+            self._grid.current = self._grid.range_start = number
         elif number not in self._grid.selection:
             self._grid.selection = {number}
-            self._grid.current = self._grid.anchor = number
+            self._grid.current = self._grid.range_start = number
         self._grid.draw_soon()
         self._handler.selected()
 

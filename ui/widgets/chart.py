@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.events import ValidationFinished
-from ui.run.chart_layout import Pane, in_rows, panes_of
-from ui.run.chart_model import Line, Zoom, extent_of, values_at
-from ui.run.plotting import nearest, tick_label, ticks
-from ui.run.words import concept_rows, timestep_rows
-from ui.theme import Theme
+from ui.loop.wording import concept_rows, timestep_rows
 from ui.widgets.chart_box import BoxColumn, draw_box
+from ui.widgets.chart_layout import Pane, in_rows, panes_of
+from ui.widgets.chart_model import Line, Zoom, extent_of, values_at
 from ui.widgets.drawn_canvas import DrawnCanvas
+from ui.widgets.plotting import nearest, tick_label, ticks
+from ui.widgets.theme import Theme
 
 _LEFT, _RIGHT, _BOTTOM, _BETWEEN = 52, 12, 26, 14
 _LEGEND_ROW, _BELOW_LEGEND = 16, 16

@@ -6,7 +6,7 @@ import tkinter as tk
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ui.theme import Theme
+from ui.widgets.theme import Theme
 
 _ROW_PX = 17
 _PADDING_PX = 10

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ui.theme import Theme
 from ui.widgets.auto_bar import AutoBar
 from ui.widgets.panel import Panel
+from ui.widgets.theme import Theme
 
 _HEIGHT_PX, _GAP_PX, _PAD_PX, _CROSS_PX = 24, 5, 8, 16
 

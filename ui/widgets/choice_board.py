@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ui.run.pump import Pump
-from ui.theme import Theme
+from ui.loop.pump import Pump
 from ui.widgets.photos import Photos
+from ui.widgets.theme import Theme
 
 _GAP_PX, _LABEL_PX, _RING_PX = 16, 26, 4
 _SIDE_STEP_PX = 8  # so that resizing the window reloads little

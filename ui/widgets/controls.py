@@ -7,10 +7,8 @@ import tkinter.font as tkfont
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-import customtkinter as ctk
-
-from ui.theme import CONTROL_HEIGHT, Theme
-from ui.widgets.ctk_hooks import release_master
+from ui.widgets.ctk import ctk, release_master
+from ui.widgets.theme import CONTROL_HEIGHT, Theme
 
 ButtonStyle = Literal["primary", "plain", "ghost", "danger"]
 

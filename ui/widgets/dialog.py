@@ -6,12 +6,12 @@ import tkinter as tk
 from collections.abc import Sequence
 from functools import partial
 
-from ui.interaction import Answer, Severity
-from ui.run.interpreter import hurry
-from ui.theme import GAP, PAD, Theme
+from ui.loop.interaction import Answer, Severity
+from ui.loop.interpreter import hurry
 from ui.widgets.controls import Button
 from ui.widgets.panel import Panel, Text, restyle
 from ui.widgets.placing import FRAME_PX
+from ui.widgets.theme import GAP, PAD, Theme
 from ui.widgets.variables import remove_traces, variables_in
 from ui.widgets.window import forget_window
 

@@ -7,7 +7,7 @@ from functools import partial
 
 from PIL import Image, ImageDraw, ImageTk
 
-from ui.theme import Theme
+from ui.widgets.theme import Theme
 
 _FINER = 4  # drawn at so many times the size, then reduced
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tkinter as tk
 
-from ui.theme import Theme
+from ui.widgets.theme import Theme
 
 
 class DrawnCanvas(tk.Canvas):

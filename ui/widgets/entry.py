@@ -6,11 +6,9 @@ import tkinter as tk
 import tkinter.font as tkfont
 from typing import Any
 
-import customtkinter as ctk
-
-from ui.theme import CONTROL_HEIGHT, Theme
-from ui.widgets.ctk_hooks import release_master
+from ui.widgets.ctk import ctk, release_master
 from ui.widgets.panel import Text
+from ui.widgets.theme import CONTROL_HEIGHT, Theme
 
 
 class Entry(ctk.CTkEntry):  # type: ignore[misc]

@@ -7,17 +7,17 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
-from ui.files.board_layout import BoardLayout, rows_layout, tiles_layout
-from ui.files.browser import Browser, Select, SortKey
-from ui.files.listing import Entry
-from ui.run.pump import Pump
-from ui.theme import Theme
+from ui.loop.pump import Pump
 from ui.widgets.auto_bar import AutoBar
 from ui.widgets.canvas_batch import CanvasBatch
+from ui.widgets.files.board_layout import BoardLayout, rows_layout, tiles_layout
+from ui.widgets.files.browser import Browser, Select, SortKey
+from ui.widgets.files.listing import Entry
 from ui.widgets.fitted_text import FittedTexts
 from ui.widgets.focus import focused_widget
 from ui.widgets.panel import Panel
 from ui.widgets.photos import Photos
+from ui.widgets.theme import Theme
 
 _ROW_PX, _HEADING_PX, _ICON_PX, _GAP_PX = 30, 26, 20, 10
 _TILE_WIDTH_PX, _TILE_HEIGHT_PX, _THUMB_PX = 128, 138, 104

@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from modules.system.errors import DarkroomError
-from ui.files.browser import Browser, Chosen, Enter, Outcome, Purpose, Rejected
-from ui.files.creating import create_folder
-from ui.files.listing import Contents, Counts, Entry, count_images, folder_of, read_folder
-from ui.files.places import mounted_disks, places
-from ui.interaction import Answer, FileKind
-from ui.theme import GAP, Theme
+from ui.loop.interaction import Answer, FileKind
 from ui.widgets.controls import Button, Choice, Switch
 from ui.widgets.dialog import Dialog
 from ui.widgets.entry import Entry as TextEntry
 from ui.widgets.file_board import FileBoard, size_words
+from ui.widgets.files.browser import Browser, Chosen, Enter, Outcome, Purpose, Rejected
+from ui.widgets.files.creating import create_folder
+from ui.widgets.files.listing import Contents, Counts, Entry, count_images, folder_of, read_folder
+from ui.widgets.files.places import mounted_disks, places
 from ui.widgets.new_folder_bar import NewFolderBar
 from ui.widgets.panel import Panel, Text
 from ui.widgets.path_entry import PathEntry
 from ui.widgets.places_list import PlacesList
+from ui.widgets.theme import GAP, Theme
 from ui.widgets.variables import FlagVar, TextVar
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class FileDialog(Dialog):
         folder = folder_of(start.parent if purpose == "save" and not start.is_dir() else start)
         name = start.name if purpose == "save" and start != folder else ""
         self.browser = Browser(purpose, folder, kinds, name=name)
-        self.browser.show_hidden = services.preferences.now.shows_hidden_files
+        self.browser.show_hidden = services.memory.shows_hidden_files
         self._services = services
         self._counts: dict[Path, Counts | None] = {}
         self._leaving = threading.Event()
@@ -151,7 +151,7 @@ class FileDialog(Dialog):
             case Chosen(paths, replaces) if not replaces or self._may_replace(paths[0]):
                 self._result = paths
                 is_folder = self.browser.purpose in ("folder", "folders")
-                self._services.preferences.note_folder(paths[0] if is_folder else paths[0].parent)
+                self._services.memory.note_folder(paths[0] if is_folder else paths[0].parent)
                 super().choose("ok")
 
     def _may_replace(self, path: Path) -> bool:
@@ -278,7 +278,7 @@ class FileDialog(Dialog):
 
     def _filtered(self) -> None:
         self.browser.set_filter(kind=int(self.kind.get()), show_hidden=bool(self.hidden.get()))
-        self._services.preferences.change(shows_hidden_files=self.browser.show_hidden)
+        self._services.memory.show_hidden_files(self.browser.show_hidden)
         self._refresh_board()
         self._say(*self.browser.status())
 
@@ -337,7 +337,7 @@ class FileDialog(Dialog):
 
     def _add_places(self) -> None:
         services = self._services
-        found = places(services.places(), services.preferences.now.recent_folders, mounted_disks())
+        found = places(services.places(), services.memory.recent_folders, mounted_disks())
         self.places = PlacesList(self.content, self.theme, found, self._go)
         self.places.pack(side="left", fill="y", padx=(0, self.theme.px(GAP)))
 

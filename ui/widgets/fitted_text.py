@@ -6,8 +6,8 @@ import tkinter as tk
 from bisect import bisect_right
 from typing import Any
 
-from ui.theme import Theme
 from ui.widgets.panel import Text
+from ui.widgets.theme import Theme
 
 _MAX_KEPT = 5000
 

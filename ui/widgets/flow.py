@@ -5,8 +5,8 @@ from __future__ import annotations
 import tkinter as tk
 from typing import Any
 
-from ui.theme import Theme
 from ui.widgets.panel import Panel
+from ui.widgets.theme import Theme
 
 _GAP_PX = 6
 

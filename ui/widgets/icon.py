@@ -7,7 +7,7 @@ from typing import Any
 
 from PIL import Image, ImageDraw, ImageTk
 
-from ui.theme import COLOURS
+from ui.widgets.theme import COLOURS
 
 _SIDE_PX = 64
 _OVERSAMPLING = 4

@@ -5,11 +5,11 @@ from __future__ import annotations
 import tkinter as tk
 from typing import Any
 
-from ui.run.pump import Pump
-from ui.theme import Theme
+from ui.loop.pump import Pump
 from ui.widgets.auto_bar import AutoBar
 from ui.widgets.panel import Panel
 from ui.widgets.photos import Load, Photos, fitted_into_square
+from ui.widgets.theme import Theme
 
 
 class ImageCanvas(Panel):

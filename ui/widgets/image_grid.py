@@ -9,11 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ui.run.pump import Pump
-from ui.theme import Theme
+from ui.loop.pump import Pump
 from ui.widgets.canvas_batch import CanvasBatch
 from ui.widgets.image_canvas import ImageCanvas, shortened
 from ui.widgets.photos import Load, fitted_into_square
+from ui.widgets.theme import Theme
 
 _GAP_PX = 10
 _CAPTION_PX = 34

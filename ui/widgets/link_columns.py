@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ui.theme import PAD, Theme
+from ui.widgets.theme import PAD, Theme
 
 _HEADING, _LINE, _DETAIL, _GAP = 24, 20, 15, 5
 _BETWEEN_GROUPS = 10

@@ -6,13 +6,13 @@ import tkinter as tk
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ui.run.log_filter import LEVELS, LogFilter, as_text, clock
-from ui.run.words import LogLine
-from ui.theme import GAP, Theme
+from ui.loop.wording import LogLine
 from ui.widgets.auto_bar import AutoBar
 from ui.widgets.controls import Button, Choice
 from ui.widgets.entry import Entry
+from ui.widgets.log_filter import LEVELS, LogFilter, as_text, clock
 from ui.widgets.panel import Panel, Text
+from ui.widgets.theme import GAP, Theme
 from ui.widgets.variables import TextVar, keep
 
 _TONES = {"plain": "text", "good": "good", "warning": "warning", "error": "error"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable
 
-from ui.theme import Theme
+from ui.widgets.theme import Theme
 
 _EDGE_PX = 8
 

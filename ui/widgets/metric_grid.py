@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ui.run.metric_curves import (
+from ui.loop.metric_curves import (
     Curves,
     MetricCurve,
     Point,
@@ -17,9 +17,9 @@ from ui.run.metric_curves import (
     shown_names,
     smoothed,
 )
-from ui.run.plotting import course_range
-from ui.theme import GAP, Theme
+from ui.widgets.plotting import course_range
 from ui.widgets.scroll import ScrollFrame
+from ui.widgets.theme import GAP, Theme
 from ui.widgets.tooltip import Tooltips
 
 _MIN_WIDTH, _HEIGHT, _MAX_HEIGHT = 138, 46, 220
@@ -155,7 +155,7 @@ class Sparkline(tk.Canvas):
 
     def _fit(self, label: int, room_px: float) -> None:
         """Shorten a label that would run into the value."""
-        text = str(self.itemcget(label, "text"))
+        text = str(self.itemcget(label, "text"))  # type: ignore[no-untyped-call]
         while len(text) > 4 and self.bbox(label)[2] > room_px:
             text = text[:-2]
             self.itemconfigure(label, text=f"{text.rstrip()}…")

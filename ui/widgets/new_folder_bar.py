@@ -5,10 +5,10 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable
 
-from ui.theme import GAP, Theme
 from ui.widgets.controls import Button
 from ui.widgets.entry import Entry
 from ui.widgets.panel import Panel, Text, WrappedText
+from ui.widgets.theme import GAP, Theme
 from ui.widgets.variables import TextVar
 
 _PROPOSED = "New folder"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tkinter as tk
 from typing import Any, Protocol, runtime_checkable
 
-from ui.theme import Theme
+from ui.widgets.theme import Theme
 
 
 @runtime_checkable

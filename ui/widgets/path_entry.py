@@ -6,11 +6,11 @@ import tkinter as tk
 from collections.abc import Callable
 from functools import partial
 
-from ui.files.browser import Browser, common_start, completions
-from ui.files.listing import Contents, read_folder
-from ui.run.background import Background
-from ui.theme import Theme
+from ui.loop.background import Background
 from ui.widgets.entry import Entry
+from ui.widgets.files.browser import Browser, common_start, completions
+from ui.widgets.files.listing import Contents, read_folder
+from ui.widgets.theme import Theme
 
 _MAX_NAMED = 6
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from PIL import Image, ImageTk
 
-from ui.run.background import Job
-from ui.run.pump import Pump
-from ui.thumbnails import load_fitted
+from ui.loop.background import Job
+from ui.loop.pump import Pump
+from ui.widgets.thumbnails import load_fitted
 
 Key = tuple[Hashable, int]  # an image, usually its path, at a size, usually the side of its square
 Load = Callable[[Any, int], Image.Image]

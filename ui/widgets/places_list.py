@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
-from ui.files.places import Place
-from ui.theme import PAD, Theme
 from ui.widgets.controls import Button
+from ui.widgets.files.places import Place
 from ui.widgets.panel import Text
 from ui.widgets.scroll import ScrollFrame
+from ui.widgets.theme import PAD, Theme
 
 _WIDTH_PX = 168
 _MAX_CHARS = 20

@@ -7,13 +7,13 @@ import tkinter as tk
 from typing import Any
 
 from trainer.probe.plot import Plot, y_range
-from ui.run.chart_model import Axis
-from ui.run.metric_curves import short_number
-from ui.run.plotting import tick_label
-from ui.theme import Theme
+from ui.loop.metric_curves import short_number
 from ui.widgets.canvas_batch import CanvasBatch
 from ui.widgets.chart_box import BoxColumn, draw_box
+from ui.widgets.chart_model import Axis
 from ui.widgets.drawn_canvas import DrawnCanvas
+from ui.widgets.plotting import tick_label
+from ui.widgets.theme import Theme
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 16, 58, 44
 _TICK_SPACING_PX = 70

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from PIL import Image, ImageTk
 
-from ui.theme import Theme
 from ui.widgets.drawn_canvas import DrawnCanvas
+from ui.widgets.theme import Theme
 
 Corner = tuple[float, float]  # as shares of the width and the height
 

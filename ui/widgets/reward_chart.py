@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainer.events import RewardMeasured
-from ui.run.plotting import course_range, nearest, tick_label, ticks
-from ui.run.words import reward_line, reward_rows
-from ui.theme import Theme
+from ui.loop.wording import reward_line, reward_rows
 from ui.widgets.chart_box import BoxColumn, draw_box
 from ui.widgets.drawn_canvas import DrawnCanvas
+from ui.widgets.plotting import course_range, nearest, tick_label, ticks
+from ui.widgets.theme import Theme
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 52, 28, 26
 _TICK_SPACING_PX = 70

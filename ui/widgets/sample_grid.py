@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from ui.run.pump import Pump
-from ui.run.sample_table import GridGeometry, Place, SampleTable
-from ui.theme import Theme
+from ui.loop.pump import Pump
 from ui.widgets.focus import focused_widget
 from ui.widgets.image_canvas import ImageCanvas, shortened
+from ui.widgets.sample_table import GridGeometry, Place, SampleTable
+from ui.widgets.theme import Theme
 
 _GAP_PX, _TITLE_PX, _LABEL_PX = 8, 20, 18
 _MIN_TILE_PX, _MAX_TILE_PX = 104, 240

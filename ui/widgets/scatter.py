@@ -7,8 +7,8 @@ import tkinter as tk
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from ui.theme import Theme
 from ui.widgets.canvas_batch import CanvasBatch
+from ui.widgets.theme import Theme
 
 _LEFT_PX, _BOTTOM_PX, _TOP_PX, _RIGHT_PX = 40, 20, 18, 10
 _SMALLEST_PX, _LARGEST_PX = 3, 11

@@ -6,10 +6,10 @@ import sys
 import tkinter as tk
 from typing import Any
 
-from ui.theme import Theme
 from ui.widgets.auto_bar import AutoBar
 from ui.widgets.focus import focused_widget
 from ui.widgets.panel import Panel
+from ui.widgets.theme import Theme
 
 _WHEEL_PX = 56
 _GUTTER_PX = 16

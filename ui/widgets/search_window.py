@@ -5,10 +5,10 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable, Sequence
 
-from ui.theme import PAD, Theme
 from ui.widgets.dialog import Window
 from ui.widgets.entry import Entry
 from ui.widgets.table import Column, Table
+from ui.widgets.theme import PAD, Theme
 from ui.widgets.variables import TextVar
 
 _PAGE = 10  # rows

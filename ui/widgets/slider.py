@@ -5,10 +5,8 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable
 
-import customtkinter as ctk
-
-from ui.theme import Theme
-from ui.widgets.ctk_hooks import release_master
+from ui.widgets.ctk import ctk, release_master
+from ui.widgets.theme import Theme
 
 
 class Slider(ctk.CTkSlider):  # type: ignore[misc]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import tkinter as tk
 
-from ui.run.pump import Pump
-from ui.theme import Theme
+from ui.loop.pump import Pump
 from ui.widgets.panel import Panel, Text
 from ui.widgets.tabs import TabbedCard
+from ui.widgets.theme import Theme
 
 
 class StackingCard(TabbedCard):

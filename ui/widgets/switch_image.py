@@ -6,7 +6,7 @@ import tkinter as tk
 
 from PIL import Image, ImageDraw, ImageTk
 
-from ui.theme import Theme
+from ui.widgets.theme import Theme
 
 WIDTH, HEIGHT = 34, 18  # design pixels, with the distance to the text
 _TRACK, _INSET = 28, 3

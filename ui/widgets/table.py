@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from tkinter import ttk
 from typing import Any
 
-from ui.theme import Theme
 from ui.widgets.auto_bar import AutoBar
 from ui.widgets.focus import focused_widget
 from ui.widgets.panel import Panel
+from ui.widgets.theme import Theme
 from ui.widgets.ttk_style import style_ttk
 
 _MIN_WIDTH = 60

@@ -6,9 +6,9 @@ import tkinter as tk
 from collections.abc import Callable
 from functools import partial
 
-from ui.theme import GAP, PAD, Theme
 from ui.widgets.card import Card
 from ui.widgets.panel import Panel, Text
+from ui.widgets.theme import GAP, PAD, Theme
 
 
 class TabbedCard(Card):

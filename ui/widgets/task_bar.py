@@ -5,10 +5,10 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable
 
-from ui.theme import GAP, Theme
 from ui.widgets.controls import Button
 from ui.widgets.panel import Panel, WrappedText
 from ui.widgets.progress import ThinBar
+from ui.widgets.theme import GAP, Theme
 
 
 class TaskBar(Panel):

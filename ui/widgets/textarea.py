@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import tkinter as tk
 
-from ui.theme import Theme
 from ui.widgets.entry import edit_as_usual
 from ui.widgets.focus import focused_widget
 from ui.widgets.panel import Text
+from ui.widgets.theme import Theme
 
 
 class TextArea(tk.Frame):

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ui.run.pump import Pump
-from ui.theme import Theme
+from ui.loop.pump import Pump
 from ui.widgets.image_canvas import ImageCanvas
+from ui.widgets.theme import Theme
 
 _ROW_PX, _IMAGE_PX, _GAP_PX = 58, 46, 6
 _MAX_KEPT = 200

@@ -9,24 +9,41 @@ import tkinter as tk
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from modules.system.problem import Problem
 from trainer.preflight import Preview
-from ui.interaction import Answer, Failure, FileKind, Severity, StartAnswer
-from ui.preferences import Preferences
-from ui.run.pump import Pump
-from ui.run.words import preview_lines
-from ui.theme import Theme
+from ui.loop.interaction import Answer, Failure, FileKind, Severity, StartAnswer
+from ui.loop.pump import Pump
+from ui.loop.wording import preview_lines
 from ui.widgets.dialog import Dialog
 from ui.widgets.entry import Entry
 from ui.widgets.panel import Panel, Text
+from ui.widgets.theme import Theme
 from ui.widgets.variables import TextVar
 
 if TYPE_CHECKING:
-    from ui.files.browser import Purpose
+    from ui.widgets.files.browser import Purpose
 
 _MAX_WARNINGS = 8
+
+
+class FolderMemory(Protocol):
+    """What the file dialogs remember; the window's preferences."""
+
+    @property
+    def recent_folders(self) -> Sequence[str]:
+        """The folders in which a dialog was answered, the newest first."""
+
+    @property
+    def shows_hidden_files(self) -> bool:
+        """Whether hidden files are listed."""
+
+    def show_hidden_files(self, shows: bool) -> None:
+        """List hidden files, or not."""
+
+    def note_folder(self, folder: Path) -> None:
+        """Remember a folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +51,7 @@ class FileServices:
     """What the dialogs need of the window; `places` returns the labelled folders of the program."""
 
     pump: Pump
-    preferences: Preferences
+    memory: FolderMemory
     places: Callable[[], Sequence[tuple[str, Path]]]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakSet
 
-from ui.theme import Theme
+from ui.widgets.theme import Theme
 
 _DELAY_MS = 500
 _SHOWN_MS = 12_000  # then it has been read, and what it covers may be wanted

@@ -6,7 +6,7 @@ import tkinter as tk
 from tkinter import ttk
 from typing import Any
 
-from ui.theme import Theme
+from ui.widgets.theme import Theme
 
 # A row without the arrow of a branch: our tables are flat.
 _FLAT_ITEM: Any = [

@@ -11,13 +11,10 @@ import tkinter as tk
 from collections.abc import Iterator
 from typing import Any
 
-import customtkinter as ctk
-from customtkinter.windows.widgets.appearance_mode import AppearanceModeTracker
-from customtkinter.windows.widgets.scaling import ScalingTracker
-
-from ui.theme import Mode, Theme
+from ui.widgets.ctk import ctk
 from ui.widgets.focus import focused_widget
 from ui.widgets.panel import Styled
+from ui.widgets.theme import Mode, Theme
 
 _DESIGN_DPI = 96
 _MAX_SCALE = 3.0
@@ -27,8 +24,8 @@ def create_root(theme: Theme, *, scale_percent: int = 0) -> tk.Tk:
     """Create the hidden root window and set the scale of theme and customtkinter; 0 % means measured."""
     _become_dpi_aware()
     # Both trackers poll ten to thirty times a second; mode and scale are set below instead.
-    AppearanceModeTracker.update_loop_running = True
-    ScalingTracker.update_loop_running = True
+    ctk.AppearanceModeTracker.update_loop_running = True
+    ctk.ScalingTracker.update_loop_running = True
     ctk.deactivate_automatic_dpi_awareness()
     ctk.set_appearance_mode(theme.mode)
     root = tk.Tk(className="Darkroom")
@@ -50,16 +47,16 @@ def switch_mode(root: tk.Tk, theme: Theme, mode: Mode) -> Iterator[None]:
     Its first `next` switches what is visible, each other one a hidden widget.
     """
     theme.mode = mode
-    callbacks, AppearanceModeTracker.callback_list = AppearanceModeTracker.callback_list, []
+    callbacks, ctk.AppearanceModeTracker.callback_list = ctk.AppearanceModeTracker.callback_list, []
     try:
         ctk.set_appearance_mode(mode)
     finally:
-        AppearanceModeTracker.callback_list = callbacks
+        ctk.AppearanceModeTracker.callback_list = callbacks
     return _switched(root, theme)
 
 
 def _switched(root: tk.Tk, theme: Theme) -> Iterator[None]:
-    of_widgets = {id(callback.__self__): callback for callback in AppearanceModeTracker.callback_list}
+    of_widgets = {id(callback.__self__): callback for callback in ctk.AppearanceModeTracker.callback_list}
     hidden: list[tk.Misc] = []
 
     def switch(widget: tk.Misc) -> None:
@@ -96,8 +93,8 @@ def screen_scale(root: tk.Tk) -> float:
 
 def forget_window(window: tk.Tk | tk.Toplevel) -> None:
     """Remove a destroyed window from customtkinter's registry; its own Toplevel does this, ours are plain."""
-    ScalingTracker.window_widgets_dict.pop(window, None)
-    ScalingTracker.window_dpi_scaling_dict.pop(window, None)
+    ctk.ScalingTracker.window_widgets_dict.pop(window, None)
+    ctk.ScalingTracker.window_dpi_scaling_dict.pop(window, None)
 
 
 def cancel_pending(root: tk.Tk) -> None:

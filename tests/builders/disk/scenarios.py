@@ -35,8 +35,9 @@ from trainer.run_folder.fork import fork_into, origin_of
 from trainer.run_folder.result import use_as_result
 from trainer.run_folder.trash import delete_run
 from trainer.run_queue.file import QueueFile
+from ui.app.session_store import read_session, save_session
 from ui.forms.model import Document, Source
-from ui.settings import UiSettings, read_session, save_session
+from ui.forms.preferences import UiSettings
 
 NOW = datetime(2026, 3, 4, 5, 6, 7)
 Observed = Mapping[str, object]

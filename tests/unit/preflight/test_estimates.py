@@ -16,7 +16,7 @@ from modules.system.hardware import Hardware
 from tests.unit.preflight.setups import changed, errors
 from trainer.preflight import check
 from trainer.preflight.budget import memory_estimate
-from ui.run.words import preview_lines
+from ui.loop.wording import preview_lines
 
 
 @pytest.fixture

@@ -1,0 +1,290 @@
+"""The bottom bar: phase, progress, figures, and the buttons Start, Stop, Pause and Resume."""
+
+from __future__ import annotations
+
+import tkinter as tk
+import tkinter.font as tkfont
+from functools import partial
+from typing import Literal
+
+from modules.config.schema import Config
+from modules.system.problem import count
+from ui.forms.changes import changes
+from ui.forms.context import Context
+from ui.loop.run_state import RunState
+from ui.loop.wording import OUTCOME_WORDS, PHASE_WORDS, download, duration, loss
+from ui.widgets.controls import Button
+from ui.widgets.menu import make_menu
+from ui.widgets.panel import Panel, Text
+from ui.widgets.progress import ThinBar
+from ui.widgets.theme import GAP, PAD
+
+FIGURES = ("Loss", "Smoothed", "Images/s", "Time left")
+_FIGURE_WIDTHS = {"Time left": 96}
+_FIGURE_WIDTH = 72
+_BAR_WIDTH = 132
+_NARROW_BAR_WIDTH = 96
+_NARROW_WIDTH = 1180  # of the window
+_RARE_FIGURES = ("Smoothed", "Images/s")  # the Run page has them, too
+_TINY_WIDTH = 860  # with the time left alone
+_LEAST_FIGURES = ("Time left",)
+_START_WORDS = {"idle": "Start", "checking": "Checking…", "running": "Stop", "paused": "Stop", "stopping": "Stopping…"}
+
+
+class BottomBar(Panel):
+    """Shows the session; empty while nothing runs."""
+
+    def __init__(self, master: Panel, context: Context) -> None:
+        super().__init__(master, context.theme, "bar")
+        self._context = context
+        self._message = ""
+        self._message_state: object = None
+        self._num_edits = 0
+        self._counted_for: Config | None = None
+        px = context.theme.px
+        inner = Panel(self, context.theme, "bar")
+        inner.pack(fill="x", padx=px(PAD + 4), pady=px(12))
+        inner.columnconfigure(0, weight=1)
+        self._add_phase(inner)
+        self.epoch_label, self.epoch_bar = self._add_progress(inner, 1)
+        self.step_label, self.step_bar = self._add_progress(inner, 2)
+        self.figures = {name: self._add_figure(inner, name, 3 + i) for i, name in enumerate(FIGURES)}
+        self._add_buttons(inner)
+        context.tips.attach(self.detail, self._whole_detail)
+        self.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "width"), self._make_room))
+        context.session.changed.subscribe(self._soon)
+        context.starter.changed.subscribe(self._soon)
+        context.form.changed.subscribe(self._count_edits_soon)
+        context.navigation.page_wanted.subscribe(lambda _page: self._soon())
+        self.refresh()
+
+    def notify(self, text: str) -> None:
+        """Show a short message until the next change."""
+        self._message = text
+        self._message_state = self._context.session.state
+        self._soon()
+
+    def refresh(self) -> None:
+        """Update everything from the session."""
+        session, state = self._context.session, self._context.session.state
+        if session.config is not self._counted_for:  # another run
+            self._counted_for, self._num_edits = session.config, 0
+            self._count_edits_soon()
+        self._show_phase(session.stage, state)
+        # The figures of a run stay until the next one starts; only an active run has bars.
+        self.phase_bar.set((state.phase_share or 0.0) if session.is_active else 0.0)
+        self.epoch_bar.set(state.run_share if session.is_active else 0.0)
+        self.step_bar.set(state.epoch_share if session.is_active else 0.0)
+        self._show_counts(state)
+        self._show_figures(state)
+        self._show_buttons()
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """Give the status the room of the figures before a run, and of the rarer ones in a narrow window."""
+        session = self._context.session
+        _show(self.phase_bar, is_shown=session.is_active)
+        has_figures = session.is_active or session.state.step is not None
+        is_narrow = self.winfo_width() < self._context.theme.px(_NARROW_WIDTH)
+        is_tiny = self.winfo_width() < self._context.theme.px(_TINY_WIDTH)
+        for name, value in self.figures.items():
+            has_room = not (is_narrow and name in _RARE_FIGURES) and not (is_tiny and name not in _LEAST_FIGURES)
+            _show(value.master, is_shown=has_figures and has_room)
+        for label, bar in ((self.epoch_label, self.epoch_bar), (self.step_label, self.step_bar)):
+            _show(label.master, is_shown=has_figures and not is_tiny)
+            bar.set_width(_NARROW_BAR_WIDTH if is_narrow else _BAR_WIDTH)
+
+    def _whole_detail(self) -> str:
+        """Return the status where it does not fit."""
+        font = tkfont.Font(self, font=self.detail.cget("font"))
+        text = str(self.detail.cget("text"))
+        return text if font.measure(text) > self.detail.winfo_width() else ""
+
+    def _soon(self) -> None:
+        self._context.pump.redraw_soon("bottom bar", self.refresh, at_most_every_seconds=0.1)
+
+    def _count_edits_soon(self) -> None:
+        self._context.pump.redraw_soon("edits", self._count_edits, at_most_every_seconds=0.3)
+
+    def _count_edits(self) -> None:
+        """Count the settings that the current run does not have; on every page they are shown beside its phase."""
+        session = self._context.session
+        of_run = session.config if session.is_active else None
+        self._num_edits = 0 if of_run is None else len(changes(self._context.form.config, of_run))
+        self._soon()
+
+    def _add_phase(self, inner: Panel) -> None:
+        box = Panel(inner, self._context.theme, "bar")
+        box.grid(row=0, column=0, sticky="ew")
+        box.columnconfigure(0, weight=1)
+        self.phase = Text(box, self._context.theme, "Ready", role="strong", on="bar")
+        self.phase.grid(row=0, column=0, sticky="w")
+        # A width of 1 keeps a long sentence from pushing the other columns; it gets the remaining width.
+        self.detail = Text(box, self._context.theme, "", role="small", colour="muted", on="bar", width=1)
+        self.detail.grid(row=1, column=0, sticky="ew", pady=(self._context.theme.px(2), 0))
+        self.phase_bar = ThinBar(box, self._context.theme, width_px=_BAR_WIDTH)
+        self.phase_bar.grid(row=2, column=0, sticky="w", pady=(self._context.theme.px(6), 0))
+
+    def _add_progress(self, inner: Panel, column: int) -> tuple[Text, ThinBar]:
+        px = self._context.theme.px
+        box = Panel(inner, self._context.theme, "bar")
+        box.grid(row=0, column=column, sticky="se", padx=(px(20), 0))
+        label = Text(box, self._context.theme, "", role="small", colour="muted", on="bar")
+        label.pack(anchor="w")
+        bar = ThinBar(box, self._context.theme, width_px=_BAR_WIDTH)
+        bar.pack(anchor="w", pady=(px(6), 0))
+        return label, bar
+
+    def _add_figure(self, inner: Panel, name: str, column: int) -> Text:
+        px = self._context.theme.px
+        box = Panel(inner, self._context.theme, "bar", width=px(_FIGURE_WIDTHS.get(name, _FIGURE_WIDTH)), height=px(38))
+        box.grid(row=0, column=column, sticky="s", padx=(px(18 if column == 3 else 4), 0))
+        box.pack_propagate(False)
+        Text(box, self._context.theme, name, role="caption", colour="muted", on="bar").pack(anchor="w")
+        value = Text(box, self._context.theme, "–", role="figure", on="bar")
+        value.pack(anchor="w")
+        return value
+
+    def _add_buttons(self, inner: Panel) -> None:
+        context = self._context
+        box = Panel(inner, context.theme, "bar")
+        box.grid(row=0, column=3 + len(FIGURES), sticky="e", padx=(context.theme.px(12), 0))
+        self.second = Button(box, context.theme, "Pause", self._press_second, on="bar", width=84, height=36)
+        self.second_name = ""
+        self.start = Button(
+            box, context.theme, "Start", self._press_start, style="primary", on="bar", width=104, height=36
+        )
+        self.start.pack(side="right", padx=(GAP, 0))
+        context.tips.attach(self.start, lambda: context.actions[self._start_name()].tip)
+        context.tips.attach(self.second, self._second_tip)
+        self.more = Button(box, context.theme, "▾", self._open_pauses, on="bar", width=28, height=36)
+        context.tips.attach(self.more, lambda: "Other ways to pause")
+        self._menu: tk.Menu | None = None
+
+    def _show_phase(self, stage: str, state: RunState) -> None:
+        words, detail, tone = _phase_words(stage, state)
+        if self._num_edits and not detail and self._context.session.is_active:
+            detail = f"{count(self._num_edits, 'change')} for the next run"
+        if self._message and self._message_state is state and stage in ("idle", "paused"):
+            detail, tone = self._message, tone if state.failed is None else "text"
+            words = "Ready" if stage == "idle" else words
+        self.phase.set_text(words)
+        self.phase.recolour(tone)
+        self.detail.set_text(detail)
+
+    def _show_counts(self, state: RunState) -> None:
+        step = state.step
+        self.epoch_label.set_text(f"Epoch {step.epoch:,} of {step.epochs:,}" if step else "Epoch")
+        self.step_label.set_text(f"Step {step.epoch_step:,} of {step.epoch_steps:,}" if step else "Step")
+
+    def _show_figures(self, state: RunState) -> None:
+        step = state.step
+        values = (
+            loss(step.loss) if step else "–",
+            loss(step.smoothed_loss) if step else "–",
+            f"{step.images_per_second:.3g}" if step else "–",
+            duration(state.seconds_left),
+        )
+        for name, value in zip(FIGURES, values, strict=True):
+            self.figures[name].set_text(value)
+
+    def _show_buttons(self) -> None:
+        stage = self._context.session.stage
+        if self.start.cget("text") != _START_WORDS[stage]:
+            self.start.configure(text=_START_WORDS[stage])
+        self.start.restyle("danger" if stage in ("running", "paused", "stopping") else "primary")
+        self.start.set_enabled(stage in ("idle", "running", "paused"))
+        self._show_second(stage)
+
+    def _show_second(self, stage: str) -> None:
+        backup = self._context.starter.resumable
+        names = {"running": "pause", "paused": "unpause"}
+        name = names.get(stage, "resume" if backup and stage == "idle" else "")
+        if stage == "running" and self._waits_for_choices():
+            name = "page_choose"  # a run that waits need not be paused
+        if name == self.second_name:
+            return
+        self.second_name = name
+        self.second.pack_forget()
+        self.more.pack_forget()
+        if name in ("pause", "unpause"):
+            self.more.pack(side="right", padx=(2, 0))
+        if name:
+            self.second.configure(text=self._context.actions[name].label)
+            self.second.restyle("primary" if name == "page_choose" else "plain")
+            self.second.pack(side="right")
+
+    def _waits_for_choices(self) -> bool:
+        """Return whether the run waits for choices, and their page is not open."""
+        return self._context.session.state.choices is not None and self._context.navigation.page != "choose"
+
+    def _press_start(self) -> None:
+        self._context.actions.run(self._start_name())
+
+    def _start_name(self) -> str:
+        return "stop" if self._context.session.is_active else "start"
+
+    def _press_second(self) -> None:
+        if self.second_name:
+            self._context.actions.run(self.second_name)
+
+    def make_pause_menu(self) -> tk.Menu:
+        """Return the menu of the ways to pause, or to continue."""
+        self._menu = make_menu(self, self._context.theme)
+        for name in ("pause", "pause_free", "unpause"):
+            action = self._context.actions[name]
+            state: Literal["normal", "disabled"] = "normal" if action.is_enabled() else "disabled"
+            run = partial(self._context.actions.run, name)
+            self._menu.add_command(label=action.label, accelerator=action.shortcut, command=run, state=state)
+        return self._menu
+
+    def _open_pauses(self) -> None:
+        menu, button = self.make_pause_menu(), self.second
+        menu.update_idletasks()  # its height is not known before
+        menu.tk_popup(button.winfo_rootx(), button.winfo_rooty() - menu.winfo_reqheight())
+
+    def _second_tip(self) -> str:
+        if not self.second_name:
+            return ""
+        tip = self._context.actions[self.second_name].tip
+        if self.second_name == "page_choose":
+            return f"{tip}: the run waits until you have chosen among its images"
+        backup = self._context.starter.resumable
+        if self.second_name == "resume" and backup is not None:
+            return f"{tip}\nStep {backup.step:,}, from {backup.created.replace('T', ' ')}\n{backup.run_dir}"
+        return tip
+
+
+def _show(box: tk.Misc, *, is_shown: bool) -> None:
+    if is_shown:
+        tk.Grid.grid_configure(box)  # type: ignore[arg-type]
+    else:
+        tk.Grid.grid_remove(box)  # type: ignore[arg-type]
+
+
+def _phase_words(stage: str, state: RunState) -> tuple[str, str, str]:
+    """Return the text of the phase, its detail and its colour."""
+    if stage == "checking":
+        return PHASE_WORDS["checking"], "reading settings and images", "text"
+    if stage == "idle":
+        return _outcome_words(state)
+    phase = stage if stage in ("paused", "stopping") else state.phase
+    detail = state.detail
+    if phase == "loading" and state.downloading is not None:
+        return "Downloading", download(state.downloading, state.detail), "text"
+    if phase == "caching" and state.cache is not None:
+        detail = f"{state.cache.done:,} of {state.cache.total:,} {state.cache.what}"
+    elif phase == "sampling" and state.sampling is not None:
+        detail = f"{state.sampling.done:,} of {state.sampling.total:,} denoising steps"
+    elif phase == "choosing" and state.choices is not None:
+        return PHASE_WORDS[phase], f"{count(state.choices.num_open, 'choice')} left", "accent"
+    return PHASE_WORDS.get(phase, phase), detail, "text"
+
+
+def _outcome_words(state: RunState) -> tuple[str, str, str]:
+    if state.failed is not None:
+        return "Failed", f"{state.failed.message} {state.failed.advice}".strip(), "error"
+    if state.finished is not None:
+        words = OUTCOME_WORDS.get(state.finished.outcome, "Finished")
+        return words, state.finished.message, "good"
+    return PHASE_WORDS[""], "", "text"

@@ -1,0 +1,67 @@
+"""The catalogue of pages in the order of the side bar: those of the settings, then those of the work.
+
+The class of a page is imported when the page is first opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ui.forms.setting_pages import SETTING_PAGES, PageSpec
+
+PAGES: tuple[PageSpec, ...] = (
+    *SETTING_PAGES,
+    PageSpec(
+        "run",
+        "Run",
+        "The current run, or the last one.",
+        actions=("sample_now", "validate_now", "backup_now", "save_now", "open_run_folder", "tensorboard", "profile"),
+    ),
+    PageSpec("runs", "Run history", "All runs so far, and what each has left."),
+    PageSpec("queue", "Queue", "Configs to train one after another."),
+    PageSpec(
+        "sample",
+        "Generate",
+        "Sample images of any model, with any LoRAs, without training.",
+    ),
+    PageSpec(
+        "tools",
+        "Tools",
+        "Inspect and convert files; merge, combine, resize, extract and scale LoRAs.",
+    ),
+    PageSpec(
+        "choose",
+        "Choose",
+        "Your choices are the reward.",
+        on_demand=True,
+    ),
+)
+_FORM_PAGE = "ui.forms.form_page:FormPage"
+_VIEWS: Mapping[str, str] = {
+    "concepts": "ui.features.concepts.page:ConceptsPage",
+    "rewards": "ui.features.rewards.page:rewards_page",
+    "sampling": "ui.features.lists.sampling:sampling_page",
+    "embeddings": "ui.features.lists.embeddings:embeddings_page",
+    "run": "ui.features.run.page:RunPage",
+    "runs": "ui.features.runs.page:RunsPage",
+    "queue": "ui.features.queue.page:QueuePage",
+    "sample": "ui.features.generate.page:SamplePage",
+    "tools": "ui.features.tools.page:ToolsPage",
+    "choose": "ui.features.choose.page:ChoosePage",
+}
+
+
+def view_of(page: PageSpec) -> str:
+    """Return the class of a page, as "module:name"; a form of the page's sections if it has none of its own."""
+    return _VIEWS.get(page.key, _FORM_PAGE)
+
+
+def page_named(key: str) -> PageSpec:
+    """Return the page of a key; the first page for an unknown key."""
+    return next((p for p in PAGES if p.key == key), PAGES[0])
+
+
+def page_shortcut(page: PageSpec) -> str:
+    """Return the shortcut that opens a page: a digit by its place in the side bar, letters from the eleventh on."""
+    letters = {"embeddings": "E", "run": "R", "choose": "G", "sample": "M", "tools": "L", "runs": "H", "queue": "U"}
+    return f"Ctrl+{letters.get(page.key) or (PAGES.index(page) + 1) % 10}"

@@ -1,0 +1,182 @@
+"""The table of all user actions, with their shortcuts.
+
+Windows are imported when they are opened first: together they would make the program's start a third longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from modules.system.factories import load_factory
+from trainer.commands import BackupNow, Command, SampleNow, SaveNow, ValidateNow
+from ui.app.catalogue import PAGES, page_shortcut
+from ui.features.first_steps.model import CHOOSING
+from ui.features.run.model import Starter
+from ui.forms.context import Context
+from ui.forms.setting_pages import PageSpec
+from ui.widgets.actions import Action
+
+
+def add_actions(
+    context: Context,
+    *,
+    open_save_menu: Callable[[], None],
+    open_preset_menu: Callable[[], None],
+    close: Callable[[], None],
+) -> None:
+    """Fill the context's table."""
+    documents, starter, session = context.documents, context.models.of(Starter), context.session
+
+    def opens(place: str, *arguments: Any) -> Callable[[], None]:
+        return lambda: load_factory(f"ui.features.{place}")(context, *arguments)
+
+    context.actions.add(
+        Action("load", "Load…", documents.open_file, "Ctrl+O", help=_LOAD_HELP),
+        Action("save", "Save", documents.save, "Ctrl+S", help="Save to the loaded file"),
+        Action("save_as", "Save as ▾", open_save_menu, help="Save as a file or as a preset"),
+        Action("save_as_file", "Save as a file…", documents.save_as_file, "Ctrl+Shift+S"),
+        Action(
+            "export", "Export as one file…", documents.export, help="Write a copy that includes concepts and samples"
+        ),
+        Action("import_presets", "Import presets…", documents.import_presets, help=_IMPORT_HELP),
+        Action("presets", "Presets…", open_preset_menu, "Ctrl+P", help="Choose a preset"),
+        Action(
+            "find_preset",
+            "Find a preset…",
+            opens("presets.list_window:open_preset_list", documents.open_preset),
+            "Ctrl+Shift+P",
+            help="List all presets with what they are for, and search them",
+        ),
+        Action("demo", "Load the demo", documents.open_demo),
+        Action("json", "Config as JSON…", opens("config_views.json_window:open_json_view"), "Ctrl+J", help=_JSON_HELP),
+        Action("first_steps", "First steps…", lambda: _first_steps(context), help="Show the card of the first start"),
+        Action(
+            "differences",
+            "Differences…",
+            opens("config_views.differences:open_differences"),
+            "Ctrl+D",
+            help=_DIFFERS,
+        ),
+        Action("undo", "Undo", lambda: _undo(context), "Ctrl+Z"),
+        Action("redo", "Redo", lambda: _redo(context), "Ctrl+Shift+Z"),
+        Action("start", "Start", starter.start, "F5", lambda: starter.can_start, "Check the settings, then train"),
+        Action("stop", "Stop", session.stop, "Shift+F5", lambda: session.stage in ("running", "paused"), _STOP_HELP),
+        Action(
+            "resume",
+            "Resume run",
+            starter.resume,
+            "F6",
+            lambda: starter.can_resume,
+            "Resume the last run from its newest backup",
+        ),
+        Action(
+            "pause",
+            "Pause",
+            session.pause,
+            "F7",
+            lambda: session.stage == "running",
+            "Pause training; everything stays in memory",
+        ),
+        Action(
+            "pause_free",
+            "Pause and free the memory",
+            lambda: session.pause(free_memory=True),
+            "Shift+F7",
+            lambda: session.stage in ("running", "paused"),
+            _FREE_HELP,
+        ),
+        Action("unpause", "Continue", session.unpause, "F8", lambda: session.stage == "paused", "Continue training"),
+        Action(
+            "bring_back",
+            "Show the dismissed report",
+            context.findings.bring_back,
+            is_enabled=lambda: context.findings.can_come_back,
+        ),
+        Action(
+            "find", "Find…", opens("search.finder:open_finder"), "Ctrl+F", help="Find a setting, a command or a page"
+        ),
+        Action(
+            "captions",
+            "Captions and masks…",
+            opens("captions.opening:open_caption_editor"),
+            "Ctrl+T",
+            help=_CAPTIONS_HELP,
+        ),
+        Action(
+            "auto_captions", "Automatic captions…", opens("captions.opening:open_automatic_captions"), help=_AUTO_HELP
+        ),
+        Action("fit", "Fit to my card…", opens("fit.window:open_fit"), help=_FIT_HELP),
+        Action("probe", "Probe…", opens("probe.window:open_probe"), help=_PROBE_HELP),
+        Action("tokens", "Tokens…", opens("tokens.window:open_secrets"), help=_TOKENS_HELP),
+        Action("quit", "Quit", close, "Ctrl+Q"),
+        Action(
+            "open_run_folder",
+            "Open folder",
+            lambda: _open_run_folder(context),
+            is_enabled=lambda: session.state.started is not None,
+            help="Open this run's folder",
+        ),
+        *(_while_running(context, *row) for row in _NOW),
+        *(_page_action(context, page) for page in PAGES),
+    )
+    starter.fit_wanted.subscribe(lambda: context.actions.run("fit"))
+
+
+_LOAD_HELP = "Load a config (Darkroom, OneTrainer or kohya), or the settings in a LoRA file"
+_IMPORT_HELP = "Import a folder of presets, such as OneTrainer's training_presets"
+_DIFFERS = "List the settings that differ from the loaded file, a preset or the defaults"
+_JSON_HELP = "Show the config as JSON, copy it, or load one from the clipboard"
+_CAPTIONS_HELP = "Edit captions and masks of a concept or a folder, or write them with a model"
+_AUTO_HELP = "Let a model write the captions of a concept or a folder: WD14 tags, BLIP or Florence-2"
+_FIT_HELP = "Find the fastest settings whose memory fits the card, and what each costs"
+_PROBE_HELP = "Measure the batch size and the learning rate on a few real steps"
+_TOKENS_HELP = "Manage tokens and passwords, for example for Hugging Face"
+_FREE_HELP = "Pause training and free the card's memory for other programs; Continue brings it back, bit for bit"
+_STOP_HELP = "Stop the run; its backup can be resumed"
+_NOW: tuple[tuple[str, str, Command, str], ...] = (
+    ("sample_now", "Sample now", SampleNow(), "Generate samples after the current step"),
+    ("validate_now", "Validate now", ValidateNow(), "Validate after the current step"),
+    ("backup_now", "Back up now", BackupNow(), "Write a backup after the current step"),
+    ("save_now", "Save now", SaveNow(), "Save the model after the current step"),
+)
+
+
+def _while_running(context: Context, name: str, label: str, command: Command, help_text: str) -> Action:
+    session = context.session
+
+    def send() -> None:
+        session.send(command)
+        if session.stage == "paused":
+            context.notify(f"{label}: after the next step. Continue the run for it.")
+
+    return Action(
+        name,
+        label,
+        send,
+        is_enabled=lambda: session.stage in ("running", "paused"),
+        help=help_text,
+    )
+
+
+def _page_action(context: Context, page: PageSpec) -> Action:
+    return Action(f"page_{page.key}", page.title, lambda: context.navigation.open(page.key), page_shortcut(page))
+
+
+def _first_steps(context: Context) -> None:
+    context.preferences.change(first_steps=CHOOSING)
+
+
+def _undo(context: Context) -> None:
+    context.notify("Undone." if context.form.undo() else "Nothing to undo.")
+
+
+def _redo(context: Context) -> None:
+    context.notify("Redone." if context.form.redo() else "Nothing to redo.")
+
+
+def _open_run_folder(context: Context) -> None:
+    started = context.session.state.started
+    if started is not None:
+        context.interaction.open_path(Path(started.run_dir))

@@ -1,0 +1,149 @@
+"""What the window offers by itself, as notices: resuming a run or a queue that ended unexpectedly, and forks; and that
+a run trains in another window. No Tk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from modules.system.file_lock import Holder
+from ui.features.queue.model import QueueControl
+from ui.features.run.model import Starter
+from ui.forms.preferences import Preferences
+from ui.loop.background import Background
+from ui.widgets.notices import CRASHED_RUN, Notice, Notices, Reply
+
+if TYPE_CHECKING:
+    from trainer.run_folder.records import RunRecord
+
+QUEUE, FORK, EDITED, ELSEWHERE = "queue", "fork", "edited item", "another run"
+
+
+class Offers:
+    """Keeps the notices about runs up to date."""
+
+    def __init__(
+        self,
+        notices: Notices,
+        starter: Starter,
+        queue: QueueControl,
+        preferences: Preferences,
+        background: Background,
+        *,
+        show_run: Callable[[Path], None],
+        show_queue: Callable[[], None],
+        save_edited: Callable[[], None],
+    ) -> None:
+        self._notices = notices
+        self._starter = starter
+        self._queue = queue
+        self._preferences = preferences
+        self._background = background
+        self._show_run = show_run
+        self._show_queue = show_queue
+        self._save_edited = save_edited
+        starter.changed.subscribe(self._follow_fork)
+        queue.changed.subscribe(self._follow_queue)
+
+    def look(self, workspaces: tuple[Path, ...]) -> None:
+        """Offer to resume what ended unexpectedly, and report a run elsewhere: once, when the window opens."""
+        self._queue.refresh(done=lambda: self._look_for_run(workspaces))
+        self._background.run(lambda: runs_elsewhere(workspaces), self._report_runs)
+
+    def _look_for_run(self, workspaces: tuple[Path, ...]) -> None:
+        from trainer.run_folder.records import newest_unfinished
+
+        interrupted = self._queue.interrupted
+        if interrupted is not None:
+            self._offer_queue(interrupted.name, num_open=sum(i.state == "waiting" for i in self._queue.queue.items))
+        of_queue = interrupted.run_dir if interrupted else ""
+        self._background.run(lambda: newest_unfinished(workspaces), partial(self._offer_run, of_queue))
+
+    def _offer_run(self, of_queue: str, record: RunRecord | None) -> None:
+        if record is None or str(record.run_dir) in (of_queue, self._preferences.now.dismissed_run):
+            return
+        backup = record.newest_backup
+        if backup is None or not self._starter.can_start:
+            return
+        self._notices.show(
+            Notice(
+                CRASHED_RUN,
+                crash_words(record),
+                (
+                    Reply(f"Resume at step {backup.step:,}", partial(self._starter.resume_run, backup)),
+                    Reply("Show run", partial(self._show_run, record.run_dir), stays=True),
+                ),
+                on_dismiss=lambda: self._preferences.change(dismissed_run=str(record.run_dir)),
+            )
+        )
+
+    def _report_runs(self, found: tuple[tuple[Path, Holder], ...]) -> None:
+        if not found:
+            return
+        run_dir, holder = found[0]
+        text = (
+            f"When this window opened, another process ({holder.pid}) was training: {run_dir.name}. "
+            "A second run would share the memory and the speed of the machine with it."
+        )
+        reply = Reply("Show run", partial(self._show_run, run_dir), stays=True)
+        self._notices.show(Notice(ELSEWHERE, text, (reply,), until_start=True))
+
+    def _offer_queue(self, name: str, *, num_open: int) -> None:
+        text = f"The queue was interrupted while it trained {name}. It resumes from the newest backup of that run"
+        more = f", then {num_open:,} more." if num_open else "."
+        replies = (Reply("Continue the queue", self._queue.run), Reply("Show queue", self._show_queue, stays=True))
+        self._notices.show(Notice(QUEUE, text + more, replies))
+
+    def _follow_fork(self) -> None:
+        backup = self._starter.fork_from
+        if backup is None:
+            self._notices.remove(FORK)
+        else:
+            whence, reason = f"from step {backup.step:,} of {backup.run_dir.name}", self._starter.why_not
+            text = f"Start begins a run {whence}. Edit its settings first."
+            replies: tuple[Reply, ...] = (Reply("Start", self._starter.start, stays=True),)
+            if reason:
+                text, replies = f"The fork {whence} is prepared. {reason} Then Start begins the fork.", ()
+            self._notices.show(Notice(FORK, text, replies, self._starter.cancel_fork, "Cancel the fork"))
+
+    def _discard_edits(self) -> None:
+        self._queue.edit(None)
+
+    def _follow_queue(self) -> None:
+        if self._queue.is_running:
+            self._notices.remove(QUEUE)
+        number = self._queue.editing
+        if number is None:
+            self._notices.remove(EDITED)
+            return
+        name = next((i.name for i in self._queue.queue.items if i.number == number), "")
+        text = f"You are editing {name}, item {number} of the queue."
+        self._notices.show(
+            Notice(
+                EDITED,
+                text,
+                (Reply("Save to the queue", self._save_edited),),
+                on_dismiss=self._discard_edits,
+                dismiss_label="Discard",
+            )
+        )
+
+
+def runs_elsewhere(workspaces: Iterable[Path]) -> tuple[tuple[Path, Holder], ...]:
+    """Return the runs that other processes train at the moment, with their processes."""
+    from trainer.run_folder.records import running_in
+
+    found = (run for workspace in dict.fromkeys(workspaces) for run in running_in(workspace))
+    return tuple((run_dir, holder) for run_dir, holder in found if not holder.is_this_process)
+
+
+def crash_words(record: RunRecord) -> str:
+    """Return the sentence about a run that ended unexpectedly: when, at which step, and its newest backup."""
+    backup = record.newest_backup
+    at = f" at step {record.step:,} of {record.total_steps:,}" if record.total_steps else ""
+    begun = f"The run of {record.started:%d %B, %H:%M}" if record.started else f"The run {record.name}"
+    kept = f" Its newest backup is step {backup.step:,} ({backup.created[11:16]})." if backup else ""
+    return f"{begun} ended unexpectedly{at}.{kept}"

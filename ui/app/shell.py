@@ -1,0 +1,136 @@
+"""The frame of the window: side bar, top bar, the open page, the list of findings, bottom bar."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import time
+import tkinter as tk
+
+from ui.app.bottom_bar import BottomBar
+from ui.app.catalogue import PAGES, page_named, view_of
+from ui.app.findings_bar import FindingsBar
+from ui.app.notice_bar import NoticeBar
+from ui.app.side_bar import SideBar
+from ui.app.top_bar import TopBar
+from ui.features.first_steps.bar import FirstStepsBar
+from ui.forms.context import Context
+from ui.forms.page import Page, page_task
+from ui.forms.setting_pages import PageSpec
+from ui.loop.pump import Pump
+from ui.widgets.panel import Panel
+from ui.widgets.theme import is_low
+from ui.widgets.variables import remove_traces, variables_in
+
+_log = logging.getLogger(__name__)
+_PAUSE_SECONDS = 0.3  # before the import of each page
+
+
+class Shell(Panel):
+    """Builds each page when first opened, keeps it, and hides it while another is open."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context.root, context.theme)
+        self.pages: dict[str, Page] = {}
+        self.build_seconds: dict[str, float] = {}
+        self._context = context
+        self._open = ""
+        self._is_low: bool | None = None
+        self.columnconfigure(1, weight=1)
+        self.rowconfigure(3, weight=1)
+        self.side_bar = SideBar(self, context)
+        self.side_bar.grid(row=0, column=0, rowspan=5, sticky="ns")
+        self.top_bar = TopBar(self, context)
+        self.top_bar.grid(row=0, column=1, sticky="ew")
+        self.first_steps = FirstStepsBar(self, context)
+        self.first_steps.grid(row=1, column=1, sticky="ew")
+        self.first_steps.refresh()
+        self.notice_bar = NoticeBar(self, context)
+        self.notice_bar.grid(row=2, column=1, sticky="ew")
+        self.notice_bar.refresh()
+        self.host = Panel(self, context.theme)
+        self.host.grid(row=3, column=1, sticky="nsew")
+        self.host.columnconfigure(0, weight=1)
+        self.host.rowconfigure(0, weight=1)
+        self.findings_bar = FindingsBar(self, context)
+        self.findings_bar.grid(row=4, column=1, sticky="ew")
+        self.findings_bar.refresh()
+        self.bottom_bar = BottomBar(self, context)
+        self.bottom_bar.grid(row=5, column=0, columnspan=2, sticky="ew")
+        context.navigation.page_wanted.subscribe(self.show_page)
+        context.navigation.field_wanted.subscribe(self._show_field)
+        self.bind("<Configure>", lambda _e: self._fit_bars())
+
+    def show_page(self, key: str) -> None:
+        """Show a page; build it first if needed."""
+        if key == self._open:
+            return
+        self._context.pump.expect_drawing()
+        page = self._begun(key)
+        if self._open:
+            self.pages[self._open].frame.grid_remove()
+            self.pages[self._open].hidden()
+        self._open = key
+        page.frame.grid(row=0, column=0, sticky="nsew")
+        page.shown()
+
+    def page(self, key: str) -> Page:
+        """Return a page; build it first if needed. One that is built in parts is complete then."""
+        page = self._begun(key)
+        self._context.pump.finish(page_task(key))
+        return page
+
+    def _begun(self, key: str) -> Page:
+        """Return a page, of which parts may still be missing."""
+        if key not in self.pages:
+            begun = time.perf_counter()
+            self.pages[key] = _build(self.host, self._context, page_named(key))
+            self.build_seconds[key] = time.perf_counter() - begun
+            _log.info("Built the page %s in %.0f ms", key, 1000 * self.build_seconds[key])
+        return self.pages[key]
+
+    def leave(self) -> None:
+        """Let the open page keep what is entered there, before all of this is destroyed."""
+        if self._open:
+            self.pages[self._open].hidden()
+
+    def destroy(self) -> None:
+        """Also remove the traces of its variables, which would keep the pages alive."""
+        variables = variables_in(self)
+        super().destroy()
+        remove_traces(variables)
+
+    def _fit_bars(self) -> None:
+        """Make the bars above the page compact in a low window."""
+        low = is_low(self.winfo_height(), self.theme)
+        if low != self._is_low and self.winfo_height() > 1:
+            self._is_low = low
+            for bar in (self.first_steps, self.notice_bar):
+                self._context.pump.redraw_soon(bar, bar.refresh)
+
+    def _show_field(self, key: str, path: str) -> None:
+        self.page(key).show_field(path)
+
+
+def import_pages(pump: Pump) -> None:
+    """Import the classes of all pages on a background thread: the window starts without them.
+
+    One at a time with pauses, once the first page is drawn: while a thread imports, every call of Tk waits for it.
+    """
+    modules = iter(dict.fromkeys(view_of(spec).partition(":")[0] for spec in PAGES))
+
+    def import_next() -> None:
+        if module := next(modules, None):
+            pump.background.run(lambda: importlib.import_module(module), lambda _module: wait())
+
+    def wait() -> None:
+        pump.redraw_soon(import_pages, import_next, quiet_seconds=_PAUSE_SECONDS)
+
+    wait()
+
+
+def _build(host: tk.Misc, context: Context, spec: PageSpec) -> Page:
+    """Import a page's class by name, so that the window starts without loading unopened pages."""
+    module, _, name = view_of(spec).partition(":")
+    page: Page = getattr(importlib.import_module(module), name)(host, context, spec)
+    return page

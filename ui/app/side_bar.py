@@ -1,0 +1,243 @@
+"""The side bar: the pages under their headings, marks for invalid entries, and what concerns the whole window."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from typing import Any, TypeVar
+
+from ui.app.catalogue import PAGES, page_shortcut
+from ui.app.tool_actions import WINDOW_MENU
+from ui.forms.context import Context
+from ui.forms.setting_pages import PageSpec, page_of
+from ui.widgets.controls import Button, Switch
+from ui.widgets.menu import make_menu
+from ui.widgets.panel import Panel, Text
+from ui.widgets.scroll import ScrollFrame
+from ui.widgets.theme import PAD
+from ui.widgets.variables import FlagVar
+
+WIDTH = 176
+_Widget = TypeVar("_Widget", bound=tk.Widget)
+_SPACINGS_PX = (7, 6, 5, 4, 3, 2, 1, 0)  # above and below the text of an entry: the largest with which all entries fit
+SCALES = (0, 100, 125, 150, 175, 200)  # percent; 0: as measured on the screen
+
+
+class SideBar(Panel):
+    """One entry per page; the open one is marked. Entries move together, and then scroll, where the window is low."""
+
+    def __init__(self, master: tk.Misc, context: Context) -> None:
+        super().__init__(master, context.theme, "sidebar", width=context.theme.px(WIDTH))
+        self.entries: dict[str, NavEntry] = {}
+        self._context = context
+        self._spacing_px = _SPACINGS_PX[0]
+        self.pack_propagate(False)
+        px = context.theme.px
+        name = Text(self, context.theme, "Darkroom", role="title", on="sidebar")
+        name.pack(anchor="w", padx=px(PAD + 4), pady=(px(10), px(8)))
+        find = context.buttons.make(self, "find", on="sidebar")
+        find.pack(fill="x", padx=8, pady=(0, 8))
+        self._add_footer()
+        self.scroll = ScrollFrame(self, context.theme, "sidebar", gutter_px=12)
+        self.scroll.pack(fill="both", expand=True, padx=(px(8), px(2)))
+        self._add_entries()
+        for part in (self.scroll.canvas, self.scroll.body):
+            part.bind("<Configure>", lambda _e: context.pump.redraw_soon(self, self._fit), add="+")
+        context.navigation.page_wanted.subscribe(self._mark_open)
+        context.preferences.changed.subscribe(self._follow_preferences)
+        context.session.changed.subscribe(lambda: context.pump.redraw_soon("side bar", self._mark_entries))
+        context.form.changed.subscribe(lambda: context.pump.redraw_soon("side bar", self._mark_entries))
+        context.field_problems.changed.subscribe(lambda: context.pump.redraw_soon("side bar", self._mark_entries))
+
+    def _add_entries(self) -> None:
+        context, px = self._context, self._context.theme.px
+        heading = ""
+        for spec in PAGES:
+            if spec.section_title != heading:
+                heading = spec.section_title
+                text = Text(self.scroll.body, context.theme, heading, role="caption", colour="faint", on="sidebar")
+                text.pack(anchor="w", padx=px(13), pady=(px(6), px(2)))
+            entry = NavEntry(self.scroll.body, context, spec)
+            if not spec.on_demand:
+                entry.pack(fill="x")
+            self.entries[spec.key] = entry
+
+    def _add_footer(self) -> None:
+        context, px = self._context, self._context.theme.px
+        self.show_advanced = FlagVar(master=self, value=context.preferences.now.show_advanced)
+        box = Panel(self, context.theme, "sidebar")
+        box.pack(side="bottom", fill="x", padx=px(PAD), pady=px(8))
+        self.advanced_switch = Switch(
+            box,
+            context.theme,
+            self.show_advanced,
+            on="sidebar",
+            text="Show advanced",
+            command=lambda: context.preferences.change(show_advanced=self.show_advanced.get()),
+        )
+        self.advanced_switch.pack(anchor="w")
+        context.tips.attach(self.advanced_switch, lambda: "Also shows settings that are rarely changed.")
+        self.window_button = Button(box, context.theme, "Window  ▾", self.open_window_menu, on="sidebar", anchor="w")
+        self.window_button.pack(fill="x", pady=(4, 0))
+        context.tips.attach(self.window_button, lambda: "Dark or light, the size of everything, keys, and help")
+
+    def open_window_menu(self) -> None:
+        """Open the menu above its button."""
+        button, menu = self.window_button, self.make_window_menu()
+        menu.update_idletasks()
+        menu.tk_popup(button.winfo_rootx(), button.winfo_rooty() - menu.winfo_reqheight())
+
+    def make_window_menu(self) -> tk.Menu:
+        """Return the menu: dark or light, the scale, and the card of a first start."""
+        context, now = self._context, self._context.preferences.now
+        menu = make_menu(self, context.theme)
+        for mode, label in (("dark", "Dark"), ("light", "Light")):
+            menu.add_command(
+                label=_ticked(label, now.appearance == mode),
+                command=lambda mode=mode: context.preferences.change(appearance=mode),  # type: ignore[misc]
+            )
+        menu.add_separator()
+        for percent in SCALES:
+            label = f"Scale {percent} %" if percent else "Scale as the screen"
+            menu.add_command(
+                label=_ticked(label, now.scale_percent == percent),
+                command=lambda percent=percent: context.preferences.change(scale_percent=percent),  # type: ignore[misc]
+            )
+        menu.add_separator()
+        for name in ("first_steps", *WINDOW_MENU):
+            label = _ticked(context.actions[name].label, is_ticked=False)
+            menu.add_command(label=label, command=lambda name=name: context.actions.run(name))  # type: ignore[misc]
+        return menu
+
+    def _follow_preferences(self) -> None:
+        self.show_advanced.set(self._context.preferences.now.show_advanced)
+
+    def _fit(self) -> None:
+        """Choose the largest spacing with which all entries are visible."""
+        shown = [entry for entry in self.entries.values() if entry.winfo_manager()]
+        if not shown or self.scroll.canvas.winfo_height() <= 1:
+            return
+        px = self._context.theme.px
+        least_px = self.scroll.body.winfo_reqheight() - 2 * px(self._spacing_px) * len(shown)
+        room_px = self.scroll.canvas.winfo_height()
+        fitting = (s for s in _SPACINGS_PX if least_px + 2 * px(s) * len(shown) <= room_px)
+        spacing_px = next(fitting, _SPACINGS_PX[-1])
+        if spacing_px != self._spacing_px:
+            self._spacing_px = spacing_px
+            for entry in self.entries.values():
+                entry.set_spacing(spacing_px)
+
+    def _mark_open(self, page: str) -> None:
+        self._show(page)
+        for key, entry in self.entries.items():
+            entry.set_open(key == page)
+        if self.entries[page].winfo_ismapped():
+            self.scroll.see(self.entries[page])
+
+    def _mark_entries(self) -> None:
+        form = self._context.form
+        paths = [*form.drafts, *self._context.field_problems.errors]
+        faulty = {page.key for path in paths if (page := page_of(type(form.config), path)) is not None}
+        for key, entry in self.entries.items():
+            entry.set_mark("!" if key in faulty else "", "error")
+        if self._context.session.is_active:
+            self.entries["run"].set_mark("●", "accent")
+        self._mark_choices()
+
+    def _mark_choices(self) -> None:
+        """Show the page of choices, with their number, while the run waits for them."""
+        session = self._context.session
+        wanted = session.state.choices if session.is_active else None
+        if wanted is not None:
+            self._show("choose")
+            self.entries["choose"].set_mark(f"{wanted.num_open:,}", "accent")
+
+    def _show(self, page: str) -> None:
+        """Add the entry of a page that is shown on demand; it stays."""
+        if not self.entries[page].winfo_manager():
+            self.entries[page].pack(fill="x", after=self.entries["run"])
+
+
+class NavEntry(Panel):
+    """A page's entry; opens it on a click, or on Return when focused. Its shortcut appears under the pointer."""
+
+    def __init__(self, master: tk.Misc, context: Context, spec: PageSpec) -> None:
+        super().__init__(master, context.theme, "sidebar", takefocus=True, cursor="hand2")
+        px = context.theme.px
+        self._is_open = False
+        self._shortcut = page_shortcut(spec)
+        self._bar = self._part(Panel(self, context.theme, "sidebar", width=px(3)))
+        self._bar.pack(side="left", fill="y", pady=px(3))
+        self._label = self._part(Text(self, context.theme, spec.title, colour="muted", on="sidebar"))
+        self._label.pack(side="left", padx=px(10), pady=px(_SPACINGS_PX[0]))
+        self._mark: Text | None = None  # made when it is shown first, as the shortcut: most entries never need them
+        self._key: Text | None = None
+        self.bind("<Button-1>", lambda _e: context.navigation.open(spec.key))
+        self.bind("<Enter>", self._hover)
+        self.bind("<Leave>", self._leave)
+        self.bind("<Return>", lambda _e: context.navigation.open(spec.key))
+        self.bind("<space>", lambda _e: context.navigation.open(spec.key))
+        self.bind("<FocusIn>", self._hover)
+        self.bind("<FocusOut>", self._leave)
+
+    def _part(self, widget: _Widget) -> _Widget:
+        """Return a widget of the entry that reacts to the pointer as the entry does."""
+        widget.bindtags((str(self), *widget.bindtags()))
+        return widget
+
+    @property
+    def shown_shortcut(self) -> str:
+        """The shortcut beside the title; empty while the pointer is elsewhere."""
+        return str(self._key.cget("text")) if self._key is not None else ""
+
+    @property
+    def shown_mark(self) -> str:
+        """The mark next to the title; empty for none."""
+        return str(self._mark.cget("text")) if self._mark is not None else ""
+
+    def set_open(self, is_open: bool) -> None:
+        """Mark the entry of the open page."""
+        self._is_open = is_open
+        self._bar.recolour("accent" if is_open else "sidebar")
+        self._colour("field" if is_open else "sidebar")
+
+    def set_mark(self, sign: str, token: str) -> None:
+        """Show a mark next to the name: for an invalid entry, or while a run is active."""
+        if self._mark is None and sign:
+            on = self._label.on
+            self._mark = self._part(Text(self, self.theme, colour=token, on=on, role="strong"))
+            self._mark.pack(side="right", padx=self.theme.px(10))
+            if self._key is not None:
+                self._mark.pack_configure(before=self._key)
+        if self._mark is not None:
+            self._mark.set_text(sign)
+            self._mark.recolour(token)
+
+    def set_spacing(self, spacing_px: int) -> None:
+        """Set the distance above and below the title, in design pixels."""
+        self._label.pack_configure(pady=self.theme.px(spacing_px))
+
+    def _hover(self, _event: tk.Event[Any]) -> None:
+        if self._key is None:
+            self._key = self._part(Text(self, self.theme, colour="faint", on=self._label.on, role="caption"))
+            self._key.pack(side="right", padx=(0, self.theme.px(10)))
+        self._key.set_text(self._shortcut)
+        if not self._is_open:
+            self._colour("card")
+
+    def _leave(self, _event: tk.Event[Any]) -> None:
+        if self._key is not None:
+            self._key.set_text("")
+        if not self._is_open:
+            self._colour("sidebar")
+
+    def _colour(self, token: str) -> None:
+        self.recolour(token)
+        if not self._is_open:
+            self._bar.recolour(token)
+        self._label.recolour("text" if self._is_open else "muted", on=token)
+        for text in filter(None, (self._mark, self._key)):
+            text.recolour(text.token, on=token)
+
+
+def _ticked(label: str, is_ticked: bool) -> str:
+    return f"{'✓' if is_ticked else '   '}  {label}"

@@ -1,0 +1,395 @@
+"""The program's window: creates all parts, connects them, shows them, and saves the session at the end."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from modules.config.presets import BUILT_IN_DIR
+from modules.system.paths import PROGRAM_ROOT, from_root, log_dir, queue_file, session_file, user_presets_dir
+from trainer.child.run import launch_child
+from trainer.launch import RunRequest, launch
+from trainer.run_queue.file import QueueFile
+from ui.app.catalogue import PAGES
+from ui.app.commands import add_actions
+from ui.app.links import feature_links
+from ui.app.offers import Offers
+from ui.app.session_files import take_session
+from ui.app.session_offers import SessionOffers
+from ui.app.session_saving import SessionSaver
+from ui.app.shell import Shell, import_pages
+from ui.app.tool_actions import add_tool_actions
+from ui.app.views import ViewScope
+from ui.features.queue.model import QueueControl
+from ui.features.run.model import Starter, run_failure
+from ui.features.tensorboard.model import TensorBoardControl, may_expose
+from ui.forms.context import Context, Models
+from ui.forms.documents import Documents, first_form
+from ui.forms.field_problems import FieldProblems
+from ui.forms.findings import Findings
+from ui.forms.navigation import Navigation
+from ui.forms.preferences import Preferences, UiSettings
+from ui.forms.view_state import ViewState
+from ui.loop.diagnostics import Diagnostics
+from ui.loop.interaction import Answer, Interaction
+from ui.loop.jobs import has_job
+from ui.loop.pump import Pump
+from ui.loop.run_session import Launch, RunSession
+from ui.widgets.action_button import ActionButtons
+from ui.widgets.actions import ActionTable, sequences_of
+from ui.widgets.dialog import Dialog, Window
+from ui.widgets.dropping import accept_paths
+from ui.widgets.icon import set_icon
+from ui.widgets.notices import CRASHED_RUN, Notice, Notices, Reply
+from ui.widgets.placing import grow_to_scale, place
+from ui.widgets.scroll import bind_wheel
+from ui.widgets.theme import Theme
+from ui.widgets.tk_interaction import FileServices, TkInteraction
+from ui.widgets.tooltip import Tooltips
+from ui.widgets.ttk_style import style_ttk
+from ui.widgets.window import bind_clicks, cancel_pending, create_root, forget_window, set_scale, switch_mode
+
+_SCALE = "scale"  # the key of the notice that another scale waits
+
+
+class App:
+    """One window. Tests pass their own launch, a scripted interaction and a temporary session."""
+
+    def __init__(
+        self,
+        *,
+        config_path: Path | None = None,
+        interaction: Interaction | None = None,
+        launch_run: Launch = launch,
+        launch_queued: Launch = launch_child,
+        root: tk.Tk | None = None,
+    ) -> None:
+        self.diagnostics = Diagnostics(log_dir())
+        self.diagnostics.install()
+        self._session = take_session(session_file())
+        self._last = self._session.last
+        self.preferences = Preferences(self._last.settings)
+        self._scale_percent = self.preferences.now.scale_percent
+        self.theme = Theme(self.preferences.now.appearance)
+        self._owns_root = root is None
+        self._is_closing = False  # as soon as the run has ended
+        self._is_closed = False
+        self.root = root or create_root(self.theme, scale_percent=self.preferences.now.scale_percent)
+        self.root.report_callback_exception = self.diagnostics.on_exception
+        self.form = self._last.form or first_form()
+        interaction = interaction or TkInteraction(self.root, self.theme)
+        self.context = self._make_context(interaction, launch_run, launch_queued)
+        if isinstance(interaction, TkInteraction):
+            interaction.serve_files(FileServices(self.context.pump, self.preferences, self._places))
+        self.diagnostics.show = self.context.interaction.show_failure
+        self.diagnostics.defer = partial(self.root.after, 0)  # not `after_idle`: any redraw might run that
+        self.tensorboard = TensorBoardControl(
+            self.context.pump.lasting,
+            lambda: self.form.config,
+            self._notify,
+            self.context.interaction.show_failure,
+            may_expose=partial(may_expose, self.context.preferences, self.context.interaction),
+        )
+        self.session_saver = SessionSaver(self._session.file, self.form, self.context.pump, self._settings_now)
+        self._add_actions()
+        self._connect()
+        self._views = ViewScope(self.root, self.form, self.context.pump)
+        self.shell = self._make_shell()
+        self._first_page(config_path)
+
+    # -- life
+
+    def show(self, on_visible: Callable[[], None] | None = None) -> None:
+        """Show the window; work that is not urgent starts after it is drawn."""
+        place(self.root, self.theme, self.preferences.now.geometry)
+        self.root.deiconify()
+        self.root.update()
+        self.context.pump.tick()
+        self.root.update()
+        if on_visible is not None:
+            on_visible()
+        set_icon(self.root)
+        self.context.pump.start()
+        self.context.pump.background.run(self.diagnostics.log_system_facts, lambda _: None)
+        self.starter.look_for_backup()
+        self.tensorboard.follow_setting()
+        self.offers.look(self.context.workspaces())
+        self.session_offers.look(session_file(), self.form.document)
+        import_pages(self.context.pump)
+
+    def run(self) -> None:
+        """Run the window until it is closed."""
+        self.root.mainloop()
+
+    def save_session(self) -> None:
+        """Save the config and the window's settings."""
+        self.session_saver.save_now()
+
+    def _prepare_start(self) -> None:
+        """Finish pending window work before the training thread competes for the interpreter."""
+        self.preferences.note_workspace(from_root(self.form.config.general.workspace_dir))
+        self.context.notices.remove(CRASHED_RUN)  # it is on the Run history page, for when this run has ended
+        self.context.notices.withdraw_before_start()
+        self.session_saver.save_soon()
+        self.context.navigation.open("run")
+
+    def _note_workspace(self, request: RunRequest) -> None:
+        """Remember the workspace of a run of the queue; the open page stays."""
+        self.context.notices.remove(CRASHED_RUN)
+        self.preferences.note_workspace(from_root(request.config.general.workspace_dir))
+
+    def _settings_now(self) -> UiSettings:
+        here = {"geometry": self.root.geometry(), "page": self.context.navigation.page}
+        return self.preferences.now.model_copy(update=here)
+
+    def ask_to_close(self) -> None:
+        """Close; ask first while a run is active."""
+        session = self.context.session
+        if not session.is_active:
+            self.close()
+            return
+        if self._is_closing:
+            return  # it will, as soon as the run has ended
+        answers = (
+            Answer("keep", "Keep training", is_default=True),
+            Answer("stop", "Stop and close"),
+        )
+        message = "Stop writes a backup from which the run can resume. The window closes when the run has ended."
+        if self.context.interaction.choose("Training is running", message, answers, "warning") == "stop":
+            self._is_closing = True
+            self.queue.leave()
+            session.changed.subscribe(self._close_when_over)
+            session.stop()
+            self._close_when_over()
+
+    def close(self) -> None:
+        """Save the session and end the program."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self.save_session()
+        self._session.release()
+        self.context.pump.stop()
+        self.queue.close()
+        self.tensorboard.close()
+        self.context.tips.close()
+        self.diagnostics.close()
+        if self._owns_root:
+            cancel_pending(self.root)
+            self.root.destroy()
+            forget_window(self.root)
+        else:
+            self.shell.destroy()
+
+    # -- building
+
+    def _make_context(self, interaction: Interaction, launch_run: Launch, launch_queued: Launch) -> Context:
+        pump = Pump(self.root.after)
+        session = RunSession(pump.lasting, launch_run=launch_run)
+        pump.add_source(session.drain)
+        self.queue = QueueControl(
+            QueueFile(queue_file()),
+            session,
+            pump.lasting,
+            launch_child=launch_queued,
+            before_run=self._note_workspace,
+            notify=self._notify,
+        )
+        pump.add_source(self.queue.look)
+        findings = Findings()
+        notices = Notices()
+        navigation = Navigation(self.form, [page.key for page in PAGES], self.preferences.now.page)
+        tips = Tooltips(self.root, self.theme)
+        actions = ActionTable()
+        self.starter = Starter(self.form, session, pump, interaction, findings, before_start=self._prepare_start)
+        return Context(
+            root=self.root,
+            theme=self.theme,
+            form=self.form,
+            field_problems=FieldProblems(self.form, pump),
+            session=session,
+            pump=pump,
+            starter=self.starter,
+            documents=Documents(self.form, interaction, findings, self.preferences, notices, self._notify),
+            findings=findings,
+            navigation=navigation,
+            notices=notices,
+            actions=actions,
+            interaction=interaction,
+            preferences=self.preferences,
+            tips=tips,
+            buttons=ActionButtons(actions, self.theme, tips),
+            notify=self._notify,
+            links=feature_links(lambda: self.context, show_run=self._show_run),
+            models=Models(self.starter, self.queue),
+            view_state=ViewState(),
+        )
+
+    def _add_actions(self) -> None:
+        add_actions(
+            self.context,
+            open_save_menu=lambda: self.shell.top_bar.open_save_menu(),
+            open_preset_menu=lambda: self.shell.top_bar.open_menu(),
+            close=self.ask_to_close,
+        )
+        add_tool_actions(
+            self.context, open_tensorboard=self.tensorboard.open, log_file=lambda: self.diagnostics.log_file
+        )
+
+    def _make_shell(self) -> Shell:
+        self.root.title("Darkroom")
+        style_ttk(self.root, self.theme)
+        shell = Shell(self.context)
+        shell.pack(fill="both", expand=True)
+        accept_paths(self.root, shell, self._dropped)
+        return shell
+
+    def _places(self) -> Sequence[tuple[str, Path]]:
+        """Return the folders of the program that its file dialogs offer."""
+        general, model = self.form.config.general, from_root(self.form.config.model.base_model or ".")
+        return (
+            ("Workspace", from_root(general.workspace_dir)),
+            ("Models", model.parent if model.exists() and model != PROGRAM_ROOT else PROGRAM_ROOT / "models"),
+            ("Presets", user_presets_dir()),
+            ("Built-in presets", BUILT_IN_DIR),
+            ("Darkroom", PROGRAM_ROOT),
+        )
+
+    def _connect(self) -> None:
+        context = self.context
+        for action in context.actions:
+            for sequence in sequences_of(action.shortcut) if action.shortcut else ():
+                self.root.bind_all(sequence, partial(self._pressed, action.name))
+        bind_wheel(self.root)
+        bind_clicks(self.root)
+        self.root.protocol("WM_DELETE_WINDOW", self.ask_to_close)
+        context.preferences.changed.subscribe(self._apply_appearance)
+        self.session_saver.follow_edits()
+        context.form.changed.subscribe(self._refresh_soon)
+        context.session.changed.subscribe(self._refresh_soon)
+        self.starter.changed.subscribe(self._refresh_soon)
+        context.captions_changed.subscribe(self.starter.check_again)
+        context.form.watch("general.workspace_dir", self.starter.look_for_backup)
+        context.form.watch("general.tensorboard_always_on", self.tensorboard.follow_setting)
+        context.field_problems.changed.subscribe(self._show_current_problems)
+        context.session.changed.subscribe(self._run_may_be_over)
+        self._was_active = False
+        self.offers = Offers(
+            context.notices,
+            self.starter,
+            self.queue,
+            context.preferences,
+            context.pump.lasting,
+            show_run=self._show_run,
+            show_queue=partial(context.navigation.open, "queue"),
+            save_edited=lambda: self.queue.save_edited(context.form.config),
+        )
+
+        self.session_offers = SessionOffers(
+            self._session,
+            context.notices,
+            context.interaction,
+            context.pump.lasting,
+            self.session_saver,
+            open_session=context.documents.open_session,
+            notify=self._notify,
+        )
+
+    def _show_run(self, run_dir: Path) -> None:
+        self.context.navigation.open("runs")
+        page: Any = self.shell.page("runs")
+        page.show_run(run_dir)
+
+    def _first_page(self, config_path: Path | None) -> None:
+        if self._last.problems:
+            self.context.findings.show("The last session", self._last.problems, self.form.config)
+        if config_path is not None:
+            self.context.documents.open_file(config_path)
+        self.context.navigation.open(self.context.navigation.page)
+
+    # -- reacting
+
+    def _dropped(self, paths: Sequence[Path]) -> None:
+        if not self.context.documents.open_dropped(paths):
+            self._notify("Drop configs here; drop folders of images on the Concepts page.")
+
+    def _notify(self, text: str) -> None:
+        self.shell.bottom_bar.notify(text)
+
+    def _pressed(self, name: str, event: tk.Event[Any]) -> str | None:
+        widget = event.widget  # menus have widgets that tkinter does not know
+        if not isinstance(widget, tk.Misc) or isinstance(widget.winfo_toplevel(), Dialog):
+            return None  # a modal dialog is open
+        self.context.actions.run(name)
+        return "break"
+
+    def _refresh_soon(self) -> None:
+        self.context.pump.redraw_soon("buttons", self.context.buttons.refresh)
+
+    def _show_current_problems(self) -> None:
+        self.context.findings.show_current(self.context.field_problems.found, self.form.config)
+
+    def _apply_appearance(self) -> None:
+        mode = self.preferences.now.appearance
+        if mode != self.theme.mode:
+            self.context.pump.work_through("appearance", switch_mode(self.root, self.theme, mode))
+        if self.preferences.now.scale_percent != self._scale_percent:
+            self.context.pump.redraw_soon(self, self.rescale)  # not within the menu that chose it
+
+    def rescale(self) -> None:
+        """Build the bars and the open page anew at the chosen scale; settings, edits and a run stay as they are."""
+        if self.preferences.now.scale_percent == self._scale_percent:
+            self.context.notices.remove(_SCALE)
+            return
+        if reason := self._why_not_rescale():
+            reply = Reply("Change it now", self.rescale, stays=True)
+            self.context.notices.show(Notice(_SCALE, f"The scale has not changed yet: {reason}.", (reply,)))
+            return
+        self.context.notices.remove(_SCALE)
+        self._scale_percent = self.preferences.now.scale_percent
+        self.session_saver.save_soon()
+        self.shell.leave()
+        self.shell.destroy()
+        self._views.close()
+        self.context.tips.renew()
+        set_scale(self.root, self.theme, self._scale_percent)
+        grow_to_scale(self.root, self.theme)
+        self.shell = self._make_shell()
+        self.context.navigation.open(self.context.navigation.page)
+        self.context.field_problems.check()
+        self.context.buttons.refresh()  # and forget the old ones
+
+    def _why_not_rescale(self) -> str:
+        """Close the windows of editors, which save; return what would be lost, or an empty text."""
+        if any(has_job(source) for source in self.context.pump.sources):
+            return "a job of the Generate or the Tools page, or an export, is running"
+        windows = [w for w in self.root.winfo_children() if isinstance(w, Window)]
+        if any(isinstance(w, Dialog) for w in windows):
+            return "a question is open"
+        for window in windows:
+            window.close()
+        left = next((w.title() for w in windows if w.winfo_exists()), "")
+        return f"the window {left} is open" if left else ""
+
+    def _run_may_be_over(self) -> None:
+        is_active = self.context.session.is_active
+        if self._was_active and not is_active:
+            self.starter.look_for_backup()
+            is_unwatched = self._is_closing or self.queue.owns_run  # the queue continues, and its page shows it
+            if self.context.session.state.failed is not None and not is_unwatched:
+                self.root.after_idle(self._show_run_failure)
+        self._was_active = is_active
+
+    def _show_run_failure(self) -> None:
+        state = self.context.session.state
+        if state.failed is not None:
+            run_dir = state.started.run_dir if state.started is not None else ""
+            self.context.interaction.show_failure(run_failure(state.failed, run_dir))
+
+    def _close_when_over(self) -> None:
+        """Close once the run has ended; this is the session's last change."""
+        if not self.context.session.is_active:
+            self.root.after_idle(self.close)

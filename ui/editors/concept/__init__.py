@@ -1,1 +1,0 @@
-"""The editor of a concept: a window with a tab for each part of it."""

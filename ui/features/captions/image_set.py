@@ -1,0 +1,152 @@
+"""The images of a folder or concept with their captions and masks, as the editor lists them. No Tk."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from modules.data.archives import ARCHIVE_SUFFIXES, archive_of
+from modules.data.captions.caption_file import read_caption_file
+from modules.data.companions import mask_path_of
+from modules.data.concept import Concept
+from modules.data.links import leads_out
+from modules.data.listing import list_images
+from modules.system.paths import from_root
+from ui.features.captions.tags import tag_counts
+
+Shown = Literal["all", "no_caption", "caption", "no_mask", "mask"]
+SHOWN: Mapping[Shown, str] = {
+    "all": "All images",
+    "no_caption": "Without a caption",
+    "caption": "With a caption",
+    "no_mask": "Without a mask",
+    "mask": "With a mask",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A folder to edit: how its captions and masks are named. `note` names what the editor does not edit there."""
+
+    folder: Path
+    title: str
+    include_subfolders: bool = True
+    extension: str = ".txt"
+    masks_folder: Path | None = None
+    note: str = ""
+
+    def caption_of(self, image: Path) -> Path:
+        """Return the caption file of an image."""
+        return image.with_name(image.stem + self.extension)
+
+    def mask_of(self, image: Path) -> Path:
+        """Return the mask of an image."""
+        if self.masks_folder is None:
+            return mask_path_of(image)
+        inside = image.relative_to(self.folder) if image.is_relative_to(self.folder) else Path(image.name)
+        return self.masks_folder / inside.with_suffix(".png")
+
+
+def source_of(concept: Concept) -> Source:
+    """Return the folder of a concept."""
+    folder = from_root(concept.path)
+    masks = concept.image.masks_folder if concept.image.mask_source == "folder" else ""
+    notes = []
+    if concept.caption_source != "text_file":
+        notes.append("This concept does not take its captions from the text files that are edited here.")
+    if concept.image.mask_source == "alpha":
+        notes.append("This concept uses the alpha channel of its images as masks, not the files that are edited here.")
+    is_image = folder.is_file() and folder.suffix.lower() not in ARCHIVE_SUFFIXES
+    return Source(
+        folder.parent if is_image else folder,
+        concept.name or folder.name,
+        concept.include_subfolders,
+        concept.caption_extension if concept.caption_source == "text_file" else ".txt",
+        from_root(masks) if masks else None,
+        " ".join(notes),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSet:
+    """The images of a source, the texts of their caption files, which have masks, and the counts of tags."""
+
+    source: Source
+    images: tuple[Path, ...] = ()
+    captions: Mapping[Path, Path] = field(default_factory=dict)
+    """The caption file of each image, whether it exists or not."""
+    texts: Mapping[Path, str] = field(default_factory=dict)
+    """By caption file; one that is missing has none."""
+    masked: frozenset[Path] = frozenset()
+    """The images with a mask."""
+    counts: Counter[str] = field(default_factory=Counter)
+    num_in_archives: int = 0
+
+    def text_of(self, image: Path) -> str:
+        """Return the caption text of an image as it is in its file; empty without one."""
+        return self.texts.get(self.captions[image], "") if image in self.captions else ""
+
+    def shown(self, which: Shown, words: str) -> tuple[Path, ...]:
+        """Return the images of a choice whose name or caption contains all the words of a search."""
+        wanted = words.lower().split()
+        if which == "all" and not wanted:
+            return self.images
+        return tuple(image for image in self.images if self._is_of(image, which) and self._has(image, wanted))
+
+    def with_texts(self, changed: Mapping[Path, str | None]) -> ImageSet:
+        """Return the set after the captions of some images were written; None for one without a file."""
+        texts = dict(self.texts)
+        old = [texts.pop(self.captions[image], "") for image in changed]
+        texts |= {self.captions[image]: text for image, text in changed.items() if text is not None}
+        counts = self.counts + tag_counts(text or "" for text in changed.values())  # a new one
+        counts.subtract(tag_counts(old))
+        return replace(self, texts=texts, counts=+counts)
+
+    def with_mask(self, image: Path) -> ImageSet:
+        """Return the set after the mask of an image was written."""
+        return replace(self, masked=self.masked | {image})
+
+    def _is_of(self, image: Path, which: Shown) -> bool:
+        match which:
+            case "all":
+                return True
+            case "caption" | "no_caption":
+                return bool(self.text_of(image).strip()) == (which == "caption")
+            case "mask" | "no_mask":
+                return (image in self.masked) == (which == "mask")
+
+    def _has(self, image: Path, wanted: list[str]) -> bool:
+        if not wanted:
+            return True
+        text = f"{image.name}\n{self.text_of(image)}".lower()
+        return all(word in text for word in wanted)
+
+
+def read_images(source: Source) -> ImageSet:
+    """Return the images of a source, with their captions. Raises OSError for a folder that cannot be listed.
+
+    Images in archives are left out: nothing can be written beside them. So are those whose caption or mask is a link
+    out of the folder, which editing would change. A caption that cannot be read counts as empty here; the editor
+    reports it.
+    """
+    listed = list_images(source.folder, include_subfolders=source.include_subfolders).images
+    images = tuple(image for image in listed if archive_of(image) is None and not _leads_out(source, image))
+    captions = {image: source.caption_of(image) for image in images}
+    texts = {}
+    for path in captions.values():
+        try:
+            file = read_caption_file(path)
+        except (OSError, ValueError):
+            continue
+        if file.content is not None:
+            texts[path] = file.text
+    masked = frozenset(image for image in images if source.mask_of(image).is_file())
+    return ImageSet(source, images, captions, texts, masked, tag_counts(texts.values()), len(listed) - len(images))
+
+
+def _leads_out(source: Source, image: Path) -> bool:
+    masks = source.masks_folder or source.folder
+    return leads_out(source.caption_of(image), source.folder) or leads_out(source.mask_of(image), masks)

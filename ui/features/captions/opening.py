@@ -1,0 +1,64 @@
+"""Opening the caption and mask editor, or the window of automatic captions: for a concept, or for any folder."""
+
+from __future__ import annotations
+
+from modules.data.concept import Concept
+from modules.data.hub import HubDataset
+from ui.features.captions.annotate_window import AnnotateWindow
+from ui.features.captions.editor import CaptionEditor
+from ui.features.captions.image_set import Source, source_of
+from ui.forms import items
+from ui.forms.context import Context
+
+
+def open_caption_editor(context: Context, concept_index: int | None = None) -> CaptionEditor | None:
+    """Open the editor for a concept of the config, or for its first one; without any, ask for a folder.
+
+    An open editor is shown again. Return it, or None if no folder was chosen.
+    """
+    sources = _sources(context)
+    chosen = f"concept {concept_index}" if concept_index is not None else next(iter(sources), "")
+    present = [w for w in context.root.winfo_children() if isinstance(w, CaptionEditor)]
+    if present:
+        if concept_index is not None:
+            present[0].open_concepts(sources, chosen)
+        present[0].lift()
+        present[0].focus_set()
+        return present[0]
+    if chosen not in sources:
+        other = _ask_folder(context, "Edit the captions and masks of a folder")
+        if other is None:
+            return None
+        chosen = str(other.folder)
+        sources[chosen] = other
+    return CaptionEditor(context, sources, chosen)
+
+
+def open_automatic_captions(context: Context, concept: Concept | None = None) -> AnnotateWindow | None:
+    """Open the window of automatic captions for a concept, or for the first one; without any, ask for a folder.
+
+    One that is open is shown again.
+    """
+    present = [w for w in context.root.winfo_children() if isinstance(w, AnnotateWindow)]
+    if present:
+        present[0].lift()
+        present[0].focus_set()
+        return present[0]
+    source = source_of(concept) if concept is not None else next(iter(_sources(context).values()), None)
+    source = source or _ask_folder(context, "Write captions for the images of a folder")
+    return None if source is None else AnnotateWindow(context.root, context, source, is_for_masks=False)
+
+
+def _sources(context: Context) -> dict[str, Source]:
+    """Return the folders of the concepts whose captions can be edited."""
+    concepts: list[Concept] = list(items.items_of(context.form, "concepts"))  # type: ignore[arg-type]
+    return {
+        f"concept {i}": source_of(c)
+        for i, c in enumerate(concepts)
+        if c.has_images and c.path and HubDataset.of(c.path) is None
+    }
+
+
+def _ask_folder(context: Context, title: str) -> Source | None:
+    folder = context.interaction.ask_folder(title, context.preferences.last_folder)
+    return None if folder is None else Source(folder, folder.name or str(folder))

@@ -1,0 +1,182 @@
+"""Find and replace over all captions: each change is shown before it is made, and one button undoes them all."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from modules.data.captions.caption_file import parse_caption_file
+from modules.system.errors import DarkroomError
+from modules.system.problem import count
+from ui.features.captions.replacing import Change, Outcome, Search, Written, apply, changes, undo
+from ui.features.captions.session import EditorSession
+from ui.forms.context import Context
+from ui.loop.background import Job
+from ui.widgets.controls import Button, Switch
+from ui.widgets.dialog import Window
+from ui.widgets.entry import Entry
+from ui.widgets.panel import Panel, Text, WrappedText
+from ui.widgets.table import Column, Table
+from ui.widgets.theme import GAP, PAD
+from ui.widgets.variables import FlagVar, TextVar
+
+_SIZE = (860, 600)
+_MAX_ROWS = 200
+_AROUND_CHARS = 40
+_COLUMNS = (
+    Column("#0", "File", 170),
+    Column("before", "Before", 300, is_stretched=True),
+    Column("after", "After", 300, is_stretched=True),
+)
+
+
+class ReplaceWindow(Window):
+    """Replaces in the captions of the images that are listed; `written(texts)` receives the new texts by file."""
+
+    def __init__(
+        self,
+        master: tk.Misc,
+        context: Context,
+        session: EditorSession,
+        written: Callable[[dict[Path, str]], object],
+    ) -> None:
+        super().__init__(master, context.theme, "Find and replace in captions")
+        self.found: tuple[Change, ...] = ()
+        self.last: tuple[Written, ...] = ()
+        """The files of the last replacement, to undo it."""
+        self._context, self._session, self._written = context, session, written
+        self._job: Job | None = None
+        self._build()
+        self.appear(*_SIZE)
+        self.find_entry.tk_entry.focus_set()
+        self._search()
+
+    @property
+    def search(self) -> Search:
+        """What is entered."""
+        flags = {name: bool(flag.get()) for name, flag in self.flags.items()}
+        return Search(self.find.get(), self.replacement.get(), **flags)
+
+    def _build(self) -> None:
+        theme, px = self.theme, self.theme.px
+        self.find, self.replacement = TextVar(master=self), TextVar(master=self)
+        self._traces: list[tuple[TextVar, str]] = []
+        entries = Panel(self, theme)
+        entries.pack(fill="x", padx=px(PAD), pady=(px(PAD), 0))
+        entries.columnconfigure(1, weight=1)
+        for row, (label, variable) in enumerate((("Find", self.find), ("Replace with", self.replacement))):
+            Text(entries, theme, label, colour="label").grid(
+                row=row, column=0, sticky="w", padx=(0, px(10)), pady=(0, GAP)
+            )
+            entry = Entry(entries, theme, variable, on="window")
+            entry.grid(row=row, column=1, sticky="ew", pady=(0, GAP))
+            self._traces.append((variable, variable.trace_add("write", lambda *_: self._search_soon())))
+            if row == 0:
+                self.find_entry = entry
+        options = Panel(self, theme)
+        options.pack(fill="x", padx=px(PAD))
+        self.flags: dict[str, FlagVar] = {}
+        for name, label in (
+            ("is_regex", "Regular expression"),
+            ("matches_case", "Match case"),
+            ("whole_tags", "Whole tags"),
+        ):
+            self.flags[name] = FlagVar(master=self)
+            Switch(options, theme, self.flags[name], on="window", text=label, command=self._search_soon).pack(
+                side="left", padx=(0, px(18))
+            )
+        self.summary = WrappedText(self, theme, colour="muted")
+        self.summary.pack(fill="x", padx=px(PAD), pady=px(8))
+        footer = Panel(self, theme)
+        footer.pack(side="bottom", fill="x", padx=px(PAD), pady=px(PAD))
+        self.replace_button = Button(footer, theme, "Replace", self.replace, style="primary", width=120)
+        self.replace_button.pack(side="right")
+        Button(footer, theme, "Close", self.close).pack(side="right", padx=GAP)
+        self.undo_button = Button(footer, theme, "Undo the replacement", self.undo, width=160)
+        self.undo_button.pack(side="left")
+        self.undo_button.set_enabled(False)
+        self.table = Table(self, theme, _COLUMNS, on="window")
+        self.table.pack(fill="both", expand=True, padx=px(PAD))
+
+    def destroy(self) -> None:
+        """Also cancel a search, and unsubscribe from the variables."""
+        for variable, trace in self._traces:
+            variable.trace_remove("write", trace)
+        self._context.pump.forget(self)
+        if self._job is not None:
+            self._job.cancel()
+        super().destroy()
+
+    def replace(self) -> None:
+        """Make all changes that are shown."""
+        if self.found:
+            self._run(partial(apply, self.found), is_undo=False)
+
+    def undo(self) -> None:
+        """Restore the files of the last replacement."""
+        if self.last:
+            self._run(partial(undo, self.last), is_undo=True)
+
+    def _run(self, work: Callable[[], Outcome], *, is_undo: bool) -> None:
+        self.replace_button.set_enabled(False)
+        self._context.pump.background.run(work, partial(self._ran, is_undo=is_undo))
+
+    def _ran(self, outcome: Outcome, *, is_undo: bool) -> None:
+        self._written({item.path: parse_caption_file(item.after).text for item in outcome.written})
+        if not self.winfo_exists():
+            return
+        self.last = () if is_undo else outcome.written
+        self.undo_button.set_enabled(bool(self.last))
+        done = f"{'Restored' if is_undo else 'Changed'} {count(len(outcome.written), 'file')}."
+        left = "".join(f" {path.name} was left alone: {why}." for path, why in outcome.left[:5])
+        self._search(f"{done}{left}")
+
+    def _search_soon(self) -> None:
+        self._context.pump.redraw_soon(self, self._search, at_most_every_seconds=0.2)
+
+    def _search(self, before: str = "") -> None:
+        if self._job is not None:
+            self._job.cancel()
+        session = self._session
+        files = [session.set.captions[image] for image in session.images]
+        texts = {file: session.set.texts[file] for file in files if file in session.set.texts}
+        work = partial(changes, self.search, texts)
+        self._job = self._context.pump.background.run(work, partial(self._show, before, len(texts)), self._failed)
+
+    def _show(self, before: str, num_files: int, found: tuple[Change, ...]) -> None:
+        self._job = None
+        self.found = found
+        self.find_entry.mark_invalid(False)
+        matches = sum(change.num_matches for change in found)
+        if not self.find.get():
+            words = f"Type what to find in {count(num_files, 'caption file')}."
+        else:
+            words = f"{count(matches, 'match', 'matches')} in {count(len(found), 'file')}."
+            words += f" The first {_MAX_ROWS} are shown." if len(found) > _MAX_ROWS else ""
+        self.summary.recolour("muted")
+        self.summary.set_text(f"{before} {words}".strip())
+        self.table.set_rows([(f" {c.path.name}", shortened_pair(c), "") for c in found[:_MAX_ROWS]])
+        self.replace_button.configure(text=f"Replace in {count(len(found), 'file')}" if found else "Replace")
+        self.replace_button.set_enabled(bool(found))
+
+    def _failed(self, error: Exception) -> None:
+        self._job = None
+        self.found = ()
+        self.table.set_rows([])
+        self.replace_button.set_enabled(False)
+        self.find_entry.mark_invalid(True)
+        self.summary.recolour("error")
+        self.summary.set_text(str(error) if isinstance(error, DarkroomError) else f"This search failed: {error}")
+
+
+def shortened_pair(change: Change) -> tuple[str, str]:
+    """Return a caption before and after its change, from a little before the first difference, on one line each."""
+    before, after = change.before, change.after
+    first = next(
+        (i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), min(len(before), len(after))
+    )
+    start = max(0, first - _AROUND_CHARS)
+    lead = "…" if start else ""
+    return tuple(lead + " ⏎ ".join(text[start : start + 300].split("\n")) for text in (before, after))  # type: ignore[return-value]

@@ -1,0 +1,116 @@
+"""The Augmentation tab: image augmentation with a live preview of what a run sees."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from functools import partial
+
+from ui.features.concepts.editing import Editing
+from ui.features.concepts.preview import PreviewModel, Shown, change_words, place_words
+from ui.widgets.card import Card
+from ui.widgets.controls import Button, Switch
+from ui.widgets.panel import Panel, Text, WrappedText
+from ui.widgets.preview_canvas import PreviewCanvas
+from ui.widgets.theme import GAP, PAD
+from ui.widgets.variables import FlagVar
+
+_FOLLOW_SECONDS = 0.3  # while a value is typed
+
+
+class AugmentationTab:
+    """The original with its crop, and beside it the image and the caption that are trained."""
+
+    def __init__(self, frame: Panel, editing: Editing) -> None:
+        self.frame = frame
+        self._editing = editing
+        context, pad = editing.context, editing.context.theme.px(PAD)
+        self.model = PreviewModel(context.pump.background, editing.scans, editing.thumbnails)
+        self.is_augmented = FlagVar(master=frame, value=True)
+        card = Card(frame, context.theme, "What the trainer sees")
+        tk.Grid.grid_configure(card, row=0, column=1, sticky="nsew", padx=(0, pad), pady=(pad, 0))
+        body = card.body
+        body.columnconfigure((0, 1), weight=1, uniform="images")
+        body.rowconfigure(1, weight=1)
+        self._add_steps(body, pad)
+        self.original = PreviewCanvas(body, context.theme)
+        self.trained = PreviewCanvas(body, context.theme)
+        self.original_text = Text(body, context.theme, role="small", colour="muted", on="card")
+        self.trained_text = Text(body, context.theme, role="small", colour="muted", on="card")
+        for column, (canvas, text) in enumerate(
+            ((self.original, self.original_text), (self.trained, self.trained_text))
+        ):
+            canvas.grid(row=1, column=column, sticky="nsew", padx=(pad - 4, 0), pady=(GAP, 0))
+            text.grid(row=2, column=column, sticky="w", padx=(pad - 4, 0), pady=(4, 0))
+        self.changes = WrappedText(body, context.theme, role="small", on="card")
+        self.changes.grid(row=3, column=0, columnspan=2, sticky="ew", padx=(pad - 4, 0), pady=(GAP, 0))
+        self.caption = WrappedText(body, context.theme, on="card")
+        self.caption.grid(row=4, column=0, columnspan=2, sticky="ew", padx=(pad - 4, 0), pady=(GAP, 0))
+        self.model.changed.subscribe(self._show)
+
+    def follow(self) -> None:
+        """Show the images with the current settings."""
+        pump = self._editing.context.pump
+        pump.redraw_soon(self, self._follow, at_most_every_seconds=_FOLLOW_SECONDS)
+
+    def close(self) -> None:
+        """Cancel the work."""
+        self._editing.context.pump.forget(self)
+        self.model.close()
+
+    def _add_steps(self, body: Panel, pad: int) -> None:
+        theme = self._editing.context.theme
+        row = Panel(body, theme, "card")
+        row.grid(row=0, column=0, columnspan=2, sticky="ew", padx=(pad - 4, 0))
+        self.buttons: dict[str, Button] = {}
+        self.image_text = Text(row, theme, on="card")
+        self.use_text = Text(row, theme, on="card")
+        for kind, step, text in (
+            ("image", self.model.step_image, self.image_text),
+            ("use", self.model.step_use, self.use_text),
+        ):
+            self.buttons[f"{kind} before"] = Button(row, theme, "‹", partial(step, -1), on="card", width=30)
+            self.buttons[f"{kind} next"] = Button(row, theme, "›", partial(step, 1), on="card", width=30)
+            self.buttons[f"{kind} before"].pack(side="left")
+            text.pack(side="left", padx=GAP)
+            self.buttons[f"{kind} next"].pack(side="left", padx=(0, theme.px(PAD)))
+        switch = Switch(
+            row, theme, self.is_augmented, text="Augment",
+            command=lambda: self.model.set_augmented(self.is_augmented.get()),
+        )  # fmt: skip
+        switch.pack(side="right")
+        tips = self._editing.context.tips
+        tips.attach(switch, lambda: "Show the image with its augmentations, or only resized and cropped")
+        tips.attach(self.buttons["use next"], lambda: "The next use of this image in the run")
+        tips.attach(self.buttons["image next"], lambda: "The next image of the concept")
+
+    def _follow(self) -> None:
+        if self.model.shown is None and not self.model.message:
+            self.original.show(None, message="Computing…")
+        self.model.follow(self._editing.context.form.config, self._editing.number)
+
+    def _show(self) -> None:
+        shown = self.model.shown
+        if shown is None:
+            self.original.show(None, message=self.model.message)
+            self.trained.show(None)
+            for text in (self.original_text, self.trained_text, self.changes, self.caption):
+                text.set_text("")
+            return
+        seen = shown.seen
+        corners = [(x / seen.size.width_px, y / seen.size.height_px) for x, y in seen.corners]
+        self.original.show(shown.original, corners if seen.pixels is not None else ())
+        self.trained.show(seen.pixels, message="A prompt has no image.")
+        self.image_text.set_text(f"image {self.model.image + 1:,} of {self.model.num_images:,}")
+        self.use_text.set_text(place_words(shown, self.model.use))
+        self.original_text.set_text(f"{seen.path.name}, {seen.size}; the crop is outlined")
+        mask = "; darkened: outside the mask" if seen.has_mask else ""
+        self.trained_text.set_text(f"trained at {seen.bucket}{mask}")
+        self.changes.set_text(change_words(shown, is_augmented=self.model.is_augmented))
+        self.caption.set_text(caption_words(shown))
+
+
+def caption_words(shown: Shown) -> str:
+    """Return the caption that is trained, or why there is none."""
+    if shown.seen.caption:
+        return f"Caption: {shown.seen.caption}"
+    return "The caption is dropped: the empty prompt is trained." if shown.seen.is_dropped else "(no caption)"

@@ -1,0 +1,163 @@
+"""The bars of the Concepts page: search and filters, the progress of scans, and undoing a removal."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable, Mapping
+from typing import Protocol, cast
+
+from ui.features.concepts.cards import ANY_KIND, STATES, CardFilter, State
+from ui.features.concepts.scanning import Scans
+from ui.forms.context import Context
+from ui.widgets.controls import Button, Choice
+from ui.widgets.entry import Entry
+from ui.widgets.panel import Panel, Text
+from ui.widgets.progress import ThinBar
+from ui.widgets.theme import GAP
+from ui.widgets.variables import TextVar, keep
+
+_SEARCH_SECONDS = 0.15
+_ALL_KINDS = "All types"
+
+
+class EnableShown(Protocol):
+    """Enables or disables all concepts that are shown."""
+
+    def __call__(self, *, to: bool) -> object:
+        """Enable or disable them."""
+
+
+class FilterBar(Panel):
+    """Search, type and state; and what applies to all cards that they leave."""
+
+    def __init__(
+        self,
+        master: tk.Misc,
+        context: Context,
+        kinds: Mapping[str, str],
+        changed: Callable[[], None],
+        enable_shown: EnableShown,
+    ) -> None:
+        super().__init__(master, context.theme)
+        self.kinds = dict(kinds)
+        self.text = TextVar(master=self)
+        self.kind = TextVar(master=self, value=ANY_KIND)
+        self.state = TextVar(master=self, value="all")
+        kept = context.view_state.of("concepts", dict[str, str])
+        keep(self.text, kept, "text")
+        keep(self.kind, kept, "kind")
+        keep(self.state, kept, "state")
+        theme = context.theme
+        self.entry = Entry(self, theme, self.text, on="window", width=190, placeholder="Search concepts")
+        self.entry.pack(side="left", padx=(0, GAP))
+        kind_choices = {ANY_KIND: _ALL_KINDS, **self.kinds}
+        self.kind_choice = Choice(self, theme, self.kind, kind_choices, on="window", width=150)
+        self.kind_choice.pack(side="left", padx=(0, GAP))
+        self.state_choice = Choice(self, theme, self.state, dict[str, str](STATES.items()), on="window", width=140)
+        self.state_choice.pack(side="left", padx=(0, GAP))
+        self.clear_button = Button(self, theme, "Clear", self.clear)
+        self.count = Text(self, theme, role="small", colour="muted")
+        self.count.pack(side="left", padx=(theme.px(4), 0))
+        self.enable = Button(self, theme, "Enable shown", lambda: enable_shown(to=True), style="ghost")
+        self.disable = Button(self, theme, "Disable shown", lambda: enable_shown(to=False), style="ghost")
+        for variable in (self.text, self.kind, self.state):
+            variable.trace_add(
+                "write",
+                lambda *_: context.pump.redraw_soon(self, changed, at_most_every_seconds=_SEARCH_SECONDS),
+            )
+        self.entry.tk_entry.bind("<Escape>", lambda _e: self.clear())
+
+    @property
+    def filter(self) -> CardFilter:
+        """What is searched for and filtered."""
+        return CardFilter(self.text.get().strip(), self.kind.get(), cast(State, self.state.get()))
+
+    def clear(self) -> None:
+        """Show all concepts."""
+        for variable, value in ((self.text, ""), (self.kind, ANY_KIND), (self.state, "all")):
+            if variable.get() != value:
+                variable.set(value)
+
+    def show_count(self, num_shown: int, num_all: int, num_disabled: int) -> None:
+        """Show how many concepts the filters leave, and how many are disabled."""
+        is_open = self.filter.is_open
+        disabled = f"{num_disabled:,} disabled" if num_disabled else ""
+        self.count.set_text(disabled if is_open else f"{num_shown:,} of {num_all:,} shown")
+        if is_open:
+            self.clear_button.pack_forget()
+        else:
+            self.clear_button.pack(side="left", padx=(0, GAP), before=self.count)
+        if num_all > 1:
+            self.disable.pack(side="right", padx=(0, GAP))
+            self.enable.pack(side="right")
+        else:
+            self.disable.pack_forget()
+            self.enable.pack_forget()
+
+
+class ScanBar(Panel):
+    """The progress of the scans with a button to stop them; after a stop, one to scan again."""
+
+    def __init__(self, master: tk.Misc, context: Context, scans: Scans, scan_again: Callable[[], None]) -> None:
+        super().__init__(master, context.theme)
+        self._scans, self._scan_again = scans, scan_again
+        self.bar = ThinBar(self, context.theme, on="window", width_px=160)
+        self.text = Text(self, context.theme, role="small", colour="muted")
+        self.button = Button(self, context.theme, "Stop", self._pressed)
+        self.text.pack(side="left")
+        self.button.pack(side="right")
+        self.bar.pack(side="right", padx=(GAP, GAP))
+
+    def show_progress(self) -> None:
+        """Show the scan that is running; hide the bar once all is done."""
+        progress = self._scans.progress
+        if progress is None and not self._scans.is_stopped:
+            self.grid_remove()
+            return
+        self.grid()
+        if progress is None:
+            self.text.set_text("Scanning was stopped; some folders were not looked at.")
+            self.bar.set(0)
+            self.button.configure(text="Scan again")
+            return
+        others = progress.num_left - 1
+        left = f"; {others:,} more {'folder' if others == 1 else 'folders'}" if others > 0 else ""
+        done = f"{progress.done:,} of {progress.total:,} images" if progress.total else "looking for images"
+        self.text.set_text(f"Scanning {progress.folder}: {done}{left}")
+        self.bar.set(progress.done / progress.total if progress.total else 0)
+        self.button.configure(text="Stop")
+
+    def _pressed(self) -> None:
+        if self._scans.progress is None:
+            self._scan_again()
+        else:
+            self._scans.stop()
+
+
+class UndoBar(Panel):
+    """Offers to undo the last removal, until something else of the list changes."""
+
+    def __init__(self, master: tk.Misc, context: Context, path: str) -> None:
+        super().__init__(master, context.theme, "card")
+        self._form, self._path = context.form, path
+        self._offered: object = None
+        self.text = Text(self, context.theme, on="card")
+        self.text.pack(side="left", padx=context.theme.px(12), pady=context.theme.px(6))
+        self.button = Button(self, context.theme, "Undo", self.undo, on="card", style="primary")
+        self.button.pack(side="right", padx=context.theme.px(6), pady=context.theme.px(4))
+        context.tips.attach(self.button, lambda: "Undo the removal (Ctrl+Z)")
+        context.form.watch(path, self._follow)
+
+    def offer(self, text: str) -> None:
+        """Offer to undo what was just done."""
+        self._offered = self._form.value(self._path)
+        self.text.set_text(text)
+        self.grid()
+
+    def undo(self) -> None:
+        """Undo it."""
+        self._form.undo()
+
+    def _follow(self) -> None:
+        if self._form.value(self._path) is not self._offered:
+            self.grid_remove()

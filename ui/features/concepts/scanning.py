@@ -1,0 +1,217 @@
+"""Scans of the concepts' folders: one at a time in the background, kept until files or settings change. No Tk."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from modules.data.cache.stat_index import StatIndex
+from modules.data.captions.sources import CaptionOrigin
+from modules.data.concept import Concept
+from modules.data.dataset import scan_concept
+from modules.data.hub import HUB_SCHEME
+from modules.data.pairs import fingerprint_of_source
+from modules.data.scan import Scan, image_index
+from modules.system.paths import from_root
+from ui.loop.background import Background, Job, Report
+from ui.loop.signal import Signal, notify
+
+Key = tuple[str, bool, CaptionOrigin, str]
+Result = Scan | str  # a scan, or the reason for its failure
+STOPPED = "not scanned"
+SHOWN_IMAGES = 4
+_MAX_KEYS = 10_000
+_REPORTED_AFTER_SECONDS = 0.3  # many small folders
+_ENCODING_FAULTS = ("utf-16", "cp1252", "latin-1")
+
+
+@dataclass(frozen=True, slots=True)
+class ScanFacts:
+    """What a card shows of a scan. `first` are some of its images, spread over all."""
+
+    num_images: int
+    num_captioned: int
+    num_skipped: int
+    num_wrongly_encoded: int
+    first: tuple[Path, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ScanProgress:
+    """The scan that is running: its folder, its images so far and all of them, and the number of folders to scan."""
+
+    folder: str
+    done: int
+    total: int
+    num_left: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Scanned:
+    result: Result
+    facts: ScanFacts | None = None
+    fingerprint: str = ""
+
+
+class Scans:
+    """Scans by folder, depth, origin of captions, and concept type. Those that were preferred last come first."""
+
+    def __init__(self, background: Background) -> None:
+        self.progressed: Signal[[]] = Signal()
+        self.progress: ScanProgress | None = None
+        self._background = background
+        self._known: dict[Key, _Scanned] = {}
+        self._outdated: set[Key] = set()
+        self._index = image_index(None)  # so that scanning again opens new and changed images only
+        self._waiting: dict[Key, tuple[Concept, list[Callable[[], None]]]] = {}
+        self._running: tuple[Key, Job] | None = None
+        self._busy_since = 0.0
+        self._keys: dict[int, tuple[Concept, Key]] = {}
+
+    def of(self, concept: Concept) -> Result | None:
+        """Return the scan of a concept, or None while it is unknown."""
+        known = self._known.get(self._key(concept))
+        return known.result if known else None
+
+    def facts_of(self, concept: Concept) -> ScanFacts | None:
+        """Return the facts of a concept's scan; None while it is unknown, or failed."""
+        known = self._known.get(self._key(concept))
+        return known.facts if known else None
+
+    def want(self, concept: Concept, done: Callable[[], None]) -> None:
+        """Scan a concept's folder unless already done; `done` is called with the result."""
+        key = self._key(concept)
+        if key in self._known and key not in self._outdated:
+            return
+        self._waiting.setdefault(key, (concept, []))[1].append(done)
+        self._start_next()
+
+    def prefer(self, concepts: Iterable[Concept]) -> None:
+        """Scan these before the others that are waiting."""
+        first = {key: self._waiting[key] for c in concepts if (key := self._key(c)) in self._waiting}
+        if first:
+            self._waiting = first | {k: w for k, w in self._waiting.items() if k not in first}
+
+    def keep_only(self, concepts: Iterable[Concept]) -> None:
+        """Cancel the scans of all other concepts, such as those of a path that was being typed."""
+        keys = {self._key(c) for c in concepts}
+        self._waiting = {key: waiting for key, waiting in self._waiting.items() if key in keys}
+        if self._running is not None and self._running[0] not in keys:
+            self._running[1].cancel()
+            self._running = None
+            self._start_next()
+        if not self._waiting and self.progress is not None:
+            self._report(None)
+
+    def forget(self) -> None:
+        """Compare all folders with their scans at the next request; the results stay until then."""
+        self._outdated |= self._known.keys()
+        self._outdated -= self._waiting.keys()
+
+    def stop(self) -> None:
+        """Stop scanning; folders without a result are marked as not scanned, until the next `forget`."""
+        if self._running is not None:
+            self._running[1].cancel()
+            self._running = None
+        waiting, self._waiting = self._waiting, {}
+        for key, (_, callbacks) in waiting.items():
+            self._known.setdefault(key, _Scanned(STOPPED))
+            self._outdated.discard(key)
+            for done in callbacks:
+                notify(done)
+        self._report(None)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a folder was left out because scanning was stopped."""
+        return any(known.result == STOPPED for known in self._known.values())
+
+    def _key(self, concept: Concept) -> Key:
+        """Return the key of a concept; concepts do not change, so it is made once for each."""
+        known = self._keys.get(id(concept))
+        if known is None or known[0] is not concept:
+            if len(self._keys) > _MAX_KEYS:
+                self._keys.clear()
+            key = (concept.path.strip(), concept.include_subfolders, concept.caption_origin, concept.kind)
+            self._keys[id(concept)] = known = (concept, key)
+        return known[1]
+
+    def _start_next(self) -> None:
+        if self._running is not None or not self._waiting:
+            return
+        key, (concept, _) = next(iter(self._waiting.items()))
+        known = self._known.get(key)
+        if self.progress is None and len(self._waiting) == 1:
+            self._busy_since = time.perf_counter()
+        elif time.perf_counter() - self._busy_since > _REPORTED_AFTER_SECONDS:
+            self._progressed(concept, "", 0, 0)
+        job = self._background.run_reporting(
+            partial(_scan, concept, self._index, known),
+            partial(self._keep, key),
+            partial(self._could_not_scan, key),
+            progress=partial(self._progressed, concept),
+        )
+        self._running = (key, job)
+
+    def _progressed(self, concept: Concept, _what: str, done: int, total: int) -> None:
+        self._report(ScanProgress(concept.name or Path(concept.path).name, done, total, len(self._waiting)))
+
+    def _report(self, progress: ScanProgress | None) -> None:
+        self.progress = progress
+        self.progressed()
+
+    def _could_not_scan(self, key: Key, error: Exception) -> None:
+        self._keep(key, _Scanned("cannot be scanned"))
+        raise error  # reported by the window
+
+    def _keep(self, key: Key, scanned: _Scanned) -> None:
+        self._known[key] = scanned
+        self._outdated.discard(key)
+        self._running = None
+        _, callbacks = self._waiting.pop(key, (None, []))
+        if not self._waiting:
+            self._report(None)
+        for done in callbacks:
+            notify(done)
+        self._start_next()
+
+
+def _scan(concept: Concept, index: StatIndex, known: _Scanned | None, report: Report) -> _Scanned:
+    """Return the scan of a concept: the known one if no file has changed since."""
+    if not concept.path.strip():
+        return _Scanned("no folder chosen" if concept.has_images else "no file chosen")
+    if concept.path.strip().startswith(HUB_SCHEME):
+        return _Scanned("on the Hugging Face hub")
+    source, report_images = from_root(concept.path.strip()), partial(report, "scanning")
+    try:
+        report_images(0, 0)
+        file = concept.caption_origin.file
+        fingerprint = fingerprint_of_source(
+            source,
+            include_subfolders=concept.include_subfolders,
+            holds_pairs=concept.holds_pairs,
+            other_files=() if file is None else (file,),
+        )
+        if known is not None and known.fingerprint == fingerprint and isinstance(known.result, Scan):
+            return known
+        scan = scan_concept(concept, source, index=index, watch=report_images)
+    except FileNotFoundError:
+        return _Scanned("not found")
+    except OSError as error:
+        return _Scanned(error.strerror or "cannot be read")
+    return _Scanned(scan, _facts(scan), fingerprint)
+
+
+def _facts(scan: Scan) -> ScanFacts:
+    images = scan.images
+    step = max(1, len(images) // SHOWN_IMAGES)
+    return ScanFacts(
+        num_images=len(images),
+        num_captioned=len(images) - scan.num_without_caption,
+        num_skipped=sum(not s.is_normal for s in scan.skipped),
+        num_wrongly_encoded=sum(image.caption_fault in _ENCODING_FAULTS for image in images),
+        first=tuple(i.path for i in images[::step][:SHOWN_IMAGES] if i.has_image),
+    )

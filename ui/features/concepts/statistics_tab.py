@@ -1,0 +1,165 @@
+"""The Statistics tab: files, sizes, buckets, lengths of captions, and tags."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from functools import partial
+from typing import Any
+
+from modules.config.schema import Config
+from modules.data.scan import Scan
+from modules.data.statistics import Statistics
+from modules.system.problem import count
+from ui.features.concepts.editing import Editing
+from ui.features.concepts.figures import (
+    aspect_bars,
+    bucket_bars,
+    found_tags,
+    rows_of,
+    size_points,
+    tag_words,
+    token_bars,
+    token_words,
+)
+from ui.features.concepts.task import Task
+from ui.loop.background import Report
+from ui.widgets.bars import Bars
+from ui.widgets.card import Card
+from ui.widgets.entry import Entry
+from ui.widgets.panel import Panel, WrappedText
+from ui.widgets.scatter import Scatter
+from ui.widgets.table import Column, Table
+from ui.widgets.task_bar import TaskBar
+from ui.widgets.theme import GAP, PAD
+from ui.widgets.variables import TextVar
+
+_FOLLOW_SECONDS = 0.5
+_SEARCH_SECONDS = 0.15
+
+
+class StatisticsTab:
+    """Computed in the background when the tab is shown, and again when the concept changes."""
+
+    def __init__(self, frame: Panel, editing: Editing) -> None:
+        self.frame = frame
+        self.task: Task[Statistics] = Task(editing.context.pump.background)
+        self._editing = editing
+        self._based_on: tuple[Any, ...] = (None,)
+        theme, px = editing.context.theme, editing.context.theme.px
+        frame.rowconfigure(0, weight=0)
+        frame.rowconfigure((1, 2), weight=1, uniform="charts")
+        for column, weight in enumerate((6, 5, 5)):
+            frame.columnconfigure(column, weight=weight, uniform="charts")
+        self.bar = TaskBar(frame, theme, start=self._start, stop=self.task.stop, label="Refresh")
+        self.bar.grid(row=0, column=0, columnspan=3, sticky="ew", padx=px(PAD), pady=(px(12), px(GAP)))
+        self.figures = Table(
+            self._card("Files and captions", 1, 0, rowspan=2),
+            theme,
+            (Column("#0", "", 168), Column("value", "", 150, is_stretched=True)),
+            num_rows=4,
+        )
+        self.figures.tree.configure(show="tree")
+        self.figures.pack(fill="both", expand=True, padx=(px(GAP), 0))
+        self.sizes = Scatter(self._card("Image sizes", 1, 1), theme)
+        self.buckets = Bars(self._card("Buckets", 1, 2), theme)
+        for chart in (self.sizes, self.buckets):
+            chart.pack(fill="both", expand=True, padx=(px(GAP), 0))
+        tokens = self._card("Caption tokens", 2, 1)
+        self.token_text = WrappedText(tokens, theme, role="small", colour="muted", on="card")
+        self.token_text.pack(side="bottom", fill="x", padx=(px(GAP), 0))
+        self.tokens = Bars(tokens, theme, is_histogram=True)
+        self.tokens.pack(fill="both", expand=True, padx=(px(GAP), 0))
+        self._add_tags(self._card("Tags", 2, 2))
+        self.task.changed.subscribe(self._show)
+
+    def follow(self) -> None:
+        """Compute again if the concept, its scan or the buckets have changed."""
+        pump = self._editing.context.pump
+        pump.redraw_soon(self, self._follow, at_most_every_seconds=_FOLLOW_SECONDS)
+
+    def close(self) -> None:
+        """Cancel the work."""
+        self._editing.context.pump.forget(self)
+        self._editing.context.pump.forget((self, "search"))
+        self.task.stop()
+
+    def _card(self, title: str, row: int, column: int, *, rowspan: int = 1) -> Panel:
+        px = self._editing.context.theme.px
+        card = Card(self.frame, self._editing.context.theme, title)
+        left = px(PAD) if column == 0 else 0
+        tk.Grid.grid_configure(
+            card, row=row, column=column, rowspan=rowspan, sticky="nsew", padx=(left, px(PAD)),
+            pady=(0, px(PAD) if row + rowspan == 2 else 0),
+        )  # fmt: skip
+        return card.body
+
+    def _add_tags(self, body: Panel) -> None:
+        theme, px = self._editing.context.theme, self._editing.context.theme.px
+        self.search = TextVar(master=self.frame)
+        self.search_entry = Entry(body, theme, self.search, placeholder="Search tags")
+        self.search_entry.pack(fill="x", padx=(px(GAP), 0))
+        self.tag_text = WrappedText(body, theme, role="small", colour="muted", on="card")
+        self.tag_text.pack(side="bottom", fill="x", padx=(px(GAP), 0))
+        columns = (Column("#0", "Tag", 140, is_stretched=True), Column("images", "Images", 60, "e"))
+        self.tags = Table(body, theme, columns, num_rows=3)
+        self.tags.pack(fill="both", expand=True, padx=(px(GAP), 0), pady=(px(4), 0))
+        pump = self._editing.context.pump
+        self.search.trace_add(
+            "write",
+            lambda *_: pump.redraw_soon((self, "search"), self._show_tags, at_most_every_seconds=_SEARCH_SECONDS),
+        )
+
+    def _follow(self) -> None:
+        concept, config = self._editing.concept, self._editing.context.form.config
+        based_on = (self._editing.scan, concept.text, concept.image, concept.kind, config.data, config.model)
+        if based_on[0] is not self._based_on[0] or based_on[1:] != self._based_on[1:]:
+            self._based_on = based_on
+            self._start()
+
+    def _start(self) -> None:
+        scan = self._editing.scan
+        if isinstance(scan, Scan):
+            work = partial(_compute, self._editing.context.form.config, self._editing.number, scan)
+            self.task.start(work)
+        else:
+            self.task.stop()
+            self.bar.show_idle("Scanning…" if scan is None else f"The folder: {scan}.", is_error=scan is not None)
+
+    def _show(self) -> None:
+        if self.task.is_running:
+            self.bar.show_running(self.task.words, self.task.share)
+            return
+        found = self.task.result
+        if self.task.failure is not None:
+            self.bar.show_idle(str(self.task.failure), is_error=True)
+        elif found is not None:
+            self.bar.show_idle(_summary(found))
+            self._show_found(found)
+
+    def _show_found(self, found: Statistics) -> None:
+        self.figures.set_rows([(label, (value,), "") for label, value in rows_of(found)])
+        self.sizes.show(size_points(found))
+        self.buckets.show(bucket_bars(found))
+        self.tokens.show(token_bars(found))
+        self.token_text.set_text(token_words(found))
+        self._show_tags()
+
+    def _show_tags(self) -> None:
+        found = self.task.result
+        if found is not None:
+            shown = found_tags(found, self.search.get())
+            self.tags.set_rows([(tag, (f"{number:,}",), "") for tag, number in shown])
+            self.tag_text.set_text(tag_words(found, shown))
+
+
+def _compute(config: Config, number: int, scan: Scan, report: Report) -> Statistics:
+    from trainer.preflight.statistics import concept_statistics  # on this thread: it loads the tokenizers
+
+    return concept_statistics(config, number, scan=scan, progress=report)
+
+
+def _summary(found: Statistics) -> str:
+    sizes, buckets = count(len(found.sizes), "size"), count(len(found.buckets), "bucket")
+    aspects = [bar for bar in aspect_bars(found) if bar.value]
+    shapes = ", ".join(f"{bar.label}: {bar.words}" for bar in aspects[:8])
+    return f"{count(found.num_images, 'image')} of {sizes} in {buckets}. Aspect ratios: {shapes or 'none'}"

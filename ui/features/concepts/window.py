@@ -1,0 +1,186 @@
+"""The editor of a concept: its tabs, and the switch between them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from modules.data.captions.settings import CAPTION_AUGMENTATION
+from modules.data.concept import Concept
+from modules.data.image_settings import IMAGE_AUGMENTATION
+from ui.features.concepts.editing import Editing, EditorTab, add_form
+from ui.features.concepts.scanning import Scans
+from ui.forms.context import Context
+from ui.forms.layout import FormView
+from ui.forms.records import Group, item_groups
+from ui.widgets.controls import Button, Switch
+from ui.widgets.dialog import Window
+from ui.widgets.panel import Panel
+from ui.widgets.tabs import Tab
+from ui.widgets.theme import GAP, PAD
+from ui.widgets.thumbnails import ThumbnailCache
+from ui.widgets.variables import FlagVar
+
+_SIZE = (1120, 720)
+_WITH_OWN_TAB = {IMAGE_AUGMENTATION: "Augmentation", CAPTION_AUGMENTATION: "Text"}
+_TABS: Mapping[str, str] = {  # imported by name, so that the window opens without what other tabs need
+    "General": "ui.features.concepts.general_tab:GeneralTab",
+    "Augmentation": "ui.features.concepts.augmentation_tab:AugmentationTab",
+    "Text": "ui.features.concepts.text_tab:TextTab",
+    "Statistics": "ui.features.concepts.statistics_tab:StatisticsTab",
+    "Doctor": "ui.features.concepts.doctor_tab:DoctorTab",
+}
+
+
+class ConceptEditor(Window):
+    """Edits the concept at a path of the config. Edits apply at once and can be undone."""
+
+    def __init__(
+        self,
+        context: Context,
+        scans: Scans,
+        thumbnails: ThumbnailCache,
+        path: str,
+        open_other: Callable[[int], ConceptEditor],
+    ) -> None:
+        context.pump.expect_drawing()  # the folder may be being scanned
+        super().__init__(context.root, context.theme, "Concept")
+        self.path = path
+        self.tabs: dict[str, EditorTab] = {}
+        self.forms: dict[str, FormView] = {}
+        self.shown = ""
+        self._context = context
+        self._scans = scans
+        self._open_other = open_other
+        self._list_path = path.rpartition(".")[0]
+        self._num_items = len(context.form.value(self._list_path))
+        self._editing = Editing(context, scans, thumbnails, path, self._scan_again)
+        self._frames: dict[str, Panel] = {}
+        self._titles: dict[str, Tab] = {}
+        self.columnconfigure(0, weight=1)
+        self.rowconfigure(1, weight=1)
+        self._add_titles()
+        self._add_footer()
+        self._unwatch = (
+            context.form.changed.subscribe(lambda: context.pump.redraw_soon(self, self._follow)),
+            context.preferences.changed.subscribe(self._show_level),
+            context.captions_changed.subscribe(self._scan_again),
+        )
+        self.show("General")
+        self.appear(*_SIZE)
+
+    @property
+    def form_view(self) -> FormView:
+        """The form of the tab that is shown."""
+        return self.forms[self.shown]
+
+    def show(self, title: str) -> EditorTab:
+        """Show a tab; build it first if needed."""
+        if self.shown:
+            self._frames[self.shown].grid_remove()
+        self.shown = title
+        if title not in self.tabs:
+            self._build(title)
+        self._frames[title].grid(row=1, column=0, sticky="nsew")
+        if title == "General":  # the other forms show all fields
+            self.advanced_switch.pack(side="left")
+        else:
+            self.advanced_switch.pack_forget()
+        for name, tab in self._titles.items():
+            tab.mark(is_open=name == title, is_alone=False)
+        self._follow()
+        return self.tabs[title]
+
+    def show_field(self, path: str) -> bool:
+        """Show a field, in its tab."""
+        title = next(
+            (t for t, groups in self._groups().items() for g in groups for r in g.records if r.path == path), ""
+        )
+        if not title:
+            return False
+        self.show(title)
+        return self.form_view.reveal(path) is not None
+
+    def destroy(self) -> None:
+        """Also unsubscribe from the models, and cancel the work of the tabs."""
+        for unsubscribe in self._unwatch:
+            unsubscribe()
+        self._context.pump.forget(self)
+        for tab in self.tabs.values():
+            tab.close()
+        super().destroy()
+
+    def _build(self, title: str) -> None:
+        frame = self._frames[title] = Panel(self, self.theme)
+        frame.rowconfigure(0, weight=1)
+        frame.columnconfigure(1, weight=1)
+        groups = self._groups().get(title, ())
+        if groups:
+            self.forms[title] = add_form(frame, self._context, groups, has_all_levels=title != "General")
+        module, _, name = _TABS[title].partition(":")
+        self.tabs[title] = getattr(importlib.import_module(module), name)(frame, self._editing)
+
+    def _groups(self) -> dict[str, tuple[Group, ...]]:
+        """Return the groups of fields of each tab that has a form."""
+        result: dict[str, list[Group]] = {}
+        for group in item_groups(Concept, self.path, "Concept"):
+            result.setdefault(_WITH_OWN_TAB.get(group.title, "General"), []).append(group)
+        return {title: tuple(groups) for title, groups in result.items()}
+
+    def _add_titles(self) -> None:
+        px = self.theme.px
+        bar = Panel(self, self.theme, "card")
+        bar.grid(row=0, column=0, sticky="ew")
+        inner = Panel(bar, self.theme, "card")
+        inner.pack(side="left", padx=px(PAD), pady=(px(10), px(4)))
+        for title in _TABS:
+            tab = Tab(inner, self.theme, title, partial(self.show, title))
+            tab.set_offered(is_offered=True)
+            self._titles[title] = tab
+        for number, title in enumerate(_TABS, start=1):
+            self.bind(f"<Alt-Key-{number}>", lambda _e, t=title: self.show(t))  # type: ignore[misc]
+
+    def _add_footer(self) -> None:
+        px = self.theme.px
+        footer = Panel(self, self.theme)
+        footer.grid(row=2, column=0, sticky="ew", padx=px(PAD), pady=px(10))
+        self.advanced = FlagVar(master=self, value=self._context.preferences.now.show_advanced)
+        self.advanced_switch = Switch(
+            footer, self.theme, self.advanced, on="window", text="Show advanced",
+            command=lambda: self._context.preferences.change(show_advanced=self.advanced.get()),
+        )  # fmt: skip
+        Button(footer, self.theme, "Close", self.close).pack(side="right")
+        for label, by in (("Next concept ›", 1), ("‹ Previous concept", -1)):
+            button = Button(footer, self.theme, label, partial(self._go, by), style="ghost")
+            button.set_enabled(self._num_items > 1)
+            button.pack(side="right", padx=(0, GAP))
+
+    def _go(self, by: int) -> None:
+        """Open the editor of another concept, at the same tab."""
+        number = (self._editing.number + by) % self._num_items
+        if number != self._editing.number:
+            title = self.shown
+            self._open_other(number).show(title)
+
+    def _show_level(self) -> None:
+        self.advanced.set(self._context.preferences.now.show_advanced)
+
+    def _scan_again(self) -> None:
+        """Look at the folder again, after its files were changed."""
+        if self.winfo_exists():
+            self._scans.forget()
+            self._follow()
+
+    def _follow(self) -> None:
+        if len(self._context.form.value(self._list_path)) != self._num_items:
+            self._context.root.after_idle(self.close)
+            return
+        concept = self._editing.concept
+        self.title(f"Concept {concept.name or concept.path}")
+        self._scans.want(concept, self._scanned)
+        self.tabs[self.shown].follow()
+
+    def _scanned(self) -> None:
+        if self.winfo_exists():
+            self._context.pump.redraw_soon(self, self._follow)

@@ -1,0 +1,142 @@
+"""The config as JSON: to read, to copy, and to load from a text that was pasted or edited."""
+
+from __future__ import annotations
+
+import tkinter as tk
+
+from modules.config.codec import as_text
+from ui.forms.context import Context
+from ui.widgets.auto_bar import AutoBar
+from ui.widgets.controls import Button
+from ui.widgets.dialog import Window
+from ui.widgets.entry import edit_as_usual
+from ui.widgets.panel import Panel, WrappedText
+from ui.widgets.theme import GAP, PAD
+
+_SIZE = (720, 560)
+_ABOUT = (
+    "The whole config with its concepts and samples, without tokens. Edit it, or paste a config of Darkroom, "
+    "OneTrainer or kohya, and load it; Undo restores the one before."
+)
+
+
+class JsonView(Window):
+    """Follows the config until the user edits the text; Load then takes it over."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context.root, context.theme, "Config as JSON")
+        self._context = context
+        self._shown = ""
+        px, theme = context.theme.px, context.theme
+        self.about = WrappedText(self, theme, _ABOUT, colour="muted")
+        self.about.pack(fill="x", padx=px(PAD), pady=(px(PAD), px(GAP)))
+        footer = Panel(self, theme)
+        footer.pack(side="bottom", fill="x", padx=px(PAD), pady=(px(GAP), px(PAD)))
+        self._add_text()
+        self.copy_button = Button(footer, theme, "Copy all", self.copy)
+        self.paste_button = Button(footer, theme, "Paste over it", self.paste)
+        self.load_button = Button(footer, theme, "Load this text", self.load, style="primary")
+        for button in (self.copy_button, self.paste_button, self.load_button):
+            button.pack(side="left", padx=(0, GAP))
+        Button(footer, theme, "Close", self.close).pack(side="right")
+        self._unsubscribe = context.form.changed.subscribe(lambda: context.pump.redraw_soon(self, self.follow))
+        self.show(as_text(context.form.config))
+        self.appear(*_SIZE)
+        self.text.focus_set()
+
+    @property
+    def is_edited(self) -> bool:
+        """Whether the text differs from the config that was shown."""
+        return self.text.get("1.0", "end-1c") != self._shown
+
+    def show(self, text: str) -> None:
+        """Show a config."""
+        self._shown = text
+        self._set(text)
+
+    def follow(self) -> None:
+        """Show the current config, unless the text has been edited."""
+        if not self.is_edited:
+            self.show(as_text(self._context.form.config))
+
+    def copy(self) -> None:
+        """Copy the whole text."""
+        self.clipboard_clear()
+        self.clipboard_append(self.text.get("1.0", "end-1c"))
+        self._context.notify("Copied the config as JSON.")
+
+    def paste(self) -> None:
+        """Replace the text by the clipboard's; it is not loaded yet."""
+        try:
+            text = self.clipboard_get()
+        except tk.TclError:
+            self._say("The clipboard is empty.", "warning")
+            return
+        self._set(text)
+        self._say("Press Load to use this text.", "muted")
+
+    def load(self) -> None:
+        """Load the text as a config; if it is none, say why and keep it."""
+        if self._context.documents.open_text(self.text.get("1.0", "end-1c")):
+            self.show(as_text(self._context.form.config))
+            self._say("Loaded. What was converted or not understood is listed in the main window.", "good")
+        else:
+            problem = self._context.findings.items[0].problem
+            self._say(f"{problem.message} {problem.advice}".strip(), "error")
+
+    def apply_theme(self) -> None:
+        """Apply the colours of the current mode."""
+        super().apply_theme()
+        colour = self.theme.colour
+        if hasattr(self, "text"):
+            self.text.configure(
+                background=colour("field"),
+                foreground=colour("text"),
+                insertbackground=colour("text"),
+                selectbackground=colour("accent"),
+                selectforeground=colour("on_accent"),
+            )
+
+    def destroy(self) -> None:
+        """Also unsubscribe from the model."""
+        self._unsubscribe()
+        self._context.pump.forget(self)
+        super().destroy()
+
+    def _add_text(self) -> None:
+        box = Panel(self, self.theme, "field")
+        box.pack(fill="both", expand=True, padx=self.theme.px(PAD))
+        self.text = tk.Text(
+            box,
+            font="TkFixedFont",
+            wrap="none",
+            borderwidth=0,
+            highlightthickness=0,
+            undo=True,
+            padx=self.theme.px(10),
+            pady=self.theme.px(8),
+            width=1,
+            height=1,
+        )
+        bar = AutoBar(box, self.theme, self.text.yview, on="field")
+        self.text.configure(yscrollcommand=bar.set)
+        bar.pack(side="right", fill="y")
+        self.text.pack(side="left", fill="both", expand=True)
+        edit_as_usual(self.text)
+        self.apply_theme()
+
+    def _set(self, text: str) -> None:
+        self.text.delete("1.0", "end")
+        self.text.insert("1.0", text)
+        self.text.edit_reset()
+
+    def _say(self, text: str, colour: str) -> None:
+        self.about.set_text(text)
+        self.about.recolour(colour)
+
+
+def open_json_view(context: Context) -> JsonView:
+    """Open the window; one that is already open is closed."""
+    for old in [w for w in context.root.winfo_children() if isinstance(w, JsonView)]:
+        old.close()
+    return JsonView(context)

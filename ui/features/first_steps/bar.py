@@ -1,0 +1,268 @@
+"""The card of a first start: four ways to begin, then the steps of the chosen one; a line in a low window."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from modules.data.concept import Concept
+from ui.features.first_steps.model import (
+    CHOOSING,
+    HIDDEN,
+    WAYS,
+    Progress,
+    Step,
+    Way,
+    captioned_concepts,
+    count_captions,
+    current_step,
+)
+from ui.forms.context import Context
+from ui.widgets.card import Card
+from ui.widgets.controls import Button, ButtonStyle
+from ui.widgets.fitted_text import FittedText
+from ui.widgets.notices import CRASHED_RUN
+from ui.widgets.panel import Panel, Text, WrappedText
+from ui.widgets.theme import CONTROL_HEIGHT, GAP, PAD, is_low
+
+if TYPE_CHECKING:
+    from ui.widgets.files.listing import Counts
+
+_DONE = "You have been through all of it. The Window menu at the bottom left brings this card back."
+_LOW_BUTTON = 24
+
+
+class FirstStepsBar(Panel):
+    """Shown below the top bar until it is closed; the preferences hold what it shows."""
+
+    def __init__(self, master: tk.Misc, context: Context) -> None:
+        super().__init__(master, context.theme, "window")
+        self.buttons: dict[str, Button] = {}
+        self._context = context
+        self._drawn: tuple[object, ...] = ()
+        self._skipped: frozenset[str] = frozenset()
+        self._counted: tuple[Concept, ...] | None = None  # whose images and captions are counted
+        self._counts: tuple[Counts, ...] = ()
+        for signal in (
+            context.preferences.changed,
+            context.form.changed,
+            context.session.changed,
+            context.starter.changed,
+            context.field_problems.changed,
+            context.notices.changed,
+        ):
+            signal.subscribe(lambda: context.pump.redraw_soon(self, self.refresh))
+        context.navigation.page_wanted.subscribe(lambda _page: self._count_again())
+        context.captions_changed.subscribe(self._count_again)
+
+    def refresh(self) -> None:
+        """Show the ways, or the steps of the chosen one; draw only what has changed."""
+        context = self._context
+        state = context.preferences.now.first_steps
+        way = WAYS.get(state)
+        if state == HIDDEN or (way is None and state != CHOOSING) or self._is_out_of_place(way):
+            self._drawn = ()
+            self.grid_remove()
+            return
+        if state == "images":
+            self._count_captions()
+        progress = self._progress()
+        current = current_step(way, progress) if way is not None else 0
+        words = way.steps[current].words(progress) if way is not None and current < len(way.steps) else _DONE
+        low = is_low(context.root.winfo_height(), context.theme)
+        can_resume = context.starter.resumable is not None
+        wanted = (state, current, words, low, can_resume, context.navigation.page, *self._ways())
+        if wanted != self._drawn:
+            self._drawn = wanted
+            self._draw(way, current, words, is_compact=low)
+        self.grid()
+
+    def _is_out_of_place(self, way: Way | None) -> bool:
+        """Return whether a run is active, which was begun; the last step of a way, to watch it, is for the Run page."""
+        context = self._context
+        return context.session.is_active and (way is None or context.navigation.page != "run")
+
+    def choose(self, name: str) -> None:
+        """Begin one of the ways."""
+        way = WAYS[name]
+        self._context.preferences.change(first_steps=name if way.steps else HIDDEN)
+        if way.action:
+            self._context.actions.run(way.action)
+
+    def close(self) -> None:
+        """Hide the card until it is asked for."""
+        self._context.preferences.change(first_steps=HIDDEN)
+
+    def _draw(self, way: Way | None, current: int, words: str, *, is_compact: bool) -> None:
+        for child in self.winfo_children():
+            child.destroy()
+        self.buttons = {}
+        px = self._context.theme.px
+        if is_compact:
+            line = Panel(self, self._context.theme, "card")
+            line.pack(fill="x", padx=px(PAD + 4), pady=(px(4), 0))
+            self._draw_line(line, way, current, words)
+            return
+        card = Card(self, self._context.theme)
+        tk.Pack.pack_configure(card, fill="x", padx=px(PAD + 4), pady=(px(10), 0))
+        body = Panel(card.body, self._context.theme, "card")
+        body.pack(fill="x", padx=(px(12), 0))
+        if way is None:
+            self._draw_ways(body)
+        else:
+            self._draw_steps(body, way, current, words)
+
+    def _draw_line(self, line: Panel, way: Way | None, current: int, words: str) -> None:
+        """Draw all of it in one line, for a low window: what does not fit is in the tooltips."""
+        theme, px = self._context.theme, self._context.theme.px
+        buttons = Panel(line, theme, "card")
+        buttons.pack(side="right", padx=px(GAP), pady=px(4))
+        if way is None:
+            for number, (name, one) in enumerate(self._ways().items()):
+                button = self._add_way(buttons, name, one, is_primary=not number, height=_LOW_BUTTON)
+                button.pack(side="left", padx=(GAP, 0))
+                self._context.tips.attach(button, lambda text=one.text: text)  # type: ignore[misc]
+            self._add_button(buttons, "close", "Not now", self.close, height=_LOW_BUTTON).pack(
+                side="left", padx=(GAP, 0)
+            )
+            title, words = "How would you like to begin?", ""
+        else:
+            self._add_step_buttons(buttons, way, current, height=_LOW_BUTTON)
+            is_over = current >= len(way.steps)
+            title = way.label if is_over else f"{current + 1} of {len(way.steps)}  {way.steps[current].title}"
+        heading = Text(line, theme, title, role="strong", on="card")
+        heading.pack(side="left", padx=(px(12), px(GAP)))
+        text = FittedText(line, theme, words, colour="label", on="card")
+        text.pack(side="left", fill="x", expand=True)
+        self._context.tips.attach(text, lambda: text.hidden_text)
+
+    def _draw_ways(self, body: Panel) -> None:
+        theme, px = self._context.theme, self._context.theme.px
+        header = Panel(body, theme, "card")
+        header.grid(row=0, column=0, columnspan=len(WAYS), sticky="ew", pady=(0, px(8)))
+        Text(header, theme, "How would you like to begin?", role="heading", on="card").pack(side="left")
+        self._add_button(header, "close", "Not now", self.close).pack(side="right")
+        ways = self._ways()
+        for column, (name, way) in enumerate(ways.items()):
+            body.columnconfigure(column, weight=1, uniform="ways")
+            gap = (0, px(PAD) if column + 1 < len(ways) else 0)
+            button = self._add_way(body, name, way, is_primary=column == 0)
+            tk.Grid.grid_configure(button, row=1, column=column, sticky="ew", padx=gap)
+            text = way.text if self._is_possible(way) else "There is no run to continue yet."
+            words = WrappedText(body, theme, text, role="small", colour="muted", on="card")
+            words.grid(row=2, column=column, sticky="new", padx=gap, pady=(px(4), 0))
+
+    def _draw_steps(self, body: Panel, way: Way, current: int, words: str) -> None:
+        theme, px = self._context.theme, self._context.theme.px
+        body.columnconfigure(0, weight=1)
+        header = Panel(body, theme, "card")
+        header.grid(row=0, column=0, columnspan=2, sticky="ew")
+        Text(header, theme, way.label, role="heading", on="card").pack(side="left", padx=(0, px(PAD)))
+        for number, step in enumerate(way.steps):
+            sign = "✓" if number < current else f"{number + 1}"
+            colour = "good" if number < current else "accent" if number == current else "faint"
+            Text(header, theme, f"{sign}  {step.title}", colour=colour, on="card").pack(side="left", padx=(0, px(14)))
+        text = WrappedText(body, theme, words, colour="label", on="card")
+        text.grid(row=1, column=0, sticky="ew", pady=(px(4), 0))
+        buttons = Panel(body, theme, "card")
+        buttons.grid(row=1, column=1, sticky="e", padx=(px(PAD), 0))
+        self._add_step_buttons(buttons, way, current)
+
+    def _add_step_buttons(self, box: Panel, way: Way, current: int, *, height: int = CONTROL_HEIGHT) -> None:
+        step = way.steps[current] if current < len(way.steps) else None
+        if step is not None and step.page != self._context.navigation.page:
+            go = self._add_button(box, "go", step.button, partial(self._go, step), is_primary=True, height=height)
+            go.pack(side="left")
+        if step is not None and step.can_be_skipped:
+            skip = self._add_button(box, "skip", "Skip", partial(self._skip, step), height=height)
+            skip.pack(side="left", padx=(GAP, 0))
+        for name, label, run in (("back", "Other ways", self._back), ("close", "Close", self.close)):
+            self._add_button(box, name, label, run, height=height).pack(side="left", padx=(GAP, 0))
+
+    def _add_way(
+        self, master: tk.Misc, name: str, way: Way, *, is_primary: bool, height: int = CONTROL_HEIGHT
+    ) -> Button:
+        run = partial(self.choose, name)
+        button = self._add_button(master, name, way.label, run, is_primary=is_primary, height=height)
+        button.set_enabled(self._is_possible(way))
+        return button
+
+    def _is_possible(self, way: Way) -> bool:
+        return not way.action or self._context.actions[way.action].is_enabled()
+
+    def _ways(self) -> dict[str, Way]:
+        """Return the ways to offer: not the last run, where a notice offers to resume it."""
+        is_offered = any(notice.key == CRASHED_RUN for notice in self._context.notices.items)
+        return {name: way for name, way in WAYS.items() if not (is_offered and way.action == "resume")}
+
+    def _add_button(
+        self,
+        master: tk.Misc,
+        name: str,
+        label: str,
+        run: Callable[[], object],
+        *,
+        is_primary: bool = False,
+        height: int = CONTROL_HEIGHT,
+    ) -> Button:
+        style: ButtonStyle = "primary" if is_primary else "plain"
+        button = Button(master, self._context.theme, label, run, style=style, on="card", height=height)
+        self.buttons[name] = button
+        return button
+
+    def _go(self, step: Step) -> None:
+        if step.action == "auto_captions":
+            self._context.links.write_captions(self._without_captions())
+        elif step.action:
+            self._context.actions.run(step.action)
+        else:
+            self._context.navigation.open(step.page)
+
+    def _skip(self, step: Step) -> None:
+        self._skipped |= {step.title}
+        self.refresh()
+
+    def _back(self) -> None:
+        self._context.preferences.change(first_steps=CHOOSING)
+
+    def _count_captions(self) -> None:
+        """Count the user's images and captions in the background, where other folders are chosen."""
+        concepts = captioned_concepts(self._progress())
+        if concepts == self._counted:
+            return
+        self._counted, self._counts = concepts, ()
+        self._context.pump.background.run(
+            lambda: tuple(count_captions([concept]) for concept in concepts), partial(self._keep_counts, concepts)
+        )
+
+    def _keep_counts(self, concepts: tuple[Concept, ...], counts: tuple[Counts, ...]) -> None:
+        if concepts == self._counted and self.winfo_exists():
+            self._counts = counts
+            self.refresh()
+
+    def _count_again(self) -> None:
+        """Count once more: captions were written, or a page was opened on which they can be."""
+        if self.winfo_exists():
+            self._counted = None
+            self._context.pump.redraw_soon(self, self.refresh)
+
+    def _without_captions(self) -> Concept | None:
+        """Return the first of the user's concepts with an image that has no caption."""
+        found = zip(self._counted or (), self._counts, strict=False)
+        return next((concept for concept, counts in found if counts.captions < counts.images), None)
+
+    def _progress(self) -> Progress:
+        context, state = self._context, self._context.session.state
+        return Progress(
+            context.form.config,
+            context.form.source,
+            context.form.baseline,
+            num_errors=len(context.field_problems.errors),
+            has_started=context.session.is_active or state.started is not None,
+            has_finished=state.finished is not None,
+            num_images=sum(counts.images for counts in self._counts),
+            num_captions=sum(counts.captions for counts in self._counts),
+            skipped=self._skipped,
+        )

@@ -1,0 +1,214 @@
+"""The first minute: four ways to begin, and the steps of the chosen one, ticked off as the user takes them. No Tk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from modules.config.schema import Config
+from modules.data.concept import Concept
+from modules.system.paths import from_root
+from modules.system.problem import count
+from ui.forms.documents import FIRST_PRESET
+from ui.forms.model import Source
+from ui.widgets.files.listing import Counts
+
+CHOOSING, HIDDEN = "choose", ""  # states beside the names of the ways
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the user has done so far. `baseline` is the config as it was loaded.
+
+    The images and captions are those of the user's folders, 0 until they are counted; `skipped` has the titles of steps
+    that the user does not want.
+    """
+
+    config: Config
+    source: Source
+    baseline: Config = field(default_factory=Config)
+    num_errors: int = 0
+    has_started: bool = False
+    has_finished: bool = False
+    num_images: int = 0
+    num_captions: int = 0
+    skipped: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step: its name, what to do, and a button that runs an action or opens a page. One can be skipped."""
+
+    title: str
+    text: str | Callable[[Progress], str]
+    button: str
+    is_done: Callable[[Progress], bool]
+    action: str = ""
+    page: str = ""
+    can_be_skipped: bool = False
+
+    def words(self, progress: Progress) -> str:
+        """Return what to do."""
+        return self.text if isinstance(self.text, str) else self.text(progress)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way to begin: its label, what it is for, its steps, and the action that it begins with."""
+
+    label: str
+    text: str
+    steps: tuple[Step, ...] = ()
+    action: str = ""
+
+
+def _is_demo(progress: Progress) -> bool:
+    return progress.source.name == FIRST_PRESET
+
+
+def own_concepts(progress: Progress) -> tuple[Concept, ...]:
+    """Return the concepts with a folder of images; those of the demo are not the user's."""
+    of_demo = {c.path for c in progress.baseline.concepts} if _is_demo(progress) else set()
+    return tuple(c for c in progress.config.concepts if c.enabled and c.path.strip() and c.path not in of_demo)
+
+
+def captioned_concepts(progress: Progress) -> tuple[Concept, ...]:
+    """Return those of the user's concepts whose captions are text files beside the images."""
+    return tuple(c for c in own_concepts(progress) if c.has_images and c.caption_source == "text_file")
+
+
+def _has_own_images(progress: Progress) -> bool:
+    return bool(own_concepts(progress))
+
+
+def _has_captions(progress: Progress) -> bool:
+    """Return whether every image has a caption, or the user trains without; true until counted."""
+    return progress.num_captions >= progress.num_images or _CAPTIONS in progress.skipped
+
+
+def _caption_words(progress: Progress) -> str:
+    images, captions = count(progress.num_images, "image"), count(progress.num_captions, "caption")
+    return f"{images}, {captions}. A model can write them; then add the word that your LoRA should learn."
+
+
+def _has_prompts(progress: Progress) -> bool:
+    of_demo = {p.prompt for p in progress.baseline.sampling.prompts} if _is_demo(progress) else set()
+    return any(p.enabled and p.prompt not in of_demo for p in progress.config.sampling.prompts)
+
+
+def _has_preset(progress: Progress) -> bool:
+    """Return whether a preset or a config is loaded. The demo's is one for those who add their images to it."""
+    return _has_own_images(progress) if _is_demo(progress) else progress.source != Source()
+
+
+def _is_opened(progress: Progress) -> bool:
+    return progress.source.kind == "file" or (progress.source.kind == "none" and progress.source != Source())
+
+
+_CAPTIONS = "Captions"
+
+
+def _start(text: str) -> Step:
+    return Step("Start", text, "Start", lambda p: p.has_started, action="start")
+
+
+_WATCH = Step(
+    "Watch",
+    "The Run page shows the loss and the samples while it trains. You can stop at any time and resume later.",
+    "Open the Run page",
+    lambda p: p.has_finished,
+    page="run",
+)
+
+WAYS: Mapping[str, Way] = {
+    "demo": Way(
+        "Try the demo",
+        "Trains a tiny model on a dozen images in a minute or two. No download, no GPU.",
+        (
+            Step("Load the demo", "Everything is set in the preset #demo.", "Load it", _is_demo, action="demo"),
+            _start("The settings and images are ready. Press Start."),
+            _WATCH,
+        ),
+        action="demo",
+    ),
+    "images": Way(
+        "Train my images",
+        "A LoRA of a person, an object or a style, from a folder of your images.",
+        (
+            Step(
+                "Preset",
+                "Choose the preset for your model and the memory of your card. It sets everything else.",
+                "Presets…",
+                _has_preset,
+                action="find_preset",
+            ),
+            Step(
+                "Images",
+                "Add the folder with your images. A text file beside each image, with the same name, is its caption.",
+                "Open Concepts",
+                _has_own_images,
+                page="concepts",
+            ),
+            Step(
+                _CAPTIONS,
+                _caption_words,
+                "Write captions…",
+                _has_captions,
+                action="auto_captions",
+                can_be_skipped=True,
+            ),
+            Step(
+                "Prompt",
+                "Add a prompt with the words of your captions: its images show how the run is going.",
+                "Open Sampling",
+                _has_prompts,
+                page="sampling",
+            ),
+            _start("Press Start: everything is checked first, and what is missing is listed with its place."),
+            _WATCH,
+        ),
+    ),
+    "config": Way(
+        "Open a config",
+        "A file of OneTrainer or kohya, or the settings in a LoRA file.",
+        (
+            Step("Open", "Choose the file; it is converted and stays unchanged.", "Open…", _is_opened, action="load"),
+            Step(
+                "Check",
+                "Settings with an error are marked and listed below. Most often the model or a folder has moved.",
+                "Open Model",
+                lambda p: p.num_errors == 0,
+                page="model",
+            ),
+            _start("Everything needed is there. Press Start."),
+            _WATCH,
+        ),
+        action="load",
+    ),
+    "resume": Way("Continue the last run", "Resumes from its newest backup.", action="resume"),
+}
+
+
+def current_step(way: Way, progress: Progress) -> int:
+    """Return the number of the first step that is not done; that of all steps if everything is."""
+    return next((i for i, step in enumerate(way.steps) if not step.is_done(progress)), len(way.steps))
+
+
+def count_captions(concepts: Iterable[Concept]) -> Counts:
+    """Return how many images the folders have, and how many of them a caption file. For a background thread.
+
+    Images in archives are left out, and so are folders that cannot be listed.
+    """
+    from modules.data.archives import archive_of
+    from modules.data.listing import list_images
+
+    num_images = num_captions = 0
+    for concept in concepts:
+        try:
+            found = list_images(from_root(concept.path), include_subfolders=concept.include_subfolders).images
+        except OSError:
+            continue
+        images = [image for image in found if archive_of(image) is None]
+        num_images += len(images)
+        num_captions += sum(image.with_suffix(concept.caption_extension).is_file() for image in images)
+    return Counts(num_images, num_captions)

@@ -1,0 +1,179 @@
+"""Fit to my card: the card's size, the proposed settings computed in the background, and taking them. No Tk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from modules.config.schema import Config
+from modules.system.problem import Problem, count
+from ui.forms.changes import value_words
+from ui.forms.findings import locate
+from ui.forms.model import FormModel
+from ui.loop.background import Background, Job
+from ui.loop.signal import Signal
+
+if TYPE_CHECKING:
+    from trainer.preflight.fit import Fit
+    from trainer.preflight.run_budget import Budget
+
+Stage = Literal["measuring", "computing", "ready", "failed"]
+_NO_ESTIMATE = (
+    "The memory of this run cannot be estimated. It needs images, and a base model whose shapes are known: Start lists "
+    "what is missing."
+)
+_FREE_NOW = "free on the training device now"
+_UNKNOWN = "No card was found here: enter the size of yours."
+_USUAL_BYTES = 8_000_000_000  # of a card, where none is found
+
+
+@dataclass(frozen=True, slots=True)
+class FitRow:
+    """A line of the table: the setting's place, its values, the memory and the time. `path` leads to its field."""
+
+    path: str
+    place: str
+    before: str
+    now: str
+    memory: str
+    time: str
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the first look found: the inputs of the estimates, and the free bytes of the training device."""
+
+    budget: Budget | None
+    free_bytes: int | None
+
+
+def measure(config: Config) -> Measured:
+    """Return the inputs of the estimates, for a background thread: scans the images, asks the driver."""
+    # Imported here: the window is drawn without the estimate's code.
+    from trainer.data.datasets import datasets_of
+    from trainer.data.hub_datasets import with_local_folders
+    from trainer.preflight.card import free_here
+    from trainer.preflight.estimates import sizes_of
+    from trainer.preflight.run_budget import MALFORMED_CONFIG, budget_of
+
+    try:
+        found = datasets_of(with_local_folders(config))
+        budget = budget_of(config, sizes_of(found.training, found.validation))
+    except (*MALFORMED_CONFIG, OSError):
+        budget = None
+    return Measured(budget, free_here(config))
+
+
+def compute(budget: Budget, card_bytes: int, *, is_this_card: bool) -> Fit:
+    """Return what fits a card, for a background thread."""
+    from trainer.preflight.fit import fit_budget
+    from trainer.preflight.fit_choices import on_a_gpu
+
+    return fit_budget(budget if is_this_card else on_a_gpu(budget), card_bytes=card_bytes)
+
+
+class Fitting:
+    """One proposal at a time; `changed` is emitted when the stage or the result changes."""
+
+    def __init__(
+        self,
+        form: FormModel,
+        background: Background,
+        *,
+        measure_config: Callable[[Config], Measured] = measure,
+        compute_fit: Callable[..., Fit] = compute,
+    ) -> None:
+        self.stage: Stage = "measuring"
+        self.message = "Looking at the images and the model…"
+        self.card_text = ""
+        self.detected = ""
+        self.found: Fit | None = None
+        self.rows: tuple[FitRow, ...] = ()
+        self.changed: Signal[[]] = Signal()
+        self._form = form
+        self._background = background
+        self._compute = compute_fit
+        self._config = form.config
+        self._measured: Measured | None = None
+        self._own_text = ""
+        config = form.config
+        self._job: Job = background.run(lambda: measure_config(config), self._keep, self._failed)
+
+    @property
+    def can_apply(self) -> bool:
+        """Whether there is something to take, and the config is still the one it was computed for."""
+        return self.stage == "ready" and bool(self.rows) and self._form.config == self._config
+
+    def set_card(self, text: str) -> None:
+        """Compute for another size of the card; an invalid one is reported."""
+        from trainer.preflight.card import size_of
+
+        if self._measured is None or self._measured.budget is None:
+            return
+        size, budget = size_of(text), self._measured.budget
+        self.card_text = text
+        if size is None:
+            self._enter("failed", f"{text!r} is not a size of memory. Write it as 8 GB.")
+            return
+        is_this_card = text == self._own_text and self._measured.free_bytes is not None
+        if is_this_card and self._measured.free_bytes is not None:
+            size = self._measured.free_bytes
+        self.detected = (
+            _FREE_NOW if is_this_card else f"{self._own_text} are free here now" if self._own_text else _UNKNOWN
+        )
+        self._job.cancel()
+        self._enter("computing", "Estimating the choices…")
+        self._job = self._background.run(
+            lambda: self._compute(budget, size, is_this_card=is_this_card), self._show, self._failed
+        )
+
+    def apply(self) -> str:
+        """Take the proposed settings as one step that can be undone; return what happened as a sentence."""
+        if not self.can_apply or self.found is None:
+            return ""
+        self._form.replace(self.found.config)
+        return f"Changed {count(len(self.rows), 'setting')} to fit the card. Ctrl+Z undoes it."
+
+    def close(self) -> None:
+        """Drop what is still being computed."""
+        self._job.cancel()
+
+    def _keep(self, measured: Measured) -> None:
+        self._measured = measured
+        if measured.budget is None:
+            self._enter("failed", _NO_ESTIMATE)
+            return
+        text = f"{(measured.free_bytes or _USUAL_BYTES) / 1e9:.1f} GB"
+        self._own_text = text if measured.free_bytes else ""
+        self.set_card(text)
+
+    def _show(self, found: Fit) -> None:
+        from trainer.preflight.fit import describe_fit
+
+        self.found = found
+        self.rows = tuple(_rows(self._config, found))
+        self._enter("ready", describe_fit(found))
+
+    def _failed(self, error: Exception) -> None:
+        self._enter("failed", f"The memory could not be estimated: {error}")
+        raise error
+
+    def _enter(self, stage: Stage, message: str) -> None:
+        self.stage, self.message = stage, message
+        if stage != "ready":
+            self.found, self.rows = None, ()
+        self.changed()
+
+
+def _rows(config: Config, found: Fit) -> list[FitRow]:
+    from trainer.preflight.fit import bytes_words, factor_words
+
+    rows = []
+    for change in found.changes:
+        figures = (bytes_words(change.saved_bytes), factor_words(change.time_factor))
+        for path, _ in change.move.values:
+            place = locate(Problem(path, ""), config).place
+            rows.append(FitRow(path, place, value_words(config, path), value_words(found.config, path), *figures))
+            figures = ("", "")  # a change of several settings counts once
+    return rows

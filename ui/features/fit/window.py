@@ -1,0 +1,118 @@
+"""The window "Fit to my card": the card's size, the proposed settings with what each saves and costs, and Apply."""
+
+from __future__ import annotations
+
+from ui.features.fit.model import Fitting
+from ui.forms.context import Context
+from ui.widgets.controls import Button
+from ui.widgets.dialog import Window
+from ui.widgets.entry import Entry
+from ui.widgets.panel import Panel, Text, WrappedText
+from ui.widgets.table import Column, Table
+from ui.widgets.theme import GAP, PAD
+from ui.widgets.variables import TextVar
+
+_SIZE = (900, 470)
+_COLUMNS = (
+    Column("#0", "Setting", 350, is_stretched=True),
+    Column("before", "Now", 110),
+    Column("now", "Proposed", 150),
+    Column("memory", "Memory", 90, "e"),
+    Column("time", "Step time", 90, "e"),
+)
+
+
+class FitWindow(Window):
+    """Shows what is proposed before it is taken; closing changes nothing."""
+
+    def __init__(self, context: Context, fitting: Fitting | None = None) -> None:
+        super().__init__(context.root, context.theme, "Fit to my card")
+        self.fitting = fitting or Fitting(context.form, context.pump.background)
+        self.card = TextVar(master=self)
+        self._context = context
+        px = context.theme.px
+        self._add_header(px(PAD))
+        self._add_footer(px(PAD))
+        self.table = Table(self, context.theme, _COLUMNS)
+        self.table.on_events({"<Return>": self.go, "<Double-Button-1>": self.go})
+        self._unsubscribe = (
+            self.fitting.changed.subscribe(self._soon),
+            context.form.changed.subscribe(self._soon),
+        )
+        self._follow()
+        self.appear(*_SIZE)
+        self.entry.tk_entry.focus_set()
+
+    def compute(self) -> None:
+        """Compute for the size in the entry."""
+        if self.card.get().strip() != self.fitting.card_text:
+            self.fitting.set_card(self.card.get().strip())
+
+    def go(self) -> None:
+        """Show the field of the selected row; the window stays open."""
+        if self.table.selected:
+            self._context.navigation.go_to(self.fitting.rows[self.table.selected[0]].path)
+
+    def apply(self) -> None:
+        """Take the proposed settings and close."""
+        said = self.fitting.apply()
+        if said:
+            self._context.notify(said)
+            self.close()
+
+    def destroy(self) -> None:
+        """Also drop the computation and unsubscribe."""
+        self.fitting.close()
+        for unsubscribe in self._unsubscribe:
+            unsubscribe()
+        self._context.pump.forget(self)
+        super().destroy()
+
+    def _add_header(self, pad: int) -> None:
+        px = self.theme.px
+        header = Panel(self, self.theme)
+        header.pack(fill="x", padx=pad, pady=(pad, px(10)))
+        Text(header, self.theme, "Card memory", colour="label").pack(side="left", padx=(0, GAP))
+        self.entry = Entry(header, self.theme, self.card, on="window", width=90)
+        self.entry.pack(side="left")
+        self.entry.tk_entry.bind("<Return>", lambda _e: self.compute())
+        self.entry.tk_entry.bind("<FocusOut>", lambda _e: self.compute(), add="+")
+        self.detected = Text(header, self.theme, colour="muted")
+        self.detected.pack(side="left", padx=(px(12), 0))
+        self.summary = WrappedText(self, self.theme)
+        self.summary.pack(fill="x", padx=pad, pady=(0, px(12)))
+
+    def _add_footer(self, pad: int) -> None:
+        footer = Panel(self, self.theme)
+        footer.pack(side="bottom", fill="x", padx=pad, pady=(0, pad))
+        self.apply_button = Button(footer, self.theme, "Apply", self.apply, style="primary", width=92)
+        self.apply_button.pack(side="right")
+        Button(footer, self.theme, "Cancel", self.close, width=92).pack(side="right", padx=(0, GAP))
+        note = "Times are estimates for a card of the middle class: their order counts. Measure with the benchmark."
+        Text(footer, self.theme, note, colour="muted", role="small").pack(side="left")
+
+    def _soon(self) -> None:
+        self._context.pump.redraw_soon(self, self._follow)
+
+    def _follow(self) -> None:
+        fitting = self.fitting
+        if fitting.card_text and not self.card.get():
+            self.card.set(fitting.card_text)
+        self.detected.set_text(fitting.detected)
+        self.entry.mark_invalid(fitting.stage == "failed" and bool(fitting.card_text))
+        fails = fitting.stage == "failed" or (fitting.found is not None and not fitting.found.fits)
+        self.summary.recolour("warning" if fails else "muted" if fitting.stage != "ready" else "text")
+        self.summary.set_text(fitting.message)
+        self.table.set_rows([(f" {r.place}", (r.before, r.now, r.memory, r.time), "") for r in fitting.rows])
+        if fitting.rows:
+            self.table.pack(fill="both", expand=True, padx=self.theme.px(PAD), pady=(0, self.theme.px(12)))
+        else:
+            self.table.pack_forget()
+        self.apply_button.set_enabled(fitting.can_apply)
+
+
+def open_fit(context: Context) -> FitWindow:
+    """Open the window; one that is already open is closed."""
+    for old in [w for w in context.root.winfo_children() if isinstance(w, FitWindow)]:
+        old.close()
+    return FitWindow(context)

@@ -1,0 +1,251 @@
+"""Samples without a run: what to sample, the worker that keeps the model loaded, and the images so far. No Tk."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from modules.config.schema import Config
+from modules.config.sections.evaluation import SamplePrompt
+from modules.config.variant_facts import with_kind
+from modules.settings.edit import set_path
+from modules.system.atomic import write_text
+from modules.system.errors import DarkroomError
+from modules.system.paths import from_root
+from trainer.child.job import ChildJob, JobEnded, start_job
+from trainer.child.process import Spawn, spawn_trainer
+from trainer.idle_sampling.base import with_model
+from trainer.idle_sampling.image_files import read_settings
+from trainer.idle_sampling.request import AdapterChoice, AxisChoice, SampleRequest, request_in, request_line
+from trainer.job_events import ImageSampled, JobEvent, JobFailed, JobFinished, JobStopped
+from ui.forms.model import FormModel
+from ui.loop.background import Background, Job
+from ui.loop.jobs import JobState, reduced
+from ui.loop.signal import Signal
+
+_WORKER = ("sample", "--serve")
+_MOST_SHOWN = 500
+_MOST_SEEDS = 2**32
+NO_AXIS = AxisChoice("", "")
+
+
+@dataclass(frozen=True, slots=True)
+class SampleChoices:
+    """What is chosen beside the fields of the prompt and the model."""
+
+    adapters: tuple[AdapterChoice, ...] = ()
+    embeddings: tuple[str, ...] = ()
+    num_images: str = "1"
+    x: AxisChoice = NO_AXIS
+    y: AxisChoice = NO_AXIS
+    wildcards: str = "wildcards"
+    run: str = ""
+    backup: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A sampled image, and whether it is a grid."""
+
+    path: Path
+    caption: str
+    prompt: str
+    is_grid: bool = False
+
+
+class SampleSession:
+    """The page's own config (`form`), its choices, its worker and its images; `changed` after each change."""
+
+    def __init__(
+        self, config: Config, background: Background, *, state_file: Path, spawn: Spawn = spawn_trainer
+    ) -> None:
+        self.choices = SampleChoices()
+        self.form = FormModel(_with_prompt(config))
+        self.state = JobState()
+        self.images: tuple[Sampled, ...] = ()  # the newest first
+        self.changed: Signal[[]] = Signal()
+        self._background = background
+        self._state_file = state_file
+        self._spawn = spawn
+        self._process: ChildJob | None = None
+        self._num_requests = 0
+        self._job: Job | None = None
+        self.was_restored = False  # from an earlier session
+        self._restore()
+        self.form.watch("model.base_model", self._identify)
+
+    @property
+    def has_worker(self) -> bool:
+        """Whether a worker is there, which keeps the last model loaded."""
+        return self._process is not None
+
+    def choose(self, **updates: Any) -> None:
+        """Change some of the choices."""
+        self.choices = replace(self.choices, **updates)
+
+    def use_config(self, config: Config, *, with_prompt: bool = False) -> None:
+        """Take the model and the devices of a config; the prompt stays, unless `with_prompt` takes its first one."""
+        prompts = self.form.config.sampling.prompts
+        self.form.replace(_with_prompt(config, None if with_prompt else prompts[0]))
+        self.choose(run="", backup="")
+
+    def start(self) -> str:
+        """Sample what is chosen; return why it cannot be, or nothing. The model's files are read in the background."""
+        if self.state.is_active:
+            return ""
+        try:
+            request = self._request()
+        except DarkroomError as error:
+            return f"{error.message} {error.advice}".strip()
+        self.state = JobState("running", "Samples")
+        self.changed()
+        self._background.run(lambda: _checked(request), self._send, self._not_sent)
+        return ""
+
+    def stop(self) -> None:
+        """Stop between two denoising steps."""
+        if self.state.stage == "running":
+            if self._process is not None:
+                self._process.stop()
+            self.state = replace(self.state, stage="stopping")
+            self.changed()
+
+    def unload(self) -> None:
+        """End the worker, which frees the memory of the model."""
+        if self._process is not None:
+            self._process.close()
+
+    def close(self) -> None:
+        """Keep what is chosen for the next window, and end the worker."""
+        with suppress(DarkroomError, OSError):  # an incomplete choice is not kept
+            write_text(self._state_file, request_line(self._request()))
+        self.unload()
+
+    def drain(self, _deadline: float) -> bool:
+        """Take the worker's events, for the pump."""
+        events = list(self._process.waiting()) if self._process is not None else []
+        for event in events:
+            self._take(event)
+            if isinstance(event, JobEnded):
+                self._process = None
+        if events:
+            self.changed()
+        return bool(events)
+
+    def use_settings_of(self, path: Path) -> bool:
+        """Take the prompt and the fields of an image; return whether it has any."""
+        found = read_settings(path)
+        fields = {k: v for k, v in found.items() if k in SamplePrompt.model_fields}
+        if not fields:
+            return False
+        config = self.form.config
+        for name, value in fields.items():
+            config, _problems = set_path(config, f"sampling.prompts.0.{name}", value)
+        self.form.replace(config)
+        return True
+
+    def _request(self) -> SampleRequest:
+        drafts = self.form.problems()
+        if drafts:
+            raise DarkroomError(drafts[0].message)
+        chosen = self.choices
+        try:
+            num_images = int(chosen.num_images)
+        except ValueError:
+            num_images = 0
+        if not 1 <= num_images <= 1000:
+            raise DarkroomError(f"Images is {chosen.num_images!r}.", advice="Write a number from 1 to 1000.")
+        if self.form.value("sampling.prompts.0.random_seed"):
+            self.form.edit("sampling.prompts.0.seed", secrets.randbelow(_MOST_SEEDS))
+        config = self.form.config
+        self._num_requests += 1
+        axes = [axis if axis.name else None for axis in (chosen.x, chosen.y)]
+        return SampleRequest(
+            config,
+            str(from_root(config.general.workspace_dir) / "samples"),
+            chosen.adapters,
+            chosen.embeddings,
+            num_images,
+            axes[0],
+            axes[1],
+            chosen.wildcards,
+            chosen.backup,
+            chosen.run,
+            self._num_requests,
+        )
+
+    def _identify(self) -> None:
+        """Find the family and the variant of the base model in the background: they decide which fields there are."""
+        name = self.form.value("model.base_model")
+        if self._job is not None:
+            self._job.cancel()
+        config = self.form.config
+        self._job = self._background.run(lambda: with_model(config, name), self._identified, lambda _error: None)
+
+    def _identified(self, found: Config) -> None:
+        config = self.form.config
+        if found.model.base_model == config.model.base_model and found.model != config.model:
+            self.form.replace(with_kind(config, found.model.family.name, found.model.variant))
+
+    def _send(self, request: SampleRequest) -> None:
+        if self.state.stage != "running":
+            self.state = replace(self.state, stage="stopped", message="Stopped.")
+            self.changed()
+            return
+        if self._process is None:
+            self._process = start_job(_WORKER, spawn=self._spawn)
+        line = request_line(request)
+        self._process.send_line(line)
+        self._background.run(lambda: write_text(self._state_file, line), lambda _done: None, lambda _error: None)
+
+    def _not_sent(self, error: Exception) -> None:
+        advice = error.advice if isinstance(error, DarkroomError) else ""
+        self.state = reduced(self.state, JobFailed(str(getattr(error, "message", error)), advice))
+        self.changed()
+
+    def _take(self, event: JobEvent | JobEnded) -> None:
+        own = getattr(event, "request", self._num_requests)
+        if isinstance(event, ImageSampled):
+            found = Sampled(Path(event.path), event.caption, event.prompt, event.is_grid)
+            self.images = (found, *self.images[: _MOST_SHOWN - 1])
+        elif not isinstance(event, JobFinished | JobFailed | JobStopped) or own == self._num_requests:
+            self.state = reduced(self.state, event)
+
+    def _restore(self) -> None:
+        """Take the last request of an earlier session, if there is one."""
+        try:
+            request = request_in(self._state_file.read_text(encoding="utf-8"))
+        except (OSError, ValueError, KeyError, TypeError):
+            return
+        if request is None:
+            return
+        self.was_restored = True
+        self.form = FormModel(_with_prompt(self.form.config, request.prompt))
+        self.choices = SampleChoices(
+            request.adapters,
+            request.embeddings,
+            str(request.num_images),
+            request.x or NO_AXIS,
+            request.y or NO_AXIS,
+            request.wildcards or self.choices.wildcards,
+        )
+
+
+def _with_prompt(config: Config, prompt: SamplePrompt | None = None) -> Config:
+    """Return a config with one prompt: that, or its own first one."""
+    own = prompt or next(iter(config.sampling.prompts), None) or SamplePrompt()
+    sampling = config.sampling.model_copy(update={"prompts": (own,)})
+    return config.model_copy(update={"sampling": sampling})
+
+
+def _checked(request: SampleRequest) -> SampleRequest:
+    """Return a request with the family of its base model's files. Raises DarkroomError for a bad model or grid."""
+    from trainer.idle_sampling.plan import plan_of
+
+    plan_of(request)
+    if request.backup:
+        return request
+    return replace(request, config=with_model(request.config, request.config.model.base_model))

@@ -1,0 +1,134 @@
+"""Presets in groups for menus, the rows of the lists of presets, and how two presets differ. No Tk."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from modules.config.presets import Preset
+from modules.config.records import record_at
+from modules.config.schema import Config
+from modules.families.registry import family_labels
+from ui.forms.changes import changes
+
+OWN = "Yours"
+_OWN_TITLE, _DEMO_TITLE = "Your presets", "Demo"
+_DEMO = "#demo"
+_METHODS = "Rewards and preferences"
+_KINDS = ("adapter", "full", "embedding", "vae", _METHODS)  # as the menus list them
+
+
+@dataclass(frozen=True, slots=True)
+class PresetGroup:
+    """Presets of a submenu: its title, and the presets under their headings."""
+
+    title: str
+    parts: tuple[tuple[str, tuple[Preset, ...]], ...]
+
+    @property
+    def presets(self) -> tuple[Preset, ...]:
+        """All presets of the group."""
+        return tuple(preset for _, presets in self.parts for preset in presets)
+
+
+def preset_groups(presets: Sequence[Preset]) -> tuple[PresetGroup, ...]:
+    """Return the user's presets, the demo, and each family's: plain LoRAs first, training methods last."""
+    own = tuple(p for p in presets if not p.is_built_in)
+    demo = tuple(sorted((p for p in presets if _is_demo(p)), key=lambda p: (p.name != _DEMO, p.name.casefold())))
+    groups = [PresetGroup(_OWN_TITLE, (("", own),)), PresetGroup(_DEMO_TITLE, (("", demo),))]
+    built_in = [p for p in presets if p.is_built_in and not _is_demo(p)]
+    labels = family_labels()
+    for family in dict.fromkeys(p.group for p in built_in):
+        of_family = [p for p in built_in if p.group == family]
+        kinds = {kind: tuple(p for p in of_family if _kind(p) == kind) for kind in _KINDS}
+        parts = tuple((_kind_label(kind), found) for kind, found in kinds.items() if found)
+        groups.append(PresetGroup(labels.get(family, family), parts))
+    return tuple(group for group in groups if group.presets)
+
+
+def _is_demo(preset: Preset) -> bool:
+    return preset.name == _DEMO or preset.name.startswith(f"{_DEMO} ")
+
+
+def _kind(preset: Preset) -> str:
+    """Return what a built-in preset trains, or that it uses a method of its own; one that is unreadable is a LoRA."""
+    try:
+        training = json.loads(preset.path.read_text(encoding="utf-8")).get("training", {})
+        method, trains = training.get("method", {}), training.get("trains", "")
+        name = method.get("name", "") if isinstance(method, dict) else method
+    except (OSError, ValueError, AttributeError):
+        return _KINDS[0]
+    default = Config().training
+    if name not in ("", default.method.name):
+        return _METHODS
+    return trains if trains in _KINDS else default.trains
+
+
+def _kind_label(kind: str) -> str:
+    return _label(Config(), "training.trains", kind)
+
+
+@dataclass(frozen=True, slots=True)
+class PresetRow:
+    """A preset as it is listed. `memory` is the card that its name states; `problem` is why it cannot be read."""
+
+    preset: Preset
+    config: Config | None
+    family: str = ""
+    trains: str = ""
+    memory: str = ""
+    notes: str = ""
+    problem: str = ""
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The columns after the name."""
+        kind = "Built-in" if self.preset.is_built_in else OWN
+        return kind, self.family, self.trains, self.memory, self.problem or first_line(self.notes)
+
+
+def preset_rows(presets: Sequence[Preset]) -> list[PresetRow]:
+    """Read the presets: for a background thread."""
+    return [_row(preset) for preset in presets]
+
+
+def compared_rows(one: PresetRow, other: PresetRow) -> list[tuple[str, str, str]]:
+    """Return the settings in which two presets differ: the setting, its value in the first, and in the second."""
+    if one.config is None or other.config is None:
+        return []
+    return [(c.place, c.before, c.now) for c in changes(other.config, one.config)]
+
+
+def matching(rows: Sequence[PresetRow], text: str) -> list[PresetRow]:
+    """Return the rows that contain every word of a text, in any column."""
+    words = text.casefold().split()
+    return [r for r in rows if all(w in " ".join((r.preset.name, *r.cells, r.notes)).casefold() for w in words)]
+
+
+def first_line(text: str) -> str:
+    """Return the first line of a text."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
+def _row(preset: Preset) -> PresetRow:
+    loaded = preset.load()
+    unreadable = next((p.message for p in loaded.problems if p.severity == "error" and not p.path), "")
+    if unreadable:
+        return PresetRow(preset, None, problem=unreadable)
+    config = loaded.config
+    stated = re.search(r"\b(\d+) ?GB\b", preset.name)
+    return PresetRow(
+        preset,
+        config,
+        family=config.family.label,
+        trains=_label(config, "training.trains", config.training.trains),
+        memory=f"{stated[1]} GB" if stated else "",
+        notes=config.general.notes,
+    )
+
+
+def _label(config: Config, path: str, value: str) -> str:
+    record = record_at(config, path)
+    return record.choices.get(value, value) if record is not None else value

@@ -1,0 +1,264 @@
+"""The preset manager: built-in and own presets, with everything that can be done with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from modules.config.own_presets import (
+    Trashed,
+    delete_preset,
+    describe_preset,
+    duplicate_preset,
+    rename_preset,
+    restore_preset,
+)
+from modules.config.presets import Preset
+from modules.system.errors import DarkroomError
+from modules.system.problem import count
+from ui.features.presets.model import PresetRow, compared_rows, matching, preset_rows
+from ui.forms.context import Context
+from ui.forms.model import Source
+from ui.loop.interaction import Failure
+from ui.widgets.controls import Button
+from ui.widgets.dialog import Window
+from ui.widgets.entry import Entry
+from ui.widgets.panel import Panel, Text, WrappedText
+from ui.widgets.table import Column, Table
+from ui.widgets.theme import GAP, PAD
+from ui.widgets.variables import TextVar
+
+_SIZE = (980, 560)
+_COLUMNS = (
+    Column("#0", "Preset", 230),
+    Column("kind", "Kind", 70),
+    Column("family", "Family", 176),
+    Column("trains", "Trains", 84),
+    Column("memory", "For a card of", 90),
+    Column("notes", "Description", 240, is_stretched=True),
+)
+_COMPARED = (
+    Column("#0", "Setting", 290, is_stretched=True),
+    Column("one", "", 220),
+    Column("other", "", 220),
+)
+
+
+class Presets(Window):
+    """Return or a double click loads; Delete deletes own presets, which can be undone."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context.root, context.theme, "Presets")
+        self.rows: list[PresetRow] = []
+        self.shown: list[PresetRow] = []
+        self._all: list[PresetRow] = []
+        self._context = context
+        self._trashed: list[Trashed] = []
+        self._wanted = context.form.source.path
+        px = context.theme.px
+        self.find = TextVar(master=self)
+        Entry(self, context.theme, self.find, on="window", placeholder="Find a preset").pack(
+            fill="x", padx=px(PAD), pady=(px(PAD), px(10))
+        )
+        self.find.trace_add("write", lambda *_: self._show_found())
+        self._add_buttons(px(PAD))
+        self.notes = WrappedText(self, context.theme, colour="muted", height=3, anchor="nw")
+        self.notes.pack(side="bottom", fill="x", padx=px(PAD), pady=(px(8), 0))
+        self.table = Table(self, context.theme, _COLUMNS)
+        self.table.pack(fill="both", expand=True, padx=px(PAD))
+        self.table.on_events(
+            {
+                "<Return>": self.load,
+                "<Double-Button-1>": self.load,
+                "<Delete>": self.delete,
+                "<F2>": self.rename,
+                "<<TreeviewSelect>>": self._selected,
+            }
+        )
+        self.read()
+        self.appear(*_SIZE)
+        self.table.tree.focus_set()
+
+    # -- actions
+
+    def load(self) -> None:
+        """Load the selected preset and close."""
+        if (row := self._only()) is not None:
+            self.close()
+            self._context.documents.open_preset(row.preset)
+
+    def save_as(self) -> None:
+        """Save the current settings as a preset."""
+        self._context.documents.save_as_preset()
+        self._wanted = self._context.form.source.path
+        self.read()
+
+    def describe(self) -> None:
+        """Change the description of the selected preset."""
+        row = self._only_own()
+        if row is None:
+            return
+        text = self._context.interaction.ask_text("Describe the preset", row.preset.name, row.notes)
+        if text is not None:
+
+            def work() -> None:
+                describe_preset(row.preset, text)
+                if self._context.form.source.path == row.preset.path:
+                    self._context.form.edit("general.notes", text)  # or the next save would bring the old one back
+
+            self._do(work, f"Described {row.preset.name}.", row.preset)
+
+    def rename(self) -> None:
+        """Rename the selected preset; a config loaded from it is saved to the new name from now on."""
+        row = self._only_own()
+        if row is None:
+            return
+        name = self._context.interaction.ask_text("Rename the preset", "Preset name", row.preset.name)
+        if name is None:
+            return
+
+        def work() -> Preset:
+            renamed = rename_preset(row.preset, name)
+            form = self._context.form
+            if form.source.path == row.preset.path:
+                form.rename_source(Source(renamed.name, renamed.path, "preset"))
+            return renamed
+
+        self._do(work, f"Renamed {row.preset.name}.")
+
+    def duplicate(self) -> None:
+        """Copy the selected preset to a new one of the user's."""
+        if (row := self._only()) is not None:
+            self._do(lambda: duplicate_preset(row.preset), f"Copied {row.preset.name}.")
+
+    def delete(self) -> None:
+        """Move the selected own presets to the trash folder."""
+        own = [r for r in self._chosen() if not r.preset.is_built_in]
+
+        def work() -> None:
+            for row in own:
+                self._trashed.append(delete_preset(row.preset))
+
+        if own:
+            names = own[0].preset.name if len(own) == 1 else count(len(own), "preset")
+            self._do(work, f"Deleted {names}. Undo delete brings it back.")
+
+    def undo_delete(self) -> None:
+        """Bring the preset back that was deleted last."""
+        if self._trashed:
+            trashed = self._trashed.pop()
+            self._do(lambda: restore_preset(trashed), f"Restored {trashed.preset.name}.")
+
+    def compare(self) -> None:
+        """Show the settings in which two presets differ; one alone is compared with the current settings."""
+        chosen = self._chosen()
+        if len(chosen) == 2:
+            PresetComparison(self._context, chosen[0], chosen[1])
+        elif len(chosen) == 1:
+            form = self._context.form
+            name = f"{form.source.name}, as it is now"
+            now = PresetRow(Preset(name, "yours", chosen[0].preset.path), form.config)
+            PresetComparison(self._context, chosen[0], now)
+
+    # -- rows
+
+    def read(self) -> None:
+        """Read all presets in the background."""
+        presets = self._context.documents.presets()
+        self._context.pump.background.run(partial(preset_rows, presets), self._show)
+
+    def _show(self, rows: Sequence[PresetRow]) -> None:
+        if self.winfo_exists():
+            self._all = list(rows)
+            self._show_found()
+
+    def _show_found(self) -> None:
+        chosen = self._wanted or next((r.preset.path for r in self._chosen()), None)
+        self.shown = matching(self._all, self.find.get())
+        self.table.set_rows([(f"  {r.preset.name}", r.cells, "error" if r.problem else "") for r in self.shown])
+        index = next((i for i, r in enumerate(self.shown) if r.preset.path == chosen), 0)
+        if self.shown:
+            self._wanted = None
+            self.table.select([index])
+        self._selected()
+
+    def _do(self, work: Callable[[], object], said: str, keep: Preset | None = None) -> None:
+        """Carry out a change, say so, and list the presets again; a failure is shown."""
+        try:
+            result = work()
+        except (DarkroomError, OSError) as error:
+            advice = error.advice if isinstance(error, DarkroomError) else "Check the folder of your presets."
+            message = error.message if isinstance(error, DarkroomError) else str(error)
+            self._context.interaction.show_failure(Failure("The preset could not be changed", message, advice))
+            return
+        self._context.notify(said)
+        self._wanted = result.path if isinstance(result, Preset) else keep.path if keep is not None else None
+        self.read()
+
+    def _chosen(self) -> list[PresetRow]:
+        return [self.shown[i] for i in self.table.selected if i < len(self.shown)]
+
+    def _only(self) -> PresetRow | None:
+        chosen = self._chosen()
+        return chosen[0] if len(chosen) == 1 else None
+
+    def _only_own(self) -> PresetRow | None:
+        row = self._only()
+        return row if row is not None and not row.preset.is_built_in else None
+
+    def _selected(self) -> None:
+        chosen = self._chosen()
+        row, own = self._only(), self._only_own()
+        self.notes.set_text((row.problem or row.notes) if row is not None else "")
+        for name, is_possible in (
+            ("Load", row is not None and row.config is not None),
+            ("Describe…", own is not None),
+            ("Rename…", own is not None),
+            ("Duplicate", row is not None),
+            ("Delete", any(not r.preset.is_built_in for r in chosen)),
+            ("Undo delete", bool(self._trashed)),
+            ("Compare", len(chosen) in (1, 2)),
+        ):
+            self.buttons[name].set_enabled(is_possible)
+
+    def _add_buttons(self, pad: int) -> None:
+        footer = Panel(self, self.theme)
+        footer.pack(side="bottom", fill="x", padx=pad, pady=pad)
+        self.buttons: dict[str, Button] = {}
+        Button(footer, self.theme, "Close", self.close, width=72).pack(side="right")
+        for label, command in (
+            ("Load", self.load),
+            ("Save current as…", self.save_as),
+            ("Describe…", self.describe),
+            ("Rename…", self.rename),
+            ("Duplicate", self.duplicate),
+            ("Delete", self.delete),
+            ("Undo delete", self.undo_delete),
+            ("Compare", self.compare),
+        ):
+            style = "primary" if label == "Load" else "plain"
+            button = Button(footer, self.theme, label, command, style=style, width=60)  # type: ignore[arg-type]
+            button.pack(side="left", padx=(0, GAP))
+            self.buttons[label] = button
+
+
+class PresetComparison(Window):
+    """The settings in which two presets differ."""
+
+    def __init__(self, context: Context, one: PresetRow, other: PresetRow) -> None:
+        super().__init__(context.root, context.theme, "Compare presets")
+        self.differences = compared_rows(one, other)
+        px = context.theme.px
+        footer = Panel(self, context.theme)
+        footer.pack(side="bottom", fill="x", padx=px(PAD), pady=px(PAD))
+        Button(footer, context.theme, "Close", self.close, width=92).pack(side="right")
+        number = count(len(self.differences), "setting")
+        words = f"{number} {'differs' if len(self.differences) == 1 else 'differ'}"
+        Text(footer, context.theme, words, colour="muted").pack(side="left")
+        self.table = Table(self, context.theme, _COMPARED)
+        self.table.tree.heading("one", text=one.preset.name)
+        self.table.tree.heading("other", text=other.preset.name)
+        self.table.pack(fill="both", expand=True, padx=px(PAD), pady=(px(PAD), 0))
+        self.table.set_rows([(f" {place}", (a, b), "") for place, a, b in self.differences])
+        self.appear(820, 480)
+        self.table.tree.focus_set()

@@ -1,0 +1,152 @@
+"""The probe in the window: its child process, what it measured, and taking it into the form. No Tk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from modules.config.codec import export_file
+from modules.settings.edit import set_path
+from modules.system.paths import from_root
+from trainer.child.process import Spawn, spawn_trainer
+from trainer.probe.curve import RatePoint
+from trainer.probe.plot import Plot, batch_plot, rate_plot
+from ui.forms.model import FormModel
+from ui.loop.background import Background
+from ui.loop.jobs import JobRunner
+from ui.loop.signal import Signal
+
+BATCH, RATE = "batch", "rate"
+_MIN_STEPS, _MAX_STEPS = 12, 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeFindings:
+    """What was measured: the words and the plot of each search, and what can be taken of it; None without it."""
+
+    words: tuple[str, ...] = ()
+    plots: Mapping[str, Plot] = field(default_factory=dict)
+    batch: int | None = None
+    rate: float | None = None
+
+
+def read_findings(folder: Path) -> ProbeFindings:
+    """Return what a probe wrote into a folder. Raises OSError and ValueError for an unreadable file."""
+    data: dict[str, dict[str, Any]] = json.loads((folder / "points.json").read_text(encoding="utf-8"))
+    of_batch, of_rate = data.get("batch", {}), data.get("learning_rate", {})
+    plots = {}
+    if of_rate.get("points"):
+        swept = [RatePoint(**point) for point in of_rate["points"]]
+        plots[RATE] = rate_plot(
+            [p.rate for p in swept], [p.change for p in swept], of_rate["smoothed"], of_rate["suggested"]
+        )
+    if points := of_batch.get("points"):
+        speeds = [p["images_per_second"] for p in points]
+        plots[BATCH] = batch_plot([p["batch_size"] for p in points], speeds, of_batch["fastest"])
+    return ProbeFindings(
+        tuple(str(part["words"]) for part in (of_rate, of_batch) if part),
+        plots,
+        of_batch.get("fastest"),
+        of_rate.get("suggested"),
+    )
+
+
+def batches_of(batch: int, effective: int) -> tuple[int, int]:
+    """Return the micro-batch and the accumulation steps: the largest divisor of the effective batch up to `batch`."""
+    size = next(n for n in range(min(batch, effective), 0, -1) if effective % n == 0)
+    return size, effective // size
+
+
+class Probing:
+    """One probe at a time; `changed` is emitted when its job or its findings change."""
+
+    def __init__(
+        self,
+        form: FormModel,
+        background: Background,
+        *,
+        may_start: Callable[[], bool],
+        spawn: Spawn = spawn_trainer,
+        now: Callable[[], datetime] = datetime.now,
+    ) -> None:
+        self.runner = JobRunner(spawn=spawn)
+        self.findings = ProbeFindings()
+        self.folder: Path | None = None
+        self.problem = ""
+        self.changed: Signal[[]] = Signal()
+        self._form, self._background, self._may_start, self._now = form, background, may_start, now
+        self._is_read = True
+        self.runner.changed.subscribe(self._follow)
+
+    @property
+    def effective_batch(self) -> int:
+        """The batch size times the accumulation steps of the form."""
+        training = self._form.config.training
+        return training.batch_size * training.accumulation_steps
+
+    @property
+    def batches(self) -> tuple[int, int]:
+        """The measured micro-batch with its accumulation steps."""
+        return batches_of(self.findings.batch or 1, self.effective_batch)
+
+    def start(self, what: set[str], steps_text: str) -> None:
+        """Write the config into a new folder of the workspace, and measure it in a child process."""
+        steps = int(steps_text) if steps_text.strip().isdigit() else 0
+        if not what:
+            self._say("Choose what to measure.")
+        elif not _MIN_STEPS <= steps <= _MAX_STEPS:
+            self._say(f"The steps must be between {_MIN_STEPS} and {_MAX_STEPS}.")
+        elif not self._may_start():
+            self._say("A run is training. Wait until it has ended, or stop it: both need the whole device.")
+        else:
+            self._launch("both" if len(what) > 1 else next(iter(what)), steps)
+
+    def take_rate(self) -> str:
+        """Set the suggested learning rate; return what happened as a sentence."""
+        rate = self.findings.rate
+        if rate is None:
+            return ""
+        self._form.edit("training.learning_rate", float(f"{rate:.2g}"))
+        return f"The learning rate is {rate:.2g}. Ctrl+Z undoes it."
+
+    def take_batch(self) -> str:
+        """Set the measured micro-batch, with the accumulation steps that keep the effective batch, as one step."""
+        if self.findings.batch is None:
+            return ""
+        size, steps = self.batches
+        config, _ = set_path(self._form.config, "training.batch_size", size)
+        config, _ = set_path(config, "training.accumulation_steps", steps)
+        self._form.replace(config)
+        return f"The batch size is {size}, with {steps} accumulation steps. Ctrl+Z undoes it."
+
+    def _launch(self, what: str, steps: int) -> None:
+        workspace = from_root(self._form.config.general.workspace_dir)
+        self.folder = workspace / "probes" / f"{self._now():%Y%m%d-%H%M%S}"
+        file = self.folder / "config.json"
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            export_file(self._form.config, file)
+        except OSError as error:
+            self._say(f"{file} cannot be written: {error.strerror or error}.")
+            return
+        self.findings, self.problem, self._is_read = ProbeFindings(), "", False
+        arguments = ["probe", str(file), "--what", what, "--steps", str(steps), "--out", str(self.folder)]
+        self.runner.start("Probe", arguments)
+
+    def _follow(self) -> None:
+        if self.runner.state.stage == "finished" and not self._is_read and self.folder is not None:
+            self._is_read, folder = True, self.folder
+            self._background.run(lambda: read_findings(folder), self._keep)
+        self.changed()
+
+    def _keep(self, found: ProbeFindings) -> None:
+        self.findings = found
+        self.changed()
+
+    def _say(self, problem: str) -> None:
+        self.problem = problem
+        self.changed()

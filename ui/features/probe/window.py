@@ -1,0 +1,156 @@
+"""The window of the probe: what to measure, its progress with Stop, the plots, and what can be taken from them."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from ui.features.probe.model import BATCH, RATE, Probing
+from ui.forms.context import Context
+from ui.widgets.controls import Button, Switch
+from ui.widgets.dialog import Window
+from ui.widgets.entry import Entry
+from ui.widgets.panel import Panel, Text, WrappedText
+from ui.widgets.plot_chart import PlotChart
+from ui.widgets.progress import ThinBar
+from ui.widgets.theme import GAP, PAD
+from ui.widgets.variables import FlagVar, TextVar
+
+_SIZE = (760, 560)
+_HELP = (
+    "Trains a few real steps to find the batch size from which on images go through as fast as they can, and the "
+    "learning rate at which the loss falls most steeply (a range test, Smith 2017). Nothing of your runs is touched."
+)
+_LABELS = {RATE: "Learning rate", BATCH: "Batch size"}
+
+
+class ProbeWindow(Window):
+    """Starts a probe in a process of its own; closing the window stops it."""
+
+    def __init__(self, context: Context, probing: Probing | None = None) -> None:
+        super().__init__(context.root, context.theme, "Probe")
+        self._context = context
+        may_start = lambda: context.session.stage == "idle"  # noqa: E731
+        self.probing = probing or Probing(context.form, context.pump.background, may_start=may_start)
+        self.wanted = {name: FlagVar(master=self, value=True) for name in _LABELS}
+        self.steps = TextVar(master=self, value="60")
+        self._shown = RATE
+        pad = context.theme.px(PAD)
+        WrappedText(self, context.theme, _HELP, colour="muted").pack(fill="x", padx=pad, pady=(pad, 0))
+        self._add_choices(pad)
+        self._add_footer(pad)
+        self._add_progress(pad)
+        self.plot = PlotChart(self, context.theme)
+        self.plot.pack(fill="both", expand=True, padx=pad, pady=(0, context.theme.px(8)))
+        self._unsubscribe = self.probing.changed.subscribe(self._soon)
+        context.pump.add_source(self.probing.runner.drain)
+        self._follow()
+        self.appear(*_SIZE)
+
+    def start(self) -> None:
+        """Start measuring what is chosen."""
+        self.probing.start({name for name, flag in self.wanted.items() if flag.get()}, self.steps.get())
+
+    def take(self, name: str) -> None:
+        """Take a result into the form."""
+        said = self.probing.take_rate() if name == RATE else self.probing.take_batch()
+        if said:
+            self._context.notify(said)
+
+    def show_plot(self, name: str) -> None:
+        """Show the plot of a search."""
+        self._shown = name
+        self._follow()
+
+    def destroy(self) -> None:
+        """Also stop the process and unsubscribe."""
+        self._unsubscribe()
+        self._context.pump.remove_source(self.probing.runner.drain)
+        self.probing.runner.close()
+        self._context.pump.forget(self)
+        super().destroy()
+
+    def _add_choices(self, pad: int) -> None:
+        px, row = self.theme.px, Panel(self, self.theme)
+        row.pack(fill="x", padx=pad, pady=px(12))
+        for name, label in _LABELS.items():
+            Text(row, self.theme, label, colour="label").pack(side="left", padx=(0, px(6)))
+            Switch(row, self.theme, self.wanted[name], on="window").pack(side="left", padx=(0, px(18)))
+        Text(row, self.theme, "Steps of the sweep", colour="label").pack(side="left", padx=(0, px(6)))
+        Entry(row, self.theme, self.steps, on="window", width=60).pack(side="left")
+        self.start_button = Button(row, self.theme, "Start", self.start, style="primary", width=92)
+        self.start_button.pack(side="right")
+        self.stop_button = Button(row, self.theme, "Stop", self.probing.runner.stop, style="danger", width=92)
+
+    def _add_progress(self, pad: int) -> None:
+        px = self.theme.px
+        self.bar = ThinBar(self, self.theme)
+        self.bar.pack(fill="x", padx=pad)
+        self.status = WrappedText(self, self.theme)
+        self.status.pack(fill="x", padx=pad, pady=(px(6), px(8)))
+
+    def _add_footer(self, pad: int) -> None:
+        footer = Panel(self, self.theme)
+        footer.pack(side="bottom", fill="x", padx=pad, pady=(0, pad))
+        Button(footer, self.theme, "Close", self.close, width=92).pack(side="right")
+        self.take_buttons = {
+            name: Button(footer, self.theme, "", partial(self.take, name), style="primary") for name in _LABELS
+        }
+        self.plot_buttons = {
+            name: Button(footer, self.theme, label, partial(self.show_plot, name)) for name, label in _LABELS.items()
+        }
+        self.folder_button = Button(footer, self.theme, "Show in folder", self._open_folder)
+        self._footer_rest = [*self.plot_buttons.values(), self.folder_button]
+
+    def _open_folder(self) -> None:
+        if self.probing.folder is not None:
+            self._context.interaction.open_path(self.probing.folder)
+
+    def _soon(self) -> None:
+        self._context.pump.redraw_soon(self, self._follow)
+
+    def _follow(self) -> None:
+        state, found = self.probing.runner.state, self.probing.findings
+        self.bar.set(state.share if state.is_active else 0.0)
+        failed = state.failure.advice if state.failure is not None else ""
+        words = self.probing.problem or "\n".join(found.words) or f"{state.status} {failed}".strip()
+        self.status.set_text(words)
+        self.status.recolour("error" if self.probing.problem or state.stage == "failed" else "text")
+        self.start_button.set_enabled(not state.is_active)
+        if state.is_active:
+            self.stop_button.pack(side="right", padx=(0, GAP))
+        else:
+            self.stop_button.pack_forget()
+        self.stop_button.set_enabled(state.stage == "running")
+        self._offer()
+        shown = self._shown if self._shown in found.plots else next(iter(found.plots), "")
+        self.plot.show(found.plots.get(shown))
+        for name, button in self.plot_buttons.items():
+            button.set_enabled(name != shown)
+
+    def _offer(self) -> None:
+        found = self.probing.findings
+        size, steps = self.probing.batches
+        labels = {
+            RATE: f"Use {found.rate:.2g}" if found.rate else "",
+            BATCH: f"Use batch {size} x {steps}" if found.batch else "",
+        }
+        for button in (*self.take_buttons.values(), *self._footer_rest):
+            button.pack_forget()
+        offered = [name for name, label in labels.items() if label]
+        self.start_button.restyle("plain" if offered else "primary")
+        for name, label in labels.items():
+            if label:
+                self.take_buttons[name].restyle("primary" if name == offered[0] else "plain")
+                self.take_buttons[name].configure(text=label)
+                self.take_buttons[name].pack(side="left", padx=(0, GAP))
+        rest = self._footer_rest if len(found.plots) > 1 else self._footer_rest[-1:]
+        for button in rest if found.plots else ():
+            button.pack(side="left", padx=(0, GAP))
+
+
+def open_probe(context: Context) -> ProbeWindow:
+    """Open the window; one that is already open is brought to the front, because it may be measuring."""
+    for old in [w for w in context.root.winfo_children() if isinstance(w, ProbeWindow)]:
+        old.lift()
+        return old
+    return ProbeWindow(context)

@@ -1,0 +1,293 @@
+"""The queue in the window: shows and changes the shared file, and runs it, one child process after another. No Tk.
+
+The file is read and written in the background. The session follows the run of an item as it follows any other run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+from modules.config.schema import Config
+from modules.system.errors import DarkroomError
+from modules.system.file_lock import Holder
+from trainer.events import RunFailed, RunFinished
+from trainer.launch import RunRequest
+from trainer.run_queue.file import QueueFile
+from trainer.run_queue.items import AfterFailure, Change, Item, RunQueue
+from trainer.run_queue.running import QueueRun, continues_after, ending_of, request_of
+from ui.loop.background import Background
+from ui.loop.run_session import Launch, RunSession, outcome
+from ui.loop.signal import Signal
+
+_LOOK_SECONDS = 1.0
+
+
+class QueueControl:
+    """The queue as this window sees it. While `is_running`, this window runs it."""
+
+    def __init__(
+        self,
+        file: QueueFile,
+        session: RunSession,
+        background: Background,
+        *,
+        launch_child: Launch,
+        before_run: Callable[[RunRequest], None],
+        notify: Callable[[str], None],
+    ) -> None:
+        self.queue = RunQueue()
+        self.problem = ""  # why the file cannot be read
+        self.current: Item | None = None  # trained at the moment, by this window
+        self.editing: int | None = None  # the number of the item whose config is in the form
+        self.is_last = False  # stop after the current run
+        self.runner: Holder | None = None
+        self.changed: Signal[[]] = Signal()
+        self._file = file
+        self._session = session
+        self._background = background
+        self._launch = launch_child
+        self._before_run = before_run
+        self._notify = notify
+        self._run: QueueRun | None = None
+        self._request: RunRequest | None = None
+        self._is_busy = False  # taking an item, or recording an end
+        self._skips = False
+        self._leaves = False
+        self._noted_run_dir = ""
+        self._unwritten: list[Callable[[], RunQueue | None]] = []
+        self._stamp: object = ()
+        self._next_look = 0.0
+        session.changed.subscribe(self._follow)
+
+    # -- showing
+
+    @property
+    def is_running(self) -> bool:
+        """Whether this window runs the queue."""
+        return self._run is not None
+
+    @property
+    def is_run_elsewhere(self) -> bool:
+        """Whether another program runs the queue."""
+        return self.runner is not None and not self.is_running
+
+    @property
+    def owns_run(self) -> bool:
+        """Whether the session's current or last run is one of the queue."""
+        return self._request is not None and self._request is self._session.request
+
+    @property
+    def interrupted(self) -> Item | None:
+        """The item that was trained when the program that ran the queue ended."""
+        if self.is_running or self.runner is not None:
+            return None
+        return next((item for item in self.queue.items if item.state == "interrupted"), None)
+
+    def look(self, _deadline: float) -> bool:
+        """Read the file again if another program changed it: a source of the pump, once a second."""
+        now = time.monotonic()
+        if now >= self._next_look:
+            self._next_look = now + _LOOK_SECONDS
+            if self._file.stamp() != self._stamp:
+                self.refresh()
+        return False
+
+    def refresh(self, done: Callable[[], None] | None = None) -> None:
+        """Read the file."""
+
+        def read() -> tuple[object, RunQueue, Holder | None]:
+            return self._file.stamp(), self._file.read(), self._file.runner
+
+        def keep(found: tuple[object, RunQueue, Holder | None]) -> None:
+            self._stamp, self.queue, self.runner = found
+            self.problem = ""
+            self._next_look = 0.0  # it may have changed since
+            self.changed()
+            if done is not None:
+                done()
+
+        def failed(error: Exception) -> None:
+            self._stamp = self._file.stamp()  # read again once it has changed
+            self._refuse(error)
+
+        self._background.run(read, keep, failed)
+
+    # -- changing
+
+    def change(self, change: Change, words: str = "") -> None:
+        """Change the queue; `words` are shown when it is done."""
+        self._background.run(lambda: self._file.change(change), partial(self._keep, words), self._refuse)
+
+    def add(self, name: str, config: Config) -> None:
+        """Add a copy of a config."""
+        self.change(lambda queue: queue.added(name, config), f"Added {name} to the queue.")
+
+    def save_edited(self, config: Config) -> None:
+        """Replace the config of the item being edited."""
+        number = self.editing
+        if number is not None:
+            self.editing = None
+            self.change(lambda queue: queue.edited(number, config), f"Saved item {number} of the queue.")
+
+    def edit(self, number: int | None) -> None:
+        """Begin editing an item, or end it."""
+        self.editing = number
+        self.changed()
+
+    def choose_after_failure(self, choice: AfterFailure) -> None:
+        """Choose what happens after a run that failed."""
+        self.change(lambda queue: queue.with_after_failure(choice))
+
+    # -- running
+
+    def run(self) -> None:
+        """Run the queue in this window. If a run is active, the queue begins when that has ended."""
+        if self._run is None and not self._is_busy:
+            self._is_busy = True
+            self._background.run(lambda: QueueRun(self._file), self._held, self._could_not_hold)
+
+    def stop_after_current(self) -> None:
+        """Let the current run end, and stop the queue then; a second call takes that back."""
+        self.is_last = not self.is_last
+        if self.is_last and self.current is None and not self._is_busy:
+            self._release("The queue has stopped.")
+        self.changed()
+
+    def skip(self) -> None:
+        """Stop the current run and continue with the next item."""
+        if self.current is not None:
+            self._skips = True
+            self._session.stop()
+
+    def leave(self) -> None:
+        """Prepare for the end of the window: the current run, which is stopped now, is resumed by the next one."""
+        self._leaves = True
+
+    def close(self) -> None:
+        """Write what is not written yet, and let another program run the queue."""
+        for write in self._unwritten:
+            write()
+        self._unwritten = []
+        if self._run is not None:
+            self._run.close()
+            self._run = None
+
+    def _held(self, run: QueueRun) -> None:
+        self._run, self._is_busy, self.is_last = run, False, False
+        self._session.is_reserved = True
+        self.refresh()
+        if self._session.stage != "idle":
+            self._notify("The queue starts when the current run has ended.")
+        self._follow()
+
+    def _could_not_hold(self, error: Exception) -> None:
+        self._is_busy = False
+        self._refuse(error)
+
+    def _follow(self) -> None:
+        """React to the session: take the next item when it is idle, record the run of the current one."""
+        if self._run is None or self._is_busy:
+            return
+        if self.current is None:
+            if self._session.stage == "idle":
+                self._is_busy = True
+                self._session.prepare(self._run.take_next, self._took, self._could_not_take)
+            return
+        started = self._session.state.started
+        if started is not None and started.run_dir != self._noted_run_dir:
+            self._noted_run_dir = started.run_dir
+            self._write(partial(self._run.note, self.current, started), lambda _queue: None)
+        ended = outcome(self._session.state)
+        if not self._session.is_active and ended is not None:
+            self._end(self.current, ended)
+
+    def _took(self, item: Item | None) -> None:
+        self._is_busy = False
+        if self._run is None:
+            return
+        if item is None:
+            self._release("The queue is complete.")
+            return
+        self.current, self._noted_run_dir, self._skips = item, "", False
+        self._request = request_of(item)
+        self._before_run(self._request)
+        try:
+            self._session.begin(self._request, launch_run=self._launch)
+        except OSError as error:
+            self._end(item, RunFailed(f"The training process could not be started: {error}."))
+        self.refresh()
+
+    def _could_not_take(self, error: Exception) -> None:
+        self._is_busy = False
+        self._release("")
+        self._refuse(error)
+
+    def _end(self, item: Item, ended: RunFinished | RunFailed) -> None:
+        assert self._run is not None
+        self._is_busy, self.current = True, None
+        state = ending_of(ended)[0]
+
+        def recorded(queue: RunQueue | None) -> None:
+            self._is_busy = False
+            if self._run is None:
+                return
+            if self.is_last or not (self._skips or continues_after(queue or self.queue, state)):
+                self._release(f"The queue has stopped after {item.name}, which {_ENDED[state]}.")
+            else:
+                self._follow()
+
+        if self._leaves and state == "stopped":
+            self._write(partial(self._file.change, partial(_interrupted, item)), recorded)
+        else:
+            self._write(partial(self._run.note, item, ended), recorded)
+
+    def _write(self, write: Callable[[], RunQueue | None], done: Callable[[RunQueue | None], None]) -> None:
+        """Write in the background; a window that closes meanwhile writes at once (twice does no harm)."""
+        self._unwritten.append(write)
+
+        def written(queue: RunQueue | None) -> None:
+            self._unwritten = [other for other in self._unwritten if other is not write]
+            if queue is not None:
+                self._keep("", queue)
+            done(queue)
+
+        def failed(error: Exception) -> None:
+            self._unwritten = [other for other in self._unwritten if other is not write]
+            self._refuse(error)
+            done(None)
+
+        self._background.run(write, written, failed)
+
+    def _release(self, words: str) -> None:
+        self._session.is_reserved = False
+        if self._run is not None:
+            self._run.close()
+            self._run = None
+        self.is_last = False
+        if words:
+            self._notify(words)
+        self.refresh()
+
+    def _keep(self, words: str, queue: RunQueue) -> None:
+        self.queue, self.problem = queue, ""
+        self._next_look = 0.0  # results can arrive in another order than the changes were made: the file counts
+        if words:
+            self._notify(words)
+        self.changed()
+
+    def _refuse(self, error: Exception) -> None:
+        if not isinstance(error, DarkroomError | OSError):
+            raise error
+        words = f"{error.message} {error.advice}".strip() if isinstance(error, DarkroomError) else str(error)
+        self.problem = words
+        self._notify(words)
+        self.changed()
+
+
+def _interrupted(item: Item, queue: RunQueue) -> RunQueue:
+    return queue.ended(item.number, "interrupted", "The window was closed during this run.")
+
+
+_ENDED = {"failed": "failed", "stopped": "was stopped", "finished": "finished"}

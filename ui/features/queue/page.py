@@ -1,0 +1,327 @@
+"""The Queue page: the configs that are trained one after another."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from modules.config.imports.any_file import load_any
+from modules.config.presets import Preset
+from modules.system.problem import errors_in
+from trainer.run_queue.items import Item
+from ui.features.queue.model import QueueControl
+from ui.features.queue.rows import detail_lines, difference_words, length_words, names_of, training_words
+from ui.features.queue.wording import status_line
+from ui.forms.context import Context
+from ui.forms.documents import LOADED_KINDS
+from ui.forms.model import Source
+from ui.forms.page import PageFrame
+from ui.forms.setting_pages import PageSpec
+from ui.widgets.card import Card
+from ui.widgets.controls import Button, Switch
+from ui.widgets.menu import make_menu
+from ui.widgets.notices import Notice, Reply
+from ui.widgets.panel import Panel, Text, WrappedText
+from ui.widgets.scroll import ScrollFrame
+from ui.widgets.table import Column, Table
+from ui.widgets.theme import GAP, PAD
+from ui.widgets.variables import FlagVar
+
+_COLUMNS = (
+    Column("#0", "", 50),
+    Column("name", "Name", 150),
+    Column("what", "Training", 260, is_optional=True),
+    Column("length", "Length", 150),
+    Column("state", "State", 90),
+    Column("message", "Result", 260, is_stretched=True),
+)
+_TAGS = {"failed": "error", "interrupted": "warning", "running": "good", "finished": "muted", "stopped": "muted"}
+_NOTHING = (
+    "Add configs, and they are trained one after another, each in a process of its own.\n"
+    "A config is copied when it is added: later edits do not change it."
+)
+_REMOVED = "removed items"
+_SELECT = "Select an item to see what it trains."
+_WIDE, _DETAILS_WIDTH = 1150, 380
+
+
+class QueuePage:
+    """A table of the items with buttons; the queue itself is its model."""
+
+    def __init__(self, master: tk.Misc, context: Context, spec: PageSpec) -> None:
+        self.frame = PageFrame(master, context, spec)
+        self.buttons: dict[str, Button] = {}
+        self._context = context
+        self._queue = context.models.of(QueueControl)
+        self._is_shown = False
+        self._items: tuple[Item, ...] = ()
+        self._described: tuple[Item | None, str, str] = (None, "", "")
+        px = context.theme.px
+        body = Panel(self.frame, context.theme)
+        body.grid(row=1, column=0, sticky="nsew", padx=px(PAD + 4), pady=(0, px(PAD)))
+        body.rowconfigure(0, weight=1)
+        body.columnconfigure(0, weight=1)
+        body.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "width"), self._arrange), add="+")
+        card = Card(body, context.theme)
+        tk.Grid.grid_configure(card, row=0, column=0, sticky="nsew")
+        self.details = Card(body, context.theme, "Details")
+        scroll = ScrollFrame(self.details.body, context.theme, "card")
+        scroll.pack(fill="both", expand=True, padx=(px(12), 0))
+        self.facts = WrappedText(scroll.body, context.theme, colour="label", on="card")
+        self.facts.pack(fill="x")
+        self._add_toolbar(card.body)
+        self.table = Table(card.body, context.theme, _COLUMNS)
+        self._add_footer(card.body)
+        self.table.pack(fill="both", expand=True, padx=(px(12), 0))
+        self.table.on_events(
+            {
+                "<<TreeviewSelect>>": self._enable,
+                "<Return>": self.edit,
+                "<Double-Button-1>": self.edit,
+                "<Delete>": self.remove,
+                "<Alt-Up>": lambda: self.move(-1),
+                "<Alt-Down>": lambda: self.move(1),
+            }
+        )
+        self.empty = Text(
+            self.table, context.theme, _NOTHING, colour="faint", on="card", justify="center", anchor="center"
+        )
+        self._add_run_buttons()
+        self._queue.changed.subscribe(self._soon)
+        context.session.changed.subscribe(self._soon)
+        self._follow()
+
+    def shown(self) -> None:
+        """Read the file again: the command line may have changed it."""
+        self._is_shown = True
+        self._queue.refresh()
+
+    def hidden(self) -> None:
+        """Draw nothing while hidden."""
+        self._is_shown = False
+
+    def show_field(self, path: str) -> bool:
+        """Return False: the page has no fields."""
+        return False
+
+    # -- actions
+
+    def add_current(self) -> None:
+        """Add a copy of the config in the form."""
+        form = self._context.form
+        problems = errors_in(form.problems())
+        if problems:
+            self._context.findings.show("Not added to the queue", problems, form.config)
+            return
+        self._queue.add(form.source.name.lstrip("#"), form.config)
+
+    def add_file(self) -> None:
+        """Add the config of a file that the user chooses."""
+        context = self._context
+        path = context.interaction.ask_file("Add a config to the queue", context.preferences.last_folder, LOADED_KINDS)
+        if path is not None:
+            self._add_path(path)
+
+    def edit(self) -> None:
+        """Load the config of the selected item into the form; a notice saves it to the queue or discards it."""
+        item = self._one()
+        if item is None or item.state != "waiting":
+            return
+        self._context.form.load(item.config, Source(item.name))
+        self._queue.edit(item.number)
+        self._context.navigation.open("training")
+
+    def remove(self) -> None:
+        """Remove the selected items; a notice brings them back."""
+        removed = [(self._items.index(item), item) for item in self.selected if item.state != "running"]
+        if not removed:
+            return
+        queue = self._queue
+        numbers = [item.number for _, item in removed]
+        queue.change(lambda now: now.removed(numbers))
+
+        def bring_back() -> None:
+            for place, item in removed:
+                queue.change(lambda now, place=place, item=item: now.put_back(item, place))  # type: ignore[misc]
+
+        names = ", ".join(item.name for _, item in removed)
+        text = f"Removed {names} from the queue."
+        self._context.notices.show(Notice(_REMOVED, text, (Reply("Undo", bring_back),), until_start=True))
+
+    def move(self, by: int) -> None:
+        """Move the selected item up or down."""
+        item = self._one()
+        if item is not None:
+            self._queue.change(lambda now: now.moved_by(item.number, by))
+
+    def repeat(self) -> None:
+        """Let the selected items that have ended wait again."""
+        numbers = [item.number for item in self.selected if not item.is_open and item.state != "running"]
+        self._queue.change(lambda now: now.repeated(numbers))
+
+    def show_run(self) -> None:
+        """Show the run of the selected item on the Run history page."""
+        item = self._one()
+        if item is not None and item.run_dir:
+            self._context.links.show_run(Path(item.run_dir))
+
+    @property
+    def selected(self) -> list[Item]:
+        """The selected items."""
+        return [self._items[n] for n in self.table.selected if n < len(self._items)]
+
+    # -- building
+
+    def _add_toolbar(self, body: Panel) -> None:
+        context, px = self._context, self._context.theme.px
+        bar = Panel(body, context.theme, "card")
+        bar.pack(fill="x", padx=(px(12), 0), pady=(0, px(8)))
+        for name, label, press, tip in (
+            ("add", "Add this config", self.add_current, "Add a copy of the config in the window"),
+            ("file", "Add file…", self.add_file, "Add a config file"),
+            ("preset", "Add preset ▾", self._open_presets, "Add a preset"),
+            ("edit", "Edit", self.edit, "Load its config into the window (Return); only of an item that waits"),
+            ("up", "↑", lambda: self.move(-1), "Move up (Alt+Up)"),
+            ("down", "↓", lambda: self.move(1), "Move down (Alt+Down)"),
+            ("repeat", "Again", self.repeat, "Train it once more"),
+            ("show", "Show run", self.show_run, "Show its run on the Run history page"),
+            ("remove", "Remove", self.remove, "Remove from the queue (Delete)"),
+        ):
+            self.buttons[name] = self._button(bar, label, press, tip)
+
+    def _add_footer(self, body: Panel) -> None:
+        context, px = self._context, self._context.theme.px
+        bar = Panel(body, context.theme, "card")
+        bar.pack(side="bottom", fill="x", padx=(px(12), 0), pady=(px(8), 0))
+        self.continues = FlagVar(master=bar, value=True)
+        switch = Switch(
+            bar, context.theme, self.continues, on="card", text="Continue after a failed run", command=self._choose
+        )
+        switch.pack(side="right")
+        texts = Panel(bar, context.theme, "card")
+        texts.pack(side="left", fill="x", expand=True)
+        self.message = WrappedText(texts, context.theme, colour="muted", on="card")
+        self.message.pack(fill="x")
+        self.status = WrappedText(texts, context.theme, colour="label", on="card")
+        self.status.pack(fill="x")
+
+    def _add_run_buttons(self) -> None:
+        queue = self._queue
+        for name, label, press, tip in (
+            ("run", "Run queue", queue.run, "Train the configs one after another"),
+            ("last", "Stop after this run", queue.stop_after_current, "Let the current run end, then stop"),
+            ("skip", "Skip this run", queue.skip, "Stop the current run and continue with the next"),
+        ):
+            style = "primary" if name == "run" else "plain"
+            button = Button(self.frame.buttons, self._context.theme, label, press, style=style)  # type: ignore[arg-type]
+            button.pack(side="left", padx=(GAP, 0))
+            self._context.tips.attach(button, lambda tip=tip: tip)  # type: ignore[misc]
+            self.buttons[name] = button
+
+    def _button(self, bar: Panel, label: str, press: Callable[[], object], tip: str) -> Button:
+        button = Button(bar, self._context.theme, label, press, on="card")
+        button.pack(side="left", padx=(0, GAP))
+        self._context.tips.attach(button, lambda: tip)
+        return button
+
+    def _open_presets(self) -> None:
+        menu = self.preset_menu(self._context.documents.presets())
+        button = self.buttons["preset"]
+        menu.tk_popup(button.winfo_rootx(), button.winfo_rooty() + button.winfo_height())
+
+    def preset_menu(self, presets: Sequence[Preset]) -> tk.Menu:
+        """Return the menu of presets; choosing one adds it."""
+        menu = make_menu(self.frame, self._context.theme)
+        self._context.links.add_presets(menu, presets, lambda preset: self._add_path(preset.path))
+        return menu
+
+    def _add_path(self, path: Path) -> None:
+        loaded = load_any(path)
+        fatal = [p for p in loaded.problems if p.severity == "error" and not p.path]
+        if fatal:
+            self._context.findings.show(f"{path.name} was not added", fatal, self._context.form.config)
+            return
+        self._queue.add(path.stem.lstrip("#"), loaded.config)
+
+    def _arrange(self) -> None:
+        """Show what the selected item trains beside the list where there is room."""
+        px, body = self._context.theme.px, self.details.master
+        is_wide = body.winfo_width() >= px(_WIDE)
+        body.columnconfigure(1, minsize=px(_DETAILS_WIDTH) if is_wide else 0)
+        if is_wide:
+            tk.Grid.grid_configure(self.details, row=0, column=1, sticky="nsew", padx=(px(PAD), 0))
+        else:
+            self.details.grid_remove()
+
+    # -- following
+
+    def _choose(self) -> None:
+        self._queue.choose_after_failure("continue" if self.continues.get() else "stop")
+
+    def _soon(self) -> None:
+        if self._is_shown:
+            self._context.pump.redraw_soon(self, self._follow, at_most_every_seconds=0.25)
+
+    def _follow(self) -> None:
+        control = self._queue
+        kept = {item.number for item in self.selected}
+        self._items = control.queue.items
+        named = zip(names_of(self._items), self._items, strict=True)
+        self.table.set_rows([self._row(place, name, item) for place, (name, item) in enumerate(named)])
+        wanted = [n for n, item in enumerate(self._items) if item.number in kept]
+        if wanted != self.table.selected:
+            self.table.select(wanted)
+        if self._items:
+            self.empty.place_forget()
+        else:
+            self.empty.place(relx=0.5, rely=0.4, anchor="center")
+        self.continues.set(control.queue.after_failure == "continue")
+        self.status.set_text(status_line(control))
+        self.status.recolour("error" if control.problem else "label")
+        self._enable()
+
+    def _row(self, place: int, name: str, item: Item) -> tuple[str, Sequence[str], str]:
+        control, words = self._queue, item.message
+        if control.current is not None and control.current.number == item.number:
+            step = self._context.session.state.step
+            words = f"step {step.step:,} of {step.total_steps:,}" if step else "starting"
+        cells = (name, training_words(item), length_words(item), item.state.capitalize(), words)
+        return f" {place + 1}", cells, _TAGS.get(item.state, "")
+
+    def _enable(self) -> None:
+        control, items = self._queue, self.selected
+        one = items[0] if len(items) == 1 else None
+        message, difference, facts = self._details(one) if one else ("", "", _SELECT)
+        self.message.set_text("\n".join(filter(None, (message, difference))))
+        self.facts.set_text(facts)
+        ended = [item for item in items if not item.is_open and item.state != "running"]
+        enabled = {
+            "edit": one is not None and one.state == "waiting",
+            "up": one is not None,
+            "down": one is not None,
+            "repeat": bool(ended),
+            "show": one is not None and bool(one.run_dir),
+            "remove": any(item.state != "running" for item in items),
+            "run": not control.is_running and not control.is_run_elsewhere and control.queue.next is not None,
+            "last": control.is_running,
+            "skip": control.current is not None and self._context.session.stage in ("running", "paused"),
+        }
+        for name, is_enabled in enabled.items():
+            self.buttons[name].set_enabled(is_enabled)
+        self.buttons["run"].restyle("primary" if enabled["run"] else "plain")
+        label = "Do not stop after this" if control.is_last else "Stop after this run"
+        if self.buttons["last"].cget("text") != label:
+            self.buttons["last"].configure(text=label)
+
+    def _details(self, item: Item) -> tuple[str, str, str]:
+        """Return how an item ended, how it differs from its namesake, and its facts.
+
+        They are kept: configs take long to read.
+        """
+        if self._described[0] is not item:
+            self._described = (item, difference_words(item, self._items), "\n".join(detail_lines(item)))
+        return item.message, *self._described[1:]
+
+    def _one(self) -> Item | None:
+        return self.selected[0] if len(self.selected) == 1 else None

@@ -1,0 +1,92 @@
+"""The rows of the queue in words: what an item trains, for how long, and how copies differ. No Tk."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from modules.config.records import top_records
+from modules.config.schema import Config
+from modules.config.sections.training import Training
+from modules.families.registry import FAMILIES
+from modules.objectives.registry import METHODS
+from modules.system.problem import count
+from trainer.run_queue.items import Item
+from ui.forms.changes import changes
+from ui.forms.run_plan import plan_lines
+from ui.loop.wording import rate
+
+_MAX_CHANGES, _MAX_NAMES = 3, 4
+
+
+def names_of(items: Sequence[Item]) -> list[str]:
+    """Return the names of the items; the second of a name is "name (2)"."""
+    seen: Counter[str] = Counter()
+    names = []
+    for item in items:
+        seen[item.name] += 1
+        names.append(item.name if seen[item.name] == 1 else f"{item.name} ({seen[item.name]})")
+    return names
+
+
+def training_words(item: Item) -> str:
+    """Return what an item trains: the family, the target and the method, from its settings as they are stored."""
+    training = _section(item, "training")
+    family, name = FAMILIES.get(_name(_section(item, "model").get("family"))), _name(training.get("method"))
+    target = top_records(Config)["training.trains"].choices.get(str(training.get("trains")), "")
+    words = [family.label if family else "", target, METHODS[name].label if name in METHODS else ""]
+    return ", ".join(word for word in words if word)
+
+
+def _name(choice: object) -> str:
+    """Return the name of a choice with settings of its own, as a file holds it: the name alone, or an object."""
+    return str(choice.get("name")) if isinstance(choice, dict) else str(choice)
+
+
+def length_words(item: Item) -> str:
+    """Return how long an item trains: its epochs, and the images of a step."""
+    training = _section(item, "training")
+    epochs, batch, steps = (
+        value if isinstance(value := training.get(name), int) else Training.model_fields[name].default
+        for name in ("epochs", "batch_size", "accumulation_steps")
+    )
+    return f"{count(epochs, 'epoch')}, batch {batch}{f' x {steps}' if steps > 1 else ''}"
+
+
+def difference_words(item: Item, items: Sequence[Item]) -> str:
+    """Return in which settings an item differs from the one of the same name before it; nothing if there is none."""
+    same = [(other, name) for other, name in zip(items, names_of(items), strict=True) if other.name == item.name]
+    place = next((n for n, (other, _) in enumerate(same) if other.number == item.number), 0)
+    if place == 0:
+        return ""
+    before, name = same[place - 1]
+    found = changes(item.config, before.config)
+    if not found:
+        return f"The settings are those of {name}."
+    words = "; ".join(f"{c.place}: {c.before} → {c.now}" for c in found[:_MAX_CHANGES])
+    more = f"; {count(len(found) - _MAX_CHANGES, 'more setting')}" if len(found) > _MAX_CHANGES else ""
+    return f"Differs from {name}: {words}{more}."
+
+
+def detail_lines(item: Item) -> list[str]:
+    """Return what an item trains with, and what its run does, one fact per line."""
+    config = item.config
+    training, record = config.training, top_records(Config)["training.optimizer"]
+    optimizer = record.choices.get(training.optimizer.name, training.optimizer.name)
+    names = [c.name or Path(c.path).name or "no folder" for c in config.concepts if c.enabled]
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return [
+        training_words(item),
+        length_words(item),
+        f"Model: {config.model.base_model or 'none'}",
+        f"Concepts: {', '.join(names[:_MAX_NAMES])}{more}" if names else "No concepts",
+        f"{optimizer}, learning rate {rate(training.learning_rate)}",
+        *plan_lines(config),
+    ]
+
+
+def _section(item: Item, name: str) -> Mapping[str, Any]:
+    section = item.settings.get(name)
+    return section if isinstance(section, dict) else {}

@@ -1,0 +1,76 @@
+"""The facts of a run as lines: what is trained, rates, time left, memory. No Tk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from modules.families.registry import FAMILIES
+from modules.system.problem import count, data_words
+from trainer.events import MemoryMeasured
+from ui.loop.run_state import RunState
+from ui.loop.wording import PHASE_WORDS, duration, rate, reward_line, validation_line, way_on
+
+_GB = 1e9
+
+
+def run_lines(state: RunState, *, is_active: bool) -> list[str]:
+    """Return the facts of a run that has started, one per line."""
+    started = state.started
+    assert started is not None
+    family = FAMILIES.get(started.family)
+    labels = {p.name: p.label for p in family.parts} if family else {}
+    parts = ", ".join(labels.get(p, p) for p in state.training_parts) or "nothing"
+    lines = [] if state.failed is None else [f"Failed. {way_on(state.failed, started.run_dir)}"]
+    lines += [f"{'Training' if is_active else 'Trained'}: {parts}"]
+    lines += time_lines(state) if is_active else []
+    lines += _step_lines(state, labels)
+    if state.validation is not None:
+        lines.append(validation_line(state.validation))
+    if state.rewards:
+        lines.append(reward_line(state.rewards[-1]))
+    if state.finished is not None and state.finished.model_path:
+        name = "Last model" if state.finished.outcome == "stopped" else "Result"
+        lines.append(f"{name}: {state.finished.model_path}")
+    if state.memory is not None and is_active:
+        lines += memory_lines(state.memory)
+    words = data_words(started.num_images, started.num_prompts, started.num_pairs)
+    return [*lines, f"{words} on {started.device}, run {Path(started.run_dir).name}"]
+
+
+def _step_lines(state: RunState, labels: Mapping[str, str]) -> list[str]:
+    step = state.step
+    if step is None:
+        return []
+    lines = [f"Step {step.step:,} of {step.total_steps:,} in total, {step.images_per_second:.3g} images/s"]
+    for name, rates in (("Learning", step.learning_rates), ("Effective learning", step.effective_rates)):
+        if rates:
+            lines.append(f"{name} rate: {_rates({labels.get(u, u): rate(r) for u, r in rates.items()})}")
+    if step.num_skipped:
+        lines.append(f"{count(step.num_skipped, 'skipped step')}")
+    return lines
+
+
+def time_lines(state: RunState) -> list[str]:
+    """Return the time left of the phase and of the run as a line; none where neither is known."""
+    of_phase, of_run = state.phase_seconds_left, state.run_seconds_left
+    name = "this epoch" if state.phase == "training" else PHASE_WORDS.get(state.phase, state.phase).lower()
+    known = [f"{duration(of_phase)} of {name}"] if of_phase is not None else []
+    known += [f"{duration(of_run)} of the run"] if of_run is not None else []
+    return [f"Time left: {', '.join(known)}"] if known else []
+
+
+def memory_lines(memory: MemoryMeasured) -> list[str]:
+    """Return the memory of the card and of the machine, a line each; only that of the machine without a card."""
+    lines = []
+    if memory.card_total:
+        most = f", {memory.card_peak / _GB:,.1f} GB at most" if memory.card_peak > memory.card else ""
+        lines.append(f"Card memory: {memory.card / _GB:,.1f} of {memory.card_total / _GB:,.1f} GB{most}")
+    machine = f"{memory.machine_used / _GB:,.1f} of {memory.machine_total / _GB:,.1f} GB"
+    return [*lines, f"Memory: {memory.process / _GB:,.1f} GB, of all programs {machine}"]
+
+
+def _rates(by_unit: Mapping[str, str]) -> str:
+    """Return learning rates in words: one number where all are the same."""
+    is_one = len(set(by_unit.values())) == 1
+    return next(iter(by_unit.values())) if is_one else ", ".join(f"{unit} {rate}" for unit, rate in by_unit.items())

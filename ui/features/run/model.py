@@ -1,0 +1,343 @@
+"""From pressing Start to a running training: check, list errors, confirm warnings, launch. No Tk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from modules.config.codec import Loaded, load_file
+from modules.config.compare import fixed_on_resume
+from modules.config.schema import Config
+from modules.system.paths import from_root
+from modules.system.problem import Problem, errors_in
+from trainer.events import RunFailed
+from trainer.launch import RunRequest
+from trainer.preflight import Report
+from trainer.run_folder.backup import BackupInfo, newest_resumable
+from trainer.run_folder.run_lock import holder_of
+from ui.features.run.resuming import resumed_config
+from ui.forms.changes import value_at, value_words
+from ui.forms.findings import Findings, locate
+from ui.forms.model import Document, FormModel, Source
+from ui.loop.background import Job
+from ui.loop.interaction import Answer, Failure, Interaction
+from ui.loop.pump import Pump
+from ui.loop.run_session import RunSession
+from ui.loop.signal import Signal
+from ui.loop.wording import way_on
+
+_MAX_DETAILS_CHARS = 50_000
+
+
+class Starter:
+    """Starts and resumes runs; keeps the preview of a start and the newest backup."""
+
+    def __init__(
+        self,
+        form: FormModel,
+        session: RunSession,
+        pump: Pump,
+        interaction: Interaction,
+        findings: Findings,
+        *,
+        before_start: Callable[[], None],
+    ) -> None:
+        self.report: Report | None = None
+        self._report_of: Config | None = None
+        self.resumable: BackupInfo | None = None
+        self.fork_from: BackupInfo | None = None  # the next start is a new run from this backup
+        self._fork_document: Document | None = None  # its settings, as they were loaded
+        self._form = form
+        self._session = session
+        self._pump = pump
+        self._interaction = interaction
+        self._findings = findings
+        self._before_start = before_start
+        self.changed: Signal[[]] = Signal()  # the report, or the backup to resume
+        self.fit_wanted: Signal[[]] = Signal()  # the user wants to lower the memory instead of starting
+        self._checked: Config | None = None
+        self._preview_job: Job | None = None
+        self._backup_job: Job | None = None
+        self._last_reason = ""
+        session.changed.subscribe(self._follow_session)
+
+    @property
+    def can_start(self) -> bool:
+        """Whether a run can be started."""
+        return self._session.stage == "idle" and not self._session.is_reserved
+
+    @property
+    def why_not(self) -> str:
+        """Why no run can be started now; empty if one can."""
+        if self.can_start:
+            return ""
+        return "The queue is running." if self._session.is_reserved else "Another run is training."
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether an earlier run can be resumed."""
+        return self.can_start and self.resumable is not None
+
+    def start(self) -> None:
+        """Check the config in the background and start a new run if there are no errors and the user agrees."""
+        if self.fork_from is not None:
+            self._with_config_of(self.fork_from, partial(self._fork_with, self.fork_from))
+        else:
+            self._check_then(RunRequest(self._form.config))
+
+    def resume(self) -> None:
+        """Resume from the newest backup of the workspace, with the settings of its run."""
+        backup = self.resumable
+        if backup is not None and self.can_start:
+            self._with_config_of(backup, partial(self._resume_with, backup))
+
+    def resume_run(self, backup: BackupInfo) -> None:
+        """Resume a run from one of its backups: its settings replace those of the form, which can be undone."""
+        if not self._is_refused():
+            self._with_config_of(backup, partial(self._resume_as_it_was, backup))
+
+    def prepare_fork(self, backup: BackupInfo, prepared: Callable[[], object] = lambda: None) -> None:
+        """Ask for the name of a new run and load the settings of a backup.
+
+        The next start is the new run, with what is changed until then.
+        """
+        self._with_config_of(backup, partial(self._prepared_fork, backup, prepared))
+
+    def cancel_fork(self) -> None:
+        """Let the next start be a new run. The config before comes back, unless that of the fork was edited."""
+        backup, loaded = self.fork_from, self._fork_document
+        self._end_fork()
+        if backup is None or loaded is None:
+            return
+        if self._form.document is loaded:
+            self._form.undo()
+        elif self._form.source == loaded.source:
+            self._form.rename_source(Source(backup.run_dir.name))
+
+    def _end_fork(self) -> None:
+        self.fork_from = self._fork_document = None
+        self.changed()
+
+    def known_steps(self, config: Config) -> int:
+        """Return how many steps a run of a config has; 0 unless the last check was of a run of the same length."""
+        if self.report is None or self.report.preview is None or self._report_of is None:
+            return 0
+        is_same = _length_of(config) == _length_of(self._report_of)
+        return self.report.preview.total_steps if is_same else 0
+
+    def refresh_preview(self) -> None:
+        """Update the preview in the background, unless it is current."""
+        config = self._form.config
+        if config == self._checked:
+            return
+        self._checked = config
+        if self._preview_job is not None:
+            self._preview_job.cancel()
+        keep = partial(self._keep_report, config)
+        self._preview_job = self._pump.lasting.run(lambda: self._session.check_now(config), keep)
+
+    def check_again(self) -> None:
+        """Count the images and captions anew at the next preview: their files have changed."""
+        self._checked = None
+        self.changed()
+
+    def look_for_backup(self) -> None:
+        """Search in the background for a run to resume in the workspace."""
+        workspace = from_root(self._form.config.general.workspace_dir)
+        if self._backup_job is not None:
+            self._backup_job.cancel()
+        self._backup_job = self._pump.lasting.run(lambda: _resumable_in(workspace), self._keep_backup)
+
+    def _with_config_of(self, backup: BackupInfo, done: Callable[[Loaded | None], None]) -> None:
+        file = backup.path / "config.json"
+        self._pump.lasting.run(lambda: load_file(file) if file.is_file() else None, done)
+
+    def _resume_as_it_was(self, backup: BackupInfo, loaded: Loaded | None) -> None:
+        if self._is_refused():
+            return
+        if loaded is not None:
+            self._form.load(loaded.config, Source(backup.run_dir.name))
+        self._check_then(RunRequest(self._form.config, "resume", backup.path))
+
+    def _prepared_fork(self, backup: BackupInfo, prepared: Callable[[], object], loaded: Loaded | None) -> None:
+        if loaded is not None:
+            from ui.features.run.fork_names import named, proposed_name
+
+            question = f"Name of the new run's result. That of {backup.run_dir.name} stays as it is."
+            name = self._interaction.ask_text("Fork the run", question, proposed_name(loaded.config))
+            if name is None:
+                return
+            config = named(loaded.config, name)
+            self._form.load(config, Source(Path(config.output.destination).stem))
+            self._fork_document = self._form.document
+        self.fork_from = backup
+        self.changed()
+        prepared()
+
+    def _fork_with(self, backup: BackupInfo, loaded: Loaded | None) -> None:
+        """Start a fork: with the state of the run, or, if settings changed that its state depends on, its weights."""
+        from trainer.run_folder.fork import weights_do_not_fit
+
+        now = self._form.config
+        before = loaded.config if loaded else now
+        if misfits := weights_do_not_fit(before, now):
+            message = f"The weights of {backup.run_dir.name} were trained with another setting."
+            advice = "Set it back to start from these weights, or cancel the fork to start without them."
+            problems = [Problem(path, message, advice=advice) for path in misfits]
+            self._findings.show("Cannot start from this backup", problems, now)
+            return
+        changed = fixed_on_resume(before, now)
+        if changed and not self._may_start_from_weights(backup, before, changed):
+            return
+        self._check_then(RunRequest(now, "fork_weights" if changed else "fork", backup.path))
+
+    def _may_start_from_weights(self, backup: BackupInfo, before: Config, changed: list[str]) -> bool:
+        words = _changed_words(before, self._form.config, changed)
+        message = (
+            f"These settings have changed: {words}. The optimizer's state, the schedule and the order of images of "
+            f"{backup.run_dir.name} do not fit them. The new run can start at step 0 from the weights of step "
+            f"{backup.step:,}."
+        )
+        answers = (Answer("cancel", "Cancel"), Answer("weights", "Start from the weights", is_default=True))
+        return self._interaction.choose("Start from the weights only?", message, answers) == "weights"
+
+    def _resume_with(self, backup: BackupInfo, loaded: Loaded | None) -> None:
+        now = self._form.config
+        changed = fixed_on_resume(loaded.config, now) if loaded else []
+        if loaded and changed:
+            if not self._may_restore(loaded.config, changed):
+                return
+            self._form.replace(resumed_config(loaded.config, now))
+        self._check_then(RunRequest(self._form.config, "resume", backup.path))
+
+    def _may_restore(self, before: Config, changed: list[str]) -> bool:
+        words = _changed_words(before, self._form.config, changed)
+        message = (
+            f"These settings have changed since the run started: {words}. A run resumes with the "
+            "settings it started with. Epochs, learning rates, samples, backups and the output keep their current "
+            "settings."
+        )
+        answers = (Answer("cancel", "Cancel"), Answer("restore", "Restore and resume", is_default=True))
+        return self._interaction.choose("Resume with the run's settings?", message, answers) == "restore"
+
+    def _is_refused(self) -> bool:
+        """Return whether no run can start now, which is reported: one has begun while a question was open."""
+        reason = self.why_not
+        if reason:
+            problem = Problem("", reason, advice="Start again when it has ended.")
+            self._findings.show("Cannot start yet", [problem], self._form.config)
+        return bool(reason)
+
+    def _follow_session(self) -> None:
+        """Report that runs can start now, or no more, and why."""
+        if self._last_reason != self.why_not:
+            self._last_reason = self.why_not
+            self.changed()
+
+    def _check_then(self, request: RunRequest) -> None:
+        if self._is_refused():
+            return
+        self._ask_for_code(request.config)
+        self._findings.dismiss()
+        self._session.check(request, lambda report: self._handle_report(request, report), self._check_failed)
+
+    def _ask_for_code(self, config: Config) -> None:
+        """Ask for approval of each file of user code; the check rejects unapproved ones."""
+        from modules.rewards.user_code_file import approve
+        from trainer.run.allowed_code import unapproved_code
+
+        for code in unapproved_code(config):
+            message = (
+                f"The settings use the function {code.function} in {code.path} as a reward model. It runs "
+                "with your user rights and can do anything you can. Read the file and approve it only if you trust it. "
+                f"The approval is for the current version of the file (SHA-256 {code.digest})."
+            )
+            answers = (Answer("no", "Do not run", is_default=True), Answer("approve", "Approve this file"))
+            if self._interaction.choose("Run this code?", message, answers, "warning") == "approve":
+                approve(code.digest, code.path)
+
+    def _handle_report(self, request: RunRequest, report: Report) -> None:
+        self._checked = request.config
+        self._keep_report(request.config, report)
+        problems = [*self._form.problems(), *report.problems]
+        if errors_in(problems):
+            self._findings.show("Cannot start yet", problems, self._form.config)
+            return
+        existing = next((p for p in report.problems if p.topic == "destination"), None)
+        warnings = [p for p in problems if p.severity == "warning" and p is not existing]
+        answer = self._interaction.confirm_start(warnings, report.preview) if warnings else True
+        if answer is not True:
+            self._findings.show("Before you start", problems, self._form.config)
+            if answer == "fit":
+                self.fit_wanted()
+            return
+        choice = "keep" if existing is None else self._keep_or_replace(existing)
+        if choice is None:
+            self._findings.show("Before you start", problems, self._form.config)
+            return
+        self._before_start()
+        self._session.begin(replace(request, datasets=report.datasets, replaces=choice == "replace"))
+        if self.fork_from is not None and request.kind in ("fork", "fork_weights"):
+            self._end_fork()
+
+    def _keep_or_replace(self, existing: Problem) -> str | None:
+        """Ask what happens to the result of another run, or to another file, at the destination; None if cancelled."""
+        answers = (
+            Answer("cancel", "Cancel"),
+            Answer("replace", "Replace it when the run finishes"),
+            Answer("keep", "Keep both", is_default=True),
+        )
+        title = "Keep the earlier result?" if existing.severity == "info" else "Keep the other file?"
+        choice = self._interaction.choose(title, existing.message, answers)
+        return None if choice == "cancel" else choice
+
+    def _check_failed(self, error: Exception) -> None:
+        problem = Problem("", f"The check failed: {error}", advice="The window's log has the details.")
+        self._findings.show("Cannot start yet", [problem], self._form.config)
+        self._interaction.show_failure(Failure("The check failed", str(error), "Please report this."))
+
+    def _keep_report(self, config: Config, report: Report) -> None:
+        self._report_of = config
+        self.report = replace(report, datasets=None)  # not kept: those of large data sets take much memory
+        self.changed()
+
+    def _keep_backup(self, backup: BackupInfo | None) -> None:
+        self.resumable = backup
+        self.changed()
+
+
+def _changed_words(before: Config, now: Config, paths: Sequence[str]) -> str:
+    """Return the places of changed settings; those of another choice with both: "Method (Denoising, now DPO)"."""
+    found = []
+    for path in paths:
+        place, words = locate(Problem(path, ""), now).place, (value_words(before, path), value_words(now, path))
+        is_choice = words[0] != words[1] and hasattr(value_at(now, path), "name")
+        found.append(f"{place} ({words[0]}, now {words[1]})" if is_choice else place)
+    return "; ".join(dict.fromkeys(found))
+
+
+def _resumable_in(workspace: Path) -> BackupInfo | None:
+    """Return the newest backup of a workspace, unless another process trains its run at the moment."""
+    backup = newest_resumable(workspace)
+    holder = holder_of(backup.run_dir) if backup is not None else None
+    return backup if holder is None or holder.is_this_process else None
+
+
+def run_failure(failed: RunFailed, run_dir: str = "") -> Failure:
+    """Return the error message of a failed run: message, advice, what there is to continue from, file of details."""
+    file = Path(failed.details_path) if failed.details_path else None
+    try:
+        details = file.read_text(encoding="utf-8", errors="replace")[-_MAX_DETAILS_CHARS:] if file else ""
+    except OSError:
+        file, details = None, ""
+    advice = f"{failed.advice} {way_on(failed, run_dir)}".strip()
+    return Failure("Training failed", failed.message, advice, details, file)
+
+
+def _length_of(config: Config) -> tuple[object, ...]:
+    """Return the settings that the number of steps depends on."""
+    training = config.training
+    steps = (training.epochs, training.batch_size, training.accumulation_steps)
+    return (*steps, training.method, config.data, config.concepts, config.validation)

@@ -1,0 +1,140 @@
+"""The notices at the top of the Run page: the best model as the result, and settings that the run does not have."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from ui.features.run.best_offer import BestOffer, Used, best_offer, undo, use
+from ui.features.run.edited import edited_words
+from ui.forms.changes import Change, changes
+from ui.forms.context import Context
+from ui.loop.interaction import Failure
+from ui.widgets.controls import Button, ButtonStyle
+from ui.widgets.panel import Panel, WrappedText
+from ui.widgets.theme import GAP
+
+T = TypeVar("T")
+
+
+class Notice(Panel):
+    """A text with buttons on a coloured bar; hidden while its text is empty."""
+
+    def __init__(self, master: tk.Misc, context: Context, token: str) -> None:
+        super().__init__(master, context.theme, "card")
+        px = context.theme.px
+        self._context = context
+        Panel(self, context.theme, token, width=px(4)).pack(side="left", fill="y")
+        self.row = Panel(self, context.theme, "card")
+        self.row.pack(side="right", padx=px(12), pady=px(7))
+        self.text = WrappedText(self, context.theme, on="card")
+        self.text.pack(side="left", fill="x", expand=True, padx=px(12), pady=px(8))
+        self.buttons: dict[str, Button] = {}
+
+    def say(self, text: str) -> None:
+        """Show a text, or hide the notice."""
+        self.text.set_text(text)
+        if text and not self.winfo_manager():
+            self.pack(fill="x", pady=(0, self.theme.px(GAP)))
+        elif not text:
+            self.pack_forget()
+
+    def set_buttons(self, *buttons: tuple[str, ButtonStyle, Callable[[], object]]) -> None:
+        """Replace the buttons."""
+        for old in self.buttons.values():
+            old.destroy()
+        self.buttons = {}
+        for label, style, command in buttons:
+            button = Button(self.row, self.theme, label, command, style=style, on="card")
+            button.pack(side="left", padx=(self.theme.px(GAP), 0))
+            self.buttons[label] = button
+
+
+class RunNotices(Panel):
+    """Call `follow` after a change of the run, and `follow_settings` after one of the settings."""
+
+    def __init__(self, master: tk.Misc, context: Context) -> None:
+        super().__init__(master, context.theme)
+        self._context = context
+        self._offer: BestOffer | None = None
+        self._dismissed: BestOffer | None = None
+        self._is_busy = False
+        self.best, self.edited = Notice(self, context, "good"), Notice(self, context, "info")
+        self.edited.set_buttons(("Show", "plain", context.links.show_run_changes))
+        # An empty frame keeps the height of its last child; this one makes it zero.
+        Panel(self, context.theme, height=1, width=1).pack(side="bottom")
+
+    @property
+    def edits(self) -> tuple[Change, ...]:
+        """The settings that differ from those of the current run."""
+        session = self._context.session
+        if not session.is_active or session.config is None:
+            return ()
+        return changes(self._context.form.config, session.config)
+
+    def follow_settings(self) -> None:
+        """Show which settings the run does not have."""
+        self.edited.say(edited_words(self.edits))
+
+    def follow(self) -> None:
+        """Offer the best model once the run has ended."""
+        session = self._context.session
+        is_over = not session.is_active and session.config is not None
+        offer = best_offer(session.state, session.config) if is_over and session.config is not None else None
+        if offer == self._offer or self._is_busy:
+            return
+        self._offer = offer
+        self._show_offer(offer)
+
+    def _show_offer(self, offer: BestOffer | None) -> None:
+        if offer is None or offer == self._dismissed:
+            self.best.say("")
+            return
+        rest = f"Keep step {offer.result_step:,}" if offer.result_step is not None else "Not now"
+        self.best.set_buttons(
+            (f"Use step {offer.step:,}", "primary", partial(self._use, offer)),
+            (rest, "plain", partial(self._dismiss, offer)),
+        )
+        self.best.say(offer.words)
+
+    def _dismiss(self, offer: BestOffer) -> None:
+        self._dismissed = offer
+        self.best.say("")
+
+    def _use(self, offer: BestOffer) -> None:
+        self._work(partial(use, offer), self._show_used)
+
+    def _show_used(self, used: Used) -> None:
+        buttons: list[tuple[str, ButtonStyle, Callable[[], object]]] = [
+            ("Close", "plain", partial(self._dismiss, used.offer))
+        ]
+        if used.kept is not None:
+            buttons.insert(0, ("Undo", "plain", partial(self._undo, used)))
+        self.best.set_buttons(*buttons)
+        self.best.say(used.words)
+
+    def _undo(self, used: Used) -> None:
+        self._work(partial(undo, used), self._show_offer)
+
+    def _work(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
+        """Copy in the background, with the buttons disabled until then."""
+        for button in self.best.buttons.values():
+            button.set_enabled(False)
+        self._is_busy = True
+
+        def finished(result: T) -> None:
+            self._is_busy = False
+            if self.winfo_exists():
+                done(result)
+                self.follow()
+
+        def failed(error: Exception) -> None:
+            self._is_busy = False
+            failure = Failure("The model could not be copied", str(error), "The result is unchanged.")
+            self._context.interaction.show_failure(failure)
+            if self.winfo_exists():
+                self._show_offer(self._offer)
+
+        self._context.pump.background.run(work, finished, failed)

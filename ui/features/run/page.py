@@ -1,0 +1,322 @@
+"""The Run page: the loss, the method's curves, the newest samples and rollout, the run's facts and the log."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+from modules.system.paths import from_root
+from modules.system.problem import count
+from trainer.rollout_events import Mark, RolloutSampled, SampledImage
+from ui.features.run.curves import RunCurves
+from ui.features.run.facts import run_lines
+from ui.features.run.model import Starter
+from ui.features.run.notices import RunNotices
+from ui.features.run.rollout_wording import image_words, rollout_line
+from ui.features.run.samples import RunSamples
+from ui.forms.context import Context
+from ui.forms.page import PageFrame, page_task
+from ui.forms.run_plan import plan_lines
+from ui.forms.setting_pages import PageSpec
+from ui.loop.metric_curves import has_method_metrics, short_number
+from ui.loop.past_runs import last_state
+from ui.loop.run_state import RunState
+from ui.loop.wording import preview_lines
+from ui.widgets.card import Card
+from ui.widgets.image_grid import ImageGrid, Tile
+from ui.widgets.image_viewer import ImageViewer
+from ui.widgets.log import LogPanel
+from ui.widgets.metric_grid import MetricGrid
+from ui.widgets.panel import Panel, Text
+from ui.widgets.reward_chart import RewardChart
+from ui.widgets.scroll import ScrollFrame
+from ui.widgets.tabs import TabbedCard
+from ui.widgets.theme import PAD
+
+_CHART_SECONDS = 0.25
+_LOSS, _METRICS, _LOG, _SAMPLES, _ROLLOUT = "Curves", "Metrics", "Log", "Samples", "Rollout"
+_ROLLOUT_PX = 84
+_FACTS_SHARE, _MIN_FACTS_PX = 0.36, 54
+_PLAN_SHARE = 0.62  # before a run, when there are no samples
+_REWARD_HEIGHT = 150  # of its card; lower, its scales are unreadable
+_REWARD_ROOM_PX = 460  # of the column, so that curves and log stay readable beside the card
+_LOG_ROOM_PX = 400  # of the column; lower, the log is a tab beside the curves
+_RINGS: Mapping[Mark, str] = {"": "", "best": "good", "worst": "error"}
+
+
+class RunPage:
+    """Shows the session; before the first run it shows the preview."""
+
+    def __init__(self, master: tk.Misc, context: Context, spec: PageSpec) -> None:
+        self.frame = PageFrame(master, context, spec)
+        self._context = context
+        self._starter = context.models.of(Starter)
+        self._is_shown = False
+        self._is_built = False
+        self._was_active = False
+        self._drawn = RunState()
+        self._last: RunState | None = None  # the last run of the workspace, until there is one of this window
+        self._last_in: Path | None = None
+        self._curves: tuple[object, ...] = (None, None, None)
+        self._log_place: tk.Misc | None = None
+        px = context.theme.px
+        outer = Panel(self.frame, context.theme)
+        outer.grid(row=1, column=0, sticky="nsew", padx=px(PAD + 4), pady=(0, px(PAD)))
+        self.notices = RunNotices(outer, context)
+        self.notices.pack(fill="x")
+        body = Panel(outer, context.theme)
+        body.pack(fill="both", expand=True)
+        body.columnconfigure(0, weight=3, uniform="run")
+        body.columnconfigure(1, weight=2, uniform="run")
+        body.rowconfigure(0, weight=1)
+        left, right = Panel(body, context.theme), Panel(body, context.theme)
+        left.grid(row=0, column=0, sticky="nsew", padx=(0, px(PAD)))
+        right.grid(row=0, column=1, sticky="nsew")
+        for column, weights in ((left, (3, 2, 2)), (right, (0, 1))):
+            column.columnconfigure(0, weight=1)
+            for row, weight in enumerate(weights):
+                column.rowconfigure(row, weight=weight)
+        # In parts: a start opens the page, and the training thread competes for the interpreter from then on.
+        context.pump.work_through(page_task(spec.key), self._build(left, right))
+        context.session.changed.subscribe(self._soon)
+        self._starter.changed.subscribe(self._soon)
+        context.form.changed.subscribe(self._preview_soon)
+        context.captions_changed.subscribe(self._preview_soon)
+        context.form.changed.subscribe(self._edited_soon)
+
+    def shown(self) -> None:
+        """Update the page, which is not drawn while hidden."""
+        self._is_shown = True
+        self._look_for_last()
+        self._preview_soon()
+        self._edited_soon()
+        self._soon()
+
+    def _look_for_last(self) -> None:
+        """Read the last run of the workspace, while this window has had none."""
+        workspace = from_root(self._context.form.config.general.workspace_dir)
+        if self._context.session.state != RunState() or workspace == self._last_in:
+            return
+        self._last_in = workspace
+
+        def found(state: RunState | None) -> None:
+            self._last = state
+            self._soon()
+
+        self._context.pump.background.run(partial(last_state, workspace), found)
+
+    @property
+    def _state(self) -> RunState:
+        """The state of the window's run; without one, what is left of the last run of the workspace."""
+        state = self._context.session.state
+        return self._last if self._last is not None and state == RunState() else state
+
+    def hidden(self) -> None:
+        """Draw nothing while hidden."""
+        self._is_shown = False
+
+    def show_field(self, path: str) -> bool:
+        """Return False: the page has no fields."""
+        return False
+
+    def _build(self, left: Panel, right: Panel) -> Iterator[None]:
+        """Build both columns, one part per `next`; nothing is drawn before the last one."""
+        yield from self._fill_left(left)
+        yield from self._fill_right(right)
+        self._is_built = True
+        self._fit_left()
+        self._soon()
+        self._preview_soon()
+
+    def _fill_left(self, left: Panel) -> Iterator[None]:
+        context, px = self._context, self._context.theme.px
+        self.curves_card, self.log_card = (
+            TabbedCard(left, context.theme, kept=context.view_state.of("run curves", dict)),
+            Card(left, context.theme),
+        )
+        tk.Grid.grid_configure(self.curves_card, row=0, column=0, sticky="nsew", pady=(0, px(PAD)))
+        self.curves = RunCurves(self.curves_card.add(_LOSS, is_offered=True), context)
+        self.curves.pack(fill="both", expand=True, padx=(px(4), 0))
+        self.chart = self.curves.chart
+        yield
+        self.metrics = MetricGrid(self.curves_card.add(_METRICS), context.theme, context.tips)
+        self.metrics.pack(fill="both", expand=True, padx=(px(12), 0))
+        yield
+        self.reward_card = Card(left, context.theme, "Reward")
+        tk.Grid.grid_configure(self.reward_card, row=1, column=0, sticky="nsew", pady=(0, px(PAD)))
+        tk.Grid.grid_configure(self.log_card, row=2, column=0, sticky="nsew")
+        self.reward_chart = RewardChart(self.reward_card.body, context.theme)
+        self.reward_chart.pack(fill="both", expand=True, padx=(px(4), 0))
+        self._has_reward_curve = False
+        left.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "left"), self._fit_left), add="+")
+        self._show_rewards(RunState())
+        yield
+        self._log_tab = self.curves_card.add(_LOG)
+        self.log = LogPanel(  # in its card, or in a tab of the curves' card
+            left,
+            context.theme,
+            on_copied=lambda number: context.notify(f"Copied {count(number, 'line')}."),
+            kept=context.view_state.of("log", dict),
+        )
+        self._place_log(self.log_card.body)
+        yield
+
+    def _fit_left(self) -> None:
+        """Give the curves the place of the log in a low window, and show the rewards where there is room."""
+        left, px = self.log_card.master, self._context.theme.px
+        if not self._is_built:
+            return
+        if left.winfo_height() > 1:
+            has_card = left.winfo_height() >= px(_LOG_ROOM_PX)
+            self._place_log(self.log_card.body if has_card else self._log_tab)
+            self.curves_card.offer(_LOG, is_offered=not has_card, is_shown=False)
+            left.rowconfigure(2, weight=2 if has_card else 0)
+            tk.Grid.grid_configure(self.curves_card, pady=(0, px(PAD) if has_card else 0))
+            if has_card:
+                self.log_card.grid()
+            else:
+                self.log_card.grid_remove()
+        self._show_rewards(self._drawn)
+
+    def _place_log(self, place: tk.Misc) -> None:
+        if place is not self._log_place:
+            self._log_place = place
+            self.log.pack(in_=place, fill="both", expand=True, padx=(self._context.theme.px(12), 0))
+            self.log.lift()
+
+    def _show_rewards(self, state: RunState) -> None:
+        """Show the reward curve; hide its card if no reward is measured.
+
+        In a low window it has no card, but a place among the curves.
+        """
+        self.reward_chart.show(state.rewards)
+        has_room = self.reward_card.master.winfo_height() >= self._context.theme.px(_REWARD_ROOM_PX)
+        if state.rewards and not has_room and not self._has_reward_curve:
+            self._has_reward_curve = True
+            self.curves.toggle_on("reward")
+        is_shown = bool(state.rewards) and has_room
+        if is_shown:
+            self.reward_card.grid()
+        else:
+            self.reward_card.grid_remove()
+        weight, least_px = (2, self._context.theme.px(_REWARD_HEIGHT)) if is_shown else (0, 0)
+        self.reward_card.master.rowconfigure(1, weight=weight, minsize=least_px)
+
+    def _fill_right(self, right: Panel) -> Iterator[None]:
+        context, px = self._context, self._context.theme.px
+        self.facts_card = Card(right, context.theme, "This run")
+        self.images_card = TabbedCard(right, context.theme, kept=context.view_state.of("run images", dict))
+        tk.Grid.grid_configure(self.facts_card, row=0, column=0, sticky="nsew", pady=(0, px(PAD)))
+        tk.Grid.grid_configure(self.images_card, row=1, column=0, sticky="nsew")
+        self.fit_button = context.buttons.make(self.facts_card, "fit", on="card")
+        self._facts_view = ScrollFrame(self.facts_card.body, context.theme, "card")
+        self._facts_view.pack(fill="both", expand=True, padx=(px(12), 0))
+        self.facts = Text(self._facts_view.body, context.theme, colour="label", on="card", wrap_px=300)
+        self.facts.pack(anchor="w")
+        for part in (self.facts, self._facts_view.canvas, right):
+            part.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "facts"), self._fit_facts), add="+")
+        yield
+        samples, rollout = self.images_card.add(_SAMPLES, is_offered=True), self.images_card.add(_ROLLOUT)
+        self.samples = RunSamples(samples, context)
+        self.samples.pack(fill="both", expand=True, padx=(px(12), 0))
+        yield
+        self.rollout_line = Text(rollout, context.theme, role="small", colour="muted", on="card")
+        self.rollout_line.pack(anchor="w", padx=(px(12), 0), pady=(0, px(6)))
+        self.rollout = ImageGrid(rollout, context.theme, context.pump, tile_px=_ROLLOUT_PX, on_open=self._open_rollout)
+        self.rollout.pack(fill="both", expand=True, padx=(px(12), 0))
+
+    def _fit_facts(self) -> None:
+        """Wrap the facts at their width, and leave the samples more than half of the height."""
+        canvas = self._facts_view.canvas
+        width = canvas.winfo_width()
+        if width > 1 and int(self.facts.cget("wraplength")) != width:
+            self.facts.configure(wraplength=width)
+        share = _FACTS_SHARE if self._context.session.state.started is not None else _PLAN_SHARE
+        room = int(self.facts_card.master.winfo_height() * share)
+        height = min(self.facts.winfo_reqheight(), max(room, self._context.theme.px(_MIN_FACTS_PX)))
+        line_px = int(canvas.tk.call("font", "metrics", self._context.theme.font("body"), "-linespace"))
+        height = max(1, height // line_px) * line_px  # no line is hidden in part
+        if height != int(canvas.cget("height")):
+            canvas.configure(height=height)
+
+    def _soon(self) -> None:
+        if self._is_shown and self._is_built:
+            self._context.pump.redraw_soon(self, self._follow, at_most_every_seconds=_CHART_SECONDS)
+
+    def _preview_soon(self) -> None:
+        if self._is_shown and self._is_built and self._context.session.stage == "idle":
+            self._context.pump.redraw_soon((self, "preview"), self._starter.refresh_preview, at_most_every_seconds=0.5)
+
+    def _edited_soon(self) -> None:
+        if self._is_shown:
+            self._context.pump.redraw_soon(
+                (self, "edited"), self.notices.follow_settings, at_most_every_seconds=_CHART_SECONDS
+            )
+
+    def _follow(self) -> None:
+        state, before = self._state, self._drawn
+        self._drawn = state
+        self._show_facts(self._context.session.state)
+        self.notices.follow()
+        if self._was_active != (is_active := self._context.session.is_active):
+            self._was_active = is_active
+            self.notices.follow_settings()
+        curves = (state.series, state.validations, state.rewards)
+        if any(now is not then for now, then in zip(curves, self._curves, strict=True)):
+            self._curves = curves
+            self.curves.show(state)
+        if state.metrics is not before.metrics:
+            self.metrics.show(state.metrics)
+            self.curves_card.offer(_METRICS, is_offered=bool(state.metrics), is_shown=has_method_metrics(state.metrics))
+        if state.rewards is not before.rewards:
+            self._show_rewards(state)
+        if state.rollout is not before.rollout:
+            self._show_rollout(state.rollout)
+        self.samples.follow(state)
+        if state.log is not before.log:
+            self.log.show(state.log)
+
+    def _show_rollout(self, rollout: RolloutSampled | None) -> None:
+        self.images_card.offer(_ROLLOUT, is_offered=rollout is not None)
+        self.rollout_line.set_text(rollout_line(rollout) if rollout else "")
+        self.rollout.show([_rollout_tile(image, image.prompt) for image in (rollout.images if rollout else ())])
+
+    def _show_facts(self, state: RunState) -> None:
+        if state.started is not None:
+            self.facts_card.heading.set_text("This run")
+            self.facts.set_text("\n".join(run_lines(state, is_active=self._context.session.is_active)))
+            self.fit_button.place_forget()
+            return
+        self.facts_card.heading.set_text("Before you start")
+        report, px = self._starter.report, self._context.theme.px
+        if report is not None and report.preview is not None and report.preview.memory:
+            tk.Place.place_configure(self.fit_button, relx=1.0, x=-px(8), y=px(5), anchor="ne")
+        else:
+            self.fit_button.place_forget()
+        if report is None:
+            self.facts.set_text("Reading settings and images…")
+        elif report.preview is None:
+            self.facts.set_text("The images cannot be counted yet. Press Start to see what is missing.")
+        else:
+            lines = [*preview_lines(report.preview), "", *plan_lines(self._context.form.config)]
+            if self._last is not None and self._last.started is not None:
+                lines += ["", f"Beside this: the last run, {Path(self._last.started.run_dir).name}."]
+            self.facts.set_text("\n".join(lines))
+
+    def _open_rollout(self, index: int) -> None:
+        """Show an image of the newest rollout large, with all of its scores."""
+        rollout = self._state.rollout
+        if rollout is not None:
+            tiles = [_rollout_tile(image, image_words(image)) for image in rollout.images]
+            context = self._context
+            ImageViewer(
+                context.root, context.theme, context.pump, tiles, index, f"Rollout of step {rollout.step + 1:,}"
+            )
+
+
+def _rollout_tile(image: SampledImage, text: str) -> Tile:
+    score = "" if image.reward is None else short_number(image.reward)
+    badge = f"{image.mark} {score}".strip()
+    return Tile(Path(image.path), text, badge, _RINGS[image.mark])

@@ -1,0 +1,91 @@
+"""The samples on the Run page: the grid of prompts and steps, their stars, the viewer, and the model of a step."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from functools import partial
+from pathlib import Path
+
+from ui.features.run.sample_viewer import SampleViewer
+from ui.features.run.stars import name_of, read_stars, write_stars
+from ui.features.run.step_model import save_step_model
+from ui.forms.context import Context
+from ui.loop.run_state import RunState
+from ui.widgets.sample_grid import SampleGrid
+from ui.widgets.sample_table import Place, SampleTable
+
+_NO_SAMPLES = "Samples appear here. Set prompts and intervals on the Sampling page."
+
+
+class RunSamples(SampleGrid):
+    """Call `follow` with the state of the run."""
+
+    def __init__(self, master: tk.Misc, context: Context) -> None:
+        super().__init__(
+            master,
+            context.theme,
+            context.pump,
+            empty_text=_NO_SAMPLES,
+            on_open=self.open,
+            on_star=self._star_at,
+        )
+        self.viewer: SampleViewer | None = None
+        self._context = context
+        self._run_dir: Path | None = None
+        self._samples: tuple[object, ...] = ()
+        self._state = RunState()
+
+    def follow(self, state: RunState) -> None:
+        """Show the samples of a run."""
+        self._state = state
+        run_dir = Path(state.started.run_dir) if state.started else None
+        if run_dir != self._run_dir:
+            self._run_dir = run_dir
+            self.starred = frozenset()
+            if run_dir is not None:
+                self._context.pump.background.run(partial(read_stars, run_dir), partial(self._stars_read, run_dir))
+        if state.samples is not self._samples:
+            self._samples = state.samples
+            self.show(SampleTable(state.samples), self.starred)
+            self._update_viewer()
+
+    def open(self, place: Place) -> None:
+        """Show a sample large."""
+        if self.viewer is not None and self.viewer.winfo_exists():
+            self.viewer.destroy()
+        self.viewer = SampleViewer(
+            self._context,
+            self.table,
+            place,
+            self.starred,
+            on_star=self.toggle_star,
+            on_save=lambda step: save_step_model(self._context, self._state, step),
+        )
+
+    def toggle_star(self, path: Path) -> None:
+        """Star a sample, or remove its star; kept in the run's folder."""
+        self.starred = frozenset(self.starred) ^ {path}
+        self.draw()
+        self._update_viewer()
+        if self._run_dir is not None:
+            names = {name_of(p, self._run_dir) for p in self.starred}
+            work = partial(write_stars, self._run_dir, names)
+            self._context.pump.background.run(work, lambda _done: None, self._not_kept)
+
+    def _star_at(self, place: Place) -> None:
+        sample = self.table.at(*place)
+        if sample is not None:
+            self.toggle_star(Path(sample.path))
+
+    def _stars_read(self, run_dir: Path, names: frozenset[str]) -> None:
+        if run_dir == self._run_dir and self.winfo_exists():
+            self.starred = frozenset(self.starred) | {run_dir / name for name in names}
+            self.draw()
+            self._update_viewer()
+
+    def _not_kept(self, error: Exception) -> None:
+        self._context.notify(f"The star could not be kept: {error}")
+
+    def _update_viewer(self) -> None:
+        if self.viewer is not None and self.viewer.winfo_exists():
+            self.viewer.update_samples(self.table, self.starred)

@@ -1,0 +1,303 @@
+"""The Run history page: every run of the known workspaces, what became of each, and what can be done with it."""
+
+from __future__ import annotations
+
+import time
+import tkinter as tk
+from functools import partial
+from pathlib import Path
+
+from modules.config.schema import Config
+from modules.system.problem import count
+from trainer.run_folder.backup import BackupInfo
+from trainer.run_folder.records import RunRecord, config_of
+from trainer.run_folder.trash import has_trash
+from ui.features.runs.comparing import MAX_RUNS
+from ui.features.runs.comparison import RunComparison
+from ui.features.runs.deletion import RunDeletion
+from ui.features.runs.details import RunDetails
+from ui.features.runs.model import RunList
+from ui.features.runs.wording import row_of
+from ui.forms.context import Context
+from ui.forms.model import Source
+from ui.forms.page import PageFrame
+from ui.forms.setting_pages import PageSpec
+from ui.loop.past_runs import past_state
+from ui.loop.run_state import RunState
+from ui.widgets.card import Card
+from ui.widgets.controls import Button
+from ui.widgets.entry import Entry
+from ui.widgets.panel import Panel, Text
+from ui.widgets.table import Column, Table
+from ui.widgets.theme import GAP, PAD
+from ui.widgets.variables import TextVar, keep
+
+_COLUMNS = (
+    Column("#0", "Started", 130),
+    Column("model", "Result", 140, is_stretched=True),
+    Column("ending", "Ended", 78),
+    Column("steps", "Steps", 104),
+    Column("best", "Best validation", 112, is_optional=True),
+    Column("length", "Length", 96, is_optional=True),
+    Column("size", "Size", 74, "e", is_optional=True),
+)
+_SORTED_BY = {"#0": "started"}
+_TAGS = {"failed": "error", "crashed": "warning", "running": "good"}
+_NOTHING = "No runs yet.\nEvery run that is started here or on the command line is listed on this page."
+_NOT_FOUND = "No run matches the search."
+_LOOK_SECONDS = 5.0
+
+
+class RunsPage:
+    """A searchable table of the runs, the details of the selected one, and buttons."""
+
+    def __init__(self, master: tk.Misc, context: Context, spec: PageSpec) -> None:
+        self.frame = PageFrame(master, context, spec)
+        self.runs = RunList(context.pump.background)
+        self.deletion = RunDeletion(context, self.refresh)
+        self.shown_records: list[RunRecord] = []
+        self.buttons: dict[str, Button] = {}
+        self._context = context
+        self._is_shown = False
+        self._was_active = False
+        self._next_look = 0.0
+        self._wanted: Path | None = None
+        self._selects_newest = True  # until something is selected
+        px = context.theme.px
+        body = Panel(self.frame, context.theme)
+        body.grid(row=1, column=0, sticky="nsew", padx=px(PAD + 4), pady=(0, px(PAD)))
+        body.rowconfigure(1, weight=1)
+        body.columnconfigure(0, weight=3, uniform="runs")
+        body.columnconfigure(1, weight=2, uniform="runs")
+        self._add_toolbar(body)
+        self._add_table(body)
+        self.details = RunDetails(body, context)
+        tk.Grid.grid_configure(self.details.card, row=1, column=1, sticky="nsew")
+        self.summary = Text(self.frame.buttons, context.theme, colour="muted")
+        self.summary.pack(side="right")
+        self.runs.changed.subscribe(self._soon)
+        context.session.changed.subscribe(self._session_changed)
+        context.pump.add_source(self._look)
+        self._follow()
+
+    def shown(self) -> None:
+        """Read the runs again: others may have been started or ended."""
+        self._is_shown = True
+        self.refresh()
+
+    def hidden(self) -> None:
+        """Read and draw nothing while hidden."""
+        self._is_shown = False
+
+    def show_field(self, path: str) -> bool:
+        """Return False: the page has no fields."""
+        return False
+
+    def show_run(self, run_dir: Path) -> None:
+        """Select a run as soon as it is read."""
+        self._wanted = run_dir
+        self.search.set("")
+        self._follow()
+
+    def refresh(self) -> None:
+        """Find the runs of the form's workspace and of all that were used before."""
+        self._next_look = time.monotonic() + _LOOK_SECONDS
+        places = self._context.workspaces()
+        self.runs.refresh(places)
+        self._context.pump.background.run(partial(has_trash, places), self._show_trash)
+
+    # -- actions
+
+    def reopen(self) -> None:
+        """Load the settings of the selected run into the form, and show its curves and samples on the Run page."""
+        record = self._one()
+        if record is None:
+            return
+
+        def shown(found: tuple[Config | None, RunState]) -> None:
+            config, state = found
+            if config is not None:
+                self._context.form.load(config, Source(record.name))
+            if not self._context.session.is_active:
+                self._context.session.show_past(state, config)
+                self._context.navigation.open("run")
+            loaded = "Loaded the settings of {}. Ctrl+Z brings back your own."
+            words = loaded if config is not None else "The settings of {} cannot be read."
+            self._context.notify(words.format(record.name))
+
+        self._context.pump.background.run(lambda: (config_of(record.run_dir), past_state(record.run_dir)), shown)
+
+    def resume(self) -> None:
+        """Resume the selected run from the backup chosen in its details: the newest, unless another is selected."""
+        backup = self._backup()
+        if backup is not None:
+            self._context.starter.resume_run(backup)
+
+    def fork(self) -> None:
+        """Prepare a new run from the chosen backup: its settings are loaded, and the next Start begins it."""
+        backup = self._backup()
+        if backup is not None:
+            self._context.starter.prepare_fork(backup, partial(self._context.navigation.open, "training"))
+
+    def compare(self) -> RunComparison | None:
+        """Compare the selected runs in a window."""
+        records = self.selected
+        return RunComparison(self._context, records) if len(records) > 1 else None
+
+    def open_folder(self) -> None:
+        """Open the folder of the selected run."""
+        record = self._one()
+        if record is not None:
+            self._context.interaction.open_path(record.run_dir)
+
+    def delete(self) -> None:
+        """Show what a deletion of the selected runs removes, and move them to the trash if that is confirmed."""
+        self.deletion.ask([r for r in self.selected if r.ending != "running"])
+
+    @property
+    def selected(self) -> list[RunRecord]:
+        """The selected runs, in the order of the list."""
+        return [self.shown_records[n] for n in self.table.selected if n < len(self.shown_records)]
+
+    # -- building
+
+    def _add_toolbar(self, body: Panel) -> None:
+        context, px = self._context, self._context.theme.px
+        bar = Panel(body, context.theme)
+        bar.grid(row=0, column=0, columnspan=2, sticky="ew", pady=(0, px(10)))
+        self.search = TextVar(master=bar)
+        keep(self.search, context.view_state.of("runs", dict), "search")
+        self.entry = Entry(bar, context.theme, self.search, on="window", width=170, placeholder="Search the runs")
+        self.entry.pack(side="left", padx=(0, px(GAP)))
+        self.search.trace_add("write", lambda *_: self._searched())
+        for name, label, press, tip in (
+            ("reopen", "Reopen", self.reopen, "Load its settings, and show its curves and samples on the Run page"),
+            ("resume", "Resume", self.resume, "Continue it from its newest backup, or from the one selected"),
+            ("fork", "Fork…", self.fork, "A new run from one of its backups, with other settings; this one stays"),
+            ("compare", "Compare", self.compare, f"Curves, figures and settings of 2 to {MAX_RUNS} selected runs"),
+            ("folder", "Open folder", self.open_folder, "Open its folder"),
+            ("delete", "Delete…", self.delete, "Move it to the trash, after a preview (Delete)"),
+        ):
+            button = Button(bar, context.theme, label, press)
+            button.pack(side="left", padx=(0, GAP))
+            context.tips.attach(button, lambda tip=tip: tip)  # type: ignore[misc]
+            self.buttons[name] = button
+        self.buttons["trash"] = Button(bar, context.theme, "Empty trash…", self.deletion.empty_trash, style="ghost")
+
+    def _add_table(self, body: Panel) -> None:
+        context, px = self._context, self._context.theme.px
+        card = Card(body, context.theme)
+        tk.Grid.grid_configure(card, row=1, column=0, sticky="nsew", padx=(0, px(PAD)))
+        self.table = Table(card.body, context.theme, _COLUMNS)
+        self.table.pack(fill="both", expand=True, padx=(px(8), 0))
+        for column in _COLUMNS:
+            press = partial(self._sort_by, _SORTED_BY.get(column.name, column.name))
+            self.table.tree.heading(column.name, command=press)
+        self.table.on_events(
+            {
+                "<<TreeviewSelect>>": self._select_changed,
+                "<Return>": self.reopen,
+                "<Double-Button-1>": self.reopen,
+                "<Delete>": self.delete,
+            }
+        )
+        self.table.tree.bind("<Control-a>", lambda _e: self.table.select(range(len(self.shown_records))))
+        self.empty = Text(self.table, context.theme, colour="faint", on="card", justify="center", anchor="center")
+
+    # -- following
+
+    def _soon(self) -> None:
+        if self._is_shown:
+            self._context.pump.redraw_soon(self, self._follow, at_most_every_seconds=0.2)
+
+    def _session_changed(self) -> None:
+        """Read again when a run of this window began or ended."""
+        is_active = self._context.session.is_active
+        if is_active != self._was_active:
+            self._was_active = is_active
+            self._next_look = 0.0
+
+    def _look(self, _deadline: float) -> bool:
+        """Read again from time to time while the page is shown: runs proceed, here and in other programs."""
+        now = time.monotonic()
+        if self._is_shown and now >= self._next_look:
+            self.refresh()
+        return False
+
+    def _searched(self) -> None:
+        self.runs.search = self.search.get()
+        self._follow()
+
+    def _sort_by(self, column: str) -> None:
+        self.runs.sorting = self.runs.sorting.by(column)
+        self._follow()
+
+    def _follow(self) -> None:
+        """Show the list; the selection stays with its runs."""
+        kept = {record.run_dir for record in self.selected}
+        selects_newest = bool(kept) or self._selects_newest
+        if self._wanted is not None and self.runs.of(self._wanted) is not None:
+            kept, self._wanted = {self._wanted}, None
+        records = self.runs.visible()
+        if records != self.shown_records:
+            self.shown_records = records
+            self.table.set_rows([_row(record) for record in records])
+        wanted = [n for n, record in enumerate(records) if record.run_dir in kept]
+        if records and not wanted and selects_newest and self._wanted is None:
+            wanted = [0]
+        self._selects_newest = selects_newest and not wanted
+        if wanted != self.table.selected:
+            self.table.select(wanted)
+        self._show_headings()
+        self._show_empty()
+        number = count(len(self.runs), "run")
+        self.summary.set_text(f"{number}, reading…" if self.runs.is_reading else number)
+        self._select_changed()
+
+    def _show_trash(self, has_any: bool) -> None:
+        if has_any:
+            self.buttons["trash"].pack(side="right")
+        else:
+            self.buttons["trash"].pack_forget()
+
+    def _show_headings(self) -> None:
+        sorting = self.runs.sorting
+        for column in _COLUMNS:
+            is_sorted = _SORTED_BY.get(column.name, column.name) == sorting.column
+            arrow = (" ▾" if sorting.is_descending else " ▴") if is_sorted else ""
+            self.table.tree.heading(column.name, text=f"{column.heading}{arrow}")
+
+    def _show_empty(self) -> None:
+        if self.shown_records or self.runs.is_reading:
+            self.empty.place_forget()
+        else:
+            self.empty.set_text(_NOT_FOUND if len(self.runs) else _NOTHING)
+            self.empty.place(relx=0.5, rely=0.4, anchor="center")
+
+    def _select_changed(self) -> None:
+        records = self.selected
+        self.details.show(records)
+        one = records[0] if len(records) == 1 else None
+        can_start = self._context.starter.can_start
+        is_free = one is not None and one.ending != "running"
+        enabled = {
+            "reopen": one is not None,
+            "resume": is_free and bool(one and one.backups) and can_start,
+            "fork": bool(one and one.backups),
+            "compare": len(records) > 1,
+            "folder": one is not None,
+            "delete": any(r.ending != "running" for r in records),
+        }
+        for name, is_enabled in enabled.items():
+            self.buttons[name].set_enabled(is_enabled)
+
+    def _one(self) -> RunRecord | None:
+        return self.selected[0] if len(self.selected) == 1 else None
+
+    def _backup(self) -> BackupInfo | None:
+        return self.details.backup if self._one() is not None else None
+
+
+def _row(record: RunRecord) -> tuple[str, tuple[str, ...], str]:
+    started, *cells = row_of(record)
+    return f" {started}", tuple(cells), _TAGS.get(record.ending, "")

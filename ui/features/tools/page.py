@@ -1,0 +1,141 @@
+"""The Tools page: inspect and convert files, and the LoRA tools. Files can be dropped anywhere on it."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from ui.features.tools.card import ToolForm
+from ui.features.tools.inspect_card import InspectView
+from ui.features.tools.job_panel import JobPanel
+from ui.features.tools.model import TOOLS
+from ui.forms.context import Context
+from ui.forms.page import PageFrame
+from ui.forms.setting_pages import PageSpec
+from ui.loop.jobs import JobRunner
+from ui.loop.results import newest_results
+from ui.widgets.card import Card
+from ui.widgets.dropping import accept_paths
+from ui.widgets.panel import Panel
+from ui.widgets.scroll import ScrollFrame
+from ui.widgets.tabs import TabbedCard
+from ui.widgets.theme import PAD
+
+_INSPECT = "Inspect"
+_WIDE = 1150
+
+
+class ToolsPage:
+    """A tab for each tool; below it the job that runs, and its result."""
+
+    def __init__(self, master: tk.Misc, context: Context, spec: PageSpec) -> None:
+        self.frame = PageFrame(master, context, spec)
+        self.runner = JobRunner()
+        self.forms: dict[str, ToolForm] = {}
+        self._context = context
+        px = context.theme.px
+        self.scroll: ScrollFrame = self.frame.add_scroll(context)
+        self.tabs = TabbedCard(self.scroll.body, context.theme, kept=context.view_state.of("tools", dict))
+        tk.Grid.grid_configure(self.tabs, row=0, column=0, sticky="new", pady=(0, px(PAD)))
+        chosen = context.view_state.of("tools", dict[str, str]).get("chosen", _INSPECT)
+        self.inspect = InspectView(self._add_tab(_INSPECT), context, self._open_in)
+        self.inspect.pack(fill="both", expand=True)
+        self._views = {tool.verb: self._add_tab(tool.title) for tool in TOOLS}
+        for verb, view in self._views.items():
+            view.bind("<Map>", partial(self._view_shown, verb), add="+")
+        self.tabs.choose(chosen)
+        self.job_card = Card(self.scroll.body, context.theme, "Result")
+        tk.Grid.grid_configure(self.job_card, row=1, column=0, sticky="new", pady=(0, px(PAD)))
+        self.job = JobPanel(self.job_card.body, context, self.runner, self.inspect_file)
+        self.job.pack(fill="x", padx=(px(12), 0))
+        self.scroll.bind("<Configure>", lambda _e: context.pump.redraw_soon((self, "width"), self._arrange), add="+")
+        self.runner.changed.subscribe(self._follow)
+        context.pump.add_source(self.runner.drain)
+        self.frame.bind("<Destroy>", self._destroyed, add="+")
+        accept_paths(context.root, self.frame, self.drop)
+        self._follow()
+
+    def shown(self) -> None:
+        """Look for results of runs to offer."""
+        places = self._context.workspaces()
+        self._context.pump.background.run(lambda: newest_results(places), self.inspect.show_results)
+
+    def hidden(self) -> None:
+        """Do nothing: a job continues while the page is hidden."""
+
+    def show_field(self, path: str) -> bool:
+        """Return False: the page has no settings of the config."""
+        return False
+
+    def choose(self, title: str) -> None:
+        """Show a tool by the title of its tab."""
+        self.tabs.choose(title)
+
+    def drop(self, paths: Sequence[Path]) -> None:
+        """Take dropped files: into the shown tool, or inspect the first one."""
+        tool = next((tool for tool in TOOLS if tool.title == self.tabs.shown), None)
+        if tool is None:
+            self.inspect_file(paths[0])
+        else:
+            self.form(tool.verb).add_files(paths)
+
+    def inspect_file(self, path: Path) -> None:
+        """Inspect a file or folder."""
+        self.tabs.choose(_INSPECT)
+        self.inspect.open(path)
+
+    def form(self, verb: str) -> ToolForm:
+        """Return the form of a tool; it is built when it is first needed."""
+        if verb not in self.forms:
+            tool = next(tool for tool in TOOLS if tool.verb == verb)
+            form = ToolForm(self._views[verb], self._context, tool, self.runner)
+            form.pack(fill="both", expand=True)
+            form.follow(self.runner.state)
+            self.forms[verb] = form
+        return self.forms[verb]
+
+    def _view_shown(self, verb: str, _event: object) -> None:
+        # Not at once: Tk calls this while it places children.
+        self._context.pump.redraw_soon((self, verb), partial(self._build, verb))
+
+    def _build(self, verb: str) -> None:
+        self.form(verb)
+
+    def _add_tab(self, title: str) -> Panel:
+        return self.tabs.add(title, is_offered=True)
+
+    def _open_in(self, verb: str, path: Path) -> None:
+        """Use an inspected file in a tool."""
+        form = self.form(verb)
+        self.tabs.choose(form.tool.title)
+        form.add_files([path])
+
+    def _follow(self) -> None:
+        self._context.pump.redraw_soon((self, "job"), partial(self._draw))
+
+    def _draw(self) -> None:
+        state = self.runner.state
+        self.job.draw(state)
+        self._arrange()
+        for form in self.forms.values():
+            form.follow(state)
+
+    def _arrange(self) -> None:
+        """Place the result beside the tool where there is room, else below it."""
+        px, body = self._context.theme.px, self.scroll.body
+        is_wide = self.scroll.winfo_width() >= px(_WIDE)
+        body.columnconfigure(0, weight=3 if is_wide else 1, uniform="columns" if is_wide else "")
+        body.columnconfigure(1, weight=2 if is_wide else 0, uniform="columns" if is_wide else "")
+        if self.runner.state.stage == "idle" and not is_wide:
+            self.job_card.grid_remove()
+            return
+        place = {"row": 0, "column": 1, "padx": (px(PAD), 0)} if is_wide else {"row": 1, "column": 0, "padx": 0}
+        tk.Grid.grid_configure(self.job_card, sticky="new", **place)
+
+    def _destroyed(self, event: tk.Event[tk.Misc]) -> None:
+        if event.widget is self.frame:
+            self.runner.close()
+            for key in ("job", "width", *self._views):
+                self._context.pump.forget((self, key))

@@ -1,0 +1,108 @@
+"""The differences between the edited config and a reference: a preset, the loaded file, the defaults. No Tk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sized
+from dataclasses import dataclass
+from typing import Any
+
+from modules.config.compare import differing_paths
+from modules.config.records import record_at, top_records
+from modules.config.schema import Config
+from modules.settings.edit import get_path
+from modules.settings.field import FieldRecord
+from modules.system.problem import Problem, count, cut
+from ui.forms.findings import locate
+from ui.forms.model import Document
+from ui.forms.records import nearest_field
+from ui.forms.setting_pages import SETTING_PAGES
+from ui.forms.values import display
+from ui.forms.visibility import name_of
+
+_MAX_CHARS = 60
+_PAGE_ORDER = {page.key: number for number, page in enumerate(SETTING_PAGES)}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A field that differs: its path, its place and both values as text."""
+
+    path: str
+    place: str
+    before: str
+    now: str
+
+
+def changes(config: Config, reference: Config, *, with_new_lists: bool = True) -> tuple[Change, ...]:
+    """Return the fields of `config` that differ from `reference`, in page order.
+
+    A section with variants is one entry if another variant is chosen. Lists that the reference leaves empty
+    (the concepts of a preset) count only `with_new_lists`.
+    """
+    found = []
+    for path in dict.fromkeys(_field_of(config, reference, p) for p in differing_paths(config, reference)):
+        record = record_at(config, path)
+        before = value_at(reference, path)
+        if record is None or record.kind == "map" or (record.kind == "list" and not before and not with_new_lists):
+            continue
+        change = _change(config, record, before)
+        if change is not None:
+            found.append((_rank(config, path), change))
+    return tuple(change for _, change in sorted(found, key=lambda entry: entry[0]))
+
+
+def unsaved_words(document: Document, drafts: Sized) -> str:
+    """Return the name of a config and how many of its fields are not saved: "#demo with 2 unsaved changes"."""
+    number = len(changes(document.config, document.baseline)) + len(drafts)
+    return f"{document.source.name} with {count(max(1, number), 'unsaved change')}"
+
+
+def value_at(config: Config, path: str) -> Any:
+    """Return the value at a path; None where there is no such field."""
+    try:
+        return get_path(config, path)
+    except KeyError:
+        return None
+
+
+def _change(config: Config, record: FieldRecord, before: Any) -> Change | None:
+    now = value_at(config, record.path)
+    if (now is None and not record.optional) or now == before:
+        return None
+    words = (_words(record, before), _words(record, now))
+    if words[0] == words[1]:
+        words = (words[0], f"{words[1]}, edited")
+    return Change(record.path, locate(Problem(record.path, ""), config).place, *words)
+
+
+def value_words(config: Config, path: str) -> str:
+    """Return the value of a field as text; a dash where the config has no such field."""
+    record = record_at(config, path)
+    return _words(record, value_at(config, path)) if record is not None else "–"
+
+
+def _words(record: FieldRecord, value: Any) -> str:
+    if value is None and not record.optional:
+        return "–"
+    return cut(" ".join(display(record, value).split()), max_chars=_MAX_CHARS)
+
+
+def _field_of(config: Config, reference: Config, path: str) -> str:
+    """Return the field that contains a path: the choice itself, if another variant is chosen."""
+    for holder in _variants(config):
+        is_inside = path == holder or path.startswith(f"{holder}.")
+        if is_inside and name_of(value_at(config, holder)) != name_of(value_at(reference, holder)):
+            return holder
+    return nearest_field(config, path)
+
+
+def _variants(config: Config) -> Iterator[str]:
+    return (path for path, record in top_records(type(config)).items() if record.kind == "section")
+
+
+def _rank(config: Config, path: str) -> tuple[int, int, str]:
+    """Return the sort key of a field: its page, then the order of declaration."""
+    page = locate(Problem(path, ""), config).page
+    paths = list(top_records(type(config)))
+    head = next((i for i, top in enumerate(paths) if path == top or path.startswith(f"{top}.")), len(paths))
+    return _PAGE_ORDER.get(page, len(_PAGE_ORDER)), head, path

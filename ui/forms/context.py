@@ -1,0 +1,112 @@
+"""The models and services of a window, passed to every page as one frozen record. There are no globals."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from modules.config.presets import Preset
+from modules.config.schema import Config
+from modules.data.concept import Concept
+from modules.system.paths import from_root
+from trainer.run_folder.backup import BackupInfo
+from ui.forms.documents import Documents
+from ui.forms.field_problems import FieldProblems
+from ui.forms.findings import Findings
+from ui.forms.model import FormModel
+from ui.forms.navigation import Navigation
+from ui.forms.preferences import Preferences
+from ui.forms.view_state import ViewState
+from ui.loop.interaction import Interaction
+from ui.loop.pump import Pump
+from ui.loop.run_session import RunSession
+from ui.loop.signal import Signal
+from ui.widgets.action_button import ActionButtons
+from ui.widgets.actions import ActionTable
+from ui.widgets.notices import Notices
+from ui.widgets.theme import Theme
+from ui.widgets.tooltip import Tooltips
+
+M = TypeVar("M")
+
+
+class RunStarter(Protocol):
+    """The part of the Run page's model that other features use: starting and resuming runs."""
+
+    changed: Signal[[]]
+    resumable: BackupInfo | None
+
+    @property
+    def can_start(self) -> bool:
+        """Whether a run can be started."""
+
+    def known_steps(self, config: Config) -> int:
+        """Return how many steps a run of a config has; 0 if no check has counted them."""
+
+    def resume_run(self, backup: BackupInfo) -> None:
+        """Resume a run from one of its backups."""
+
+    def prepare_fork(self, backup: BackupInfo, prepared: Callable[[], object]) -> None:
+        """Load the settings of a backup for a new run, then call `prepared`."""
+
+    def look_for_backup(self) -> None:
+        """Search for a run to resume in the workspace."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureLinks:
+    """What a feature opens of another one. The features do not know each other: the window passes these."""
+
+    edit_captions: Callable[[int], object]  # of the concept at this place in the config
+    write_captions: Callable[[Concept | None], object]  # with a model; None: of the first concept
+    show_run: Callable[[Path], object]  # on the Run history page
+    show_run_changes: Callable[[], object]  # the settings that the current run does not have
+    add_presets: Callable[[tk.Menu, Sequence[Preset], Callable[[Preset], object]], object]  # submenus of all presets
+
+
+class Models:
+    """The features' models that last as long as the window, by their class."""
+
+    def __init__(self, *models: object) -> None:
+        self._models = {type(model): model for model in models}
+
+    def of(self, kind: type[M]) -> M:
+        """Return the model of a class."""
+        model = self._models[kind]
+        assert isinstance(model, kind)
+        return model
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The window's parts; they reach each other only through this record."""
+
+    root: tk.Tk
+    theme: Theme
+    form: FormModel
+    field_problems: FieldProblems
+    session: RunSession
+    pump: Pump
+    starter: RunStarter
+    documents: Documents
+    findings: Findings
+    navigation: Navigation
+    notices: Notices
+    actions: ActionTable
+    interaction: Interaction
+    preferences: Preferences
+    tips: Tooltips
+    buttons: ActionButtons
+    notify: Callable[[str], None]
+    links: FeatureLinks
+    models: Models
+    view_state: ViewState
+    captions_changed: Signal[[]] = field(default_factory=Signal)  # captions or masks were written: counts are stale
+
+    def workspaces(self) -> tuple[Path, ...]:
+        """Return the form's workspace and those of earlier runs."""
+        names = (self.form.config.general.workspace_dir, *self.preferences.now.workspaces)
+        return tuple(dict.fromkeys(from_root(name) for name in names if name.strip()))

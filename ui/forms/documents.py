@@ -1,0 +1,344 @@
+"""Opening and saving configs and presets. No Tk: questions go through `Interaction`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from modules.config.codec import Loaded, export_file, lists_to_confirm, save_file
+from modules.config.imports.any_file import CONFIG_SUFFIXES, load_any, load_any_text
+from modules.config.list_files import LISTS
+from modules.config.presets import BUILT_IN_DIR, Preset, import_presets, list_presets, save_preset
+from modules.config.schema import Config
+from modules.system.errors import DarkroomError
+from modules.system.paths import safe_name, user_presets_dir
+from modules.system.problem import Problem, count
+from ui.forms.changes import unsaved_words
+from ui.forms.findings import Findings
+from ui.forms.model import Document, Draft, FormModel, Source
+from ui.forms.preferences import Preferences
+from ui.loop.interaction import Answer, Failure, FileKind, Interaction
+from ui.widgets.notices import Notice, Notices, Reply
+
+CONFIG_KINDS: tuple[FileKind, ...] = (("Config", "*.json"),)
+LOADED_KINDS: tuple[FileKind, ...] = (
+    ("Configs, and LoRA files with settings", " ".join(f"*{s}" for s in CONFIG_SUFFIXES)),
+    *CONFIG_KINDS,
+)
+FIRST_PRESET = "#demo"
+_REPLACED = "replaced"  # the key of the notice of a load over unsaved changes
+Notify = Callable[[str], None]
+
+
+class Documents:
+    """The commands of the top bar: presets, load, save, save as, export."""
+
+    def __init__(
+        self,
+        form: FormModel,
+        interaction: Interaction,
+        findings: Findings,
+        preferences: Preferences,
+        notices: Notices,
+        notify: Notify,
+    ) -> None:
+        self._form = form
+        self._interaction = interaction
+        self._findings = findings
+        self._preferences = preferences
+        self._notices = notices
+        self._notify = notify
+        self._taken: Document | None = None  # as it was loaded over unsaved changes
+        self._confirmed_lists: set[Path] = set()
+        form.changed.subscribe(self._forget_what_was_replaced)
+
+    def presets(self) -> list[Preset]:
+        """Return the current presets."""
+        return list_presets()
+
+    def open_preset(self, preset: Preset) -> None:
+        """Load a preset. The user's concepts and sample prompts stay if the preset has none."""
+        loaded = preset.load()
+        if self._is_refused(loaded, preset.name):
+            return
+        kept = self._own_lists(loaded.config)
+        config = loaded.config.model_copy(update={name: value for name, value in kept.items() if name != "prompts"})
+        if "prompts" in kept:
+            sampling = config.sampling.model_copy(update={"prompts": kept["prompts"]})
+            config = config.model_copy(update={"sampling": sampling})
+        source = Source(preset.name, preset.path, "built_in" if preset.is_built_in else "preset")
+        self._take(Loaded(config, loaded.problems, loaded.was_migrated), source)
+        self._notify(f"Loaded {preset.name}. Your {_listed(kept)} are kept." if kept else f"Loaded {preset.name}.")
+
+    def open_demo(self) -> None:
+        """Load the preset of the demo, if it is shipped."""
+        demo = _demo_preset()
+        if demo is None:
+            self._notify(f"The preset {FIRST_PRESET} is missing.")
+        elif self._form.source.path != demo.path or self._form.is_changed:
+            self.open_preset(demo)
+
+    def open_file(self, path: Path | None = None) -> None:
+        """Load a config of Darkroom or another program: the given file, or one the user chooses."""
+        path = path or self._interaction.ask_file("Load a config", self._preferences.last_folder, LOADED_KINDS)
+        if path is None:
+            return
+        loaded = load_any(path)
+        if self._is_refused(loaded, path.name):
+            return
+        self._take(loaded, _source_of(path))
+        self._preferences.note_file(path)
+        self._notify(f"Loaded {path.name}.")
+
+    def open_text(self, text: str) -> bool:
+        """Load a config that was pasted as JSON, with the same report as a file; return whether it is one."""
+        loaded = load_any_text(text, name="The text")
+        if self._is_refused(loaded, "The text"):
+            return False
+        self._take(loaded, Source("Pasted config"))
+        self._notify("Loaded the pasted config.")
+        return True
+
+    def open_recent(self, path: Path) -> None:
+        """Load a recent file; a missing one is removed from the list."""
+        if path.exists():
+            self.open_file(path)
+        else:
+            self._preferences.forget_file(path)
+            self._notify(f"{path.name} was not found in {path.parent} and has been removed from the list.")
+
+    def open_dropped(self, paths: Sequence[Path]) -> bool:
+        """Load the config among dropped files; return whether there was one."""
+        config = next((p for p in paths if p.suffix.lower() in CONFIG_SUFFIXES and not p.is_dir()), None)
+        if config is not None:
+            self.open_file(config)
+        return config is not None
+
+    def save(self) -> None:
+        """Save to the loaded file; for a built-in preset or a new config, run "Save as"."""
+        source = self._form.source
+        if source.path is None or source.kind in ("built_in", "none"):
+            self.save_as_file()
+        else:
+            self._write(source)
+
+    def save_as_file(self) -> None:
+        """Save to a file the user chooses; a copy of a preset is proposed among the user's presets."""
+        source = self._form.source
+        stem = safe_name(source.name.lstrip("#"))
+        folder = self._folder_for(source)
+        path = self._interaction.ask_save_file("Save the config", folder / f"{stem}.json", CONFIG_KINDS)
+        if path is not None:
+            path = path if path.suffix else path.with_suffix(".json")
+            if _is_built_in(path):
+                self._refuse_built_in(path)
+            else:
+                is_preset = path.parent.resolve() == user_presets_dir().resolve()
+                self._write(Source(path.stem, path, "preset" if is_preset else "file"))
+
+    def _folder_for(self, source: Source) -> Path:
+        """Return the folder in which a copy of the config is proposed."""
+        if source.kind == "built_in":
+            folder = user_presets_dir()
+            try:
+                folder.mkdir(parents=True, exist_ok=True)  # a dialog opens elsewhere if it is missing
+            except OSError:
+                return self._preferences.last_folder
+            return folder
+        return source.path.parent if source.path and source.kind != "none" else self._preferences.last_folder
+
+    def export(self) -> None:
+        """Write a copy as one file that includes concepts and sample prompts; the edited document stays the same."""
+        stem = safe_name(self._form.source.name.lstrip("#"))
+        start = self._preferences.last_folder / f"{stem} (complete).json"
+        path = self._interaction.ask_save_file("Export as one file", start, CONFIG_KINDS)
+        if path is None:
+            return
+        path = path if path.suffix else path.with_suffix(".json")
+        if _is_built_in(path):
+            self._refuse_built_in(path)
+            return
+        try:
+            kept = export_file(self._form.config, path)
+        except OSError as error:
+            self._show_failure(f"{path.name} could not be written", error)
+            return
+        self._notify(f"Exported {path.name}.{_kept_words(kept)}")
+
+    def import_presets(self, folder: Path | None = None) -> None:
+        """Import a folder of presets (OneTrainer's `training_presets`) as the user's own, with one report."""
+        title = "Import presets (a folder such as OneTrainer's training_presets)"
+        folder = folder or self._interaction.ask_folder(title, self._preferences.last_folder)
+        if folder is None:
+            return
+        try:
+            imported = import_presets(folder)
+        except (DarkroomError, OSError) as error:
+            self._show_failure("The presets could not be imported", error)
+            return
+        number = len(imported.presets)
+        if not imported.problems:
+            problem = Problem(
+                "", f"No presets found in {folder}.", "warning", "Choose the folder that contains the files."
+            )
+            self._findings.show("Nothing was imported", [problem], self._form.config)
+            return
+        self._findings.show(f"Presets from {folder.name}", imported.problems, self._form.config)
+        self._notify(f"{count(number, 'preset')} imported from {folder.name}. See the preset menu.")
+
+    def save_as_preset(self) -> None:
+        """Save as a user preset under a name the user enters."""
+        proposed = self._form.source.name.lstrip("#")
+        name = self._interaction.ask_text("Save as a preset", "Preset name", proposed)
+        if name is None or not self._may_replace(name):
+            return
+        try:
+            preset = save_preset(self._form.config, name)
+        except (DarkroomError, OSError) as error:
+            self._show_failure("The preset could not be saved", error)
+            return
+        self._form.mark_saved(Source(preset.name, preset.path, "preset"))
+        self._notify(f"Saved the preset {preset.name}.")
+
+    def _may_replace(self, name: str) -> bool:
+        taken = next((p for p in list_presets() if not p.is_built_in and p.name == safe_name(name.lstrip("# "))), None)
+        if taken is None or taken.path == self._form.source.path:
+            return True
+        answers = (Answer("replace", "Replace"), Answer("cancel", "Cancel", is_default=True))
+        question = f"A preset named {taken.name} already exists."
+        return self._interaction.choose("Replace the preset?", question, answers) == "replace"
+
+    def _write(self, source: Source) -> None:
+        assert source.path is not None
+        try:
+            if source.kind == "preset":  # which is one file
+                kept = export_file(self._form.config, source.path)
+            elif self._may_write_lists(source.path):
+                kept = save_file(self._form.config, source.path, confirmed=self._confirmed_lists)
+            else:
+                return
+        except OSError as error:
+            self._show_failure(f"{source.path.name} could not be saved", error)
+            return
+        self._form.mark_saved(source)
+        if source.kind == "file":
+            self._preferences.note_file(source.path)
+        self._notify(f"Saved {source.path.name}.{_kept_words(kept)}")
+
+    def _may_write_lists(self, path: Path) -> bool:
+        """Ask about each list file outside of the config's folder, or of another program; once for each path.
+
+        The list can be stored inside the config instead.
+        """
+        for found in lists_to_confirm(self._form.config, path):
+            if found.path in self._confirmed_lists:
+                continue
+            answers = (
+                Answer("cancel", "Cancel"),
+                Answer("write", "Write that file"),
+                Answer("inside", "Keep them inside the config", is_default=True),
+            )
+            title = f"Write the {found.kind} to that file?"
+            match self._interaction.choose(title, f"{found} Saving writes that file, too.", answers, "warning"):
+                case "write":
+                    self._confirmed_lists.add(found.path)
+                case "inside":
+                    self._form.edit(next(kind.name_path for kind in LISTS if kind.name == found.kind), "")
+                case _:
+                    return False
+        return True
+
+    def _refuse_built_in(self, path: Path) -> None:
+        error = DarkroomError(f"{path.name} is a built-in preset.", advice="Choose another name or another folder.")
+        self._show_failure("Built-in presets cannot be overwritten", error)
+
+    def _is_refused(self, loaded: Loaded, name: str) -> bool:
+        """Return whether there is no config in what was read, which is reported; the current one stays."""
+        is_refused = any(p.severity == "error" and not p.path for p in loaded.problems)
+        if is_refused:
+            self._findings.show(f"{name} could not be loaded", loaded.problems, self._form.config)
+        return is_refused
+
+    def _take(self, loaded: Loaded, source: Source) -> None:
+        """Load a config in place of the current one. If that has unsaved changes, say so and offer to undo it."""
+        replaced = self._unsaved_words()
+        self._form.load(loaded.config, source)
+        self._findings.show(f"Loaded {source.name}", loaded.problems, self._form.config)
+        self._offer_undo(f"Loaded {source.name}.", replaced)
+
+    def open_session(self, document: Document, drafts: Mapping[str, Draft]) -> None:
+        """Take over the unsaved work of another window in place of the current config."""
+        replaced = self._unsaved_words()
+        self._form.restore(document, drafts)
+        self._offer_undo(f"Opened {document.source.name}.", replaced)
+
+    def _offer_undo(self, done: str, replaced: str) -> None:
+        """Offer to undo a load that replaced unsaved changes."""
+        if replaced:
+            self._taken = self._form.document
+            text = f"{done} It replaced {replaced}."
+            self._notices.show(Notice(_REPLACED, text, (Reply("Undo", self._undo_load),), until_start=True))
+
+    def _forget_what_was_replaced(self) -> None:
+        """Withdraw the offer to undo a load after an edit, which an undo would take back instead."""
+        if self._taken is not None and self._form.document is not self._taken:
+            self._taken = None
+            self._notices.remove(_REPLACED)
+
+    def _undo_load(self) -> None:
+        self._form.undo()
+        self._findings.show("", (), self._form.config)
+        self._notify(f"{self._form.source.name} is back, with its unsaved changes.")
+
+    def _unsaved_words(self) -> str:
+        """Return what a load would replace: "#demo with 2 unsaved changes"; empty if everything is saved."""
+        return unsaved_words(self._form.document, self._form.drafts) if self._form.is_changed else ""
+
+    def _own_lists(self, incoming: Config) -> dict[str, tuple[object, ...]]:
+        """Return the user's concepts and sample prompts that a preset without any must not remove."""
+        now, was = self._form.config, self._form.baseline
+        is_from_built_in = self._form.source.kind == "built_in"
+        kept: dict[str, tuple[object, ...]] = {}
+        if now.concepts and not incoming.concepts and not (is_from_built_in and now.concepts == was.concepts):
+            kept["concepts"] = now.concepts
+        prompts, old_prompts = now.sampling.prompts, was.sampling.prompts
+        if prompts and not incoming.sampling.prompts and not (is_from_built_in and prompts == old_prompts):
+            kept["prompts"] = prompts
+        return kept
+
+    def _show_failure(self, title: str, error: Exception) -> None:
+        advice = error.advice if isinstance(error, DarkroomError) else "Choose another location."
+        message = error.message if isinstance(error, DarkroomError) else str(error)
+        self._interaction.show_failure(Failure(title, message, advice))
+
+
+def _source_of(path: Path) -> Source:
+    """Return where a loaded config is saved: to its file, unless that is a preset or not a Darkroom config."""
+    if _is_built_in(path):
+        return Source(path.stem, path, "built_in")
+    return Source(path.stem, path, "file") if path.suffix.lower() == ".json" else Source(path.stem)
+
+
+def _is_built_in(path: Path) -> bool:
+    return path.name.startswith("#") and path.resolve().is_relative_to(BUILT_IN_DIR.resolve())
+
+
+def _kept_words(kept: Path | None) -> str:
+    return f" The older file is kept as {kept.name}." if kept else ""
+
+
+def first_form() -> FormModel:
+    """Return the form of the first start: the demo preset if it is shipped, else the defaults."""
+    preset = _demo_preset()
+    if preset is None:
+        return FormModel()
+    return FormModel(preset.load().config, source=Source(preset.name, preset.path, "built_in"))
+
+
+def _demo_preset() -> Preset | None:
+    return next((p for p in list_presets() if p.name == FIRST_PRESET), None)
+
+
+def _listed(kept: dict[str, tuple[object, ...]]) -> str:
+    words = {"concepts": "concepts", "prompts": "sample prompts"}
+    return " and ".join(words[name] for name in kept)

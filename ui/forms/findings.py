@@ -1,0 +1,181 @@
+"""Findings about a config (when loading, before a start); each entry links to its field. No Tk."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from modules.config.records import record_at
+from modules.config.schema import Config
+from modules.settings.edit import get_path
+from modules.system.problem import Problem, Severity
+from ui.forms.setting_pages import SETTING_PAGES, TOP_BAR, TOP_BAR_TITLE, page_of
+from ui.loop.signal import Signal
+
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
+_WORDS: Mapping[Severity, str] = {"error": "error", "warning": "warning", "info": "note"}
+_WHILE_EDITING = "The current settings"
+_PAGE_ORDER = {page.key: number for number, page in enumerate(SETTING_PAGES)}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A problem and its place in the window; without a page it links to nothing."""
+
+    problem: Problem
+    place: str
+    page: str
+
+    def __str__(self) -> str:
+        kind = _WORDS[self.problem.severity].capitalize()
+        place = f"{self.place}: " if self.place else ""
+        return f"{kind}: {place}{self.problem.message} {self.problem.advice}".strip()
+
+
+class Findings:
+    """The list that was shown last, with its title, and below it what the checks find while the user edits.
+
+    What is fixed leaves the list. Empty without findings.
+    """
+
+    def __init__(self) -> None:
+        self.hidden: frozenset[Severity] = frozenset()
+        self.changed: Signal[[]] = Signal()
+        self._title = ""
+        self._shown: tuple[Finding, ...] = ()
+        self._current: tuple[Finding, ...] = ()
+        self._is_current_dismissed = False
+        self._dismissed: tuple[str, tuple[Finding, ...]] = ("", ())
+
+    @property
+    def title(self) -> str:
+        """The title of the list; empty without entries."""
+        return self._title if self._shown else _WHILE_EDITING if self.items else ""
+
+    @property
+    def items(self) -> tuple[Finding, ...]:
+        """All entries: those that were shown, then those of the current settings."""
+        current = () if self._is_current_dismissed else self._current
+        known = {(f.problem.path, f.problem.message) for f in self._shown}
+        return (*self._shown, *(f for f in current if (f.problem.path, f.problem.message) not in known))
+
+    @property
+    def visible(self) -> tuple[Finding, ...]:
+        """The entries of the kinds that are not hidden."""
+        return tuple(f for f in self.items if f.problem.severity not in self.hidden)
+
+    @property
+    def can_come_back(self) -> bool:
+        """Whether there is a dismissed list that no newer one has replaced."""
+        return bool(self._dismissed[1]) or self._is_current_dismissed
+
+    @property
+    def counts(self) -> dict[Severity, int]:
+        """The number of entries of each kind, most severe first; kinds without entries are left out."""
+        counted = Counter(f.problem.severity for f in self.items)
+        return {severity: counted[severity] for severity in SEVERITIES if counted[severity]}
+
+    @property
+    def text(self) -> str:
+        """Title and all entries, for the clipboard."""
+        return "\n".join([self.title, *map(str, self.items)])
+
+    def show(self, title: str, problems: Iterable[Problem], config: Config) -> None:
+        """Show problems, most severe first, then in page order; an empty list clears the findings."""
+        self._shown = _sorted(problems, config)
+        self._title = title if self._shown else ""
+        self.hidden = frozenset()
+        self._dismissed = ("", ())
+        self.changed()
+
+    def show_current(self, problems: Iterable[Problem], config: Config) -> None:
+        """Show what is wrong with the current settings. Dismissed entries come back only with a new one."""
+        found, before = _sorted(problems, config), self._current
+        if found == before:
+            return
+        self._current = found
+        self._shown = tuple(f for f in self._shown if f not in before or f in found)
+        if not set(found) <= set(before):
+            self._is_current_dismissed = False
+        self.changed()
+
+    def toggle(self, severity: Severity) -> None:
+        """Hide or show the entries of a kind."""
+        self.hidden ^= {severity}
+        self.changed()
+
+    def dismiss(self) -> None:
+        """Dismiss the list; `bring_back` restores it."""
+        if self._shown:
+            self._dismissed = (self._title, self._shown)
+        self._shown, self._title = (), ""
+        self._is_current_dismissed = bool(self._current)
+        self.changed()
+
+    def bring_back(self) -> None:
+        """Show the list that was dismissed last."""
+        if self._dismissed[1]:
+            (self._title, self._shown), self._dismissed = self._dismissed, ("", ())
+        self._is_current_dismissed = False
+        self.changed()
+
+
+def locate(problem: Problem, config: Config) -> Finding:
+    """Return a problem with its place as text: the page and the field's label.
+
+    A setting in `unknown` has no field, so it links to nothing.
+    """
+    page = page_of(type(config), problem.path)
+    if page is None or is_unknown(problem.path, config):
+        return Finding(problem, problem.path, "")
+    label = label_of(problem.path, config)
+    title = TOP_BAR_TITLE if problem.path in TOP_BAR else page.title
+    return Finding(problem, f"{title} › {label}" if label else title, page.key)
+
+
+def is_unknown(path: str, config: Config) -> bool:
+    """Return whether a path belongs to a setting kept in `unknown`."""
+    return any(path == key or path.startswith(f"{key}.") for key in ("unknown", *config.unknown))
+
+
+def label_of(path: str, config: Config) -> str:
+    """Return the label of the field at a path; for a field in a list or a part, with the entry's name."""
+    record = record_at(config, path)
+    entry = entry_name(path, config)
+    if record is None:
+        return entry
+    return f"{entry}: {record.label}" if entry else record.label
+
+
+def entry_name(path: str, config: Config) -> str:
+    """Return the name of the list entry or the model part that a path leads into, else an empty text."""
+    names = path.split(".")
+    if names[0] == "parts" and len(names) > 1:
+        return next((p.label for p in config.family.parts if p.name == names[1]), names[1])
+    for index, name in enumerate(names):
+        if name.isdigit():
+            item = _value(config, ".".join(names[: index + 1]))
+            return str(getattr(item, "name", "")) or f"number {int(name) + 1}"
+    return ""
+
+
+def counted(severity: Severity, number: int) -> str:
+    """Return the number of entries of a kind as text."""
+    return f"{number:,} {_WORDS[severity]}{'' if number == 1 else 's'}"
+
+
+def _sorted(problems: Iterable[Problem], config: Config) -> tuple[Finding, ...]:
+    return tuple(sorted((locate(problem, config) for problem in problems), key=_rank))
+
+
+def _rank(finding: Finding) -> tuple[int, int]:
+    return SEVERITIES.index(finding.problem.severity), _PAGE_ORDER.get(finding.page, len(_PAGE_ORDER))
+
+
+def _value(config: Config, path: str) -> object:
+    try:
+        found: object = get_path(config, path)
+    except KeyError:
+        return None
+    return found

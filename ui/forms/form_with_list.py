@@ -1,0 +1,185 @@
+"""A page with a form of some sections and, below it, a list whose entries have their own editor."""
+
+from __future__ import annotations
+
+import tkinter as tk
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from modules.config.schema import Config
+from modules.settings.field import Section
+from ui.forms.context import Context
+from ui.forms.item_window import ItemEditor
+from ui.forms.layout import FormView
+from ui.forms.list_card import ENABLED_COLUMN, ListCard
+from ui.forms.more_settings import MoreSettings
+from ui.forms.page import PageFrame, form_room
+from ui.forms.setting_pages import PageSpec, groups_on
+from ui.widgets.table import Column
+from ui.widgets.theme import PAD
+
+_LIST_HEIGHT = 340  # of a list with some entries
+_WIDE_FROM_PX = 1300  # of the page
+_MOST_CARDS_BESIDE = 2  # of the form, beside the list
+Row = tuple[str, Sequence[str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class ListSpec:
+    """The list at a path: its title, columns, add button and entry type.
+
+    `row_of(entry, config)` returns the row of an entry, `new(present, config)` a new entry. Rows that depend on another
+    setting are refreshed when the value at `depends_on` changes; the list is shown while
+    `applies(config)` is true; `empty_text` is shown while it has no entries.
+    """
+
+    path: str
+    title: str
+    columns: tuple[Column, ...]
+    add_label: str
+    add_tip: str
+    item_name: str
+    item_type: type[Section]
+    row_of: Callable[[Any, Config], Row]
+    new: Callable[[Sequence[Any], Config], Section]
+    empty_text: str = ""
+    depends_on: str = ""
+    applies: Callable[[Config], bool] = lambda config: True
+
+
+class FormWithList:
+    """The form above, the list below; `lead` returns a card above both."""
+
+    def __init__(
+        self,
+        master: tk.Misc,
+        context: Context,
+        spec: PageSpec,
+        entries: ListSpec,
+        lead: Callable[[tk.Misc, Context], tk.Widget] | None = None,
+    ) -> None:
+        self.frame = PageFrame(master, context, spec)
+        self.scroll = self.frame.add_scroll(context)
+        self.editor: ItemEditor | None = None
+        self._context, self._spec, self._entries = context, spec, entries
+        self._is_shown = self._is_wide = self._is_placed = False
+        form = context.form
+        self._gap = (0, context.theme.px(PAD))
+        if lead is not None:
+            card = lead(self.scroll.body, context)
+            tk.Grid.grid_configure(card, row=0, column=0, columnspan=2, sticky="new", pady=self._gap)
+        self.form_view = FormView(
+            self.scroll.body,
+            context,
+            lambda: groups_on(spec, form.config),
+            empty_note=lambda: spec.empty_note(form.config),
+            room=self._form_room,
+        )
+        self.form_view.grid(row=1, column=0, sticky="new")
+        self.scroll.body.rowconfigure(2, weight=1)  # a list beside the form is higher than it
+        self.more = MoreSettings(self.scroll.body, context, self.show_field)
+        self.form_view.bind("<Configure>", lambda _e: self._soon(), add="+")
+        for signal in (form.changed, form.loaded, context.preferences.changed):
+            signal.subscribe(self._soon)
+        self.form_view.build()
+        self.list = ListCard(
+            self.scroll.body,
+            context,
+            entries.path,
+            entries.columns,
+            title=entries.title,
+            row_of=lambda _index, entry: entries.row_of(entry, form.config),
+            edit=self.edit,
+            before_change=self._close_editor,
+            has_switches=ENABLED_COLUMN in entries.item_type.model_fields,
+            empty_text=entries.empty_text,
+        )
+        self._place_list()
+        self.list.add_button("add", entries.add_label, self.add, entries.add_tip)
+        self.list.add_usual_buttons()
+        if entries.depends_on:
+            form.watch(entries.depends_on, self._follow)
+        self._follow()
+
+    def shown(self) -> None:
+        """Arrange the page; the form itself follows the config even while hidden."""
+        self._is_shown = True
+        self._soon()
+
+    def hidden(self) -> None:
+        """Arrange nothing while hidden."""
+        self._is_shown = False
+
+    def show_field(self, path: str) -> bool:
+        """Show a field of the form, the list, or a field in the editor of an entry."""
+        if not path.startswith(self._entries.path):
+            row = self.form_view.reveal(path)
+            if row is not None:
+                self.scroll.see(row.control.frame)
+            return row is not None
+        self.list.card.grid()  # also where it does not apply
+        self.scroll.see(self.list.card)
+        return self.list.show_field(path, lambda index: self.edit(index).show_field(path))
+
+    def add(self) -> None:
+        """Add an entry and open its editor."""
+        self.edit(self.list.add([self._entries.new(self.list.items, self._context.form.config)])[0])
+
+    def edit(self, index: int) -> ItemEditor:
+        """Open the editor of an entry; one that is already open is closed."""
+        self._close_editor()
+        entries = self._entries
+        self.editor = ItemEditor(self._context, f"{entries.path}.{index}", entries.item_name, entries.item_type)
+        return self.editor
+
+    def _form_room(self) -> int:
+        return form_room(self._context) - (0 if self._is_wide else self._context.theme.px(_LIST_HEIGHT))
+
+    def _soon(self) -> None:
+        if self._is_shown:
+            self._context.pump.redraw_soon((self, "wide"), self._arrange)
+
+    def _arrange(self) -> None:
+        """Put the list beside a short form where the page is wide, and name below the form what it hides."""
+        num_cards = sum(1 for card in self.form_view.cards if card.num_rows_shown())
+        applies = self._entries.applies(self._context.form.config)
+        is_wide = self.scroll.body.winfo_width() >= self._context.theme.px(_WIDE_FROM_PX)
+        is_wide = is_wide and applies and 0 < num_cards <= _MOST_CARDS_BESIDE
+        if is_wide != self._is_wide:
+            self._is_wide = is_wide
+            self._place_list()
+        room = self._form_room() - self.form_view.winfo_reqheight()
+        groups = groups_on(self._spec, self._context.form.config)
+        if is_wide and self.more.follow(self.form_view, groups, room):
+            tk.Grid.grid_configure(self.more, row=2, column=0, sticky="new", pady=self._gap)
+        else:
+            self.more.grid_remove()
+
+    def _place_list(self) -> None:
+        """Place the list beside the form, or below it."""
+        px, body = self._context.theme.px, self.scroll.body
+        for column, weight in enumerate((2, 3) if self._is_wide else (1, 0)):
+            body.columnconfigure(column, weight=weight, uniform="wide" if self._is_wide else "")
+        place: dict[str, Any] = (
+            {"row": 1, "column": 1, "rowspan": 2} if self._is_wide else {"row": 2, "column": 0, "rowspan": 1}
+        )
+        left = px(PAD) if self._is_wide else 0
+        is_hidden = not self.list.card.winfo_manager() and self._is_placed
+        tk.Grid.grid_configure(self.list.card, sticky="new", padx=(left, 0), pady=self._gap, **place)
+        if is_hidden:
+            self.list.card.grid_remove()
+        self._is_placed = True
+
+    def _follow(self) -> None:
+        self.list.refresh()
+        if self._entries.applies(self._context.form.config):
+            self.list.card.grid()
+        else:
+            self._close_editor()
+            self.list.card.grid_remove()
+
+    def _close_editor(self) -> None:
+        if self.editor is not None and self.editor.winfo_exists():
+            self.editor.close()
+        self.editor = None

@@ -1,0 +1,43 @@
+"""The open page, and links to fields. No Tk; the shell follows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ui.forms.model import FormModel
+from ui.forms.records import nearest_field
+from ui.forms.setting_pages import TOP_BAR, page_of
+from ui.loop.signal import Signal
+
+
+class Navigation:
+    """The open page, and the requests to show a page or a field."""
+
+    def __init__(self, form: FormModel, pages: Sequence[str], page: str) -> None:
+        self._pages = pages
+        self.page = self._known(page)
+        self._form = form
+        self.page_wanted: Signal[[str]] = Signal()
+        self.field_wanted: Signal[[str, str]] = Signal()  # the page, already open, and the path
+        self.top_bar_wanted: Signal[[str]] = Signal()  # the path of a choice in the top bar
+
+    def open(self, key: str) -> None:
+        """Show a page."""
+        self.page = self._known(key)
+        self.page_wanted(self.page)
+
+    def go_to(self, path: str) -> bool:
+        """Show the field at a path, or the nearest one that contains it; return whether the window has it."""
+        if path in TOP_BAR:
+            self.top_bar_wanted(path)
+            return True
+        page = page_of(type(self._form.config), path)
+        if page is None:
+            return False
+        self.open(page.key)
+        self.field_wanted(page.key, nearest_field(self._form.config, path))
+        return True
+
+    def _known(self, key: str) -> str:
+        """Return the key of a page; the first page's for an unknown key."""
+        return key if key in self._pages else self._pages[0]

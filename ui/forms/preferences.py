@@ -1,0 +1,97 @@
+"""The window's settings, with a signal for changes. No Tk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Le
+from pydantic import BaseModel, ConfigDict
+
+from modules.system.paths import PROGRAM_ROOT
+from ui.loop.signal import Signal
+from ui.widgets.files.places import with_recent
+
+_MAX_RECENT = 8
+_MAX_WORKSPACES = 30
+
+
+class UiSettings(BaseModel):
+    """The window's settings. Keys of a newer version are kept."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    geometry: str = ""
+    page: str = "general"
+    show_advanced: bool = False
+    appearance: Literal["dark", "light"] = "dark"
+    first_steps: str = "choose"  # what the card of a first start shows; empty once it is closed
+    scale_percent: Annotated[int, Ge(0), Le(400)] = 0  # 0: as measured on the screen
+    recent: tuple[str, ...] = ()
+    last_folder: str = ""
+    recent_folders: tuple[str, ...] = ()  # in which a file dialog was answered, the newest first
+    shows_hidden_files: bool = False
+    workspaces: tuple[str, ...] = ()  # of runs started so far, the newest first
+    exposed_folders: tuple[str, ...] = ()  # of runs that TensorBoard may show to the network
+    dismissed_run: str = ""  # a run that ended unexpectedly and is not offered again
+
+    def with_recent(self, path: Path) -> UiSettings:
+        """Return the settings with a file first among the recent ones."""
+        names = (str(path), *(r for r in self.recent if r != str(path)))
+        return self.model_copy(update={"recent": names[:_MAX_RECENT]})
+
+    def with_workspace(self, path: Path) -> UiSettings:
+        """Return the settings with a workspace first among those whose runs are listed."""
+        names = (str(path), *(w for w in self.workspaces if w != str(path)))
+        return self.model_copy(update={"workspaces": names[:_MAX_WORKSPACES]})
+
+
+class Preferences:
+    """Holds the window's settings."""
+
+    def __init__(self, settings: UiSettings) -> None:
+        self.now = settings
+        self.changed: Signal[[]] = Signal()
+
+    def change(self, **updates: Any) -> None:
+        """Change some settings and emit the signal; equal values are no change."""
+        changed = self.now.model_copy(update=updates)
+        if changed != self.now:
+            self.now = changed
+            self.changed()
+
+    def note_file(self, path: Path) -> None:
+        """Add a config file to the recent ones."""
+        self.change(recent=self.now.with_recent(path).recent, last_folder=str(path.parent))
+
+    def note_workspace(self, path: Path) -> None:
+        """Remember a workspace, whose runs the Run history page lists."""
+        self.change(workspaces=self.now.with_workspace(path).workspaces)
+
+    def forget_file(self, path: Path) -> None:
+        """Remove a file from the recent ones."""
+        self.change(recent=tuple(name for name in self.now.recent if name != str(path)))
+
+    def note_folder(self, folder: Path) -> None:
+        """Add a folder in which a file dialog was answered to the recent ones."""
+        self.change(recent_folders=with_recent(self.now.recent_folders, folder))
+
+    @property
+    def recent_folders(self) -> tuple[str, ...]:
+        """The folders in which a file dialog was answered, the newest first."""
+        return self.now.recent_folders
+
+    @property
+    def shows_hidden_files(self) -> bool:
+        """Whether file dialogs list hidden files."""
+        return self.now.shows_hidden_files
+
+    def show_hidden_files(self, shows: bool) -> None:
+        """List hidden files in file dialogs, or not."""
+        self.change(shows_hidden_files=shows)
+
+    @property
+    def last_folder(self) -> Path:
+        """The folder of the last file dialog, if it still exists."""
+        folder = Path(self.now.last_folder)
+        return folder if self.now.last_folder and folder.is_dir() else PROGRAM_ROOT

@@ -1,0 +1,160 @@
+"""The pages of the settings in the order of the side bar: the config sections each shows, and its buttons.
+
+A section that no page claims is shown on the first one, so that a new section of the config is never hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from modules.config.schema import Config
+from modules.config.unused import why_unused
+from ui.forms.records import Group, claimed_sections, groups_of, variant_records
+
+# The choices that shape every page: the top bar is their only place. The fields of a method are on its page.
+TOP_BAR = ("model.family", "training.method", "training.trains")
+TOP_BAR_TITLE = "Top bar"
+
+
+@dataclass(frozen=True, slots=True)
+class PageSpec:
+    """A page: its name in code, its title and hint, the sections it shows, and its buttons.
+
+    `sections` may include the path of a single field of another page's section; that field is shown here instead.
+    `empty_note(config)` is shown when no field of the page applies. With `on_demand` the side bar has no entry for it
+    until it is needed.
+    """
+
+    key: str
+    title: str
+    hint: str
+    sections: tuple[str, ...] = ()
+    actions: tuple[str, ...] = ()
+    empty_note: Callable[[Config], str] = lambda config: ""
+    on_demand: bool = False
+
+    @property
+    def section_title(self) -> str:
+        """The heading of the side bar that the page is listed under."""
+        return "Settings" if self.sections else "Work"
+
+
+SETTING_PAGES: tuple[PageSpec, ...] = (
+    PageSpec("general", "General", "Folders, seed and devices.", ("general",)),
+    PageSpec(
+        "model",
+        "Model",
+        "The base model, its parts, and the output file.",
+        ("model", "parts", "quantization", "output"),
+        ("fit", "tokens"),
+    ),
+    PageSpec(
+        "data", "Data", "Resolution, captions, masks and caches for all concepts.", ("data", "concepts_file", "masks")
+    ),
+    PageSpec(
+        "concepts",
+        "Concepts",
+        "The folders of training images.",
+        ("concepts",),
+        ("captions",),
+    ),
+    PageSpec(
+        "training", "Training", "Length, learning rate, optimizer, noise and loss.", ("training",), ("fit", "probe")
+    ),
+    PageSpec(
+        "adapter",
+        "LoRA / Adapter",
+        "The adapter trained on top of the model.",
+        ("adapter",),
+        empty_note=lambda config: (
+            "No adapter is trained with the current training target.\n"
+            "To train one, choose LoRA as the training target in the top bar."
+        ),
+    ),
+    PageSpec(
+        "rewards",
+        "Rewards",
+        "What the training method needs, and learning from rewards or preferences.",
+        ("training.method", "reward"),
+        empty_note=lambda config: _without_method(config),
+    ),
+    PageSpec(
+        "sampling",
+        "Sampling",
+        "When a run samples images, and the prompts.",
+        ("sampling",),
+        ("sample_now",),
+    ),
+    PageSpec(
+        "validation",
+        "Validation",
+        "The loss on images that are not used for training.",
+        ("validation",),
+        ("validate_now",),
+    ),
+    PageSpec(
+        "backup",
+        "Backup & save",
+        "Backups to resume from, and saved models during training.",
+        ("backup",),
+        ("backup_now", "save_now"),
+    ),
+    PageSpec(
+        "embeddings",
+        "Embeddings",
+        "New words for prompts, trained alone or together with a model.",
+        ("embeddings",),
+        empty_note=lambda config: (
+            "A VAE is trained without prompts, so it has no embeddings.\n"
+            "To train some, choose another training target in the top bar."
+        ),
+    ),
+)
+
+
+def _without_method(config: Config) -> str:
+    """Return how to learn from rewards; the top bar has no methods where the training target has one of its own."""
+    if why_unused(config, "training.method"):
+        return (
+            "This training target learns from images alone.\nTo learn from rewards or preferences, choose another one."
+        )
+    return (
+        "This method has no settings of its own.\n"
+        "To learn from rewards or preferences, choose another method in the top bar."
+    )
+
+
+def page_of(config_type: type[Config], path: str) -> PageSpec | None:
+    """Return the page that shows the field at a path; None for a path without a page."""
+    section = path.partition(".")[0]
+    claims = [(s, p) for p in SETTING_PAGES for s in p.sections if path == s or path.startswith(f"{s}.")]
+    if not claims:
+        return SETTING_PAGES[0] if section in claimed_sections(config_type) else None
+    return max(claims, key=lambda claim: len(claim[0]))[1]
+
+
+def groups_on(page: PageSpec, config: Config) -> tuple[Group, ...]:
+    """Return the groups of fields of a page, without fields that another page or the top bar shows."""
+    elsewhere = {s for p in SETTING_PAGES if p.key != page.key for s in p.sections if "." in s}
+    groups = groups_of(config, sections_of(page, type(config)), without=elsewhere)
+    return tuple(own for group in groups if (own := _without_top_bar(group, config)).records)
+
+
+def _without_top_bar(group: Group, config: Config) -> Group:
+    """Return a group without the choices of the top bar; the fields of the variant chosen there stay."""
+    own = []
+    for record in group.records:
+        if record.path not in TOP_BAR:
+            own.append(record)
+        elif record.kind == "section":
+            own += variant_records(config, record)
+    return replace(group, records=tuple(own))
+
+
+def sections_of(page: PageSpec, config_type: type[Config]) -> tuple[str, ...]:
+    """Return the sections of a page; the first page also has those that no other claims."""
+    if page.key != SETTING_PAGES[0].key:
+        return page.sections
+    claimed = {s for p in SETTING_PAGES for s in p.sections}
+    return (*page.sections, *(s for s in claimed_sections(config_type) if s not in claimed))

@@ -1,0 +1,164 @@
+"""Short background jobs of the window: folder scans, thumbnails, checks. No Tk.
+
+A job touches no widget; the pump delivers its result on the Tk thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+from weakref import WeakSet
+
+from ui.loop.signal import notify
+
+T = TypeVar("T")
+Report = Callable[[str, int, int], None]
+"""Called during a long job with what is being done, how much of it is done, and all of it. Raises to stop the job."""
+
+_log = logging.getLogger(__name__)
+_NUM_THREADS = 2
+_REPORTED_EVERY_SECONDS = 0.1
+_LOOK_SECONDS = 0.002
+_GIVES_WAY_SECONDS = 0.1  # at most, each time: a busy window delays a job, and does not stop it
+
+
+class JobCancelledError(Exception):
+    """Stops a job that reports its progress and was cancelled."""
+
+
+class Job:
+    """A submitted job; `cancel` discards its result."""
+
+    def __init__(self, work: Callable[[], Any], done: Callable[[Any], None], failed: Callable[[Exception], None]):
+        self.work = work
+        self.done = done
+        self.failed = failed
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        """Cancel the job: it does not start, or its result is dropped."""
+        self.is_cancelled = True
+
+
+class Background:
+    """Two threads that run jobs in order, and the results for the Tk thread."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._busy_until = 0.0  # of `time.perf_counter`
+
+    def window_is_busy(self, seconds: float) -> None:
+        """Note that the window is going to build or draw for about so long; jobs that report wait until then."""
+        self._busy_until = max(self._busy_until, time.perf_counter() + seconds)
+
+    def give_way(self, *_progress: object) -> None:
+        """Wait while the window is busy; for jobs, also in place of a report."""
+        until = time.perf_counter() + _GIVES_WAY_SECONDS
+        while time.perf_counter() < min(self._busy_until, until):
+            time.sleep(_LOOK_SECONDS)
+
+    def run(
+        self,
+        work: Callable[[], T],
+        done: Callable[[T], None],
+        failed: Callable[[Exception], None] | None = None,
+    ) -> Job:
+        """Run `work` on a thread; then `done(result)`, or `failed(error)`, on the thread that drains."""
+        return self._submit(Job(work, done, failed or _log_failure))
+
+    def run_reporting(
+        self,
+        work: Callable[[Report], T],
+        done: Callable[[T], None],
+        failed: Callable[[Exception], None] | None = None,
+        *,
+        progress: Callable[[str, int, int], None],
+    ) -> Job:
+        """Run `work(report)` like `run`; `progress` is called on the thread that drains, ten times a second at most.
+
+        Once the job is cancelled, its next report stops it.
+        """
+        reported = time.perf_counter()
+
+        def report(what: str, number: int, total: int) -> None:
+            nonlocal reported
+            if job.is_cancelled:
+                raise JobCancelledError
+            self.give_way()
+            now = time.perf_counter()
+            if now - reported >= _REPORTED_EVERY_SECONDS:
+                reported = now
+                self._results.put(lambda: None if job.is_cancelled else progress(what, number, total))
+
+        job = Job(lambda: work(report), done, failed or _log_failure)
+        return self._submit(job)
+
+    def _submit(self, job: Job) -> Job:
+        self._jobs.put(job)
+        if len(self._threads) < _NUM_THREADS:
+            thread = threading.Thread(target=self._work, name="darkroom-background", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        return job
+
+    def drain(self, deadline: float) -> bool:
+        """Deliver finished results until the deadline of `time.perf_counter`; return whether there were any."""
+        has_drained = False
+        while time.perf_counter() < deadline:
+            try:
+                hand_over = self._results.get_nowait()
+            except queue.Empty:
+                break
+            has_drained = True
+            notify(hand_over)
+        return has_drained
+
+    def _work(self) -> None:
+        while True:
+            job = self._jobs.get()
+            if not job.is_cancelled:
+                self._results.put(_finished(job))
+            del job  # keeps nothing of the last job alive while waiting for the next
+
+
+class JobScope(Background):
+    """Runs jobs on the threads of a background; those that are under way can be cancelled together."""
+
+    def __init__(self, background: Background) -> None:
+        super().__init__()
+        self._background = background
+        self._results = background._results
+        self._own: WeakSet[Job] = WeakSet()
+
+    def give_way(self, *progress: object) -> None:
+        """Wait while the window is busy."""
+        self._background.give_way(*progress)
+
+    def cancel_all(self) -> None:
+        """Cancel the jobs whose results have not been delivered."""
+        for job in list(self._own):
+            job.cancel()
+
+    def _submit(self, job: Job) -> Job:
+        self._own.add(job)
+        return self._background._submit(job)
+
+
+def _finished(job: Job) -> Callable[[], None]:
+    """Do the work and return the function that the Tk thread calls."""
+    try:
+        result = job.work()
+    except Exception as error:  # noqa: BLE001 - the outer edge of a thread; delivered, and logged by default
+        failure = error
+        return lambda: None if job.is_cancelled else job.failed(failure)
+    return lambda: None if job.is_cancelled else job.done(result)
+
+
+def _log_failure(error: Exception) -> None:
+    _log.error("A background job failed", exc_info=error)

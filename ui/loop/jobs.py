@@ -1,0 +1,149 @@
+"""The state of a job that the window shows: how far it is, and how it ended. No Tk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal
+
+from trainer.child.job import ChildJob, JobEnded, start_job
+from trainer.child.process import Spawn, spawn_trainer
+from trainer.job_events import ImageAnnotated, JobEvent, JobFailed, JobFinished, JobNotes, JobProgress, JobStopped
+from ui.loop.interaction import Failure
+from ui.loop.signal import Signal
+
+_MAX_LINES = 200
+Stage = Literal["idle", "running", "stopping", "finished", "stopped", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """A job as it is shown: what it does and how far it is, and its result."""
+
+    stage: Stage = "idle"
+    title: str = ""
+    what: str = "starting"
+    share: float = 0.0
+    detail: str = ""
+    message: str = ""
+    notes: tuple[str, ...] = ()
+    paths: tuple[Path, ...] = ()
+    failure: Failure | None = None
+    lines: tuple[str, ...] = ()  # the newest ones of its log
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the job runs."""
+        return self.stage in ("running", "stopping")
+
+    @property
+    def status(self) -> str:
+        """The state in a line."""
+        match self.stage:
+            case "idle":
+                return ""
+            case "running":
+                return ": ".join(filter(None, (self.what, self.detail)))
+            case "stopping":
+                return "Stopping..."
+            case _:
+                return self.message
+
+
+def reduced(state: JobState, event: JobEvent | JobEnded) -> JobState:
+    """Return the state after an event."""
+    match event:
+        case JobProgress(what=what, done=done, total=total, seconds_left=left) if state.is_active:
+            share = done / total if total else 0.0
+            return replace(state, what=what, share=share, detail=_detail(done, total, left))
+        case JobNotes(notes=notes):
+            return replace(state, notes=(*state.notes, *notes))
+        case ImageAnnotated():
+            return replace(state, lines=(*state.lines, *_lines(event))[-_MAX_LINES:])
+        case JobFinished(message=message, paths=paths, notes=notes):
+            places = tuple(map(Path, paths))
+            every = (*state.notes, *notes)
+            return replace(state, stage="finished", share=1.0, message=message, notes=every, paths=places)
+        case JobStopped(message=message):
+            return replace(state, stage="stopped", message=message)
+        case JobFailed(message=message, advice=advice, details=details):
+            failure = Failure(state.title or "Failed", message, advice, details)
+            return replace(state, stage="failed", message=message, failure=failure)
+        case JobEnded(code=code, errors=errors) if state.is_active:
+            if state.stage == "stopping":
+                return replace(state, stage="stopped", message="Stopped.")
+            reason = f"It ended unexpectedly (exit code {code})."
+            last = next((line for line in reversed(errors.splitlines()) if line.strip()), "")
+            return replace(state, stage="failed", message=reason, failure=Failure(state.title, reason, last, errors))
+        case _:
+            return state
+
+
+def _detail(done: int, total: int, seconds_left: float | None) -> str:
+    if total <= 1:
+        return ""
+    left = f", {timedelta(seconds=round(seconds_left))} left" if seconds_left else ""
+    return f"{done:,} of {total:,}{left}"
+
+
+def _lines(event: ImageAnnotated) -> list[str]:
+    name = Path(event.path).name
+    if event.problem:
+        return [f"▲ {name}: {event.problem}"]
+    if not event.has_written:
+        return []
+    return [f"{name}: {event.text}" if event.text else name]
+
+
+class JobRunner:
+    """Runs one job at a time, each in a process of its own; `changed` is emitted after each change."""
+
+    def __init__(self, *, spawn: Spawn = spawn_trainer) -> None:
+        self.state = JobState()
+        self.changed: Signal[[]] = Signal()
+        self._spawn = spawn
+        self._process: ChildJob | None = None
+
+    def start(self, title: str, arguments: Sequence[str]) -> None:
+        """Start a job; nothing while one runs."""
+        if self.state.is_active:
+            return
+        self.state = JobState("running", title)
+        try:
+            self._process = start_job([*arguments, "--json-lines"], spawn=self._spawn)
+        except OSError as error:
+            self.state = reduced(self.state, JobFailed(f"The process could not be started: {error}."))
+        self.changed()
+
+    def stop(self) -> None:
+        """Ask the job to stop."""
+        if self._process is not None and self.state.stage == "running":
+            self._process.stop()
+            self.state = replace(self.state, stage="stopping")
+            self.changed()
+
+    def drain(self, _deadline: float) -> bool:
+        """Take the events that have arrived, for the pump."""
+        if self._process is None:
+            return False
+        before = self.state
+        for event in self._process.waiting():
+            self.state = reduced(self.state, event)
+            if isinstance(event, JobEnded):
+                self._process = None
+        if self.state is not before:
+            self.changed()
+        return self.state is not before
+
+    def close(self) -> None:
+        """Let the job end with the window."""
+        if self._process is not None:
+            self._process.close()
+
+
+def has_job(source: object) -> bool:
+    """Return whether a source of the pump is that of a job that runs."""
+    state = getattr(getattr(source, "__self__", None), "state", None)
+    return isinstance(state, JobState) and state.is_active

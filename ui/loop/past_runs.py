@@ -1,0 +1,85 @@
+"""Earlier runs as the window shows them: their state, folded from the log, or only their curves. No Tk."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from trainer.events import RunStarted, StepFinished
+from trainer.run_folder.event_log import EVENTS_FILE
+from trainer.run_folder.records import run_dirs, timed_events
+from ui.loop.run_state import RunState, fold, history_before
+from ui.loop.series import EMPTY, PastRun, Series
+
+_NAMES = {"loss": "loss", "smoothed": "smoothed_loss"}
+
+
+def past_state(run_dir: Path) -> RunState:
+    """Return the state of a run that is over: its curves and samples, its log, and how its last attempt ended.
+
+    Reads the whole log: for a background thread.
+    """
+    timed = list(timed_events(run_dir))
+    history = history_before((event for _, event in timed), until_step=sys.maxsize)
+    state = RunState()
+    for at_seconds, event in timed:
+        if isinstance(event, RunStarted):
+            state = replace(state, finished=None, failed=None)
+        if not isinstance(event, StepFinished):  # the history has them, each once
+            state = fold(state, event, at_seconds)
+    return replace(
+        state,
+        phase="",
+        detail="",
+        step=history.step,
+        series=history.series,
+        metrics=history.metrics,
+        validations=history.validations,
+        rewards=history.rewards,
+        samples=history.samples,
+        rollout=history.rollout,
+        choices=None,
+    )
+
+
+def with_curves(workspace: Path, *, without: Path | None = None) -> list[Path]:
+    """Return the folders of a workspace's runs that have a log, the newest first."""
+    return [path for path in run_dirs(workspace) if path != without and (path / EVENTS_FILE).is_file()]
+
+
+def last_state(workspace: Path) -> RunState | None:
+    """Return the state of the newest run of a workspace; None without one. For a background thread."""
+    newest = next(iter(with_curves(workspace)), None)
+    return None if newest is None else past_state(newest)
+
+
+def read_past_run(run_dir: Path) -> PastRun:
+    """Return the loss curves of a run, of all its attempts; empty ones where nothing can be read.
+
+    Only the lines of steps are read, and of those only the losses: a run of 100,000 steps takes about a second.
+    """
+    try:
+        with (run_dir / EVENTS_FILE).open(encoding="utf-8", errors="replace") as file:
+            return PastRun(run_dir.name, _series(line for line in file if '"StepFinished"' in line[:40]))
+    except OSError:
+        return PastRun(run_dir.name)
+
+
+def _series(lines: Iterable[str]) -> dict[str, Series]:
+    found = dict.fromkeys(_NAMES, EMPTY)
+    for line in lines:
+        try:
+            event: Any = json.loads(line)
+        except (ValueError, RecursionError):  # half written
+            continue
+        step = event.get("step") if isinstance(event, dict) else None
+        if not isinstance(step, int):
+            continue
+        for name, key in _NAMES.items():
+            value = event.get(key)
+            found[name] = found[name].add(step, value if isinstance(value, int | float) else None)
+    return found

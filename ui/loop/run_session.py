@@ -1,0 +1,268 @@
+"""The run of a window: owns the handle of the training thread and the state folded from its events. No Tk.
+
+idle -> checking -> idle            the check found errors
+idle -> running -> stopping -> idle
+        running <-> paused
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Literal, Protocol, TypeVar
+
+from modules.config.schema import Config
+from modules.system.errors import DarkroomError
+from trainer.child.run import launch_as_set
+from trainer.commands import Command, Pause, Resume, Stop
+from trainer.events import Event, PhaseChanged, RunFailed, RunFinished
+from trainer.launch import LaunchedRun, RunRequest
+from trainer.preflight import Report, check
+from trainer.run_folder.backup import BackupInfo, find_backup, list_backups
+from trainer.run_folder.event_log import read_events
+from ui.loop.background import Background, Job
+from ui.loop.run_state import RunState, after, fold, history_before
+from ui.loop.signal import Signal
+
+MAX_BACKLOG = 200
+
+Stage = Literal["idle", "checking", "running", "paused", "stopping"]
+Launch = Callable[[RunRequest], LaunchedRun]
+T = TypeVar("T")
+
+
+class Check(Protocol):
+    """The check of a config: `trainer.preflight.check`."""
+
+    def __call__(self, config: Config, *, resume_from: Path | None = None, is_fork: bool = False) -> Report:
+        """Return the findings; `resume_from` is the backup to resume from, or with `is_fork` to continue from."""
+        ...
+
+
+class RunSession:
+    """Starts, controls and follows one run at a time."""
+
+    def __init__(
+        self,
+        background: Background,
+        *,
+        launch_run: Launch = launch_as_set,
+        check_config: Check | None = None,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._background = background
+        self._launch = launch_run
+        self._check: Check = check_config or partial(check, watch=background.give_way)
+        self._wall_clock = wall_clock
+        self.request: RunRequest | None = None  # of the current run, or of the last one
+        self.is_reserved = False  # the queue begins the next run
+        self._handle: LaunchedRun | None = None
+        self._stage: Stage = "idle"
+        self._state = RunState()
+        self._history_job: Job | None = None
+        self.config: Config | None = None
+        """The settings of the current run, or of the last one; None before the first."""
+        self.changed: Signal[[]] = Signal()  # stage or state, at most once for each drain
+
+    @property
+    def stage(self) -> Stage:
+        """The current stage."""
+        return self._stage
+
+    @property
+    def state(self) -> RunState:
+        """The state of the current run, or of the last one."""
+        return self._state
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a run is active."""
+        return self._handle is not None
+
+    def check(
+        self, request: RunRequest, done: Callable[[Report], None], failed: Callable[[Exception], None] | None = None
+    ) -> None:
+        """Check a request in the background; `done(report)` is called on the Tk thread once the session is idle."""
+        # A fork of weights is a new run: its settings may differ from those of the backup.
+        resume_from = None if request.kind == "fork_weights" else request.resume_from
+        is_fork = request.kind == "fork"
+        self.prepare(partial(self._check, request.config, resume_from=resume_from, is_fork=is_fork), done, failed)
+
+    def prepare(
+        self, work: Callable[[], T], done: Callable[[T], None], failed: Callable[[Exception], None] | None = None
+    ) -> None:
+        """Do the work before a run in the background, while no other run can start; then call `done(result)`."""
+        assert self._stage == "idle", self._stage
+        self._enter("checking")
+
+        def finished(result: T) -> None:
+            self._enter("idle")
+            done(result)
+
+        def broken(error: Exception) -> None:
+            self._enter("idle")
+            if failed is None:
+                raise error
+            failed(error)
+
+        self._background.run(work, finished, broken)
+
+    def check_now(self, config: Config) -> Report:
+        """Check a config synchronously, at any stage; for a background thread."""
+        return self._check(config)
+
+    def begin(self, request: RunRequest, *, launch_run: Launch | None = None) -> None:
+        """Start a run, by another launch than usual if one is given; the state of the last one is dropped."""
+        assert self._stage == "idle", self._stage
+        self._handle = (launch_run or self._launch)(request)
+        self.request = request
+        self._state = RunState(phase="starting")
+        self.config = request.config
+        if self._history_job is not None:
+            self._history_job.cancel()
+        if request.resume_from is not None and request.kind != "fork_weights":
+            work = partial(_history, request.resume_from)
+            self._history_job = self._background.run(work, self._prepend_history)
+        self._enter("running")
+
+    def show_past(self, state: RunState, config: Config | None = None) -> None:
+        """Show the state of an earlier run and its config, while none is active."""
+        assert self._handle is None
+        if self._history_job is not None:
+            self._history_job.cancel()
+        self.config = config
+        self._state = state
+        self.changed()
+
+    def stop(self) -> None:
+        """Ask the run to stop; the stage is "stopping" until it has."""
+        if self._send(Stop()):
+            self._enter("stopping")
+
+    def pause(self, *, free_memory: bool = False) -> None:
+        """Pause the run; a paused one keeps or frees the card's memory from now on."""
+        if self._stage in ("running", "paused") and self._send(Pause(free_memory)):
+            self._enter("paused")
+
+    def unpause(self) -> None:
+        """Continue a paused run."""
+        if self._stage == "paused" and self._send(Resume()):
+            self._enter("running")
+
+    def send(self, command: Command) -> None:
+        """Send a command (sample, validate, back up, save) to the run."""
+        self._send(command)
+
+    def drain(self, deadline: float) -> bool:
+        """Fold waiting events until a deadline of `time.perf_counter`; return whether there were any.
+
+        Of consecutive progress events only the newest is folded.
+        """
+        handle = self._handle
+        if handle is None:
+            return False
+        was_alive = handle.is_alive  # read before the queue is drained: no event can follow the last one
+        num_events = 0
+        waiting = _waiting(handle, deadline)
+        # Every step is a point of the curve, so events are skipped only if the window is far behind.
+        for event in newest_of_each(waiting) if handle.events.qsize() > MAX_BACKLOG else waiting:
+            self._fold(event)
+            num_events += 1
+        if not was_alive and handle.events.empty():
+            self._end()
+        elif num_events:
+            self.changed()
+        return num_events > 0
+
+    def _prepend_history(self, before: RunState) -> None:
+        """Show the history of a resumed run."""
+        self._state = after(before, self._state)
+        self.changed()
+
+    def _newest_backup(self) -> BackupInfo | None:
+        """Return the newest backup of the current run; of one that never began, the one it was to resume from."""
+        if self._state.started is not None:
+            return next(reversed(list_backups(Path(self._state.started.run_dir))), None)
+        if self.request is None or self.request.kind != "resume" or self.request.resume_from is None:
+            return None
+        try:
+            return find_backup(self.request.resume_from)
+        except DarkroomError:
+            return None
+
+    def _fold(self, event: Event) -> None:
+        if isinstance(event, RunFailed) and not event.backup_path:  # whoever reports a killed run has not looked
+            backup = self._newest_backup()
+            event = event if backup is None else replace(event, backup_path=str(backup.path))
+        self._state = fold(self._state, event, self._wall_clock())
+        match event:
+            case PhaseChanged(phase="paused") if self._stage == "running":
+                self._stage = "paused"
+            case PhaseChanged(phase="stopping"):
+                self._stage = "stopping"
+            case _:
+                pass
+
+    def _end(self) -> None:
+        """Drop everything of the run except its state."""
+        if not self._state.is_over:
+            self._fold(RunFailed("Training ended unexpectedly.", _advice(self._newest_backup())))
+        self._handle = None
+        self._enter("idle")
+
+    def _send(self, command: Command) -> bool:
+        if self._handle is None:
+            return False
+        self._handle.send(command)
+        return True
+
+    def _enter(self, stage: Stage) -> None:
+        self._stage = stage
+        self.changed()
+
+
+def newest_of_each(events: Iterable[Event]) -> Iterator[Event]:
+    """Yield the events; of consecutive progress events of one kind, only the last."""
+    held: Event | None = None
+    for event in events:
+        if held is not None and type(held) is not type(event):
+            yield held
+        held = event if event.may_coalesce else None
+        if held is None:
+            yield event
+    if held is not None:
+        yield held
+
+
+def _waiting(handle: LaunchedRun, deadline: float) -> Iterator[Event]:
+    while time.perf_counter() < deadline:
+        try:
+            yield handle.events.get_nowait()
+        except queue.Empty:
+            return
+
+
+def _advice(backup: BackupInfo | None) -> str:
+    """Return the advice for a run that ended without a reason, with the way on that there is."""
+    why = "The window's log may show why."
+    if backup is None:
+        return f"{why} It has no backup: start it again."
+    return f"{why} It can be resumed from its backup of step {backup.step:,}."
+
+
+def _history(resume_from: Path) -> RunState:
+    """Return the history of a run up to the backup that it resumes from."""
+    try:
+        backup = find_backup(resume_from)
+    except DarkroomError:  # the run itself reports it
+        return RunState()
+    return history_before(read_events(backup.run_dir), until_step=backup.step)
+
+
+def outcome(state: RunState) -> RunFinished | RunFailed | None:
+    """Return how the last run ended, if it has."""
+    return state.failed or state.finished

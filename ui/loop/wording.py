@@ -1,0 +1,236 @@
+"""Events, durations and numbers as text. No Tk."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+from modules.rewards.registry import REWARDS
+from modules.system.paths import as_config_path
+from modules.system.problem import count, data_words
+from trainer.events import (
+    BackupSaved,
+    BlocksCompiled,
+    CacheFilled,
+    DownloadProgress,
+    Event,
+    ImagesDropped,
+    ModelSaved,
+    PhaseChanged,
+    ProfileWritten,
+    RewardMeasured,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    SettingChosen,
+    ValidationFinished,
+    WarningRaised,
+)
+from trainer.preflight import Preview
+
+_MAX_BUCKETS = 6
+
+Tone = Literal["plain", "good", "warning", "error"]
+
+PHASE_WORDS: Mapping[str, str] = {
+    "": "Ready",
+    "checking": "Checking",
+    "starting": "Starting",
+    "loading": "Loading the model",
+    "scanning": "Scanning images",
+    "caching": "Caching",
+    "dry_run": "Dry run",
+    "training": "Training",
+    "validating": "Validating",
+    "sampling": "Sampling",
+    "choosing": "Waiting for your choice",
+    "saving": "Saving",
+    "backing_up": "Backing up",
+    "paused": "Paused",
+    "stopping": "Stopping",
+}
+OUTCOME_WORDS: Mapping[str, str] = {"stopped": "Stopped", "stopped_early": "Stopped early"}  # else "Finished"
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A line of the run's log: its time, text and tone."""
+
+    at_seconds: float
+    text: str
+    tone: Tone = "plain"
+
+
+def line_of(event: Event, at_seconds: float) -> LogLine | None:
+    """Return the log line of an event; progress events have none."""
+    found = _words(event)
+    return LogLine(at_seconds, *found) if found else None
+
+
+def _words(event: Event) -> tuple[str, Tone] | None:
+    match event:
+        case RunStarted():
+            return _started(event), "plain"
+        case PhaseChanged(phase=phase, detail=detail):
+            words = PHASE_WORDS.get(phase, phase)
+            return f"{words}: {detail}" if detail else words, "plain"
+        case CacheFilled() | ImagesDropped() | BlocksCompiled() | SettingChosen() | ProfileWritten():
+            return event.summary, "plain"
+        case ValidationFinished():
+            return (
+                f"Validation loss {loss(event.loss)}{event.metric_words} at step {event.step:,}{_best_words(event)}",
+                "plain",
+            )
+        case RewardMeasured():
+            return reward_line(event), "plain"
+        case BackupSaved():
+            return f"Backup at step {event.step:,}: {Path(event.path).name}", "plain"
+        case ModelSaved(is_final=True):
+            loading = f" ({event.loading_words})" if event.loading_words else ""
+            return f"Final model saved: {as_config_path(Path(event.path))}{loading}", "good"
+        case ModelSaved():
+            return f"Saved at step {event.step:,}: {Path(event.path).name}", "plain"
+        case _:
+            return _closing_words(event)
+
+
+def _best_words(event: ValidationFinished) -> str:
+    if event.best_loss is None or event.best_step is None:
+        return ""
+    return ", best so far" if event.is_best else f"; best {loss(event.best_loss)} at step {event.best_step:,}"
+
+
+def validation_line(event: ValidationFinished) -> str:
+    """Return the newest validation and the best one as a line."""
+    return f"Validation: {loss(event.loss)}{event.metric_words} at step {event.step:,}{_best_words(event)}"
+
+
+def reward_line(event: RewardMeasured) -> str:
+    """Return a reward measurement as a line: training reward, held-out reward, best step."""
+    held_out = (
+        f", held-out reward {loss(event.held_out)} ({reward_label(event.held_out_by)})" if event.held_out_by else ""
+    )
+    best = "" if event.best_step is None else f"; best at step {event.best_step:,}"
+    end = ", best so far" if event.is_best else best
+    return f"Reward {loss(event.followed)}{held_out} at step {event.step:,}{end}"
+
+
+def reward_rows(event: RewardMeasured) -> list[tuple[str, str]]:
+    """Return the reward of each model by its label; the sum comes first if several are trained on.
+
+    The diversity comes last, if it was measured.
+    """
+    rows = [(reward_label(name), loss(value)) for name, value in event.by_reward_model.items()]
+    followed = [name for name in event.by_reward_model if name != event.held_out_by]
+    rows = [("training reward", loss(event.followed)), *rows] if len(followed) > 1 else rows
+    return rows if event.diversity is None else [*rows, ("diversity", loss(event.diversity))]
+
+
+def reward_label(name: str) -> str:
+    """Return the label of a reward model by the name that events use."""
+    spec = REWARDS.get(name.rstrip("_0123456789"))
+    return spec.label if spec else name
+
+
+def concept_rows(event: ValidationFinished) -> list[tuple[str, str]]:
+    """Return the validation loss: overall, weighted if different, and by concept."""
+    rows = [("overall", loss(event.loss))]
+    weighted = loss(event.weighted_loss)
+    if event.weighted_loss is not None and weighted != rows[0][1]:
+        rows.append(("weighted", weighted))
+    return [*rows, *((name, loss(value)) for name, value in event.by_concept.items())]
+
+
+def timestep_rows(event: ValidationFinished) -> list[tuple[str, str]]:
+    """Return the validation loss by timestep."""
+    return [(name, loss(value)) for name, value in event.by_timestep.items()]
+
+
+def way_on(failed: RunFailed, run_dir: str) -> str:
+    """Return what a failed run can continue from, with its place: its newest backup, or the beginning."""
+    if failed.backup_path:
+        return f"The newest backup is {failed.backup_path}: Resume continues from it."
+    if not run_dir:
+        return ""
+    return f"This run has no backup, so it can only begin again, with Start. Its folder is {run_dir}."
+
+
+def _closing_words(event: Event) -> tuple[str, Tone] | None:
+    match event:
+        case WarningRaised():
+            return f"{event.message} {event.advice}".strip(), "warning"
+        case RunFinished():
+            return event.message, "good"
+        case RunFailed():
+            return f"{event.message} {event.advice}".strip(), "error"
+        case _:
+            return None
+
+
+def _started(event: RunStarted) -> str:
+    images = data_words(event.num_images, event.num_prompts, event.num_pairs)
+    start = f", resuming at step {event.first_step:,}" if event.first_step else ""
+    weights = f"{event.num_trainable_parameters:,} trainable parameters"
+    return f"{count(event.total_steps, 'step')} over {images}{start}; {weights} on {event.device}"
+
+
+def preview_lines(preview: Preview) -> list[str]:
+    """Return the preview of a run, one fact per line."""
+    model = [preview.model] if preview.model else []
+    if not preview.num_images and not preview.num_prompts:
+        return [*model, "No training images yet."]
+    steps = f"{count(preview.total_steps, 'step')} in total"
+    lines = [*model, f"{data_words(preview.num_images, preview.num_prompts, preview.num_pairs)}, {steps}"]
+    if preview.num_validation_images:
+        lines.append(f"{count(preview.num_validation_images, 'validation image')}")
+    if preview.buckets:
+        sizes = ", ".join(f"{size} ({number:,})" for size, number in preview.buckets[:_MAX_BUCKETS])
+        more = len(preview.buckets) - _MAX_BUCKETS
+        lines.append(f"Sizes: {sizes}{f' and {more} more' if more > 0 else ''}")
+    if preview.num_without_caption:
+        lines.append(f"{count(preview.num_without_caption, 'image')} without a caption")
+    if preview.skipped:
+        lines.append(f"{count(len(preview.skipped), 'file')} skipped")
+    lines += preview.reward_models
+    lines += map(str, preview.trained)
+    if preview.passes:
+        lines.append(preview.passes)
+    if preview.memory:
+        lines.append(preview.memory)
+    return lines
+
+
+def download(progress: DownloadProgress, what: str) -> str:
+    """Return the progress of a download: numbers first, because a long name may be cut off."""
+    share = progress.done_mb / progress.total_mb if progress.total_mb > 0 else 0.0
+    numbers = f"{share:.0%}, {progress.done_mb:,.0f} of {progress.total_mb:,.0f} MB"
+    return f"{numbers} of {what}" if what else numbers
+
+
+def loss(value: float | None) -> str:
+    """Return a loss in four digits; a dash for None."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    return f"{value:.4f}" if 0.001 <= abs(value) < 1000 else rate(value)
+
+
+def rate(value: float) -> str:
+    """Return a learning rate or another small number in three digits."""
+    return f"{value:.3g}".replace("e-0", "e-")
+
+
+def duration(seconds: float | None) -> str:
+    """Return a duration in its two largest units: 45 s, 4 min 10 s, 2 h 5 min, 3 d 4 h; a dash for None."""
+    if seconds is None:
+        return "–"
+    whole = max(0, round(seconds))
+    units = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+    for (size, name), (next_size, next_name) in pairwise(units):
+        if whole >= size:
+            rest = (whole % size) // next_size
+            return f"{whole // size} {name}" + (f" {rest} {next_name}" if rest else "")
+    return f"{whole} s"

@@ -1,1 +1,0 @@
-"""The runs of all workspaces, as the Run history page shows them. No Tk."""
