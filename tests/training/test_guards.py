@@ -363,7 +363,7 @@ def play(monkeypatch: pytest.MonkeyPatch, rewards: dict[int, float]) -> None:
     def scored(_callback: RewardCallback, step: int) -> RewardMeasured:
         return RewardMeasured(step, 2, followed=float(step), held_out=None, by_reward_model={"brightness": 0.5})
 
-    monkeypatch.setattr(RewardCallback, "_scored", lambda c, s: replace(scored(c, s), followed=rewards[s]))
+    monkeypatch.setattr(RewardCallback, "_score_images", lambda c, s: replace(scored(c, s), followed=rewards[s]))
 
 
 def test_a_method_with_rollouts_stops_early_and_ends_with_its_best_model(

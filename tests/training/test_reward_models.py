@@ -78,7 +78,7 @@ def test_the_run_ends_once_the_held_out_reward_no_longer_rises(
     def scored(_callback: RewardCallback, step: int) -> RewardMeasured:
         return RewardMeasured(step, 2, followed=float(step), held_out=rewards[step], held_out_by="contrast")
 
-    monkeypatch.setattr(RewardCallback, "_scored", scored)
+    monkeypatch.setattr(RewardCallback, "_score_images", scored)
     config = laid_over(
         reward_config(tmp_path, tiny_sd, images, {"kind": "brightness"}, held_out_reward="contrast"),
         {"training": {"epochs": 9, "batch_size": 1}, "reward": {"early_stopping_patience": 2}},

@@ -84,7 +84,7 @@ def play(monkeypatch: pytest.MonkeyPatch, losses: dict[int, float], otherwise: f
         return {("plain", 500): [(1.0, 1.0)]}
 
     monkeypatch.setattr(validation, "summarise", summarise)
-    monkeypatch.setattr(ValidationCallback, "_measured", measured)
+    monkeypatch.setattr(ValidationCallback, "_measure_all", measured)
 
 
 def reported(ran: Ran) -> list[Event]:
@@ -152,7 +152,7 @@ def test_two_validations_of_the_same_weights_give_the_same_numbers(config: Confi
 
     def report_again(self: ValidationCallback, result: ValidationFinished) -> None:
         plain(self, result)
-        again = validation.summarise(self._measured(), result.step, self.search.best, counts=True)
+        again = validation.summarise(self._measure_all(), result.step, self.search.best, counts=True)
         assert measured(again) == measured(result)
         twice.append(again)
 
