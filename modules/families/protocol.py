@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -181,6 +182,11 @@ class ModelFamily(Protocol):
         `inputs` are the further inputs of a model variant by name (`FamilySpec.inputs`): for an inpainting model the
         mask (B, 1, H, W) and the latents of the conditioning image. Other models get none.
         """
+        ...
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder that the model was read from, whose tokenizers a saved model gets; None for a single file."""
         ...
 
     def scheduler_config(self) -> Mapping[str, Any]:

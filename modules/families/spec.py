@@ -111,7 +111,7 @@ class FamilySpec:
     of `size_step_px`; `pipelines` are the classes in the index of this family's diffusers folders.
 
     `files` names the record of its files (`FamilyFiles`), `memory` its memory walks for the estimate (`FamilyMemory`),
-    as "module:name" and torch-free.
+    as "module:name" and torch-free. A family without the latter has no estimate.
 
     `variants` are the model variants (`model.variant`) besides the base model, each with the number of channels that
     its denoiser gets after the noisy latents. `inputs` are the names of the further inputs (`modules.data.inputs`) of
@@ -131,7 +131,7 @@ class FamilySpec:
     latents: LatentSpec
     text: TextSpec
     files: str
-    memory: str
+    memory: str = ""
     pipelines: tuple[str, ...] = ()
     variants: Mapping[str, int] = field(default_factory=dict)
     inputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""A flow family, registered by a test: it trains, validates, samples and resumes, and refuses what has no flow form."""
+"""The settings of a flow family: what has no form for flow models is refused, and the rest is as the model says."""
 
 from __future__ import annotations
 
@@ -16,21 +16,19 @@ from modules.config.schema import Config
 from modules.config.timestep_preview import timestep_preview
 from modules.data.buckets import Size
 from modules.diffusion.flow import FlowProcess
+from modules.diffusion.process_spec import TokenShift, flow_matching
 from modules.diffusion.training_noise import generalized_offset_factor
 from modules.families.registry import registered
 from modules.families.settings import FamilySettings
 from modules.sampling.ddim_step import ddim_steps
 from modules.sampling.prediction import guided_prediction
-from modules.sampling.registry import sampler_labels, samplers_for
+from modules.sampling.registry import sampler_labels
 from modules.system.errors import DarkroomError
 from tests.builders.configs import laid_over, small_config
-from tests.builders.pipelines import load_tiny
-from tests.builders.runs import assert_equal_tensors, run
-from tests.builders.toy_flow import CONVENTION, TOY_FLOW, write_toy_flow_folder
-from trainer.events import BackupSaved, SampleReady, StepFinished, ValidationFinished
+from tests.builders.toy_transformer.build import write_toy_transformer_folder
+from tests.builders.toy_transformer.spec import CONVENTION, TOY_TRANSFORMER
 from trainer.methods.build import require_process
 from trainer.methods.denoise import denoise_of
-from trainer.preflight import check
 
 BASE: dict[str, Any] = {
     "data": {"resolution_px": [32], "bucket_step_px": 8, "latent_cache": True, "text_cache": True},
@@ -48,66 +46,25 @@ BASE: dict[str, Any] = {
 
 @pytest.fixture(scope="module", autouse=True)
 def flow() -> Iterator[None]:
-    with registered(TOY_FLOW):
+    with registered(TOY_TRANSFORMER):
         yield
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
-    return write_toy_flow_folder(tmp_path_factory.mktemp("models") / "toy-flow")
+    return write_toy_transformer_folder(tmp_path_factory.mktemp("models") / "toy-transformer")
 
 
 @pytest.fixture
 def config(model: Path, images: Path, tmp_path: Path) -> Config:
-    return laid_over(small_config(tmp_path, model=model, images=images), {**BASE, "model": {"family": "toy_flow"}})
+    return laid_over(
+        small_config(tmp_path, model=model, images=images), {**BASE, "model": {"family": TOY_TRANSFORMER.name}}
+    )
 
 
 def of(config: Config, **sections: Any) -> dict[str, str]:
     """The errors of a config by path, and what they say."""
     return {p.path: p.message for p in problems_of(laid_over(config, sections)) if p.severity == "error"}
-
-
-def test_it_trains_validates_and_samples_with_every_flow_sampler(config: Config, images: Path) -> None:
-    prompt = {"prompt": "a disc", "width_px": 32, "height_px": 32, "steps": 3, "guidance": 2.0}
-    watched = laid_over(
-        config,
-        {
-            "concepts": [{"path": str(images)}, {"path": str(images), "kind": "validation"}],
-            "validation": {"every": {"n": 1, "unit": "epoch"}, "num_timesteps": 2},
-            "sampling": {"at_end": True, "prompts": [{**prompt, "sampler": s} for s in samplers_for(["flow"])]},
-        },
-    )
-    assert not check(watched).errors
-    ran = run(watched)
-    measured = ran.of(ValidationFinished)
-    assert list(measured[-1].by_timestep) == ["250", "750"]
-    assert measured[-1].loss < measured[0].loss
-    assert len(ran.of(SampleReady)) >= len(samplers_for(["flow"]))
-
-
-def test_a_run_that_is_stopped_and_resumed_ends_the_same(config: Config) -> None:
-    whole = run(laid_over(config, {"backup": {"every": {"n": 2, "unit": "step"}, "keep": 0}}))
-    first = Path(whole.of(BackupSaved)[0].path)
-    resumed = run(config, resume_from=first)
-    assert_equal_tensors(resumed.weights, whole.weights)
-    losses, later = ([e.loss for e in ran.of(StepFinished)] for ran in (whole, resumed))
-    assert losses[-len(later) :] == later
-    assert len(set(losses)) == len(losses)
-
-
-def test_the_model_gets_its_own_time_and_the_program_a_velocity(model: Path) -> None:
-    family = load_tiny(model, "toy_flow")
-    process = family.process
-    assert isinstance(process, FlowProcess)
-    assert process.convention == CONVENTION
-    seen: list[torch.Tensor] = []
-    family.unet.register_forward_pre_hook(lambda module, args: seen.append(args[1]))
-    noisy = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        output = family.predict(noisy, torch.tensor([0.0, 250.0]), family.encode_prompts(["a", "b"]))
-        raw = family.unet(noisy, seen[0], family.encode_prompts(["a", "b"]).states_BLD).sample
-    assert seen[0].tolist() == [1000.0, 750.0]
-    torch.testing.assert_close(output, -raw)
 
 
 @pytest.mark.parametrize("name", ["min_snr", "soft_min_snr", "debiased", "p2"])
@@ -162,12 +119,19 @@ def test_the_engine_refuses_what_check_refuses(config: Config) -> None:
         ddim_steps(process, {}, num_steps=4)
 
 
+class SizedSettings(FamilySettings):
+    name: Literal["sized"] = "sized"
+
+
 def test_the_chart_of_timesteps_has_the_shift_of_the_model(config: Config) -> None:
-    preview = timestep_preview(config)
-    shift = CONVENTION.shift_at(32, 32)
-    by_hand = laid_over(config, {"training": {"noise": {"dynamic_shift": False, "shift": shift}}})
-    assert preview.bars == timestep_preview(by_hand).bars
-    assert preview.right == "1000: noise"
+    convention = replace(CONVENTION, shift=TokenShift(16, 256))
+    sized = replace(TOY_TRANSFORMER, name="sized", settings=SizedSettings, process=flow_matching(convention))
+    with registered(sized):
+        preview = timestep_preview(laid_over(config, {"model": {"family": "sized"}}))
+        fixed = {"dynamic_shift": False, "shift": convention.shift_at(32, 32)}
+        by_hand = laid_over(config, {"model": {"family": "sized"}, "training": {"noise": fixed}})
+        assert preview.bars == timestep_preview(by_hand).bars
+        assert preview.right == "1000: noise"
 
 
 def test_samplers_of_flow_models_are_offered_while_there_is_a_family() -> None:
@@ -206,7 +170,7 @@ def test_guidance_is_that_of_the_family(kind: Any, guidance: float, batch: int, 
         return noisy_BCHW
 
     family: Any = SimpleNamespace(
-        spec=replace(TOY_FLOW, guidance=kind),
+        spec=replace(TOY_TRANSFORMER, guidance=kind),
         with_size_conditioning=lambda text, sizes: text,
         with_guidance=with_guidance,
         join=lambda texts, empty: Text([t for text in texts for t in text]),
@@ -227,6 +191,6 @@ def test_a_guidance_scale_without_effect_is_said(config: Config) -> None:
     guided = laid_over(config, {"sampling": {"prompts": [{"guidance": 1.0}, {"guidance": 4.0}]}})
     path = "sampling.prompts.1.guidance"
     assert path not in [p.path for p in problems_of(guided)]
-    with registered(replace(TOY_FLOW, name="distilled", settings=DistilledSettings, guidance="none")):
+    with registered(replace(TOY_TRANSFORMER, name="distilled", settings=DistilledSettings, guidance="none")):
         distilled = laid_over(guided, {"model": {"family": "distilled"}})
         assert [(p.path, p.severity) for p in problems_of(distilled) if p.path == path] == [(path, "info")]

@@ -73,7 +73,16 @@ class ModelExporter:
         metadata = {key: text for key, text in metadata.items() if text}
         if output.model_format == "diffusers":  # title and date, which its files would not show
             metadata |= {"modelspec.title": path.name, "modelspec.date": now.isoformat(timespec="seconds")}
-            write_folder(path, states, configs, traits, dtype=dtype, metadata=metadata, on_written=on_written)
+            write_folder(
+                path,
+                states,
+                configs,
+                traits,
+                dtype=dtype,
+                tokenizers_from=self.family.folder,
+                metadata=metadata,
+                on_written=on_written,
+            )
             return
         write_checkpoint(
             path,

@@ -62,7 +62,7 @@ _TEXT_LAYERS = LayerFilter(("layers.",))
 def run_plan(config: Config, architecture: Architecture, sizes: Iterable[Size]) -> RunPlan | None:
     """Return the plan that determines a run's memory; None for a config that the estimate does not support."""
     spec = config.family
-    if config.training.trains not in ("adapter", "full", "embedding", "vae"):
+    if config.training.trains not in ("adapter", "full", "embedding", "vae") or not spec.memory:
         return None
     presets, trains_adapter = spec.denoiser.model.layers, config.training.trains == "adapter"
     chosen = adapter_layers(config.adapter, presets) if trains_adapter else filtered_layers(config.training, presets)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Prediction = Literal["epsilon", "v_prediction", "edm", ""]
+Prediction = Literal["epsilon", "v_prediction", "flow", "edm", ""]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from modules.system.regular_files import FileTooLargeError, read_regular
 _MAX_CONFIG_BYTES = 1_000_000  # real ones have a few thousand
 _MAX_FILES = 50_000
 _MAX_WORD_CHARS = 80
+_PREDICTIONS = {"v_prediction": " with v-prediction", "epsilon": " with epsilon prediction"}
 
 
 def folder_kind(folder: Path) -> FileKind:
@@ -56,6 +57,8 @@ def _of_family(folder: Path, index: dict[str, Any], pipeline: str, files: Family
     denoiser = _json(folder / spec.names_of("denoiser")[0] / "config.json") or {}
     scheduler = _json(folder / "scheduler" / "scheduler_config.json") or {}
     prediction: Prediction = "v_prediction" if scheduler.get("prediction_type") == "v_prediction" else "epsilon"
+    if spec.process.flow is not None:
+        prediction = "flow"
     denoiser["cross_attention_dim"] = _whole(denoiser.get("cross_attention_dim"))
     model = published(files.folder_model(FolderFacts(index, denoiser, prediction)))
     variant = files.pipelines[pipeline] or files.variants.get(_whole(denoiser.get("in_channels")), "")
@@ -108,8 +111,7 @@ def _of_run(folder: Path) -> str:
 
 
 def _sentence(label: str, variant: str, prediction: Prediction, zero_snr: bool, facts: dict[str, str]) -> str:
-    what = "v-prediction" if prediction == "v_prediction" else "epsilon prediction"
-    text = f"A {label}{f' {variant}' if variant else ''} in diffusers' folder layout with {what}"
+    text = f"A {label}{f' {variant}' if variant else ''} in diffusers' folder layout{_PREDICTIONS.get(prediction, '')}"
     text += " and zero terminal SNR" if zero_snr else ""
     if "missing" in facts:
         text += f"; the weights of {facts['missing']} are missing"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 import torch
+from torch import nn
 
 from modules.system.devices import Device, move
 
@@ -42,6 +43,57 @@ class TextConditioning:
         """Join conditionings into one; shorter ones are padded with whole chunks of the empty prompt's states."""
         longest = max(p.states_BLD.shape[1] for p in parts)
         return cls(torch.cat([_lengthened(p.states_BLD, longest, empty.states_BLD) for p in parts]))
+
+
+@dataclass(frozen=True, eq=False)
+class TokenConditioning:
+    """Text states (B, L, D) of B prompts of different lengths, and the tokens of each; behind them are zeros.
+
+    Denoisers that do not attend to padding need no more. A cache entry holds one prompt, so only its tokens.
+    """
+
+    states_BLD: torch.Tensor
+    lengths: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @classmethod
+    def of(cls, states_LD: Sequence[torch.Tensor]) -> Self:
+        """Return the conditioning of prompts from the states (L, D) of each."""
+        return cls(nn.utils.rnn.pad_sequence(list(states_LD), batch_first=True), tuple(len(s) for s in states_LD))
+
+    def split(self) -> list[torch.Tensor]:
+        """Return the states (L, D) of each prompt, without padding."""
+        return [states_LD[:length] for states_LD, length in zip(self.states_BLD, self.lengths, strict=True)]
+
+    def to(self, device: Device, dtype: torch.dtype | None = None) -> Self:
+        """Move it to a device, and to a dtype where one is given."""
+        return type(self)(move(self.states_BLD, device, dtype=dtype), self.lengths)
+
+    def select(self, indices: Sequence[int]) -> Self:
+        """Return the states of some of the prompts, in that order."""
+        states = self.split()
+        return self.of([states[index] for index in indices])
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return the tensors by name, for a cache entry of one prompt."""
+        return {"states": self.states_BLD}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, torch.Tensor]) -> Self:
+        """Return the conditioning of a cache entry. Raises KeyError where a tensor is missing."""
+        return cls.of(list(tensors["states"]))
+
+    @classmethod
+    def join(cls, parts: Sequence[Self]) -> Self:
+        """Join conditionings into one, padded to the longest."""
+        return cls.of([states for part in parts for states in part.split()])
+
+    def with_empty_prompts(self, is_empty: Sequence[bool], empty: Self) -> Self:
+        """Return it with the empty prompt's states for the prompts for which `is_empty` holds."""
+        [empty_LD] = empty.split()
+        return self.of([empty_LD if e else states for e, states in zip(is_empty, self.split(), strict=True)])
 
 
 def replaced_rows(rows_BX: torch.Tensor, other_1X: torch.Tensor, is_replaced: Sequence[bool]) -> torch.Tensor:

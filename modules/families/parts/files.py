@@ -33,6 +33,8 @@ class ModelFiles:
     parts: Mapping[str, Any]
     scheduler: Mapping[str, Any]
     tokenizers: Mapping[str, Path]
+    folder: Path | None = None
+    """The folder of a model in diffusers' layout."""
 
     def tower(self, part: str, *, skipped_layers: int, is_normed: bool, is_weighted: bool = False) -> TextTower:
         """Return one of the text encoders with its tokenizer."""
@@ -66,16 +68,17 @@ def read_folder(
         scheduler=read_json(folder, "scheduler", "scheduler_config.json"),
         parts={p.name: read(p.name, load_factory(p.model_class)) for p in spec.parts},
         tokenizers={name: folder / tokenizer_of(name) for name in spec.names_of("text_encoder")},
+        folder=folder,
     )
 
 
-def require_known_unet(files: ModelFiles, spec: FamilySpec) -> None:
-    """Raise DarkroomError where the UNet has the inputs of no supported variant of the family."""
-    channels = int(files.parts["unet"].config.in_channels)
+def require_known_denoiser(files: ModelFiles, spec: FamilySpec) -> None:
+    """Raise DarkroomError where the denoiser has the inputs of no supported variant of the family."""
+    channels = int(files.parts[spec.denoiser.name].config.in_channels)
     if not variant_of(spec, channels):
         known = " or ".join(str(spec.latents.channels + extra) for extra in (0, *sorted(spec.variants.values())))
         raise DarkroomError(
-            f"The UNet of {files.name} has {channels} input channels instead of {known}: it is a model variant "
-            "that is not supported.",
+            f"The {spec.denoiser.label} of {files.name} has {channels} input channels instead of {known}: it is a "
+            "model variant that is not supported.",
             advice="Choose the text-to-image base model.",
         )

@@ -68,7 +68,8 @@ def write_folder(
     on_written: OnWritten | None = None,
     advice: str = TRAINED,
 ) -> None:
-    """Write a model as a diffusers folder. `tokenizers_from` is a folder whose tokenizers are copied.
+    """Write a model as a diffusers folder. `tokenizers_from` is a folder whose tokenizers are copied; those that it
+    does not have are CLIP's, which the program contains.
 
     `metadata`, that of the model as a single file, is stored in the denoiser's header.
 
@@ -102,7 +103,7 @@ def write_folder(
         for encoder in (p for p in parts if p.role == "text_encoder"):
             pads_with_bang = configs[encoder.name].get("hidden_act") != "quick_gelu"  # OpenCLIP's (`is_open_clip`)
             _write_tokenizer(folder / tokenizer_of(encoder.name), tokenizers_from, pads_with_bang=pads_with_bang)
-        _write_json(folder / "model_index.json", _index(record, traits, parts, configs["scheduler"]))
+        _write_json(folder / "model_index.json", _index(record, traits, parts, configs["scheduler"], folder))
 
 
 def traits_of(kind: FileKind) -> CheckpointTraits:
@@ -138,7 +139,7 @@ def _part_config(part: PartSpec, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _write_scheduler(folder: Path, config: Mapping[str, Any], traits: CheckpointTraits) -> None:
-    changed = {**config, "prediction_type": traits.prediction}
+    changed = {**config} if traits.prediction == "flow" else {**config, "prediction_type": traits.prediction}
     if traits.zero_snr:
         changed |= {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}
     (folder / "scheduler").mkdir()
@@ -161,7 +162,11 @@ def _write_tokenizer(folder: Path, source: Path | None, *, pads_with_bang: bool)
 
 
 def _index(
-    record: PublishedModel, traits: CheckpointTraits, parts: Sequence[PartSpec], scheduler: Mapping[str, Any]
+    record: PublishedModel,
+    traits: CheckpointTraits,
+    parts: Sequence[PartSpec],
+    scheduler: Mapping[str, Any],
+    folder: Path,
 ) -> dict[str, Any]:
     index: dict[str, Any] = {
         "_class_name": record.pipelines.get(traits.variant, record.pipelines[""]),
@@ -170,7 +175,9 @@ def _index(
     for part in parts:
         index[part.name] = [part.library, part.class_name]
         if part.role == "text_encoder":
-            index[tokenizer_of(part.name)] = ["transformers", "CLIPTokenizer"]
+            tokenizer = tokenizer_of(part.name)
+            settings = read_json(folder, tokenizer, "tokenizer_config.json")
+            index[tokenizer] = ["transformers", settings.get("tokenizer_class", "CLIPTokenizer")]
     index["scheduler"] = ["diffusers", scheduler.get("_class_name", "DDIMScheduler")]
     return {**index, **record.index, **record.variant_index.get(traits.variant, {})}
 

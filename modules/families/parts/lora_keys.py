@@ -7,7 +7,7 @@ from typing import Any
 
 from modules.families.parts.lora_names import kohya_naming, peft_name
 from modules.families.parts.single_file.sizes import configs_to_bring
-from modules.families.registry import files_of, published
+from modules.families.registry import FAMILIES, files_of, published
 from modules.families.spec import LoraNaming
 
 
@@ -19,7 +19,8 @@ def naming_of(model: str, parts: Mapping[str, Any], *, prediction: str, version:
     """
     record = published(model)
     configs = {name: _config(module) for name, module in parts.items()}
-    variant = files_of(record.family).variants.get(int(configs["unet"]["in_channels"]), "")
+    denoiser = configs[FAMILIES[record.family].denoiser.name]
+    variant = files_of(record.family).variants.get(int(denoiser["in_channels"]), "")
     return LoraNaming(
         kohya_naming(model, configs),
         peft_name,

@@ -16,7 +16,7 @@ from modules.families.registry import published
 from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
 
 _UNET_PREFIX = "lora_unet_"
-_PROJECTION = "text_projection"
+_CLIP_MODULES = ("encoder.layers.", "embeddings.", "final_layer_norm")
 
 
 def unet_clip_targets(
@@ -69,6 +69,6 @@ def peft_name(part: str, path: str) -> str:
 
 
 def file_path(part: str, path: str) -> str:
-    """Return a layer's path in files: text layers with "text_model.", whatever transformers calls them."""
-    is_inside = part.startswith("text_encoder") and path != _PROJECTION and not path.startswith(TEXT_PREFIX)
-    return f"{TEXT_PREFIX}{path}" if is_inside else path
+    """Return a layer's path in files: CLIP's text layers with "text_model.", whatever transformers calls them."""
+    is_bare = part.startswith("text_encoder") and path.startswith(_CLIP_MODULES)
+    return f"{TEXT_PREFIX}{path}" if is_bare else path

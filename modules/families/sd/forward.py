@@ -54,7 +54,7 @@ class StableDiffusion(LatentDiffusion):
         inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
     ) -> torch.Tensor:
         """Return the UNet's output (B, 4, H, W); `inputs` are the further inputs of a variant."""
-        dtype = self._unet_dtype()
+        dtype = self._input_dtype()
         states_BLD = _own(conditioning).states_BLD
         output = self._forward("unet")(
             self._unet_input(noisy_BCHW, inputs, dtype),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from modules.families.parts.clip_text import is_open_clip
-from modules.families.parts.files import ModelFiles, require_known_unet
+from modules.families.parts.files import ModelFiles, require_known_denoiser
 from modules.families.parts.lora_keys import naming_of
 from modules.families.parts.noise_process import process_of, scheduler_with
 from modules.families.parts.read_model import read_model
@@ -27,7 +27,7 @@ def load(request: LoadRequest[SdSettings]) -> StableDiffusion:
 
 def assemble(files: ModelFiles, settings: SdSettings) -> StableDiffusion:
     """Build the model from its files, which were read from any form."""
-    require_known_unet(files, SD)
+    require_known_denoiser(files, SD)
     scheduler = scheduler_with(
         files.scheduler, prediction=settings.prediction_type, zero_terminal_snr=settings.zero_terminal_snr
     )
@@ -40,11 +40,11 @@ def assemble(files: ModelFiles, settings: SdSettings) -> StableDiffusion:
     )
     return StableDiffusion(
         spec=SD,
-        unet=files.parts["unet"],
-        vae=files.parts["vae"],
+        modules=files.parts,
         towers={"text_encoder": tower},
         process=process,
         scheduler=scheduler,
+        folder=files.folder,
         lora_naming=lora_naming(files.parts, prediction=process.prediction_type),
     )
 

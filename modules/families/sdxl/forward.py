@@ -61,7 +61,7 @@ class StableDiffusionXL(LatentDiffusion):
         inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
     ) -> torch.Tensor:
         """Return the UNet's output (B, 4, H, W); `inputs` are the further inputs of a variant."""
-        own, dtype = _own(conditioning), self._unet_dtype()
+        own, dtype = _own(conditioning), self._input_dtype()
         assert own.sizes_B6 is not None, "SDXL needs size conditioning (see `with_size_conditioning`)"
         output = self._forward("unet")(
             self._unet_input(noisy_BCHW, inputs, dtype),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from modules.families.parts.files import ModelFiles, require_known_unet
+from modules.families.parts.files import ModelFiles, require_known_denoiser
 from modules.families.parts.lora_keys import naming_of
 from modules.families.parts.noise_process import process_of, scheduler_with
 from modules.families.parts.read_model import read_model
@@ -26,7 +26,7 @@ def assemble(files: ModelFiles, settings: SdxlSettings) -> StableDiffusionXL:
     SDXL always skips the last layer of both encoders; clip skip counts the layers skipped beyond it. The pooled state
     always comes from the last layer, regardless of clip skip. Raises DarkroomError for a variant that is not supported.
     """
-    require_known_unet(files, SDXL)
+    require_known_denoiser(files, SDXL)
     scheduler = scheduler_with(
         files.scheduler, prediction=settings.prediction_type, zero_terminal_snr=settings.zero_terminal_snr
     )
@@ -42,10 +42,10 @@ def assemble(files: ModelFiles, settings: SdxlSettings) -> StableDiffusionXL:
     }
     return StableDiffusionXL(
         spec=SDXL,
-        unet=files.parts["unet"],
-        vae=files.parts["vae"],
+        modules=files.parts,
         towers=towers,
         process=process,
         scheduler=scheduler,
+        folder=files.folder,
         lora_naming=naming_of("sdxl", files.parts, prediction=process.prediction_type),
     )

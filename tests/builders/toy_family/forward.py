@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ class ToyPixel:
     process: NoiseProcess
     scheduler: Mapping[str, Any]
     lora_naming: LoraNaming
+    folder: Path | None = None
     _forwards: Forwards = field(default_factory=Forwards, repr=False)
 
     @property

@@ -32,6 +32,7 @@ from modules.system.devices import dtype_name
 from modules.system.errors import DarkroomError
 
 _PENULTIMATE_LAYERS = 23  # in diffusers' config of a text encoder whose 24th block never runs
+_CLIP_LAYERS = (f"{TEXT_PREFIX}encoder.layers.", "encoder.layers.")
 _LOGIT_SCALE = math.log(100.0)  # the limit in CLIP's training, which trained models reach
 
 States = Mapping[str, Mapping[str, LazyTensor]]
@@ -153,12 +154,12 @@ def _record(model: str) -> SingleFile:
 
 
 def file_state(part: str, state: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
-    """Return a part's tensors under the names used in files: text layers with "text_model.", the VAE's attention as in
-    diffusers 0.12 and later, without buffers.
+    """Return a part's tensors under the names used in files: CLIP's text layers with "text_model.", the VAE's attention
+    as in diffusers 0.12 and later, without buffers.
     """
     if part == "vae":
         return {modern_key(name): tensor for name, tensor in state.items()}
-    if not part.startswith("text_encoder"):
+    if not any(name.startswith(_CLIP_LAYERS) for name in state):
         return dict(state)
     kept = {n: t for n, t in state.items() if not n.endswith("position_ids")}
     outside = (TEXT_PREFIX, "text_projection.")

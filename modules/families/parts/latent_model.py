@@ -1,0 +1,106 @@
+"""The shared base of models that denoise a VAE's latents: all that does not depend on the denoiser and the prompts."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from modules.diffusion.process import NoiseProcess
+from modules.families.parts import vae
+from modules.families.parts.circular_padding import is_circular
+from modules.families.parts.forwards import Forwards
+from modules.families.protocol import Part, PartMemory, Posterior
+from modules.families.spec import FamilySpec, LoraNaming, variant_of
+from modules.system.devices import Device
+
+Process = TypeVar("Process", bound=NoiseProcess)
+
+
+@dataclass(eq=False)
+class LatentModel(ABC, Generic[Process]):
+    """A loaded model: its parts by name, its noise process, its scheduler's config, and the names of its layers.
+
+    A family built on it defines how prompts are encoded and how the denoiser receives them; see `ModelFamily`.
+    """
+
+    spec: FamilySpec
+    modules: Mapping[str, Any]
+    process: Process
+    scheduler: Mapping[str, Any]
+    lora_naming: LoraNaming
+    folder: Path | None = field(default=None, kw_only=True)
+    _forwards: Forwards = field(default_factory=Forwards, repr=False, kw_only=True)
+
+    @abstractmethod
+    def reaches(self, part: str, name: str) -> bool:
+        """Return whether a denoising loss reaches the module of this dotted name in a part."""
+
+    @property
+    def denoiser(self) -> Any:
+        """The part that denoises."""
+        return self.modules[self.spec.denoiser.name]
+
+    @property
+    def vae(self) -> Any:
+        """The VAE."""
+        return self.modules["vae"]
+
+    @property
+    def parts(self) -> Mapping[str, Part]:
+        """The parts by name."""
+        return {p.name: Part(p, self.modules[p.name], self._reaches(p.name)) for p in self.spec.parts}
+
+    @property
+    def variant(self) -> str:
+        """The model variant, by the input channels of the denoiser."""
+        return variant_of(self.spec, int(self.denoiser.config.in_channels))
+
+    def set_memory(self, memory: Mapping[str, PartMemory], *, train_device: Device, temp_device: Device) -> None:
+        """Set up the checkpointed forward of every part."""
+        self._forwards.set_memory(self.parts, memory, train_device=train_device, temp_device=temp_device)
+
+    def encode_images(self, images_B3PP: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
+        """Return the normalised latents (B, C, H, W) of images in [-1, 1]: the mean, or drawn from a generator."""
+        if generator is not None:
+            return vae.encode_drawn(self.vae, images_B3PP, generator)
+        return vae.encode_mean(self.vae, images_B3PP)
+
+    def posterior(self, images_B3PP: torch.Tensor) -> Posterior:
+        """Return the distribution of the latents of images in [-1, 1], with gradients."""
+        return vae.encode_posterior(self.vae, images_B3PP)
+
+    def decode(self, latents_BCHW: torch.Tensor) -> torch.Tensor:
+        """Return the images (B, 3, P, P) of normalised latents, float32 in [-1, 1]."""
+        return vae.decode_latents(self._forwards.of("vae", self.vae.decode), self.vae, latents_BCHW)
+
+    def scheduler_config(self) -> Mapping[str, Any]:
+        """Return the scheduler's config from the model's files."""
+        return self.scheduler
+
+    def image_identity(self) -> str:
+        """Return everything but the weights that affects how an image is encoded."""
+        norm = f"mean{vae.norm_of(self.vae).identity}"
+        return f"{norm}, circular" if is_circular(self.vae) else norm
+
+    def _reaches(self, part: str) -> Callable[[str], bool]:
+        return lambda name: self.reaches(part, name)
+
+    def _forward(self, part: str) -> Callable[..., Any]:
+        return self._forwards.of(part, self.modules[part])
+
+    def _input_dtype(self) -> torch.dtype:
+        """Return the dtype of the denoiser's inputs: normally that of its weights.
+
+        Under autocast to the other 16-bit dtype, tensors in the weights' dtype cannot be concatenated, so inputs use
+        autocast's dtype then. The denoiser's `dtype` also returns the weights' dtype but searches all modules each
+        time: 44 ms per step for SDXL with a LoRA.
+        """
+        weight: torch.Tensor = next(self.denoiser.parameters())
+        if weight.dtype.itemsize == 2 and torch.is_autocast_enabled(weight.device.type):
+            return torch.get_autocast_dtype(weight.device.type)
+        return weight.dtype

@@ -1,0 +1,320 @@
+"""A flow-matching transformer in one folder, registered by a test, does what every family does.
+
+Its text encoder is no CLIP, its latents are shifted and have 16 channels. `tests/builders/toy_transformer` is all that
+the program knows of it: the last test fails if another file names it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from diffusers import FlowMatchEulerDiscreteScheduler, ZImagePipeline
+from PIL import Image
+from transformers import PreTrainedTokenizerFast
+
+from modules.config.codec import decode, encode
+from modules.config.rules import RULES
+from modules.config.schema import Config
+from modules.data.buckets import Size
+from modules.families.kinds.identify import identify
+from modules.families.parts.attention_processor import set_attention
+from modules.families.protocol import PartMemory
+from modules.families.registry import registered
+from modules.formats.safetensors_io import read_safetensors
+from modules.memory.compiled_blocks import Compilation
+from modules.sampling.denoising_loop import initial_noise, run_denoising_loop, scheduler_for
+from modules.sampling.prediction import guided_prediction
+from modules.sampling.registry import samplers_for
+from modules.system.devices import CPU, Device
+from modules.system.paths import PROGRAM_ROOT
+from tests.builders.configs import laid_over, small_config
+from tests.builders.pipelines import load_tiny
+from tests.builders.runs import Ran, assert_equal_tensors, run
+from tests.builders.toy_transformer.build import PAD, write_toy_transformer_folder
+from tests.builders.toy_transformer.forward import ToyTransformer
+from tests.builders.toy_transformer.spec import TOY_TRANSFORMER
+from trainer.events import BackupSaved, SampleReady, StepFinished, ValidationFinished
+from trainer.preflight import check
+from ui.forms.records import groups_of, records_beside
+
+BASE: dict[str, Any] = {
+    "data": {"resolution_px": [32], "bucket_step_px": 8, "latent_cache": True, "text_cache": True},
+    "training": {
+        "epochs": 2,
+        "batch_size": 2,
+        "learning_rate": 0.01,
+        "noise": {"distribution": "logit_normal", "dynamic_shift": False},
+    },
+    "output": {"dtype": "float32", "format": "diffusers"},
+}
+PROMPT = {"prompt": "a disc", "width_px": 32, "height_px": 32, "steps": 2, "guidance": 2.0}
+SIZE = Size(32, 32)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def toy() -> Iterator[None]:
+    with registered(TOY_TRANSFORMER):
+        yield
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
+    return write_toy_transformer_folder(tmp_path_factory.mktemp("models") / "toy-transformer")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the shared run keeps its caches, which later runs use."""
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def config(model: Path, folder: Path, images: Path) -> Config:
+    return laid_over(small_config(folder, model=model, images=images), BASE)
+
+
+@pytest.fixture(scope="module")
+def watched(config: Config) -> Config:
+    """The config of the shared run: a LoRA, validated, sampled, with backups."""
+    images = config.concepts[0].path
+    return laid_over(
+        config,
+        {
+            "concepts": [{"path": images}, {"path": images, "kind": "validation"}],
+            "validation": {"every": {"n": 1, "unit": "epoch"}, "num_timesteps": 2},
+            "sampling": {"at_end": True, "prompts": [{**PROMPT, "sampler": s} for s in samplers_for(["flow"])]},
+            "backup": {"every": {"n": 3, "unit": "step"}, "keep": 0},
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def ran(watched: Config) -> Ran:
+    return run(watched)
+
+
+@pytest.fixture
+def family(model: Path) -> ToyTransformer:
+    family: ToyTransformer = load_tiny(model, TOY_TRANSFORMER.name)
+    return family
+
+
+def losses(ran: Ran) -> list[float]:
+    return [e.loss for e in ran.of(StepFinished)]
+
+
+# -- runs
+
+
+def test_it_passes_every_check(watched: Config) -> None:
+    assert not check(watched).errors
+    assert not [p for rule in RULES for p in rule(watched) if p.severity == "error"]
+
+
+def test_it_caches_trains_validates_samples_and_saves_a_lora(ran: Ran, folder: Path) -> None:
+    assert len(set(losses(ran))) == len(losses(ran))
+    scores = [e.loss for e in ran.of(ValidationFinished)]
+    assert scores[-1] < scores[0]
+    samples = ran.of(SampleReady)
+    assert len(samples) == len(samplers_for(["flow"]))
+    assert {Image.open(sample.path).size for sample in samples} == {(32, 32)}
+    lora = Path(ran.finished.model_path)
+    names = read_safetensors(lora)[0]
+    assert "transformer.layers.1.attention.to_out.0.lora_A.weight" in names
+    assert not [
+        name for name in names if not name.startswith("transformer.layers.")
+    ]  # the preset leaves the others out
+    kind = identify(lora)
+    assert (kind.kind, kind.family, kind.facts["form"]) == ("lora", TOY_TRANSFORMER.name, "diffusers")
+    shapes = {tuple(t.shape) for f in (folder / "cache" / "latents").rglob("*.safetensors") for t in tensors_in(f)}
+    assert {shape[0] for shape in shapes} == {16}
+    lengths = {t.shape[1] for f in (folder / "cache" / "text").rglob("*.safetensors") for t in tensors_in(f)}
+    assert len(lengths) > 1  # the real tokens alone
+
+
+def tensors_in(file: Path) -> list[torch.Tensor]:
+    return list(read_safetensors(file)[0].values())
+
+
+def test_a_resumed_run_ends_the_same(ran: Ran, watched: Config) -> None:
+    first = Path(ran.of(BackupSaved)[0].path)
+    resumed = run(watched, resume_from=first)
+    assert_equal_tensors(resumed.weights, ran.weights)
+    assert losses(ran)[-len(losses(resumed)) :] == losses(resumed)
+
+
+def test_cached_latents_and_text_train_as_fresh_ones(ran: Ran, watched: Config) -> None:
+    fresh = run(laid_over(watched, {"data": {"latent_cache": False, "text_cache": False}}))
+    assert losses(fresh) == losses(ran)
+
+
+def test_a_lokr_trains_and_a_lora_continues(config: Config, ran: Ran, tmp_path: Path) -> None:
+    output = {"format": "kohya", "destination": str(tmp_path / "other.safetensors")}
+    once: dict[str, Any] = {"training": {"epochs": 1}, "output": output}
+    tree = encode(laid_over(config, once))
+    lokr = run(decode({**tree, "adapter": {"name": "lokr", "rank": 2, "factor": 4}}).config)
+    kind = identify(Path(lokr.finished.model_path))
+    assert (kind.kind, kind.family) == ("lora", TOY_TRANSFORMER.name)
+    further = laid_over(config, {**once, "adapter": {"start_from": ran.finished.model_path}})
+    assert not check(further).errors
+    assert losses(run(further))[0] != losses(ran)[0]
+
+
+def test_a_fine_tune_is_a_folder_that_loads_again(config: Config, tmp_path: Path) -> None:
+    tuned = {
+        "training": {"trains": "full", "learning_rate": 1e-3, "epochs": 1},
+        "output": {"model_format": "diffusers", "destination": str(tmp_path / "tuned")},
+    }
+    saved = Path(run(laid_over(config, tuned)).finished.model_path)
+    assert identify(saved).model == TOY_TRANSFORMER.name
+    assert json.loads((saved / "model_index.json").read_text())["tokenizer"] == [
+        "transformers",
+        "PreTrainedTokenizerFast",
+    ]
+    assert json.loads((saved / "scheduler" / "scheduler_config.json").read_text())["shift"] == 3.0
+    again = laid_over(config, {"model": {"base_model": str(saved)}, "training": {"epochs": 1}})
+    assert losses(run(again))
+
+
+@pytest.mark.daily(2)
+@pytest.mark.parametrize("dtype", ["int8", "nfloat4", "float8"])
+def test_it_trains_on_quantized_weights(config: Config, dtype: str) -> None:
+    quantized = {"transformer": {"dtype": dtype}, "text_encoder": {"dtype": dtype}}
+    trained = laid_over(config, {"parts": quantized, "training": {"epochs": 1}})
+    assert not check(trained).errors
+    assert losses(run(trained))
+
+
+def test_it_is_shown_in_the_forms(config: Config) -> None:
+    assert [g.title for g in groups_of(config, ("parts",))] == ["Transformer", "Text encoder (Qwen3)", "VAE"]
+    [choice] = groups_of(config, ("model.family",))[0].records
+    assert [record.path for record in records_beside(config, choice)] == ["model.family.text_tokens"]
+
+
+# -- gradients
+
+
+def gradients(family: ToyTransformer, memory: PartMemory) -> dict[str, torch.Tensor]:
+    """The gradients of a loss, with the memory settings of the transformer."""
+    family.denoiser.requires_grad_(True)
+    family.denoiser.zero_grad()
+    family.set_memory({"transformer": memory}, train_device=CPU, temp_device=Device("cpu:1"))
+    text = family.encode_prompts(["a disc", "a disc and a very long square"])
+    noisy = torch.randn(2, 16, 8, 8, generator=torch.Generator().manual_seed(0))
+    family.predict(noisy, torch.tensor([250.0, 700.0]), text).square().mean().backward()
+    return {n: p.grad.clone() for n, p in family.denoiser.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [
+        PartMemory("block"),
+        PartMemory("whole"),
+        PartMemory("transformer", offload_activations=True),
+        PartMemory("block", offload_fraction=0.5),
+    ],
+    ids=["block", "whole", "activations", "layers"],
+)
+def test_gradients_are_those_of_a_plain_pass(family: ToyTransformer, memory: PartMemory) -> None:
+    assert_equal_tensors(gradients(family, memory), gradients(family, PartMemory()))
+
+
+def test_compiled_blocks_have_the_same_gradients(family: ToyTransformer) -> None:
+    plain = gradients(family, PartMemory())
+    compilation = Compilation(iter(range(1_000_000)).__next__, backend="aot_eager")
+    compiled = gradients(family, PartMemory("block", compilation=compilation))
+    assert not compilation.failure
+    torch.testing.assert_close(compiled, plain, rtol=1e-4, atol=1e-6)
+    torch.compiler.reset()
+
+
+# -- parity
+
+
+def test_a_batch_of_two_lengths_is_two_batches_of_one(family: ToyTransformer) -> None:
+    text = family.encode_prompts(["a", "a very much longer prompt of a disc"])
+    noisy = torch.randn(2, 16, 8, 8, generator=torch.Generator().manual_seed(1))
+    timesteps = torch.tensor([200.0, 800.0])
+    with torch.no_grad():
+        both = family.predict(noisy, timesteps, text)
+        alone = [family.predict(noisy[i : i + 1], timesteps[i : i + 1], text.select([i])) for i in (0, 1)]
+    torch.testing.assert_close(both, torch.cat(alone), rtol=1e-5, atol=2e-5)
+    assert family.join([text.select([1]), text.select([0])], text).lengths == text.lengths[::-1]
+
+
+def test_an_empty_prompt_goes_through_the_template(family: ToyTransformer) -> None:
+    empty = family.encode_prompts([""])
+    assert empty.lengths == (2,)
+    dropped = family.with_empty_prompts(family.encode_prompts(["a disc", "b"]), [{0}, set()], empty)
+    assert dropped.lengths == (2, 3)
+    assert torch.equal(dropped.split()[0], empty.states_BLD[0])
+
+
+def stock_pipeline(model: Path, family: ToyTransformer) -> Any:
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(model / "tokenizer", local_files_only=True)
+    assert tokenizer.pad_token == PAD
+    pipe = ZImagePipeline(
+        FlowMatchEulerDiscreteScheduler.from_pretrained(model / "scheduler"),
+        family.vae,
+        family.modules["text_encoder"],
+        tokenizer,
+        family.denoiser,
+    )
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+@torch.no_grad()
+def test_a_sample_is_that_of_diffusers_pipeline(model: Path, family: ToyTransformer) -> None:
+    """Text, every denoising step and the decoded image."""
+    pipe = stock_pipeline(model, family)
+    prompt = "a disc"
+    noise, generator = initial_noise((1, 16, 8, 8), seed=3, device=CPU)
+    theirs_text = pipe.encode_prompt([prompt], do_classifier_free_guidance=False, max_sequence_length=48)[0]
+    text = family.encode_prompts([prompt])
+    torch.testing.assert_close(text.split()[0], theirs_text[0], rtol=1e-5, atol=1e-5)
+    options = {"num_inference_steps": 4, "guidance_scale": 0.0, "height": 32, "width": 32, "max_sequence_length": 48}
+    theirs = pipe([prompt], latents=noise, output_type="latent", **options).images
+    predict = guided_prediction(family, text, None, size=SIZE, guidance=1.0)
+    scheduler = scheduler_for(family, "euler", SIZE)
+    latents = run_denoising_loop(predict, scheduler, noise, num_steps=4, generator=generator, on_step=lambda: None)
+    torch.testing.assert_close(latents, theirs, rtol=1e-5, atol=1e-5)
+    image = pipe([prompt], latents=noise, output_type="pt", **options).images
+    torch.testing.assert_close((family.decode(latents) / 2 + 0.5).clamp(0, 1), image, rtol=1e-5, atol=1e-5)
+
+
+def test_one_euler_step_with_the_true_velocity_returns_the_image(family: ToyTransformer) -> None:
+    generator = torch.Generator().manual_seed(2)
+    clean, noise = (torch.randn(2, 16, 8, 8, generator=generator) for _ in range(2))
+    timesteps = torch.tensor([300.0, 900.0])
+    noisy = family.process.add_noise(clean, noise, timesteps)
+    velocity = family.process.target(clean, noise, timesteps)
+    sigma = family.process.sigma(timesteps)[:, None, None, None]
+    torch.testing.assert_close(noisy + (0.0 - sigma) * velocity, clean, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_attention_implementations_agree(family: ToyTransformer) -> None:
+    text = family.encode_prompts(["a", "a longer prompt"])
+    noisy = torch.randn(2, 16, 8, 8, generator=torch.Generator().manual_seed(1))
+    before = family.predict(noisy, torch.tensor([200.0, 800.0]), text)
+    set_attention(family.denoiser, TOY_TRANSFORMER.denoiser.model, "sdpa_math", device=CPU, dtype=torch.float32)
+    after = family.predict(noisy, torch.tensor([200.0, 800.0]), text)
+    torch.testing.assert_close(after, before, rtol=1e-5, atol=1e-5)
+
+
+# -- one folder and one line
+
+
+def test_only_its_folder_and_tests_name_it() -> None:
+    home = PROGRAM_ROOT / "tests" / "builders" / "toy_transformer"
+    places = ("modules", "trainer", "ui", "launcher", "benchmarks", "tests/builders", "training_presets")
+    files = [f for place in places for f in (PROGRAM_ROOT / place).rglob("*") if f.suffix in (".py", ".json")]
+    assert len(files) > 500
+    texts = {f: f.read_text(encoding="utf-8") for f in files if home not in f.parents}
+    assert not [str(f) for f, text in texts.items() if "toy_transformer" in text or "ToyTransformer" in text]
