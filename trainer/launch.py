@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from modules.config.schema import Config
+from modules.families.registry import FAMILIES
 from modules.system import hardware
 from modules.system.process_setup import collection_off
 from trainer.commands import Command, CommandDesk
@@ -35,12 +36,6 @@ if TYPE_CHECKING:
 SWITCH_INTERVAL_SECONDS = 0.0001
 _ENGINE = "trainer.run.execute"
 _IMPORTS = "trainer.run.imports"
-_LIBRARIES = (
-    "transformers.models.clip.modeling_clip",
-    "peft",
-    "diffusers.models.autoencoders.autoencoder_kl",
-    "diffusers.models.unets.unet_2d_condition",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +159,9 @@ def import_engine(*, beside_window: bool = True) -> None:
     with collection_off():
         if beside_window and "torch" not in sys.modules:
             _preload_shared_libraries()
-        for name in ("torch._dynamo", *_LIBRARIES, _ENGINE):
+        usual_family = next(iter(FAMILIES.values()))
+        libraries = [part.model_class.partition(":")[0] for part in usual_family.parts]
+        for name in ("torch._dynamo", *libraries, "peft", _ENGINE):
             importlib.import_module(name)
         gc.freeze()
 

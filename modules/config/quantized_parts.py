@@ -19,8 +19,8 @@ _SIXTEEN_BITS = ("bfloat16", "float16")
 class QuantizedParts:
     """The formats of the quantized parts by name, and the dtype of their other weights.
 
-    `cache_dir` keeps weights with a low-rank product beside them; `denoiser_file` is the file of a UNet that is packed
-    in it.
+    `cache_dir` keeps weights with a low-rank product beside them; `denoiser_file` is the file of a denoiser that is
+    packed in it.
     """
 
     formats: Mapping[str, ChosenFormat] = field(default_factory=dict)
@@ -55,10 +55,10 @@ def quantized_parts(config: Config) -> QuantizedParts:
         formats,
         precision if precision in _SIXTEEN_BITS else "float32",
         config.quantization.cache_dir.strip() or str(Path(config.general.cache_dir) / "quantization"),
-        unet_source(config),
+        denoiser_source(config),
     )
 
 
-def unet_source(config: Config) -> str:
-    """Return the file that the UNet is read from: one of its own, or the base model."""
+def denoiser_source(config: Config) -> str:
+    """Return the file that the denoiser is read from: one of its own, or the base model."""
     return config.model.denoiser_file.strip() or config.model.base_model.strip()

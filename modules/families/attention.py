@@ -1,4 +1,4 @@
-"""The attention implementations of the denoiser, one line each. Torch-free: the code is in `parts/attention_kernels`.
+"""The attention implementations of the denoiser, one line each. Torch-free: the code is in `parts/attention_processor`.
 
 The first is what diffusers does: PyTorch's `scaled_dot_product_attention`, which chooses among its own kernels.
 """
@@ -29,7 +29,7 @@ class AttentionSpec:
     packages: tuple[Package, ...] = ()
 
 
-_KERNELS = "modules.families.parts.attention_kernels"
+_KERNELS = "modules.families.parts.attention_processor"
 ATTENTIONS: Mapping[str, AttentionSpec] = {
     "sdpa": AttentionSpec("PyTorch's choice", devices=("cpu", "cuda", "mps")),
     "sdpa_flash": AttentionSpec(

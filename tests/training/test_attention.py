@@ -10,7 +10,7 @@ import torch
 from torch.nn.attention import SDPBackend
 
 from modules.families.attention import ATTENTIONS, usable_attentions
-from modules.families.parts import attention_kernels
+from modules.families.parts import attention_processor
 from modules.families.parts.attention_processor import KernelProcessor, set_attention
 from modules.families.parts.part_classes import UNET
 from modules.families.protocol import ModelFamily, PartMemory
@@ -55,14 +55,14 @@ def test_those_that_run_agree(any_model: Path) -> None:
 @pytest.mark.parametrize("mode", ["block", "whole"])
 def test_a_recomputation_uses_the_same(tiny_sd: Path, mode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[tuple[bool, bool]] = []
-    plain_sdpa = attention_kernels.scaled_dot_product_attention
+    plain_sdpa = attention_processor.scaled_dot_product_attention
 
     def watched(*args: Any, **kwargs: Any) -> torch.Tensor:
         backends = torch.backends.cuda
         used.append((backends.math_sdp_enabled(), backends.flash_sdp_enabled()))
         return plain_sdpa(*args, **kwargs)
 
-    monkeypatch.setattr(attention_kernels, "scaled_dot_product_attention", watched)
+    monkeypatch.setattr(attention_processor, "scaled_dot_product_attention", watched)
     family = set_to(load_tiny(tiny_sd), "sdpa_math")
     result_of(family)
     num_calls = len(used) - 1  # one tries it out
@@ -112,10 +112,10 @@ def test_a_run_uses_the_chosen_one(tiny_sd: Path, images: Path, tmp_path: Path) 
     config = small_config(tmp_path, model=tiny_sd, images=images, training={"attention": "sdpa_math"})
     unet = load_model(config, machine_of(config.general, "float32")).family.parts["unet"].module
     kernels = {p.kernel for p in unet.attn_processors.values() if isinstance(p, KernelProcessor)}
-    assert kernels == {attention_kernels.sdpa_math}
+    assert kernels == {attention_processor.sdpa_math}
     assert all(isinstance(p, KernelProcessor) for p in unet.attn_processors.values())
 
 
 def test_every_kernel_exists() -> None:
     assert all(callable(load_factory(spec.kernel)) for spec in ATTENTIONS.values() if spec.kernel)
-    assert attention_kernels.sdpa_cudnn.args == (SDPBackend.CUDNN_ATTENTION,)  # type: ignore[attr-defined]
+    assert attention_processor.sdpa_cudnn.args == (SDPBackend.CUDNN_ATTENTION,)  # type: ignore[attr-defined]

@@ -62,8 +62,7 @@ def cached_sizes_of(training: Dataset, validation: Dataset, *, reads_images: boo
     Without `reads_images` training images have none, so that a size may have the number 0.
     """
     counts: Counter[Size] = Counter()
-    for dataset in (training, validation):
-        is_cached = reads_images or dataset is validation
+    for dataset, is_cached in ((training, reads_images), (validation, True)):
         for example in dataset.examples:
             num_images = 2 if example.image.rejected is not None else 1
             variations = num_variations(dataset.concepts[example.concept]) * num_images

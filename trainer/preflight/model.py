@@ -13,9 +13,9 @@ from modules.config.schema import Config
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify
 from modules.families.kinds.registry import serves_as
+from modules.families.kinds.vae import vae_weights_at
 from modules.families.registry import FAMILIES
 from modules.families.spec import BASE_VARIANT, VARIANT_LABELS, FamilySpec
-from modules.families.vae_path import vae_weights_at
 from modules.formats.headers import UnreadableFileError, read_header
 from modules.system.paths import from_root
 from modules.system.problem import Problem, cut
@@ -55,7 +55,7 @@ def _base_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
     spec = config.family
     kind = kind_of(place)
     if kind == "folder" and name:
-        yield from _diffusers_folder(place, name, spec, needs_unet=not config.model.denoiser_file.strip())
+        yield from _diffusers_folder(place, name, spec, needs_denoiser=not config.model.denoiser_file.strip())
         yield from _variant(found, name, config.model.variant, spec)
     elif kind == "file" and found is not None:
         yield from _single_file(found, name, spec)
@@ -67,8 +67,10 @@ def _base_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
             advice="Choose a file or a folder, or enter a repository as owner/model.",
         )
     elif (downloaded := _downloaded(config)) is not None:
-        needs_unet = not config.model.denoiser_file.strip()
-        yield from _diffusers_folder(downloaded, name, spec, is_whole=config.model.offline, needs_unet=needs_unet)
+        needs_denoiser = not config.model.denoiser_file.strip()
+        yield from _diffusers_folder(
+            downloaded, name, spec, is_whole=config.model.offline, needs_denoiser=needs_denoiser
+        )
         yield from _variant(found, name, config.model.variant, spec)
     elif config.model.offline:
         yield Problem(
@@ -101,8 +103,9 @@ def _single_file(found: FileKind, name: str, spec: FamilySpec) -> Iterator[Probl
     if not found.is_model:
         message = f"{name} is not a complete model. {found.sentence}"
         advice = "Choose a checkpoint, a diffusers folder or a repository."
-        if found.family == spec.name and serves_as(found, "UNet"):
-            advice += " To use this UNet, set it as the UNet file, beside a complete base model."
+        if found.family == spec.name and serves_as(found, "denoiser"):
+            label = spec.denoiser.label
+            advice += f" To use this {label}, set it as the {label} file, with a complete base model."
         yield Problem("model.base_model", message, advice=advice)
     elif "code" in found.facts:
         yield Problem("model.base_model", found.sentence, advice="Get it as .safetensors, or from another place.")
@@ -132,11 +135,11 @@ def _variant(found: FileKind | None, name: str, variant: str, spec: FamilySpec) 
 
 
 def _diffusers_folder(
-    folder: Path, name: str, spec: FamilySpec, *, is_whole: bool = True, needs_unet: bool = True
+    folder: Path, name: str, spec: FamilySpec, *, is_whole: bool = True, needs_denoiser: bool = True
 ) -> Iterator[Problem]:
     """Yield why a folder cannot be used, if so; `is_whole` means that no more files will be downloaded.
 
-    Without `needs_unet` the UNet is read from a file of its own.
+    Without `needs_denoiser` that part is read from a file of its own.
     """
     try:
         index = json.loads((folder / "model_index.json").read_text(encoding="utf-8"))
@@ -157,7 +160,7 @@ def _diffusers_folder(
         )
         return
     for part in spec.parts if is_whole else ():
-        if reason := _why_incomplete(folder / part.name, has_weights=needs_unet or part.role != "denoiser"):
+        if reason := _why_incomplete(folder / part.name, has_weights=needs_denoiser or part.role != "denoiser"):
             yield Problem(
                 "model.base_model",
                 f"{name} is incomplete: {reason}",

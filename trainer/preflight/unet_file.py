@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from modules.config.quantized_parts import quantized_parts, unet_source
+from modules.config.quantized_parts import denoiser_source, quantized_parts
 from modules.config.schema import Config
 from modules.estimate.architecture import architecture_of
 from modules.estimate.passes import Passes
@@ -50,7 +50,7 @@ def with_stored_bytes(config: Config, chosen: ChosenFormat, unet: Mapping[str, A
     if not chosen.format.is_stored:
         return chosen
     try:
-        packed = packed_layers(from_root(unet_source(config)), unet)
+        packed = packed_layers(from_root(denoiser_source(config)), unet)
     except (DarkroomError, OSError):  # the check of the file reports it
         return None
     return replace(chosen, stored={layer: t.end - t.start for layer, t in packed.items()}) if packed else None
@@ -86,7 +86,7 @@ def _misfit(
     A UNet of a size that was never published is hard to tell from its names; the base model itself decides.
     """
     architecture = architecture_of(config.model.base_model, config.model.family.name)
-    if header is None or not has_unet(header.shapes) or (architecture is None and not serves_as(found, "UNet")):
+    if header is None or not has_unet(header.shapes) or (architecture is None and not serves_as(found, "denoiser")):
         return _no_unet(found, cut(name, max_chars=200))
     if architecture is None:
         return None
@@ -111,7 +111,7 @@ def _misfit(
 def _weight_dtype(config: Config, part: PartSpec) -> Iterator[Problem]:
     chosen = quantized_parts(config).formats.get(part.name)
     is_stored = chosen is not None and chosen.format.is_stored
-    source = unet_source(config)
+    source = denoiser_source(config)
     container = _container(source)
     if is_stored and chosen is not None and container != "gguf":
         what = f"{cut(source, max_chars=200)} is no GGUF file" if config.model.denoiser_file else "no GGUF file is set"

@@ -35,5 +35,5 @@ PART = FileKindSpec(
     label="Part of a model",
     help="Only a denoiser, a text encoder or a ControlNet.",
     detect=part_kind,
-    uses=frozenset({"UNet"}),
+    uses=frozenset({"denoiser"}),
 )

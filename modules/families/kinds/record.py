@@ -10,7 +10,7 @@ from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.program_table import Word
 from modules.formats.checkpoint_header import CheckpointHeader
 
-Use = Literal["base model", "UNet", "VAE", "start of an adapter"]
+Use = Literal["base model", "denoiser", "VAE", "start of an adapter"]
 Form = Literal["single", "folder", "kohya", "peft"]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.record import FileKindSpec, Loads, loads_whole
 from modules.families.published import ALL_PROGRAMS
@@ -13,6 +15,15 @@ _OTHER_PARTS = (
     *("model.diffusion_model.", "diffusion_model.", "model_ema.diffusion_model", "input_blocks.0.0.", "unet."),
     *("cond_stage_model.", "conditioner.", "text_encoder"),
 )
+_IN_FOLDER = ("diffusion_pytorch_model.safetensors", "vae/diffusion_pytorch_model.safetensors")
+
+
+def vae_weights_at(path: Path) -> Path:
+    """Return the file with the weights of a VAE: of a file, a diffusers folder of a VAE, or one of a whole model.
+
+    The path itself if it is a file or contains none that is known.
+    """
+    return next((file for name in _IN_FOLDER if (file := path / name).is_file()), path)
 
 
 def vae_kind(header: CheckpointHeader) -> FileKind | None:

@@ -7,14 +7,17 @@ as kohya's trainers write it for the model. Names of text layers contain "text_m
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
 
-from modules.families.parts.lora_shapes import text_shapes, unet_shapes
 from modules.families.parts.single_file.clip_layout import PREFIX as TEXT_PREFIX
+from modules.families.parts.single_file.slots import limited
 from modules.families.parts.single_file.unet_layout import unet_layers
 from modules.families.published import Configs, TargetsOf
 from modules.families.registry import published
 from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
 
+Shape = tuple[int, ...]
+Config = Mapping[str, Any]
 _UNET_PREFIX = "lora_unet_"
 _CLIP_MODULES = ("encoder.layers.", "embeddings.", "final_layer_norm")
 
@@ -72,3 +75,105 @@ def file_path(part: str, path: str) -> str:
     """Return a layer's path in files: CLIP's text layers with "text_model.", whatever transformers calls them."""
     is_bare = part.startswith("text_encoder") and path.startswith(_CLIP_MODULES)
     return f"{TEXT_PREFIX}{path}" if is_bare else path
+
+
+# The shapes of the weights, from the configs: an adapter file must fit them. They are (out, in), (out, in, height,
+# width) for convolutions and (width,) for norms.
+
+
+def text_shapes(config: Config, *, has_projection: bool) -> dict[str, Shape]:
+    """Return the shape of the weight of every layer of a CLIP text encoder that an adapter can change, by path.
+
+    Raises ValueError where the config describes more layers than any model has.
+    """
+    width, inner = int(config["hidden_size"]), int(config["intermediate_size"])
+    shapes: dict[str, Shape] = {}
+    for index in limited(range(int(config["num_hidden_layers"]))):
+        layer = f"{TEXT_PREFIX}encoder.layers.{index}"
+        shapes |= {f"{layer}.self_attn.{name}": (width, width) for name in ("q_proj", "k_proj", "v_proj", "out_proj")}
+        shapes |= {f"{layer}.mlp.fc1": (inner, width), f"{layer}.mlp.fc2": (width, inner)}
+        shapes |= {f"{layer}.layer_norm{n}": (width,) for n in (1, 2)}
+    shapes[f"{TEXT_PREFIX}final_layer_norm"] = (width,)
+    if has_projection:
+        shapes["text_projection"] = (int(config["projection_dim"]), width)
+    return shapes
+
+
+def unet_shapes(config: Config) -> dict[str, Shape]:
+    """Return the shape of the weight of every layer of a `UNet2DConditionModel` of this config, by path."""
+    blocks = dict(limited(_blocks(config)))
+    return {layer.path: _shape(layer.path, blocks, config) for layer in unet_layers(config)}
+
+
+def _blocks(config: Config) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield the channels into and out of every residual block, attention and resampler."""
+    channels = [int(n) for n in config["block_out_channels"]]
+    levels = len(channels)
+    before = channels[0]
+    for level, width in enumerate(channels):
+        for index in range(_per_level(config, level)):
+            yield f"down_blocks.{level}.resnets.{index}", (before, width)
+            yield f"down_blocks.{level}.attentions.{index}", (width, width)
+            before = width
+        yield f"down_blocks.{level}.downsamplers.0", (width, width)
+    for name in ("resnets.0", "attentions.0", "resnets.1"):
+        yield f"mid_block.{name}", (channels[-1], channels[-1])
+    mirrored = channels[::-1]
+    before = mirrored[0]
+    for level, width in enumerate(mirrored):
+        last = _per_level(config, levels - 1 - level)
+        skipped = mirrored[min(level + 1, levels - 1)]
+        for index in range(last + 1):
+            yield f"up_blocks.{level}.resnets.{index}", (before + (skipped if index == last else width), width)
+            yield f"up_blocks.{level}.attentions.{index}", (width, width)
+            before = width
+        yield f"up_blocks.{level}.upsamplers.0", (width, width)
+
+
+def _shape(path: str, blocks: Mapping[str, tuple[int, int]], config: Config) -> Shape:
+    first = int(config["block_out_channels"][0])
+    time = int(config.get("time_embedding_dim") or 4 * first)
+    ends: dict[str, Shape] = {
+        "time_embedding.linear_1": (time, first),
+        "time_embedding.linear_2": (time, time),
+        "add_embedding.linear_1": (time, int(config.get("projection_class_embeddings_input_dim") or 0)),
+        "add_embedding.linear_2": (time, time),
+        "conv_in": (first, int(config["in_channels"]), 3, 3),
+        "conv_norm_out": (first,),
+        "conv_out": (int(config["out_channels"]), first, 3, 3),
+    }
+    if path in ends:
+        return ends[path]
+    block = next(b for b in (".".join(path.split(".")[:n]) for n in (4, 3)) if b in blocks)
+    rest = path.removeprefix(f"{block}.")
+    columns, rows = blocks[block]
+    inside: dict[str, Shape] = {
+        "norm1": (columns,),
+        "conv1": (rows, columns, 3, 3),
+        "time_emb_proj": (rows, time),
+        "norm2": (rows,),
+        "conv2": (rows, rows, 3, 3),
+        "conv_shortcut": (rows, columns, 1, 1),
+        "conv": (rows, rows, 3, 3),
+    }
+    if rest in inside:
+        return inside[rest]
+    return _attention(rest, rows, config)
+
+
+def _attention(rest: str, width: int, config: Config) -> Shape:
+    """Return the shape of a layer inside an attention of a width, by its name there."""
+    if rest in ("proj_in", "proj_out"):
+        return (width, width) if config.get("use_linear_projection") else (width, width, 1, 1)
+    if rest.endswith(("attn2.to_k", "attn2.to_v")):
+        return (width, int(config["cross_attention_dim"]))
+    if rest.endswith("ff.net.0.proj"):
+        return (8 * width, width)
+    if rest.endswith("ff.net.2"):
+        return (width, 4 * width)
+    return (width,) if "norm" in rest else (width, width)
+
+
+def _per_level(config: Config, level: int) -> int:
+    value = config["layers_per_block"]
+    return int(value[level]) if isinstance(value, list | tuple) else int(value)

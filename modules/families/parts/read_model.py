@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from modules.families.kinds.identify import identify
+from modules.families.kinds.vae import vae_weights_at
 from modules.families.parts.files import ModelFiles, read_folder
 from modules.families.parts.single_file.checkpoint import (
     empty_part,
@@ -22,7 +23,6 @@ from modules.families.parts.single_file.checkpoint import (
 from modules.families.protocol import LoadRequest
 from modules.families.settings import FamilySettings
 from modules.families.spec import FamilySpec, PartSpec
-from modules.families.vae_path import vae_weights_at
 from modules.formats.diffusers_folder import locate
 from modules.formats.gguf_header import is_gguf
 from modules.system.errors import DarkroomError
