@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.window import summarise
 from trainer.events import RunFailed
 from ui.app.window import App
-from ui.loop.interpreter import keep_interpreter_smooth
+from ui.loop.pump import keep_interpreter_smooth
 
 BEAT_MS = 10
 _IDLE_SECONDS = 3.0

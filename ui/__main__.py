@@ -28,7 +28,7 @@ def main(arguments: Sequence[str], *, on_visible: Callable[[], None] | None = No
         if app is None:
             return 1
         app.show(on_visible)
-    from ui.loop.interpreter import keep_interpreter_smooth
+    from ui.loop.pump import keep_interpreter_smooth
 
     keep_interpreter_smooth()
     app.run()

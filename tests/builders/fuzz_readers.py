@@ -687,7 +687,7 @@ def _sessions(folder: Path) -> list[bytes]:
 
 
 def _read_session(content: bytes, folder: Path) -> None:
-    from ui.app.session_store import load_session
+    from ui.app.session_files import load_session
 
     load_session(_write(folder, "session.json", content))
 

@@ -26,7 +26,7 @@ from trainer.events import RunFinished
 from trainer.idle_sampling.request import AdapterChoice, SampleRequest, request_line
 from trainer.job_events import JobEvent, JobFailed, JobFinished
 from trainer.launch import RunRequest
-from ui.features.tensorboard.server import TensorBoardServer
+from ui.features.tensorboard.model import TensorBoardServer
 from ui.features.tools.model import TOOLS
 from ui.forms.values import joined_files
 

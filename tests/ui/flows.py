@@ -31,7 +31,7 @@ from trainer.run_queue.items import Item
 from ui.app.window import App
 from ui.features.captions.editor import CaptionEditor
 from ui.forms.documents import FIRST_PRESET
-from ui.loop.interpreter import keep_interpreter_smooth
+from ui.loop.pump import keep_interpreter_smooth
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Dialog
 from ui.widgets.entry import Entry

@@ -15,9 +15,7 @@ from modules.data.buckets import Size
 from modules.data.concept import Concept
 from modules.data.statistics import FileCounts, Statistics
 from modules.system.paths import as_config_path
-from ui.features.concepts.adding import adding
-from ui.features.concepts.cards import CardFilter, card_of, summary_of
-from ui.features.concepts.clones import clone
+from ui.features.concepts.cards import CardFilter, adding, card_of, clone, summary_of
 from ui.features.concepts.figures import (
     bucket_bars,
     found_tags,

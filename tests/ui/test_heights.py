@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from modules.config.records import record_at
 from modules.config.schema import Config
-from ui.forms.heights import HEADING, ROW, card_height, distributed
+from ui.forms.layout import HEADING, ROW, card_height, distributed
 from ui.forms.tips import explanation
 
 

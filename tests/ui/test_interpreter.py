@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 
-from ui.loop.interpreter import keep_interpreter_smooth
+from ui.loop.pump import keep_interpreter_smooth
 
 
 def test_full_collections_are_rare_and_threads_take_turns_quickly() -> None:

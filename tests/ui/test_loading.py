@@ -17,8 +17,8 @@ from modules.config.schema import Config
 from modules.system.problem import Problem
 from tests.ui.conftest import Window
 from tests.ui.driving import answer_file_dialog, drop, inside, type_into
-from ui.app.findings_bar import FindingsBar
-from ui.app.session_store import load_session
+from ui.app.message_bars import FindingsBar
+from ui.app.session_files import load_session
 from ui.forms import items
 from ui.forms.navigation import Navigation
 from ui.widgets.entry import Entry

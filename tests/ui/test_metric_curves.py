@@ -11,7 +11,7 @@ import pytest
 from modules.objectives.metrics import METRICS
 from tests.ui.fake_engine import step
 from trainer.rollout_events import RolloutSampled, SampledImage
-from ui.features.run.rollout_wording import image_words, rollout_line
+from ui.features.run.facts import image_words, rollout_line
 from ui.loop.metric_curves import (
     MAX_METRIC_POINTS,
     MetricCurve,

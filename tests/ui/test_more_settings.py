@@ -7,7 +7,7 @@ from typing import Any
 from modules.config.schema import Config
 from tests.ui.conftest import Window
 from ui.app.catalogue import page_named
-from ui.forms.more_settings import hidden_groups
+from ui.forms.form_page import hidden_groups
 from ui.forms.setting_pages import groups_on
 from ui.widgets.link_columns import Link, laid_out
 

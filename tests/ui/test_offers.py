@@ -24,7 +24,7 @@ from trainer.run_folder.records import RunRecord
 from trainer.run_queue.file import QueueFile
 from ui.app.offers import EDITED, ELSEWHERE, FORK, QUEUE, Offers
 from ui.features.queue.model import QueueControl
-from ui.features.run.fork_names import named, proposed_name
+from ui.features.run.resuming import named, proposed_name
 from ui.forms.preferences import Preferences, UiSettings
 from ui.widgets.notices import CRASHED_RUN, Notices
 

@@ -27,16 +27,16 @@ from trainer.run_folder.records import read_record
 from ui.features.captions.opening import open_automatic_captions, open_caption_editor
 from ui.features.config_views.differences import open_differences
 from ui.features.config_views.json_window import open_json_view
-from ui.features.generate.viewer import IdleSampleViewer
-from ui.features.presets.list_window import open_preset_list
+from ui.features.generate.page import IdleSampleViewer
+from ui.features.presets.window import open_preset_list
 from ui.features.run.sample_viewer import SampleViewer
 from ui.features.runs.comparison import RunComparison
 from ui.features.search.finder import open_finder
 from ui.features.tokens.window import SecretsDialog
 from ui.forms import items
 from ui.forms.chooser import open_chooser
+from ui.forms.group_card import reset_menu
 from ui.forms.model import Source
-from ui.forms.reset_menu import reset_menu
 from ui.loop.interaction import Answer, Failure
 from ui.loop.signal import Signal
 from ui.widgets import dialog as dialogs

@@ -19,9 +19,9 @@ from tests.ui.driving import change, expected, fill, flip, inside, pick, shown_b
 from tests.ui.made_up import TeaConfig
 from ui.app.catalogue import PAGES
 from ui.forms.fields import Row
+from ui.forms.group_card import reset_menu
 from ui.forms.layout import FormView
 from ui.forms.model import Source
-from ui.forms.reset_menu import reset_menu
 from ui.forms.setting_pages import TOP_BAR
 from ui.widgets.controls import Choice, Switch
 from ui.widgets.entry import Entry

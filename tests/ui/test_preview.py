@@ -6,8 +6,7 @@ from typing import Any
 
 from modules.config.timestep_preview import timestep_preview
 from tests.ui.conftest import Window
-from ui.forms.group_card import GroupCard
-from ui.forms.preview import Preview
+from ui.forms.group_card import GroupCard, Preview
 
 
 def preview_card(page: Any) -> tuple[GroupCard, Preview]:

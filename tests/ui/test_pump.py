@@ -13,8 +13,7 @@ import pytest
 
 from trainer.launch import SWITCH_INTERVAL_SECONDS
 from ui.loop.background import Background
-from ui.loop.interpreter import BUSY_SWITCH_INTERVAL_SECONDS
-from ui.loop.pump import FIRST_SLICE_SECONDS, Pump
+from ui.loop.pump import BUSY_SWITCH_INTERVAL_SECONDS, FIRST_SLICE_SECONDS, Pump
 
 
 class Clockwork:

@@ -19,7 +19,7 @@ from trainer.preflight import Report
 from trainer.run_queue.file import QueueFile
 from trainer.run_queue.running import QueueRun
 from ui.features.queue.model import QueueControl
-from ui.features.queue.wording import status_line
+from ui.features.queue.rows import status_line
 from ui.loop.pump import Pump
 from ui.loop.run_session import RunSession
 

@@ -18,9 +18,8 @@ from trainer.run_folder.fork import Origin, write_origin
 from trainer.run_folder.records import read_record
 from trainer.run_folder.run_lock import RunLock
 from trainer.run_folder.trash import contents_of
-from ui.features.runs.comparing import ComparedRun, compared, comparison_lines, figure_rows, setting_rows
-from ui.features.runs.model import RunList
-from ui.features.runs.wording import deletion_words, fact_lines, row_of, size_words
+from ui.features.runs.comparison import ComparedRun, compared, comparison_lines, figure_rows, setting_rows
+from ui.features.runs.model import RunList, deletion_words, fact_lines, row_of, size_words
 from ui.loop.background import Background
 from ui.loop.past_runs import past_state
 from ui.loop.run_state import RunState

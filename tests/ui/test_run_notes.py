@@ -19,13 +19,11 @@ from trainer.events import (
     ValidationFinished,
 )
 from ui.features.run.best_offer import best_offer, undo, use
-from ui.features.run.edited import edited_words
-from ui.features.run.facts import memory_lines, run_lines, time_lines
+from ui.features.run.facts import edited_words, memory_lines, run_lines, time_lines
 from ui.forms.changes import changes
-from ui.loop.run_state import RunState, after, fold, history_before
-from ui.loop.timing import Timing
+from ui.loop.run_state import RunState, Timing, after, fold, history_before
 from ui.loop.wording import LogLine
-from ui.widgets.log_filter import LogFilter, as_text, clock
+from ui.widgets.log import LogFilter, as_text, clock
 
 
 def folded(*events: Event, state: RunState | None = None) -> RunState:

@@ -29,7 +29,7 @@ from trainer.job_events import JobProgress, JobStopped
 from trainer.run_folder.backup import write_backup
 from ui.features.config_views.differences import RUN, Differences
 from ui.features.run import step_model
-from ui.features.run.stars import STARS_FILE, read_stars
+from ui.features.run.samples import STARS_FILE, read_stars
 
 NUM_STEPS = 60
 

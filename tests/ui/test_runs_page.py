@@ -24,7 +24,7 @@ from trainer.events import Event, RunFailed, RunFinished
 from trainer.preflight import Report
 from trainer.run_folder.backup import BackupInfo, write_backup
 from trainer.run_queue.file import QueueFile
-from ui.app.notice_bar import NoticeLine
+from ui.app.message_bars import NoticeLine
 from ui.features.runs.comparison import RunComparison
 from ui.forms.model import Source
 

@@ -16,8 +16,7 @@ from tests.ui.fake_engine import started
 from trainer.idle_sampling.request import AxisChoice, request_in
 from trainer.job_events import ImageSampled, JobFinished, JobProgress
 from trainer.launch import RunRequest
-from ui.features.generate.page import _texts_in
-from ui.features.generate.viewer import IdleSampleViewer
+from ui.features.generate.page import IdleSampleViewer, _texts_in
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trainer.events import ModelSaved, SampleReady
-from ui.features.run.stars import STARS_FILE, name_of, read_stars, write_stars
+from ui.features.run.samples import STARS_FILE, name_of, read_stars, write_stars
 from ui.widgets.sample_table import GridGeometry, SampleTable, StepModel, Wipe, model_of_step
 
 

@@ -15,8 +15,15 @@ from modules.system.paths import session_file
 from tests.ui.conftest import Window
 from tests.ui.driving import inside
 from tests.ui.test_pages import form_of
-from ui.app.session_files import OwnSession, gone_sessions, lock_of, take_session
-from ui.app.session_store import load_session, read_session, save_session
+from ui.app.session_files import (
+    OwnSession,
+    gone_sessions,
+    load_session,
+    lock_of,
+    read_session,
+    save_session,
+    take_session,
+)
 from ui.forms.model import FormModel, Source
 from ui.forms.preferences import UiSettings
 from ui.widgets.entry import Entry

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from modules.system.paths import PROGRAM_ROOT, session_file
 from tests.ui.conftest import Window
+from ui.app.session_files import load_session
 from ui.app.session_saving import SessionSaver
-from ui.app.session_store import load_session
 from ui.forms.model import FormModel
 from ui.forms.preferences import UiSettings
 from ui.loop.pump import Pump

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from modules.config.schema import Config
-from ui.app.session_store import load_session, save_session
+from ui.app.session_files import load_session, save_session
 from ui.forms.model import FormModel, Source
 from ui.forms.preferences import Preferences, UiSettings
-from ui.widgets.placing import fitting_geometry
+from ui.widgets.window import fitting_geometry
 
 
 def test_a_session_is_restored(tmp_path: Path) -> None:

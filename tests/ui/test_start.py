@@ -65,7 +65,7 @@ def test_customtkinter_stays_in_the_widgets() -> None:
 
 
 NO_TK = (
-    "app/catalogue", "app/offers", "app/session_store", "forms/changes", "forms/documents", "forms/findings",
+    "app/catalogue", "app/offers", "app/session_files", "forms/changes", "forms/documents", "forms/findings",
     "forms/items", "forms/model", "forms/navigation", "forms/preferences", "forms/records", "forms/setting_pages",
     "forms/values", "forms/visibility", "loop/background", "loop/diagnostics", "loop/interaction", "loop/jobs",
     "loop/pump", "loop/run_session", "loop/run_state", "loop/signal", "loop/wording", "widgets/actions",

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from tests.ui.conftest import Window
 from trainer.commands import ProfileNow
-from ui.features.about.bundle import BundleWindow
 from ui.features.about.model import about_lines, key_rows
-from ui.features.about.window import About, Keys
+from ui.features.about.window import About, BundleWindow, Keys
 
 
 def test_every_key_is_listed_and_each_window_opens_once(open_window: Callable[..., Window], tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from tests.ui.conftest import Window
 from tests.ui.driving import pick
 from tests.ui.fake_engine import started, step
 from trainer.events import RunFinished
-from ui.features.presets.list_window import PresetList
 from ui.features.presets.model import preset_groups
+from ui.features.presets.window import PresetList
 from ui.loop.run_state import RunState
 from ui.widgets.menu import keep_on_screen, make_menu
 from ui.widgets.theme import Theme

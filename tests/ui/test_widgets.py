@@ -31,13 +31,13 @@ from ui.widgets.fitted_text import FittedText
 from ui.widgets.image_grid import ImageGrid, Tile
 from ui.widgets.log import LogView, lines_after
 from ui.widgets.panel import Text
-from ui.widgets.placing import FRAME_PX, fitting_geometry, place
 from ui.widgets.table import Column, Table
 from ui.widgets.textarea import TextArea
 from ui.widgets.theme import Theme
 from ui.widgets.thumbnails import load_covering, load_fitted
 from ui.widgets.tk_interaction import TkInteraction
 from ui.widgets.tooltip import Tooltips
+from ui.widgets.window import FRAME_PX, fitting_geometry, place
 
 
 @pytest.fixture

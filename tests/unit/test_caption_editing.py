@@ -14,9 +14,18 @@ from PIL import Image
 from modules.data.concept import Concept
 from modules.system.errors import DarkroomError
 from ui.features.captions.document import CaptionDocument, ConflictError
-from ui.features.captions.image_set import Source, read_images, source_of
+from ui.features.captions.image_set import (
+    Source,
+    moved_tag,
+    read_images,
+    source_of,
+    suggestions,
+    tag_counts,
+    tags_of,
+    with_tag,
+    without_tag,
+)
 from ui.features.captions.replacing import Search, apply, changes, undo
-from ui.features.captions.tags import moved_tag, suggestions, tag_counts, tags_of, with_tag, without_tag
 
 TAGS = st.lists(st.text("abc_ ", min_size=1, max_size=5).filter(str.strip), min_size=1, max_size=5)
 

@@ -40,8 +40,8 @@ _FORM_PAGE = "ui.forms.form_page:FormPage"
 _VIEWS: Mapping[str, str] = {
     "concepts": "ui.features.concepts.page:ConceptsPage",
     "rewards": "ui.features.rewards.page:rewards_page",
-    "sampling": "ui.features.lists.sampling:sampling_page",
-    "embeddings": "ui.features.lists.embeddings:embeddings_page",
+    "sampling": "ui.features.lists.page:sampling_page",
+    "embeddings": "ui.features.lists.page:embeddings_page",
     "run": "ui.features.run.page:RunPage",
     "runs": "ui.features.runs.page:RunsPage",
     "queue": "ui.features.queue.page:QueuePage",

@@ -1,5 +1,5 @@
 """What the window offers by itself, as notices: resuming a run or a queue that ended unexpectedly, and forks; and that
-a run trains in another window. No Tk.
+a run trains in another window.
 """
 
 from __future__ import annotations

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import importlib
 import logging
+import re
 import time
 import tkinter as tk
 
 from ui.app.bottom_bar import BottomBar
 from ui.app.catalogue import PAGES, page_named, view_of
-from ui.app.findings_bar import FindingsBar
-from ui.app.notice_bar import NoticeBar
+from ui.app.message_bars import FindingsBar, NoticeBar
 from ui.app.side_bar import SideBar
 from ui.app.top_bar import TopBar
 from ui.features.first_steps.bar import FirstStepsBar
 from ui.forms.context import Context
+from ui.forms.model import FormModel
 from ui.forms.page import Page, page_task
 from ui.forms.setting_pages import PageSpec
 from ui.loop.pump import Pump
+from ui.loop.signal import forget_listeners_since, new_key
 from ui.widgets.panel import Panel
 from ui.widgets.theme import is_low
 from ui.widgets.variables import remove_traces, variables_in
@@ -134,3 +136,44 @@ def _build(host: tk.Misc, context: Context, spec: PageSpec) -> Page:
     module, _, name = view_of(spec).partition(":")
     page: Page = getattr(importlib.import_module(module), name)(host, context, spec)
     return page
+
+
+_COMMAND = re.compile(r"\[(\d+\w+) ")  # of a Python function in a Tk script
+
+
+class ViewScope:
+    """Make it before the views are built. `close()` takes back everything that they registered since."""
+
+    def __init__(self, root: tk.Tk, form: FormModel, pump: Pump) -> None:
+        self._root, self._form, self._pump = root, form, pump
+        self._key = new_key()
+        self._sources = pump.sources
+        self._bindings = {tag: _scripts(root, tag) for tag in self._tags}
+
+    @property
+    def _tags(self) -> tuple[str, str]:
+        return "all", str(self._root)
+
+    def close(self) -> None:
+        """Remove listeners, watchers, sources, redraws, jobs, and bindings of the whole window."""
+        forget_listeners_since(self._key)
+        self._form.forget_watchers_since(self._key)
+        self._pump.forget_views(self._sources)
+        for tag in self._tags:
+            self._restore_bindings(tag)
+
+    def _restore_bindings(self, tag: str) -> None:
+        before = self._bindings[tag]
+        for sequence, script in _scripts(self._root, tag).items():
+            kept = before.get(sequence, "")
+            if script == kept:
+                continue
+            self._root.tk.call("bind", tag, sequence, kept)
+            for name in set(_COMMAND.findall(script)) - set(_COMMAND.findall(kept)):
+                self._root.deletecommand(name)  # else it would keep the view alive
+
+
+def _scripts(root: tk.Tk, tag: str) -> dict[str, str]:
+    """Return the scripts of a binding tag by their sequences."""
+    sequences = root.tk.splitlist(root.tk.call("bind", tag))
+    return {str(sequence): str(root.tk.call("bind", tag, sequence)) for sequence in sequences}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import tkinter as tk
 from typing import Any, TypeVar
 
+from ui.app.actions import WINDOW_MENU
 from ui.app.catalogue import PAGES, page_shortcut
-from ui.app.tool_actions import WINDOW_MENU
 from ui.forms.context import Context
 from ui.forms.setting_pages import PageSpec, page_of
 from ui.widgets.controls import Button, Switch

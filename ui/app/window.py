@@ -13,26 +13,21 @@ from modules.system.paths import PROGRAM_ROOT, from_root, log_dir, queue_file, s
 from trainer.child.run import launch_child
 from trainer.launch import RunRequest, launch
 from trainer.run_queue.file import QueueFile
+from ui.app.actions import add_actions, add_tool_actions, feature_links
 from ui.app.catalogue import PAGES
-from ui.app.commands import add_actions
-from ui.app.links import feature_links
 from ui.app.offers import Offers
 from ui.app.session_files import take_session
-from ui.app.session_offers import SessionOffers
-from ui.app.session_saving import SessionSaver
-from ui.app.shell import Shell, import_pages
-from ui.app.tool_actions import add_tool_actions
-from ui.app.views import ViewScope
+from ui.app.session_saving import SessionOffers, SessionSaver
+from ui.app.shell import Shell, ViewScope, import_pages
 from ui.features.queue.model import QueueControl
 from ui.features.run.model import Starter, run_failure
 from ui.features.tensorboard.model import TensorBoardControl, may_expose
-from ui.forms.context import Context, Models
+from ui.forms.context import Context, Models, ViewState
 from ui.forms.documents import Documents, first_form
 from ui.forms.field_problems import FieldProblems
 from ui.forms.findings import Findings
 from ui.forms.navigation import Navigation
 from ui.forms.preferences import Preferences, UiSettings
-from ui.forms.view_state import ViewState
 from ui.loop.diagnostics import Diagnostics
 from ui.loop.interaction import Answer, Interaction
 from ui.loop.jobs import has_job
@@ -42,15 +37,23 @@ from ui.widgets.action_button import ActionButtons
 from ui.widgets.actions import ActionTable, sequences_of
 from ui.widgets.dialog import Dialog, Window
 from ui.widgets.dropping import accept_paths
-from ui.widgets.icon import set_icon
 from ui.widgets.notices import CRASHED_RUN, Notice, Notices, Reply
-from ui.widgets.placing import grow_to_scale, place
 from ui.widgets.scroll import bind_wheel
 from ui.widgets.theme import Theme
 from ui.widgets.tk_interaction import FileServices, TkInteraction
 from ui.widgets.tooltip import Tooltips
 from ui.widgets.ttk_style import style_ttk
-from ui.widgets.window import bind_clicks, cancel_pending, create_root, forget_window, set_scale, switch_mode
+from ui.widgets.window import (
+    bind_clicks,
+    cancel_pending,
+    create_root,
+    forget_window,
+    grow_to_scale,
+    place,
+    set_icon,
+    set_scale,
+    switch_mode,
+)
 
 _SCALE = "scale"  # the key of the notice that another scale waits
 

@@ -1,4 +1,4 @@
-"""The differences between the edited config and a reference: a preset, the loaded file, the defaults. No Tk."""
+"""The differences between the edited config and a reference: a preset, the loaded file, the defaults."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import tkinter as tk
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from modules.config.presets import Preset
 from modules.config.schema import Config
@@ -19,7 +19,6 @@ from ui.forms.findings import Findings
 from ui.forms.model import FormModel
 from ui.forms.navigation import Navigation
 from ui.forms.preferences import Preferences
-from ui.forms.view_state import ViewState
 from ui.loop.interaction import Interaction
 from ui.loop.pump import Pump
 from ui.loop.run_session import RunSession
@@ -110,3 +109,20 @@ class Context:
         """Return the form's workspace and those of earlier runs."""
         names = (self.form.config.general.workspace_dir, *self.preferences.now.workspaces)
         return tuple(dict.fromkeys(from_root(name) for name in names if name.strip()))
+
+
+T = TypeVar("T")
+
+
+class ViewState:
+    """Values by the names of the views that they belong to; they last as long as the window."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, Any] = {}
+
+    def of(self, name: str, make: Callable[[], T]) -> T:
+        """Return the state of a view; it is made when it is first needed."""
+        if name not in self._values:
+            self._values[name] = make()
+        value: T = self._values[name]
+        return value

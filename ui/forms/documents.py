@@ -1,4 +1,4 @@
-"""Opening and saving configs and presets. No Tk: questions go through `Interaction`."""
+"""Opening and saving configs and presets; questions go through `Interaction`."""
 
 from __future__ import annotations
 

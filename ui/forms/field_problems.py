@@ -1,4 +1,4 @@
-"""What is wrong with the settings while they are edited: the rules at once, the files when typing stops. No Tk."""
+"""What is wrong with the settings while they are edited: the rules at once, the files when typing stops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings about a config (when loading, before a start); each entry links to its field. No Tk."""
+"""Findings about a config (when loading, before a start); each entry links to its field."""
 
 from __future__ import annotations
 

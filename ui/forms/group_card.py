@@ -1,20 +1,23 @@
-"""The card of one group of fields: its rows, and those of the variants chosen in it."""
+"""A card of a form: its rows, the menu that resets it, and the preview of what its values do."""
 
 from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Iterator
+from typing import Any
 
 from modules.config.reach import is_reachable
 from modules.settings.field import FieldRecord
+from modules.system.factories import load_factory
 from ui.forms.context import Context
 from ui.forms.fields import Row
-from ui.forms.preview import ROWS, Preview
 from ui.forms.records import Group, records_beside
-from ui.forms.reset_menu import attach_reset_menu
-from ui.forms.visibility import is_shown
+from ui.forms.values import display
+from ui.forms.visibility import is_default, is_shown
+from ui.widgets.bar_chart import BarChart
 from ui.widgets.card import Card
-from ui.widgets.panel import Panel
+from ui.widgets.menu import make_menu
+from ui.widgets.panel import Panel, WrappedText
 from ui.widgets.theme import PAD
 
 LABEL_WIDTH = 150
@@ -155,3 +158,65 @@ class GroupCard:
             self.rows.pop(old.path).close()
         for line, inner in lines:
             self._add(inner, line, is_inner=True)
+
+
+ROWS = 4  # its height, in rows of fields
+
+
+class Preview:
+    """Bars and a caption, from the function that a field's record names."""
+
+    def __init__(self, master: tk.Misc, context: Context, function: str, *, line: int) -> None:
+        self.frame = Panel(master, context.theme, "card")
+        self.chart = BarChart(self.frame, context.theme)
+        self.caption = WrappedText(self.frame, context.theme, colour="muted", on="card", role="small")
+        self._context = context
+        self._function = function
+        px = context.theme.px
+        self.chart.pack(fill="x")
+        self.caption.pack(fill="x", pady=(px(4), 0))
+        self.frame.grid(row=line, column=0, columnspan=3, sticky="ew", padx=(px(12), 0), pady=(px(8), 0))
+
+    def follow(self, *, is_shown: bool) -> None:
+        """Draw the current values, or hide."""
+        if not is_shown:
+            self.frame.grid_remove()
+            return
+        config = self._context.form.config
+        preview = load_factory(self._function)(config, self._context.starter.known_steps(config))
+        self.frame.grid()
+        self.caption.set_text(preview.caption)
+        self.chart.show(preview)
+        if preview.bars:
+            self.chart.pack(fill="x", before=self.caption)
+        else:
+            self.chart.pack_forget()
+
+
+def attach_reset_menu(label: tk.Misc, context: Context, record: FieldRecord) -> None:
+    """Open the menu on a right click on the label."""
+
+    def on_click(event: tk.Event[Any]) -> None:
+        menu = reset_menu(label, context, record)
+        menu.tk_popup(event.x_root, event.y_root)
+
+    label.bind("<Button-3>", on_click, add="+")
+
+
+def reset_menu(label: tk.Misc, context: Context, record: FieldRecord) -> tk.Menu:
+    """Return the menu of a field; it is destroyed with the label, or when the next one is made."""
+    form, path = context.form, record.path
+    menu = make_menu(label, context.theme)
+    has_draft = form.draft(path) is not None
+    if form.was_loaded(path):
+        menu.add_command(
+            label=f"Reset to the loaded value: {display(record, form.loaded_value(path))}",
+            command=lambda: form.reset(path, to="baseline"),
+            state="normal" if form.differs(path) or has_draft else "disabled",
+        )
+    menu.add_command(
+        label=f"Reset to the default: {display(record, record.default)}",
+        command=lambda: form.reset(path, to="default"),
+        state="normal" if has_draft or not is_default(form.config, record) else "disabled",
+    )
+    return menu

@@ -13,8 +13,7 @@ from ui.forms.context import Context
 from ui.widgets.card import Card
 from ui.widgets.controls import Button
 from ui.widgets.panel import Panel, Text
-from ui.widgets.switch_image import WIDTH, SwitchImages
-from ui.widgets.table import Column, Table
+from ui.widgets.table import WIDTH, Column, SwitchImages, Table
 from ui.widgets.theme import GAP
 
 ENABLED_COLUMN = "enabled"

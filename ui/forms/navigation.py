@@ -1,4 +1,4 @@
-"""The open page, and links to fields. No Tk; the shell follows it."""
+"""The open page, and requests to show a field; the shell follows both."""
 
 from __future__ import annotations
 

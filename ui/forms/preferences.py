@@ -1,4 +1,4 @@
-"""The window's settings, with a signal for changes. No Tk."""
+"""The window's settings, with a signal for changes."""
 
 from __future__ import annotations
 

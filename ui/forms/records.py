@@ -1,4 +1,4 @@
-"""The fields and their groups, read from the config's declarations. No Tk.
+"""The fields and their groups, read from the config's declarations.
 
 Nothing under `ui/` names a particular field: a field, optimizer, schedule or family that is declared in `modules/`
 appears in the window without an edit here.

@@ -1,4 +1,4 @@
-"""What a run of a config does beside training, and where its files go, in words. No Tk."""
+"""What a run of a config does beside training, and where its files go, in words."""
 
 from __future__ import annotations
 

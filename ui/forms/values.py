@@ -1,4 +1,4 @@
-"""Field values to and from text. No Tk.
+"""Field values to and from text.
 
 Only the syntax is checked here; `modules.settings.edit.set_path` validates the value.
 """

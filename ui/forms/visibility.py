@@ -1,4 +1,4 @@
-"""Which fields a form shows: relevant ones at the chosen level, and changed ones. No Tk."""
+"""Which fields a form shows: relevant ones at the chosen level, and changed ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Short background jobs of the window: folder scans, thumbnails, checks. No Tk.
+"""Short background jobs of the window: folder scans, thumbnails, checks.
 
 A job touches no widget; the pump delivers its result on the Tk thread.
 """

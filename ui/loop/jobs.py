@@ -1,4 +1,4 @@
-"""The state of a job that the window shows: how far it is, and how it ended. No Tk."""
+"""The state of a job that the window shows: how far it is, and how it ended."""
 
 from __future__ import annotations
 

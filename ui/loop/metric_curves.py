@@ -1,4 +1,4 @@
-"""The curves of what a method reports beside its loss: a thinned course for each reported name. No Tk."""
+"""The curves of what a method reports beside its loss: a thinned course for each reported name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Earlier runs as the window shows them: their state, folded from the log, or only their curves. No Tk."""
+"""Earlier runs as the window shows them: their state, folded from the log, or only their curves."""
 
 from __future__ import annotations
 

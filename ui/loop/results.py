@@ -1,4 +1,4 @@
-"""The results of runs, to be sampled: the newest first. No Tk."""
+"""The results of runs, to be sampled: the newest first."""
 
 from __future__ import annotations
 

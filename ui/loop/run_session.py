@@ -1,4 +1,4 @@
-"""The run of a window: owns the handle of the training thread and the state folded from its events. No Tk.
+"""The run of a window: owns the handle of the training thread and the state folded from its events.
 
 idle -> checking -> idle            the check found errors
 idle -> running -> stopping -> idle

@@ -1,4 +1,4 @@
-"""The state of a run in the window: a frozen record, and the pure function that folds events into it. No Tk."""
+"""The state of a run in the window: a frozen record, and the pure function that folds events into it."""
 
 from __future__ import annotations
 
@@ -34,8 +34,49 @@ from trainer.run_folder.event_log import outlasts
 from ui.loop.metric_curves import Curves, gradient_norms, joined, rate_metrics, with_metrics
 from ui.loop.series import EMPTY, Series, SeriesByName, with_values
 from ui.loop.series import joined as joined_series
-from ui.loop.timing import Timing
 from ui.loop.wording import LogLine, line_of
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Times of the wall clock in seconds: of the first step and of the newest, and of pauses between them.
+
+    `first_step` is the number of the first step of this run, which may be resumed.
+    """
+
+    first_step: int = 0
+    first_at: float | None = None
+    newest_step: int = 0
+    newest_at: float = 0.0
+    paused_at: float | None = None
+    paused_seconds: float = 0.0
+
+    def after_step(self, step: int, at_seconds: float) -> Timing:
+        """Return the timing after a step."""
+        if self.first_at is None:
+            return replace(self, first_step=step, first_at=at_seconds, newest_step=step, newest_at=at_seconds)
+        return replace(self, newest_step=step, newest_at=at_seconds)
+
+    def after_phase(self, phase: str, at_seconds: float) -> Timing:
+        """Return the timing after a change of the phase: a pause does not count."""
+        if phase == "paused":
+            return self if self.paused_at is not None else replace(self, paused_at=at_seconds)
+        if self.paused_at is None:
+            return self
+        seconds = at_seconds - self.paused_at if self.first_at is not None else 0.0
+        return replace(self, paused_at=None, paused_seconds=self.paused_seconds + seconds)
+
+    def seconds_left(self, total_steps: int) -> float | None:
+        """Return the seconds until the last step, with the validations, samples and backups that are to come.
+
+        None before the second step.
+        """
+        num_steps = self.newest_step - self.first_step
+        if self.first_at is None or num_steps < 1:
+            return None
+        seconds = max(0.0, self.newest_at - self.first_at - self.paused_seconds)
+        return seconds / num_steps * max(0, total_steps - self.newest_step)
+
 
 MAX_LOG_LINES = 1000
 

@@ -1,4 +1,4 @@
-"""A curve of a run: values at increasing steps, all of them kept, drawn with two points for each pixel. No Tk."""
+"""A curve of a run: values at increasing steps, all of them kept, drawn with two points for each pixel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signals of the models. Each listener is isolated from the errors of the others. No Tk."""
+"""Signals of the models. Each listener is isolated from the errors of the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events, durations and numbers as text. No Tk."""
+"""Events, durations and numbers as text."""
 
 from __future__ import annotations
 

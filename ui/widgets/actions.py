@@ -1,4 +1,4 @@
-"""User actions as named records; buttons, menus and shortcuts are made from this one table. No Tk."""
+"""User actions as named records; buttons, menus and shortcuts are made from this one table."""
 
 from __future__ import annotations
 

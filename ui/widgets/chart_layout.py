@@ -1,4 +1,4 @@
-"""Where the parts of the chart are: its panes from top to bottom, and the entries of its legend in rows. No Tk."""
+"""Where the parts of the chart are: its panes from top to bottom, and the entries of its legend in rows."""
 
 from __future__ import annotations
 

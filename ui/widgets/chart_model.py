@@ -1,4 +1,4 @@
-"""What the chart of a run shows: its lines by panes of one unit each, the zoom, and the values at a step. No Tk."""
+"""What the chart of a run shows: its lines by panes of one unit each, the zoom, and the values at a step."""
 
 from __future__ import annotations
 

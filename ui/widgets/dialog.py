@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from ui.loop.interaction import Answer, Severity
-from ui.loop.interpreter import hurry
+from ui.loop.pump import hurry
 from ui.widgets.controls import Button
 from ui.widgets.panel import Panel, Text, restyle
-from ui.widgets.placing import FRAME_PX
 from ui.widgets.theme import GAP, PAD, Theme
 from ui.widgets.variables import remove_traces, variables_in
-from ui.widgets.window import forget_window
+from ui.widgets.window import FRAME_PX, forget_window
 
 _WRAP_PX = 460
 _TOKENS = {"plain": "accent", "warning": "warning", "error": "error"}

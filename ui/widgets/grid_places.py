@@ -1,4 +1,4 @@
-"""Where the cards of a grid are: pure numbers. No Tk."""
+"""Where the cards of a grid are: pure numbers."""
 
 from __future__ import annotations
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import time
 import tkinter as tk
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ui.loop.wording import LogLine
 from ui.widgets.auto_bar import AutoBar
 from ui.widgets.controls import Button, Choice
 from ui.widgets.entry import Entry
-from ui.widgets.log_filter import LEVELS, LogFilter, as_text, clock
 from ui.widgets.panel import Panel, Text
 from ui.widgets.theme import GAP, Theme
 from ui.widgets.variables import TextVar, keep
@@ -200,3 +201,36 @@ def lines_after(before: tuple[LogLine, ...], now: tuple[LogLine, ...]) -> tuple[
         if now[index] is before[-1]:
             return now[index + 1 :]
     return now
+
+
+LEVELS: Mapping[str, str] = {"all": "All lines", "warning": "Warnings, errors", "error": "Errors"}
+_TONES_SHOWN: Mapping[str, frozenset[str]] = {
+    "all": frozenset({"plain", "good", "warning", "error"}),
+    "warning": frozenset({"warning", "error"}),
+    "error": frozenset({"error"}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LogFilter:
+    """A level, and words that a line must contain, in any order and with any capitals."""
+
+    text: str = ""
+    level: str = "all"
+
+    def matching(self, lines: Sequence[LogLine]) -> tuple[LogLine, ...]:
+        """Return the lines that are shown, in order."""
+        tones, words = _TONES_SHOWN[self.level], self.text.lower().split()
+        if self == LogFilter():
+            return tuple(lines)
+        return tuple(x for x in lines if x.tone in tones and all(word in x.text.lower() for word in words))
+
+
+def clock(at_seconds: float) -> str:
+    """Return a time as it stands before a line."""
+    return time.strftime("%H:%M:%S", time.localtime(at_seconds))
+
+
+def as_text(lines: Sequence[LogLine]) -> str:
+    """Return lines as text, each with its time."""
+    return "\n".join(f"{clock(line.at_seconds)}\t{line.text}" for line in lines)

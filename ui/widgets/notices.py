@@ -1,4 +1,4 @@
-"""Notices: sentences with buttons that stay until they are answered, and never block the window. No Tk."""
+"""Notices: sentences with buttons that stay until they are answered, and never block the window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arithmetic of the loss chart: ranges, readable ticks, the nearest point. No Tk."""
+"""The arithmetic of the loss chart: ranges, readable ticks, the nearest point."""
 
 from __future__ import annotations
 

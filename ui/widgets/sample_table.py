@@ -1,4 +1,4 @@
-"""The samples of a run as a table, prompts by steps; its geometry; and how two samples are compared. No Tk."""
+"""The samples of a run as a table, prompts by steps; its geometry; and how two samples are compared."""
 
 from __future__ import annotations
 

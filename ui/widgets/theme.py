@@ -1,6 +1,6 @@
 """The look of the window as tokens: colours for dark and light, fonts, distances. Widgets use tokens, never colours.
 
-Neutral greys with amber, the colour of a darkroom's safelight, as the only accent. No Tk. A scale for HiDPI screens
+Neutral greys with amber, the colour of a darkroom's safelight, as the only accent. A scale for HiDPI screens
 converts design pixels to screen pixels.
 """
 

@@ -1,4 +1,4 @@
-"""Thumbnails and fitted versions of images, made on background threads, and a bounded cache of them on disk. No Tk."""
+"""Thumbnails and fitted versions of images, made on background threads, and a bounded cache of them on disk."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from trainer.run_folder.fork import fork_into, origin_of
 from trainer.run_folder.result import use_as_result
 from trainer.run_folder.trash import delete_run
 from trainer.run_queue.file import QueueFile
-from ui.app.session_store import read_session, save_session
+from ui.app.session_files import read_session, save_session
 from ui.forms.model import Document, Source
 from ui.forms.preferences import UiSettings
 

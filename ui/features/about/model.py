@@ -1,4 +1,4 @@
-"""What the About window and the list of keys say. No Tk."""
+"""What the About window and the list of keys say."""
 
 from __future__ import annotations
 

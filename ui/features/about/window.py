@@ -1,16 +1,24 @@
-"""About Darkroom, and all keys."""
+"""The windows about the program: About, the list of keys, the debug bundle."""
 
 from __future__ import annotations
 
+import tkinter as tk
+from collections.abc import Sequence
+from datetime import datetime
 from functools import partial
+from pathlib import Path
 
-from modules.system.paths import PROGRAM_ROOT
+from modules.system.paths import PROGRAM_ROOT, from_root
+from modules.system.problem import count
+from trainer.run_folder.bundle import BundleFile, collect_bundle, newest_run, write_bundle
 from ui.features.about.model import DOCUMENTS, about_lines, key_rows
 from ui.forms.context import Context
+from ui.loop.interaction import Failure
+from ui.widgets.auto_bar import AutoBar
 from ui.widgets.controls import Button
 from ui.widgets.dialog import Window
 from ui.widgets.fitted_text import FittedText
-from ui.widgets.panel import Panel, Text
+from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.table import Column, Table
 from ui.widgets.theme import GAP, PAD
 
@@ -89,3 +97,98 @@ class Keys(Window):
         self.table.set_rows([(f" {h}", (r.key, r.what), "") for h, r in zip(headings, self.rows, strict=True)])
         self.appear(*_KEYS_SIZE)
         self.table.tree.focus_set()
+
+
+_SIZE = (860, 560)
+_SHOWN_CHARS = 200_000
+_INDENT_PX = 24  # of a wrapped line
+_KINDS = (("Zip file", "*.zip"),)
+_BUNDLE_COLUMNS = (Column("#0", "File", 150), Column("size", "Size", 90, "e"), Column("what", "Contents", 300))
+_INTRO = (
+    "For a bug report: settings, versions, hardware, the log of this window and the last run's events. Tokens and "
+    "passwords are removed, your home folder is written as ~. It contains no images, captions or weights; prompts and "
+    "paths that are part of the settings stay. Nothing is sent anywhere."
+)
+
+
+class BundleWindow(Window):
+    """Lists the files, shows the selected one, and saves all as a zip file."""
+
+    def __init__(self, context: Context, log_file: Path | None) -> None:
+        super().__init__(context.root, context.theme, "Debug bundle")
+        self.files: tuple[BundleFile, ...] = ()
+        self._context = context
+        theme, px = context.theme, context.theme.px
+        Text(self, theme, "Debug bundle", role="heading").pack(anchor="w", padx=px(PAD), pady=(px(PAD), px(4)))
+        WrappedText(self, theme, _INTRO, colour="muted").pack(fill="x", padx=px(PAD), pady=(0, px(10)))
+        footer = Panel(self, theme)
+        footer.pack(side="bottom", fill="x", padx=px(PAD), pady=px(PAD))
+        self.save_button = Button(footer, theme, "Save…", self.save, style="primary", width=92)
+        self.save_button.pack(side="right", padx=(GAP, 0))
+        Button(footer, theme, "Close", self.close, width=92).pack(side="right")
+        self.table = Table(self, theme, _BUNDLE_COLUMNS, num_rows=6)
+        self.table.tree.configure(selectmode="browse")
+        self.table.tree.column("what", stretch=True)
+        self.table.pack(fill="x", padx=px(PAD), pady=(0, px(10)))
+        self.table.on_events({"<<TreeviewSelect>>": self._show_selected})
+        box = Panel(self, theme, "field")
+        box.pack(fill="both", expand=True, padx=px(PAD))
+        self.text = tk.Text(
+            box, wrap="word", font=("TkFixedFont", -px(12)), background=theme.colour("field"),
+            foreground=theme.colour("text"), relief="flat", borderwidth=px(6), highlightthickness=0, height=8,
+        )  # fmt: skip
+        self.text.tag_configure("line", lmargin2=px(_INDENT_PX))
+        bar = AutoBar(box, theme, self.text.yview, on="field")
+        self.text.configure(yscrollcommand=bar.set)
+        bar.pack(side="right", fill="y")
+        self.text.pack(side="left", fill="both", expand=True)
+        self.save_button.set_enabled(False)
+        self._collect(log_file)
+        self.appear(*_SIZE)
+
+    def save(self) -> None:
+        """Ask for a file and write it in the background."""
+        context = self._context
+        start = context.preferences.last_folder / f"darkroom-bundle-{datetime.now():%Y-%m-%d}.zip"
+        path = context.interaction.ask_save_file("Save the debug bundle", start, _KINDS)
+        if path is None:
+            return
+        path = path if path.suffix else path.with_suffix(".zip")
+
+        def failed(error: Exception) -> None:
+            advice = "Choose another folder."
+            context.interaction.show_failure(Failure("The bundle could not be saved", str(error), advice))
+
+        def done(_none: None) -> None:
+            context.notify(f"Saved {path.name} with {count(len(self.files), 'file')}.")
+
+        files = self.files
+        context.pump.background.run(lambda: write_bundle(path, files), done, failed)
+        self.close()
+
+    def _collect(self, log_file: Path | None) -> None:
+        context = self._context
+        config, started = context.form.config, context.session.state.started
+        workspace = from_root(config.general.workspace_dir)
+
+        def work() -> tuple[BundleFile, ...]:
+            run_dir = Path(started.run_dir) if started is not None else newest_run(workspace)
+            return collect_bundle(config, run_dir=run_dir, log_file=log_file)
+
+        context.pump.background.run(work, self._show)
+
+    def _show(self, files: Sequence[BundleFile]) -> None:
+        if not self.winfo_exists():
+            return
+        self.files = tuple(files)
+        rows = [(f"  {f.name}", (f"{len(f.text.encode()) / 1000:,.1f} KB", f.what), "") for f in files]
+        self.table.set_rows(rows)
+        self.table.select([0])
+        self.save_button.set_enabled(True)
+
+    def _show_selected(self) -> None:
+        if self.table.selected and self.files:
+            self.text.configure(state="normal")
+            self.text.delete("1.0", "end")
+            self.text.insert("1.0", self.files[self.table.selected[0]].text[:_SHOWN_CHARS], "line")
+            self.text.configure(state="disabled")

@@ -1,4 +1,4 @@
-"""The caption of an image while it is edited: nothing of its file is lost or overwritten unseen. No Tk."""
+"""The caption of an image while it is edited: nothing of its file is lost or overwritten unseen."""
 
 from __future__ import annotations
 

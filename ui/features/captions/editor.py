@@ -16,8 +16,7 @@ from ui.features.captions.keys import bind_keys
 from ui.features.captions.list_panel import OTHER_FOLDER, ListPanel
 from ui.features.captions.mask_canvas import MaskCanvas
 from ui.features.captions.replace_window import ReplaceWindow
-from ui.features.captions.saving import Saving
-from ui.features.captions.session import EditorSession, Loaded, load_image
+from ui.features.captions.session import EditorSession, Loaded, Saving, load_image
 from ui.features.captions.tool_bar import ToolBar
 from ui.forms.context import Context
 from ui.loop.background import Job

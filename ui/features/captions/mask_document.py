@@ -1,4 +1,4 @@
-"""The mask of one image while it is edited: brush, fill, clear, invert, undo, and its file. No Tk."""
+"""The mask of one image while it is edited: brush, fill, clear, invert, undo, and its file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find and replace over all captions of a data set: a preview of each change, and one undo for all. No Tk."""
+"""Find and replace over all captions of a data set: a preview of each change, and one undo for all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the caption editor edits: the list of images, the open image's caption and mask, and when they are saved. No Tk.
+"""What the caption editor edits: the list of images, the open image's caption and mask, and when they are saved.
 
 The rule: caption and mask are saved when another image is opened and when the editor closes. A file that another
 program changed meanwhile is never overwritten without asking.
@@ -6,9 +6,10 @@ program changed meanwhile is never overwritten without asking.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from PIL import Image
 
@@ -20,6 +21,7 @@ from ui.features.captions.document import CaptionDocument, ConflictError, DiskSt
 from ui.features.captions.image_set import ImageSet, Source
 from ui.features.captions.mask_document import MaskDocument
 from ui.features.captions.viewport import ScaledImage
+from ui.loop.interaction import Answer, Interaction
 
 Part = Literal["caption", "mask"]
 
@@ -208,3 +210,77 @@ class EditorSession:
         except (OSError, ValueError) as error:
             return [Unsaved(part, document.path, getattr(error, "strerror", None) or str(error))]
         return []
+
+
+class Asker(Protocol):
+    """The window that asks: it shows what became of the open image."""
+
+    def is_open(self) -> bool:
+        """Whether the window still exists; it may be closed while a question is open."""
+
+    def discarded(self) -> None:
+        """Called when the edits were given up for the file."""
+
+    def kept(self) -> None:
+        """Called when the edits were written over the file."""
+
+
+class Saving:
+    """Call `settle` before the open image changes."""
+
+    def __init__(self, session: EditorSession, interaction: Interaction, asker: Asker) -> None:
+        self.is_asking = False
+        self._session, self._interaction, self._asker = session, interaction, asker
+
+    def settle(self) -> bool:
+        """Save what was edited, and ask about what cannot be; return whether nothing is left to save."""
+        if self.is_asking:
+            return False
+        self.is_asking = True
+        try:
+            return all(self._settled(unsaved) for unsaved in self._session.save())
+        finally:
+            self.is_asking = False
+
+    def _settled(self, unsaved: Unsaved) -> bool:
+        reason = unsaved.reason
+        while True:
+            chosen = ask_about(self._interaction, unsaved, reason)
+            if not self._asker.is_open() or chosen == "stay":
+                return False
+            if chosen == "discard":
+                self._session.discard(unsaved)
+                self._asker.discarded()
+                return True
+            try:
+                self._session.keep_mine(unsaved)
+            except OSError as error:
+                reason = error.strerror or str(error)
+                continue
+            self._asker.kept()
+            return True
+
+
+Choice = Literal["stay", "discard", "mine"]
+_BLOCKED = (Answer("stay", "Stay here", is_default=True), Answer("discard", "Discard my changes"))
+_CHANGED = (
+    Answer("stay", "Stay here"),
+    Answer("discard", "Use the file"),
+    Answer("mine", "Keep mine", is_default=True),
+)
+
+
+def ask_about(interaction: Interaction, unsaved: Unsaved, reason: str) -> Choice:
+    """Ask what to do with a file; `reason` is why it cannot be written, "" if another program changed it."""
+    answers: Sequence[Answer] = _BLOCKED if reason else _CHANGED
+    name = unsaved.file.name
+    message = f"{name} was changed by another program while you edited it here."
+    if reason:
+        message = f"{name} cannot be written: {reason}. Free it and save again, or discard your changes."
+    match interaction.choose("Not saved", message, answers, "warning"):
+        case "discard":
+            return "discard"
+        case "mine":
+            return "mine"
+        case _:
+            return "stay"

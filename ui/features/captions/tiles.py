@@ -1,4 +1,4 @@
-"""The undo history of a mask: the tiles that each step changed, compressed. No Tk."""
+"""The undo history of a mask: the tiles that each step changed, compressed."""
 
 from __future__ import annotations
 

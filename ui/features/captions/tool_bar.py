@@ -11,8 +11,7 @@ from ui.features.captions.mask_canvas import MaskCanvas, MaskView, Tool
 from ui.features.captions.mask_document import BLACK, WHITE
 from ui.forms.context import Context
 from ui.widgets.controls import Button, Choice
-from ui.widgets.flow import Flow
-from ui.widgets.panel import Panel, Text
+from ui.widgets.panel import Flow, Panel, Text
 from ui.widgets.slider import Slider
 from ui.widgets.variables import TextVar
 

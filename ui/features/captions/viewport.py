@@ -1,4 +1,4 @@
-"""Zoom and place of a large image in a view, and its pixels at that zoom. No Tk."""
+"""Zoom and place of a large image in a view, and its pixels at that zoom."""
 
 from __future__ import annotations
 

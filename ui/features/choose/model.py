@@ -1,4 +1,4 @@
-"""A person's choices among images of a run: the open requests, the images marked so far, and undo. No Tk.
+"""A person's choices among images of a run: the open requests, the images marked so far, and undo.
 
 Files are read and written in the background, one job after the other, so that a read never overtakes a write.
 """

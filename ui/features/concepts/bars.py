@@ -1,4 +1,4 @@
-"""The bars of the Concepts page: search and filters, the progress of scans, and undoing a removal."""
+"""The bars and the menu of the Concepts page: filter, scan, undo."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from ui.features.concepts.scanning import Scans
 from ui.forms.context import Context
 from ui.widgets.controls import Button, Choice
 from ui.widgets.entry import Entry
+from ui.widgets.menu import make_menu
 from ui.widgets.panel import Panel, Text
 from ui.widgets.progress import ThinBar
-from ui.widgets.theme import GAP
+from ui.widgets.theme import GAP, Theme
 from ui.widgets.variables import TextVar, keep
 
 _SEARCH_SECONDS = 0.15
@@ -161,3 +162,16 @@ class UndoBar(Panel):
     def _follow(self) -> None:
         if self._form.value(self._path) is not self._offered:
             self.grid_remove()
+
+
+_BEFORE_A_LINE = ("Open folder", "Disable")
+
+
+def concepts_menu(master: tk.Misc, theme: Theme, commands: Mapping[str, Callable[[], object]]) -> tk.Menu:
+    """Return a menu of commands by label."""
+    menu = make_menu(master, theme)
+    for label, command in commands.items():
+        menu.add_command(label=label, command=command)
+        if label in _BEFORE_A_LINE:
+            menu.add_separator()
+    return menu

@@ -1,4 +1,4 @@
-"""The cards of all concepts, each made once for a concept and its scan. No Tk."""
+"""The cards of the Concepts page for the grid: their texts and images, made when they are drawn."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from modules.data.concept import Concept
+from modules.system.problem import Severity
 from ui.features.concepts.cards import CardFilter, ConceptCard, card_of, summary_of
-from ui.features.concepts.grid_cards import grid_card_of
 from ui.features.concepts.scanning import Result, Scans
-from ui.widgets.grid_card import GridCard
+from ui.widgets.grid_card import GridCard, Line
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +59,24 @@ class CardList:
     def summary(self) -> str:
         """The numbers of concepts, images and prompts."""
         return summary_of(self.cards, [self._scans.facts_of(concept) for concept in self.concepts or ()])
+
+
+_SEVERITY_COLOURS: Mapping[Severity, str] = {"error": "error", "warning": "warning", "info": "muted"}
+
+
+def grid_card_of(card: ConceptCard) -> GridCard:
+    """Return the title, the lines, the bar and the image of a concept's card."""
+    problem = card.problems[0] if card.problems else None
+    more = f" and {len(card.problems) - 1} more" if len(card.problems) > 1 else ""
+    lines = [Line(f"{card.kind_label} · {card.figures}")]
+    if problem is not None:
+        lines.append(Line(f"{problem.text}{more}", _SEVERITY_COLOURS[problem.severity]))
+    elif card.captions:
+        lines.append(Line(card.captions, "muted"))
+    return GridCard(
+        card.name, card.is_enabled, tuple(lines), card.share_captioned, card.images or None, note=_note(card)
+    )
+
+
+def _note(card: ConceptCard) -> str:
+    return "prompts without images" if card.kind == "prompts" else card.figures

@@ -16,8 +16,8 @@ from modules.data.scan import Scan, SourceImage
 from modules.system.errors import DarkroomError
 from modules.system.problem import count
 from trainer.preflight.doctor import examine
-from ui.features.concepts.editing import Editing
 from ui.features.concepts.task import Task
+from ui.features.concepts.window import Editing
 from ui.loop.background import Report
 from ui.loop.interaction import Answer, Failure
 from ui.widgets.card import Card

@@ -1,4 +1,4 @@
-"""The statistics of a concept in words and as bars. No Tk."""
+"""The statistics of a concept in words and as bars."""
 
 from __future__ import annotations
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import overload
 
 from PIL import Image
 
@@ -14,11 +15,10 @@ from modules.data.captions.operations import ORDER, CaptionRules
 from modules.data.captions.rules import caption_rules
 from modules.data.scan import Scan, SourceImage
 from modules.system.problem import count
-from ui.features.concepts.editing import CAPTIONS_LABEL, Editing
-from ui.features.concepts.tiles import LazyTiles
+from ui.features.concepts.window import CAPTIONS_LABEL, Editing
 from ui.widgets.card import Card
 from ui.widgets.controls import Button
-from ui.widgets.image_grid import ImageGrid
+from ui.widgets.image_grid import ImageGrid, Tile
 from ui.widgets.image_viewer import ImageViewer
 from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.theme import PAD
@@ -133,3 +133,31 @@ def _caption_text(image: SourceImage, rules: CaptionRules, *, run_seed: int) -> 
     """Return the captions of an image as they are trained, in their first variation."""
     texts = cached_texts(image.captions, rules, name=image.path.name, run_seed=run_seed)
     return " | ".join(filter(None, texts)) or "(no caption)"
+
+
+_MAX_KEPT = 1000
+
+
+class LazyTiles(Sequence[Tile]):
+    """A tile for each image, with its caption."""
+
+    def __init__(self, images: Sequence[SourceImage], caption: Callable[[SourceImage], str]) -> None:
+        self._images = images
+        self._caption = caption
+        self._tile = lru_cache(_MAX_KEPT)(self._made)
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    @overload
+    def __getitem__(self, index: int) -> Tile: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Tile]: ...
+    def __getitem__(self, index: int | slice) -> Tile | Sequence[Tile]:
+        if isinstance(index, slice):
+            return [self._tile(n) for n in range(len(self))[index]]
+        return self._tile(range(len(self))[index])
+
+    def _made(self, index: int) -> Tile:
+        image = self._images[index]
+        return Tile(image.path, partial(self._caption, image))

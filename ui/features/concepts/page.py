@@ -14,14 +14,11 @@ from modules.data.concept import Concept
 from modules.settings.field import records_of
 from modules.system.paths import PROGRAM_ROOT, from_root, thumbnails_dir
 from modules.system.problem import count
-from ui.features.concepts.adding import adding
-from ui.features.concepts.bars import FilterBar, ScanBar, UndoBar
+from ui.features.concepts.bars import FilterBar, ScanBar, UndoBar, concepts_menu
 from ui.features.concepts.card_list import CardList
-from ui.features.concepts.cards import ConceptCard
-from ui.features.concepts.clones import clone
-from ui.features.concepts.editing import CAPTIONS_LABEL
-from ui.features.concepts.menu import concepts_menu
+from ui.features.concepts.cards import ConceptCard, adding, clone
 from ui.features.concepts.scanning import Scans
+from ui.features.concepts.window import CAPTIONS_LABEL
 from ui.forms import items
 from ui.forms.context import Context
 from ui.forms.page import PageFrame

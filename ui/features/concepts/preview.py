@@ -1,4 +1,4 @@
-"""The preview of a concept's images as a run sees them: which image and which use is shown. No Tk."""
+"""The preview of a concept's images as a run sees them: which image and which use is shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scans of the concepts' folders: one at a time in the background, kept until files or settings change. No Tk."""
+"""Scans of the concepts' folders: one at a time in the background, kept until files or settings change."""
 
 from __future__ import annotations
 

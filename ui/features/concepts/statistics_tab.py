@@ -10,7 +10,6 @@ from modules.config.schema import Config
 from modules.data.scan import Scan
 from modules.data.statistics import Statistics
 from modules.system.problem import count
-from ui.features.concepts.editing import Editing
 from ui.features.concepts.figures import (
     aspect_bars,
     bucket_bars,
@@ -22,6 +21,7 @@ from ui.features.concepts.figures import (
     token_words,
 )
 from ui.features.concepts.task import Task
+from ui.features.concepts.window import Editing
 from ui.loop.background import Report
 from ui.widgets.bars import Bars
 from ui.widgets.card import Card

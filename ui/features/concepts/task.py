@@ -1,4 +1,4 @@
-"""A long job of an editor: its progress, its result, or why it failed. No Tk."""
+"""A long job of an editor: its progress, its result, or why it failed."""
 
 from __future__ import annotations
 

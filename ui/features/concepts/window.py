@@ -1,22 +1,25 @@
-"""The editor of a concept: its tabs, and the switch between them."""
+"""The editor of a concept: its tabs, which are imported when they are opened first."""
 
 from __future__ import annotations
 
 import importlib
+import tkinter as tk
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from modules.data.captions.settings import CAPTION_AUGMENTATION
 from modules.data.concept import Concept
 from modules.data.image_settings import IMAGE_AUGMENTATION
-from ui.features.concepts.editing import Editing, EditorTab, add_form
-from ui.features.concepts.scanning import Scans
+from ui.features.concepts.scanning import Result, Scans
 from ui.forms.context import Context
 from ui.forms.layout import FormView
 from ui.forms.records import Group, item_groups
 from ui.widgets.controls import Button, Switch
 from ui.widgets.dialog import Window
 from ui.widgets.panel import Panel
+from ui.widgets.scroll import ScrollFrame
 from ui.widgets.tabs import Tab
 from ui.widgets.theme import GAP, PAD
 from ui.widgets.thumbnails import ThumbnailCache
@@ -27,7 +30,7 @@ _WITH_OWN_TAB = {IMAGE_AUGMENTATION: "Augmentation", CAPTION_AUGMENTATION: "Text
 _TABS: Mapping[str, str] = {  # imported by name, so that the window opens without what other tabs need
     "General": "ui.features.concepts.general_tab:GeneralTab",
     "Augmentation": "ui.features.concepts.augmentation_tab:AugmentationTab",
-    "Text": "ui.features.concepts.text_tab:TextTab",
+    "Text": "ui.features.concepts.augmentation_tab:TextTab",
     "Statistics": "ui.features.concepts.statistics_tab:StatisticsTab",
     "Doctor": "ui.features.concepts.doctor_tab:DoctorTab",
 }
@@ -184,3 +187,60 @@ class ConceptEditor(Window):
     def _scanned(self) -> None:
         if self.winfo_exists():
             self._context.pump.redraw_soon(self, self._follow)
+
+
+FORM_WIDTH = 420
+CAPTIONS_LABEL = "Captions and masks…"
+
+
+@dataclass(frozen=True, slots=True)
+class Editing:
+    """The concept at a path of the config, its folder's scan, and the thumbnails."""
+
+    context: Context
+    scans: Scans
+    thumbnails: ThumbnailCache
+    path: str
+    scan_again: Callable[[], None]
+
+    @property
+    def concept(self) -> Concept:
+        """The concept as it is now."""
+        concept: Concept = self.context.form.value(self.path)
+        return concept
+
+    @property
+    def number(self) -> int:
+        """Its place among the concepts."""
+        return int(self.path.rpartition(".")[2])
+
+    @property
+    def scan(self) -> Result | None:
+        """The scan of its folder; a reason if that failed; None while it is unknown."""
+        return self.scans.of(self.concept)
+
+
+class EditorTab(Protocol):
+    """A tab, built when it is first shown."""
+
+    frame: Panel
+
+    def follow(self) -> None:
+        """Called when the tab is shown, and while it is, when the config or the scan has changed."""
+
+    def close(self) -> None:
+        """Called once, before the window is destroyed."""
+
+
+def add_form(master: tk.Misc, context: Context, groups: tuple[Group, ...], *, has_all_levels: bool) -> FormView:
+    """Add a scrolling form at the left of a tab."""
+    px = context.theme.px
+    scroll = ScrollFrame(master, context.theme)
+    scroll.configure(width=px(FORM_WIDTH))
+    scroll.grid_propagate(False)
+    scroll.grid(row=0, column=0, sticky="nsew", padx=(px(PAD), 0), pady=(px(PAD), 0))
+    scroll.body.columnconfigure(0, weight=1)
+    view = FormView(scroll.body, context, lambda: groups, max_columns=1, has_all_levels=has_all_levels)
+    view.grid(row=0, column=0, sticky="new")
+    view.build()
+    return view

@@ -1,4 +1,4 @@
-"""The first minute: four ways to begin, and the steps of the chosen one, ticked off as the user takes them. No Tk."""
+"""The first minute: four ways to begin, and the steps of the chosen one, ticked off as the user takes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fit to my card: the card's size, the proposed settings computed in the background, and taking them. No Tk."""
+"""Fit to my card: the card's size, the proposed settings computed in the background, and taking them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples without a run: what to sample, the worker that keeps the model loaded, and the images so far. No Tk."""
+"""Samples without a run: what to sample, the worker that keeps the model loaded, and the images so far."""
 
 from __future__ import annotations
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from modules.config.records import inner_records, top_records
 from modules.config.sections.evaluation import SamplePrompt
 from modules.settings.field import FieldRecord
 from modules.system.paths import from_root, session_file
+from trainer.idle_sampling.image_files import parameters_text, read_settings
 from trainer.idle_sampling.request import AdapterChoice
 from ui.features.generate.cards import GridCard, ModelCard
 from ui.features.generate.model import SampleSession
 from ui.features.generate.sources import SampleSources
-from ui.features.generate.viewer import IdleSampleViewer
 from ui.forms.context import Context
 from ui.forms.field_problems import FieldProblems
 from ui.forms.layout import FormView
@@ -23,11 +24,11 @@ from ui.forms.records import Group, variant_records
 from ui.forms.setting_pages import PageSpec
 from ui.forms.values import split_file
 from ui.loop.jobs import JobState
-from ui.widgets.card import Card
-from ui.widgets.card_columns import CardColumns
+from ui.widgets.card import Card, CardColumns
 from ui.widgets.controls import Button
 from ui.widgets.dropping import accept_paths
 from ui.widgets.image_grid import ImageGrid, Tile
+from ui.widgets.image_viewer import ImageViewer
 from ui.widgets.panel import Panel, WrappedText
 from ui.widgets.progress import ThinBar
 from ui.widgets.scroll import ScrollFrame
@@ -267,3 +268,34 @@ def _is_of_prompt(record: FieldRecord) -> bool:
 def _always(record: FieldRecord) -> FieldRecord:
     """Return a record that is shown at every level: this page is for trying out."""
     return replace(record, setting=replace(record.setting, level="basic"))
+
+
+class IdleSampleViewer(ImageViewer):
+    """The samples of the Generate page; `use(path)` takes the settings of one."""
+
+    def __init__(self, context: Context, tiles: Sequence[Tile], index: int, use: Callable[[Path], object]) -> None:
+        self._context = context
+        super().__init__(context.root, context.theme, context.pump, tiles, index, "Samples")
+        self._use = use
+
+    def copy_settings(self) -> None:
+        """Put the settings of the image on the clipboard, in the form that other programs read."""
+        settings = read_settings(self.tiles[self.index].path)
+        self.clipboard_clear()
+        self.clipboard_append(parameters_text(settings) if settings else self.tiles[self.index].caption)
+        self._context.notify("The settings are on the clipboard.")
+
+    def use_settings(self) -> None:
+        """Take the settings of the image into the page."""
+        self._use(self.tiles[self.index].path)
+
+    def _add_steps(self, footer: Panel) -> None:
+        super()._add_steps(footer)
+        row = Panel(footer, self.theme)
+        row.pack(fill="x", pady=(self.theme.px(8), 0))
+        Button(row, self.theme, "Copy settings", self.copy_settings).pack(side="left", padx=(0, GAP))
+        Button(row, self.theme, "Use settings", self.use_settings).pack(side="left", padx=(0, GAP))
+        Button(row, self.theme, "Show in folder", self._open_folder).pack(side="left")
+
+    def _open_folder(self) -> None:
+        self._context.interaction.open_path(self.tiles[self.index].path.parent)

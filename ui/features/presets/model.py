@@ -1,4 +1,4 @@
-"""Presets in groups for menus, the rows of the lists of presets, and how two presets differ. No Tk."""
+"""Presets in groups for menus, the rows of the lists of presets, and how two presets differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The probe in the window: its child process, what it measured, and taking it into the form. No Tk."""
+"""The probe in the window: its child process, what it measured, and taking it into the form."""
 
 from __future__ import annotations
 

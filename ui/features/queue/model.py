@@ -1,4 +1,4 @@
-"""The queue in the window: shows and changes the shared file, and runs it, one child process after another. No Tk.
+"""The queue in the window: shows and changes the shared file, and runs it, one child process after another.
 
 The file is read and written in the background. The session follows the run of an item as it follows any other run.
 """

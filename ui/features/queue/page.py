@@ -11,8 +11,7 @@ from modules.config.presets import Preset
 from modules.system.problem import errors_in
 from trainer.run_queue.items import Item
 from ui.features.queue.model import QueueControl
-from ui.features.queue.rows import detail_lines, difference_words, length_words, names_of, training_words
-from ui.features.queue.wording import status_line
+from ui.features.queue.rows import detail_lines, difference_words, length_words, names_of, status_line, training_words
 from ui.forms.context import Context
 from ui.forms.documents import LOADED_KINDS
 from ui.forms.model import Source

@@ -1,4 +1,4 @@
-"""The rows of the queue in words: what an item trains, for how long, and how copies differ. No Tk."""
+"""The queue as text: its state, and the cells and details of an item."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from modules.families.registry import FAMILIES
 from modules.objectives.registry import METHODS
 from modules.system.problem import count
 from trainer.run_queue.items import Item
+from ui.features.queue.model import QueueControl
 from ui.forms.changes import changes
 from ui.forms.run_plan import plan_lines
 from ui.loop.wording import rate
@@ -90,3 +91,19 @@ def detail_lines(item: Item) -> list[str]:
 def _section(item: Item, name: str) -> Mapping[str, Any]:
     section = item.settings.get(name)
     return section if isinstance(section, dict) else {}
+
+
+def status_line(control: QueueControl) -> str:
+    """Return who runs the queue and what is left, as a sentence."""
+    num_open = sum(item.is_open for item in control.queue.items)
+    left = f"{count(num_open, 'run')} left" if num_open else "nothing left"
+    if control.problem:
+        return control.problem
+    if control.current is not None:
+        after = ", then the queue stops" if control.is_last else f", {left}" if num_open else ", the last one"
+        return f"Training {control.current.name}{after}."
+    if control.is_running:
+        return f"The queue starts when the current run has ended: {left}."
+    if control.runner is not None:
+        return f"Process {control.runner.pid} runs the queue: {left}."
+    return f"{left[0].upper()}{left[1:]}." if control.queue.items else ""

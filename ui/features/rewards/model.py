@@ -1,4 +1,4 @@
-"""What a training method needs, what a step costs, and what to watch, as text. No Tk.
+"""What a training method needs, what a step costs, and what to watch, as text.
 
 The needs and the metrics come from the method's record, the costs from how it samples with the current settings.
 """

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from modules.config.method_facts import method_of, scorers_of
 from modules.config.schema import Config
+from modules.objectives.registry import METHODS
 from modules.rewards.registry import REWARDS
 from modules.rewards.settings import Scorer
-from ui.features.rewards.method_card import MethodCard
+from ui.features.rewards.model import Guide, guide_of
 from ui.forms.context import Context
 from ui.forms.form_with_list import FormWithList, ListSpec, Row
 from ui.forms.setting_pages import PageSpec
+from ui.widgets.card import Card
+from ui.widgets.link_columns import Link, LinkColumns
+from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.table import Column
+from ui.widgets.theme import PAD
 
 
 def rewards_page(master: tk.Misc, context: Context, spec: PageSpec) -> FormWithList:
@@ -71,3 +76,77 @@ _REWARD_MODELS = ListSpec(
     applies=lambda config: method_of(config).needs_reward_models,
     depends_on="training.method",  # whether a reward model is trained on or held out
 )
+
+
+_NEEDS, _COSTS, _WATCH = "What it needs", "What it costs", "What to watch on the Run page"
+_WEIGHTS = (4, 4, 5)
+_OTHER_PX, _MOST_PX = 360, 2000
+
+
+class MethodCard:
+    """Follows the method and its settings."""
+
+    def __init__(self, master: tk.Misc, context: Context) -> None:
+        self.card = Card(master, context.theme, "Method")
+        self.guide: Guide | None = None
+        self._context = context
+        px = context.theme.px
+        self.summary = WrappedText(self.card.body, context.theme, colour="label", on="card")
+        self.summary.pack(fill="x", padx=(px(12), 0))
+        self.columns = Panel(self.card.body, context.theme, "card")
+        for column, weight in enumerate(_WEIGHTS):
+            self.columns.columnconfigure(column, weight=weight, uniform="guide")
+        self.others = LinkColumns(self.card.body, context.theme, self._choose, min_column_px=_OTHER_PX)
+        self.card.body.bind(  # not of the card itself, which customtkinter draws then
+            "<Configure>", lambda _e: context.pump.redraw_soon((self, "width"), self._draw_others), add="+"
+        )
+        context.form.changed.subscribe(lambda: context.pump.redraw_soon(self, self.refresh))
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Show the guide of the current method and settings."""
+        guide = guide_of(self._context.form.config)
+        if guide == self.guide:
+            return
+        self.guide = guide
+        self.card.heading.set_text(guide.title)
+        self.summary.set_text(guide.summary)
+        for child in self.columns.winfo_children():
+            child.destroy()
+        lists = [(t, e) for t, e in ((_NEEDS, guide.needs), (_COSTS, guide.costs), (_WATCH, guide.watch)) if e]
+        for number, (title, entries) in enumerate(lists):
+            self._add_column(number, title, entries)
+        px = self._context.theme.px
+        if not lists:
+            self.columns.pack_forget()
+            self.others.pack(fill="x", padx=(px(12), 0), pady=(px(12), px(2)))
+            self._draw_others()
+            return
+        self.others.pack_forget()
+        self.columns.pack(fill="x", padx=(px(12), 0), pady=(px(10), px(2)))
+
+    def _choose(self, name: str) -> None:
+        """Choose another method, as in the top bar."""
+        self._context.form.choose_variant("training.method", name)
+        self._context.notify(f"The method is {METHODS[name].label}. Ctrl+Z undoes it.")
+
+    def _draw_others(self) -> None:
+        """List the other methods, where the chosen one leaves room; a VAE has one of its own."""
+        config, width = self._context.form.config, self.card.winfo_width()
+        others = [Link(n, m.label, m.help) for n, m in METHODS.items() if n != method_of(config).name]
+        usable = [
+            link
+            for link in others
+            if (METHODS[link.key].trains_on == "pixels") == (method_of(config).trains_on == "pixels")
+        ]
+        if width > 1 and self.others.winfo_manager():
+            self.others.show([("Other methods", usable)], width - self._context.theme.px(2 * PAD), _MOST_PX)
+
+    def _add_column(self, number: int, title: str, entries: Iterable[str]) -> None:
+        context, px = self._context, self._context.theme.px
+        column = Panel(self.columns, context.theme, "card")
+        column.grid(row=0, column=number, sticky="new", padx=(px(PAD * 1.5) if number else 0, 0))
+        Text(column, context.theme, title, role="small", colour="accent", on="card").pack(anchor="w", pady=(0, px(2)))
+        for text in entries:
+            words = WrappedText(column, context.theme, text, colour="label", on="card", role="small")
+            words.pack(fill="x", pady=(px(3), 0))

@@ -1,4 +1,4 @@
-"""Offering the model with the best validation as the result of a run that has ended. No Tk."""
+"""Offering the model with the best validation as the result of a run that has ended."""
 
 from __future__ import annotations
 

@@ -1,15 +1,19 @@
-"""The facts of a run as lines: what is trained, rates, time left, memory. No Tk."""
+"""A run as text: what is trained, rates, time left, memory, the newest rollout, and settings that it does not have."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from modules.families.registry import FAMILIES
 from modules.system.problem import count, data_words
 from trainer.events import MemoryMeasured
+from trainer.rollout_events import RolloutSampled, SampledImage
+from ui.forms.changes import Change
+from ui.loop.metric_curves import short_number
 from ui.loop.run_state import RunState
-from ui.loop.wording import PHASE_WORDS, duration, rate, reward_line, validation_line, way_on
+from ui.loop.wording import PHASE_WORDS, duration, loss, rate, reward_label, reward_line, validation_line, way_on
 
 _GB = 1e9
 
@@ -74,3 +78,32 @@ def _rates(by_unit: Mapping[str, str]) -> str:
     """Return learning rates in words: one number where all are the same."""
     is_one = len(set(by_unit.values())) == 1
     return next(iter(by_unit.values())) if is_one else ", ".join(f"{unit} {rate}" for unit, rate in by_unit.items())
+
+
+def rollout_line(rollout: RolloutSampled) -> str:
+    """Return a rollout as a line: its step, its number of images and prompts, and their mean reward."""
+    rewards = [i.reward for i in rollout.images if i.reward is not None and math.isfinite(i.reward)]
+    mean = f", mean reward {short_number(sum(rewards) / len(rewards))}" if rewards else ""
+    prompts = count(len({image.prompt for image in rollout.images}), "prompt")
+    return f"Step {rollout.step + 1:,}: {count(len(rollout.images), 'image')} of {prompts}{mean}"
+
+
+def image_words(image: SampledImage) -> str:
+    """Return an image of a rollout with its prompt, its reward and the score of each reward model."""
+    mark = f", {image.mark} of its prompt" if image.mark else ""
+    reward = f"Reward {loss(image.reward)}{mark}" if image.reward is not None else f"No score{mark}"
+    scores = "   ".join(f"{reward_label(name)} {loss(value)}" for name, value in image.by_reward_model.items())
+    return "\n".join(line for line in (" ".join(image.prompt.split()), reward, scores) if line)
+
+
+_MAX_NAMED = 4
+
+
+def edited_words(changes: Sequence[Change]) -> str:
+    """Return which settings differ from those of the run, as a text; empty if none do."""
+    if not changes:
+        return ""
+    names = [change.place.rpartition("›")[2].strip() for change in changes[:_MAX_NAMED]]
+    more = f" and {len(changes) - _MAX_NAMED:,} more" if len(changes) > _MAX_NAMED else ""
+    verb = "It applies" if len(changes) == 1 else "They apply"
+    return f"Changed since Start: {count(len(changes), 'setting')} ({', '.join(names)}{more}). {verb} to the next run."

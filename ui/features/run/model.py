@@ -1,4 +1,4 @@
-"""From pressing Start to a running training: check, list errors, confirm warnings, launch. No Tk."""
+"""From pressing Start to a running training: check, list errors, confirm warnings, launch."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class Starter:
 
     def _prepared_fork(self, backup: BackupInfo, prepared: Callable[[], object], loaded: Loaded | None) -> None:
         if loaded is not None:
-            from ui.features.run.fork_names import named, proposed_name
+            from ui.features.run.resuming import named, proposed_name
 
             question = f"Name of the new run's result. That of {backup.run_dir.name} stays as it is."
             name = self._interaction.ask_text("Fork the run", question, proposed_name(loaded.config))

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from ui.features.run.best_offer import BestOffer, Used, best_offer, undo, use
-from ui.features.run.edited import edited_words
+from ui.features.run.facts import edited_words
 from ui.forms.changes import Change, changes
 from ui.forms.context import Context
 from ui.loop.interaction import Failure

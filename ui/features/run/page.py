@@ -11,10 +11,9 @@ from modules.system.paths import from_root
 from modules.system.problem import count
 from trainer.rollout_events import Mark, RolloutSampled, SampledImage
 from ui.features.run.curves import RunCurves
-from ui.features.run.facts import run_lines
+from ui.features.run.facts import image_words, rollout_line, run_lines
 from ui.features.run.model import Starter
 from ui.features.run.notices import RunNotices
-from ui.features.run.rollout_wording import image_words, rollout_line
 from ui.features.run.samples import RunSamples
 from ui.forms.context import Context
 from ui.forms.page import PageFrame, page_task

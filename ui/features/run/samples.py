@@ -1,13 +1,15 @@
-"""The samples on the Run page: the grid of prompts and steps, their stars, the viewer, and the model of a step."""
+"""The samples of a run in the grid, with their stars, and what can be done with one."""
 
 from __future__ import annotations
 
+import json
 import tkinter as tk
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
+from modules.system.atomic import write_text
 from ui.features.run.sample_viewer import SampleViewer
-from ui.features.run.stars import name_of, read_stars, write_stars
 from ui.features.run.step_model import save_step_model
 from ui.forms.context import Context
 from ui.loop.run_state import RunState
@@ -89,3 +91,25 @@ class RunSamples(SampleGrid):
     def _update_viewer(self) -> None:
         if self.viewer is not None and self.viewer.winfo_exists():
             self.viewer.update_samples(self.table, self.starred)
+
+
+STARS_FILE = "starred.json"
+
+
+def read_stars(run_dir: Path) -> frozenset[str]:
+    """Return the starred samples of a run; none if there is no readable file."""
+    try:
+        data = json.loads((run_dir / STARS_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return frozenset()
+    return frozenset(name for name in data if isinstance(name, str)) if isinstance(data, list) else frozenset()
+
+
+def write_stars(run_dir: Path, stars: Collection[str]) -> None:
+    """Write the starred samples of a run, atomically. Raises OSError."""
+    write_text(run_dir / STARS_FILE, json.dumps(sorted(stars), indent=1) + "\n")
+
+
+def name_of(path: Path, run_dir: Path) -> str:
+    """Return the name of a sample in the file: its path below the run's folder, or all of it if it is elsewhere."""
+    return path.relative_to(run_dir).as_posix() if path.is_relative_to(run_dir) else path.as_posix()

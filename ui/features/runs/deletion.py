@@ -18,7 +18,7 @@ from trainer.run_folder.trash import (
     restore_run,
     trash_bytes,
 )
-from ui.features.runs.wording import deletion_words, size_words
+from ui.features.runs.model import deletion_words, size_words
 from ui.forms.context import Context
 from ui.loop.interaction import Answer, Failure
 from ui.widgets.notices import Notice, Reply

@@ -12,12 +12,10 @@ from modules.system.problem import count
 from trainer.run_folder.backup import BackupInfo
 from trainer.run_folder.records import RunRecord, config_of
 from trainer.run_folder.trash import has_trash
-from ui.features.runs.comparing import MAX_RUNS
-from ui.features.runs.comparison import RunComparison
+from ui.features.runs.comparison import MAX_RUNS, RunComparison
 from ui.features.runs.deletion import RunDeletion
 from ui.features.runs.details import RunDetails
-from ui.features.runs.model import RunList
-from ui.features.runs.wording import row_of
+from ui.features.runs.model import RunList, row_of
 from ui.forms.context import Context
 from ui.forms.model import Source
 from ui.forms.page import PageFrame

@@ -1,5 +1,5 @@
 """Searching settings by their names, descriptions, options, and the names that other programs have for them; and the
-window's commands and pages. No Tk.
+window's commands and pages.
 """
 
 from __future__ import annotations

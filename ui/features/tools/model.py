@@ -1,4 +1,4 @@
-"""The tools of the Tools page, one record each: its fields, and the command line that they make. No Tk."""
+"""The tools of the Tools page, one record each: its fields, and the command line that they make."""
 
 from __future__ import annotations
 

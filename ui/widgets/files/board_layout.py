@@ -1,4 +1,4 @@
-"""Where the entries of the file dialog are drawn: as rows, or as tiles with thumbnails. No Tk."""
+"""Where the entries of the file dialog are drawn: as rows, or as tiles with thumbnails."""
 
 from __future__ import annotations
 

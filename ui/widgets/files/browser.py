@@ -1,6 +1,6 @@
 """The state of the file dialog: which folder is open, which entries are shown and selected, what an answer means.
 
-No Tk, and no access to the disk beyond a look at a typed path: contents come from `ui.widgets.files.listing`.
+It reads no disk beyond a look at a typed path: contents come from `ui.widgets.files.listing`.
 """
 
 from __future__ import annotations

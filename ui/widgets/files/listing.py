@@ -1,4 +1,4 @@
-"""The contents of a folder for the file dialog, and how many images and captions it has. No Tk.
+"""The contents of a folder for the file dialog, and how many images and captions it has.
 
 Both run on background threads: a folder can have tens of thousands of files, or be on a slow network.
 """

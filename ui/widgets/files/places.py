@@ -1,4 +1,4 @@
-"""The places at the side of the file dialog, and its recent folders. No Tk."""
+"""The places at the side of the file dialog, and its recent folders."""
 
 from __future__ import annotations
 

@@ -1,12 +1,14 @@
-"""The Sampling page: when samples are generated, and the list of prompts."""
+"""The Sampling and the Embeddings page: their settings, and the lists of prompts and of embeddings."""
 
 from __future__ import annotations
 
 import tkinter as tk
 from collections.abc import Sequence
+from pathlib import Path
 
 from modules.config.method_facts import uses_denoiser
 from modules.config.schema import Config
+from modules.config.sections.embeddings import EmbeddingWord
 from modules.config.sections.evaluation import SamplePrompt
 from modules.settings.shared_types import side_of
 from ui.forms.context import Context
@@ -54,4 +56,45 @@ _PROMPTS = ListSpec(
     empty_text="No prompts: a run generates no samples.\nAdd some to watch it learn.",
     depends_on="training.trains",
     applies=uses_denoiser,  # a VAE's samples are images of the data
+)
+
+
+def embeddings_page(master: tk.Misc, context: Context, spec: PageSpec) -> FormWithList:
+    """Return the page: the form, and the table of embeddings."""
+    return FormWithList(master, context, spec, _EMBEDDINGS)
+
+
+def _embedding_row(word: EmbeddingWord, config: Config) -> Row:
+    start = Path(word.file).name or word.initial_text or "random"
+    tokens = "" if word.token_count is None else str(word.token_count)
+    return f" {word.placeholder}", ("yes" if word.train else "no", tokens, start), "" if word.train else "faint"
+
+
+def _new_embedding(present: Sequence[EmbeddingWord], config: Config) -> EmbeddingWord:
+    """Return an embedding with a placeholder that no other one has."""
+    names = {w.placeholder.lower() for w in present}
+    free = (f"<embedding-{n}>" for n in range(2, len(names) + 3))
+    first = EmbeddingWord().placeholder
+    return EmbeddingWord(placeholder=first if first not in names else next(n for n in free if n not in names))
+
+
+_EMBEDDINGS = ListSpec(
+    path="embeddings.words",
+    title="Embeddings",
+    columns=(
+        Column("#0", "Placeholder", 220, is_stretched=True),
+        Column("train", "Trained", 70, "center"),
+        Column("tokens", "Tokens", 70),
+        Column("start", "Starts from", 260, is_stretched=True),
+    ),
+    add_label="Add embedding",
+    add_tip="Add an embedding to train, or to use during training",
+    item_name="Embedding",
+    item_type=EmbeddingWord,
+    row_of=_embedding_row,
+    new=_new_embedding,
+    empty_text="No embeddings. An embedding is a new word for prompts:\n"
+    "alone as the training target (top bar), or beside a LoRA or a fine-tune.",
+    depends_on="training.trains",
+    applies=uses_denoiser,
 )

@@ -1,4 +1,4 @@
-"""The table of all user actions, with their shortcuts.
+"""The table of all user actions with their shortcuts, and what features open of each other.
 
 Windows are imported when they are opened first: together they would make the program's start a third longer.
 """
@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from modules.system.factories import load_factory
-from trainer.commands import BackupNow, Command, SampleNow, SaveNow, ValidateNow
+from trainer.commands import BackupNow, Command, ProfileNow, SampleNow, SaveNow, ValidateNow
 from ui.app.catalogue import PAGES, page_shortcut
 from ui.features.first_steps.model import CHOOSING
+from ui.features.presets.menu import add_presets
 from ui.features.run.model import Starter
-from ui.forms.context import Context
+from ui.forms.context import Context, FeatureLinks
 from ui.forms.setting_pages import PageSpec
 from ui.widgets.actions import Action
+from ui.widgets.dialog import Window
 
 
 def add_actions(
@@ -45,7 +47,7 @@ def add_actions(
         Action(
             "find_preset",
             "Find a preset…",
-            opens("presets.list_window:open_preset_list", documents.open_preset),
+            opens("presets.window:open_preset_list", documents.open_preset),
             "Ctrl+Shift+P",
             help="List all presets with what they are for, and search them",
         ),
@@ -180,3 +182,63 @@ def _open_run_folder(context: Context) -> None:
     started = context.session.state.started
     if started is not None:
         context.interaction.open_path(Path(started.run_dir))
+
+
+WINDOW_MENU = ("keys", "about", "bundle")
+
+
+def add_tool_actions(
+    context: Context, *, open_tensorboard: Callable[[], None], log_file: Callable[[], Path | None]
+) -> None:
+    """Add them to the context's table."""
+    session = context.session
+
+    def opens(place: str, *facts: Callable[[], Any]) -> Callable[[], None]:
+        return lambda: _only(load_factory(f"ui.features.{place}")(context, *(fact() for fact in facts)))
+
+    context.actions.add(
+        Action("tensorboard", "TensorBoard", open_tensorboard, help=_TENSORBOARD_HELP),
+        Action(
+            "profile",
+            "Profile ten steps",
+            lambda: _profile(context),
+            is_enabled=lambda: session.stage == "running",
+            help=_PROFILE_HELP,
+        ),
+        Action("bundle", "Debug bundle…", opens("about.window:BundleWindow", log_file), help=_BUNDLE_HELP),
+        Action("manage_presets", "Manage presets…", opens("presets.window:Presets"), help=_PRESETS_HELP),
+        Action("keys", "Keys…", opens("about.window:Keys"), "F1", help="List every key"),
+        Action("about", "About Darkroom…", opens("about.window:About"), help="Version, licence and folders"),
+    )
+
+
+_TENSORBOARD_HELP = "Serve the runs of the workspace on this machine and open them in the browser"
+_PROFILE_HELP = "Measure where the time of the next steps goes; writes a trace and tables to the run's profile folder"
+_PRESETS_HELP = "List, describe, rename, duplicate, compare and delete presets"
+_BUNDLE_HELP = "Collect settings, versions and logs for a bug report, without secrets"
+
+
+def _profile(context: Context) -> None:
+    context.session.send(ProfileNow())
+    context.notify("The next 22 steps are profiled; the log shows where the result is.")
+
+
+def _only(window: Window) -> None:
+    """Close an older window of the same kind."""
+    for old in [w for w in window.master.winfo_children() if type(w) is type(window) and w is not window]:
+        if isinstance(old, Window):
+            old.close()
+
+
+_CAPTIONS, _CONFIG = "ui.features.captions.opening", "ui.features.config_views.differences"
+
+
+def feature_links(context: Callable[[], Context], *, show_run: Callable[[Path], None]) -> FeatureLinks:
+    """Return the links; `context()` is the window's, which has them."""
+    return FeatureLinks(
+        edit_captions=lambda number: load_factory(f"{_CAPTIONS}:open_caption_editor")(context(), number),
+        write_captions=lambda concept: load_factory(f"{_CAPTIONS}:open_automatic_captions")(context(), concept),
+        show_run=show_run,
+        show_run_changes=lambda: load_factory(f"{_CONFIG}:open_differences")(context(), "run"),
+        add_presets=lambda menu, presets, choose: add_presets(menu, context(), presets, choose),
+    )
