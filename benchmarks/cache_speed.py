@@ -16,7 +16,7 @@ from modules.data.cache.store import CacheStore
 from modules.data.transforms.apply import load_pixels
 from modules.data.transforms.recipe import plain_recipe
 from modules.families.parts.vae import encode_mean
-from modules.system.devices import CPU, Device, move, pinned
+from modules.system.devices import CPU, Device, move, pin
 
 
 def sd_shaped_vae() -> AutoencoderKL:
@@ -53,7 +53,7 @@ def cache_against_bare(folder: Path, device: Device, *, num_images: int, side_px
         for job in jobs:
             store.remove(job.key)
         for _ in build_images(
-            jobs, store, encode, threads=2, batch_size=batch_size, stage=lambda images: pinned(images, device)
+            jobs, store, encode, threads=2, batch_size=batch_size, stage=lambda images: pin(images, device)
         ):
             pass
 

@@ -78,12 +78,12 @@ class Ranks(Protocol):
         """Return whether a process has announced a stop; looks at most twice a second, unless `at_once`."""
         ...
 
-    def leave_words(self, message: str) -> None:
+    def leave_message(self, message: str) -> None:
         """Leave the reason why this process fails to the others, whose next call here will fail."""
         ...
 
-    def words_of_others(self) -> str:
-        """Return why other processes have failed; empty if they had no time to say it."""
+    def messages_of_others(self) -> str:
+        """Return why other processes have failed; empty if they had no time to leave a message."""
         ...
 
     def reason_of(self, error: BaseException) -> BaseException:
@@ -133,10 +133,10 @@ class OneProcess:
         """Return False: there is no other process."""
         return False
 
-    def leave_words(self, message: str) -> None:
+    def leave_message(self, message: str) -> None:
         """Do nothing: there is no other process."""
 
-    def words_of_others(self) -> str:
+    def messages_of_others(self) -> str:
         """Return nothing: there is no other process."""
         return ""
 
@@ -240,10 +240,10 @@ class SeveralProcesses:
                 self._is_stopping = self._store.check([_STOPPING])
         return self._is_stopping
 
-    def leave_words(self, message: str) -> None:
+    def leave_message(self, message: str) -> None:
         """Leave the reason why this process fails to the others."""
         with contextlib.suppress(RuntimeError):
-            self._store.set(_words_key(self.rank.index), f"The {self.rank} failed: {message}")
+            self._store.set(_message_key(self.rank.index), f"The {self.rank} failed: {message}")
 
     def close(self) -> None:
         """Leave the others."""
@@ -284,9 +284,9 @@ class SeveralProcesses:
             if backend.name() == "nccl":
                 backend.abort()
 
-    def words_of_others(self) -> str:
-        """Return why other processes have failed; empty if they had no time to say it."""
-        others = [_words_key(index) for index in range(self.rank.world_size) if index != self.rank.index]
+    def messages_of_others(self) -> str:
+        """Return why other processes have failed; empty if they had no time to leave a message."""
+        others = [_message_key(index) for index in range(self.rank.world_size) if index != self.rank.index]
         try:
             return " ".join(self._store.get(key).decode() for key in others if self._store.check([key]))
         except RuntimeError:
@@ -296,7 +296,7 @@ class SeveralProcesses:
 def lost_process(ranks: Ranks) -> LostProcessError:
     """Return the error of a run of which another process has failed, with its message."""
     return LostProcessError(
-        ranks.words_of_others() or "Another process of this run has ended, and the run with it.",
+        ranks.messages_of_others() or "Another process of this run has ended, and the run with it.",
         advice="Resume the run from its newest backup; the number of processes may be another one.",
     )
 
@@ -344,5 +344,5 @@ def connect(rank: Rank, *, device_type: str) -> Ranks:
     return SeveralProcesses(rank, control, store)
 
 
-def _words_key(index: int) -> str:
-    return f"words/{index}"
+def _message_key(index: int) -> str:
+    return f"message/{index}"

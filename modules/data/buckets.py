@@ -8,7 +8,7 @@ from typing import Literal
 
 from modules.settings.shared_types import sides_of
 
-# Rotations of a crop inside its image: how much room they need. Pure numbers, torch-free.
+# Rotations of a crop inside its image: how much room they need. Pure numbers.
 _EDGE_PX = 2  # rounding of the window's position, and the reach of the bicubic filter
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from modules.data.archives import archive_of, status_of
 from modules.data.buckets import Size
-from modules.data.images import BrokenImageError, open_image, seen_size, upright
+from modules.data.images import BrokenImageError, open_image, upright, upright_size
 from modules.data.inputs import MASK_SUFFIX
 from modules.data.links import LEADS_OUT, leads_out
 from modules.data.listing import MASK_FIELD, SUFFIXES, sample_of
@@ -93,5 +93,5 @@ def _companion(path: Path, folder: Path) -> Companion | None:
     if status.size_bytes == 0:
         raise BrokenImageError(path, "an empty file")
     with open_image(path) as image:
-        size = Size(*seen_size(image))
+        size = Size(*upright_size(image))
     return Companion(path, size, status.size_bytes, status.mtime_ns)

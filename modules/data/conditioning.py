@@ -108,7 +108,7 @@ class PartialConditioning:
         """Return the conditioning of some of the captions, in their order."""
         return PartialConditioning([self.entries[i] for i in indices], self.empty)
 
-    def completed(
+    def complete(
         self, captions: Sequence[str], encoder: PromptEncoder, padded_like: Sequence[str] = ()
     ) -> Conditioning:
         """Return the conditioning of all captions; the missing ones are encoded now, in one call, with gradients."""
@@ -141,6 +141,6 @@ def complete_conditioning(
         case None:
             return encoder.encode_prompts(captions, padded_like)
         case PartialConditioning():
-            return delivered.completed(captions, encoder, padded_like)
+            return delivered.complete(captions, encoder, padded_like)
         case _:
             return delivered

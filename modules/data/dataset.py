@@ -24,7 +24,7 @@ from modules.data.listing import SkippedEntry
 from modules.data.order import ConceptRepeats
 from modules.data.pairs import scan_source
 from modules.data.prompts import scan_prompts
-from modules.data.scan import Scan, SourceImage, Watch, unwatched
+from modules.data.scan import Scan, SourceImage, Watch, ignore_progress
 from modules.data.transforms.geometry import Box
 from modules.data.transforms.recipe import angles_of
 from modules.system.paths import from_root
@@ -146,7 +146,7 @@ def build_dataset(
     wanted: WantedCompanions = WantedCompanions(),
     *,
     index: StatIndex | None = None,
-    watch: Watch = unwatched,
+    watch: Watch = ignore_progress,
     scan_of: ScanOf | None = None,
 ) -> Dataset:
     """Scan the enabled concepts of one type (each with its absolute folder) and assign every image to a bucket.
@@ -187,7 +187,9 @@ def build_dataset(
     return replace(dataset, wrong_settings=tuple(wrong_settings))
 
 
-def scan_concept(concept: Concept, source: Path, *, index: StatIndex | None = None, watch: Watch = unwatched) -> Scan:
+def scan_concept(
+    concept: Concept, source: Path, *, index: StatIndex | None = None, watch: Watch = ignore_progress
+) -> Scan:
     """Return the images, pairs or prompts of a concept's source. Raises OSError for an unreadable one."""
     origin, include_subfolders = concept.caption_origin, concept.include_subfolders
     if not concept.has_images:

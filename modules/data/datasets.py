@@ -14,7 +14,7 @@ from modules.data.dataset import NO_COMPANIONS, Dataset, WantedCompanions, build
 from modules.data.order import PartialBatches
 from modules.data.pairs import fingerprint_of_source
 from modules.data.plans import EpochPlans
-from modules.data.scan import Watch, fingerprint_of_folder, unwatched
+from modules.data.scan import Watch, fingerprint_of_folder, ignore_progress
 from modules.system.paths import from_root
 
 
@@ -71,7 +71,9 @@ class Datasets:
             return False
 
 
-def build_datasets(settings: DatasetSettings, index: StatIndex | None = None, watch: Watch = unwatched) -> Datasets:
+def build_datasets(
+    settings: DatasetSettings, index: StatIndex | None = None, watch: Watch = ignore_progress
+) -> Datasets:
     """Scan each concept's source once, and assign every image to a bucket. Raises OSError for an unreadable folder.
 
     `watch` is called during each scan and may raise to stop it.

@@ -36,7 +36,7 @@ def download(dataset: HubDataset, *, cache_dir: str, hub: HubAccess, on_bytes: O
         lines = str(error).splitlines() or [type(error).__name__]
         raise DarkroomError(
             f"The data set {dataset.name} could not be downloaded from Hugging Face: {lines[0]} The request used "
-            f"{hub.words}.",
+            f"{hub.description}.",
             advice=f"Check its name and the connection. If it is gated or private, accept its terms at "
             f"huggingface.co/datasets/{dataset.name} and enter a token with access to it: {WHERE_TO_ENTER}.",
         ) from error

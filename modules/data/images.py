@@ -100,8 +100,8 @@ class MemoryShare:
         self._own = threading.local()
 
     @contextmanager
-    def taken(self, num_bytes: int) -> Iterator[None]:
-        """Take so much of it within this context. What exceeds all of it waits until it is alone.
+    def take(self, num_bytes: int) -> Iterator[None]:
+        """Take some of it within this context. What exceeds all of it waits until it is alone.
 
         A thread that has taken some already does not wait for more: it might be the one that it waits for.
         """
@@ -134,7 +134,7 @@ def open_image(path: Path) -> Iterator[ImageFile.ImageFile]:
     try:
         with open_file(path) as file, _identify(path, file) as image:
             num_bytes = _decoded_bytes(image)
-            with DECODING.taken(num_bytes) if num_bytes > _SMALL_BYTES else nullcontext():
+            with DECODING.take(num_bytes) if num_bytes > _SMALL_BYTES else nullcontext():
                 yield image
     except BrokenImageError:
         raise
@@ -189,7 +189,7 @@ def _reason(error: BaseException) -> str:
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
 
-def seen_size(image: ImageFile.ImageFile) -> tuple[int, int]:
+def upright_size(image: ImageFile.ImageFile) -> tuple[int, int]:
     """Return the width and the height of an opened image in its EXIF orientation, without decoding it.
 
     Raises OSError for a PNG that ends in the middle of its pixel data.

@@ -35,9 +35,9 @@ from modules.data.scan import (
     Watch,
     captions_of,
     fingerprint_of_folder,
-    look_at,
+    ignore_progress,
+    inspect_image,
     scan_folder,
-    unwatched,
 )
 from modules.data.tables import ROW_SUFFIX, SPLITS_FILE, TABLE_SUFFIXES, read_texts, row_name, split_names, table_facts
 
@@ -266,7 +266,7 @@ def scan_source(
     captions: CaptionOrigin,
     holds_pairs: bool = False,
     index: StatIndex | None = None,
-    watch: Watch = unwatched,
+    watch: Watch = ignore_progress,
 ) -> Scan:
     """Return the contents of a concept's source: its images, or its pairs. The arguments are as in `scan_folder`."""
     if holds_pairs:
@@ -275,7 +275,7 @@ def scan_source(
 
 
 def scan_pairs(
-    source: Path, *, captions: CaptionOrigin, index: StatIndex | None = None, watch: Watch = unwatched
+    source: Path, *, captions: CaptionOrigin, index: StatIndex | None = None, watch: Watch = ignore_progress
 ) -> Scan:
     """Return the chosen images of a source, each with its rejected one.
 
@@ -289,8 +289,8 @@ def scan_pairs(
     for number, pair in enumerate(listing.pairs):
         if number % WATCHED_EVERY == 0:
             watch(number, len(listing.pairs))
-        chosen = look_at(pair.chosen, partial(_captions, pair, captions, metadata), index, within=source)
-        rejected = look_at(pair.rejected, _no_captions, index, within=source)
+        chosen = inspect_image(pair.chosen, partial(_captions, pair, captions, metadata), index, within=source)
+        rejected = inspect_image(pair.rejected, _no_captions, index, within=source)
         for side in (chosen, rejected):
             if isinstance(side, SkippedEntry):
                 skipped.append(SkippedEntry(side.path, f"{side.reason}; its pair is left out"))

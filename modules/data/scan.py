@@ -12,7 +12,7 @@ from pathlib import Path
 from modules.data.archives import ARCHIVE_SUFFIXES, FileStatus, status_of
 from modules.data.cache.stat_index import StatIndex
 from modules.data.captions.sources import CaptionFault, CaptionOrigin, CaptionTexts, read_captions
-from modules.data.images import BrokenImageError, open_image, seen_size
+from modules.data.images import BrokenImageError, open_image, upright_size
 from modules.data.links import LEADS_OUT, leads_out
 from modules.data.listing import SUFFIXES, SkippedEntry, list_images, walk
 from modules.data.metadata import METADATA_SUFFIXES, MetadataCaptions
@@ -63,7 +63,7 @@ class Scan:
         return sum(not p.captions for p in self.images)
 
 
-def unwatched(_done: int, _all: int) -> None:
+def ignore_progress(_done: int, _all: int) -> None:
     """Do nothing: the `Watch` of a scan without progress."""
 
 
@@ -78,7 +78,7 @@ def scan_folder(
     include_subfolders: bool,
     captions: CaptionOrigin,
     index: StatIndex | None = None,
-    watch: Watch = unwatched,
+    watch: Watch = ignore_progress,
 ) -> Scan:
     """Return the contents of a folder, or of a single image, tar shard or table; `captions` is the origin of captions.
 
@@ -92,7 +92,7 @@ def scan_folder(
     for number, path in enumerate(listing.images):
         if number % WATCHED_EVERY == 0:
             watch(number, len(listing.images))
-        seen = look_at(path, partial(captions_of, path, captions, metadata), index, within=folder)
+        seen = inspect_image(path, partial(captions_of, path, captions, metadata), index, within=folder)
         (images if isinstance(seen, SourceImage) else skipped).append(seen)  # type: ignore[arg-type]
     skipped += metadata.problems(listing.images)
     return Scan(tuple(images), tuple(sorted(skipped, key=lambda s: s.path)))
@@ -130,7 +130,7 @@ def _size_and_date(path: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def look_at(
+def inspect_image(
     path: Path, captions: Callable[[], CaptionTexts], index: StatIndex | None, *, within: Path
 ) -> SourceImage | SkippedEntry:
     """Return an image with its size and its captions, or why it cannot be used. Only its header is read.
@@ -172,7 +172,7 @@ def _header(path: Path, status: FileStatus, index: StatIndex | None) -> tuple[in
         width, height, transparent = known.split()
         return int(width), int(height), transparent == "1"
     with open_image(path) as image:
-        width_px, height_px = seen_size(image)
+        width_px, height_px = upright_size(image)
         is_transparent = image.has_transparency_data
     if index is not None:
         index.keep(path, f"{width_px} {height_px} {is_transparent:d}", **facts)

@@ -89,7 +89,7 @@ def _refusal(name: str, error: Exception, hub: HubAccess) -> DarkroomError | Non
     if isinstance(error, LocalEntryNotFoundError) and isinstance(error.__cause__, HfHubHTTPError):
         error = error.__cause__  # raised while looking for a local copy; the cause is the actual error
     code = error.response.status_code if isinstance(error, HfHubHTTPError) and error.response is not None else 0
-    tried = f"The request used {hub.words}."
+    tried = f"The request used {hub.description}."
     if isinstance(error, GatedRepoError):
         return DarkroomError(
             f"{name} is a gated model: you must accept its terms at Hugging Face and use a token. {tried}",

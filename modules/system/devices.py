@@ -117,7 +117,7 @@ def are_on(tensors: Collection[torch.Tensor], device: Device) -> list[bool]:
     return [tensor.device in matching for tensor in tensors]
 
 
-def pinned(tensor: torch.Tensor, device: Device) -> torch.Tensor:
+def pin(tensor: torch.Tensor, device: Device) -> torch.Tensor:
     """Return the tensor in page-locked memory if the device is a GPU, so that `move` need not wait for the copy."""
     ready = tensor.pin_memory() if device.type == "cuda" and tensor.device.type == "cpu" else tensor
     if _guards:
@@ -130,7 +130,7 @@ def move_async(tensor: torch.Tensor, device: Device) -> torch.Tensor:
 
     A copy from other memory makes the host wait until the GPU has done all its work so far.
     """
-    return move(pinned(tensor, device), device)
+    return move(pin(tensor, device), device)
 
 
 def tensor_on(values: Sequence[Any], device: torch.device, dtype: torch.dtype | None = None) -> torch.Tensor:

@@ -34,7 +34,7 @@ def name_destination(error: OSError, destination: Path, temporary: Path) -> OSEr
     return OSError(error.errno, error.strerror, str(destination / path.relative_to(temporary)))
 
 
-def words_of(error: OSError) -> tuple[str, str]:
+def describe_file_error(error: OSError) -> tuple[str, str]:
     """Return a sentence that names the file and what is wrong with it, and an advice."""
     if isinstance(error, UnconfirmedError):
         return (

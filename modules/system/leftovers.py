@@ -44,7 +44,7 @@ class Leftover:
     is_put_back: bool = False
 
     @property
-    def words(self) -> str:
+    def sentence(self) -> str:
         """A sentence about what was done with it."""
         if self.is_put_back:
             return f"{self.name} in {self.path.parent} was restored: a program had ended while it replaced it."
@@ -71,7 +71,7 @@ def sweep(folder: Path, *, is_recursive: bool = False, are_writers_gone: bool = 
             if are_writers_gone or _is_abandoned(path):
                 done.append(_settle(path))
     for leftover in done:
-        logger.warning("%s", leftover.words)
+        logger.warning("%s", leftover.sentence)
     return done
 
 
@@ -89,7 +89,7 @@ def put_back(destination: Path) -> None:
     with suppress(OSError, ValueError):
         for path in list(_temporary_in(destination.parent, is_recursive=False)):
             if _is_old_of(path, destination.name) and _is_abandoned(path) and not destination.exists():
-                logger.warning("%s", _settle(path).words)
+                logger.warning("%s", _settle(path).sentence)
 
 
 def _settle(path: Path) -> Leftover:

@@ -223,14 +223,14 @@ class HubAccess:
     source: HubSource = "login"
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """The token's source, as part of a sentence."""
-        words: Mapping[HubSource, str] = {
+        descriptions: Mapping[HubSource, str] = {
             "environment": "the token in the environment (HF_TOKEN)",
             "store": "the token stored in Darkroom",
             "login": "this machine's huggingface_hub login, if there is one",
         }
-        return words[self.source]
+        return descriptions[self.source]
 
 
 def hub_access(secrets: Secrets, environment: Mapping[str, str] = os.environ) -> HubAccess:

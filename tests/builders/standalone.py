@@ -17,7 +17,7 @@ from modules.families.kinds.identify import identify
 from modules.families.protocol import ModelFamily
 from trainer import phases
 from trainer.callbacks.image_sampler import ImageSampler
-from trainer.run.embeddings import attach_words
+from trainer.run.embeddings import attach_embeddings
 from trainer.run.machine import machine_of
 from trainer.run.model import load_family, prepare_parts
 from trainer.run.placement import placement_of
@@ -33,7 +33,7 @@ def generate_samples(config: Config, lora: Path | None) -> list[Image.Image]:
         quantized=quantized_parts(config),
     )
     prepare_parts(family, machine.precision)
-    attach_words(config, family, copies=None)
+    attach_embeddings(config, family, copies=None)
     if lora is not None:
         put_adapter_on(family, lora)
     placement = placement_of(family, phases.phase_facts(config), machine)

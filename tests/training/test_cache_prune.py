@@ -163,7 +163,7 @@ def test_what_a_killed_run_left_is_found_once_it_is_old(config: Config) -> None:
         file.write_bytes(b"half")
     os.utime(old, (1, 1))
     unused = unused_by([config])
-    assert unused.words == "files of killed runs (1, 0.0 kB)"
+    assert unused.summary == "files of killed runs (1, 0.0 kB)"
     assert unused.remove() == 1
     assert (fresh.exists(), old.exists()) == (True, False)
 

@@ -98,7 +98,7 @@ def test_gradients_reach_what_encodes_the_captions_in_the_step(any_model: Path) 
     with torch.no_grad():
         ready = [None if "<new>" in c else family.encode_prompts([c]) for c in CAPTIONS]
         empty = family.encode_prompts([""])
-    states = PartialConditioning(ready, empty).completed(CAPTIONS, family).tensors()["states"]
+    states = PartialConditioning(ready, empty).complete(CAPTIONS, family).tensors()["states"]
     states[[i for i, c in enumerate(CAPTIONS) if rule(c)]].sum().backward(retain_graph=True)
     assert table.grad is None or not table.grad.any()
     states[[i for i, c in enumerate(CAPTIONS) if not rule(c)]].square().sum().backward()

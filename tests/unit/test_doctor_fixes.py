@@ -58,7 +58,7 @@ def test_every_fix_changes_only_its_files_and_is_undone(folder: Path) -> None:
     findings, images = diagnosed(folder)
     for name, changed in wanted.items():
         steps = list(FIXES[name].steps(findings, images))
-        assert all(step.words for step in steps)
+        assert all(step.sentence for step in steps)
         done = apply(steps)
         now = contents(folder)
         assert {path: now[path] for path in changed} == changed, name

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from modules.config.codec import decode, save_file
-from modules.system.file_errors import NO_THREAD, UnconfirmedError, words_of
+from modules.system.file_errors import NO_THREAD, UnconfirmedError, describe_file_error
 from modules.system.redaction import LogFile
 from tests.builders.full_disk import FullDisk
 from trainer.__main__ import main
@@ -32,14 +32,14 @@ from trainer.step.failures import explain, is_out_of_memory
 )
 def test_each_error_is_a_sentence_with_the_path(number: int, words: str) -> None:
     error = OSError(number, os.strerror(number), "/a/model.safetensors")
-    assert words_of(error)[0] == words
+    assert describe_file_error(error)[0] == words
     assert explain(error)[0] == words
-    assert words_of(OSError(errno.ENOSPC, "full"))[0] == "The disk is full."
-    assert words_of(OSError(number, "x", "/a/\udcff"))[0].encode()
+    assert describe_file_error(OSError(errno.ENOSPC, "full"))[0] == "The disk is full."
+    assert describe_file_error(OSError(number, "x", "/a/\udcff"))[0].encode()
 
 
 def test_an_unconfirmed_file_is_not_called_unwritten() -> None:
-    message, advice = words_of(UnconfirmedError(errno.EIO, "Input/output error", "/a/b"))
+    message, advice = describe_file_error(UnconfirmedError(errno.EIO, "Input/output error", "/a/b"))
     assert message.startswith("/a/b was written")
     assert "power" in advice
 

@@ -123,10 +123,10 @@ class Mortal(Thread):
         except threading.BrokenBarrierError:
             raise lost_process(self) from None
 
-    def leave_words(self, message: str) -> None:
+    def leave_message(self, message: str) -> None:
         Mortal.words = message
 
-    def words_of_others(self) -> str:
+    def messages_of_others(self) -> str:
         return Mortal.words
 
 

@@ -20,7 +20,7 @@ from PIL import Image, ImageFile, ImageOps, PngImagePlugin, features
 from modules.data import images
 from modules.data import scan as scan_module
 from modules.data.captions.sources import CaptionOrigin
-from modules.data.images import BrokenImageError, open_image, seen_size, upright
+from modules.data.images import BrokenImageError, open_image, upright, upright_size
 from modules.data.listing import SUFFIXES
 from modules.data.scan import Scan, scan_folder
 from tests.builders.images import draw_image
@@ -316,7 +316,7 @@ def test_the_look_at_a_png_leaves_it_decodable(tmp_path: Path) -> None:
     file = tmp_path / "a.png"
     draw_image(48, 32, 3).save(file)
     with open_image(file) as image:
-        assert seen_size(image) == (48, 32)
+        assert upright_size(image) == (48, 32)
         assert np.array_equal(np.asarray(image), np.asarray(draw_image(48, 32, 3)))
 
 

@@ -357,7 +357,7 @@ def test_the_environment_goes_before_the_store(
 ) -> None:
     access = hub_access(Secrets(stored), environment)
     assert (access.token, access.source) == (token, source)
-    assert "hf_" not in repr(access) + access.words
+    assert "hf_" not in repr(access) + access.description
 
 
 def test_the_hub_itself_takes_the_environment_first_and_a_given_token_before_its_login(

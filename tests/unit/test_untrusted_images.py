@@ -115,7 +115,7 @@ def test_images_that_are_decoded_at_once_share_their_memory() -> None:
 
     def decode(num_bytes: int) -> None:
         nonlocal running, most
-        with share.taken(num_bytes):
+        with share.take(num_bytes):
             with lock:
                 running += num_bytes
                 most = max(most, running)
@@ -136,7 +136,7 @@ def test_images_that_are_decoded_at_once_share_their_memory() -> None:
 
 def test_a_thread_does_not_wait_for_itself() -> None:
     share = MemoryShare(100)
-    with share.taken(100), share.taken(100):
+    with share.take(100), share.take(100):
         assert share.taken_bytes == 200
     assert share.taken_bytes == 0
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from modules.system.file_errors import words_of
+from modules.system.file_errors import describe_file_error
 from trainer.events import Event, WarningRaised
 
 logger = logging.getLogger("darkroom.run")
@@ -37,7 +37,7 @@ class SideOutput:
                 error.filename = str(self._place)
             logger.warning("%s could not be written.", self._name, exc_info=True)
             if not self.is_failing:
-                reason, advice = words_of(error)
+                reason, advice = describe_file_error(error)
                 self._emit(
                     WarningRaised(f"{self._name} could not be written. {reason}", f"Training continues. {advice}")
                 )

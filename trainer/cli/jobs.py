@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 
 from modules.system.errors import DarkroomError
-from modules.system.file_errors import UnconfirmedError, words_of
+from modules.system.file_errors import UnconfirmedError, describe_file_error
 from modules.system.redaction import redact
 from trainer import commands
 from trainer.cli.console import Meter, time_left
@@ -97,7 +97,7 @@ def _done(end: JobFinished | JobStopped, show: Callable[[JobEvent], None], meter
 
 
 def _not_written(error: OSError) -> DarkroomError:
-    message, advice = words_of(error)
+    message, advice = describe_file_error(error)
     if isinstance(error, UnconfirmedError):
         return DarkroomError(message, advice=advice)
     return DarkroomError(f"There is no result. {message} Existing files were not changed.", advice=advice)

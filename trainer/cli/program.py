@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from modules.system.errors import DarkroomError
-from modules.system.file_errors import NO_THREAD, words_of
+from modules.system.file_errors import NO_THREAD, describe_file_error
 from modules.system.process_setup import collection_off, hide_library_warnings, use_no_pydantic_plugins
 from modules.system.redaction import redact
 from trainer.cli import Verb
@@ -53,7 +53,7 @@ def _carry_out(parser: Callable[[], argparse.ArgumentParser], arguments: Sequenc
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except OSError as error:
-        message, advice = words_of(error)
+        message, advice = describe_file_error(error)
     except MemoryError:
         message, advice = "There is not enough memory.", "Close other programs and try again."
     except RuntimeError as error:

@@ -27,11 +27,11 @@ def prune(configs: Sequence[Config], *, names: Sequence[str], is_confirmed: bool
 
     unused = unused_by(configs, names=names)
     folder, used_by = configs[0].general.cache_dir, "this config" if len(configs) == 1 else "these configs"
-    sys.stdout.write(f"In use by {used_by}, in {folder}: {unused.used_words}.\n")
+    sys.stdout.write(f"In use by {used_by}, in {folder}: {unused.used_summary}.\n")
     if not unused.entries:
         sys.stdout.write("There are no other entries.\n")
         return 0
-    sys.stdout.write(f"Not in use: {unused.words}.\n")
+    sys.stdout.write(f"Not in use: {unused.summary}.\n")
     if len(configs) == 1:
         sys.stdout.write("Other configs may use them; --keep-for CONFIG keeps the entries of another config.\n")
     if not is_confirmed and not _confirm():

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 
 from modules.system.errors import DarkroomError
-from modules.system.file_errors import UnconfirmedError, words_of
+from modules.system.file_errors import UnconfirmedError, describe_file_error
 from modules.system.paths import from_caller, secrets_file
 from modules.system.secrets import SECRET_FIELDS, SECRET_NAMES, Secrets, hub_access, secret, secret_error, with_secret
 from modules.system.secrets_file import import_secrets, load_secrets, save_secrets
@@ -23,7 +23,7 @@ def _list(_options: argparse.Namespace) -> int:
         state = "set" if secret(secrets, field.name) else "-"
         sys.stdout.write(f"{field.name:{width}}  {state:3}  {field.label}\n")
     sys.stdout.write(f"Stored in {secrets_file()}, readable only by you; never in a config.\n")
-    sys.stdout.write(f"Hugging Face is accessed with {hub_access(secrets).words}.\n")
+    sys.stdout.write(f"Hugging Face is accessed with {hub_access(secrets).description}.\n")
     return 0
 
 
@@ -73,7 +73,7 @@ def _save(secrets: Secrets) -> None:
     try:
         save_secrets(secrets)
     except OSError as error:
-        message, advice = words_of(error)
+        message, advice = describe_file_error(error)
         kept = "" if isinstance(error, UnconfirmedError) else "The stored secrets were not changed. "
         raise DarkroomError(message, advice=kept + advice) from error
 

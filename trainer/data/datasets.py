@@ -12,7 +12,7 @@ from modules.config.variant_facts import inpaints, inputs_of
 from modules.data.buckets import BucketRules, Size
 from modules.data.dataset import WantedCompanions
 from modules.data.datasets import Datasets, DatasetSettings, build_datasets
-from modules.data.scan import Watch, image_index, unwatched
+from modules.data.scan import Watch, ignore_progress, image_index
 from modules.settings.edit import get_path
 from modules.system.paths import from_root
 from modules.system.problem import count
@@ -58,7 +58,7 @@ def _wanted_companions(config: Config) -> WantedCompanions:
     return WantedCompanions(masks=config.masks.enabled or inpaints(config), inputs=inputs)
 
 
-def datasets_of(config: Config, watch: Watch = unwatched) -> Datasets:
+def datasets_of(config: Config, watch: Watch = ignore_progress) -> Datasets:
     """Scan the images of a config, apart from those that an index in its cache folder knows.
 
     `watch` is called during each scan. Raises OSError for a folder that does not exist.

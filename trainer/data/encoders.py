@@ -11,7 +11,7 @@ from torch import nn
 
 from modules.data.conditioning import Conditioning
 from modules.families.protocol import ModelFamily
-from modules.system.devices import CPU, Device, move, pinned
+from modules.system.devices import CPU, Device, move, pin
 
 _GPU_BATCH_SIZE = 8  # images that are moved and written together; their latents are small
 
@@ -39,7 +39,7 @@ class Encoders:
 
     def staged(self, images_B3PP: torch.Tensor) -> torch.Tensor:
         """Return images in memory from which a GPU copies them without waiting; on another thread."""
-        return pinned(images_B3PP, self.device)
+        return pin(images_B3PP, self.device)
 
     def latents(self, images_B3PP: torch.Tensor) -> torch.Tensor:
         """Return the latents (B, C, H, W) of images, on the CPU."""

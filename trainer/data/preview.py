@@ -21,7 +21,7 @@ from modules.data.concept import Concept
 from modules.data.dataset import Dataset, Example, ScanOf, build_dataset
 from modules.data.order import SampleIndex
 from modules.data.plans import EpochPlans, caption_of
-from modules.data.scan import Scan, Watch, unwatched
+from modules.data.scan import Scan, Watch, ignore_progress
 from modules.data.transforms.apply import load_mask, load_pixels
 from modules.data.transforms.recipe import Colour, Recipe, plain_recipe
 from modules.data.versions import ImageVersions, num_variations
@@ -62,7 +62,9 @@ class Seen:
 class ConceptPreview:
     """The images of one concept of a config as a run sees them; the concept counts as enabled."""
 
-    def __init__(self, config: Config, number: int, *, scan_of: ScanOf | None = None, watch: Watch = unwatched) -> None:
+    def __init__(
+        self, config: Config, number: int, *, scan_of: ScanOf | None = None, watch: Watch = ignore_progress
+    ) -> None:
         """Scan the concepts of the same dataset; `scan_of` returns scans that are known already.
 
         Concepts whose folders cannot be read count as empty. Raises OSError if that of this concept cannot be.

@@ -18,7 +18,7 @@ from modules.data.cache.store import BrokenEntryError, EntryStore
 from modules.data.conditioning import Conditioning, DeliveredConditioning, PartialConditioning
 from modules.data.versions import ImageVersion
 from modules.families.protocol import ModelFamily
-from modules.system.devices import CPU, Device, move, move_async, pinned
+from modules.system.devices import CPU, Device, move, move_async, pin
 from trainer.data.encoders import Encoders
 
 Prepared = torch.Tensor | None
@@ -203,7 +203,7 @@ class CachedConditioning:
         """Return the entries of captions as one, ready to be moved: in the training dtype, and pinned for a GPU."""
         entries = {c: self.family.conditioning_from(read(c)) for c in dict.fromkeys((*captions, ""))}
         joined = self.family.join([entries[c] for c in captions], entries[""]).to(CPU, self.dtype)
-        return self.family.conditioning_from({n: pinned(t, self.device) for n, t in joined.tensors().items()})
+        return self.family.conditioning_from({n: pin(t, self.device) for n, t in joined.tensors().items()})
 
     def _stored(self, caption: str) -> Mapping[str, torch.Tensor]:
         return self.store.read(self.key_of(caption))

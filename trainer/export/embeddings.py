@@ -17,7 +17,7 @@ from modules.formats.safetensors_io import OnWritten, payload_sha256, write_safe
 from modules.system.devices import dtype_of
 from trainer.export.adapter import Exporter
 from trainer.export.embedded_config import embedded_config
-from trainer.run_folder.result import words_folder
+from trainer.run_folder.result import embeddings_folder
 
 _NOT_IN_NAMES = re.compile(r"[^\w.+-]+")
 
@@ -92,7 +92,7 @@ class WithWordsBeside:
         """Write the result and then each embedding, all atomically; see `Exporter`."""
         self.main.save(path, values, now=now, step=step, epoch=epoch, on_written=on_written)
         for exporter in self.words:
-            file = words_folder(path) / f"{file_name_of(exporter.word.placeholder)}{exporter.suffix}"
+            file = embeddings_folder(path) / f"{file_name_of(exporter.word.placeholder)}{exporter.suffix}"
             exporter.save(file, values, now=now, step=step, epoch=epoch)
 
 

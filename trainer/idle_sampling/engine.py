@@ -30,7 +30,7 @@ from trainer.idle_sampling.plan import SamplePlan, plan_of
 from trainer.idle_sampling.request import Cell, SampleRequest, Weights
 from trainer.job_events import ImageSampled, JobFinished
 from trainer.run.checkpoint import restore_fixed
-from trainer.run.embeddings import attach_words
+from trainer.run.embeddings import attach_embeddings
 from trainer.run.machine import Machine, machine_of
 from trainer.run.model import choose_attention, load_family, load_model, prepare_parts
 from trainer.run.placement import placement_of
@@ -178,7 +178,7 @@ def _of_config(config: Config, machine: Machine) -> tuple[ModelFamily, Placement
     )
     prepare_parts(family, machine.precision)
     choose_attention(family, config.training.attention, machine)
-    attach_words(config, family, copies=None)
+    attach_embeddings(config, family, copies=None)
     return family, placement_of(family, phases.phase_facts(config), machine)
 
 

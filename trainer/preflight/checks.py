@@ -12,7 +12,7 @@ from modules.config.schema import Config
 from modules.data.dataset import Dataset
 from modules.data.datasets import Datasets
 from modules.data.plans import EpochPlans
-from modules.data.scan import Watch, unwatched
+from modules.data.scan import Watch, ignore_progress
 from modules.families.kinds.file_kind import FileKind
 from modules.rewards.user_code_file import approved_hashes
 from modules.system.errors import DarkroomError
@@ -103,7 +103,7 @@ def check(
         return Report(tuple(problems), None)
     readable = _without(config, concept_problems.keys())  # the other concepts are still checked: all problems at once
     try:
-        found = datasets or datasets_of(readable, watch or unwatched)
+        found = datasets or datasets_of(readable, watch or ignore_progress)
     except OSError as error:
         problems.append(
             Problem("concepts", f"A folder of images cannot be read: {error}.", advice="Check that it exists.")

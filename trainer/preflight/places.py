@@ -80,8 +80,8 @@ def _existing(config: Config, taken: Taken | None, *, replaces: bool) -> Problem
     if taken is None:
         return Problem(path, f"{name} is the result of this run, and will be replaced when the run finishes.", "info")
     if replaces:
-        return Problem(path, f"{taken.what} It will be replaced when the run finishes.", "warning")
-    return Problem(path, taken.words, "info" if taken.is_ours else "warning", topic="destination")
+        return Problem(path, f"{taken.reason} It will be replaced when the run finishes.", "warning")
+    return Problem(path, taken.message, "info" if taken.is_ours else "warning", topic="destination")
 
 
 def _on_an_input(config: Config, destination: Path) -> Problem | None:

@@ -219,7 +219,7 @@ def exporter_of(config: Config, run_dir: Path, model: LoadedModel, dataset: Data
     if trains_on_pixels(config):
         [part] = trained_parts(config)
         return AutoencoderExporter(model.family.parts[part.name], config)
-    words = tuple(w for w in model.words if w.trained)
+    words = tuple(w for w in model.embeddings if w.trained)
     if config.training.trains == "embedding":
         main: Exporter = EmbeddingExporter(words[0], model.family, config, thumbnail)
         return with_words_beside(main, words[1:], model.family, config, thumbnail)

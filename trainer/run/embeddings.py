@@ -29,7 +29,7 @@ from modules.system.paths import from_root
 from modules.system.seeds import derive_seed
 
 
-def attach_words(config: Config, family: ModelFamily, *, copies: Path | None) -> list[Word]:
+def attach_embeddings(config: Config, family: ModelFamily, *, copies: Path | None) -> list[Word]:
     """Add the embeddings of a config to the text encoders of a family and return them; none if it has none.
 
     `copies` is the folder of the run's copies of the files that they start from: each is read if it exists,
@@ -48,7 +48,7 @@ def attach_words(config: Config, family: ModelFamily, *, copies: Path | None) ->
     ]
 
 
-def word_units(config: Config, words: Sequence[Word]) -> list[TrainGroup]:
+def embedding_units(config: Config, words: Sequence[Word]) -> list[TrainGroup]:
     """Return a training unit for each embedding that is trained, and enable gradients on its parameters.
 
     An adapter that is attached to a text encoder has disabled the gradients of all other weights in it.
@@ -86,7 +86,7 @@ def kept_norms(config: Config, words: Sequence[Word], groups: Sequence[TrainGrou
     return RowNorms([g for g in groups if g.name in units], norms)
 
 
-def fixed_words_identity(words: Sequence[Word]) -> str:
+def fixed_embeddings_identity(words: Sequence[Word]) -> str:
     """Return the part of the text encoders' identity that untrained embeddings add; empty without any."""
     digest = hashlib.blake2b(digest_size=16)
     fixed = [w for w in words if not w.trained]

@@ -72,7 +72,7 @@ def execute_guarded(
         log.emit(RunFinished("stopped", 0, "Stopped.") if is_stopped else failure_of(error, log.run_dir))
     except BaseException as error:  # noqa: BLE001 - the outer edge of the training thread
         failed = failure_of(ranks.reason_of(error), log.run_dir)
-        ranks.leave_words(failed.message)
+        ranks.leave_message(failed.message)
         log.emit(failed)
     finally:
         log.close()
@@ -228,7 +228,7 @@ def _with_destination(request: RunRequest, backup: BackupInfo | None, ranks: Ran
             resolved.output.destination != config.output.destination
             and (taken := taken_by(config, own_run)) is not None
         ):
-            log.emit(WarningRaised(taken.words, "To replace it, choose that when you start, or add --overwrite."))
+            log.emit(WarningRaised(taken.message, "To replace it, choose that when you start, or add --overwrite."))
     destination = ranks.from_main(resolved.output.destination)
     return replace(request, config=replace_value(request.config, PATH, destination))
 
@@ -303,9 +303,9 @@ def _only_cache(
     current = up_to_date(datasets, log.emit, desk.check)
     build_loaders(config.data, config.masks, current, model, machine, caches)
     unused = unused_entries(from_root(config.general.cache_dir), caches.used, kinds_in_use(phase_facts(config)))
-    message = f"The caches in {config.general.cache_dir} are complete: {unused.used_words}."
+    message = f"The caches in {config.general.cache_dir} are complete: {unused.used_summary}."
     if not current.settings.reads_images:
         message += " Training images are not read and have no latents: the method only uses their captions and sizes."
     if unused.entries:
-        message += f" Not in use by this config: {unused.words}; cache --prune removes them."
+        message += f" Not in use by this config: {unused.summary}; cache --prune removes them."
     log.emit(RunFinished("cached", 0, message))

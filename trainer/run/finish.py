@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from modules.optim.param_groups import TrainGroup
-from modules.system.file_errors import UnconfirmedError, words_of
+from modules.system.file_errors import UnconfirmedError, describe_file_error
 from modules.system.paths import from_root
 from modules.system.problem import count
 from trainer.callbacks.best import Search
@@ -315,10 +315,10 @@ def _save_result(setup: RunSetup, saving: SavingCallback, counters: Counters, be
             raise FileExistsError("the file exists and must not be replaced")
         write(destination)
     except UnconfirmedError as error:
-        setup.log.emit(WarningRaised(*words_of(error)))
+        setup.log.emit(WarningRaised(*describe_file_error(error)))
     except OSError as error:
         result = setup.run_dir / "save" / destination.name
-        reason = words_of(error)[0] if error.errno is not None else f"{error}."
+        reason = describe_file_error(error)[0] if error.errno is not None else f"{error}."
         setup.log.emit(
             WarningRaised(f"The result could not be written to {destination}. {reason}", f"It is saved as {result}.")
         )
@@ -334,7 +334,7 @@ def _free_destination(setup: RunSetup) -> Path:
     taken = None if config.output.never_replace else taken_by(config, run_dir)
     if taken is None:
         return from_root(asked)
-    setup.log.emit(WarningRaised(taken.words, "It was written while this run trained."))
+    setup.log.emit(WarningRaised(taken.message, "It was written while this run trained."))
     with suppress(OSError):  # a resumed run would look for a free name again
         note_destination(run_dir, asked=asked, chosen=taken.free)
     return from_root(taken.free)
@@ -347,7 +347,8 @@ def _record(setup: RunSetup, result: Path, destination: Path, counters: Counters
     except OSError as error:
         setup.log.emit(
             WarningRaised(
-                f"The result is written to {result}, but not its record, {RESULTS_FILE}. {words_of(error)[0]}",
+                f"The result is written to {result}, but not its record, {RESULTS_FILE}. "
+                f"{describe_file_error(error)[0]}",
                 "If the run is resumed, it writes its result once more.",
             )
         )

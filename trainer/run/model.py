@@ -37,7 +37,7 @@ from modules.system.secrets import hub_access
 from modules.system.secrets_file import load_secrets
 from trainer import phases
 from trainer.data.caching import EncoderIdentities
-from trainer.run.embeddings import attach_words, fixed_words_identity, word_units
+from trainer.run.embeddings import attach_embeddings, embedding_units, fixed_embeddings_identity
 from trainer.run.machine import Machine
 from trainer.run.placement import placement_of
 from trainer.run.quantized import quantize_parts
@@ -67,7 +67,7 @@ class LoadedModel:
     """What the adapters started from, if they did not start anew."""
     compilation: Compilation | None = None
     """The compiled blocks of the denoiser, if they are compiled."""
-    words: Sequence[Word] = ()
+    embeddings: Sequence[Word] = ()
     """The embeddings, trained or only used."""
     sharded: Mapping[str, ShardedModule] = field(default_factory=dict)
     """The parts whose weights the processes of the run shard."""
@@ -75,7 +75,7 @@ class LoadedModel:
     @property
     def trained_placeholders(self) -> frozenset[str]:
         """The placeholders of the trained embeddings: captions that contain one are encoded in each step."""
-        return frozenset(w.placeholder for w in self.words if w.trained)
+        return frozenset(w.placeholder for w in self.embeddings if w.trained)
 
     @property
     def trained_modules(self) -> list[torch.nn.Module]:
@@ -213,8 +213,8 @@ def load_model(
     if not trains_on_pixels(config):
         choose_attention(family, config.training.attention, machine)
     copies = None if start_copy is None else start_copy.parent / "embeddings"
-    words = attach_words(config, family, copies=copies)
-    identities = identities.with_words(fixed_words_identity(words))
+    words = attach_embeddings(config, family, copies=copies)
+    identities = identities.with_words(fixed_embeddings_identity(words))
     adapters: list[Adapter] = []
     parameters: Mapping[str, dict[str, torch.nn.Parameter]] = {}
     if trains_on_pixels(config):
@@ -230,7 +230,7 @@ def load_model(
     groups = [
         unit_of(family.parts[name], p, config.part(name), rate, factor, rate_ratios(config, p), fixed.get(name, dict))
         for name, p in parameters.items()
-    ] + word_units(config, words)
+    ] + embedding_units(config, words)
     family.set_memory(
         {
             name: _memory_of(part.spec, config.part(name), adapters, compilation, checkpointed_blocks or {})
@@ -259,8 +259,8 @@ def encoder_identities(config: Config, machine: Machine) -> EncoderIdentities:
     )
     start = start_of(config, family, None) if config.training.trains == "adapter" else None
     identities = _identities(config.model, family, facts, machine.precision, start, quantized)
-    words = attach_words(config, family, copies=None) if facts.has_text_cache else []
-    return identities.with_words(fixed_words_identity(words))
+    words = attach_embeddings(config, family, copies=None) if facts.has_text_cache else []
+    return identities.with_words(fixed_embeddings_identity(words))
 
 
 def _memory_of(

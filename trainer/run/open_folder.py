@@ -170,7 +170,7 @@ def remove_unfinished_files(run_dir: Path, destination: Path, emit: Callable[[Ev
         )
     for leftover in leftovers:
         if leftover.is_put_back:
-            emit(WarningRaised(leftover.words))
+            emit(WarningRaised(leftover.sentence))
 
 
 def _folders_in(folder: Path) -> list[Path]:

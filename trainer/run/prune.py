@@ -40,12 +40,12 @@ class UnusedEntries:
     used_bytes: int
 
     @property
-    def used_words(self) -> str:
+    def used_summary(self) -> str:
         """The entries in use: their number and size."""
         return f"{count(self.num_used, 'entry', 'entries')}, {_size(self.used_bytes)}"
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         """The entries that are not in use: their numbers and sizes by kind."""
         numbers = Counter(kind for kind, _ in self.entries)
         sizes: Counter[str] = Counter()

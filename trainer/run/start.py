@@ -22,7 +22,7 @@ from modules.formats.headers import UnreadableFileError
 from modules.formats.metadata import unfolded_metadata
 from modules.formats.safetensors_io import read_safetensors, write_safetensors
 from modules.memory.frozen_copy import FrozenCopy
-from modules.system.file_errors import words_of
+from modules.system.file_errors import describe_file_error
 from modules.system.problem import count
 from trainer.callbacks.best import Best
 from trainer.callbacks.saving import BestBy
@@ -146,7 +146,7 @@ def restore_best(setup: RunSetup, callbacks: RunCallbacks, backup: BackupInfo) -
         try:
             callbacks.saving.restore_best(by, source)
         except OSError as error:
-            message = f"The best model of step {best.step} could not be restored. {words_of(error)[0]}"
+            message = f"The best model of step {best.step} could not be restored. {describe_file_error(error)[0]}"
             setup.log.emit(WarningRaised(message))
 
 

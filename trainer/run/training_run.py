@@ -148,7 +148,7 @@ def prepare(setup: RunSetup) -> PreparedRun:
     method = build_method(setup.config.training, reward_models.followed if reward_models else perceptual)
     total_steps = loaders.training.plans.total_steps(setup.config.training.epochs)
     limit = max_norm_of(setup.config.adapter) if setup.config.training.trains == "adapter" else None
-    norms = kept_norms(setup.config, model.words, model.groups)
+    norms = kept_norms(setup.config, model.embeddings, model.groups)
     stepper = _stepper(setup, model.groups, total_steps, adapters=model.adapters, max_norm=limit, norms=norms)
     meeting = Meeting(setup.machine.ranks, desk=setup.desk, emit=setup.log.emit)
     callbacks = build_callbacks(setup, model, loaders, stepper, total_steps, reward_models, perceptual, meeting)

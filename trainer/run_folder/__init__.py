@@ -1,1 +1,1 @@
-"""The files in a run's folder: events, backups and the lock. Torch-free, because the window reads them too."""
+"""The files in a run's folder: events, backups and the lock. The window reads them, too."""

@@ -25,7 +25,7 @@ from modules.system.atomic import write_text
 from modules.system.paths import from_root
 from trainer.events import ModelSaved
 from trainer.run_folder.event_log import EVENTS_FILE, read_events
-from trainer.run_folder.result import RESULTS_FILE, results_of, words_folder
+from trainer.run_folder.result import RESULTS_FILE, embeddings_folder, results_of
 
 PATH = "output.destination"
 DESTINATION_FILE = "destination.json"
@@ -50,7 +50,7 @@ class Taken:
     is_ours: bool = True
 
     @property
-    def what(self) -> str:
+    def reason(self) -> str:
         """The sentence about what is there."""
         if self.run:
             return f"{self.name} is the result of the run {self.run}."
@@ -59,9 +59,9 @@ class Taken:
         return f"{self.name} exists already, and Darkroom did not write it."
 
     @property
-    def words(self) -> str:
+    def message(self) -> str:
         """The sentences about what is there and where the new result goes."""
-        return f"{self.what} It is kept; the result of this run will be {self.free}."
+        return f"{self.reason} It is kept; the result of this run will be {self.free}."
 
 
 def taken_by(config: Config, run_dir: Path | None = None) -> Taken | None:
@@ -227,7 +227,7 @@ def _has_our_metadata(file: Path) -> bool:
 def _existing(destination: Path) -> list[Path]:
     """Return the files at a destination, and at the places of a model's .yaml and of embeddings next to it."""
     sidecar = [destination.with_suffix(".yaml")] if destination.suffix == ".safetensors" else []
-    return [path for path in (destination, words_folder(destination), *sidecar) if _exists(path)]
+    return [path for path in (destination, embeddings_folder(destination), *sidecar) if _exists(path)]
 
 
 def _exists(path: Path) -> bool:

@@ -26,8 +26,8 @@ def copy_model(source: Path, destination: Path) -> None:
 
     The .yaml is what some programs read a checkpoint's prediction type from. Embeddings next to it are copied, too.
     """
-    for file in sorted(words_folder(source).glob("*.safetensors")):
-        copy_file(file, words_folder(destination) / file.name)
+    for file in sorted(embeddings_folder(source).glob("*.safetensors")):
+        copy_file(file, embeddings_folder(destination) / file.name)
     if source.is_dir():
         copy_folder(source, destination)
         return
@@ -45,8 +45,8 @@ def link_model(source: Path, destination: Path) -> None:
     for file in model_files(source):
         if file.is_relative_to(source):
             place = destination / file.relative_to(source)
-        elif file.parent == words_folder(source):
-            place = words_folder(destination) / file.name
+        elif file.parent == embeddings_folder(source):
+            place = embeddings_folder(destination) / file.name
         else:
             place = destination.with_suffix(file.suffix)
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -77,10 +77,10 @@ def model_files(path: Path) -> list[Path]:
     main = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     sidecar = path.with_suffix(".yaml")
     sidecars = [sidecar] if not path.is_dir() and sidecar.is_file() else []
-    return [*main, *sidecars, *sorted(words_folder(path).glob("*.safetensors"))]
+    return [*main, *sidecars, *sorted(embeddings_folder(path).glob("*.safetensors"))]
 
 
-def words_folder(result: Path) -> Path:
+def embeddings_folder(result: Path) -> Path:
     """Return the folder of the embeddings next to a result, as OneTrainer names it."""
     stem = result.stem if result.suffix == ".safetensors" else result.name
     return result.with_name(f"{stem}_embeddings")

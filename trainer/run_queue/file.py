@@ -11,7 +11,7 @@ from pathlib import Path
 
 from modules.system.atomic import make_folder, write_text
 from modules.system.errors import DarkroomError
-from modules.system.file_errors import words_of
+from modules.system.file_errors import describe_file_error
 from modules.system.file_lock import FileLock, Holder, LockTaken, living_holder, locked_soon
 from trainer.run_queue.items import Change, RunQueue, from_json
 
@@ -35,7 +35,7 @@ class QueueFile:
         except FileNotFoundError:
             return RunQueue()
         except OSError as error:
-            message, advice = words_of(error)
+            message, advice = describe_file_error(error)
             raise DarkroomError(f"The queue cannot be read. {message}", advice=advice) from error
         except (ValueError, RecursionError) as error:
             raise DarkroomError(

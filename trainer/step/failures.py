@@ -7,7 +7,7 @@ import errno
 import torch
 
 from modules.system.errors import DarkroomError
-from modules.system.file_errors import NO_THREAD, words_of
+from modules.system.file_errors import NO_THREAD, describe_file_error
 from trainer.step.precision import CUBLAS_WORKSPACE
 
 _NOT_DETERMINISTIC = " does not have a deterministic implementation"
@@ -76,9 +76,9 @@ def explain(error: BaseException) -> tuple[str, str]:
                 "Install the build for it (the launcher chooses it in a new environment), or train on another device.",
             )
         case OSError() if error.errno == errno.ENOSPC:
-            return words_of(error)[0], "Free some space."
+            return describe_file_error(error)[0], "Free some space."
         case OSError():
-            return words_of(error)
+            return describe_file_error(error)
         case RuntimeError() if NO_THREAD in str(error):
             return (
                 "The system could not start another thread: memory or the limit of processes is used up.",

@@ -114,7 +114,7 @@ class Meeting:
         if self.rank.is_main:
             return
         if not isinstance(error, LostProcessError):
-            self._ranks.leave_words(explain(error)[0])
+            self._ranks.leave_message(explain(error)[0])
         with suppress(LostProcessError):  # the end of the main process
             while self._meet(fails=True).calls:
                 self._take_part()

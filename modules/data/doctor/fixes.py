@@ -33,7 +33,7 @@ class Step:
     text: str | None = None
 
     @property
-    def words(self) -> str:
+    def sentence(self) -> str:
         """The step in words, for its preview."""
         if self.text is not None:
             return f"{self.source.name}: rewrite as UTF-8; the original is kept as {KEPT_FOLDER}/{self.target.name}"

@@ -1,4 +1,4 @@
-"""The geometry of an image's way to its bucket: cut out, resized, rotated, cropped, mirrored. Pure numbers, torch-free.
+"""The geometry of an image's way to its bucket: cut out, resized, rotated, cropped, mirrored. Pure numbers.
 
 The image, its mask and its conditioning image go through the same `Geometry`, so they stay aligned to the pixel.
 """

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modules.system.errors import DarkroomError
-from modules.system.file_errors import words_of
+from modules.system.file_errors import describe_file_error
 from modules.system.leftovers import TEMPORARY_MARK, sweep_once
 from tests.builders.disk.recorder import FAULTS, Call, Fault, recording
 from tests.builders.disk.replay import Tree, crashes, read_tree, write_tree
@@ -126,7 +126,7 @@ def told_wrongly(error: Exception, root: Path) -> str:
         case DarkroomError() | Told():
             text = str(error)
         case OSError():
-            text = " ".join(words_of(error))
+            text = " ".join(describe_file_error(error))
         case _:
             return f"the error was {error!r}"
     return words_wrong(text, root)

@@ -188,7 +188,7 @@ class DoctorTab:
             self.undo_button.pack(side="left", pady=(0, GAP))
 
     def _is_confirmed(self, spec: FixSpec, steps: Sequence[Step]) -> bool:
-        lines = [step.words for step in steps[:_MAX_STEPS_SHOWN]]
+        lines = [step.sentence for step in steps[:_MAX_STEPS_SHOWN]]
         more = len(steps) - _MAX_STEPS_SHOWN
         lines += [f"and {more:,} more"] if more > 0 else []
         message = "\n".join([spec.help, "", *lines, "", "Undo fix takes all of it back."])

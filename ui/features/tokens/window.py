@@ -49,7 +49,7 @@ class SecretsDialog(Dialog):
         problems = " ".join(str(p) for p in loaded.problems)
         self.message = Text(self.content, context.theme, problems, colour="warning", wrap_px=_WRAP_PX)
         self.message.pack(anchor="w")
-        access = f"Hugging Face requests use {hub_access(loaded.secrets).words}."
+        access = f"Hugging Face requests use {hub_access(loaded.secrets).description}."
         Text(self.content, context.theme, access, colour="muted", wrap_px=_WRAP_PX).pack(anchor="w", pady=(px(6), 0))
         self._show(loaded.secrets)
         self.after_idle(self.entries["huggingface_token"].tk_entry.focus_set)
