@@ -266,7 +266,7 @@ def _why_stopped_early(callbacks: RunCallbacks) -> str:
     is_by_reward = rewards is not None and rewards.search.should_stop and not callbacks.validation.search.should_stop
     best = rewards.search.best if rewards is not None and is_by_reward else callbacks.validation.search.best
     what = "reward evaluations" if is_by_reward else "validations"
-    reason = f"did not improve on step {best.step}." if best.step is not None else "were NaN or infinite."
+    reason = f"did not improve on that of step {best.step}." if best.step is not None else "were NaN or infinite."
     return f"{best.num_bad_evaluations} {what} in a row {reason}"
 
 
