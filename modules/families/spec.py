@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -103,6 +104,24 @@ class TextSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class DistilledSpec:
+    """The checkpoints of a family that were distilled to sample in few steps or without guidance.
+
+    One is recognized by a word in the name of its file or repository, or by `config_key`, a value in the config of the
+    denoiser that only theirs set. `advice` is what the user is told.
+    """
+
+    words: tuple[str, ...]
+    advice: str
+    config_key: str = ""
+
+    def is_named(self, base_model: str) -> bool:
+        """Return whether the name of a base model, a path or a repository, has one of the words."""
+        name = re.split(r"[\\/]", base_model.rstrip("\\/"))[-1].lower()
+        return any(re.search(rf"(?<![a-z]){re.escape(word)}(?![a-z])", name) for word in self.words)
+
+
+@dataclass(frozen=True, slots=True)
 class FamilySpec:
     """The facts about a family that are known before any weight is read.
 
@@ -119,6 +138,7 @@ class FamilySpec:
 
     `process` is the noise process: DDPM, or flow matching with the family's convention. `guidance` is how samples
     follow a guidance scale: by a second prediction for the negative prompt, by an input of the model, or not at all.
+    `distilled` are the family's checkpoints that training directly would damage.
     """
 
     name: str
@@ -137,6 +157,7 @@ class FamilySpec:
     inputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     process: ProcessSpec = DDPM
     guidance: Guidance = "classifier_free"
+    distilled: DistilledSpec | None = None
 
     @property
     def trainable_parts(self) -> tuple[PartSpec, ...]:

@@ -160,6 +160,7 @@ def test_together_with_a_lora_or_a_fine_tune(tiny_sd: Path, tmp_path: Path, trai
     [
         ({"embeddings": {"words": []}}, "embeddings.words"),
         ({"embeddings": {"words": [{"placeholder": "<zog>", "train": False}]}}, "embeddings.words"),
+        ({"embeddings": {"words": [{"placeholder": "<zog>", "token_count": 76}]}}, "embeddings.words.0.token_count"),
         ({"embeddings": {"words": [{"placeholder": "a disc"}]}}, "embeddings.words.0.placeholder"),
         ({"embeddings": {"words": [{"placeholder": "a(disc"}]}}, "embeddings.words.0.placeholder"),
         ({"embeddings": {"words": [{"placeholder": "<zig>"}]}}, "embeddings.words.0.placeholder"),

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+from modules.config.method_facts import trains_on_pixels
 from modules.config.schema import Config
+from modules.estimate.architecture import architecture_of
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify
 from modules.families.kinds.registry import serves_as
@@ -46,6 +48,7 @@ def found_model(config: Config) -> FileKind | None:
 def problems_of_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
     """Yield the problems of the base model and the VAE file."""
     yield from _base_model(config, found)
+    yield from _distilled(config)
     yield from _vae(config)
 
 
@@ -84,6 +87,22 @@ def _base_model(config: Config, found: FileKind | None) -> Iterator[Problem]:
             f"The repository {name} was removed from Hugging Face in 2024, and is not on this machine.",
             "warning",
             f"Use {successor}, which contains the same weights.",
+        )
+
+
+def _distilled(config: Config) -> Iterator[Problem]:
+    """Yield a warning about a distilled base model that is trained directly."""
+    distilled, name = config.family.distilled, config.model.base_model.strip()
+    if distilled is None or not name or trains_on_pixels(config):
+        return
+    architecture = architecture_of(name, config.model.family.name) if distilled.config_key else None
+    settings = {} if architecture is None else architecture.configs.get(config.family.denoiser.name, {})
+    if distilled.is_named(name) or settings.get(distilled.config_key) is not None:
+        yield Problem(
+            "model.base_model",
+            f"{cut(name, max_chars=200)} seems to be a distilled model.",
+            "warning",
+            distilled.advice,
         )
 
 

@@ -35,6 +35,13 @@ def embeddings(config: Config) -> Iterator[Problem]:
                 "and other programs can divide from the others.",
                 advice="Use letters, digits and - _ < >, as in <my-word>.",
             )
+        most = family.text.chunk_tokens
+        if word.token_count is not None and word.token_count > most:
+            yield Problem(
+                f"embeddings.words.{index}.token_count",
+                f"The embedding has {word.token_count} vectors, and {family.label} reads {most} tokens at once.",
+                advice=f"Use at most {most}.",
+            )
     if config.training.trains == "embedding":
         yield from _untrained_embeddings(config)
     yield from _combinations(config)

@@ -40,7 +40,7 @@ class EmbeddingWord(Section):
     token_count: Annotated[
         int | None,
         Ge(1),
-        Le(75),
+        Le(1000),
         Setting(
             "Token count",
             "How many vectors the embedding has. More hold more detail and leave less room in the prompt.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from modules.families.spec import ModelClass, TextSpec
+from modules.families.spec import DistilledSpec, ModelClass, TextSpec
 from modules.settings.layer_filter import LayerFilter, LayerPresets
 
 _RESNET = "diffusers.models.resnet:ResnetBlock2D"
@@ -33,6 +33,13 @@ CLIP_TEXT_WITH_PROJECTION = ModelClass(
     "transformers.models.clip.modeling_clip:CLIPTextModelWithProjection",
     _CLIP_LAYER,
     never_quantized=frozenset({"text_projection"}),
+)
+
+DISTILLED_SD = DistilledSpec(
+    ("turbo", "lightning", "lcm", "hyper", "dmd2"),
+    "Train on the base model that it was made from, and use the result with the distilled one. Training it directly "
+    "undoes the distillation: its samples will need more steps and guidance.",
+    config_key="time_cond_proj_dim",  # the guidance embedding of latent consistency models (Luo et al. 2023)
 )
 
 CLIP_CHUNK_TOKENS = 75

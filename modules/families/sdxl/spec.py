@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from modules.data.inputs import INPAINTING
-from modules.families.parts.part_classes import CLIP_TEXT, CLIP_TEXT_WITH_PROJECTION, KL_VAE, UNET, clip_prompts
+from modules.families.parts.part_classes import (
+    CLIP_TEXT,
+    CLIP_TEXT_WITH_PROJECTION,
+    DISTILLED_SD,
+    KL_VAE,
+    UNET,
+    clip_prompts,
+)
 from modules.families.sdxl.settings import SdxlSettings
 from modules.families.spec import FamilySpec, LatentSpec, PartSpec
 
@@ -31,4 +38,5 @@ SDXL = FamilySpec(
     ),
     variants={"inpainting": 5},
     inputs={"inpainting": INPAINTING},
+    distilled=DISTILLED_SD,
 )

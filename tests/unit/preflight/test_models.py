@@ -64,6 +64,21 @@ def test_a_vae_that_overflows_is_reported(config: Config, tmp_path: Path) -> Non
     ]
 
 
+@pytest.mark.parametrize("name", ["sdxl-turbo", "realvis_Lightning", "SDXL-LCM", "plain"])
+def test_a_distilled_model_is_reported(config: Config, tmp_path: Path, name: str) -> None:
+    folder = write_sdxl(tmp_path / name)
+    report = check(changed(config, model__family="sdxl", model__base_model=str(folder)))
+    found = [p.severity for p in report.problems if "distilled" in p.message]
+    assert found == ([] if name == "plain" else ["warning"])
+
+
+def test_a_guidance_embedding_shows_a_distilled_model(config: Config, tmp_path: Path) -> None:
+    distilled = sdxl(config, tmp_path)
+    file = tmp_path / "sdxl" / "unet" / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "time_cond_proj_dim": 256}))
+    assert [p.severity for p in check(distilled).problems if "distilled" in p.message] == ["warning"]
+
+
 # -- the weights of a folder
 
 
