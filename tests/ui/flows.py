@@ -176,7 +176,7 @@ def captions_and_masks(walk_: Walk) -> None:
     walk_.click(next(w for w in walk(page.frame) if isinstance(w, Button) and w.cget("text").startswith("Captions")))
     walk_.wait(lambda: any(isinstance(w, CaptionEditor) for w in app.root.winfo_children()), "the editor")
     editor = next(w for w in app.root.winfo_children() if isinstance(w, CaptionEditor))
-    walk_.wait(lambda: editor.session.mask is not None and editor.canvas.image is not None, "the first image")
+    walk_.wait(lambda: editor.model.session.mask is not None and editor.canvas.image is not None, "the first image")
     walk_.window.settle()
     walk_.click(editor.caption_panel.text)
     keys(walk_.window, "ctrl+End", "comma", "space", "b", "i", "g")
@@ -187,9 +187,9 @@ def captions_and_masks(walk_: Walk) -> None:
         at = [str(round(int(n) * view.zoom) + side) for n, side in zip(action[1:], (left, top), strict=False)]
         xdotool("mousemove", *at) if action[0] == "mousemove" else xdotool(*action)
         walk_.window.settle()
-    first = editor.session.current
+    first = editor.model.session.current
     walk_.click(editor.buttons["next"])
-    walk_.wait(lambda: editor.session.current != first, "the next image")
+    walk_.wait(lambda: editor.model.session.current != first, "the next image")
     assert first is not None
     assert first.with_suffix(".txt").read_text(encoding="utf-8").strip().endswith(", big")
     assert (folder / f"{first.stem}-masklabel.png").is_file()

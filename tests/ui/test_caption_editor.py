@@ -59,7 +59,9 @@ def opened_editor(window: Window, folder: Path) -> CaptionEditor:
     assert editor.focus_lastfor() is editor.caption_panel.text  # ready to write
     editor.geometry("800x600+0+0")  # the whole screen of the tests
     editor.focus_force()  # as a window manager does
-    window.wait_until(lambda: editor.session.mask is not None and editor.canvas.image is not None, "the first image")
+    window.wait_until(
+        lambda: editor.model.session.mask is not None and editor.canvas.image is not None, "the first image"
+    )
     window.settle()
     return editor
 
@@ -89,7 +91,7 @@ def draw(window: Window, editor: CaptionEditor, *points: tuple[float, float]) ->
 
 def test_captions_and_masks_are_edited_and_saved_on_leaving(window: Window, folder: Path) -> None:
     editor = opened_editor(window, folder)
-    session, panel = editor.session, editor.caption_panel
+    session, panel = editor.model.session, editor.caption_panel
     assert panel.chips.tags == ("red cat", "sitting")
     click(window, panel.entry)
     xdotool("type", "blu")
@@ -158,7 +160,9 @@ def _leaves_nothing(window: Window) -> None:
 def _open_and_close_all(window: Window) -> None:
     editor = open_caption_editor(window.app.context)
     assert editor is not None
-    window.wait_until(lambda: editor.session.mask is not None and editor._reading is None, "the first image")
+    window.wait_until(
+        lambda: editor.model.session.mask is not None and editor.model._reading is None, "the first image"
+    )
     editor.open_masks()
     editor.open_replace()
     replacing = editor.replace_window
@@ -175,20 +179,20 @@ def mask_of(folder: Path) -> Any:
 
 def _conflicts(window: Window, editor: CaptionEditor, folder: Path) -> None:
     """A file that another program changes is shown, or is a question; nothing is overwritten unseen."""
-    session, panel = editor.session, editor.caption_panel
+    session, panel = editor.model.session, editor.caption_panel
     (folder / "b.txt").write_text("theirs")
     editor.event_generate("<FocusIn>")
     window.wait_until(lambda: panel.chips.tags == ("theirs",), "their text")
     panel.add_tag("mine")
     (folder / "b.txt").write_text("theirs again")
     window.asked.answers["choose"] = "stay"
-    editor.step(1)
+    editor.model.step(1)
     assert session.current == folder / "b.png"
     assert (folder / "b.txt").read_text() == "theirs again"
     window.asked.answers["choose"] = "mine"
     assert editor.save()
     assert (folder / "b.txt").read_text() == "theirs, mine"
-    editor.revert()
+    editor.model.revert()
     window.settle()
     assert editor.save()
     assert (folder / "b.txt").read_text() == "theirs again"
@@ -208,7 +212,7 @@ def _replaces(window: Window, editor: CaptionEditor, folder: Path) -> None:
     replacing.replace()
     window.wait_until(lambda: replacing.last, "the replacement")
     assert (folder / "a.txt").read_bytes() == b"lies, blue sky\r\na cat that lies\r\n"
-    assert editor.session.set.text_of(folder / "a.png").startswith("lies")
+    assert editor.model.session.set.text_of(folder / "a.png").startswith("lies")
     replacing.undo()
     window.wait_until(lambda: not replacing.last, "the undo")
     assert (folder / "a.txt").read_bytes() == before
@@ -237,7 +241,9 @@ def _annotates(window: Window, editor: CaptionEditor, folder: Path) -> None:
     window.wait_until(
         lambda: not writing.runner.state.is_active and "1 caption written." in writing.status.cget("text"), "the end"
     )
-    window.wait_until(lambda: editor.session.set.text_of(folder / "c.png") == "written, by a model", "the caption")
+    window.wait_until(
+        lambda: editor.model.session.set.text_of(folder / "c.png") == "written, by a model", "the caption"
+    )
     writing.close()
     window.settle()
 

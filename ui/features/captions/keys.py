@@ -25,10 +25,10 @@ def bind_keys(editor: CaptionEditor) -> None:
 
 def _everywhere(editor: CaptionEditor) -> Mapping[str, Callable[[], object]]:
     return {
-        "<Prior>": lambda: editor.step(-1),
-        "<Next>": lambda: editor.step(1),
-        "<Alt-Up>": lambda: editor.step(-1),
-        "<Alt-Down>": lambda: editor.step(1),
+        "<Prior>": lambda: editor.model.step(-1),
+        "<Next>": lambda: editor.model.step(1),
+        "<Alt-Up>": lambda: editor.model.step(-1),
+        "<Alt-Down>": lambda: editor.model.step(1),
         "<Control-s>": editor.save,
         "<Control-h>": editor.open_replace,
         "<Control-m>": editor.tool_bar.next_view,
@@ -46,14 +46,14 @@ def _outside_texts(editor: CaptionEditor) -> Mapping[str, Callable[[], object]]:
         "<f>": lambda: choose("fill"),
         "<bracketleft>": lambda: canvas.set_brush(canvas.brush_px * _FINER),
         "<bracketright>": lambda: canvas.set_brush(canvas.brush_px * _COARSER),
-        "<Up>": lambda: editor.step(-1),
-        "<Down>": lambda: editor.step(1),
+        "<Up>": lambda: editor.model.step(-1),
+        "<Down>": lambda: editor.model.step(1),
         "<plus>": lambda: canvas.zoom(1.25),
         "<minus>": lambda: canvas.zoom(0.8),
         "<Key-0>": canvas.fit,
-        "<Control-z>": editor.undo_mask,
-        "<Control-Z>": editor.redo_mask,
-        "<Control-y>": editor.redo_mask,
+        "<Control-z>": editor.model.undo_mask,
+        "<Control-Z>": editor.model.redo_mask,
+        "<Control-y>": editor.model.redo_mask,
     }
 
 

@@ -21,7 +21,7 @@ def open_caption_editor(context: Context, concept_index: int | None = None) -> C
     present = [w for w in context.root.winfo_children() if isinstance(w, CaptionEditor)]
     if present:
         if concept_index is not None:
-            present[0].open_concepts(sources, chosen)
+            present[0].model.open_concepts(sources, chosen)
         present[0].lift()
         present[0].focus_set()
         return present[0]

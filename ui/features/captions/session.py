@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from PIL import Image
 
@@ -210,55 +210,6 @@ class EditorSession:
         except (OSError, ValueError) as error:
             return [Unsaved(part, document.path, getattr(error, "strerror", None) or str(error))]
         return []
-
-
-class Asker(Protocol):
-    """The window that asks: it shows what became of the open image."""
-
-    def is_open(self) -> bool:
-        """Whether the window still exists; it may be closed while a question is open."""
-
-    def discarded(self) -> None:
-        """Called when the edits were given up for the file."""
-
-    def kept(self) -> None:
-        """Called when the edits were written over the file."""
-
-
-class Saving:
-    """Call `settle` before the open image changes."""
-
-    def __init__(self, session: EditorSession, interaction: Interaction, asker: Asker) -> None:
-        self.is_asking = False
-        self._session, self._interaction, self._asker = session, interaction, asker
-
-    def settle(self) -> bool:
-        """Save what was edited, and ask about what cannot be; return whether nothing is left to save."""
-        if self.is_asking:
-            return False
-        self.is_asking = True
-        try:
-            return all(self._settled(unsaved) for unsaved in self._session.save())
-        finally:
-            self.is_asking = False
-
-    def _settled(self, unsaved: Unsaved) -> bool:
-        reason = unsaved.reason
-        while True:
-            chosen = ask_about(self._interaction, unsaved, reason)
-            if not self._asker.is_open() or chosen == "stay":
-                return False
-            if chosen == "discard":
-                self._session.discard(unsaved)
-                self._asker.discarded()
-                return True
-            try:
-                self._session.keep_mine(unsaved)
-            except OSError as error:
-                reason = error.strerror or str(error)
-                continue
-            self._asker.kept()
-            return True
 
 
 Choice = Literal["stay", "discard", "mine"]
