@@ -18,7 +18,7 @@ Layers = Annotated[
     Preset,
     Setting(
         "Layers",
-        "Which layers of the UNet get an adapter: those of the attention blocks, only the attention "
+        "Which layers of the denoiser get an adapter: those of the attention blocks, only the attention "
         "itself, those of all blocks, every linear and convolution layer, or those you name. Text encoders always get "
         "all.",
         group="Layers",
@@ -64,7 +64,7 @@ OtherLayers = Annotated[
     Setting(
         "Other layers",
         "What becomes of layers in the file to start from that this run does not train, such as those of text encoders "
-        "in a run of the UNet. Kept as they are, they act in the run and are written again; or they are left out.",
+        "in a run of the denoiser. Kept as they are, they act in the run and are written again; or they are left out.",
         group="Starting point",
         level="advanced",
         applies_when=When("start_from", is_set=True),

@@ -277,7 +277,7 @@ def test_a_run_whose_blocks_cannot_be_compiled_says_so_and_goes_on(
     assert ran.finished.outcome == "finished"
     [warning] = ran.of(WarningRaised)
     assert warning.message == (
-        "The UNet could not be compiled, because it needs a C++ compiler, and none was found. The run continues "
+        "The denoiser could not be compiled, because it needs a C++ compiler, and none was found. The run continues "
         "without compiling; its results are the same."
     )
     plain = run(laid_over(compiled_run, {"training": {"epochs": 1}, "model": {"compile": False}}))

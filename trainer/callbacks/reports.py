@@ -131,7 +131,7 @@ class CompileReport:
             compilation.turn_off()
             self._emit(
                 WarningRaised(
-                    f"The UNet could not be compiled, because {compilation.failure}. The run continues without "
+                    f"The denoiser could not be compiled, because {compilation.failure}. The run continues without "
                     "compiling; its results are the same.",
                     "Switch off Compile the model, or install what is missing.",
                 )

@@ -139,7 +139,7 @@ def load_family(
 
 
 def _stays_packed(quantized: QuantizedParts) -> Callable[[str], bool]:
-    """Return which layers of the UNet keep the weights of its GGUF file as they are stored."""
+    """Return which layers of the denoiser keep the weights of its GGUF file as they are stored."""
     chosen = [c for c in quantized.formats.values() if c.format.is_stored]
     return lambda layer: any(c.takes(layer) for c in chosen)
 

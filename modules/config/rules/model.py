@@ -88,7 +88,7 @@ def autoencoder(config: Config) -> Iterator[Problem]:
     if config.training.method.name != _DENOISE:
         yield Problem(
             "training.method",
-            "A VAE is trained by reconstructing images. The method set here trains the UNet.",
+            "A VAE is trained by reconstructing images. The method set here trains the denoiser.",
             advice="Set the method to Denoising: with the training target VAE it is not used.",
         )
     yield from _dtypes(config)
@@ -129,14 +129,14 @@ def _masks_and_concepts(config: Config) -> Iterator[Problem]:
     if config.masks.enabled and config.masks.prior_preservation_weight > 0:
         yield Problem(
             "masks.prior_preservation_weight",
-            "Masked prior preservation needs predictions of the UNet, which a run of the VAE does not make.",
+            "Masked prior preservation needs predictions of the denoiser, which a run of the VAE does not make.",
             advice="Set it to 0.",
         )
     for index, concept in enumerate(config.concepts):
         if concept.enabled and concept.kind == "prior_prediction":
             yield Problem(
                 f"concepts.{index}.kind",
-                "A concept of the type Prior prediction needs predictions of the UNet, which a run of the VAE does not "
-                "make.",
+                "A concept of the type Prior prediction needs predictions of the denoiser, which a run of the VAE does "
+                "not make.",
                 advice="Set its concept type to Training or Regularization, or switch it off.",
             )

@@ -39,7 +39,7 @@ class MultiGpu(Section):
         Literal["auto", "on", "off"],
         Setting(
             "Sharding",
-            "Shards the weights, gradients and optimizer state of a fine-tuned UNet among the GPUs (FSDP), so that "
+            "Shards the weights, gradients and optimizer state of a fine-tuned denoiser among the GPUs (FSDP), so that "
             "each needs a part of the memory, instead of keeping all of them on each GPU.",
             group="Several GPUs",
             level="advanced",

@@ -77,8 +77,8 @@ class Model(Section):
         bool,
         Setting(
             "Compile the model",
-            "Compiles the blocks of the UNet for training (torch.compile): faster steps on a GPU after some minutes of "
-            "compiling, again for each size of images. Where that fails the run continues without.",
+            "Compiles the blocks of the denoiser for training (torch.compile): faster steps on a GPU after some "
+            "minutes of compiling, again for each size of images. Where that fails the run continues without.",
             group="Base model",
             level="advanced",
             changeable_on_resume=True,
@@ -101,8 +101,8 @@ class Model(Section):
         bool,
         Setting(
             "Circular padding",
-            "Wraps the image at its edges in the UNet and the VAE: for seamless tiles. Other programs need their own "
-            "setting for it (tiling).",
+            "Wraps the image at its edges in the denoiser and the VAE: for seamless tiles. Other programs need their "
+            "own setting for it (tiling).",
             group="Base model",
             level="advanced",
         ),
@@ -219,9 +219,9 @@ class Part(Section):
         Setting(
             "Weight dtype",
             "The dtype the weights are kept in. float32 is exact; 16 bits take half the memory. The others quantize "
-            "the linear layers of a part whose own weights are not trained, such as the UNet of a LoRA: a seventh to a "
-            "quarter of the memory, at some cost in speed and precision. GGUF keeps the weights of a UNet's GGUF file "
-            "as they are stored (docs/quantization.md).",
+            "the linear layers of a part whose own weights are not trained, such as the denoiser of a LoRA: a seventh "
+            "to a quarter of the memory, at some cost in speed and precision. GGUF keeps the weights of a UNet's GGUF "
+            "file as they are stored (docs/quantization.md).",
             choice_labels={**_PLAIN, **_QUANTIZED},
             level="advanced",
         ),

@@ -21,7 +21,7 @@ class Quantization(Section):
         Literal["all", "attention_mlp", "attention", "custom"],
         Setting(
             "Quantized layers",
-            "Which linear layers of the UNet are quantized. The others, and all convolutions, norms and "
+            "Which linear layers of the denoiser are quantized. The others, and all convolutions, norms and "
             "embeddings, stay in 16 bits, or in float32 if that is the precision. Of text encoders all layers are "
             "quantized.",
             group="Quantization",

@@ -101,7 +101,7 @@ class Training(Section):
         Preset,
         Setting(
             "Layer filter",
-            "Which layers of the UNet a fine-tune trains; the others stay frozen.",
+            "Which layers of the denoiser a fine-tune trains; the others stay frozen.",
             group="Training target",
             level="advanced",
             applies_when=_FULL,
@@ -265,8 +265,8 @@ class Training(Section):
         *one_of(attention_labels),
         Setting(
             "Attention",
-            "The attention implementation of the UNet in training and sampling. PyTorch's own choice is good on every "
-            "device.",
+            "The attention implementation of the denoiser in training and sampling. PyTorch's own choice is good on "
+            "every device.",
             group="Precision and attention",
             level="advanced",
             changeable_on_resume=True,

@@ -121,7 +121,7 @@ SPEC = MethodSpec(
     adds_noise=lambda settings: False,
     problems=_problems,
     guide=MethodGuide(
-        needs=("Images. Captions are not used, and neither the UNet nor a text encoder is loaded.",),
+        needs=("Images. Captions are not used, and neither the denoiser nor a text encoder is loaded.",),
         watch={
             "psnr": "Rises slowly: half a decibel is visible, three are a lot.",
             "lpips": "Falls, if the perceptual strength is not 0. The PSNR may fall a little with it.",
