@@ -20,9 +20,9 @@ from typing import Any
 from modules.config.fitting import default_named, sift, validated
 from modules.config.json_errors import advice_for, describe_error
 from modules.config.list_files import LISTS, ListKind, list_file, loses_entries, read_list, reason_to_confirm
-from modules.config.migrations.chain import is_onetrainer, migrate
+from modules.config.migrations.chain import NEWEST_DARKROOM, is_onetrainer, migrate
 from modules.config.migrations.tree_moves import put
-from modules.config.schema import VERSION, Config
+from modules.config.schema import Config
 from modules.settings.edit import get_path
 from modules.settings.field import records_of
 from modules.system.atomic import atomic_file, write_text
@@ -342,4 +342,4 @@ def _is_ours(path: Path) -> bool:
         raw = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError):
         return False
-    return isinstance(raw, dict) and raw.get("darkroom_version") == VERSION
+    return isinstance(raw, dict) and raw.get("darkroom_version") == NEWEST_DARKROOM

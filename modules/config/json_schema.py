@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from modules.config.schema import VERSION, Config
+from modules.config.migrations.chain import NEWEST_DARKROOM
+from modules.config.schema import Config
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -19,7 +20,7 @@ def json_schema() -> dict[str, Any]:
     properties = {"$schema": {"type": "string"}, **schema["properties"]}
     return {
         "$schema": DIALECT,
-        "title": f"Darkroom config, version {VERSION}",
+        "title": f"Darkroom config, version {NEWEST_DARKROOM}",
         **{key: value for key, value in schema.items() if key not in ("title", "properties")},
         "properties": properties,
         "required": ["darkroom_version"],

@@ -26,8 +26,6 @@ from modules.families.spec import FamilySpec, PartSpec
 from modules.settings.field import MapKey, Section, Setting
 from modules.settings.lazy_variants import lazy_variants
 
-VERSION = 4
-
 
 class Config(Section):
     """All settings of a run.
@@ -36,7 +34,7 @@ class Config(Section):
     the settings that a newer version or another program wrote, by path.
     """
 
-    darkroom_version: Literal[4] = 4
+    darkroom_version: Literal[5] = 5
     general: General = General()
     model: Model = Model()
     parts: Annotated[

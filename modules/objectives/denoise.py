@@ -15,7 +15,7 @@ from modules.data.inputs import NO_INPUTS
 from modules.diffusion.process import NoiseProcess
 from modules.diffusion.weightings import WEIGHTINGS
 from modules.families.protocol import ModelFamily
-from modules.objectives.losses.mix import Errors
+from modules.objectives.losses import Errors
 from modules.system.devices import tensor_on
 
 

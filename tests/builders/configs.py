@@ -14,7 +14,7 @@ from modules.families.registry import FAMILIES
 def small_config(folder: Path, *, model: Path, images: Path, **changes: Any) -> Config:
     """Return the config of a run of a few seconds, with `changes` (nested sections) applied."""
     tree: dict[str, Any] = {
-        "darkroom_version": 4,
+        "darkroom_version": 5,
         "general": {
             "workspace_dir": str(folder / "workspace"),
             "cache_dir": str(folder / "cache"),

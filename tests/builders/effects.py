@@ -69,8 +69,9 @@ BESIDE: dict[str, dict[str, Any]] = {
     "data.partial_batches": {"training.batch_size": 2, "concepts.0.repeats": 3.0},
     **{f: {"training.method": SHORT_CHAIN} for f in ("training.method.gradient_truncation", "training.method.loss")},
     **{
-        f: {"training.loss.huber_strength": 1.0, "training.loss.huber_delta": 0.3}
-        for f in ("training.loss.huber_schedule", "training.loss.huber_form")
+        f"training.loss.mix.{loss}.{f}": {f"training.loss.mix.{loss}": {"strength": 1.0, "delta": 0.3}}
+        for loss in ("huber", "smooth_l1")
+        for f in ("schedule", "form")
     },
     "training.method.advantage": {"training.method": SHORT_DDPO, "training.accumulation_steps": 3},
     "training.method.reward_sum": {

@@ -105,7 +105,7 @@ _NOISE = {
     "pyramid_iterations": [3],
     "stratification": ["stratified"],
 }
-_LOSS = {"weighting": ["min_snr", "debiased"], "learned_weighting": [True], "huber_strength": [0.5]}
+_LOSS = {"weighting": ["min_snr", "debiased"], "learned_weighting": [True], "mix": [{"huber": {"strength": 0.5}}]}
 _PRIOR = {"enabled": True, "prior_preservation_weight": 0.5}
 _METHODS: list[dict[str, Any]] = [
     {"name": "alignprop", "steps": 3, "backprop_steps": 2, "guidance": 1.0, "target_reward": 0.1},

@@ -28,12 +28,11 @@ from modules.diffusion.weightings import (
 from modules.families.registry import registered
 from modules.objectives.denoise import Prior, squared_errors, timestep_weights, weighted_errors
 from modules.objectives.learned_weighting import LearnedWeighting
-from modules.objectives.losses.mix import LossMix, huber_deltas
-from modules.objectives.losses.registry import LOSSES
+from modules.objectives.losses import LOSSES, DeltaSettings, LossMix, huber_deltas, loss_mix_of
 from modules.optim.scaling import SCALER_LABELS, loss_factor, rate_factor
 from modules.system.errors import DarkroomError
 from tests.builders.toy_family.spec import TOY
-from trainer.methods.denoise import denoise_of, loss_mix_of
+from trainer.methods.denoise import denoise_of
 
 GENERATOR = torch.Generator().manual_seed(7)
 OUTPUT, TARGET, OTHER = (3.0 * torch.randn(4, 4, 5, 6, generator=GENERATOR) for _ in range(3))
@@ -67,10 +66,21 @@ REFERENCES: dict[tuple[str, str], Callable[[torch.Tensor, float], torch.Tensor]]
 }
 
 
+def mix(**settings: Any) -> LossMix:
+    """The losses with these settings alone; the squared error has none unless it is given."""
+    return loss_mix_of(type(Loss().mix).model_validate({"mse": {"strength": 0.0}, **settings}))
+
+
+def with_delta(name: str, delta: float, form: str) -> dict[str, Any]:
+    """The settings of a loss that turns at a delta, empty for the others."""
+    return {"delta": delta, "form": form} if issubclass(LOSSES[name].settings, DeltaSettings) else {}
+
+
 @pytest.mark.parametrize("delta", [0.1, 1.0, 4.0])
 @pytest.mark.parametrize(("name", "form"), REFERENCES)
 def test_each_loss_is_its_formula(name: str, form: Any, delta: float) -> None:
-    errors = LossMix(((name, 2.5),), delta, form=form).at(process_of(), TIMESTEPS)(OUTPUT, TARGET)
+    errors = mix(**{name: {"strength": 2.5, **with_delta(name, delta, form)}}).at(process_of(), TIMESTEPS)
+    errors = errors(OUTPUT, TARGET)
     torch.testing.assert_close(errors, 2.5 * REFERENCES[name, form](DIFFERENCES, delta), rtol=1e-5, atol=1e-6)
 
 
@@ -82,26 +92,31 @@ def test_every_loss_has_a_reference() -> None:
 def test_gradients_are_those_of_the_formula_and_0_at_0(name: str, form: Any) -> None:
     points = torch.tensor([-200.0, -1.5, -0.2, 0.0, 1e-4, 0.3, 2.0, 90.0], dtype=torch.float64)
     points.requires_grad_()
-    loss = LOSSES[name].in_form(form)
+    spec = LOSSES[name]
+    bound = spec.bind(spec.settings.model_validate(with_delta(name, 0.5, form)), process_of(), TIMESTEPS[:1])
+
+    def loss(d: torch.Tensor) -> torch.Tensor:
+        return bound(d[None, None, None])[0, 0, 0]
+
     away = points.detach()[[0, 1, 2, 5, 6]].requires_grad_()
-    assert torch.autograd.gradcheck(lambda d: loss(d, torch.tensor(0.5, dtype=torch.float64)), (away,))
-    [gradient] = torch.autograd.grad(loss(points, torch.tensor(0.5, dtype=torch.float64)).sum(), points)
+    assert torch.autograd.gradcheck(loss, (away,))
+    [gradient] = torch.autograd.grad(loss(points).sum(), points)
     assert bool(gradient.isfinite().all())
     assert gradient[3] == 0
 
 
 def test_strengths_mix_and_the_default_is_the_squared_error_to_the_bit() -> None:
-    mix = LossMix((("mse", 0.5), ("mae", 2.0), ("huber", 0.0)))
-    mixed = mix.at(process_of(), TIMESTEPS)(OUTPUT, TARGET)
+    strengths = {"mse": {"strength": 0.5}, "mae": {"strength": 2.0}, "huber": {"strength": 0.0}}
+    mixed = mix(**strengths).at(process_of(), TIMESTEPS)(OUTPUT, TARGET)
     torch.testing.assert_close(mixed, 0.5 * DIFFERENCES**2 + 2.0 * DIFFERENCES.abs())
-    plain = loss_mix_of(Loss()).at(process_of(), TIMESTEPS)(OUTPUT, TARGET)
+    plain = loss_mix_of(Loss().mix).at(process_of(), TIMESTEPS)(OUTPUT, TARGET)
     assert torch.equal(plain, squared_errors(OUTPUT, TARGET))
     with pytest.raises(ValueError, match="strengths are 0"):
-        LossMix((("mse", 0.0),)).at(process_of(), TIMESTEPS)
+        mix().at(process_of(), TIMESTEPS)
 
 
 def test_prior_preservation_uses_the_same_losses() -> None:
-    errors = LossMix((("mae", 1.0),)).at(process_of(), TIMESTEPS)
+    errors = mix(mae={"strength": 1.0}).at(process_of(), TIMESTEPS)
     weights = torch.rand(4, 1, 5, 6, generator=GENERATOR)
     found = weighted_errors(OUTPUT, TARGET, weights, Prior(OTHER, (), 1 - weights), errors)
     expected = (OUTPUT - TARGET).abs() * weights + (OUTPUT - OTHER).abs() * (1 - weights)

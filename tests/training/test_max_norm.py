@@ -85,7 +85,11 @@ def config(tiny_sd: Path, images: Path, tmp_path: Path) -> Config:
         tmp_path,
         model=tiny_sd,
         images=images,
-        training={"epochs": 1, "learning_rate": 0.01, "loss": {"learned_weighting": True, "smooth_l1_strength": 0.5}},
+        training={
+            "epochs": 1,
+            "learning_rate": 0.01,
+            "loss": {"learned_weighting": True, "mix": {"smooth_l1": {"strength": 0.5}}},
+        },
         adapter={"max_norm": LIMIT, "dropout": 0.1},
         backup={"every": {"n": 1, "unit": "step"}, "keep": 0},
     )

@@ -54,7 +54,7 @@ def test_choices_are_found_by_their_names_after_settings() -> None:
     assert (found[0].path, found[0].label) == ("training.optimizer", "Optimizer: Prodigy")
     assert next(m.label for m in Index(Config()).find("optimizer muon").matches) == "Optimizer: Muon"
     assert Index(Config()).find("ema").matches[0].path == "training.ema.mode"
-    for words, path in (("offset noise", "noise.offset_weight"), ("huber", "loss.huber_strength")):
+    for words, path in (("offset noise", "noise.offset_weight"), ("huber", "loss.mix.huber.strength")):
         assert Index(Config()).find(words).matches[0].path == f"training.{path}"
     assert Index(Config()).find("dora").matches[0].path == "adapter.decompose"
 

@@ -179,8 +179,8 @@ def test_a_field_is_out_of_reach_with_the_field_it_depends_on() -> None:
 
 
 def test_a_condition_is_a_number_that_is_set_or_another_in_its_place() -> None:
-    delta = record_at(Config(), "training.loss.huber_delta")
-    assert delta is not None
-    assert not is_reachable(Config(), delta)
-    assert is_reachable(edited(Config(), training__loss__huber_strength=0.5), delta)
-    assert is_reachable(edited(Config(), training__loss__smooth_l1_strength=0.5), delta)
+    generalized = record_at(Config(), "training.noise.generalized_offset")
+    assert generalized is not None
+    assert not is_reachable(Config(), generalized)
+    assert is_reachable(edited(Config(), training__noise__offset_weight=0.5), generalized)
+    assert is_reachable(edited(Config(), training__noise__offset_adaptive_scale=0.5), generalized)

@@ -91,7 +91,7 @@ def test_a_method_that_also_trains_on_noised_images_shows_its_noise() -> None:
 
 def test_what_a_hidden_field_needs_is_said() -> None:
     config = config_of("sd", "grpo", "adapter")
-    record = record_at(config, "training.loss.mse_strength")
+    record = record_at(config, "training.loss.mix.mse.strength")
     assert record is not None
     assert needs_words(config, record).startswith("not used: ")
     schedule = record_at(config, "output.model_format")

@@ -12,6 +12,7 @@ from modules.config.codec import decode, encode, load_file, save_file
 from modules.config.migrations.chain import NEWEST_DARKROOM
 from modules.config.migrations.darkroom_1 import to_darkroom_2
 from modules.config.migrations.darkroom_3 import to_darkroom_4
+from modules.config.migrations.darkroom_4 import to_darkroom_5
 from modules.config.rules import problems_of
 from modules.settings.edit import get_path, set_path
 from modules.system.problem import Problem
@@ -67,7 +68,7 @@ OF_SDXL: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [2, 3, 4])
 def test_a_whole_file_keeps_what_only_its_family_has(version: int) -> None:
     """The files were written by programs of these versions, with all settings."""
     loaded = load_file(FIXTURES / f"darkroom_{version}.json")
@@ -100,6 +101,55 @@ def test_the_second_clip_skip_waits_for_a_family_with_two_encoders() -> None:
     assert not hasattr(config.model.family, "clip_skip_2")
     chosen, _ = set_path(config, "model.family", "sdxl")
     assert get_path(chosen, "model.family.clip_skip_2") == 4
+
+
+LOSSES: dict[str, Any] = {
+    "weighting": "min_snr",
+    "mix.mse.strength": 0.0,
+    "mix.mae.strength": 0.5,
+    "mix.log_cosh.strength": 0.25,
+    "mix.huber.strength": 2.0,
+    "mix.huber.delta": 0.3,
+    "mix.huber.schedule": "snr",
+    "mix.huber.form": "pseudo_huber",
+    "mix.smooth_l1.strength": 0.0,
+    "mix.smooth_l1.delta": 1.0,
+}
+
+
+def test_a_whole_file_of_version_4_keeps_its_losses() -> None:
+    loss = load_file(FIXTURES / "darkroom_4.json").config.training.loss
+    assert {path: get_path(loss, path) for path in LOSSES} == LOSSES
+
+
+@pytest.mark.parametrize(
+    ("loss", "mix"),
+    [
+        ({"huber_delta": 0.5}, {"huber": {"delta": 0.5}}),
+        (
+            {"smooth_l1_strength": 1.0, "huber_form": "pseudo_huber"},
+            {"smooth_l1": {"strength": 1.0, "form": "pseudo_huber"}},
+        ),
+        ({"mse_strength": 1.0, "mix": {"mse": {"strength": 2.0}}}, {"mse": {"strength": 2.0}}),
+        ({"mix": {"mae": {"strength": 2.0}}}, {"mae": {"strength": 2.0}}),
+    ],
+)
+def test_losses_are_entries_of_the_mix(loss: dict[str, Any], mix: dict[str, Any]) -> None:
+    """Also in a file without a version, which has the names of any version."""
+    assert to_darkroom_5({"training": {"loss": loss}}, [])["training"]["loss"] == {"mix": mix}
+    for stated in ({}, {"darkroom_version": 4}):
+        loaded = decode({**stated, "training": {"epochs": 3, "loss": loss}})
+        assert loaded.problems == []
+        settings = loaded.config.training.loss.mix.model_dump()
+        assert {name: {key: settings[name][key] for key in entry} for name, entry in mix.items()} == mix
+
+
+@given(json_values)
+def test_the_step_to_version_5_takes_anything(value: Any) -> None:
+    strength = {"huber_strength": value, "huber_delta": value}
+    for loss in (value, {"mix": value, **strength}, {"mix": {"huber": value, "mse": value}, **strength}):
+        to_darkroom_5({"training": {"loss": loss}}, [])
+    to_darkroom_5({"training": value}, [])
 
 
 @given(json_values)
@@ -150,7 +200,7 @@ def test_a_list_file_of_version_1_is_read_by_its_own_names(tmp_path: Path) -> No
     (tmp_path / "cats.json").write_text(
         '{"darkroom_concepts": 1, "concepts": [{"path": "a", "text": {"keep_tags": 4}}]}'
     )
-    (tmp_path / "c.json").write_text('{"darkroom_version": 4, "concepts_file": "cats.json"}')
+    (tmp_path / "c.json").write_text('{"darkroom_version": 5, "concepts_file": "cats.json"}')
     loaded = load_file(tmp_path / "c.json")
     assert loaded.config.concepts[0].text.keep_tags_count == 4
     assert loaded.problems == []
@@ -195,7 +245,7 @@ def test_a_file_that_does_not_state_the_axis_of_dora_keeps_that_of_its_time(name
 
 @pytest.mark.parametrize("name", ["lora", "loha", "lokr"])
 def test_dora_switched_on_now_is_on_the_axis_that_every_program_applies(name: str) -> None:
-    for tree in ({"adapter": {"name": name}}, {"darkroom_version": 4, "adapter": {"name": name, "decompose": True}}):
+    for tree in ({"adapter": {"name": name}}, {"darkroom_version": 5, "adapter": {"name": name, "decompose": True}}):
         config, _ = set_path(decode(tree).config, "adapter.decompose", value=True)
         assert get_path(config, "adapter.decompose_output_axis") is False
         assert not [p for p in problems_of(config) if "DoRA" in p.message]

@@ -13,10 +13,21 @@ from modules.config.rules import problems_of
 from modules.config.rules.every_setting import settings_without_effect
 from modules.config.rules.optimizers import plausible_learning_rate
 from modules.config.schema import Config
+from modules.config.sections.loss import Loss
+from modules.objectives.losses import loss_mix_of
+from modules.settings.edit import get_path
+from modules.settings.field import records_of
 from tests.builders.configs import laid_over, small_config
 from trainer.export.run_facts import _huber
 
-ALL_0 = {"mse_strength": 0.0}
+
+def mix(**strengths: float) -> dict[str, Any]:
+    """Settings of the loss with these strengths, the others as they are by default."""
+    return {"mix": {name: {"strength": strength} for name, strength in strengths.items()}}
+
+
+ALL_0 = mix(mse=0.0)
+AT = "mix.mse.strength"
 
 
 @pytest.fixture
@@ -30,8 +41,8 @@ def of_loss(config: Config, **loss: Any) -> list[tuple[str, str]]:
 
 
 def test_a_loss_without_any_strength_is_an_error(config: Config) -> None:
-    assert of_loss(config, **ALL_0) == [("mse_strength", "error")]
-    assert of_loss(config, **ALL_0, smooth_l1_strength=0.1) == []
+    assert of_loss(config, **ALL_0) == [(AT, "error")]
+    assert of_loss(config, **mix(mse=0.0, smooth_l1=0.1)) == []
 
 
 def test_p2_with_the_gamma_of_min_snr_is_a_warning(config: Config) -> None:
@@ -42,16 +53,16 @@ def test_p2_with_the_gamma_of_min_snr_is_a_warning(config: Config) -> None:
 
 def test_settings_that_a_method_does_not_use_are_warned_of(config: Config) -> None:
     dpo = laid_over(config, {"training": {"method": "dpo"}})
-    changes = {"weighting": "p2", "mae_strength": 1.0, "scaler": "batch", "learned_weighting": True}
+    changes = {"weighting": "p2", **mix(mae=1.0), "scaler": "batch", "learned_weighting": True}
     assert of_loss(dpo, **changes) == [("weighting", "warning")]
     [problem] = settings_without_effect(laid_over(dpo, {"training": {"loss": changes}}))
     assert "Loss weighting, Learned weighting, MAE strength, Loss scaler have no effect" in problem.message
     assert "Diffusion-DPO has a loss of its own" in problem.message
     assert of_loss(dpo) == []
     only_reward = laid_over(config, {"training": {"method": {"name": "alignprop", "probability": 1.0}}})
-    assert of_loss(only_reward, **ALL_0) == [("mse_strength", "warning")]
+    assert of_loss(only_reward, **ALL_0) == [(AT, "warning")]
     both = laid_over(config, {"training": {"method": {"name": "alignprop", "probability": 0.5}}})
-    assert of_loss(both, **ALL_0) == [("mse_strength", "error")]
+    assert of_loss(both, **ALL_0) == [(AT, "error")]
 
 
 def test_the_scaled_rate_is_checked(config: Config) -> None:
@@ -66,20 +77,20 @@ def test_the_scaled_rate_is_checked(config: Config) -> None:
     ("theirs", "ours"),
     [
         ({"loss_type": "l2", "huber_c": 0.2, "huber_schedule": "snr"}, {}),
-        ({"loss_type": "l1"}, {"mse_strength": 0, "mae_strength": 1}),
+        ({"loss_type": "l1"}, {"mse.strength": 0, "mae.strength": 1}),
         (
             {"loss_type": "huber"},
-            {"mse_strength": 0, "huber_strength": 1, "huber_delta": 0.1, "huber_schedule": "snr",
-             "huber_form": "pseudo_huber"},
+            {"mse.strength": 0, "huber.strength": 1, "huber.delta": 0.1, "huber.schedule": "snr",
+             "huber.form": "pseudo_huber"},
         ),
         (
             {"loss_type": "smooth_l1", "huber_schedule": "exponential", "huber_c": "0.3"},
-            {"mse_strength": 0, "smooth_l1_strength": 1, "huber_delta": 0.3, "huber_schedule": "exponential",
-             "huber_form": "pseudo_huber"},
+            {"mse.strength": 0, "smooth_l1.strength": 1, "smooth_l1.delta": 0.3, "smooth_l1.schedule": "exponential",
+             "smooth_l1.form": "pseudo_huber"},
         ),
         (
             {"loss_type": "huber", "huber_schedule": "constant", "huber_c": 0.3, "huber_scale": 2},
-            {"mse_strength": 0, "huber_strength": 1, "huber_delta": 0.6, "huber_form": "pseudo_huber"},
+            {"mse.strength": 0, "huber.strength": 1, "huber.delta": 0.6, "huber.form": "pseudo_huber"},
         ),
         ({"debiased_estimation_loss": True}, {"weighting": "debiased"}),
     ],
@@ -89,11 +100,13 @@ def test_losses_of_kohya(tmp_path: Path, theirs: dict[str, Any], ours: dict[str,
     file.write_text(json.dumps({"network_module": "networks.lora", "network_dim": 8, **theirs}))
     loaded = load_any(file)
     loss = loaded.config.training.loss
-    assert {k: v for k, v in loss.model_dump().items() if v != type(loss).model_fields[k].default} == ours
+    changed = {r.path: get_path(loss, r.path) for r in records_of(Loss) if get_path(loss, r.path) != r.default}
+    assert {path.removeprefix("mix."): value for path, value in changed.items()} == ours
     assert loaded.config.unknown == {}
-    if loss.huber_form == "pseudo_huber" and loss.huber_delta != 0.6:
+    if any(path.endswith("form") for path in ours) and "huber_scale" not in theirs:
         again = {"huber_c": 0.1, "huber_schedule": "snr", **theirs}
-        assert {k: str(v) for k, v in _huber(loss).items()} == {k: str(v) for k, v in again.items()}
+        exported = _huber(loss_mix_of(loss.mix))
+        assert {k: str(v) for k, v in exported.items()} == {k: str(v) for k, v in again.items()}
 
 
 def test_kohyas_max_norm(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from modules.config import presets
 from modules.config.codec import decode, encode
 from modules.config.method_facts import learns_from
+from modules.config.migrations.chain import NEWEST_DARKROOM
 from modules.config.presets import BUILT_IN_DIR, Preset, import_presets, list_presets, save_preset
 from modules.config.quantized_parts import quantized_parts
 from modules.config.rules import problems_of
@@ -50,7 +51,7 @@ def test_a_built_in_preset_gives_no_warnings(file: Path) -> None:
 @pytest.mark.parametrize("file", BUILT_IN, ids=lambda f: f.stem)
 def test_a_built_in_preset_is_sparse(file: Path) -> None:
     raw = json.loads(file.read_text(encoding="utf-8"))
-    assert raw["darkroom_version"] == 4
+    assert raw["darkroom_version"] == NEWEST_DARKROOM
     own = {p for p in places(raw) if p[0] != "concepts" and p[:2] != ("sampling", "prompts")}
     assert len(own) < len(places(encode(Config()))) / 2, "a preset contains only its own settings"
     assert "unknown" not in raw
@@ -144,7 +145,7 @@ def built_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("sd/#b", "sd/#a", "sd/plain", "flux/#z"):
         file = folder / f"{name}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text('{"darkroom_version": 4, "general": {"notes": "built in"}}')
+        file.write_text('{"darkroom_version": 5, "general": {"notes": "built in"}}')
     monkeypatch.setattr(presets, "BUILT_IN_DIR", folder)
     return folder
 
@@ -251,7 +252,9 @@ def test_the_presets_of_another_program_become_the_users_own(built_in: Path, tmp
     assert [p.name for p in imported.presets] == ["cat", "dog v2"]
     assert [p for p in list_presets() if not p.is_built_in] == list(imported.presets)
     assert [p.load().config.training.epochs for p in imported.presets] == [7, 9]
-    assert all(json.loads(p.path.read_text(encoding="utf-8"))["darkroom_version"] == 4 for p in imported.presets)
+    assert all(
+        json.loads(p.path.read_text(encoding="utf-8"))["darkroom_version"] == NEWEST_DARKROOM for p in imported.presets
+    )
     report = [(p.severity, str(p)) for p in imported.problems]
     assert ("info", "cat: imported.") in report
     left_out = [text for severity, text in report if severity == "warning" and "left out" in text]

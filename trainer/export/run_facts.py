@@ -17,14 +17,13 @@ from typing import Literal
 from modules.adapters.max_norm import max_norm_of
 from modules.config.method_facts import method_of, rate_factor_of
 from modules.config.schema import Config
-from modules.config.sections.loss import Loss
 from modules.config.sections.noise import Noise
 from modules.data.buckets import Size
 from modules.data.dataset import Dataset
 from modules.data.order import ConceptRepeats, sizes_of_epoch
 from modules.diffusion.weightings import WEIGHTINGS
 from modules.formats.metadata import ConceptFacts, DatasetFacts, tag_frequency
-from modules.objectives.losses.registry import LOSSES
+from modules.objectives.losses import LOSSES, DeltaSettings, LossMix, loss_mix_of
 from modules.optim.registry import OPTIMIZERS
 from modules.optim.schedule_registry import warmup_length
 from modules.system.paths import from_root
@@ -134,16 +133,17 @@ def _denoising(config: Config) -> dict[str, object]:
         facts[weighting.kohya_gamma] = loss.gamma
     if weighting.kohya_flag:
         facts[weighting.kohya_flag] = True
-    return facts | _huber(loss)
+    return facts | _huber(loss_mix_of(loss.mix))
 
 
-def _huber(loss: Loss) -> dict[str, object]:
+def _huber(mix: LossMix) -> dict[str, object]:
     """Return the loss in sd-scripts' terms, if it is one of theirs: a single pseudo-Huber loss."""
-    strengths = {name: getattr(loss, f"{name}_strength") for name in LOSSES}
-    kind = next((name for name in ("huber", "smooth_l1") if strengths[name] == sum(strengths.values()) == 1.0), "")
-    if not kind or loss.huber_form != "pseudo_huber":
+    if len(mix.terms) != 1:
         return {}
-    return {"loss_type": kind, "huber_schedule": loss.huber_schedule, "huber_c": loss.huber_delta}
+    [(name, loss)] = mix.terms
+    if loss.strength != 1.0 or not isinstance(loss, DeltaSettings) or loss.form != "pseudo_huber":
+        return {}
+    return {"loss_type": LOSSES[name].kohya_type, "huber_schedule": loss.schedule, "huber_c": loss.delta}
 
 
 def _noise(noise: Noise) -> dict[str, object]:

@@ -8,15 +8,13 @@ from typing import Any
 
 import torch
 
-from modules.config.sections.loss import Loss
 from modules.config.sections.training import Training
 from modules.data.batch import Batch
 from modules.diffusion.process import NoiseProcess
 from modules.diffusion.weightings import WEIGHTINGS
 from modules.objectives.denoise import Prior, sample_losses, timestep_weights, weighted_errors
 from modules.objectives.learned_weighting import LearnedWeighting
-from modules.objectives.losses.mix import SQUARED, LossMix
-from modules.objectives.losses.registry import LOSSES
+from modules.objectives.losses import LossMix, loss_mix_of
 from modules.optim.scaling import loss_factor
 from trainer.methods.noising import Noising, noising_of, position_of
 from trainer.methods.protocol import StepContext, StepLoss, TrainingMethod
@@ -32,7 +30,7 @@ class Denoise:
     weighting: str = "none"
     gamma: float = 5.0
     noising: Noising = field(default_factory=Noising)
-    mix: LossMix = SQUARED
+    mix: LossMix = field(default_factory=LossMix)
     factor: float = 1.0
     learned: LearnedWeighting | None = None
 
@@ -107,12 +105,6 @@ def _prior_of(batch: Batch, noisy_BCHW: torch.Tensor, timesteps_B: torch.Tensor,
     return Prior(prediction_BCHW, batch.prior_samples, batch.prior_weights_B1HW)
 
 
-def loss_mix_of(loss: Loss) -> LossMix:
-    """Return the mix of elementwise losses of a run's settings."""
-    strengths = tuple((name, float(getattr(loss, f"{name}_strength"))) for name in LOSSES)
-    return LossMix(strengths, loss.huber_delta, loss.huber_schedule, loss.huber_form)
-
-
 def denoise_of(training: Training) -> Denoise:
     """Return the method with a run's loss and noise settings."""
     loss = training.loss
@@ -120,7 +112,7 @@ def denoise_of(training: Training) -> Denoise:
         loss.weighting,
         loss.gamma,
         noising_of(training.noise),
-        loss_mix_of(loss),
+        loss_mix_of(loss.mix),
         loss_factor(loss.scaler, batch_size=training.batch_size, accumulation_steps=training.accumulation_steps),
         LearnedWeighting(loss.learned_weighting_rate) if loss.learned_weighting else None,
     )

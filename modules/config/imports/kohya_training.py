@@ -9,10 +9,10 @@ from modules.config.imports.kohya_optimizer import optimizer
 from modules.config.imports.kohya_schedule import schedule
 from modules.config.imports.kohya_values import Args, flag_of, number_of, pop_first
 from modules.config.migrations.tree_moves import Notes, Tree, put
+from modules.objectives.losses import LOSSES, DeltaSettings
 from modules.system.problem import Problem, shown
 
 _PRECISIONS = {"no": "float32", "fp16": "float16", "bf16": "bfloat16"}
-_LOSSES = {"l2": "mse_strength", "l1": "mae_strength", "huber": "huber_strength", "smooth_l1": "smooth_l1_strength"}
 
 
 def learning(given: Args, result: Tree, notes: Notes) -> None:
@@ -107,22 +107,21 @@ def _elementwise_loss(given: Args, result: Tree, notes: Notes) -> None:
     schedule = str(pop_first(given, "huber_schedule") or "snr")
     delta, scale = (number_of(pop_first(given, key)) for key in ("huber_c", "huber_scale"))
     delta, scale = delta or 0.1, scale or 1.0  # sd-scripts' defaults
-    strength = _LOSSES.get(theirs)
-    if strength is None:
+    spec = next((spec for spec in LOSSES.values() if spec.kohya_type == theirs), None)
+    if spec is None:
         message = f"The loss {shown(theirs)} is not supported here; the squared error is used instead."
-        notes.append(Problem("training.loss.mse_strength", message, "warning"))
+        notes.append(Problem("training.loss.mix.mse.strength", message, "warning"))
         return
-    if strength == "mse_strength":
+    for name in LOSSES:
+        put(result, f"training.loss.mix.{name}.strength", 1.0 if name == spec.name else 0.0)
+    if not issubclass(spec.settings, DeltaSettings):
         return
-    put(result, "training.loss.mse_strength", 0.0)
-    put(result, f"training.loss.{strength}", 1.0)
-    if strength == "mae_strength":
-        return
-    put(result, "training.loss.huber_form", "pseudo_huber")
-    put(result, "training.loss.huber_schedule", schedule if schedule in ("constant", "exponential") else "snr")
+    path = f"training.loss.mix.{spec.name}"
+    put(result, f"{path}.form", "pseudo_huber")
+    put(result, f"{path}.schedule", schedule if schedule in ("constant", "exponential") else "snr")
     if scale != 1.0 and schedule == "constant":
         delta *= scale
     elif scale != 1.0 and schedule == "exponential":
         message = f"huber_scale = {scale:g} is not supported here with the exponential schedule; 1 is used instead."
-        notes.append(Problem("training.loss.huber_delta", message, "warning"))
-    put(result, "training.loss.huber_delta", delta)
+        notes.append(Problem(f"{path}.delta", message, "warning"))
+    put(result, f"{path}.delta", delta)

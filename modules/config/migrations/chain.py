@@ -17,6 +17,7 @@ from typing import Any
 from modules.config.migrations.darkroom_1 import to_darkroom_2
 from modules.config.migrations.darkroom_2 import to_darkroom_3
 from modules.config.migrations.darkroom_3 import to_darkroom_4
+from modules.config.migrations.darkroom_4 import to_darkroom_5
 from modules.config.migrations.darkroom_cloud import with_cloud_set_aside
 from modules.config.migrations.removed_settings import without_debug_dump, without_removed
 from modules.system.problem import Problem, shown
@@ -24,10 +25,10 @@ from modules.system.problem import Problem, shown
 Tree = dict[str, Any]
 Step = Callable[[Tree, list[Problem]], Tree]
 
-NEWEST_DARKROOM = 4
 # A file without a version has the names of today, and the defaults of the last version that did not have to state them.
 _UNSTATED = 2
-_DARKROOM_STEPS: dict[int, Step] = {1: to_darkroom_2, 2: to_darkroom_3, 3: to_darkroom_4}
+_DARKROOM_STEPS: dict[int, Step] = {1: to_darkroom_2, 2: to_darkroom_3, 3: to_darkroom_4, 4: to_darkroom_5}
+NEWEST_DARKROOM = max(_DARKROOM_STEPS) + 1
 
 
 def is_onetrainer(tree: Tree) -> bool:

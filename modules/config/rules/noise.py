@@ -8,7 +8,7 @@ from modules.config.method_facts import method_of, rollout_of, settings_of_metho
 from modules.config.schema import Config
 from modules.config.sections.noise import timestep_sampling_of
 from modules.diffusion.weightings import WEIGHTINGS
-from modules.objectives.losses.registry import LOSSES
+from modules.objectives.losses import LOSSES, loss_mix_of
 from modules.objectives.spec import OTHER_METHOD
 from modules.sampling.registry import SAMPLERS, samplers_for
 from modules.system.problem import Problem
@@ -18,13 +18,12 @@ _SECTION = "training.loss."
 
 def loss_strengths(config: Config) -> Iterator[Problem]:
     """Yield an error if all strengths are 0: nothing would be trained."""
-    strengths = [getattr(config.training.loss, f"{name}_strength") for name in LOSSES]
-    if _uses_loss(config) and not any(strengths):
-        labels = [spec.label for spec in LOSSES.values()]
+    if _uses_loss(config) and not loss_mix_of(config.training.loss.mix).terms:
+        usual, *_ = LOSSES.values()
         yield Problem(
-            f"{_SECTION}mse_strength",
-            f"All losses have the strength 0 ({', '.join(labels)}): nothing is trained.",
-            advice="Set the MSE strength to 1, or give another loss a strength.",
+            f"{_SECTION}mix.{usual.name}.strength",
+            f"All losses have the strength 0 ({', '.join(s.label for s in LOSSES.values())}): nothing is trained.",
+            advice=f"Set the {usual.label} strength to 1, or give another loss a strength.",
         )
 
 

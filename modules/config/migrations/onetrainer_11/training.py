@@ -13,6 +13,7 @@ from modules.config.migrations.onetrainer_optimizers import (
 )
 from modules.config.migrations.onetrainer_schedules import schedule_from
 from modules.config.migrations.tree_moves import Notes, Tree, choose, pop_object, put, put_back
+from modules.objectives.losses import LOSSES
 
 _METHODS = {"LORA": "adapter", "FINE_TUNE": "full", "EMBEDDING": "embedding", "FINE_TUNE_VAE": "vae"}
 _PLAIN = {
@@ -33,10 +34,7 @@ _PLAIN = {
     "noising_bias": "training.noise.distribution_bias",
     "timestep_shift": "training.noise.shift",
     "loss_weight_strength": "training.loss.gamma",
-    "mse_strength": "training.loss.mse_strength",
-    "mae_strength": "training.loss.mae_strength",
-    "log_cosh_strength": "training.loss.log_cosh_strength",
-    "huber_strength": "training.loss.huber_strength",
+    **{spec.onetrainer_key: f"training.loss.{spec.name}_strength" for spec in LOSSES.values() if spec.onetrainer_key},
     "huber_delta": "training.loss.huber_delta",
 }
 _SCALERS = {

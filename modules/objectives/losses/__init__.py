@@ -1,1 +1,0 @@
-"""The losses of single elements, one record each, and their weighted sum."""
