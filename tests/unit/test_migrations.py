@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,14 @@ from modules.quantization.spec import Residual
 from modules.settings.edit import choose_variant, get_path
 from modules.settings.every import Every
 from tests.unit.strategies import garbage
-from tests.unit.test_codec import assert_sound, holder_of, places
+from tests.unit.test_codec import apart, assert_sound, holder_of, places
 
 FIXTURES = Path(__file__).parent / "fixtures"
 EVERYTHING: dict[str, Any] = json.loads((FIXTURES / "onetrainer_11.json").read_text())
 OLDER: dict[str, Any] = json.loads((FIXTURES / "onetrainer_10.json").read_text())
 READ_INSIDE = {"unet", "text_encoder", "vae", "optimizer", "concepts", "samples", "cloud"}
+Grouping = Callable[[list[tuple[Any, ...]]], list[list[tuple[Any, ...]]]]
+
 PLACES = {v: [p for p in places(t) if len(p) == 1 or p[0] in READ_INSIDE] for v, t in ((11, EVERYTHING), (10, OLDER))}
 OPTIMIZER_KEYS = {"optimizer", "beta1", "eps", "decay_rate", "amsgrad"}
 SHORT = {k: v for k, v in EVERYTHING.items() if not isinstance(v, dict) or k in READ_INSIDE}
@@ -119,15 +122,21 @@ def test_any_keys_may_be_missing(gone: set[str], version: int) -> None:
     assert_sound(decode(tree))
 
 
-@pytest.mark.daily(1)
+# Places of a file that are changed at the same time, far from each other; in the full suite each alone.
+GROUPED = pytest.mark.parametrize(
+    "grouped", [apart, pytest.param(lambda places: [[p] for p in places], id="alone", marks=pytest.mark.full)]
+)
+
+
+@GROUPED
 @pytest.mark.parametrize("version", [10, 11])
-def test_each_single_key_may_be_missing(version: int) -> None:
+def test_each_key_may_be_missing(version: int, grouped: Grouping) -> None:
     whole = EVERYTHING if version == 11 else OLDER
-    for place in PLACES[version]:
-        if isinstance(place[-1], str):
-            tree = copy.deepcopy(whole)
+    for group in grouped([place for place in PLACES[version] if isinstance(place[-1], str)]):
+        tree = copy.deepcopy(whole)
+        for place in group:
             del holder_of(tree, place)[place[-1]]
-            assert isinstance(decode(tree).config, Config)
+        assert isinstance(decode(tree).config, Config)
 
 
 @given(data=st.data(), version=st.sampled_from([10, 11]))
@@ -139,6 +148,7 @@ def test_any_value_may_be_nonsense(data: st.DataObject, version: int) -> None:
     assert_sound(decode(tree))
 
 
+@GROUPED
 @pytest.mark.daily(3)
 @pytest.mark.parametrize(
     "value",
@@ -148,13 +158,12 @@ def test_any_value_may_be_nonsense(data: st.DataObject, version: int) -> None:
     ],
     ids=repr,
 )
-def test_one_kind_of_nonsense_everywhere(value: Any) -> None:
+def test_one_kind_of_nonsense_everywhere(value: Any, grouped: Grouping) -> None:
     """An unhashable kind of concept, and a number beyond floats, used to raise."""
-    for place in PLACES[11]:
-        if place[0] == "optimizer" and place[-1] not in OPTIMIZER_KEYS:
-            continue
+    for group in grouped([p for p in PLACES[11] if p[0] != "optimizer" or p[-1] in OPTIMIZER_KEYS]):
         tree = copy.deepcopy(SHORT)
-        holder_of(tree, place)[place[-1]] = copy.deepcopy(value)
+        for place in group:
+            holder_of(tree, place)[place[-1]] = copy.deepcopy(value)
         assert isinstance(decode(tree).config, Config)
     assert_sound(decode({key: copy.deepcopy(value) for key in EVERYTHING}))
 
