@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import pytest
@@ -21,12 +22,17 @@ from tests.builders.single_files import CLASSES, part_names
 MODELS = sorted(m.name for m in published_models())
 
 
+@cache
+def empty(model: str, part: str) -> Any:
+    """A part of a published model, without memory behind it; nobody may change it."""
+    return empty_part(CLASSES[part], shipped_configs(model)[part])
+
+
 def meta_states(model: str) -> dict[str, dict[str, LazyTensor]]:
     """The published model's tensors, without memory behind them."""
-    configs = shipped_configs(model)
     return {
-        name: file_state(name, lazy_state(empty_part(CLASSES[name], configs[name]).state_dict()))
-        for name in part_names(configs)
+        name: file_state(name, lazy_state(empty(model, name).state_dict()))
+        for name in part_names(shipped_configs(model))
     }
 
 
@@ -105,7 +111,7 @@ def test_known_tensors_have_their_published_names_and_shapes(model: str, expecte
 def test_all_layers_for_adapters_exist(model: str, count: int) -> None:
     config = shipped_configs(model)["unet"]
     layers = {layer.path for layer in unet_layers(config) if layer.sort != "norm"}
-    module = empty_part(CLASSES["unet"], config)
+    module = empty(model, "unet")
     wanted = {n for n, m in module.named_modules() if isinstance(m, torch.nn.Linear | torch.nn.Conv2d)}
     assert layers == wanted
     assert len(layers) == count
@@ -138,7 +144,7 @@ def test_the_original_unet_numbers_its_blocks_as_openaimodel_does(model: str) ->
 def loaded_configs(model: str) -> dict[str, dict[str, Any]]:
     """The configs as loaded parts have them: with everything that the libraries add where a file is silent."""
     shipped = shipped_configs(model)
-    modules = {part: empty_part(CLASSES[part], shipped[part]) for part in part_names(shipped)}
+    modules = {part: empty(model, part) for part in part_names(shipped)}
     return {
         part: module.config.to_dict() if hasattr(module.config, "to_dict") else dict(module.config)
         for part, module in modules.items()
@@ -159,7 +165,7 @@ def test_a_model_of_another_size_must_contain_its_configs(model: str) -> None:
         ("text_encoder", "hidden_size", 99),
     ):
         configs = loaded_configs(model)
-        configs[part][name] = value
+        configs[part] |= {name: value}
         assert name in configs_to_bring(model, configs)
 
 
