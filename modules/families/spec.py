@@ -108,7 +108,7 @@ class DistilledSpec:
     """The checkpoints of a family that were distilled to sample in few steps or without guidance.
 
     One is recognized by a word in the name of its file or repository, or by `config_key`, a value in the config of the
-    denoiser that only theirs set. `advice` is what the user is told.
+    denoiser that only theirs set. `advice` is shown to the user.
     """
 
     words: tuple[str, ...]
