@@ -68,7 +68,7 @@ class PhaseChanged:
 
 @dataclass(frozen=True, slots=True)
 class DownloadProgress:
-    """How much of a model or a data set is downloaded, in millions of bytes."""
+    """The progress of downloading a model or a data set, in millions of bytes."""
 
     may_coalesce: ClassVar[bool] = True
 
@@ -79,7 +79,7 @@ class DownloadProgress:
 
 @dataclass(frozen=True, slots=True)
 class CacheProgress:
-    """How far a cache is built. `what` is "images", "conditioning images", "masks" or "captions"."""
+    """The progress of building a cache. `what` is "images", "conditioning images", "masks" or "captions"."""
 
     may_coalesce: ClassVar[bool] = True
 
@@ -303,7 +303,7 @@ class RewardMeasured:
 
 @dataclass(frozen=True, slots=True)
 class SampleProgress:
-    """How far sampling is, in denoising steps over all samples."""
+    """The progress of sampling, in denoising steps over all samples."""
 
     may_coalesce: ClassVar[bool] = True
 
@@ -363,7 +363,7 @@ class ModelSaved:
 
     @property
     def loading_words(self) -> str:
-        """Which programs load it, as a phrase; empty where nothing is known.
+        """The programs that load it, as a phrase; empty if nothing is known.
 
         Programs with the same answer and the same reason share a phrase.
         """

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """How far a job is: of `total` units of what it is doing `done` are done. `seconds_left` is None at first."""
+    """The progress of a job: `done` of `total` units of what it is doing. `seconds_left` is None at first."""
 
     what: str
     done: int

@@ -71,7 +71,7 @@ def errors_in(problems: list[Problem]) -> list[Problem]:
     return [p for p in problems if p.severity == "error"]
 
 
-def data_words(num_images: int, num_prompts: int, num_pairs: int = 0) -> str:
+def describe_data(num_images: int, num_prompts: int, num_pairs: int = 0) -> str:
     """Return the numbers as text, such as "12 images and 3 prompts"; `num_images` counts a pair as one image."""
     numbers = ((num_images - num_pairs, "image"), (num_pairs, "pair"), (num_prompts, "prompt"))
     return " and ".join(count(number, noun) for number, noun in numbers if number) or count(0, "image")

@@ -1,4 +1,4 @@
-"""Which of the processes of a run this one is, from the launcher's environment; nothing else reads that."""
+"""The number of this process among those of a run, from the launcher's environment; nothing else reads that."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FIRST_PORT, _NUM_PORTS, _PORTS_APART = 20_000, 12_000, 101  # below the ports t
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """Which of several processes this one is, counted from 0, and their number.
+    """The number of a process among several, counted from 0, and how many there are.
 
     `local_index` and `num_local` count the processes of this machine.
     """

@@ -23,7 +23,7 @@ from modules.memory.frozen_copy import FrozenCopy
 from modules.objectives.preference import PairErrors
 from modules.settings.edit import set_path
 from modules.system.devices import CPU
-from modules.system.problem import data_words
+from modules.system.problem import describe_data
 from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.pairs import draw_pairs
@@ -488,8 +488,8 @@ def test_pairs_are_called_pairs(tiny_sd: Path, tmp_path: Path) -> None:
     assert "3 pairs" in describe_buckets(rows)[0]
     [started] = run(config).of(RunStarted)
     assert "\n3 pairs, " in words(started)
-    assert data_words(5, 1, 2) == "3 images and 2 pairs and 1 prompt"
-    assert data_words(0, 0) == "0 images"
+    assert describe_data(5, 1, 2) == "3 images and 2 pairs and 1 prompt"
+    assert describe_data(0, 0) == "0 images"
 
 
 def test_the_check_counts_pairs_that_are_left_out_of_a_file(tiny_sd: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""How well the VAE of a run reconstructs images: measured in validation, and side by side as samples."""
+"""Reconstructions of a run's VAE: measured in validation, and shown next to the images as samples."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _TASK = "reconstructions"
 
 @dataclass(frozen=True, slots=True)
 class ReconstructionErrors:
-    """One image's losses, plain and weighted like the training loss, and how alike its reconstruction is."""
+    """One image's losses, plain and weighted like the training loss, and how similar its reconstruction is."""
 
     plain: float
     weighted: float

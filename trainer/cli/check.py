@@ -13,7 +13,7 @@ from modules.config.schema import Config
 from modules.data.doctor.finding import printable
 from modules.rewards.user_code_file import approved_hashes
 from modules.system.paths import from_caller
-from modules.system.problem import Problem, count, data_words
+from modules.system.problem import Problem, count, describe_data
 from trainer.cli import Verb
 from trainer.cli.fit import add_fit_arguments, fit_as_json, fitted
 from trainer.cli.options import add_allow_code, add_config_argument, allowed_code, describe, read_config
@@ -72,7 +72,7 @@ def _preview(report: Report) -> str:
     if preview is None:
         return ""
     sizes = ", ".join(f"{number:,} at {size}" for size, number in preview.buckets)
-    words = data_words(preview.num_images, preview.num_prompts, preview.num_pairs)
+    words = describe_data(preview.num_images, preview.num_prompts, preview.num_pairs)
     images = f"{words} ({sizes})" if sizes else "No images"
     trained = "".join(f"{part}\n" for part in preview.trained)
     model, passes, memory = (f"{line}\n" if line else "" for line in (preview.model, preview.passes, preview.memory))

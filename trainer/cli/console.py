@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
-from modules.system.problem import count, data_words
+from modules.system.problem import count, describe_data
 from trainer.event_lines import to_line
 from trainer.events import (
     BackupSaved,
@@ -214,7 +214,7 @@ def words(event: Event) -> str:
 
 def _started_words(event: RunStarted) -> str:
     parts = " and ".join(event.trained_parts)
-    images = data_words(event.num_images, event.num_prompts, event.num_pairs)
+    images = describe_data(event.num_images, event.num_prompts, event.num_pairs)
     steps, epochs = count(event.total_steps, "step"), count(event.epochs, "epoch")
     return (
         f"Run in {event.run_dir}\n{images}, {steps} over {epochs}; training {parts} "

@@ -87,7 +87,7 @@ def parts_in_question(config: Config) -> frozenset[str]:
     """Return the parts that an automatic choice is about: denoiser and VAE, as far as a training step runs them.
 
     A VAE whose latents are cached only runs before the training: it stays as it is, so that the cached latents remain
-    those of every other run. So does one that only decodes samples.
+    the same as in every other run. So does one that only decodes samples.
     """
     spec, facts = config.family, phases.phase_facts(config)
     needed = phases.needed_parts(phases.TRAIN, spec, facts)

@@ -1,4 +1,4 @@
-"""How a run failed: a sentence, an advice, and the technical details in the run's folder."""
+"""The failure of a run as a sentence and an advice, with the technical details in the run's folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a run ends (finished, stopped or failed), and the backups and results it writes then."""
+"""The end of a run (finished, stopped or failed), and its backups and results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loading the model of a run: its parts, their devices, and how they save memory; `attach` adds what is trained."""
+"""Loading the model of a run: its parts, their devices, and how they save memory; `trainables` adds what is trained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the tensors of a run are: the placement of its parts and copies, and freeing the card while it is paused."""
+"""The placement of a run's parts and of copies of their weights, and freeing the card while the run is paused."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from modules.system.paths import machine_choices_file
 
 _NUM_MEASUREMENTS = 5
 _LEAST_GAIN = 1.25
-"""How many times as fast all cores must be to be chosen."""
+"""All cores are chosen if they are at least this many times as fast as one."""
 _MAX_ENTRIES = 500
 
 

@@ -25,7 +25,7 @@ _MEASURED = (StepFinished, ValidationFinished, RewardMeasured)
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a fork comes from: the other run, and the step of its backup. `is_weights_only`: without its state."""
+    """The origin of a fork: the other run, and the step of its backup. `is_weights_only`: without its state."""
 
     run_dir: Path
     step: int
@@ -71,7 +71,7 @@ def write_origin(run_dir: Path, origin: Origin) -> None:
 
 
 def origin_of(run_dir: Path) -> Origin | None:
-    """Return where a run comes from; None for a run that is no fork."""
+    """Return where a run comes from; None for a run that is not a fork."""
     try:
         data = json.loads((run_dir / ORIGIN_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

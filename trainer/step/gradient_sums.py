@@ -178,7 +178,7 @@ class GradientSums:
         bucket.flat = None
 
     def _round_sum(self, flat: torch.Tensor, dtype: torch.dtype, number: int) -> torch.Tensor:
-        """Return the sum of the step's bucket for gradients of a dtype. All processes round it alike."""
+        """Return the sum of the step's bucket for gradients of a dtype. All processes round it in the same way."""
         at_random = self._reduction.precision == "float32_stochastic"
         if at_random and flat.dtype == torch.float32 and dtype == torch.bfloat16:
             seed = derive_seed(self._reduction.run_seed, f"gradient sum {number}", self._step)

@@ -11,7 +11,7 @@ from typing import Literal
 
 from modules.rewards.registry import REWARDS
 from modules.system.paths import as_config_path
-from modules.system.problem import count, data_words
+from modules.system.problem import count, describe_data
 from trainer.events import (
     BackupSaved,
     BlocksCompiled,
@@ -172,7 +172,7 @@ def _closing_words(event: Event) -> tuple[str, Tone] | None:
 
 
 def _started(event: RunStarted) -> str:
-    images = data_words(event.num_images, event.num_prompts, event.num_pairs)
+    images = describe_data(event.num_images, event.num_prompts, event.num_pairs)
     start = f", resuming at step {event.first_step:,}" if event.first_step else ""
     weights = f"{event.num_trainable_parameters:,} trainable parameters"
     return f"{count(event.total_steps, 'step')} over {images}{start}; {weights} on {event.device}"
@@ -184,7 +184,7 @@ def preview_lines(preview: Preview) -> list[str]:
     if not preview.num_images and not preview.num_prompts:
         return [*model, "No training images yet."]
     steps = f"{count(preview.total_steps, 'step')} in total"
-    lines = [*model, f"{data_words(preview.num_images, preview.num_prompts, preview.num_pairs)}, {steps}"]
+    lines = [*model, f"{describe_data(preview.num_images, preview.num_prompts, preview.num_pairs)}, {steps}"]
     if preview.num_validation_images:
         lines.append(f"{count(preview.num_validation_images, 'validation image')}")
     if preview.buckets:

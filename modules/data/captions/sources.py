@@ -89,7 +89,7 @@ class CaptionOrigin:
 
 
 def read_captions(image: Path, origin: CaptionOrigin, *, within: Path | None = None) -> CaptionTexts:
-    """Return the captions of an image; no texts where there are none.
+    """Return the captions of an image; without any, no texts.
 
     A file next to the image that is a link out of `within`, by default the image's folder, is not read.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from modules.families.registry import FAMILIES
-from modules.system.problem import count, data_words
+from modules.system.problem import count, describe_data
 from trainer.events import MemoryMeasured
 from trainer.rollout_events import RolloutSampled, SampledImage
 from ui.forms.changes import Change
@@ -38,7 +38,7 @@ def run_lines(state: RunState, *, is_active: bool) -> list[str]:
         lines.append(f"{name}: {state.finished.model_path}")
     if state.memory is not None and is_active:
         lines += memory_lines(state.memory)
-    words = data_words(started.num_images, started.num_prompts, started.num_pairs)
+    words = describe_data(started.num_images, started.num_prompts, started.num_pairs)
     return [*lines, f"{words} on {started.device}, run {Path(started.run_dir).name}"]
 
 
