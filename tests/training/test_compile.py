@@ -36,8 +36,8 @@ from tests.training.test_checkpointing import (
 )
 from trainer.events import BlocksCompiled, WarningRaised
 from trainer.preflight.speed import problems_of_speed
-from trainer.run import training_run
-from trainer.run.training_run import compilation_of
+from trainer.run import loading
+from trainer.run.loading import compilation_of
 
 TEMP = Device("cpu:1")
 
@@ -246,7 +246,7 @@ def test_names_of_weights_stay_and_a_new_setup_replaces_the_old_one(tiny_sd: Pat
 @pytest.fixture
 def compiled_run(tiny_sd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     monkeypatch.setattr(
-        training_run, "compilation_of", lambda config, clock: compilation(One) if config.model.compile else None
+        loading, "compilation_of", lambda config, clock: compilation(One) if config.model.compile else None
     )
     config = small_config(tmp_path, model=tiny_sd, images=draw_folder(tmp_path / "images", sizes=[(64, 64)] * 4))
     unet_only = {"unet": {"checkpointing": "block"}, "text_encoder": {"train": False}}

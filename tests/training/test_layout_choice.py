@@ -17,7 +17,7 @@ from modules.system.ranks import Rank
 from tests.builders.configs import laid_over, small_config
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from trainer.events import SettingChosen, StepFinished
-from trainer.run import automatic_choices, training_run
+from trainer.run import automatic_choices, loading
 from trainer.run.automatic_choices import parts_in_question, parts_with_channels_last, why_off
 from trainer.run.model import load_model
 from trainer.run_folder.backup import BackupInfo
@@ -36,7 +36,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[frozenset[str] | None]:
         parts.append(options["channels_last"])
         return load_model(*arguments, **options)
 
-    monkeypatch.setattr(training_run, "load_model", load)
+    monkeypatch.setattr(loading, "load_model", load)
     return parts
 
 

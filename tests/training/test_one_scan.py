@@ -24,7 +24,7 @@ from trainer.commands import CommandDesk
 from trainer.data.datasets import datasets_of
 from trainer.events import RunFinished, RunStarted, StepFinished, WarningRaised
 from trainer.launch import RunRequest
-from trainer.run import training_run
+from trainer.run import loading
 from trainer.run.execute import execute_guarded
 from ui.features.run.model import Starter
 from ui.forms.findings import Findings
@@ -124,13 +124,13 @@ def test_what_changes_after_the_check_is_scanned_again_and_said(
 def test_what_changes_while_the_model_loads_is_scanned_again_and_said(
     config: Config, folders: list[Path], scans: Counter[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load_model = training_run.load_model
+    load_model = loading.load_model
 
     def slowly(*arguments: Any, **options: Any) -> Any:
         (folders[0] / "001.png").unlink()
         return load_model(*arguments, **options)
 
-    monkeypatch.setattr(training_run, "load_model", slowly)
+    monkeypatch.setattr(loading, "load_model", slowly)
     ran = run(config)
     assert ran.of(RunStarted)[0].num_images == 3
     assert len(warnings(ran)) == 1

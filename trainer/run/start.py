@@ -11,10 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from modules.adapters.kept_files import copies_in, lost_in
 from modules.adapters.protocol import Adapter
-from modules.adapters.spec import FileForm
-from modules.adapters.start_notes import OtherLayers
 from modules.config.method_facts import method_of, original_has_adapter, uses_prior
 from modules.config.schema import Config
 from modules.formats.checkpoint_header import read_checkpoint_header
@@ -23,7 +20,6 @@ from modules.formats.metadata import unfolded_metadata
 from modules.formats.safetensors_io import read_safetensors, write_safetensors
 from modules.memory.frozen_copy import FrozenCopy
 from modules.system.file_errors import describe_file_error
-from modules.system.problem import count
 from trainer.callbacks.best import Best
 from trainer.callbacks.saving import BestBy
 from trainer.events import RunStarted, WarningRaised
@@ -98,36 +94,6 @@ def original_of(config: Config, model: LoadedModel, *, has_start_weights: bool) 
     groups = [g for g in model.groups if not of_adapters.issuperset(g.parameters)]
     copies = (placed_copy(model.family, groups, model.placement, name="original"),) if groups else ()
     return Original(without, copies)
-
-
-def note_of_start(model: LoadedModel, form: FileForm) -> tuple[str, str]:
-    """Return a message about what the run does not train of the file, and an advice; empty where there is nothing."""
-    start = model.start
-    if start is None:
-        return "", ""
-    paths: dict[str, tuple[str, ...]] = {}
-    for layer in (*start.kept, *start.left_out):
-        label = model.family.parts[layer.part].spec.label
-        paths[label] = (*paths.get(label, ()), layer.path.removeprefix("text_model."))  # as preflight names it
-    copies = copies_in(start, model.family.lora_naming)
-    others = OtherLayers(
-        start.where,
-        is_kept=not (start.left_out or start.left_out_others),
-        trains_any=any(start.trained.values()),
-        paths=paths,
-        inactive=tuple(f"{layer.part}.{layer.path}" for layer in start.inactive),
-        others=tuple(name for name in (*start.others, *start.left_out_others) if name not in copies),
-        lost=tuple(name for name in lost_in(start, form) if name not in copies),
-        copies=tuple(copies),
-    )
-    message, advice = others.note()
-    if start.num_folded:
-        folded = (
-            f"{count(start.num_folded, 'layer')} of {start.where} are Tucker decompositions. They are trained as plain "
-            "LoRA, with the same product."
-        )
-        message = f"{message} {folded}".strip()
-    return message, advice
 
 
 def restore_best(setup: RunSetup, callbacks: RunCallbacks, backup: BackupInfo) -> None:

@@ -2,61 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 from modules.adapters.max_norm import max_norm_of
 from modules.adapters.protocol import Adapter
-from modules.config.codec import export_file, load_file
-from modules.config.method_facts import data_in_use, method_of, updates_in_backward, uses_perceptual_distance
+from modules.config.codec import export_file
+from modules.config.method_facts import updates_in_backward
 from modules.config.schema import Config
 from modules.data.conditioning import complete_conditioning
 from modules.data.plan_table import as_csv, plan_rows
-from modules.memory.compiled_blocks import Compilation
-from modules.memory.placement import free_cached_memory
-from modules.objectives.perceptual import PerceptualDistance
 from modules.optim.param_groups import TrainGroup, fixed_tensors, kept_parameters
 from modules.optim.updates.weight_norms import RowNorms
 from modules.system.atomic import write_text
-from modules.system.devices import free_device_bytes
-from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
-from modules.system.ranks import ONLY_RANK
-from trainer import phases
 from trainer.callbacks.reports import CompileReport
 from trainer.callbacks.saving import BackupCallback
 from trainer.callbacks.side_output import SideOutput
 from trainer.commands import CommandDesk, StopRequested
-from trainer.data.datasets import up_to_date
 from trainer.data.loader import Loader
 from trainer.dry_run.dry_run import dry_run as try_every_branch
-from trainer.events import PhaseChanged, RunFinished, WarningRaised
+from trainer.events import RunFinished, WarningRaised
 from trainer.launch import QuietPoints
 from trainer.methods.build import build_method, require_process
-from trainer.methods.perceptual import load_perceptual
 from trainer.methods.protocol import StepContext, TrainingMethod
-from trainer.methods.reward_models import RewardModels, load_reward_models
-from trainer.preflight.estimates import sizes_of
-from trainer.preflight.room import parts_that_stay
-from trainer.preflight.sharding import sharded_parts
 from trainer.ranks import ALONE, Ranks
-from trainer.run.automatic_choices import checkpointed_blocks, parts_with_channels_last
 from trainer.run.callbacks import RunCallbacks, build_callbacks
 from trainer.run.checkpoint import restore
-from trainer.run.data import Loaders, build_loaders, caches_of, plan_fingerprint
+from trainer.run.data import Loaders, plan_fingerprint
 from trainer.run.embeddings import kept_norms
 from trainer.run.finish import Backups, PreparedRun, end, end_stopped, rescue, split_state_of_rewards
-from trainer.run.meters import DownloadMeter
-from trainer.run.model import LoadedModel, load_model
+from trainer.run.loading import load_perceptual_of, load_reward_models_of, load_run
+from trainer.run.model import LoadedModel
 from trainer.run.open_folder import remove_unfinished_files
 from trainer.run.placement import freed_memory, placed_copy
-from trainer.run.processes import require_equal_images, shard
 from trainer.run.setup import RunSetup
-from trainer.run.start import announce, note_of_start, original_of, restore_best, take_start_weights
+from trainer.run.start import announce, original_of, restore_best, take_start_weights
 from trainer.run.stepper import build_stepper
-from trainer.run_folder.backup import BackupInfo
-from trainer.run_folder.run_dir import start_copy_in
 from trainer.step.callback import Callback
 from trainer.step.counters import Counters
 from trainer.step.freezing import freeze_finished_units
@@ -66,15 +49,6 @@ from trainer.step.meeting import Meeting
 from trainer.step.pauses import Pauses
 from trainer.step.prediction_modes import prior_mode, rollout_mode
 from trainer.step.stepper import Stepper
-
-
-def compilation_of(config: Config, clock: Callable[[], float]) -> Compilation | None:
-    """Return the compilation of the blocks of a run's denoiser; None if they are not compiled.
-
-    Debug checks switch it off: the guard must see every operation, and torch compiles nothing that is observed like
-    that. `modules/config/rules/weights.py` warns of it.
-    """
-    return Compilation(clock) if config.model.compile and not config.general.debug_checks else None
 
 
 def carry_out(setup: RunSetup) -> None:
@@ -135,7 +109,7 @@ def _at_start(run: PreparedRun) -> None:
 
 def prepare(setup: RunSetup) -> PreparedRun:
     """Load the model, fill the caches, build the stepper and the callbacks, restore a backup, and announce the run."""
-    model, loaders = _load(setup)
+    model, loaders = load_run(setup)
     training_loader = loaders.training
     epochs = setup.config.training.epochs
     if setup.machine.ranks.rank.is_main:
@@ -143,8 +117,8 @@ def prepare(setup: RunSetup) -> PreparedRun:
         place = setup.run_dir / "plan.csv"
         with SideOutput("The plan of the steps", place, setup.log.emit).warn_on_failure():
             write_text(place, as_csv(rows))
-    reward_models = _load_reward_models(setup)
-    perceptual = _load_perceptual(setup)
+    reward_models = load_reward_models_of(setup)
+    perceptual = load_perceptual_of(setup)
     method = build_method(setup.config.training, reward_models.followed if reward_models else perceptual)
     total_steps = loaders.training.plans.total_steps(setup.config.training.epochs)
     limit = max_norm_of(setup.config.adapter) if setup.config.training.trains == "adapter" else None
@@ -216,102 +190,6 @@ def _reduction(config: Config) -> Reduction:
         precision=settings.reduce_precision,
         run_seed=config.general.seed,
     )
-
-
-def _load(setup: RunSetup) -> tuple[LoadedModel, Loaders]:
-    """Load the model, fill the caches, and move the parts to their devices for training."""
-    config, machine, log = setup.config, setup.machine, setup.log
-    log.emit(PhaseChanged("loading", config.model.base_model))
-    meter = DownloadMeter(emit=log.emit, desk=setup.desk, clock=setup.clocks.seconds)
-    compilation = compilation_of(config, setup.clocks.seconds)
-    channels_last, blocks = parts_with_channels_last(setup), checkpointed_blocks(setup)
-    ranks, is_local = machine.ranks, from_root(config.model.base_model).exists()
-    if not is_local and not ranks.rank.is_main:
-        ranks.from_main(None)  # the main process downloads the model first
-    # Of a new run only the main process writes the copy of the file that it starts from; the others read that file.
-    start_copy = start_copy_in(setup.run_dir) if machine.ranks.rank.is_main or setup.backup is not None else None
-    may_stay = parts_that_stay(
-        config,
-        sizes_of(setup.datasets.training, setup.datasets.validation),
-        free_bytes=free_device_bytes(machine.train_device),
-        start_copy=start_copy,
-    )
-    model = load_model(
-        _with_seed_of(config, setup.start_weights),
-        machine,
-        meter,
-        start_copy=start_copy,
-        compilation=compilation,
-        may_stay=may_stay,
-        checkpointed_blocks=blocks,
-        channels_last=channels_last,
-    )
-    if not is_local and ranks.rank.is_main:
-        ranks.from_main(None)
-    if setup.backup is None:
-        _report_start(setup, model)
-    setup.desk.check()
-    data = data_in_use(config)
-    caches = caches_of(data, config.general.cache_dir, model, machine, setup.desk, log.emit)
-    datasets = up_to_date(setup.datasets, log.emit, setup.desk.check)  # loading a model can take long
-    names = sharded_parts(config, ranks.rank.world_size)
-    rank = (
-        ONLY_RANK if method_of(config).splits_batches else ranks.rank
-    )  # then the method shares out its micro-batches itself
-    loaders = build_loaders(data, config.masks, datasets, model, machine, caches, rank=rank, in_step=bool(names))
-    require_equal_images(ranks, loaders.training, loaders.validation)
-    if loaders.training.plans.total_steps(config.training.epochs) == 0:
-        raise DarkroomError(
-            "No image is left to train on.", advice="See the warnings: they name the files that were left out."
-        )
-    free_cached_memory(machine.train_device)
-    model = shard(model, names, device=machine.train_device, num_processes=ranks.rank.world_size)
-    model.placement.enter(phases.TRAIN)
-    return model, loaders
-
-
-def _with_seed_of(config: Config, start_weights: BackupInfo | None) -> Config:
-    """Return a config with the seed of the run whose weights a new run starts from.
-
-    The fixed tensors that those weights were trained with follow from that seed (`restore_fixed`), and the weights that
-    it draws are replaced.
-    """
-    if start_weights is None:
-        return config
-    seed = load_file(start_weights.path / "config.json").config.general.seed
-    return config.model_copy(update={"general": config.general.model_copy(update={"seed": seed})})
-
-
-def _report_start(setup: RunSetup, model: LoadedModel) -> None:
-    """Report what a new run leaves untrained of the adapter file that it starts from."""
-    message, advice = note_of_start(model, setup.config.output.format)
-    if message:
-        setup.log.emit(WarningRaised(message, advice))
-
-
-def _load_reward_models(setup: RunSetup) -> RewardModels | None:
-    """Load the reward models if the method needs them; after the caches are filled, because those need the memory."""
-    config = setup.config
-    if not method_of(config).needs_reward_models:
-        return None
-    setup.log.emit(PhaseChanged("loading", "the reward models"))
-    return load_reward_models(
-        config,
-        train_device=setup.machine.train_device,
-        temp_device=setup.machine.temp_device,
-        approved_hashes=setup.approved_code,
-        on_bytes=DownloadMeter(emit=setup.log.emit, desk=setup.desk, clock=setup.clocks.seconds),
-        check=setup.desk.check,
-    )
-
-
-def _load_perceptual(setup: RunSetup) -> PerceptualDistance | None:
-    """Load the perceptual distance of a VAE's loss, if it is used."""
-    if not uses_perceptual_distance(setup.config):
-        return None
-    setup.log.emit(PhaseChanged("loading", "the perceptual distance"))
-    meter = DownloadMeter(emit=setup.log.emit, desk=setup.desk, clock=setup.clocks.seconds)
-    return load_perceptual(setup.config, setup.machine.train_device, meter)
 
 
 def _training(
