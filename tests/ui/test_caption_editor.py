@@ -261,12 +261,12 @@ def test_counts_follow_the_editor_however_it_was_opened(window: Window, folder: 
     context = window.app.context
     items.add(context.form, "concepts", [Concept(path=str(folder))])
     page: Any = window.open_page("concepts")
-    window.wait_until(lambda: page.shown_cards[0].share_captioned == 2 / 3, "the scan")
+    window.wait_until(lambda: page.model.shown[0].share_captioned == 2 / 3, "the scan")
     context.actions.run("captions")
     window.settle()
     (folder / "c.txt").write_text("a third one")
     editors(window)[0].close()
-    window.wait_until(lambda: page.shown_cards[0].share_captioned == 1, "another scan")
+    window.wait_until(lambda: page.model.shown[0].share_captioned == 1, "another scan")
 
 
 def test_a_mask_keeps_its_history_while_other_images_are_open(folder: Path) -> None:

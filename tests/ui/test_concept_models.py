@@ -15,7 +15,7 @@ from modules.data.buckets import Size
 from modules.data.concept import Concept
 from modules.data.statistics import FileCounts, Statistics
 from modules.system.paths import as_config_path
-from ui.features.concepts.cards import CardFilter, adding, card_of, clone, summary_of
+from ui.features.concepts.cards import CardFilter, card_of, summary_of
 from ui.features.concepts.figures import (
     bucket_bars,
     found_tags,
@@ -26,6 +26,7 @@ from ui.features.concepts.figures import (
     token_bars,
     token_words,
 )
+from ui.features.concepts.model import clone, make_concepts
 from ui.features.concepts.preview import PreviewModel, change_words, place_words
 from ui.features.concepts.scanning import STOPPED, ScanFacts, Scans
 from ui.features.concepts.task import Task
@@ -101,7 +102,7 @@ def test_cards_are_searched_and_filtered() -> None:
 
 def test_a_clone_has_another_augmentation_seed() -> None:
     form = FormModel(Config(concepts=(Concept(path="a"), Concept(path="b", seed=7))))
-    assert clone(form, "concepts", [0, 1]) == [1, 3]
+    assert clone(form, [0, 1]) == [1, 3]
     concepts = form.config.concepts
     assert [c.path for c in concepts] == ["a", "a", "b", "b"]
     seeds = [concepts[1].seed, concepts[3].seed]
@@ -358,7 +359,7 @@ def test_concepts_that_are_added_are_made_some_at_a_time(tmp_path: Path) -> None
     (beside := tmp_path / "0" / "a.png").touch()
     made: list[int] = []
     added: list[Concept] = []
-    task = adding([*folders, beside], made=lambda n, _c: made.append(n), add=added.extend)
+    task = make_concepts([*folders, beside], made=lambda n, _c: made.append(n), add=added.extend)
     assert sum(1 for _ in task) == 2
     assert made == list(range(120))
     assert [concept.path for concept in added] == [as_config_path(folder) for folder in folders]

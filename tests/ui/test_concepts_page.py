@@ -37,7 +37,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def scanned(window: Window, page: Any) -> None:
-    window.wait_until(lambda: not page.scans._waiting, "scans")
+    window.wait_until(lambda: not page.model.scans._waiting, "scans")
     window.settle()
 
 
@@ -77,7 +77,7 @@ def test_cards_show_images_captions_and_problems(window: Window, concepts: Any, 
     assert concepts._summary.cget("text") == "2 concepts, 3 images in use"
     window.wait_until(lambda: concepts.grid.canvas.find_withtag("photo"), "thumbnails")
     assert concepts._empty.cget("text") == "Drop more folders, images or archives here."
-    assert "2 without a caption" in concepts._tip(0)
+    assert "2 without a caption" in concepts.model.tip(0)
     drop(concepts.grid.canvas, folders[0] / "cat_0.png", folders[0] / "cat_1.png")
     assert names(window)[2:] == ["cats"]
     concepts.filter_bar.state.set("problems")
@@ -160,29 +160,29 @@ def test_many_concepts_draw_only_what_is_visible(window: Window, tmp_path: Path)
     page.select([399])
     window.settle()
     assert "399" in texts(page)
-    page.toggle_indices(page.selected)
+    page.model.toggle(page.selected)
     assert window.app.form.config.concepts[399].enabled is False
 
 
 def test_scanning_is_stopped_and_begun_again(
     window: Window, concepts: Any, folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scans, bar = concepts.scans, concepts.scan_bar
+    scans, bar = concepts.model.scans, concepts.scan_bar
     held = Background()
     monkeypatch.setattr(held, "_submit", lambda job: job)  # which then never ends
     with monkeypatch.context() as patch:
         patch.setattr(scans, "_background", held)
-        concepts.add_folders([folders[0].parent])
+        concepts.model.add_folders([folders[0].parent])
         scans._progressed(window.app.form.config.concepts[2], "scanning", 300, 20_000)
         window.wait_until(lambda: "300 of 20,000 images" in bar.text.cget("text"), "the progress")
         bar.button.invoke()
         window.wait_until(lambda: "stopped" in bar.text.cget("text"), "the stop")
-        window.wait_until(lambda: concepts.list.cards[2].figures != "scanning…", "the card")
-        assert concepts.list.cards[2].figures == "not scanned"
+        window.wait_until(lambda: concepts.model.cards[2].figures != "scanning…", "the card")
+        assert concepts.model.cards[2].figures == "not scanned"
     bar.button.invoke()
     scanned(window, concepts)
     assert not bar.winfo_ismapped()
-    assert concepts.list.cards[2].figures == "0 images"
+    assert concepts.model.cards[2].figures == "0 images"
 
 
 def test_the_editor_shows_fields_images_and_what_is_skipped(window: Window, concepts: Any) -> None:
@@ -315,7 +315,7 @@ def test_the_editor_follows_the_folder_and_the_list(window: Window, concepts: An
     window.wait_until(lambda: not editor.winfo_exists())
     assert window.app.context.navigation.go_to("concepts")
     shard = draw_shard(tmp_path / "a.tar", sizes=[(64, 64)] * 2)
-    concepts.add_folders([shard])
+    concepts.model.add_folders([shard])
     assert names(window)[-1] == "a.tar"
     general = concepts.edit(1).tabs["General"]
     window.wait_until(lambda: general.summary.cget("text").startswith("2 images"))

@@ -78,7 +78,7 @@ def test_new_concepts_are_drawn_once(window: Window, tmp_path: Path, monkeypatch
     drawn: list[int] = []
     show = page.grid.show
     monkeypatch.setattr(page.grid, "show", lambda cards: (drawn.append(len(cards)), show(cards)))
-    page.add_folders(folders)
+    page.model.add_folders(folders)
     assert drawn == [3]
     assert page.selected == [0, 1, 2]
 

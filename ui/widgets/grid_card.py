@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import tkinter as tk
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import tkinter as tk
 
 
 @dataclass(frozen=True, slots=True)

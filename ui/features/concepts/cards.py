@@ -1,20 +1,16 @@
-"""The cards of concepts: their states and filters; adding and cloning concepts."""
+"""The cards of concepts: what each shows, which of them a filter leaves, and how the grid draws them."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from modules.data.archives import ARCHIVE_SUFFIXES
 from modules.data.concept import Concept
-from modules.system.paths import as_config_path
 from modules.system.problem import Severity, count
-from ui.features.concepts.scanning import STOPPED, Result, ScanFacts
-from ui.forms import items
-from ui.forms.model import FormModel
+from ui.features.concepts.scanning import STOPPED, Result, ScanFacts, Scans
+from ui.widgets.grid_card import GridCard, Line
 
 State = Literal["all", "enabled", "disabled", "problems"]
 STATES: Mapping[State, str] = {
@@ -151,47 +147,71 @@ def _sentence(concept: Concept, reason: str) -> str:
     return f"{'folder' if concept.has_images else 'file'} {reason}"
 
 
-_AT_ONCE = 50
+@dataclass(frozen=True, slots=True)
+class _Made:
+    concept: Concept
+    result: Result | None
+    card: ConceptCard
+    drawn: GridCard
 
 
-def adding(
-    paths: Iterable[Path], *, made: Callable[[int, Concept], object], add: Callable[[Sequence[Concept]], object]
-) -> Iterator[None]:
-    """Make a concept for each folder and archive, some per `next`, and add all with the last; another file stands for
-    its folder. `made` is called with the number of each new concept.
-    """
-    new: dict[Path, Concept] = {}
-    for number, path in enumerate(paths, 1):
-        # `Path.is_dir` takes five times as long.
-        is_own = os.path.isdir(path) or path.suffix.lower() in ARCHIVE_SUFFIXES  # noqa: PTH112
-        source = path if is_own else path.parent
-        if source not in new:
-            new[source] = concept = Concept(path=as_config_path(source))
-            made(len(new) - 1, concept)
-        if number % _AT_ONCE == 0:
-            yield
-    if new:
-        add(tuple(new.values()))
+class CardList:
+    """Call `follow` with the concepts and `choose` with a filter; then `cards` are all cards and `shown` those left."""
+
+    def __init__(self, scans: Scans, kind_labels: Mapping[str, str]) -> None:
+        self.concepts: Sequence[Concept] | None = None
+        self.cards: list[ConceptCard] = []
+        self.shown: list[ConceptCard] = []
+        self._scans = scans
+        self._kind_labels = kind_labels
+        self._made: dict[int, _Made] = {}
+
+    def follow(self, concepts: Sequence[Concept]) -> None:
+        """Take the concepts and what is known of their scans."""
+        self.concepts = concepts
+        self.cards = [self.make(index, concept) for index, concept in enumerate(concepts)]
+
+    def choose(self, wanted: CardFilter) -> list[GridCard]:
+        """Return the cards that a filter leaves, as the grid draws them."""
+        self.shown = list(self.cards) if wanted.is_open else [card for card in self.cards if wanted.shows(card)]
+        return [self._made[card.index].drawn for card in self.shown]
+
+    def make(self, index: int, concept: Concept) -> ConceptCard:
+        """Return the card of a concept; it is made anew for another scan."""
+        result, known = self._scans.of(concept), self._made.get(index)
+        if known is None or known.concept is not concept or known.result is not result:
+            label = self._kind_labels.get(concept.kind, concept.kind)
+            card = card_of(index, concept, result, self._scans.facts_of(concept), kind_label=label)
+            self._made[index] = known = _Made(concept, result, card, grid_card_of(card))
+        return known.card
+
+    @property
+    def num_disabled(self) -> int:
+        """How many concepts are disabled."""
+        return sum(not card.is_enabled for card in self.cards)
+
+    @property
+    def summary(self) -> str:
+        """The numbers of concepts, images and prompts."""
+        return summary_of(self.cards, [self._scans.facts_of(concept) for concept in self.concepts or ()])
 
 
-def clone(form: FormModel, path: str, indices: Collection[int]) -> list[int]:
-    """Insert a copy after each concept, as one undo step; return the indexes of the copies.
+_SEVERITY_COLOURS: Mapping[Severity, str] = {"error": "error", "warning": "warning", "info": "muted"}
 
-    Each copy gets another augmentation seed, so that its augmentations differ from those of the original.
-    """
-    result: list[Concept] = []
-    copies: list[int] = []
-    concepts = items.items_of(form, path)
-    seeds = {c.seed for c in concepts if isinstance(c, Concept)}
-    for index, concept in enumerate(concepts):
-        assert isinstance(concept, Concept)
-        result.append(concept)
-        if index in indices:
-            seed = form.value("general.seed") if concept.seed is None else concept.seed
-            while seed in seeds or seed == form.value("general.seed"):
-                seed = (seed + 1) % 2**31
-            seeds.add(seed)
-            copies.append(len(result))
-            result.append(concept.model_copy(update={"seed": seed}))
-    form.edit(path, tuple(result))
-    return copies
+
+def grid_card_of(card: ConceptCard) -> GridCard:
+    """Return the title, the lines, the bar and the image of a concept's card."""
+    problem = card.problems[0] if card.problems else None
+    more = f" and {len(card.problems) - 1} more" if len(card.problems) > 1 else ""
+    lines = [Line(f"{card.kind_label} · {card.figures}")]
+    if problem is not None:
+        lines.append(Line(f"{problem.text}{more}", _SEVERITY_COLOURS[problem.severity]))
+    elif card.captions:
+        lines.append(Line(card.captions, "muted"))
+    return GridCard(
+        card.name, card.is_enabled, tuple(lines), card.share_captioned, card.images or None, note=_note(card)
+    )
+
+
+def _note(card: ConceptCard) -> str:
+    return "prompts without images" if card.kind == "prompts" else card.figures

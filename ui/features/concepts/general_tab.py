@@ -15,7 +15,8 @@ from modules.data.captions.operations import ORDER, CaptionRules
 from modules.data.captions.rules import caption_rules
 from modules.data.scan import Scan, SourceImage
 from modules.system.problem import count
-from ui.features.concepts.window import CAPTIONS_LABEL, Editing
+from ui.features.concepts.model import CAPTIONS_LABEL
+from ui.features.concepts.window import Editing
 from ui.widgets.card import Card
 from ui.widgets.controls import Button
 from ui.widgets.image_grid import ImageGrid, Tile

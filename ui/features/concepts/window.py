@@ -190,7 +190,6 @@ class ConceptEditor(Window):
 
 
 FORM_WIDTH = 420
-CAPTIONS_LABEL = "Captions and masks…"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,255 @@
+"""The concepts of the config as the Concepts page shows them: cards, filter and scans, and the commands on them.
+
+The page gives concepts by their index in the config; cards are what the filter leaves of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from modules.data.archives import ARCHIVE_SUFFIXES
+from modules.data.concept import Concept
+from modules.system.paths import PROGRAM_ROOT, as_config_path, from_root
+from modules.system.problem import count
+from ui.features.concepts.cards import CardFilter, CardList, ConceptCard
+from ui.features.concepts.scanning import Scans
+from ui.forms import items
+from ui.forms.model import FormModel
+from ui.loop.pump import Pump
+from ui.loop.signal import Signal
+from ui.widgets.grid_card import GridCard
+
+PATH = "concepts"
+CAPTIONS_LABEL = "Captions and masks…"
+_NOTHING_YET = "Add the folders that contain your images.\nYou can choose several at once, or drop them here."
+_NONE_FOUND = "No concept matches the search and the filters."
+_AT_ONCE = 50  # dropped files that are looked at in one go
+_MANY = 200  # new concepts
+_REFRESH_SECONDS = 0.2  # while many folders are scanned
+
+
+class ConceptsModel:
+    """Call `follow` first. `changed` is emitted when the cards show something else, `added` with new concepts."""
+
+    def __init__(self, form: FormModel, pump: Pump, kind_labels: Mapping[str, str]) -> None:
+        self.scans = Scans(pump.background)
+        self.filter = CardFilter()
+        self.drawn: list[GridCard] = []  # the cards that the filter leaves, as the grid draws them
+        self.changed: Signal[[]] = Signal()
+        self.added: Signal[[list[int]]] = Signal()
+        self.filter_cleared: Signal[[]] = Signal()
+        self._form = form
+        self._pump = pump
+        self._list = CardList(self.scans, kind_labels)
+        form.watch(PATH, self.follow)
+
+    # -- what is shown
+
+    @property
+    def concepts(self) -> tuple[Concept, ...]:
+        """The concepts of the config."""
+        concepts: tuple[Any, ...] = items.items_of(self._form, PATH)
+        return concepts
+
+    @property
+    def cards(self) -> list[ConceptCard]:
+        """The cards of all concepts."""
+        return self._list.cards
+
+    @property
+    def shown(self) -> list[ConceptCard]:
+        """The cards that the filter leaves."""
+        return self._list.shown
+
+    @property
+    def num_disabled(self) -> int:
+        """How many concepts are disabled."""
+        return self._list.num_disabled
+
+    @property
+    def summary(self) -> str:
+        """The numbers of concepts, images and prompts."""
+        return self._list.summary
+
+    @property
+    def empty_note(self) -> str:
+        """Why no card is shown; empty if there are some."""
+        if self.shown:
+            return ""
+        return _NONE_FOUND if self.cards else _NOTHING_YET
+
+    def follow(self) -> None:
+        """Show the concepts and scan the new ones."""
+        self.scans.keep_only(self.concepts)
+        for concept in self.concepts:
+            self.scans.want(concept, self._refresh_soon)
+        self.refresh()
+
+    def scan_again(self) -> None:
+        """Look at all folders again: their files may have changed."""
+        self.scans.forget()
+        self.follow()
+
+    def refresh(self) -> None:
+        """Make the cards anew of which something has changed."""
+        self._list.follow(self.concepts)
+        self.drawn = self._list.choose(self.filter)
+        self.changed()
+
+    def use_filter(self, wanted: CardFilter) -> bool:
+        """Show the cards that a filter leaves; return whether it is another one."""
+        is_other = wanted != self.filter
+        if is_other:
+            self.filter = wanted
+            self.refresh()
+        return is_other
+
+    def prefer(self, numbers: Iterable[int]) -> None:
+        """Scan the folders of some cards first."""
+        concepts = self.concepts
+        self.scans.prefer(concepts[self.shown[number].index] for number in numbers)
+
+    def indices_of(self, numbers: Iterable[int]) -> list[int]:
+        """Return the concepts of cards."""
+        return [self.shown[number].index for number in numbers]
+
+    def reveal(self, indices: Collection[int]) -> list[int]:
+        """Return the numbers of the cards of concepts; a filter that hides one of them is cleared."""
+        if self._list.concepts is not self.concepts:
+            self.refresh()
+        if not {*indices} <= {card.index for card in self.shown}:
+            self.filter = CardFilter()
+            self.refresh()
+            self.filter_cleared()
+        return [number for number, card in enumerate(self.shown) if card.index in indices]
+
+    def tip(self, number: int | None) -> str:
+        """Return the whole text of a card; empty for none."""
+        return self.shown[number].tip if number is not None and number < len(self.shown) else ""
+
+    def locate(self, path: str) -> tuple[int | None, bool] | None:
+        """Return the concept that a path leads to, and whether it leads to a field of it.
+
+        The concept is None for the list itself; None is returned for a path that leads elsewhere.
+        """
+        if path != PATH and not path.startswith(f"{PATH}."):
+            return None
+        index, _, field = path.removeprefix(PATH).removeprefix(".").partition(".")
+        if not index.isdigit():
+            return None, False
+        return (int(index), bool(field)) if int(index) < len(self.concepts) else None
+
+    # -- commands
+
+    @property
+    def folder_to_start(self) -> Path:
+        """The folder in which a dialog for new ones opens: next to the newest concept's."""
+        present = (from_root(c.path).parent for c in reversed(self.concepts) if c.path)
+        return next((folder for folder in present if folder.is_dir()), PROGRAM_ROOT)
+
+    def folder_of(self, index: int) -> Path:
+        """Return the folder of a concept, or the one that contains its file."""
+        folder = from_root(self.concepts[index].path)
+        return folder if folder.is_dir() else folder.parent
+
+    def add_folders(self, paths: Iterable[Path]) -> None:
+        """Add a concept for each folder and archive; another file stands for its folder."""
+        key, number = (self, "add"), len(self.concepts)
+        self._pump.finish(key)  # what was added just before
+        task = make_concepts(paths, made=lambda n, concept: self._list.make(number + n, concept), add=self._add)
+        self._pump.work_through(key, task)
+
+    def clone(self, indices: Collection[int]) -> list[int]:
+        """Clone concepts, with other augmentation seeds; return the clones."""
+        return clone(self._form, indices)
+
+    def toggle(self, indices: Sequence[int], *, to: bool | None = None) -> None:
+        """Enable or disable concepts: the opposite of the first one's state by default."""
+        if indices:
+            is_on = not self.concepts[indices[0]].enabled if to is None else to
+            items.change(self._form, PATH, indices, enabled=is_on)
+
+    def toggle_shown(self, *, to: bool) -> None:
+        """Enable or disable all concepts that the filter leaves."""
+        self.toggle([card.index for card in self.shown], to=to)
+
+    def remove(self, indices: Collection[int]) -> str:
+        """Remove concepts; their files stay. Return what was removed."""
+        names = [card.name for card in self.cards if card.index in indices]
+        items.remove(self._form, PATH, indices)
+        return names[0] if len(names) == 1 else count(len(names), "concept")
+
+    def move(self, indices: Collection[int], before: int) -> list[int]:
+        """Move concepts before another one; return their new indices."""
+        return items.move_before(self._form, PATH, indices, before)
+
+    def move_to_card(self, indices: Collection[int], before: int) -> list[int]:
+        """Move concepts before a card, or behind the last one; return their new indices."""
+        shown = self.shown
+        end = shown[-1].index + 1 if shown else 0
+        return self.move(indices, shown[before].index if before < len(shown) else end)
+
+    def step(self, indices: Sequence[int], by: int) -> list[int]:
+        """Move concepts one place forward or back; return their new indices."""
+        before = max(0, indices[0] - 1) if by < 0 else min(len(self.concepts), indices[-1] + 2)
+        return self.move(indices, before)
+
+    def _add(self, concepts: Sequence[Concept]) -> None:
+        """Add new concepts: many on the next turn of the pump, because making them took this one."""
+        if len(concepts) > _MANY:
+            self._pump.redraw_soon(object(), partial(self._append, concepts))
+        else:
+            self._append(concepts)
+
+    def _append(self, concepts: Sequence[Concept]) -> None:
+        self.added(items.add(self._form, PATH, concepts))
+
+    def _refresh_soon(self) -> None:
+        self._pump.redraw_soon(self, self.refresh, at_most_every_seconds=_REFRESH_SECONDS)
+
+
+def make_concepts(
+    paths: Iterable[Path], *, made: Callable[[int, Concept], object], add: Callable[[Sequence[Concept]], object]
+) -> Iterator[None]:
+    """Make a concept for each folder and archive, some per `next`, and add all with the last; another file stands for
+    its folder. `made` is called with the number of each new concept.
+    """
+    new: dict[Path, Concept] = {}
+    for number, path in enumerate(paths, 1):
+        # `Path.is_dir` takes five times as long.
+        is_source = os.path.isdir(path) or path.suffix.lower() in ARCHIVE_SUFFIXES  # noqa: PTH112
+        source = path if is_source else path.parent
+        if source not in new:
+            new[source] = concept = Concept(path=as_config_path(source))
+            made(len(new) - 1, concept)
+        if number % _AT_ONCE == 0:
+            yield
+    if new:
+        add(tuple(new.values()))
+
+
+def clone(form: FormModel, indices: Collection[int]) -> list[int]:
+    """Insert a copy after each concept, as one undo step; return the indexes of the copies.
+
+    Each copy gets another augmentation seed, so that its augmentations differ from those of the original.
+    """
+    result: list[Concept] = []
+    copies: list[int] = []
+    concepts = items.items_of(form, PATH)
+    seeds = {c.seed for c in concepts if isinstance(c, Concept)}
+    for index, concept in enumerate(concepts):
+        assert isinstance(concept, Concept)
+        result.append(concept)
+        if index in indices:
+            seed = form.value("general.seed") if concept.seed is None else concept.seed
+            while seed in seeds or seed == form.value("general.seed"):
+                seed = (seed + 1) % 2**31
+            seeds.add(seed)
+            copies.append(len(result))
+            result.append(concept.model_copy(update={"seed": seed}))
+    form.edit(PATH, tuple(result))
+    return copies
