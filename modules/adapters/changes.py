@@ -1,26 +1,28 @@
-"""The change of a weight by an adapter of any kind, from its factors, in float32 (formulas: formats.md 5.1).
+"""The change of a weight by an adapter of any type, from its factors, in float32 (formulas: formats.md 5.1).
 
-LoRA: `up @ down`; LoHa: the elementwise product of two low-rank products; LoKr: a Kronecker product; each times alpha
-by rank. OFT: a rotation of the weight (`rotations`). A difference is added as it is. DoRA (Liu et al. 2024, eq. 5)
-normalizes the changed weight to `dora_scale`.
+The formula is the type's own (`AdapterType.change`). DoRA (Liu et al. 2024, eq. 5) normalizes the changed weight to
+`dora_scale`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
+from typing import cast
 
 import torch
 from torch import nn
 
-from modules.adapters.factors import BIASES, DIFFERENCES
-from modules.adapters.rotations import oft_change
 from modules.formats.adapter_layers import AdapterLayer
-from modules.formats.adapter_names import DORA_SCALE, DOWN, MID, OFT_BLOCKS, OFT_VECTORS, UP
+from modules.formats.adapter_names import DOWN, MID, UP
+from modules.formats.adapter_types import BIASES, DORA_SCALE, adapter_type
 from modules.system.errors import DarkroomError
+from modules.system.factories import load_factory
 
 Factors = Mapping[str, torch.Tensor]
+Change = Callable[[Factors, float | None, torch.Tensor], torch.Tensor]
 Shape = tuple[int, ...]
 
 
@@ -68,52 +70,40 @@ def bias_change(factors: Factors) -> torch.Tensor | None:
 def weight_change(factors: Factors, alpha: float | None, weight: torch.Tensor) -> torch.Tensor | None:
     """Return what is added to a weight (out, in, kernel), in float32; None for factors that only change a bias.
 
-    Raises RuntimeError if the factors do not fit each other or the weight.
+    Raises RuntimeError if the factors do not fit each other or the weight, or if their change is not known.
     """
-    names = factors.keys() - BIASES
-    if not names:
-        return None
-    if names & DIFFERENCES:
-        return next(factors[n] for n in sorted(names)).float().reshape(weight.shape)
-    if names & {OFT_BLOCKS, OFT_VECTORS}:
-        return oft_change(factors, alpha, weight)
-    product, rank = _product({name: factor.float() for name, factor in factors.items()}, names, tuple(weight.shape))
-    change = (product * (alpha / rank if alpha is not None and rank else 1.0)).reshape(weight.shape)
+    plain = {name: factor for name, factor in factors.items() if name not in BIASES and name != DORA_SCALE}
     magnitude = factors.get(DORA_SCALE)
+    if not plain and magnitude is None:
+        return None
+    own = adapter_type(plain)
+    if own is None or not own.change:
+        raise RuntimeError(f"no change of a weight is known for {sorted(plain)}")
+    change: torch.Tensor = _change_of(own.change)(plain, alpha, weight)
     return change if magnitude is None else _normalized(weight.float() + change, magnitude.float()) - weight.float()
 
 
-def _product(factors: Factors, names: frozenset[str] | set[str], weight: Shape) -> tuple[torch.Tensor, int | None]:
-    """Return the product of low-rank factors, and their rank; None where there is none."""
-    if DOWN in names:
-        down, up, mid = factors[DOWN].flatten(1), factors[UP].flatten(1), factors.get(MID)
-        if mid is not None:
-            return torch.einsum("ijkl,jc,oi->ockl", mid, down, up), int(up.shape[1])
-        return up @ down, int(up.shape[1])
-    if "hada_w1_a" in names:
-        one, other = (_hadamard_side(factors, f"w{n}", factors.get(f"hada_t{n}")) for n in (1, 2))
-        return one * other, int(factors["hada_w1_b"].shape[0])
-    first, second = (_kronecker_side(factors, n, weight[2:]) for n in (1, 2))
-    rank = next((int(factors[n].shape[0]) for n in ("lokr_w1_b", "lokr_w2_b") if n in names), None)
-    first = first.reshape(*first.shape[:2], *(1 for _ in second.shape[2:]))
-    return torch.kron(first, second.contiguous()), rank
+@cache
+def _change_of(reference: str) -> Change:
+    return cast(Change, load_factory(reference))
 
 
-def _hadamard_side(factors: Factors, side: str, core: torch.Tensor | None) -> torch.Tensor:
-    a, b = factors[f"hada_{side}_a"], factors[f"hada_{side}_b"]
-    return a @ b if core is None else torch.einsum("ijkl,jr,ip->prkl", core, b, a)
+def by_rank(product: torch.Tensor, alpha: float | None, rank: int | None, weight: torch.Tensor) -> torch.Tensor:
+    """Return a product of factors times alpha by rank, in the shape of a weight; without either, the product itself."""
+    return (product * (alpha / rank if alpha is not None and rank else 1.0)).reshape(weight.shape)
 
 
-def _kronecker_side(factors: Factors, number: int, kernel: Shape) -> torch.Tensor:
-    name = f"lokr_w{number}"
-    core = factors.get("lokr_t2") if number == 2 else None
-    if name in factors:
-        whole = factors[name]
-    elif core is not None:
-        whole = torch.einsum("ijkl,ip,jr->prkl", core, factors[f"{name}_a"], factors[f"{name}_b"])
-    else:
-        whole = factors[f"{name}_a"] @ factors[f"{name}_b"]
-    return whole.reshape(whole.shape[0], -1, *kernel) if number == 2 else whole
+def product_of_lora(factors: Factors, alpha: float | None, weight: torch.Tensor) -> torch.Tensor:
+    """Return what a LoRA adds to a weight: up times down, times alpha by rank; a Tucker core is between the two."""
+    own = {name: factor.float() for name, factor in factors.items()}
+    down, up, mid = own[DOWN].flatten(1), own[UP].flatten(1), own.get(MID)
+    product = up @ down if mid is None else torch.einsum("ijkl,jc,oi->ockl", mid, down, up)
+    return by_rank(product, alpha, int(up.shape[1]), weight)
+
+
+def difference(factors: Factors, alpha: float | None, weight: torch.Tensor) -> torch.Tensor:
+    """Return a whole difference from a weight, as it is."""
+    return next(factors[name] for name in sorted(factors)).float().reshape(weight.shape)
 
 
 def is_per_output(magnitudes: Sequence[int], weight: Sequence[int]) -> bool:

@@ -17,7 +17,7 @@ from modules.adapters.changes import does_not_fit, is_per_output, norms_of, weig
 from modules.adapters.kept_layers import kept_bias
 from modules.adapters.layer_dropout import ModuleDropout
 from modules.formats.adapter_layers import AdapterLayer
-from modules.formats.adapter_names import DORA_SCALE
+from modules.formats.adapter_types import DORA_SCALE
 
 NAME = "dora"
 Layer = nn.Linear | nn.Conv2d

@@ -1,4 +1,4 @@
-"""An adapter of modules that a hook adds to the outputs of their layers: what LoHa, LoKr and OFT have in common."""
+"""Adapters of modules that a hook adds to the outputs of their layers, and the deltas whose factors are multiplied."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from torch.nn import functional
 from modules.adapters.changes import does_not_fit
 from modules.adapters.decomposition import NAME as DORA
 from modules.adapters.decomposition import Decomposition, attach_decomposition, magnitudes_in
-from modules.adapters.layer_dropout import ModuleDropout
+from modules.adapters.layer_dropout import ModuleDropout, dropped_channels
+from modules.adapters.layer_input import layer_input
 from modules.adapters.spec import FileForm
 from modules.families.spec import LoraNaming
 from modules.formats.adapter_layers import AdapterLayer
-from modules.formats.adapter_names import DORA_SCALE
+from modules.formats.adapter_types import DORA_SCALE
 from modules.formats.lora_files import to_kohya
 from modules.formats.safetensors_io import Writable
 from modules.system.devices import CPU, seeded_global_rng
@@ -239,3 +240,89 @@ def applied(layer: AdaptedLayer, x: torch.Tensor, weight: torch.Tensor) -> torch
     if isinstance(layer, nn.Conv2d):
         return functional.conv2d(x, weight, None, layer.stride, layer.padding, layer.dilation)
     return functional.linear(x, weight)
+
+
+def with_matrices(
+    factors: Mapping[str, torch.Tensor], alpha: float | None, rank: float | None
+) -> dict[str, torch.Tensor]:
+    """Return factors as in LyCORIS' files: matrices of OneTrainer have the shape (rows, columns, 1, 1)."""
+    return {n: f.flatten(1) if n.endswith(("_a", "_b")) and f.ndim > 2 else f for n, f in factors.items()}
+
+
+class FactorDelta(nn.Module):
+    """What is added to one linear or convolution layer. `factors` are named as in LyCORIS files.
+
+    A subclass computes `weight`, `forward` and `scale_of`, and names the factors that are scaled in `last`: those that
+    are zero at first.
+    """
+
+    last: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        factors: Mapping[str, torch.Tensor],
+        *,
+        alpha: float,
+        dropout: float,
+        rank_dropout: float,
+        module_dropout: ModuleDropout | None,
+    ) -> None:
+        """The dropouts are of inputs, of outputs and of the whole."""
+        super().__init__()
+        for name, factor in factors.items():
+            self.register_parameter(name, nn.Parameter(factor))
+        self.dropout = nn.Dropout(dropout)
+        self.alpha = alpha
+        self.scale = self.scale_of(factors, alpha)
+        self.is_enabled = True
+        self._rank_dropout = rank_dropout
+        self._module_dropout = (module_dropout,)  # in a tuple: it is the layer's module, not this one's
+
+    @staticmethod
+    def scale_of(factors: Mapping[str, torch.Tensor], alpha: float | None) -> float:
+        """Return the factor of the product: alpha by rank; 1 where no alpha is given."""
+        raise NotImplementedError
+
+    def weight(self) -> torch.Tensor:
+        """Return what is added to the layer's weight, of shape (out, in, kernel), in the dtype of the factors."""
+        raise NotImplementedError
+
+    @property
+    def module_dropout(self) -> ModuleDropout | None:
+        """The module dropout of the layer, if it has one."""
+        return self._module_dropout[0]
+
+    def taken(self, x: torch.Tensor) -> torch.Tensor:
+        """Return a layer's input as the products with the factors take it, after the input dropout."""
+        dtype = next(self.parameters()).dtype
+        dropped: torch.Tensor = self.dropout(layer_input(x, dtype, keeps_cast=self.dropout.p > 0))
+        return dropped
+
+    def factors(self) -> dict[str, nn.Parameter]:
+        """Return the trained factors by their names in files."""
+        return dict(self.named_parameters())
+
+    def stored(self, values: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], float | None]:
+        """Return the factors and alpha as files hold them."""
+        return dict(values), self.alpha
+
+    def load(self, layer: AdapterLayer) -> None:
+        """Take the factors of a layer in a file, in place; where its strength is another, the last one is scaled."""
+        ratio = strength_ratio(self.scale_of(layer.factors, layer.alpha), self.scale)
+        with torch.no_grad():
+            for name, factor in self.factors().items():
+                factor.copy_(layer.factors[name].float() * (ratio if name in self.last else 1.0))
+
+    def weight_change(self, layer: AdaptedLayer) -> torch.Tensor:
+        """Return what it adds to the weight of its layer, in float32."""
+        return self.weight().float()
+
+    def add_to(self, layer: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
+        """Return a layer's output with this added: its forward hook."""
+        assert isinstance(layer, AdaptedLayer)
+        if not self.is_enabled:
+            return output
+        change, dropout = self(layer, inputs[0]), self.module_dropout
+        axis = 1 if isinstance(layer, nn.Conv2d) else output.ndim - 1
+        change = dropped_channels(change, self._rank_dropout, training=self.training, channel_axis=axis)
+        return output + (change if dropout is None else dropout.kept(change)).to(output.dtype)

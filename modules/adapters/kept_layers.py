@@ -17,9 +17,9 @@ from torch import nn
 from torch.nn import functional
 
 from modules.adapters.changes import Shape, bias_change, does_not_fit, plain_lora, weight_change
-from modules.adapters.factors import can_act
 from modules.formats.adapter_layers import AdapterLayer
-from modules.formats.adapter_names import DORA_SCALE, DOWN, UP
+from modules.formats.adapter_names import DOWN, UP
+from modules.formats.adapter_types import DORA_SCALE, can_act
 from modules.system.errors import DarkroomError
 
 _NAME = "kept_layer"

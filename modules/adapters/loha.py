@@ -8,7 +8,7 @@ low-rank products to a weight: `W + alpha / rank * (w1_a @ w1_b) * (w2_a @ w2_b)
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from modules.adapters.rank_settings import Alpha, ConvAlpha, ConvRank, LayerRanksText, Rank, RankStabilized
@@ -23,7 +23,7 @@ from modules.adapters.settings import (
     StartFrom,
     network_args,
 )
-from modules.adapters.spec import AdapterSpec, NetworkFacts, Shape
+from modules.adapters.spec import AdapterSpec, NetworkFacts, OneTrainerNames, Shape
 from modules.adapters.training_settings import (
     Decompose,
     DecomposeEps,
@@ -33,14 +33,15 @@ from modules.adapters.training_settings import (
     RankDropout,
     WeightType,
 )
-from modules.formats.adapter_names import DORA_SCALE, LOHA_FACTORS, lacking_factor
+from modules.formats.adapter_types import DORA_SCALE, AdapterType, Product, Shapes, lacking_factor, product_size
+from modules.formats.program_table import UNKNOWN, none, plain_lora_only
 from modules.settings.field import Section, Setting
 
 if TYPE_CHECKING:
     from modules.memory.tape import Array
     from modules.memory.walk import Walk
 
-FACTORS = LOHA_FACTORS - {DORA_SCALE}
+FACTORS = frozenset(f"hada_{name}" for name in ("w1_a", "w1_b", "w2_a", "w2_b", "t1", "t2"))
 
 
 class Loha(Section):
@@ -117,9 +118,55 @@ def settings_as(settings: Loha, shapes: Mapping[str, Shape]) -> Loha:
     return settings.model_copy(update={**ALL_ALIKE, **own})
 
 
+def lacking(names: frozenset[str]) -> Iterator[str]:
+    """Yield the factors that a layer in a file lacks."""
+    cores = ("hada_t1", "hada_t2") if names & {"hada_t1", "hada_t2"} else ()
+    needed = ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b", *cores)
+    yield from (name for name in needed if name not in names)
+
+
+def _size(shapes: Shapes) -> tuple[int, int] | None:
+    if not {"hada_w1_a", "hada_w1_b"} & shapes.keys():
+        return None
+    first, last = (shapes.get(f"hada_w1_{side}", ()) for side in "ab")
+    return product_size(first, last, is_tucker="hada_t1" in shapes)
+
+
+def _rows(shapes: Shapes, alpha: float | None) -> Iterator[str]:
+    yield "LoHa"
+    if any(len(shapes.get(f"hada_w1_{side}", ())) > 2 for side in "ab"):
+        yield "LoHa with four axes"
+
+
+_FILES = AdapterType(
+    "LoHa",
+    FACTORS,
+    lacking=lacking,
+    products=tuple(Product(f"hada_w{n}_a", f"hada_w{n}_b", core=f"hada_t{n}", core_axis=0) for n in (1, 2)),
+    size=_size,
+    acts=lambda shapes: shapes.keys() <= FACTORS,
+    change="modules.adapters.loha_layers:product",
+    scaled=("hada_w1_a",),
+    takes_dora=True,
+    read="modules.adapters.delta_adapter:with_matrices",
+    peft_alpha="alpha",
+    algo="loha",
+    rows=_rows,
+    programs={
+        "LoHa": plain_lora_only("LoHa"),
+        "LoHa with four axes": {  # as OneTrainer writes it
+            "ComfyUI": none("skips LoHa factors with four axes"),
+            "Forge": UNKNOWN,
+            "LyCORIS": UNKNOWN,
+        },
+    },
+)
 LOHA = AdapterSpec(
     "LoHa",
     Loha,
+    files=_FILES,
+    kohya=("loha",),
+    onetrainer=OneTrainerNames("LOHA", {"lora_rank": "rank"}),
     factory="modules.adapters.loha_layers:LOHA_KIND",
     walk=walk,
     supports_dora=True,

@@ -12,14 +12,26 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from modules.adapters.delta_adapter import AdaptedLayer, DeltaKind, applied
-from modules.adapters.factor_delta import FactorDelta
+from modules.adapters.changes import by_rank
+from modules.adapters.delta_adapter import AdaptedLayer, DeltaKind, FactorDelta, applied
 from modules.adapters.layer_dropout import ModuleDropout, attach_module_dropout
 from modules.adapters.loha import LOHA, Loha, factor_shapes
 from modules.adapters.ranks import at_layer, is_convolution, ranks_of
 from modules.formats.adapter_layers import AdapterLayer
-from modules.formats.adapter_names import DORA_SCALE
+from modules.formats.adapter_types import DORA_SCALE
 from modules.system.devices import dtype_of
+
+
+def product(factors: Mapping[str, torch.Tensor], alpha: float | None, weight: torch.Tensor) -> torch.Tensor:
+    """Return what the factors of a file add to a weight (out, in, kernel), in float32."""
+    own = {name: factor.float() for name, factor in factors.items()}
+    one, other = (_side(own, n) for n in (1, 2))
+    return by_rank(one * other, alpha, int(own["hada_w1_b"].shape[0]), weight)
+
+
+def _side(factors: Mapping[str, torch.Tensor], number: int) -> torch.Tensor:
+    a, b, core = factors[f"hada_w{number}_a"], factors[f"hada_w{number}_b"], factors.get(f"hada_t{number}")
+    return a @ b if core is None else torch.einsum("ijkl,jr,ip->prkl", core, b, a)
 
 
 class HadamardProduct(torch.autograd.Function):

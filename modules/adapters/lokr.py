@@ -7,13 +7,13 @@ small matrices to a weight: `W + scale * kron(w1, w2)`, with w1 of (a, b) and w2
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge, Le
 
 from modules.adapters.rank_settings import Alpha, ConvAlpha, ConvRank, LayerRanksText, Rank, RankStabilized
-from modules.adapters.ranks import ALL_ALIKE
+from modules.adapters.ranks import ALL_ALIKE, factorization
 from modules.adapters.settings import (
     AN_ADAPTER,
     Bundle,
@@ -24,7 +24,7 @@ from modules.adapters.settings import (
     StartFrom,
     network_args,
 )
-from modules.adapters.spec import AdapterSpec, NetworkFacts, Shape
+from modules.adapters.spec import AdapterSpec, NetworkFacts, OneTrainerNames, Shape
 from modules.adapters.training_settings import (
     Decompose,
     DecomposeEps,
@@ -34,13 +34,15 @@ from modules.adapters.training_settings import (
     RankDropout,
     WeightType,
 )
-from modules.formats.adapter_names import DORA_SCALE
+from modules.formats.adapter_types import DORA_SCALE, AdapterType, Product, Shapes, product_size
+from modules.formats.program_table import Answer, none, plain_lora_only, refuses
 from modules.settings.field import Section, Setting
 
 if TYPE_CHECKING:
     from modules.memory.tape import Array
     from modules.memory.walk import Walk
 
+# Without "lokr_t1", which no program writes.
 FACTORS = frozenset({"lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w2_b", "lokr_t2"})
 
 
@@ -123,19 +125,6 @@ class Lokr(Section):
     bundle_embeddings: Bundle = True
 
 
-def factorization(size: int, factor: int = -1) -> tuple[int, int]:
-    """Return a size as a product of two numbers, the smaller one first, as LyCORIS splits the sides of a weight.
-
-    The smaller one is the largest divisor up to `factor` and the square root of the size; -1 means no limit. A factor
-    that divides the size is always one of the two.
-    """
-    if factor > 0 and size % factor == 0:
-        return min(factor, size // factor), max(factor, size // factor)
-    limit = math.isqrt(size) if factor < 1 else min(factor, math.isqrt(size))
-    small = next(n for n in range(limit, 0, -1) if size % n == 0)
-    return small, size // small
-
-
 def factor_shapes(settings: Lokr, weight: Shape) -> dict[str, Shape]:
     """Return the shapes of what LoKr trains beside a weight of (out, in, kernel), by their names in LyCORIS files.
 
@@ -207,9 +196,76 @@ def settings_as(settings: Lokr, shapes: Mapping[str, Shape]) -> Lokr:
     return settings.model_copy(update={**ALL_ALIKE, "rank": rank, "factor": max(first), **forms})
 
 
+def lacking(names: frozenset[str]) -> Iterator[str]:
+    """Yield the factors that a layer in a file lacks: of each matrix the whole, or both halves."""
+    for side in ("lokr_w1", "lokr_w2"):
+        halves = [f"{side}_a", f"{side}_b"]
+        if side not in names and (missing := [name for name in halves if name not in names]):
+            yield side if missing == halves else missing[0]
+
+
+def _size(shapes: Shapes) -> tuple[int, int] | None:
+    sides = []
+    for side in ("lokr_w1", "lokr_w2"):
+        whole, a, b = (shapes.get(f"{side}{end}", ()) for end in ("", "_a", "_b"))
+        if len(whole) > 1:
+            sides.append((whole[0], math.prod(whole[1:])))
+        elif len(a) > 1 and len(b) > 1:
+            sides.append(product_size(a, b, is_tucker=side == "lokr_w2" and "lokr_t2" in shapes))
+        else:
+            return None
+    return sides[0][0] * sides[1][0], sides[0][1] * sides[1][1]
+
+
+_FAILS_ON_TUCKER = refuses("raises an error for Tucker factors of LoKr")
+_FILES = AdapterType(
+    "LoKr",
+    FACTORS | {"lokr_t1"},
+    lacking=lacking,
+    products=(
+        Product("lokr_w1_a", "lokr_w1_b"),
+        Product("lokr_w2_a", "lokr_w2_b", core="lokr_t2", core_axis=0),
+    ),
+    size=_size,
+    acts=lambda shapes: shapes.keys() <= FACTORS,
+    change="modules.adapters.lokr_layers:product",
+    scaled=("lokr_w1", "lokr_w1_a"),
+    takes_dora=True,
+    read="modules.adapters.lokr_layers:as_in_lycoris",
+    peft_alpha="alpha",
+    algo="lokr",
+    rows=lambda shapes, alpha: ("LoKr", "LoKr with Tucker") if "lokr_t2" in shapes else ("LoKr",),
+    programs={
+        "LoKr": {
+            **plain_lora_only("LoKr"),
+            "LyCORIS": Answer("unknown", "raises an error for some low ranks on kernels above 1x1"),
+        },
+        "LoKr with Tucker": {
+            "ComfyUI": none("skips Tucker factors of LoKr"),
+            "Forge": _FAILS_ON_TUCKER,
+            "LyCORIS": _FAILS_ON_TUCKER,
+        },
+    },
+)
 LOKR = AdapterSpec(
     "LoKr",
     Lokr,
+    files=_FILES,
+    kohya=("lokr",),
+    onetrainer=OneTrainerNames(
+        "LOKR",
+        {
+            "lokr_dim": "rank",
+            "lokr_decompose_factor": "factor",
+            "lokr_decompose_both": "decompose_both",
+            "lokr_use_tucker": "use_tucker",
+            "lokr_full_matrix": "full_matrix",
+            "lokr_weight_decompose": "decompose",
+            "lokr_dora_on_output": "decompose_output_axis",
+            "lokr_vec_trick": "vec_trick",
+        },
+        dora_on_outputs=True,
+    ),
     factory="modules.adapters.lokr_layers:LOKR_KIND",
     walk=walk,
     supports_dora=True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from modules.adapters.max_norm import MaxNorm
@@ -18,7 +18,7 @@ from modules.adapters.settings import (
     StartFrom,
     network_args,
 )
-from modules.adapters.spec import AdapterSpec, NetworkFacts, Shape
+from modules.adapters.spec import AdapterSpec, NetworkFacts, OneTrainerNames, Shape
 from modules.adapters.training_settings import (
     Decompose,
     DecomposeEps,
@@ -29,7 +29,9 @@ from modules.adapters.training_settings import (
     RankDropout,
     WeightType,
 )
-from modules.formats.adapter_names import DORA_SCALE, DOWN, MID, UP
+from modules.formats.adapter_names import DOWN, MID, UP
+from modules.formats.adapter_types import DORA_SCALE, AdapterType, Product, Shapes, product_size
+from modules.formats.program_table import plain_lora_only
 from modules.settings.field import Section, Setting
 
 if TYPE_CHECKING:
@@ -115,9 +117,47 @@ def settings_as(settings: Lora, shapes: Mapping[str, Shape]) -> Lora:
     return settings.model_copy(update={**ALL_ALIKE, "rank": shapes[DOWN][0], "init": "zero"})
 
 
+def lacking(names: frozenset[str]) -> Iterator[str]:
+    """Yield which of the two matrices a layer in a file lacks."""
+    yield from (name for name in (DOWN, UP) if name not in names)
+
+
+def _size(shapes: Shapes) -> tuple[int, int] | None:
+    if DOWN not in shapes and UP not in shapes:
+        return None
+    return product_size(shapes.get(UP, ()), shapes.get(DOWN, ()))
+
+
+_FILES = AdapterType(
+    "LoRA",
+    frozenset({DOWN, UP, MID}),
+    lacking=lacking,
+    products=(Product(UP, DOWN, core=MID),),
+    size=_size,
+    acts=lambda shapes: shapes.keys() <= {DOWN, UP, MID},
+    change="modules.adapters.changes:product_of_lora",
+    scaled=(UP,),
+    takes_dora=True,
+    peft_alpha="lora_alpha",
+    algo="locon",
+    rows=lambda shapes, alpha: ("Tucker LoRA" if MID in shapes else "LoRA",),
+    programs={"LoRA": {}, "Tucker LoRA": plain_lora_only("Tucker LoRA")},
+)
 LORA = AdapterSpec(
     "LoRA",
     Lora,
+    files=_FILES,
+    kohya=("locon",),
+    onetrainer=OneTrainerNames(
+        "LORA",
+        {
+            "lora_rank": "rank",
+            "lora_decompose": "decompose",
+            "lora_decompose_norm_epsilon": "decompose_norm_eps",
+            "lora_decompose_output_axis": "decompose_output_axis",
+        },
+        dora_on_outputs=False,
+    ),
     factory="modules.adapters.lora_layers:LORA_KIND",
     forms=("kohya", "diffusers"),
     walk=walk,

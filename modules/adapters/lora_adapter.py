@@ -27,7 +27,8 @@ from modules.adapters.lora_product import Product, begin_as_principal_part, init
 from modules.adapters.protocol import LowRankProduct
 from modules.families.parts.circular_padding import pad_as
 from modules.formats.adapter_layers import AdapterLayer, lora_layer
-from modules.formats.adapter_names import DORA_SCALE, DOWN, UP
+from modules.formats.adapter_names import DOWN, UP
+from modules.formats.adapter_types import DORA_SCALE
 from modules.formats.lora_files import with_one_alpha
 from modules.quantization.linear import weights_without_values
 from modules.system.devices import CPU, seeded_global_rng

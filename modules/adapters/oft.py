@@ -14,17 +14,25 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge, Le, Lt
 
-from modules.adapters.lokr import factorization
+from modules.adapters.ranks import factorization
 from modules.adapters.settings import AN_ADAPTER, Bundle, LayerNames, LayerPatterns, Layers, OtherLayers, StartFrom
-from modules.adapters.spec import AdapterSpec, NetworkFacts, Shape
+from modules.adapters.spec import AdapterSpec, NetworkFacts, OneTrainerNames, Shape
 from modules.adapters.training_settings import ModuleDropout, WeightType
-from modules.formats.adapter_names import OFT_BLOCKS, OFT_VECTORS, RESCALE, side_of_vectors
+from modules.formats.adapter_types import AdapterType, Shapes
+from modules.formats.program_table import UNKNOWN, Answers, none, plain_lora_only
 from modules.settings.field import Section, Setting, When
 from modules.system.problem import Problem
 
 if TYPE_CHECKING:
     from modules.memory.tape import Array
     from modules.memory.walk import Walk
+
+
+OFT_BLOCKS, OFT_VECTORS, RESCALE = "oft_blocks", "oft_R.weight", "rescale"
+OFT_SCALED = "oft_R.scaled_oft"
+"""The tensor by which OneTrainer marks Scaled OFT: the vectors are to be divided."""
+NO_LIMIT = 1024.0
+"""The least alpha that limits nothing in any program: they differ in how they read it as a limit of the norm."""
 
 
 class Oft(Section):
@@ -222,9 +230,91 @@ def settings_as(settings: Oft, shapes: Mapping[str, Shape]) -> Oft:
     return settings.model_copy(update={**own, "rescale": RESCALE in shapes})
 
 
+def side_of_vectors(num_values: int) -> int:
+    """Return the block size of OFT v2 with so many values above the diagonal of each block."""
+    return (1 + math.isqrt(1 + 8 * num_values)) // 2
+
+
+def lacking(names: frozenset[str]) -> Iterator[str]:
+    """Yield the factor that a layer in a file lacks: scales alone rotate nothing."""
+    if names == {RESCALE}:
+        yield OFT_BLOCKS
+
+
+def _size(shapes: Shapes) -> tuple[int, int] | None:
+    if len(blocks := shapes.get(OFT_BLOCKS, ())) == 3:
+        return blocks[0] * blocks[1], 0
+    if len(vectors := shapes.get(OFT_VECTORS, ())) == 2 and vectors[0] > 1:  # a single one may be shared by all blocks
+        return 0, vectors[0] * side_of_vectors(vectors[1])
+    return None
+
+
+def _acts(shapes: Shapes) -> bool:
+    """Whether it is a rotation known here; the blocks of BOFT have four axes."""
+    return shapes.keys() == {OFT_VECTORS} or (
+        shapes.keys() <= {OFT_BLOCKS, RESCALE} and len(shapes.get(OFT_BLOCKS, ())) == 3
+    )
+
+
+def _rows(shapes: Shapes, alpha: float | None) -> Iterator[str]:
+    if OFT_BLOCKS not in shapes:
+        yield "diagonal OFT" if "oft_diag" in shapes else "OFT v2"
+        return
+    yield "BOFT" if len(shapes[OFT_BLOCKS]) == 4 else "OFT"
+    if RESCALE in shapes:
+        yield "rescaled OFT"
+    if alpha is not None and 0 < alpha < NO_LIMIT:
+        yield "constrained OFT"
+
+
+_NO_OFT = none("does not support OFT")
+_NOT_THIS_OFT = none("does not support this OFT")
+_PROGRAMS: Mapping[str, Answers] = {
+    "OFT": {**plain_lora_only("OFT"), "Forge": _NO_OFT},
+    "rescaled OFT": {"ComfyUI": none("ignores the scales of the outputs")},
+    # LyCORIS' limit of the rotations; files of this program have one that is never reached.
+    "constrained OFT": {"ComfyUI": none("limits the rotations otherwise than LyCORIS")},
+    "BOFT": {**plain_lora_only("BOFT"), "Forge": _NO_OFT, "LyCORIS": UNKNOWN},
+    "diagonal OFT": {
+        **plain_lora_only("diagonal OFT"),
+        "ComfyUI": _NOT_THIS_OFT,
+        "Forge": _NO_OFT,
+        "LyCORIS": UNKNOWN,
+    },
+    "OFT v2": {
+        **plain_lora_only("OFT v2"),
+        "ComfyUI": _NOT_THIS_OFT,
+        "A1111": _NOT_THIS_OFT,
+        "Forge": _NO_OFT,
+        "LyCORIS": _NOT_THIS_OFT,
+    },
+}
+_FILES = AdapterType(
+    "OFT",
+    frozenset({OFT_BLOCKS, "oft_diag", OFT_VECTORS, RESCALE}),
+    markers=frozenset({OFT_SCALED}),
+    lacking=lacking,
+    size=_size,
+    acts=_acts,
+    change="modules.adapters.oft_layers:oft_change",
+    depends_on_weight=True,
+    read="modules.adapters.oft_layers:as_in_lycoris",
+    algo="diag-oft",
+    rows=_rows,
+    programs=_PROGRAMS,
+)
 OFT = AdapterSpec(
     "OFT",
     Oft,
+    files=_FILES,
+    kohya=("oft",),
+    onetrainer=OneTrainerNames(
+        "OFT_2",
+        {"oft_block_size": "block_size", "oft_block_share": "block_share", "oft_scaled": "scaled"},
+        fixed={"rotates": "inputs"},
+        note="OFT rotates the inputs of layers, as in OneTrainer. Few programs load its files.",
+        advice="Choose Outputs for a file that ComfyUI and A1111 load.",
+    ),
     factory="modules.adapters.oft_layers:OFT_KIND",
     walk=walk,
     network=network,

@@ -242,3 +242,16 @@ def _parsed(entry: str) -> NamedRank:
         message = f"{name!r} in the ranks of layers is not a valid regular expression: {invalid[1]}."
         raise DarkroomError(message, advice=advice)
     return NamedRank(name, rank, alpha, is_regex)
+
+
+def factorization(size: int, factor: int = -1) -> tuple[int, int]:
+    """Return a size as a product of two numbers, the smaller one first, as LyCORIS splits the sides of a weight.
+
+    The smaller one is the largest divisor up to `factor` and the square root of the size; -1 means no limit. A factor
+    that divides the size is always one of the two.
+    """
+    if factor > 0 and size % factor == 0:
+        return min(factor, size // factor), max(factor, size // factor)
+    limit = math.isqrt(size) if factor < 1 else min(factor, math.isqrt(size))
+    small = next(n for n in range(limit, 0, -1) if size % n == 0)
+    return small, size // small

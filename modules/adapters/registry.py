@@ -15,3 +15,12 @@ ADAPTERS: Mapping[str, AdapterSpec] = LazyRecords(
     "modules.adapters", {"lora": "lora", "loha": "loha", "lokr": "lokr", "oft": "oft"}
 )
 DEFAULT_ADAPTER = ADAPTERS[next(iter(ADAPTERS))]
+
+
+def adapter_labels(*, needs_model: bool = True, last: str = "or") -> str:
+    """Return the labels of the adapters as a phrase, "A, B or C".
+
+    Without `needs_model` those are left out whose change of a weight depends on it.
+    """
+    *most, end = [spec.label for spec in ADAPTERS.values() if needs_model or not spec.files.depends_on_weight]
+    return f"{', '.join(most)} {last} {end}" if most else end

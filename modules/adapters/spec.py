@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from modules.formats.adapter_names import DORA_SCALE
+from modules.formats.adapter_types import DORA_SCALE, AdapterType
 from modules.settings.field import Section
 from modules.system.problem import Problem
 
@@ -38,10 +38,27 @@ class NetworkFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class OneTrainerNames:
+    """How OneTrainer's configs name an adapter: its `peft_type`, and its keys with the fields that they are here.
+
+    `dora_on_outputs` is its default for the axis of DoRA's magnitudes, None without DoRA. `fixed` are fields that are
+    always so there, about which `note` and `advice` inform the user.
+    """
+
+    peft_type: str
+    fields: Mapping[str, str] = field(default_factory=dict)
+    dora_on_outputs: bool | None = None
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class AdapterSpec:
     """An adapter: what people call it, its settings, and what the rest of the program needs to know of it.
 
-    `label` is also what `modules/formats` calls files of its kind. `factory` names its `AdapterKind`
+    `files` is how files hold it, by the same label. `kohya` are words in the names of kohya's networks and LyCORIS'
+    algorithms that mean it, `onetrainer` is how OneTrainer's configs name it. `factory` names its `AdapterKind`
     (`modules/adapters/protocol.py`) as "module:name", imported inside the training thread. `forms` are the file forms
     it can be written in. `walk` is what the memory estimate counts, `network(settings)` what the file's metadata say.
     `raised` are parts of the names of the weights to which the ratio of LoRA+ applies.
@@ -56,7 +73,10 @@ class AdapterSpec:
 
     label: str
     settings: type[Section]
+    files: AdapterType
     factory: str
+    kohya: tuple[str, ...] = ()
+    onetrainer: OneTrainerNames | None = None
     forms: tuple[FileForm, ...] = ("kohya",)
     supports_dora: bool = False
     raised: tuple[str, ...] = ()

@@ -14,12 +14,13 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from modules.adapters.factors import can_act
 from modules.adapters.kept_layers import KeptLayer, kept_layer
+from modules.adapters.registry import adapter_labels
 from modules.adapters.stored import read_adapter
 from modules.adapters.tools.opening import WeightedFile
 from modules.families.spec import LoraNaming
 from modules.formats.adapter_layers import AdapterLayer
+from modules.formats.adapter_types import can_act
 from modules.system.errors import DarkroomError
 
 _NAME = "stacked_layers"
@@ -83,7 +84,7 @@ class AdapterStack:
             if not can_act(layer.shapes):
                 raise DarkroomError(
                     f"{file.path.name} changes {layer.part}.{layer.path} in a way that is not supported.",
-                    advice="Choose a LoRA, LoHa, LoKr or OFT file.",
+                    advice=f"Choose a file of one of these types: {adapter_labels()}.",
                 )
             if file.strength:
                 self._add_layer(layer, file)

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import torch
 
-from modules.adapters.content_index import ContentIndex, factors_by_layer, index_in, layer_tensor, other_tensor
-from modules.adapters.factors import BIASES, can_act
 from modules.adapters.spec import Trainable
+from modules.adapters.stored_header import ContentIndex, factors_by_layer, index_in, layer_tensor, other_tensor
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import MID
+from modules.formats.adapter_types import BIASES, can_act
 from modules.formats.safetensors_io import read_safetensors, write_safetensors
 from modules.system.errors import DarkroomError
 

@@ -27,8 +27,8 @@ RankDropout = Annotated[
     Lt(1),
     Setting(
         "Rank dropout",
-        "The probability of dropping each rank of a layer's adapter, for each image of its own. LoHa and LoKr drop "
-        "outputs of their product instead.",
+        "The probability of dropping each rank of a layer's adapter, for each image of its own. Adapters whose "
+        "ranks no image passes through drop outputs of their product instead.",
         group="Regularization",
         applies_when=AN_ADAPTER,
         level="advanced",

@@ -19,24 +19,13 @@ import torch
 from modules.formats.adapter_damage import damage_in, damage_of_alpha
 from modules.formats.adapter_forms import form_of
 from modules.formats.adapter_layers import AdapterLayer
-from modules.formats.adapter_names import (
-    ALPHA,
-    BUNDLED_EMBEDDING,
-    DORA_SCALE,
-    DOWN,
-    LOHA_FACTORS,
-    LOKR_FACTORS,
-    OFT_SCALED,
-    OFT_VECTORS,
-    side_of_vectors,
-    tensors_by_layer,
-)
+from modules.formats.adapter_names import BUNDLED_EMBEDDING, DOWN, tensors_by_layer
 from modules.formats.adapter_targets import AdapterTarget, AdapterTargets
+from modules.formats.adapter_types import ALPHA, DORA_SCALE, adapter_type
 from modules.formats.peft_settings import PeftAlphas, doubt_about_alpha, with_peft_settings
 from modules.formats.stored_tensors import read_stored, require_memory
 from modules.system.errors import DarkroomError
-
-_WIDE = frozenset(name for name in LOHA_FACTORS | LOKR_FACTORS if name.endswith(("_a", "_b")))
+from modules.system.factories import load_factory
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,38 +111,15 @@ def _layer(target: AdapterTarget, factors: dict[str, torch.Tensor], alphas: Peft
                 advice="Download the file again.",
             )
         alpha = float(stored)
-    elif DOWN in factors:
-        alpha = alphas.stated(target.part, target.path, int(factors[DOWN].shape[0]))
-    elif factors.keys() & (LOHA_FACTORS | LOKR_FACTORS):
-        alpha = alphas.stated(target.part, target.path, 1, setting="alpha")
-        factors = _with_strength_of_peft(factors, alpha, alphas.rank(target.part, target.path))
-    return AdapterLayer(target.part, target.path, _as_in_lycoris(factors), alpha)
-
-
-def _with_strength_of_peft(
-    factors: dict[str, torch.Tensor], alpha: float | None, rank: float | None
-) -> dict[str, torch.Tensor]:
-    """Return the factors of a LoKr of PEFT with its strength in them where it has two whole matrices.
-
-    PEFT scales these, too, by alpha and the rank in its settings; LyCORIS uses no alpha where no factor has a rank.
-    """
-    is_whole = {"lokr_w1", "lokr_w2"} <= factors.keys()
-    if not is_whole or alpha is None or rank is None or not math.isfinite(alpha):
-        return factors
-    return factors | {"lokr_w1": factors["lokr_w1"].float() * (alpha / rank)}
-
-
-def _as_in_lycoris(factors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the factors of a layer as kohya's and LyCORIS' files have them.
-
-    OneTrainer's LoHa and LoKr have matrices of the shape of a convolution, (rows, columns, 1, 1). Its Scaled OFT is
-    marked by a tensor: blocks of n channels have vectors that are to be divided by 2 sqrt(n - 1).
-    """
-    converted = {n: f.flatten(1) if n in _WIDE and f.ndim > 2 else f for n, f in factors.items() if n != OFT_SCALED}
-    if OFT_SCALED in factors and OFT_VECTORS in factors and factors[OFT_VECTORS].ndim == 2:
-        side = side_of_vectors(factors[OFT_VECTORS].shape[1])
-        converted[OFT_VECTORS] = factors[OFT_VECTORS].float() / (2 * math.sqrt(max(side - 1, 1)))
-    return converted
+    own = adapter_type(factors)
+    rank = None
+    if stored is None and own is not None and own.peft_alpha:
+        own_rank = int(factors[DOWN].shape[0]) if DOWN in factors else 1
+        alpha = alphas.stated(target.part, target.path, own_rank, setting=own.peft_alpha)
+        rank = alphas.rank(target.part, target.path)
+    if own is not None and own.read:
+        factors = load_factory(own.read)(factors, None if stored is not None else alpha, rank)
+    return AdapterLayer(target.part, target.path, factors, alpha)
 
 
 def _output_axis(magnitudes: torch.Tensor, ndim: int) -> torch.Tensor:

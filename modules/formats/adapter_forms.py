@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from modules.formats.adapter_names import ALPHA, layer_and_factor
+from modules.formats.adapter_names import layer_and_factor
+from modules.formats.adapter_types import ALPHA
 
 Spelling = Literal["kohya", "peft"]
 Layout = Literal["diffusers", "original", "text", "bare text"]

@@ -5,42 +5,14 @@ Each program has its own names for the same factor (formats.md 5.1); here they a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from math import isqrt
+from collections.abc import Collection, Iterable, Mapping
+from functools import cache
 from typing import Literal
 
-Shape = tuple[int, ...]
-DOWN, UP, MID = "lora_down.weight", "lora_up.weight", "lora_mid.weight"
-ALPHA, DORA_SCALE = "alpha", "dora_scale"
-OFT_BLOCKS, OFT_VECTORS, RESCALE = "oft_blocks", "oft_R.weight", "rescale"
-OFT_SCALED = "oft_R.scaled_oft"
-"""The tensor by which OneTrainer marks Scaled OFT: the vectors are to be divided (`adapter_file`)."""
-LORA_FACTORS = frozenset({DOWN, UP, MID, DORA_SCALE})
-LOHA_FACTORS = frozenset({f"hada_{n}" for n in ("w1_a", "w1_b", "w2_a", "w2_b", "t1", "t2")} | {DORA_SCALE})
-LOKR_FACTORS = frozenset({f"lokr_{n}" for n in ("w1", "w1_a", "w1_b", "w2", "w2_a", "w2_b", "t1", "t2")} | {DORA_SCALE})
-OFT_FACTORS = frozenset({OFT_BLOCKS, "oft_diag", OFT_VECTORS, OFT_SCALED, RESCALE})
-GLORA_FACTORS = frozenset(f"{n}{bias}.weight" for n in ("a1", "a2", "b1", "b2") for bias in ("", ".bm"))
-IA3_FACTORS = frozenset({"on_input", "ia3_l"})  # LyCORIS' has a "weight" as well; the other is PEFT's
-DIFFERENCE_FACTORS = frozenset({"diff", "diff_b", "set_weight", "w_norm", "b_norm"})
-"""Whole differences from the model's weights and biases; `w_norm` and `b_norm` are LyCORIS' names for norm layers."""
-FACTORS = LORA_FACTORS | LOHA_FACTORS | LOKR_FACTORS | OFT_FACTORS | GLORA_FACTORS | IA3_FACTORS | DIFFERENCE_FACTORS
-FACTORS |= {ALPHA}
-NO_FACTORS = frozenset({ALPHA, OFT_SCALED})
-"""The tensors that files have in addition to the factors of a layer, and that the factors are read with."""
+from modules.formats.adapter_types import DORA_SCALE, Shape, all_factors
 
-# The factors that only one type of adapter has; the first match decides.
-_TYPES = tuple(
-    (name, factors - {DORA_SCALE})
-    for name, factors in (
-        ("LoHa", LOHA_FACTORS),
-        ("LoKr", LOKR_FACTORS),
-        ("OFT", OFT_FACTORS),
-        ("GLoRA", GLORA_FACTORS),
-        ("IA3", IA3_FACTORS),
-        ("LoRA", LORA_FACTORS),
-        ("full difference", DIFFERENCE_FACTORS),
-    )
-)
+DOWN, UP, MID = "lora_down.weight", "lora_up.weight", "lora_mid.weight"
+LORA_FACTORS = frozenset({DOWN, UP, MID, DORA_SCALE})
 BUNDLED_EMBEDDING = "bundle_emb."
 
 # Other programs' names of factors: PEFT's, then diffusers' before PEFT.
@@ -54,7 +26,6 @@ _OTHER_NAMES = {
     "lora_linear_layer.down.weight": DOWN,
     "lora_linear_layer.up.weight": UP,
 }
-_BY_END = {factor: factor for factor in FACTORS} | _OTHER_NAMES
 _WEIGHTS = frozenset({"weight", "bias", "base_layer.weight", "base_layer.bias"})  # of the model, in a whole state dict
 _LONGEST_END = 3  # dotted words in the longest of these names
 # PEFT with the name of the adapter, as in a state dict: `lora_A.default.weight`.
@@ -66,34 +37,10 @@ _TEXT_PROCESSORS = {"to_q_lora": "q_proj", "to_k_lora": "k_proj", "to_v_lora": "
 _FLAT_LAYERS = ("lora_unet_", "lora_te_", "lora_te1_", "lora_te2_", "oft_unet_", "lycoris_")
 
 
-def type_of(factors: Iterable[str]) -> str:
-    """Return the type of an adapter with these factors: "LoRA", "LoHa", ...; empty for none of the known ones."""
-    names = frozenset(factors)
-    return next((name for name, of_type in _TYPES if names & of_type), "")
-
-
-def lacking_factor(factors: Iterable[str]) -> str:
-    """Return the name of a factor that a layer with these lacks; empty where its change is complete.
-
-    Nothing is known to be lacking of the other types.
-    """
-    return next(_lacking(frozenset(factors) - {ALPHA}), "")
-
-
-def _lacking(names: frozenset[str]) -> Iterator[str]:
-    if names & {DOWN, UP, MID} or names == {DORA_SCALE}:
-        yield from (name for name in (DOWN, UP) if name not in names)
-    if names & (LOHA_FACTORS - {DORA_SCALE}):
-        cores = ("hada_t1", "hada_t2") if names & {"hada_t1", "hada_t2"} else ()
-        needed = ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b", *cores)
-        yield from (name for name in needed if name not in names)
-    if names == {RESCALE}:
-        yield OFT_BLOCKS
-    if names & (LOKR_FACTORS - {DORA_SCALE}):
-        for side in ("lokr_w1", "lokr_w2"):
-            halves = [f"{side}_a", f"{side}_b"]
-            if side not in names and (missing := [name for name in halves if name not in names]):
-                yield side if missing == halves else missing[0]
+@cache
+def _by_end() -> Mapping[str, str]:
+    """Return the factors by the ends of the names of tensors."""
+    return {factor: factor for factor in all_factors()} | _OTHER_NAMES
 
 
 def dora_axis(scale: Shape) -> Literal["outputs", "inputs"]:
@@ -141,18 +88,14 @@ def layer_and_factor(name: str) -> tuple[str, str]:
     words = name.rsplit(".", _LONGEST_END)
     if len(words) > _LONGEST_END and (module := _of_module(*words)):
         return module
+    by_end = _by_end()
     for first in range(1, len(words)):
-        if factor := _BY_END.get(".".join(words[first:])):
+        if factor := by_end.get(".".join(words[first:])):
             return ".".join(words[:first]), factor
     if len(words) > 2 and words[-2] == "lora_magnitude_vector":
         return ".".join(words[:-2]), DORA_SCALE
     layer, _, factor = name.partition(".")
     return (layer, factor) if factor and layer.startswith(_FLAT_LAYERS) else ("", "")
-
-
-def side_of_vectors(num_values: int) -> int:
-    """Return the block size of OFT v2 with so many values above the diagonal of each block."""
-    return (1 + isqrt(1 + 8 * num_values)) // 2
 
 
 def second_copies(others: Iterable[str], layers: Collection[str]) -> list[str]:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from math import prod
 
 from modules.formats.adapter_forms import DENOISER, Layout, Naming, Prefix, split_layer
-from modules.formats.adapter_names import ALPHA, DOWN, OFT_BLOCKS, OFT_VECTORS, UP, Shape, side_of_vectors
+from modules.formats.adapter_types import ALPHA, Shape, Shapes, adapter_types
 
-Shapes = Mapping[str, Shape]
 Name = tuple[str, str]
 
 
@@ -102,36 +101,7 @@ def fits(shapes: Shapes, weight: Shape) -> bool:
 
 def _size(shapes: Shapes) -> tuple[int, int] | None:
     """Return how many rows and columns the change of a layer has, 0 for unknown ones; None for unknown factors."""
-    for first, last in ((DOWN, UP), ("hada_w1_b", "hada_w1_a")):
-        if first in shapes or last in shapes:
-            down, up = shapes.get(first, ()), shapes.get(last, ())
-            is_tucker = "hada_t1" in shapes
-            rows = (up[1] if is_tucker else up[0]) if len(up) > 1 else 0
-            return rows, down[1] if len(down) > 1 else 0
-    if lokr := _kronecker(shapes):
-        return lokr
-    for name in ("diff", "w_norm"):
-        if shape := shapes.get(name):
-            return shape[0], prod(shape[1:])
-    if len(blocks := shapes.get(OFT_BLOCKS, ())) == 3:
-        return blocks[0] * blocks[1], 0
-    if len(vectors := shapes.get(OFT_VECTORS, ())) == 2 and vectors[0] > 1:  # a single one may be shared by all blocks
-        return 0, vectors[0] * side_of_vectors(vectors[1])
-    return None
-
-
-def _kronecker(shapes: Shapes) -> tuple[int, int] | None:
-    sides = []
-    for side in ("lokr_w1", "lokr_w2"):
-        whole, a, b = (shapes.get(f"{side}{end}", ()) for end in ("", "_a", "_b"))
-        if len(whole) > 1:
-            sides.append((whole[0], prod(whole[1:])))
-        elif len(a) > 1 and len(b) > 1:
-            is_tucker = side == "lokr_w2" and "lokr_t2" in shapes
-            sides.append((a[1] if is_tucker else a[0], b[1]))
-        else:
-            return None
-    return sides[0][0] * sides[1][0], sides[0][1] * sides[1][1]
+    return next((size for t in adapter_types() if (size := t.size(shapes)) is not None), None)
 
 
 # How the layers of an adapter file are named, as the programs that load it tell namings apart.

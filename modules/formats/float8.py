@@ -12,7 +12,8 @@ from collections.abc import Collection, Mapping
 
 import torch
 
-from modules.formats.adapter_names import ALPHA, layer_and_factor
+from modules.formats.adapter_names import layer_and_factor
+from modules.formats.adapter_types import ALPHA
 from modules.formats.lazy_tensors import LazyTensor, lazy
 from modules.formats.safetensors_io import Writable
 

@@ -15,7 +15,8 @@ from dataclasses import replace
 import torch
 
 from modules.formats.adapter_layers import AdapterLayer
-from modules.formats.adapter_names import ALPHA, DORA_SCALE, DOWN, LORA_FACTORS, MID, UP, lacking_factor
+from modules.formats.adapter_names import DOWN, LORA_FACTORS, MID, UP
+from modules.formats.adapter_types import ALPHA, DORA_SCALE, lacking_factor
 from modules.formats.lazy_tensors import LazyTensor, lazy
 from modules.formats.peft_settings import PEFT_SETTINGS
 

@@ -60,7 +60,7 @@ class PeftAlphas:
     def stated(self, part: str, path: str, rank: int, *, setting: str = "lora_alpha") -> float | None:
         """Return the alpha of a layer as `find` does, but also one that is infinite or NaN, as in a damaged file.
 
-        `setting` is PEFT's name of it: "alpha" for LoHa and LoKr.
+        `setting` is PEFT's name of it, which some types of adapters spell otherwise.
         """
         alpha = self._number(part, path, setting, "alpha_pattern")
         if alpha is None or self._setting(part, "use_rslora") is not True:

@@ -5,19 +5,149 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from modules.optim.registry import OPTIMIZERS
+from modules.system.factories import load_factory
 from modules.system.paths import PROGRAM_ROOT
 
 PROGRAM = [p for d in ("modules", "trainer", "ui") for p in (PROGRAM_ROOT / d).rglob("*.py")]
-# Files of other programs and of earlier versions name optimizers; so do whole configs that are written as code.
-MAY_NAME_OPTIMIZERS = (
-    "modules/optim/",
-    "modules/config/migrations/",
-    "modules/config/imports/",
-)
+# Files of other programs and of earlier versions name records of every kind.
+OF_OTHERS = ("modules/config/migrations/", "modules/config/imports/")
+
+
+@dataclass(frozen=True)
+class Registry:
+    """A registry of records, the places that may name them, and names and labels that mean something else, too."""
+
+    reference: str
+    own: tuple[str, ...]
+    common: frozenset[str] = frozenset()
+    allowed: Mapping[str, str] = field(default_factory=dict)
+    """Other files that may name them, and why."""
+
+    @property
+    def records(self) -> Mapping[str, Any]:
+        records: Mapping[str, Any] = load_factory(self.reference)
+        return records
+
+    def named_in(self, strings: Iterable[str]) -> list[str]:
+        """The strings that are a record's name, or contain its label."""
+        names = self.records.keys() - self.common
+        labels = {getattr(record, "label", "") for record in self.records.values()} - self.common - {""}
+        label = re.compile("|".join(rf"\b{re.escape(text)}(?!\w)" for text in sorted(labels)) or "(?!)")
+        return [text for text in strings if text in names or label.search(text)]
+
+
+def words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_DEFAULT = "the default"
+_ADVICE = "advice to choose the default"
+REGISTRIES = {
+    "adapters": Registry(
+        "modules.adapters.registry:ADAPTERS",
+        ("modules/adapters/",),
+        words("lora LoRA"),  # a LoRA is also a kind of file, and what people call any adapter
+        {
+            "modules/formats/program_table.py": "layers in files of sd-scripts have names of their own",
+            "modules/formats/adapter_forms.py": "layers in files of sd-scripts have names of their own",
+        },
+    ),
+    "annotators, captions": Registry("modules.annotators.registry:CAPTIONERS", ("modules/annotators/",)),
+    "annotators, masks": Registry(
+        "modules.annotators.registry:MASKERS", ("modules/annotators/",), words("colour Colour")
+    ),
+    "attention": Registry(
+        "modules.families.attention:ATTENTIONS",
+        ("modules/families/attention",),
+        frozenset({"PyTorch"}),
+        {
+            "modules/config/sections/training.py": _DEFAULT,
+            "ui/features/search/synonyms.py": "words that people search for",
+        },
+    ),
+    "families": Registry(
+        "modules.families.registry:FAMILIES",
+        ("modules/families/",),
+        words("SD SDXL"),
+        {"modules/config/sections/model.py": _DEFAULT},
+    ),
+    "kinds of files": Registry(
+        "modules.families.kinds.registry:FILE_KINDS",
+        ("modules/families/kinds/",),
+        frozenset({"lora", "checkpoint", "vae", "embedding", "part", "unknown", "broken", "other_model"})
+        | frozenset({"LoRA", "Checkpoint", "VAE", "Embedding", "Unknown", "Unreadable", "Part of a model"})
+        | frozenset({"Unsupported model", "Diffusers folder"}),
+        {"ui/features/generate/sources.py": "samples are made from models alone"},
+    ),
+    "losses": Registry(
+        "modules.objectives.losses:LOSSES",
+        ("modules/objectives/",),
+    ),
+    "methods": Registry(
+        "modules.objectives.registry:METHODS",
+        ("modules/objectives/", "trainer/methods/"),
+        words("reward"),
+        {
+            "modules/config/sections/training.py": _DEFAULT,
+            "modules/config/sections/evaluation.py": "denoising steps",
+            "modules/config/rules/model.py": _ADVICE,
+            "modules/data/concept.py": "denoising, as what a model does",
+            "trainer/idle_sampling/axes.py": "denoising steps",
+            "trainer/preflight/ranks.py": _ADVICE,
+            "trainer/preflight/step_passes.py": "a comparison with the default",
+            "trainer/probe/search.py": _ADVICE,
+        },
+    ),
+    "optimizers": Registry("modules.optim.registry:OPTIMIZERS", ("modules/optim/",)),
+    "quantized formats": Registry(
+        "modules.quantization.registry:FORMATS",
+        ("modules/quantization/",),
+        frozenset({"float8", "float8 (e4m3)", "int8", "gguf", "GGUF"}),  # also dtypes and containers of files
+        {
+            "modules/config/sections/model.py": "the choices of the weight dtype",
+            "ui/features/search/synonyms.py": "words that people search for",
+        },
+    ),
+    "rewards": Registry(
+        "modules.rewards.registry:REWARDS",
+        ("modules/rewards/",),
+        words("brightness Brightness contrast Contrast sharpness Sharpness"),  # also changes and faults of images
+    ),
+    "samplers": Registry(
+        "modules.sampling.registry:SAMPLERS",
+        ("modules/sampling/",),
+        frozenset(),
+        {"modules/config/sections/evaluation.py": _DEFAULT, "modules/objectives/methods/online_dpo.py": _DEFAULT},
+    ),
+    "schedules": Registry(
+        "modules.optim.schedule_registry:SCHEDULES",
+        ("modules/optim/",),
+        words("constant Constant linear Linear cosine Cosine custom Custom points Points"),
+    ),
+    "timestep distributions": Registry(
+        "modules.diffusion.timesteps.distributions:DISTRIBUTIONS",
+        ("modules/diffusion/",),
+        words("uniform Uniform sigmoid Sigmoid beta Beta"),
+    ),
+    "weightings": Registry(
+        "modules.diffusion.weightings:WEIGHTINGS",
+        ("modules/diffusion/",),
+        words("none None sigma Sigma"),
+        {
+            "modules/config/rules/noise.py": "a limit of one of them",
+            "modules/config/sections/loss.py": "what gamma means",
+        },
+    ),
+}
 
 
 def strings(path: Path) -> Iterator[str]:
@@ -29,26 +159,24 @@ def strings(path: Path) -> Iterator[str]:
             yield node.value
 
 
-LABELS = re.compile("|".join(rf"\b{re.escape(spec.label)}(?!\w)" for spec in OPTIMIZERS.values()))
+@cache
+def program_strings() -> Mapping[str, frozenset[str]]:
+    return {path.relative_to(PROGRAM_ROOT).as_posix(): frozenset(strings(path)) for path in PROGRAM}
 
 
-def optimizers_named(path: Path) -> list[str]:
-    source = path.read_text(encoding="utf-8")
-    if not any(name in source for name in OPTIMIZERS) and not LABELS.search(source):
-        return []
-    return [f"{path.name}: {s!r}" for s in strings(path) if s in OPTIMIZERS or LABELS.search(s)]
-
-
-def test_nobody_else_knows_an_optimizers_name() -> None:
-    others = [p for p in PROGRAM if not p.relative_to(PROGRAM_ROOT).as_posix().startswith(MAY_NAME_OPTIMIZERS)]
+@pytest.mark.parametrize("registry", REGISTRIES.values(), ids=list(REGISTRIES))
+def test_nobody_else_knows_a_records_name(registry: Registry) -> None:
+    others = {p: s for p, s in program_strings().items() if not p.startswith((*registry.own, *OF_OTHERS))}
     assert len(others) > 200
-    assert not [found for path in others for found in optimizers_named(path)]
+    found = {path: named for path, texts in others.items() if (named := registry.named_in(texts))}
+    assert not {path: named for path, named in found.items() if path not in registry.allowed}
 
 
 def test_a_name_that_is_planted_is_found(tmp_path: Path) -> None:
     planted = tmp_path / "planted.py"
     planted.write_text('"""AdamW may stand here."""\nif name == "adamw":\n    advice = "Choose Adafactor."\n')
-    assert optimizers_named(planted) == ["planted.py: 'adamw'", "planted.py: 'Choose Adafactor.'"]
+    assert REGISTRIES["optimizers"].named_in(strings(planted)) == ["adamw", "Choose Adafactor."]
+    assert REGISTRIES["adapters"].named_in(["a LoRA or LoHa file", "lokr", "often"]) == ["a LoRA or LoHa file", "lokr"]
 
 
 def test_only_the_registry_imports_a_record() -> None:

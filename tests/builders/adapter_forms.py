@@ -12,7 +12,8 @@ import torch
 from modules.families.parts.single_file.unet_layout import unet_layers
 from modules.families.registry import published
 from modules.formats.adapter_layers import AdapterLayer
-from modules.formats.adapter_names import DORA_SCALE, DOWN, MID, UP
+from modules.formats.adapter_names import DOWN, MID, UP
+from modules.formats.adapter_types import DORA_SCALE
 
 Tensors = dict[str, torch.Tensor]
 TEXT = {"text_encoder": "clip_l", "text_encoder_2": "clip_g"}

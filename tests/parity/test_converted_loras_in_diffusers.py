@@ -17,7 +17,7 @@ from modules.families.parts.lora_names import file_path
 from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.registry import published
 from modules.formats.adapter_layers import AdapterLayer
-from modules.formats.adapter_names import DORA_SCALE
+from modules.formats.adapter_types import DORA_SCALE
 from tests.builders.adapter_forms import FORMS, change_of, lora_layers, tensors_in, with_dora, with_tucker
 from tests.builders.single_files import build_parts, tiny_configs
 from trainer.__main__ import main

@@ -16,7 +16,8 @@ from modules.families.kinds.identify import identify
 from modules.families.parts.lora_names import file_path
 from modules.families.protocol import ModelFamily
 from modules.formats.adapter_layers import AdapterLayer
-from modules.formats.adapter_names import DORA_SCALE, DOWN
+from modules.formats.adapter_names import DOWN
+from modules.formats.adapter_types import DORA_SCALE
 from modules.system.errors import DarkroomError
 from tests.builders.adapter_forms import (
     FORMS,

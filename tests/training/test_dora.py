@@ -25,7 +25,7 @@ from modules.config.rules import problems_of
 from modules.config.schema import Config
 from modules.data.dataset import Dataset
 from modules.formats.adapter_layers import AdapterLayer
-from modules.formats.adapter_names import DORA_SCALE
+from modules.formats.adapter_types import DORA_SCALE
 from modules.settings.edit import set_path
 from modules.system.errors import DarkroomError
 from tests.builders.configs import laid_over

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from modules.adapters.factors import can_act
 from modules.adapters.kept_layers import attach_kept, kept_fingerprint
 from modules.adapters.lora_adapter import LoraShape, attach_lora
 from modules.families.protocol import PartMemory
 from modules.formats.adapter_layers import AdapterLayer
+from modules.formats.adapter_types import can_act
 from modules.system.errors import DarkroomError
 from tests.builders.adapter_files import Filled, lora_factors, places
 from tests.training.test_checkpointing import Parameters, gradients, predicted, with_lora

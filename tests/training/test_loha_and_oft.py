@@ -15,10 +15,9 @@ from modules.adapters.changes import weight_change
 from modules.adapters.delta_adapter import DeltaAdapter
 from modules.adapters.kept_layers import attach_kept
 from modules.adapters.loha_layers import HadamardProduct
-from modules.adapters.oft_layers import RotationDelta
+from modules.adapters.oft_layers import CayleyTransform, RotationDelta, cayley, cayley_series, generators
 from modules.adapters.protocol import Adapter, kind_of
 from modules.adapters.registry import ADAPTERS
-from modules.adapters.rotations import CayleyTransform, cayley, cayley_series, generators
 from modules.families.spec import LoraNaming
 from modules.formats.adapter_layers import AdapterLayer
 from modules.settings.edit import set_path

@@ -15,7 +15,8 @@ from modules.families.parts.single_file.models import CONFIGS_KEY, shipped_confi
 from modules.families.registry import published
 from modules.formats.adapter_file import AdapterFile, read_adapter_file
 from modules.formats.adapter_layers import AdapterLayer
-from modules.formats.adapter_names import DORA_SCALE, DOWN, UP
+from modules.formats.adapter_names import DOWN, UP
+from modules.formats.adapter_types import DORA_SCALE
 from modules.system.errors import DarkroomError
 from tests.builders.adapter_forms import (
     FORMS,

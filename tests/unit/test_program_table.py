@@ -14,14 +14,14 @@ from modules.config.schema import Config
 from modules.config.sections.output import Output
 from modules.families.kinds.adapter_programs import adapter_loads
 from modules.families.kinds.file_kind import FileKind
-from modules.families.kinds.program_table import CHANGES, EXTRAS, NAMES
-from modules.families.kinds.program_table import PROGRAMS as PROGRAMS_OF_TABLE
 from modules.families.kinds.record import Loads
 from modules.families.parts.single_file.models import shipped_configs
 from modules.families.published import ALL_PROGRAMS
 from modules.families.registry import published, published_models
 from modules.formats.adapter_forms import Naming
 from modules.formats.checkpoint_header import CheckpointHeader, read_checkpoint_header
+from modules.formats.program_table import CHANGES, EXTRAS, NAMES
+from modules.formats.program_table import PROGRAMS as PROGRAMS_OF_TABLE
 from modules.settings.field import records_of
 from tests.builders import lora_keys as by
 from tests.builders.lora_keys import Keys

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from modules.adapters.registry import adapter_labels
 from modules.system.paths import from_caller
 from trainer.cli import Verb
 from trainer.cli.jobs import add_output_arguments, run_job
@@ -20,7 +21,7 @@ def _merge(options: argparse.Namespace) -> int:
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="a model file or a diffusers folder")
     parser.add_argument("out", metavar="OUT", help="a .safetensors file, or a folder for a model in diffusers layout")
-    add_files_argument(parser, what="the LoRA, LoHa, LoKr or OFT files to merge")
+    add_files_argument(parser, what=f"the {adapter_labels()} files to merge")
     add_output_arguments(parser, default_dtype="that of the model")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from modules.adapters.registry import adapter_labels
 from modules.system.paths import from_caller
 from trainer.cli import Verb
 from trainer.cli.jobs import add_output_arguments, run_job
@@ -18,7 +19,7 @@ def _resize(options: argparse.Namespace) -> int:
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="LORA", help="a LoRA, LoHa or LoKr file")
+    parser.add_argument("source", metavar="LORA", help=f"a {adapter_labels(needs_model=False)} file")
     parser.add_argument("out", metavar="OUT", help="the .safetensors file to write")
     add_rank_arguments(parser)
     add_output_arguments(parser)

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Sequence
 
+from modules.adapters.registry import adapter_labels
 from modules.config.schema import Config
 from modules.config.sections.evaluation import SamplePrompt
 from modules.settings.edit import set_path
@@ -136,7 +137,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", metavar="NAME", help="for settings the config leaves out: those of this preset")
     add_set_argument(parser)
     parser.add_argument("--model", metavar="MODEL", help="another base model: a file, a diffusers folder, a Hub name")
-    lora = "an adapter file (LoRA, LoHa, LoKr or OFT) with its strength behind a colon; can be repeated"
+    lora = f"an adapter file ({adapter_labels()}) with its strength behind a colon; can be repeated"
     parser.add_argument("--lora", metavar="FILE[:STRENGTH]", action="append", default=[], help=lora)
     embedding = "an embedding; the name of its file is its placeholder in prompts; can be repeated"
     parser.add_argument("--embedding", metavar="FILE", action="append", default=[], help=embedding)

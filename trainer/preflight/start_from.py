@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from modules.adapters.factors import can_act
 from modules.adapters.registry import ADAPTERS
 from modules.adapters.settings import AdapterSettings, decomposed_axis
 from modules.adapters.spec import Shape, Trainable
@@ -28,8 +27,9 @@ from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.identify import identify
 from modules.families.kinds.registry import serves_as
 from modules.families.registry import files_of
-from modules.formats.adapter_names import DORA_SCALE, DOWN, LORA_FACTORS, UP, dora_axis, layers_in
+from modules.formats.adapter_names import DOWN, LORA_FACTORS, UP, dora_axis, layers_in
 from modules.formats.adapter_targets import AdapterTargets, fits
+from modules.formats.adapter_types import DORA_SCALE, can_act
 from modules.formats.checkpoint_header import read_checkpoint_header
 from modules.formats.headers import UnreadableFileError
 from modules.memory.tape import AdapterPlan, PartPlan

@@ -21,8 +21,8 @@ from modules.adapters.tools.results import LoraResult
 from modules.families.kinds.source import Source
 from modules.families.registry import published
 from modules.formats.adapter_layers import AdapterLayer
-from modules.formats.adapter_names import DOWN, UP
 from modules.formats.adapter_targets import AdapterTarget
+from modules.formats.adapter_types import adapter_type
 from modules.system.errors import DarkroomError
 from modules.system.problem import count
 
@@ -46,7 +46,6 @@ _ATTENTION = ".attn"
 _MANY = 5  # as many numbers are a list of blocks
 _ORDER = {"BASE": 0, "IN": 1, "M": 2, "OUT": 3}
 # The factor of each kind of layer whose multiple multiplies the change.
-_SCALED = ("hada_w1_a", "lokr_w1", "lokr_w1_a", "diff", "w_norm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,7 @@ def scaled_by_block(source: Source, text: str) -> LoraResult:
     """Return an opened adapter file with the change of each layer times the strength that a text gives its block.
 
     Layers of strength 0 are left out. Raises DarkroomError for a text that cannot be read, and where a layer whose
-    change depends on the model's weights (DoRA, OFT) has a strength other than 0 or 1.
+    change depends on the model's weights (`depends_on_weight`) has a strength other than 0 or 1.
     """
     content = content_of(source)
     targets = published(source.kind.model).adapter_targets(source.configs).all
@@ -136,9 +135,14 @@ def _scaled(layer: AdapterLayer, strength: float, where: str) -> AdapterLayer:
     assert not depends_on_weight(layer)
     names = {name for name in ("diff_b", "b_norm") if name in layer.factors}
     if changes_weight(layer):
-        names.add(UP if DOWN in layer.factors else next(name for name in _SCALED if name in layer.factors))
+        names.add(next(name for name in _scaled_by(layer) if name in layer.factors))
     factors = {n: _times(f, strength) if n in names else f for n, f in layer.factors.items()}
     return replace(layer, factors=factors)
+
+
+def _scaled_by(layer: AdapterLayer) -> tuple[str, ...]:
+    own = adapter_type(layer.factors)
+    return own.scaled if own is not None else ()
 
 
 def _times(factor: torch.Tensor, strength: float) -> torch.Tensor:

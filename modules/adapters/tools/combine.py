@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 import torch
 
 from modules.adapters.changes import bias_change, weight_change
-from modules.adapters.factors import BIASES
 from modules.adapters.start import changes_weight
 from modules.adapters.tools.low_rank import (
     LowRank,
@@ -29,6 +28,7 @@ from modules.families.registry import published
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import DOWN
 from modules.formats.adapter_targets import AdapterTarget
+from modules.formats.adapter_types import BIASES
 from modules.system.errors import DarkroomError
 from modules.system.problem import count
 
@@ -50,7 +50,7 @@ def combined(
     """Return the weighted sum of opened adapter files; with a choice of rank reduced by SVD, otherwise exact.
 
     Raises DarkroomError for files of different models, for a layer whose change depends on the model's weights, and
-    without a choice of rank for one whose change has no small product, such as LoHa's.
+    without a choice of rank for one whose change has no small product.
     """
     _require_one_model(sources, files)
     places = _places(sources[0])
@@ -109,7 +109,7 @@ def _add(
 
 
 def whole_change(layer: AdapterLayer, places: Mapping[Place, AdapterTarget], *, where: str) -> torch.Tensor:
-    """Return the change of a weight by a layer of the file named `where`, in float32; not for DoRA and OFT.
+    """Return the change of a weight by a layer of the file named `where`, in float32, where it is the same for any.
 
     Raises DarkroomError if its factors do not fit the model.
     """

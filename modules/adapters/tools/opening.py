@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 
 from modules.adapters.changes import does_not_fit
-from modules.adapters.factors import can_act
 from modules.adapters.stored_header import reason_if_broken, reason_to_refuse
 from modules.families.kinds.identify import identify
 from modules.families.kinds.lora_conversion import open_lora
@@ -17,8 +16,8 @@ from modules.families.kinds.source import Source
 from modules.families.registry import FAMILIES
 from modules.formats.adapter_file import AdapterFile, read_adapter_file
 from modules.formats.adapter_layers import AdapterLayer
-from modules.formats.adapter_names import DORA_SCALE, OFT_BLOCKS, OFT_VECTORS, type_of
 from modules.formats.adapter_targets import AdapterTargets, fits
+from modules.formats.adapter_types import DORA_SCALE, adapter_type, can_act, type_of
 from modules.system.errors import DarkroomError
 
 _MERGE_AND_EXTRACT = (
@@ -94,8 +93,9 @@ def require_linear(where: str, layers: Iterable[AdapterLayer], tool: str) -> Non
 
 
 def depends_on_weight(layer: AdapterLayer) -> bool:
-    """Return whether the change of a layer depends on the weight that it changes: DoRA and OFT."""
-    return bool(layer.factors.keys() & {DORA_SCALE, OFT_BLOCKS, OFT_VECTORS})
+    """Return whether the change of a layer depends on the weight that it changes: of DoRA, and of rotations."""
+    own = adapter_type(layer.factors)
+    return DORA_SCALE in layer.factors or (own is not None and own.depends_on_weight)
 
 
 def widest_dtype(layers: Iterable[AdapterLayer]) -> torch.dtype:

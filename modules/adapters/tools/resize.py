@@ -1,11 +1,10 @@
 """Resizing a LoRA by SVD: fewer ranks, with the least change of what it does.
 
-LoHa, LoKr and whole differences become LoRA layers. The strength of each layer stays what it was.
+Other changes become LoRA layers, too. The strength of each layer stays what it was.
 """
 
 from __future__ import annotations
 
-from modules.adapters.factors import BIASES
 from modules.adapters.start import changes_weight
 from modules.adapters.tools.combine import whole_change
 from modules.adapters.tools.low_rank import RankChoice, Reduced, low_rank_of, reduced_matrix, reduced_product
@@ -15,13 +14,14 @@ from modules.families.kinds.source import Source
 from modules.families.registry import published
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import DOWN
+from modules.formats.adapter_types import BIASES
 from modules.system.errors import DarkroomError
 
 
 def resized(source: Source, choice: RankChoice, on_layer: OnLayer) -> LoraResult:
     """Return an opened adapter file with the ranks of a choice. Norms, biases and embeddings stay as they are.
 
-    Raises DarkroomError where the change of a layer depends on the model's weights (DoRA, OFT).
+    Raises DarkroomError where the change of a layer depends on the model's weights.
     """
     content, where = content_of(source), source.path.name
     require_linear(where, content.layers, "resized")

@@ -19,7 +19,8 @@ from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.parts.single_file.sizes import configs_to_bring
 from modules.formats.adapter_file import AdapterFile
 from modules.formats.adapter_layers import AdapterLayer
-from modules.formats.adapter_names import DORA_SCALE, DOWN
+from modules.formats.adapter_names import DOWN
+from modules.formats.adapter_types import DORA_SCALE
 from modules.formats.lora_files import with_one_alpha
 from modules.formats.safetensors_io import OnWritten
 from modules.system.problem import count

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from modules.adapters.registry import ADAPTERS
+from modules.adapters.registry import ADAPTERS, DEFAULT_ADAPTER
 from modules.config.imports.kohya_dataset import images, lift_of_datasets
 from modules.config.imports.kohya_ranks import ranks_and_more
 from modules.config.imports.kohya_sampling import sampling_and_saving
@@ -20,7 +20,6 @@ from modules.config.migrations.tree_moves import Notes, Tree, put
 from modules.system.problem import Problem
 
 _DTYPES = {"fp16": "float16", "bf16": "bfloat16", "float": "float32", "fp32": "float32"}
-_LYCORIS = {"loha": "loha", "lokr": "lokr", "locon": "lora", "lora": "lora", "oft": "oft"}
 _NOT_HERE = ("full", "native", "ia3", "dylora", "glora", "lora_fa")
 # LyCORIS' presets of layers.
 _LAYERS = {"full": "all", "full-lin": "all", "attn-mlp": "attention_mlp", "attn-only": "attention"}
@@ -156,7 +155,8 @@ def _layers(given: Args, network: Args, result: Tree, kind: str) -> bool:
 def _network_kind(given: Args, network: Args, result: Tree, notes: Notes) -> tuple[str, str]:
     """Return our type of adapter, and kohya's words for it; a type that does not exist here is reported."""
     kind = f"{given.pop('LoRA_type', '')} {given.pop('network_module', '')} {network.pop('algo', '')}".lower()
-    name = next((ours for theirs, ours in _LYCORIS.items() if theirs in kind and theirs != "lora"), "lora")
+    words = ((word, name) for name, spec in ADAPTERS.items() for word in spec.kohya)
+    name = next((name for word, name in words if word in kind), DEFAULT_ADAPTER.name)
     put(result, "adapter.name", name)
     if missing := next((word for word in re.split(r"[\s./]+", kind) if word in _NOT_HERE), ""):
         message = f"The network {missing} is not supported here; a LoRA is trained instead."
@@ -183,7 +183,8 @@ def _adapter(given: Args, result: Tree, notes: Notes) -> None:
     name, kind = _network_kind(given, network, result, notes)
     rank = number_of(given.pop("network_dim", None))
     alpha = number_of(given.pop("network_alpha", None))
-    if name != "oft":
+    fields = ADAPTERS[name].settings.model_fields
+    if "rank" in fields:
         put(result, "adapter.rank", int(rank or 4))  # sd-scripts' default
         put(result, "adapter.alpha", 1.0 if alpha is None else alpha or float(rank or 4))
     dropout = number_of(pop_first(given, "network_dropout") or network.pop("dropout", None))
@@ -191,7 +192,7 @@ def _adapter(given: Args, result: Tree, notes: Notes) -> None:
         put(result, "adapter.dropout", dropout)
     if (weights := pop_first(given, "network_weights", "lora_network_weights")) is not None:
         put(result, "adapter.start_from", str(weights))
-    if name == "lora" and (norm := number_of(given.get("scale_weight_norms"))) is not None:
+    if "max_norm" in fields and (norm := number_of(given.get("scale_weight_norms"))) is not None:
         put(result, "adapter.max_norm", norm or None)
         given.pop("scale_weight_norms")
     has_convolutions = _layers(given, network, result, kind)

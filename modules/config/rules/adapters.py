@@ -71,7 +71,7 @@ def file_format(config: Config) -> Iterator[Problem]:
 def misread_file(config: Config) -> Iterator[Problem]:
     """Yield a warning for an option of the adapter with which other programs apply its file otherwise than trained.
 
-    The same facts about files are in `modules/families/kinds/program_table.py`.
+    The same facts about files are in `modules/formats/program_table.py`.
     """
     if config.training.trains != "adapter":
         return

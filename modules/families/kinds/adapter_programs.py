@@ -6,49 +6,43 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.lora_model import targets_of
-from modules.families.kinds.program_table import (
-    CHANGES,
-    EXTRAS,
-    MOST_UNPLACED,
-    PROGRAMS,
-    Answer,
-    Place,
-    Word,
-    answer_about_names,
-    diffusers_loses_alpha,
-)
 from modules.families.kinds.record import Loads
 from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.published import ALL_PROGRAMS
 from modules.families.registry import published
 from modules.formats.adapter_damage import damage_in, damage_of_alpha, mismatch_in
 from modules.formats.adapter_forms import Naming
-from modules.formats.adapter_names import (
-    ALPHA,
-    BUNDLED_EMBEDDING,
-    DIFFERENCE_FACTORS,
-    DORA_SCALE,
-    DOWN,
-    FACTORS,
-    MID,
-    OFT_BLOCKS,
-    RESCALE,
-    Shape,
-    dora_axis,
-    lacking_factor,
-    layer_and_factor,
-    type_of,
-)
+from modules.formats.adapter_names import BUNDLED_EMBEDDING, DOWN, dora_axis, layer_and_factor
 from modules.formats.adapter_targets import AdapterTarget, fits, kohya_naming_of, naming_of
+from modules.formats.adapter_types import (
+    ALPHA,
+    DORA_SCALE,
+    Shape,
+    adapter_type,
+    adapter_types,
+    all_factors,
+    lacking_factor,
+)
 from modules.formats.checkpoint_header import CheckpointHeader, read_scalars
 from modules.formats.embedding_names import OUTPUT_SUFFIX
 from modules.formats.peft_settings import PEFT_SETTINGS, PeftAlphas
+from modules.formats.program_table import (
+    CHANGES,
+    EXTRAS,
+    MOST_UNPLACED,
+    PROGRAMS,
+    Answer,
+    Answers,
+    Place,
+    Word,
+    answer_about_names,
+    diffusers_loses_alpha,
+)
 
-NO_LIMIT = 1024.0
-"""The least alpha of an OFT that limits nothing in any program."""
 _MOST_TENSORS = 20_000  # SDXL's adapters have about 3,000, of one that changes every layer
 _NINE = 9  # the input channels of an inpainting model: latents, masked image and mask
 _ATTENTION = re.compile(r".*\.attn[12]\.to_(q|k|v|out\.0)")
@@ -132,8 +126,15 @@ def _of_groups(program: str, contents: AdapterContents) -> Answer:
 
 def _of_group(program: str, group: LayerGroup, architecture: str) -> Answer:
     names = answer_about_names(program, group.naming, architecture, group.place)
-    changes = (CHANGES[change].get(program, Answer("all")) for change in group.changes)
+    rows = _rows()
+    changes = (rows[change].get(program, Answer("all")) for change in group.changes)
     return min((names, *changes), key=lambda answer: answer.severity)
+
+
+@cache
+def _rows() -> Mapping[str, Answers]:
+    """Return the rows about changes: those about any type, and those of each type of adapter."""
+    return {name: row for rows in (CHANGES, *(t.programs for t in adapter_types())) for name, row in rows.items()}
 
 
 def _with_extras(program: str, answer: Answer, extras: Iterable[str]) -> Answer:
@@ -247,38 +248,14 @@ def _changes(layer: _Layer, *, is_peft: bool) -> Iterator[str]:
     shapes, factors = layer.shapes, frozenset(layer.shapes) - {ALPHA}
     if damage_in(shapes) or mismatch_in(shapes) or (layer.alpha is not None and damage_of_alpha(layer.alpha)):
         yield "damaged"
-    if "" in factors or not factors & FACTORS:
+    if "" in factors or not factors & all_factors():
         yield "unknown"
     elif lacking_factor(factors):
         yield "incomplete"
-    elif factors & DIFFERENCE_FACTORS:
-        yield "norm" if factors & {"w_norm", "b_norm"} else "difference"
-    else:
-        yield from _changes_by_type(type_of(factors), shapes, layer.alpha)
+    elif own := adapter_type(factors):
+        yield from own.rows(shapes, layer.alpha)
     if scale := shapes.get(DORA_SCALE):
         yield "DoRA of PEFT" if is_peft else f"DoRA of {dora_axis(scale)}"
-
-
-def _changes_by_type(kind: str, shapes: Mapping[str, Shape], alpha: float | None) -> Iterator[str]:
-    match kind:
-        case "LoRA":
-            yield "Tucker LoRA" if MID in shapes else "LoRA"
-        case "OFT" if OFT_BLOCKS in shapes:
-            yield "BOFT" if len(shapes[OFT_BLOCKS]) == 4 else "OFT"
-            if RESCALE in shapes:
-                yield "rescaled OFT"
-            if alpha is not None and 0 < alpha < NO_LIMIT:
-                yield "constrained OFT"
-        case "OFT":
-            yield "diagonal OFT" if "oft_diag" in shapes else "OFT v2"
-        case "IA3":
-            yield "unknown"
-        case _:
-            yield kind
-    if "lokr_t2" in shapes:
-        yield "LoKr with Tucker"
-    if len(shapes.get("hada_w1_a", ())) > 2 or len(shapes.get("hada_w1_b", ())) > 2:
-        yield "LoHa with four axes"
 
 
 def _odd_alphas(header: CheckpointHeader, layers: Iterable[_Layer]) -> dict[str, str]:

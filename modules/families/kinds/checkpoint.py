@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from modules.families.kinds.file_kind import FileKind
-from modules.families.kinds.program_table import CHECKPOINTS, PROGRAMS
 from modules.families.kinds.record import FileKindSpec, Loads, loads_whole
 from modules.families.parts.single_file.models import configs_of_file, layouts
 from modules.families.parts.single_file.names import missing_names, original_names
@@ -13,6 +12,7 @@ from modules.families.parts.single_file.record import PartLayout
 from modules.families.parts.single_file.sizes import has_published_size
 from modules.families.registry import all_files, published
 from modules.formats.checkpoint_header import CheckpointHeader
+from modules.formats.program_table import CHECKPOINTS, PROGRAMS
 from modules.system.errors import DarkroomError
 
 

@@ -4,7 +4,7 @@ form, and names and shapes together the model. Torch-free.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from modules.families.kinds.adapter_programs import adapter_loads
 from modules.families.kinds.file_kind import FileKind, Prediction
@@ -13,13 +13,13 @@ from modules.families.kinds.record import FileKindSpec
 from modules.families.registry import family_of, label_of, published
 from modules.formats.adapter_damage import damage_in_file
 from modules.formats.adapter_forms import FORMS, form_of
-from modules.formats.adapter_names import BUNDLED_EMBEDDING, DORA_SCALE, DOWN, layer_and_factor, layers_in, type_of
-from modules.formats.adapter_targets import Shapes, layout_of
+from modules.formats.adapter_names import BUNDLED_EMBEDDING, layer_and_factor, layers_in
+from modules.formats.adapter_targets import layout_of
+from modules.formats.adapter_types import DORA_SCALE, Shapes, adapter_types, type_of
 from modules.formats.checkpoint_header import CheckpointHeader
 from modules.formats.peft_settings import doubt_about_alpha, with_peft_settings
 from modules.system.problem import with_article
 
-_RANK_FACTORS = (DOWN, "hada_w1_b", "lokr_w2_b")
 _OTHERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Flux", ("double_blocks", "single_blocks", "single_transformer_blocks", "double_stream")),
     ("Stable Diffusion 3", ("joint_blocks",)),
@@ -30,7 +30,7 @@ _MODEL_TENSORS = ("model.diffusion_model.input_blocks", "first_stage_model.")
 
 
 def adapter_kind(header: CheckpointHeader) -> FileKind | None:
-    """Return the file's kind if it is an adapter (LoRA, LyCORIS or OFT), for any model."""
+    """Return the file's kind if it is an adapter of any type, for any model."""
     layers = layers_in(header.shapes)
     factors = {factor for shapes in layers.values() for factor in shapes}
     sort = type_of(factors)
@@ -38,7 +38,7 @@ def adapter_kind(header: CheckpointHeader) -> FileKind | None:
         return None
     form = form_of(header.shapes)
     facts = {"adapter": f"DoRA ({sort})" if DORA_SCALE in factors else sort, "form": form, "dtype": header.main_dtype}
-    if ranks := {s[n][0] for s in layers.values() for n in _RANK_FACTORS if s.get(n)}:
+    if ranks := set(_ranks(layers.values())):
         facts["rank"] = "-".join(map(str, sorted({min(ranks), max(ranks)})))
     facts["layers"] = str(_num_layers(header.shapes))
     if damage := damage_in_file(header):
@@ -65,6 +65,12 @@ def adapter_kind(header: CheckpointHeader) -> FileKind | None:
         prediction=_prediction(header.metadata),
         facts=facts,
     )
+
+
+def _ranks(layers: Iterable[Shapes]) -> Iterator[int]:
+    """Yield the ranks of layers: the first axis of the last factor of each product."""
+    products = [product for t in adapter_types() for product in t.products]
+    yield from (shapes[p.last][0] for shapes in layers for p in products if shapes.get(p.last))
 
 
 def _num_layers(names: Iterable[str]) -> int:
@@ -117,7 +123,7 @@ def _prediction(metadata: Mapping[str, str]) -> Prediction:
 LORA = FileKindSpec(
     name="lora",
     label="LoRA",
-    help="An adapter for a model: LoRA, LyCORIS or OFT.",
+    help="An adapter for a model, of any type.",
     detect=adapter_kind,
     uses=frozenset({"start of an adapter"}),
     forms=("kohya", "peft"),

@@ -12,7 +12,6 @@ from modules.families.kinds.adapter_programs import unusual_alphas
 from modules.families.kinds.file_kind import FileKind
 from modules.families.kinds.lora_metadata import converted_metadata
 from modules.families.kinds.lora_model import INVALID_CONFIGS
-from modules.families.kinds.program_table import diffusers_loses_alpha
 from modules.families.kinds.record import Form
 from modules.families.kinds.source import Source
 from modules.families.parts.lora_names import kohya_naming, peft_name
@@ -22,6 +21,7 @@ from modules.formats.adapter_file import AdapterFile, adapter_file, read_adapter
 from modules.formats.adapter_layers import AdapterLayer
 from modules.formats.adapter_names import DOWN, MID, second_copies
 from modules.formats.lora_files import fits_peft, is_incomplete, to_kohya, to_peft
+from modules.formats.program_table import diffusers_loses_alpha
 from modules.formats.safetensors_io import CONVERTED, OnWritten, Writable, write_safetensors
 from modules.system.errors import DarkroomError
 from modules.system.problem import count

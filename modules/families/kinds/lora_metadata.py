@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from modules.families.kinds.record import Form
 from modules.families.published import PublishedModel
 from modules.formats.adapter_layers import AdapterLayer
-from modules.formats.adapter_names import DORA_SCALE, LORA_FACTORS, MID, type_of
+from modules.formats.adapter_names import LORA_FACTORS
+from modules.formats.adapter_types import ALPHA, DORA_SCALE, adapter_type, adapter_types
 from modules.formats.lora_files import rank_and_alpha, ranks_and_alphas
 from modules.formats.peft_settings import PEFT_SETTINGS
 from modules.formats.safetensors_io import PAYLOAD_SHA256
 
 _STALE = frozenset({PEFT_SETTINGS, "sshs_legacy_hash"})  # they describe the tensors of the old file
-# LyCORIS' `algo` by the type of the layers; "locon" where all are LoRA, or norms, which any algo trains.
-_ALGOS = {"LoHa": "loha", "LoKr": "lokr", "OFT": "diag-oft", "GLoRA": "glora", "IA3": "ia3", "full difference": "full"}
-_OF_LOCON = LORA_FACTORS | {"w_norm", "b_norm"}
+_LOCON = "locon"  # LyCORIS' name of LoRA on linear layers and convolutions
+_NORMS = frozenset({"w_norm", "b_norm"})
 _TUCKER_ARGS, _NORM_ARGS = ("use_tucker", "use_cp"), ("train_norm",)
 
 
@@ -59,14 +59,16 @@ def _is_among(text: str, values: Sequence[float]) -> bool:
 def _network(layers: Sequence[AdapterLayer]) -> tuple[str, dict[str, str]]:
     """Return the module and the arguments that would make such layers, as kohya's trainers name them."""
     factors = {factor for layer in layers for factor in layer.factors}
-    args = {"algo": _ALGOS.get(type_of(factors - _OF_LOCON), "locon")}
-    if MID in factors or "lokr_t2" in factors or "hada_t1" in factors:
+    # Norms are trained by any network; a file with plain LoRA and another type is of a network of the other.
+    own = adapter_type(factors - LORA_FACTORS - _NORMS - {ALPHA})
+    args = {"algo": own.algo if own is not None and own.algo else _LOCON}
+    if any(t.has_tucker_core(factors) for t in adapter_types()):
         args["use_tucker"] = "True"
     if "w_norm" in factors:
         args["train_norm"] = "True"
     if DORA_SCALE in factors:
         args["dora_wd"] = "True"
-    return ("networks.lora", {}) if args == {"algo": "locon"} else ("lycoris.kohya", args)
+    return ("networks.lora", {}) if args == {"algo": _LOCON} else ("lycoris.kohya", args)
 
 
 def _plain_args(text: str) -> str:

@@ -16,7 +16,8 @@ from modules.families.parts.single_file.models import CONFIGS_KEY, configs_of_fi
 from modules.families.published import PublishedModel
 from modules.families.registry import files_of, published, published_models
 from modules.formats.adapter_names import DOWN
-from modules.formats.adapter_targets import AdapterTargets, Name, Shapes, fits, name_of
+from modules.formats.adapter_targets import AdapterTargets, Name, fits, name_of
+from modules.formats.adapter_types import Shapes
 
 _MODEL_KEYS = ("ss_v2", "ss_base_model_version", "modelspec.architecture")
 INVALID_CONFIGS = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError)

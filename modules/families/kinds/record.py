@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from modules.families.kinds.file_kind import FileKind
-from modules.families.kinds.program_table import Word
 from modules.formats.checkpoint_header import CheckpointHeader
+from modules.formats.program_table import Word
 
 Use = Literal["base model", "denoiser", "VAE", "start of an adapter"]
 Form = Literal["single", "folder", "kohya", "peft"]

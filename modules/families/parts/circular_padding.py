@@ -1,7 +1,7 @@
 """Circular padding: convolutions that see the opposite edge of the image beyond an edge, for seamless tiles.
 
 A layer's input is padded before the layer, which then has no padding of its own. So whatever is put on a layer and
-computes from its input (LoKr and the like, which use hooks) sees what the layer sees.
+computes from its input (those that use hooks) sees what the layer sees.
 """
 
 from __future__ import annotations

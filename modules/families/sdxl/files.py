@@ -10,13 +10,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from modules.families.kinds.file_kind import FileKind
-from modules.families.kinds.program_table import velocity_note
 from modules.families.parts.lora_names import unet_clip_targets
 from modules.families.parts.single_file.detect import VARIANTS, checkpoint_of
 from modules.families.parts.single_file.prediction import VELOCITY_TENSOR
 from modules.families.parts.single_file.record import SingleFile, TextPlace
 from modules.families.published import FamilyFiles, FolderFacts, PublishedModel
 from modules.families.sdxl.sidecar import base_sidecar, refiner_sidecar
+from modules.formats.program_table import velocity_note
 
 _CONFIGS = Path(__file__).parent / "configs"
 _TARGETS = unet_clip_targets(

@@ -27,7 +27,7 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "horizontal": ("flip",),
     "length": ("epochs",),
     "lr": ("learning rate",),
-    "lycoris": ("loha", "lokr", "adapter"),
+    "lycoris": ("adapter",),
     "mirror": ("flip",),
     "network": ("adapter", "rank"),
     "oom": ("offload", "checkpointing", "quantiz"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from modules.adapters.registry import adapter_labels
 from ui.forms.values import split_file
 
 FieldKind = Literal["model", "lora", "loras", "save_lora", "save_model", "save_any", "choice", "text", "flag"]
@@ -174,7 +175,7 @@ RESIZE = ToolSpec(
     "Resize",
     "A LoRA with other ranks, with the least change of what it does. The error is reported.",
     (
-        ToolField("source", "lora", "LoRA", "A LoRA, LoHa or LoKr file."),
+        ToolField("source", "lora", "LoRA", f"A {adapter_labels(needs_model=False)} file."),
         *_RANKS,
         _DTYPE,
         ToolField("out", "save_lora", "Write to", "The LoRA file to write."),

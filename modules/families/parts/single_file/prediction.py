@@ -2,7 +2,7 @@
 
 Programs use different markers. They are checked in this order: a sidecar .yaml (A1111, Forge), the empty tensors
 `v_pred` and `ztsnr` (ComfyUI, Forge), `modelspec.prediction_type` (ModelSpec 1.0.1) or `modelspec.predict_key`
-(ComfyUI), and last the weights, by the model's own record. `kinds/program_table.py` lists which program reads
+(ComfyUI), and last the weights, by the model's own record. `formats/program_table.py` lists which program reads
 which of them. Torch-free.
 """
 

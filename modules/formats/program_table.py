@@ -1,9 +1,10 @@
 """Which programs load what: facts about other programs, with the versions that they were measured with.
 
 A file of adapters is answered from three tables: how its layers are named (`NAMES`, by naming and architecture), what
-kind of change they hold (`CHANGES`), and what else is in the file (`EXTRAS`). Every program is in every row; one that
-is not listed loads none of the names, and all of the changes and extras. Where several rows apply to a layer, the
-worst answer counts; a file whose layers are answered differently is loaded in part. Whole models are in `CHECKPOINTS`.
+kind of change they hold (`CHANGES`, and the rows in the records of the adapters), and what else is in the file
+(`EXTRAS`). Every program is in every row; one that is not listed loads none of the names, and all of the changes and
+extras. Where several rows apply to a layer, the worst answer counts; a file whose layers are answered differently is
+loaded in part. Whole models are in `CHECKPOINTS`.
 
 Plain LoRA files were measured on 2026-11-21 with each program's own code at real shapes; LoHa, LoKr, OFT, DoRA, damaged
 files and inpainting on 2026-11-23. SimpleTuner's names and bundled embeddings are facts read in the programs or their
@@ -218,7 +219,7 @@ def answer_about_names(program: str, naming: str, architecture: str, place: Plac
 # -- the changes that layers hold
 
 
-def _plain_lora_only(label: str) -> Answers:
+def plain_lora_only(label: str) -> Answers:
     """Return the answers of those that load LoRA alone: diffusers' converter of kohya's files raises for the rest."""
     error = refuses(f"raises an error: {label} layers are not supported")
     return {"diffusers": error, "diffusers 0.31": error, "sd-scripts": UNKNOWN}
@@ -229,13 +230,10 @@ _NO_SCALES = none("loads them without the DoRA scales")
 _NORMS_OF_BASE = none("computes DoRA on the output axis with the norms of the base model, a wrong change")
 _NORMS_OF_INPUTS = none("computes DoRA on the output axis with the norms of the inputs, a wrong change")
 _IGNORED_ALPHA = none("ignores the alpha in the metadata, a wrong strength")
-_NO_OFT = none("does not support OFT")
-_NOT_THIS_OFT = none("does not support this OFT")
 _INCOMPLETE = Answer("unknown", "was not measured with layers that lack a factor")
 
+# The rows of each type of adapter are in its record (`adapter_types`); these are about any type.
 CHANGES: Mapping[str, Answers] = {
-    "LoRA": {},
-    "Tucker LoRA": _plain_lora_only("Tucker LoRA"),
     "DoRA of outputs": {
         "ComfyUI": _NORMS_OF_BASE,
         "A1111": _NORMS_OF_INPUTS,
@@ -251,44 +249,8 @@ CHANGES: Mapping[str, Answers] = {
         "LyCORIS": refuses("raises an error for DoRA on the input axis"),
     },
     "DoRA of PEFT": {"ComfyUI": none("loads them without the DoRA magnitudes"), "Forge": UNKNOWN},
-    "LoHa": _plain_lora_only("LoHa"),
-    "LoHa with four axes": {  # as OneTrainer writes it
-        "ComfyUI": none("skips LoHa factors with four axes"),
-        "Forge": UNKNOWN,
-        "LyCORIS": UNKNOWN,
-    },
-    "LoKr": {
-        **_plain_lora_only("LoKr"),
-        "LyCORIS": Answer("unknown", "raises an error for some low ranks on kernels above 1x1"),
-    },
-    "LoKr with Tucker": {
-        "ComfyUI": none("skips Tucker factors of LoKr"),
-        "Forge": refuses("raises an error for Tucker factors of LoKr"),
-        "LyCORIS": refuses("raises an error for Tucker factors of LoKr"),
-    },
-    "OFT": {**_plain_lora_only("OFT"), "Forge": _NO_OFT},
-    "rescaled OFT": {"ComfyUI": none("ignores the scales of the outputs")},
-    # LyCORIS' limit of the rotations; files of this program have one that is never reached.
-    "constrained OFT": {"ComfyUI": none("limits the rotations otherwise than LyCORIS")},
-    "BOFT": {**_plain_lora_only("BOFT"), "Forge": _NO_OFT, "LyCORIS": UNKNOWN},
-    "diagonal OFT": {
-        **_plain_lora_only("diagonal OFT"),
-        "ComfyUI": _NOT_THIS_OFT,
-        "Forge": _NO_OFT,
-        "LyCORIS": UNKNOWN,
-    },
-    "OFT v2": {
-        **_plain_lora_only("OFT v2"),
-        "ComfyUI": _NOT_THIS_OFT,
-        "A1111": _NOT_THIS_OFT,
-        "Forge": _NO_OFT,
-        "LyCORIS": _NOT_THIS_OFT,
-    },
-    "GLoRA": {**dict.fromkeys(PROGRAMS, UNKNOWN), **_plain_lora_only("GLoRA")},
-    "norm": {**_plain_lora_only("norm"), "LyCORIS": UNKNOWN},
-    "difference": {**_plain_lora_only("difference"), "LyCORIS": UNKNOWN},
-    "unknown": {**dict.fromkeys(PROGRAMS, UNKNOWN), **_plain_lora_only("unknown")},
-    "incomplete": {**dict.fromkeys(PROGRAMS, _INCOMPLETE), **_plain_lora_only("incomplete")},
+    "unknown": {**dict.fromkeys(PROGRAMS, UNKNOWN), **plain_lora_only("unknown")},
+    "incomplete": {**dict.fromkeys(PROGRAMS, _INCOMPLETE), **plain_lora_only("incomplete")},
     # Factors of different ranks or of rank 0, or an alpha that is not finite.
     "damaged": dict.fromkeys(PROGRAMS, none("cannot apply damaged factors")),
     "alpha in the metadata": {"ComfyUI": _IGNORED_ALPHA, "Forge": _IGNORED_ALPHA, "diffusers 0.31": _IGNORED_ALPHA},
