@@ -10,9 +10,8 @@ from dataclasses import asdict
 from modules.system.atomic import write_text
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_caller
-from trainer.cli import Verb
-from trainer.cli.options import read_config
-from trainer.cli.program import run_verb
+from trainer.cli.program import Verb, run_verb
+from trainer.jobs.config import read_config
 from trainer.launch import import_engine
 
 MEASUREMENTS = (
@@ -57,7 +56,7 @@ def _measure(options: argparse.Namespace) -> int:
 def _profile(options: argparse.Namespace) -> int:
     if options.steps < 1:
         raise DarkroomError(f"--steps {options.steps} is too few.", advice="Profile at least one step.")
-    config = read_config(options.config, []).config if options.config else None
+    config = read_config(options.config).config if options.config else None
     import_engine(beside_window=False)
     from benchmarks.profile import profile_all
 

@@ -33,10 +33,12 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from trainer.cli import verbs
-from trainer.cli.program import WRONG, run_program
+from trainer.cli import queue, runs, secrets
+from trainer.cli.jobs import run_request, verb_of
+from trainer.cli.program import WRONG, Verb, run_program
+from trainer.jobs.registry import JOBS
 
 # Former verbs that are now packages outside the program: the command of each.
 _MOVED = {"benchmark": "python -m benchmarks", "make-demo-model": "python -m demo.make"}
@@ -56,11 +58,26 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m trainer", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(metavar="VERB", required=True)
-    for name, add in verbs().items():
-        command = commands.add_parser(name, help=add.summary, description=add.summary)
-        add.arguments(command)
-        command.set_defaults(run=add.run)
+    for name, verb in _verbs().items():
+        command = commands.add_parser(name, help=verb.summary, description=verb.summary)
+        verb.arguments(command)
+        command.set_defaults(run_verb=verb.run)
+    # For the window: without a help, it is not listed.
+    commands.add_parser("job", description=run_request.__doc__).set_defaults(run_verb=run_request)
     return parser
+
+
+def _verbs() -> Mapping[str, Verb]:
+    """Return all verbs by name."""
+    return {
+        "train": runs.TRAIN,
+        "resume": runs.RESUME,
+        "fork": runs.FORK,
+        "cache": runs.CACHE,
+        "queue": queue.QUEUE,
+        **{name: verb_of(spec) for name, spec in JOBS.items()},
+        "secrets": secrets.SECRETS,
+    }
 
 
 if __name__ == "__main__":

@@ -54,12 +54,17 @@ class ImageAnnotated:
 
 @dataclass(frozen=True, slots=True)
 class JobFinished:
-    """A job is done: what it did, the files and folders it wrote, and notes about them."""
+    """A job is done: its summary, the files and folders that it wrote, and notes about them.
+
+    `text` is a result to print, such as a table. `code` is the exit code of the verb.
+    """
 
     message: str
     paths: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     request: int = 0
+    text: str = ""
+    code: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,8 @@ import threading
 import time
 
 from modules.system.paths import from_caller
-from trainer.cli import Verb
 from trainer.cli.console import Meter
-from trainer.cli.program import run_verb
+from trainer.cli.program import Verb, run_verb
 from trainer.cli.signals import on_signal
 from trainer.launch import import_engine
 

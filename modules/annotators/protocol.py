@@ -1,52 +1,119 @@
-"""The protocols of captioners and maskers, and the settings of their models."""
+"""What captioners and maskers are, and the settings of their models."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 import numpy as np
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 from PIL import Image
+
+from modules.annotators.registry import CAPTIONERS, MASKERS
+from modules.annotators.spec import CaptionSetting, MaskSetting
+from modules.settings.field import Section, Setting, When
 
 SoftMask = NDArray[np.float32]
 """(height, width) of the image, from 0 to 1."""
 
 Detail = Literal["short", "detailed", "long"]
+_DETAILS = {"short": "One sentence", "detailed": "Several sentences", "long": "A paragraph"}
 
 
-@dataclass(frozen=True, slots=True)
-class CaptionSettings:
-    """The settings of captioners; each uses some of them.
-
-    Tags with at least the probability `threshold` are written, names of characters with `character_threshold`. A text
-    model continues `initial`; `detail` is how much it describes. `excluded_tags` are never written.
-    """
-
-    threshold: float = 0.35
-    character_threshold: float = 0.85
-    excluded_tags: tuple[str, ...] = ()
-    keep_underscores: bool = False
-    initial: str = ""
-    detail: Detail = "detailed"
+def _captioner_uses(setting: CaptionSetting) -> When:
+    return When("model", tuple(name for name, spec in CAPTIONERS.items() if setting in spec.settings))
 
 
-@dataclass(frozen=True, slots=True)
-class MaskSettings:
-    """The settings of maskers; each uses some of them.
-
-    `prompts` name what is masked in; `colour` is a name or a hexadecimal value, and `tolerance` the largest difference
-    from it in any of red, green and blue. Pixels with at least the probability `threshold` are white in the mask.
-    """
-
-    prompts: tuple[str, ...] = ()
-    colour: str = "#000000"
-    tolerance: int = 20
-    threshold: float = 0.3
+def _masker_uses(setting: MaskSetting) -> When:
+    return When("model", tuple(name for name, spec in MASKERS.items() if setting in spec.settings))
 
 
-DEFAULT_CAPTION_SETTINGS = CaptionSettings()
-DEFAULT_MASK_SETTINGS = MaskSettings()
+class CaptionSettings(Section):
+    """The settings of captioners; each model uses some of them."""
+
+    initial: Annotated[
+        str,
+        Setting(
+            "Beginning",
+            "The model continues this text, such as: a photo of.",
+            applies_when=_captioner_uses("initial"),
+        ),
+    ] = ""
+    detail: Annotated[
+        Detail,
+        Setting("Detail", "How much is described.", choice_labels=_DETAILS, applies_when=_captioner_uses("detail")),
+    ] = "detailed"
+    threshold: Annotated[
+        float,
+        Ge(0),
+        Le(1),
+        Setting("Threshold", "Least probability of a tag.", applies_when=_captioner_uses("threshold")),
+    ] = 0.35
+    character_threshold: Annotated[
+        float,
+        Ge(0),
+        Le(1),
+        Setting(
+            "Character threshold",
+            "Least probability of the name of a character.",
+            applies_when=_captioner_uses("character_threshold"),
+        ),
+    ] = 0.85
+    exclude_tags: Annotated[
+        str,
+        Setting(
+            "Never write", "Tags that are never written, separated by commas.",
+            applies_when=_captioner_uses("exclude_tags"),
+        ),
+    ] = ""  # fmt: skip
+    keep_underscores: Annotated[
+        bool,
+        Setting(
+            "Keep underscores", "Write long_hair, not long hair.", applies_when=_captioner_uses("keep_underscores")
+        ),
+    ] = False
+
+
+class MaskSettings(Section):
+    """The settings of maskers; each model uses some of them."""
+
+    prompts: Annotated[
+        str,
+        Setting(
+            "What to mask in",
+            "Texts, separated by commas, such as: a face.",
+            applies_when=_masker_uses("prompts"),
+        ),
+    ] = ""
+    colour: Annotated[
+        str,
+        Setting(
+            "Colour to mask out",
+            "A name such as white, or a value such as #ffcc00.",
+            applies_when=_masker_uses("colour"),
+        ),
+    ] = "white"
+    tolerance: Annotated[
+        int,
+        Ge(0),
+        Le(255),
+        Setting(
+            "Tolerance",
+            "Largest difference from the colour in any of red, green and blue.",
+            applies_when=_masker_uses("tolerance"),
+        ),
+    ] = 20
+    threshold: Annotated[
+        float,
+        Ge(0),
+        Le(1),
+        Setting("Threshold", "Least probability of a white pixel.", applies_when=_masker_uses("threshold")),
+    ] = 0.3
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """Return the parts of a text that are separated by commas, without empty ones."""
+    return tuple(part for piece in text.split(",") if (part := piece.strip()))
 
 
 class Captioner(Protocol):

@@ -19,7 +19,7 @@ def _wd_tagger(name: str, label: str, text: str, repository: str, revision: str,
         "modules.annotators.models.onnx_models:make_wd_tagger",
         ModelFiles(repository, ("model.onnx", "selected_tags.csv"), size_bytes, revision=revision),
         "Apache-2.0",
-        frozenset({"threshold", "character_threshold", "excluded_tags", "keep_underscores"}),
+        frozenset({"threshold", "character_threshold", "exclude_tags", "keep_underscores"}),
         packages=(ONNX,),
     )
 

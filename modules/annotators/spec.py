@@ -10,7 +10,7 @@ from modules.formats.published_files import cached_file
 from modules.system.factories import Package
 from modules.system.paths import models_dir
 
-CaptionSetting = Literal["threshold", "character_threshold", "excluded_tags", "keep_underscores", "initial", "detail"]
+CaptionSetting = Literal["threshold", "character_threshold", "exclude_tags", "keep_underscores", "initial", "detail"]
 MaskSetting = Literal["prompts", "colour", "tolerance", "threshold"]
 
 ONNX = Package("onnxruntime", extra="captioning")

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from modules.config.records import record_at
-from modules.config.schema import Config
 from modules.config.unused import why_unused
-from modules.settings.field import FieldRecord, When
+from modules.settings.field import FieldRecord, Section, When
 from modules.settings.walk import condition_path, is_relevant
 
 _MAX_NAMED = 3
 
 
-def is_reachable(config: Config, record: FieldRecord) -> bool:
+def is_reachable(config: Section, record: FieldRecord) -> bool:
     """Return whether the field applies: its condition holds, and so do those of the fields it depends on, and the
     training target and method use it.
     """
@@ -27,7 +26,7 @@ def is_reachable(config: Config, record: FieldRecord) -> bool:
     return all(is_reachable(config, other) for other in others)
 
 
-def needs_words(config: Config, record: FieldRecord) -> str:
+def needs_words(config: Section, record: FieldRecord) -> str:
     """Return what a field needs in order to apply, or why it is not used; empty if it applies."""
     if why := why_unused(config, record.path):
         return f"not used: {why}"
@@ -40,7 +39,7 @@ def variants_words(record: FieldRecord, names: tuple[str, ...]) -> str:
     return f"needs {record.label}: {_listed([record.choices.get(name, name) for name in names])}"
 
 
-def _needs(config: Config, record: FieldRecord) -> list[str]:
+def _needs(config: Section, record: FieldRecord) -> list[str]:
     condition = record.setting.applies_when
     found = []
     if condition is not None and not is_relevant(config, record):
@@ -55,7 +54,7 @@ def _needs(config: Config, record: FieldRecord) -> list[str]:
     return found
 
 
-def _words(config: Config, record: FieldRecord, condition: When) -> str:
+def _words(config: Section, record: FieldRecord, condition: When) -> str:
     switch = record_at(config, condition_path(record, condition))
     label = switch.label if switch is not None else condition.path
     if condition.is_set:

@@ -1,4 +1,4 @@
-"""The records of a config's fields by path, also inside variants, parts and lists."""
+"""The records of the fields of a config, or of another tree of sections, by path; also in variants, parts and lists."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from functools import cache
 
 from pydantic import BaseModel
 
-from modules.config.schema import Config
 from modules.settings.edit import get_path
-from modules.settings.field import FieldRecord, records_of
+from modules.settings.field import FieldRecord, Section, records_of
 
 
 @cache
-def top_records(config_type: type[Config]) -> Mapping[str, FieldRecord]:
+def top_records(config_type: type[Section]) -> Mapping[str, FieldRecord]:
     """Return the records of a config type by path, nested sections flattened, lists and maps as one record each."""
     return {record.path: record for record in records_of(config_type)}
 
@@ -24,7 +23,7 @@ def inner_records(section: type[BaseModel], prefix: str) -> tuple[FieldRecord, .
     return records_of(section, prefix)
 
 
-def record_at(config: Config, path: str) -> FieldRecord | None:
+def record_at(config: Section, path: str) -> FieldRecord | None:
     """Return the record of the field at a path, also inside variants, parts and lists; None if it does not exist."""
     top = top_records(type(config))
     if path in top:
@@ -45,5 +44,5 @@ def heads(path: str) -> Iterator[str]:
         yield ".".join(names[:count])
 
 
-def _item_type(config: Config, holder: FieldRecord) -> type[BaseModel] | None:
+def _item_type(config: Section, holder: FieldRecord) -> type[BaseModel] | None:
     return type(get_path(config, holder.path)) if holder.kind == "section" else holder.item

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from modules.config.method_facts import learns_from, method_of, settings_of_method, trains_on_pixels
 from modules.config.schema import Config
 from modules.config.variant_facts import inpaints
+from modules.settings.field import Section
 
 _INPAINTING = "inpainting"  # a family without such models is refused with it
 _OF_LATENTS = (
@@ -34,8 +35,10 @@ _OF_DENOISING = (
 _OF_TRAINED_PARTS = ("train", "learning_rate", "stop_after")
 
 
-def why_unused(config: Config, path: str) -> str:
+def why_unused(config: Section, path: str) -> str:
     """Return why a run does not use the setting at a path, as "training the VAE"; empty if it may use it."""
+    if not isinstance(config, Config):
+        return ""  # the settings of a job
     return next((why for prefix, why in _unused(config) if path == prefix or path.startswith(f"{prefix}.")), "")
 
 

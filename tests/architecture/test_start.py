@@ -25,6 +25,13 @@ WINDOW_SIDE = (
     "trainer.run_folder.backup",
     "trainer.step.counters",
     "trainer.cli.console",
+    "trainer.jobs.registry",
+    "trainer.jobs.files",
+    "trainer.jobs.sample",
+    "trainer.jobs.sample_grid",
+    "trainer.jobs.caption",
+    "trainer.jobs.mask",
+    "trainer.jobs.inspect",
     "trainer.__main__",
     "ui.features.captions.opening",
 )

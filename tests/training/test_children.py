@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
 from safetensors import safe_open
 
-from modules.annotators.protocol import MaskSettings
 from modules.annotators.registry import CAPTIONERS, MASKERS
 from modules.config.codec import save_file
 from modules.config.schema import Config
 from tests.builders.annotators import write_blip_folder, write_clipseg_folder
 from tests.builders.configs import small_config
 from tests.builders.images import draw_folder
-from trainer.annotation.arguments import caption_arguments, mask_arguments
-from trainer.annotation.captions import CaptionRequest
-from trainer.annotation.masks import MaskRequest
-from trainer.child.job import ChildJob, JobEnded, start_job
+from trainer.child.job import ChildJob, JobEnded, send_job, start_job
 from trainer.child.run import launch_child
 from trainer.events import RunFinished
-from trainer.idle_sampling.request import AdapterChoice, SampleRequest, request_line
 from trainer.job_events import JobEvent, JobFailed, JobFinished
+from trainer.jobs.registry import JOBS
+from trainer.jobs.sample import SampleChoices, SampleRequest, sample_line
+from trainer.jobs.spec import AdapterChoice, request_line, validated
 from trainer.launch import RunRequest
 from ui.features.tensorboard.model import TensorBoardServer
-from ui.features.tools.model import TOOLS
-from ui.forms.values import joined_files
 
 _SECONDS = 120
+FILE_JOBS = ("convert", "lora-merge", "lora-combine", "lora-resize", "lora-extract", "lora-blocks")
 PROMPT = {"prompt": "a disc", "width_px": 64, "height_px": 64, "steps": 1, "sampler": "ddim"}
 
 
@@ -72,16 +69,18 @@ def end_of(child: ChildJob) -> JobFinished:
     return ends[0]
 
 
-def done_by(arguments: Sequence[str]) -> JobFinished:
+def done_by(name: str, **values: Any) -> JobFinished:
     """Do a job as the window does, and return its result."""
-    return end_of(start_job([*arguments, "--json-lines"]))
+    return end_of(send_job(request_line(JOBS[name], validated(JOBS[name].settings, values))))
 
 
 def test_an_image_is_generated_with_the_lora_of_a_run(trained: Trained, tmp_path: Path) -> None:
     """Generate on the Sample page: the worker hid a package from libraries that had found it before."""
-    request = SampleRequest(trained.config, str(tmp_path), (AdapterChoice(str(trained.lora), 1.0),), number=1)
+    request = SampleRequest(
+        trained.config, SampleChoices(folder=str(tmp_path), adapters=(AdapterChoice(str(trained.lora)),)), number=1
+    )
     child = start_job(("sample", "--serve"))
-    child.send_line(request_line(request))
+    child.send_line(sample_line(request))
     child.thread.join(1)
     finished = next(event for event in iter(lambda: child.events.get(timeout=_SECONDS), None) if _is_end(event))
     child.close()
@@ -96,33 +95,32 @@ def _is_end(event: JobEvent | JobEnded) -> bool:
 
 def test_a_probe_measures(trained: Trained, tmp_path: Path) -> None:
     save_file(trained.config, tmp_path / "config.json")
-    options = ["--what", "rate", "--steps", "12", "--out", str(tmp_path / "probe")]
-    done_by(["probe", str(tmp_path / "config.json"), *options])
+    out = str(tmp_path / "probe")
+    done_by("probe", config=str(tmp_path / "config.json"), what="rate", steps=12, out=out)
     assert (tmp_path / "probe" / "points.json").is_file()
 
 
 def test_a_backup_is_exported(trained: Trained, tmp_path: Path) -> None:
     """Save the model of a step, on the Run page."""
     out = tmp_path / "step.safetensors"
-    done_by(["export", str(trained.backup), "--out", str(out), "--overwrite"])
+    done_by("export", run_path=str(trained.backup), out=str(out), overwrite=True)
     assert _keys(out) == _keys(trained.lora)
 
 
-@pytest.mark.parametrize("tool", TOOLS, ids=[tool.verb for tool in TOOLS])
-def test_a_tool_writes_its_result(tool: object, trained: Trained, tiny_sd: Path, tmp_path: Path) -> None:
-    [tool] = [own for own in TOOLS if own is tool]
-    out = tmp_path / ("model" if tool.verb == "lora-merge" else "out.safetensors")
+@pytest.mark.parametrize("name", FILE_JOBS)
+def test_a_tool_writes_its_result(name: str, trained: Trained, tiny_sd: Path, tmp_path: Path) -> None:
+    out = tmp_path / ("model" if name == "lora-merge" else "out.safetensors")
     lora, model = str(trained.lora), str(tiny_sd)
-    values: Mapping[str, str] = {
-        **{own.name: own.default for own in tool.fields},
-        "source": lora, "files": joined_files([(lora, "0.5")]), "model": model, "base": model, "tuned": model,
-        "rank": "1", "strengths": "down=1, up=0.5", "out": str(out),
+    values: dict[str, Any] = {
+        "source": lora, "files": [{"path": lora, "strength": 0.5}], "model": model, "base": model, "tuned": model,
+        "rank": 1, "strengths": "down=1, up=0.5", "out": str(out),
     }  # fmt: skip
-    if tool.verb == "lora-extract":
+    if name == "lora-extract":
         merged = tmp_path / "tuned"
-        done_by(["lora-merge", model, str(merged), f"{lora}:1"])
+        done_by("lora-merge", model=model, out=str(merged), files=[{"path": lora}])
         values = {**values, "tuned": str(merged)}
-    assert out in [Path(path) for path in done_by(tool.command(values)).paths]
+    own = {key: value for key, value in values.items() if key in JOBS[name].settings.model_fields}
+    assert out in [Path(path) for path in done_by(name, **own).paths]
     assert out.exists()
 
 
@@ -148,7 +146,7 @@ def test_a_caption_is_written(folder: Path, tmp_path: Path, monkeypatch: pytest.
     assert files is not None
     write_blip_folder(_as_downloaded(tmp_path / "hub", files.repo))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    done_by(caption_arguments(CaptionRequest(folder, "blip_base", device="cpu"), may_download=False))
+    done_by("caption", folder=str(folder), model="blip_base", device="cpu")
     assert len(list(folder.glob("*.txt"))) == 1
 
 
@@ -157,8 +155,7 @@ def test_a_mask_is_written(folder: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert files is not None
     write_clipseg_folder(_as_downloaded(tmp_path / "hub", files.repo))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    request = MaskRequest(folder, "clipseg", device="cpu", settings=MaskSettings(("a disc",)))
-    done_by(mask_arguments(request, may_download=False))
+    done_by("mask", folder=str(folder), model="clipseg", device="cpu", prompts="a disc")
     assert len(list(folder.glob("*-masklabel.png"))) == 1
 
 

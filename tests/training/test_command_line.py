@@ -22,9 +22,9 @@ from tests.builders.configs import laid_over, small_config
 from tests.builders.runs import run
 from trainer.__main__ import main
 from trainer.child.run import launch_child
-from trainer.cli.options import changed
 from trainer.commands import Pause, Resume
 from trainer.events import Event, PhaseChanged, RunFinished, StepFinished
+from trainer.jobs.config import changed
 from trainer.launch import RunRequest
 from trainer.run_folder.backup import find_backup
 from trainer.run_folder.event_log import read_events

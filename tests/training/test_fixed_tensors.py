@@ -23,11 +23,11 @@ from tests.builders.configs import laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.runs import run
 from tests.training.test_forks import fork
-from trainer.idle_sampling.engine import SamplingEngine
-from trainer.idle_sampling.request import SampleRequest
+from trainer.job import Job
+from trainer.jobs.sample import SampleChoices, SampleRequest
+from trainer.jobs.sample_engine import SamplingEngine
 from trainer.run.export_backup import export_backup
 from trainer.run_folder.backup import MANIFEST, find_backup
-from trainer.tools.job import Job
 
 STILL = {"epochs": 1, "learning_rate": 1e-12}
 PISSA: dict[str, Any] = {"adapter": {"rank": 2, "init": "pissa"}}
@@ -119,7 +119,7 @@ def test_a_sample_of_a_backup_does_not_depend_on_the_seed_in_the_window(
     sampled = []
     for seed in (1, 2):
         config = laid_over(first, {"general": {"seed": seed}})
-        request = SampleRequest(config, str(tmp_path / f"seed {seed}"), backup=str(backup))
+        request = SampleRequest(config, SampleChoices(folder=str(tmp_path / f"seed {seed}"), backup=str(backup)))
         [path] = SamplingEngine().sample(request, Job(lambda _event: None)).paths
         sampled.append(np.asarray(Image.open(path)))
     assert np.array_equal(*sampled)

@@ -25,17 +25,26 @@ from tests.training.test_lora_tools import write_lora
 from trainer import commands
 from trainer.__main__ import main
 from trainer.events import RunStarted
-from trainer.idle_sampling.base import with_model
-from trainer.idle_sampling.engine import SamplingEngine
-from trainer.idle_sampling.image_files import compose_grid, read_settings
-from trainer.idle_sampling.plan import plan_of
-from trainer.idle_sampling.request import AdapterChoice, AxisChoice, SampleRequest, request_in, request_line
-from trainer.idle_sampling.worker import Inbox, serve
+from trainer.job import Job
 from trainer.job_events import ImageSampled, JobFailed, JobFinished, JobProgress, JobStopped
-from trainer.tools.job import Job
+from trainer.jobs.sample import SampleChoices, SampleRequest, sample_in, sample_line
+from trainer.jobs.sample_engine import Inbox, SamplingEngine, serve
+from trainer.jobs.sample_grid import plan_of
+from trainer.jobs.sample_images import compose_grid, read_settings
+from trainer.jobs.sample_sources import with_model
+from trainer.jobs.spec import AdapterChoice
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 PROMPT = SamplePrompt(prompt="a red disc", width_px=64, height_px=64, steps=1, seed=7, guidance=2.0, sampler="ddim")
+
+
+def request_of(config: Config, folder: str, adapters: tuple[AdapterChoice, ...] = (), *, number: int = 0,
+               **choices: Any) -> SampleRequest:  # fmt: skip
+    return SampleRequest(config, SampleChoices(folder=folder, adapters=adapters, **choices), number)
+
+
+def with_choices(request: SampleRequest, **choices: Any) -> SampleRequest:
+    return replace(request, choices=request.choices.model_copy(update=choices))
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +66,8 @@ def pixels(path: str) -> Any:
 
 def test_a_strength_grid_with_the_model_loaded_once(base: Config, lora: AdapterChoice, tmp_path: Path) -> None:
     engine, events = SamplingEngine(), list[Any]()
-    request = SampleRequest(base, str(tmp_path / "out"), (lora,), x=AxisChoice("strength", "0-1 [3]"),
-                            y=AxisChoice("guidance", "1.5, 3"), num_images=2)  # fmt: skip
+    request = request_of(base, str(tmp_path / "out"), (lora,), x="strength=0-1 [3]",
+                            y="guidance=1.5, 3", num_images=2)  # fmt: skip
     finished = engine.sample(request, Job(events.append))
     assert engine.num_loads == 1
     assert len(finished.paths) == 14
@@ -68,7 +77,7 @@ def test_a_strength_grid_with_the_model_loaded_once(base: Config, lora: AdapterC
         (s["adapters"][0]["strength"], s["guidance"], s["seed"]): p for s, p in zip(settings, singles, strict=True)
     }
     assert places.keys() == {(s, g, seed) for s in (0.0, 0.5, 1.0) for g in (1.5, 3.0) for seed in (7, 8)}
-    plain = SampleRequest(laid_over(base, {"sampling": {"prompts": [{**PROMPT.model_dump(), "guidance": 3.0}]}}),
+    plain = request_of(laid_over(base, {"sampling": {"prompts": [{**PROMPT.model_dump(), "guidance": 3.0}]}}),
                           str(tmp_path / "plain"))  # fmt: skip
     [path] = engine.sample(plain, Job(events.append)).paths
     assert np.array_equal(pixels(path), pixels(places[0.0, 3.0, 7]))  # taken off without a trace
@@ -94,7 +103,7 @@ def test_a_lora_of_an_unknown_alpha_is_noted(base: Config, tmp_path: Path) -> No
     width = load_tiny(Path(base.model.base_model)).parts["unet"].module.conv_in.out_channels
     tensors = {f"{layer}.lora_A.weight": torch.ones(2, width), f"{layer}.lora_B.weight": torch.zeros(width, 2)}
     save_file(tensors, tmp_path / "raw.safetensors")
-    request = SampleRequest(base, str(tmp_path / "out"), (AdapterChoice(str(tmp_path / "raw.safetensors"), 1.0),))
+    request = request_of(base, str(tmp_path / "out"), (AdapterChoice(str(tmp_path / "raw.safetensors"), 1.0),))
     [note] = SamplingEngine().sample(request, Job(lambda _event: None)).notes
     assert note.startswith("raw.safetensors: ")
     assert "Its alpha is unknown" in note
@@ -104,7 +113,7 @@ def test_two_loras_add_up_and_replace_each_other(base: Config, lora: AdapterChoi
     engine = SamplingEngine()
 
     def image(*adapters: AdapterChoice) -> Any:
-        return pixels(engine.sample(SampleRequest(base, str(tmp_path), adapters), Job(lambda _event: None)).paths[0])
+        return pixels(engine.sample(request_of(base, str(tmp_path), adapters), Job(lambda _event: None)).paths[0])
 
     twice = image(lora, replace(lora, strength=0.5))
     assert np.abs(twice - image(replace(lora, strength=1.5))).max() <= 1
@@ -117,10 +126,10 @@ def test_an_embedding_is_the_name_of_its_file(base: Config, tmp_path: Path) -> N
     save_file({"emb_params": vectors}, tmp_path / "zog.safetensors")
     engine = SamplingEngine()
     config = laid_over(base, {"sampling": {"prompts": [{**PROMPT.model_dump(), "prompt": "a zog disc"}]}})
-    request = SampleRequest(config, str(tmp_path / "out"))
+    request = request_of(config, str(tmp_path / "out"))
     without = engine.sample(request, Job(lambda _event: None)).paths[0]
     embeddings = (str(tmp_path / "zog.safetensors"),)
-    with_it = engine.sample(replace(request, embeddings=embeddings), Job(lambda _event: None)).paths[0]
+    with_it = engine.sample(with_choices(request, embeddings=embeddings), Job(lambda _event: None)).paths[0]
     assert not np.array_equal(pixels(without), pixels(with_it))
 
 
@@ -134,22 +143,22 @@ def test_saves_and_backups_of_a_run(base: Config, tmp_path: Path) -> None:
     done = run(laid_over(base, changes))
     run_dir = Path(done.of(RunStarted)[0].run_dir)
     engine = SamplingEngine()
-    request = SampleRequest(base, str(tmp_path / "out"), x=AxisChoice("save", "all"), run=str(run_dir))
+    request = request_of(base, str(tmp_path / "out"), x="save=all", run=str(run_dir))
     plan = plan_of(request)
     assert len(plan.columns) >= 2
     paths = engine.sample(request, Job(lambda _event: None)).paths
     first, last = pixels(paths[0]), pixels(paths[len(plan.columns) - 1])
     assert not np.array_equal(first, last)
     backup = next(path for path in (run_dir / "backup").iterdir() if path.is_dir())
-    of_backup = engine.sample(replace(request, x=None, backup=str(backup)), Job(lambda _event: None)).paths[0]
+    of_backup = engine.sample(with_choices(request, x="", backup=str(backup)), Job(lambda _event: None)).paths[0]
     assert np.abs(pixels(of_backup) - last).max() <= 1
-    both = replace(request, y=AxisChoice("strength", "0, 1"))
+    both = with_choices(request, y="strength=0, 1")
     assert plan_of(both).cells[0].weights.adapters[0].strength == 0.0  # that of the save
     one = AdapterChoice(plan.cells[0].weights.adapters[0].path, 0.5)  # as the window takes the last save of a run
-    alone = plan_of(replace(request, adapters=(one,)))
+    alone = plan_of(with_choices(request, adapters=(one,)))
     assert [[a.strength for a in cell.weights.adapters] for cell in alone.cells] == [[0.5]] * len(plan.columns)
     with pytest.raises(DarkroomError, match="has no save '77'"):
-        plan_of(replace(request, x=AxisChoice("save", "77")))
+        plan_of(with_choices(request, x="save=77"))
 
 
 AXES: dict[str, tuple[str, list[str]]] = {
@@ -164,7 +173,7 @@ AXES: dict[str, tuple[str, list[str]]] = {
 @pytest.mark.parametrize("name", AXES)
 def test_the_values_of_each_axis(name: str, base: Config) -> None:
     values, labels = AXES[name]
-    plan = plan_of(SampleRequest(base, "out", x=AxisChoice(name, values)))
+    plan = plan_of(request_of(base, "out", x=f"{name}={values}"))
     assert list(plan.columns) == labels
     assert len({cell.prompt.model_dump_json() for cell in plan.cells}) == len(labels)
     if name == "prompt":
@@ -187,14 +196,14 @@ def test_the_values_of_each_axis(name: str, base: Config) -> None:
 )
 def test_bad_axes_are_refused_by_name(name: str, values: str, reason: str, base: Config) -> None:
     with pytest.raises(DarkroomError, match=reason):
-        plan_of(SampleRequest(base, "out", x=AxisChoice(name, values)))
+        plan_of(request_of(base, "out", x=f"{name}={values}"))
 
 
 def test_wildcards_follow_from_the_seed_of_each_image(base: Config, tmp_path: Path) -> None:
     (tmp_path / "colour.txt").write_text("red\ngreen\nblue\n")
     prompt = {**PROMPT.model_dump(), "prompt": "a __colour__ {disc|square}, __lost__"}
     config = laid_over(base, {"sampling": {"prompts": [prompt]}})
-    request = SampleRequest(config, "out", num_images=30, wildcards=str(tmp_path))
+    request = request_of(config, "out", num_images=30, wildcards=str(tmp_path))
     plan = plan_of(request)
     assert len({cell.prompt.prompt for cell in plan.cells}) == 6
     assert plan_of(request) == plan
@@ -202,25 +211,25 @@ def test_wildcards_follow_from_the_seed_of_each_image(base: Config, tmp_path: Pa
 
 
 def test_a_request_survives_the_pipe(base: Config) -> None:
-    request = SampleRequest(base, "out", (AdapterChoice("a", 0.5),), ("e",), 3, AxisChoice("steps", "1"), None, "w",
-                            "b", "r", 5)  # fmt: skip
-    assert request_in(request_line(request)) == request
-    assert request_in('{"command": "Stop"}') is None
+    choices = {"embeddings": ("e",), "num_images": 3, "x": "steps=1", "wildcards": "w", "backup": "b", "run": "r"}
+    request = request_of(base, "out", (AdapterChoice("a", 0.5),), number=5, **choices)
+    assert sample_in(sample_line(request)) == request
+    assert sample_in('{"command": "Stop"}') is None
 
 
 def test_the_worker_answers_every_request_and_stops_between_denoising_steps(base: Config, tmp_path: Path) -> None:
     long = laid_over(base, {"sampling": {"prompts": [{**PROMPT.model_dump(), "steps": 500}]}})
     requests = [
-        SampleRequest(base, str(tmp_path / "a"), number=1),
-        SampleRequest(base, str(tmp_path / "b"), (AdapterChoice("/nowhere.safetensors"),), number=2),
-        SampleRequest(long, str(tmp_path / "c"), number=3),
+        request_of(base, str(tmp_path / "a"), number=1),
+        request_of(base, str(tmp_path / "b"), (AdapterChoice("/nowhere.safetensors"),), number=2),
+        request_of(long, str(tmp_path / "c"), number=3),
     ]
     events: list[Any] = []
     inbox, samples_long = Inbox(), threading.Event()
 
     def window() -> Iterator[str]:
         """Send three requests, and a stop once the long one is being sampled; then end."""
-        yield from (request_line(request) + "\n" for request in requests)
+        yield from (sample_line(request) + "\n" for request in requests)
         assert samples_long.wait(timeout=60)
         yield commands.to_line(commands.Stop()) + "\n"
         assert stopped.wait(timeout=60)

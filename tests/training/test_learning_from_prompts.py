@@ -23,7 +23,6 @@ from tests.builders.configs import family_of, laid_over, small_config
 from tests.builders.images import draw_folder
 from tests.builders.runs import Ran, assert_equal_tensors, run
 from trainer import phases
-from trainer.cli.plan import plan_lines
 from trainer.data.datasets import datasets_of
 from trainer.data.sources import BlankLatents
 from trainer.events import (
@@ -36,6 +35,7 @@ from trainer.events import (
     StepFinished,
     ValidationFinished,
 )
+from trainer.jobs.check import plan_lines
 from trainer.preflight import check
 from trainer.preflight.memory_plan import run_plan
 from trainer.run.prune import keys_of

@@ -11,17 +11,16 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from modules.adapters.tools.low_rank import RankChoice
-from modules.adapters.tools.opening import WeightedFile
 from modules.families.kinds.identify import identify
 from modules.families.parts.single_file.models import CONFIGS_KEY
 from modules.families.registry import published
 from tests.builders.adapter_forms import FORMS, lora_layers, norm_layers, tensors_in
 from tests.builders.single_files import tiny_configs, write_tiny
+from trainer.job import Job
 from trainer.job_events import JobEvent, JobFinished, JobNotes, JobProgress
-from trainer.tools.convert import convert_file
-from trainer.tools.job import Job
-from trainer.tools.lora import Output, combine_loras, merge_loras
+from trainer.jobs.file_work import combine_loras, convert_file, merge_loras
+from trainer.jobs.files import CombineSettings, ConvertSettings, MergeSettings
+from trainer.jobs.spec import AdapterChoice
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 UNET = "model.diffusion_model."
@@ -57,7 +56,7 @@ def lora(tmp_path: Path) -> Path:
 
 def test_a_conversion_reports_first_what_its_form_cannot_hold(lora: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.safetensors"
-    said = notes_before(out, lambda job: convert_file(job, lora, out, to="peft"))
+    said = notes_before(out, lambda job: convert_file(ConvertSettings(source=str(lora), out=str(out), to="peft"), job))
     assert "The bundled embeddings are left out" in said
     assert "layers are left out: the PEFT form holds LoRA and DoRA per output only" in said
 
@@ -65,13 +64,10 @@ def test_a_conversion_reports_first_what_its_form_cannot_hold(lora: Path, tmp_pa
 def test_a_merge_and_a_sum_report_first_what_they_leave_out(lora: Path, tmp_path: Path) -> None:
     write_tiny(tmp_path / "model.safetensors", "sd1")
     merged, summed = tmp_path / "merged.safetensors", tmp_path / "sum.safetensors"
-    said = notes_before(
-        merged, lambda job: merge_loras(job, tmp_path / "model.safetensors", [WeightedFile(lora)], Output(merged))
-    )
+    model, files = str(tmp_path / "model.safetensors"), (AdapterChoice(str(lora)),)
+    said = notes_before(merged, lambda job: merge_loras(MergeSettings(model=model, out=str(merged), files=files), job))
     assert "The embeddings in lora.safetensors are left out" in said
-    said = notes_before(
-        summed, lambda job: combine_loras(job, [WeightedFile(lora)], RankChoice(rank=2), Output(summed))
-    )
+    said = notes_before(summed, lambda job: combine_loras(CombineSettings(out=str(summed), files=files, rank=2), job))
     assert "The embeddings in lora.safetensors are left out" in said
 
 
@@ -88,12 +84,16 @@ def with_averages(path: Path, *, keeps: bool) -> Path:
     return path
 
 
+def _settings(source: Path, out: Path, *, use_ema: bool) -> ConvertSettings:
+    return ConvertSettings(source=str(source), out=str(out), use_ema=use_ema)
+
+
 @pytest.mark.parametrize("form", ["single", "folder"])
 @pytest.mark.parametrize("use_ema", [False, True])
 def test_a_conversion_reports_first_which_weights_it_leaves_out(form: str, use_ema: bool, tmp_path: Path) -> None:
     source = with_averages(tmp_path / "m.safetensors", keeps=True)
     out = tmp_path / ("out.safetensors" if form == "single" else "out")
-    said = notes_before(out, lambda job: convert_file(job, source, out, use_ema=use_ema))
+    said = notes_before(out, lambda job: convert_file(_settings(source, out, use_ema=use_ema), job))
     assert ("The EMA weights of m.safetensors are left out" in said) != use_ema
     assert ("The weights of m.safetensors that are not EMA weights are left out" in said) == use_ema
 
@@ -102,7 +102,7 @@ def test_a_conversion_reports_first_which_weights_it_leaves_out(form: str, use_e
 def test_ema_weights_that_are_alone_become_the_weights(use_ema: bool, tmp_path: Path) -> None:
     source, out = with_averages(tmp_path / "m.safetensors", keeps=False), tmp_path / "out.safetensors"
     assert "with EMA weights alone, which are used" in identify(source).sentence
-    said = notes_before(out, lambda job: convert_file(job, source, out, use_ema=use_ema))
+    said = notes_before(out, lambda job: convert_file(_settings(source, out, use_ema=use_ema), job))
     assert "left out" not in said
     write_tiny(tmp_path / "plain.safetensors", "sd1")
     plain, found = load_file(tmp_path / "plain.safetensors"), load_file(out)

@@ -16,11 +16,11 @@ from modules.system.errors import DarkroomError
 from tests.builders.configs import small_config
 from trainer.__main__ import main
 from trainer.commands import CommandDesk, Stop, StopRequested
+from trainer.job import Job
 from trainer.job_events import JobEvent, JobProgress
 from trainer.probe import search
 from trainer.probe.search import ProbeRequest, probe
 from trainer.probe.trial import Measured
-from trainer.tools.job import Job
 
 
 @pytest.fixture

@@ -19,9 +19,10 @@ from tests.builders.images import draw_folder
 from tests.builders.runs import assert_equal_tensors, run
 from trainer import phases
 from trainer.callbacks.rewards import RewardCallback
-from trainer.cli.options import allowed_code
+from trainer.cli.runs import RunSettings
 from trainer.data.datasets import datasets_of
 from trainer.events import RewardMeasured, RunFailed, StepFinished, WarningRaised
+from trainer.jobs.config import allowed_code
 from trainer.methods.measured_prompts import measured_prompts
 from trainer.preflight import check
 from trainer.run.allowed_code import unapproved_code
@@ -211,13 +212,12 @@ def test_code_runs_only_where_it_was_approved(tiny_sd: Path, images: Path, tmp_p
 
 
 def test_the_command_line_allows_code_for_one_run(tiny_sd: Path, images: Path, tmp_path: Path) -> None:
-    import argparse
 
     file = tmp_path / "mine.py"
     file.write_text(GREEN)
     config = reward_config(tmp_path, tiny_sd, images, {"kind": "user_code", "file": f"{file}:green"})
-    assert allowed_code(config, argparse.Namespace(allow_code=False, allow_code_hash=[])) == frozenset()
-    allowed = allowed_code(config, argparse.Namespace(allow_code=True, allow_code_hash=[]))
+    assert allowed_code(config, RunSettings()) == frozenset()
+    allowed = allowed_code(config, RunSettings(allow_code=True))
     assert allowed == {hash_of(file)}
     assert not check(config, approved_code=allowed).errors
     assert approved_hashes() == frozenset()

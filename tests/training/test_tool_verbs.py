@@ -15,10 +15,10 @@ from modules.families.kinds.identify import identify
 from tests.training.test_lora_tools import assert_same, changes, write_lora
 from trainer import commands
 from trainer.__main__ import main
-from trainer.cli.lora_options import split_strength
+from trainer.cli.options import split_strength
 from trainer.event_lines import job_event
+from trainer.job import Job
 from trainer.job_events import JobFailed, JobFinished, JobProgress, JobStopped
-from trainer.tools.job import Job
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

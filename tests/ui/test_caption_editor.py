@@ -29,6 +29,7 @@ from pathlib import Path
 from trainer.event_lines import to_line
 from trainer.job_events import ImageAnnotated, JobProgress, JobStopped
 folder = Path(sys.argv[1])
+assert '"job": "caption"' in sys.stdin.readline()
 folder.joinpath("c.txt").write_text("written, by a model")
 print(to_line(ImageAnnotated(str(folder / "c.png"), True, "written, by a model")), flush=True)
 print(to_line(JobProgress("captions", 1, 3, 120.0)), flush=True)
@@ -226,8 +227,9 @@ def _annotates(window: Window, editor: CaptionEditor, folder: Path) -> None:
     editor.open_captions()
     writing = editor.annotate_window
     assert writing is not None
-    writing.variables["model"].set("blip_base")
-    writing._show_model()
+    writing.form.set("model", "blip_base")
+    assert not writing.form.rows["threshold"].is_shown  # of taggers
+    assert writing.form.rows["initial"].is_shown
     assert "Salesforce/blip-image-captioning-base" in writing.help.cget("text")
     writing.runner._spawn = lambda _arguments, errors: spawn_python(["-c", _CHILD, str(folder)], errors)
     window.asked.answers["choose"] = "no"

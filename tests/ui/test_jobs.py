@@ -1,4 +1,4 @@
-"""Jobs of the window without a window: command lines of the tools, the state of a job, the worker of samples."""
+"""Jobs of the window without a window: requests of the tools, the state of a job, the worker of samples."""
 
 from __future__ import annotations
 
@@ -13,61 +13,68 @@ import pytest
 from modules.config.schema import Config
 from modules.sampling.registry import sampler_labels
 from modules.settings.edit import set_path
+from modules.settings.field import Section, records_of
+from modules.system.errors import DarkroomError
 from tests.ui.fake_child import Spawner
-from trainer.__main__ import _parser
 from trainer.child.job import JobEnded
-from trainer.idle_sampling.request import AdapterChoice, AxisChoice, request_in
 from trainer.job_events import ImageAnnotated, ImageSampled, JobFailed, JobFinished, JobProgress, JobStopped
+from trainer.jobs.registry import JOBS
+from trainer.jobs.sample import sample_in
+from trainer.jobs.spec import AdapterChoice, JobSpec, argument_of, request_in, request_line, validated
 from ui.features.generate.model import SampleSession
-from ui.features.tools.model import BLOCKS, COMBINE, EXTRACT, MERGE, RESIZE, TOOLS, MissingValueError, ToolSpec
-from ui.forms.values import joined_files
+from ui.features.tools.model import place_for, proposed_output, tools
 from ui.loop.background import Background
 from ui.loop.jobs import JobRunner, JobState, reduced
 
-FILES = joined_files([("/l/one.safetensors", "0.5"), ("/l/two.safetensors", "-1")])
+
+def filled(spec: JobSpec, **values: Any) -> Section:
+    """Settings with a value for each of them that is required."""
+    texts = {"files": [{"path": "/l/one.safetensors", "strength": 0.5}], "rank": 32, "strengths": "down=1"}
+    own = {"source": "/l/one.safetensors", "model": "/m/base", "base": "/m/base", "tuned": "/m/other", "out": "/o/out"}
+    known = {name: value for name, value in (texts | own).items() if name in spec.settings.model_fields}
+    return validated(spec.settings, known | values)
 
 
-def defaults(tool: ToolSpec, **values: str) -> dict[str, str]:
-    return {field.name: field.default for field in tool.fields} | values
+@pytest.mark.parametrize("spec", tools(), ids=lambda spec: spec.name)
+def test_the_request_of_every_tool_is_one_that_the_child_reads(spec: JobSpec) -> None:
+    settings = filled(spec, overwrite=True)
+    assert request_in(request_line(spec, settings), JOBS) == (spec, settings)
+    spec.require_valid(settings)
+    for record in records_of(spec.settings):
+        if argument_of(spec.settings, record.path).is_required:
+            with pytest.raises(DarkroomError, match=f"{record.label} is empty"):
+                spec.require_valid(filled(spec, **{record.path: () if record.kind == "list" else " "}))
 
 
-def filled(tool: ToolSpec, **values: str) -> dict[str, str]:
-    """Values for all fields of a tool that need one."""
-    texts = {"model": "/m/base", "lora": "/l/one.safetensors", "loras": FILES, "save_lora": "/o/out.safetensors"}
-    texts |= {"save_model": "/o/out", "save_any": "/o/out", "text": "1"}
-    own = {field.name: texts[field.kind] for field in tool.fields if field.kind in texts and field.is_required}
-    return defaults(tool, **own) | {"strengths": "down=1"} | values
-
-
-@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.verb)
-def test_the_command_line_of_every_tool_is_one_that_its_verb_reads(tool: ToolSpec) -> None:
-    options = _parser().parse_args([*tool.command(filled(tool), overwrite=True), "--json-lines"])
-    assert options.overwrite
-    assert options.json_lines
-    for field in tool.fields:
-        if field.is_required and field.kind not in ("choice", "flag"):
-            with pytest.raises(MissingValueError, match=f"{field.label} is empty"):
-                tool.command(filled(tool, **{field.name: " "}))
-
-
-def test_the_values_of_tools() -> None:
-    assert MERGE.command(filled(MERGE))[3:] == ["/l/one.safetensors:0.5", "/l/two.safetensors:-1"]
-    assert "--no-text-encoders" in EXTRACT.command(filled(EXTRACT, text=""))
-    assert "--no-text-encoders" not in EXTRACT.command(filled(EXTRACT))
-    assert RESIZE.command(filled(RESIZE, energy="0.9"))[3:] == ["--rank", "32", "--energy", "0.9"]
-    assert BLOCKS.command(filled(BLOCKS, strengths="", preset="only down blocks"))[-1] == "only down blocks"
-    for tool, values, reason in (
-        (RESIZE, {"rank": "many"}, "Rank is 'many'"),
-        (RESIZE, {"energy": "2"}, "at most 1"),
-        (RESIZE, {"rank": ""}, "Give a rank"),
-        (BLOCKS, {"strengths": ""}, "Give the strengths"),
-        (COMBINE, {"files": joined_files([("/l/one.safetensors", "much")])}, "'much' is not a strength"),
+def test_settings_that_do_not_fit_together_are_said_before_the_start() -> None:
+    resize, blocks, combine = JOBS["lora-resize"], JOBS["lora-blocks"], JOBS["lora-combine"]
+    blocks.require_valid(filled(blocks, strengths="", preset="only down blocks"))
+    for spec, values, reason in (
+        (resize, {"rank": "many"}, "'many' is not valid"),
+        (resize, {"energy": 2}, "Allowed: above 0 to 1"),
+        (resize, {"rank": None}, "Give a rank"),
+        (blocks, {"strengths": ""}, "Give the strengths"),
+        (combine, {"files": [{"path": "/l/one.safetensors", "strength": "much"}]}, "'much' is not valid"),
     ):
-        with pytest.raises(MissingValueError, match=reason):
-            tool.command(filled(tool, **values))
-    assert RESIZE.proposed_output({"source": "/l/one.safetensors"}) == str(Path("/l/one-resized.safetensors"))
-    assert MERGE.proposed_output({"model": "/m/base", "files": FILES}) == str(Path("/m/base-merged"))
-    assert MERGE.proposed_output({"model": "", "files": ""}) == ""
+        with pytest.raises(DarkroomError) as error:
+            spec.require_valid(filled(spec, **values))
+        assert reason in str(error.value)
+
+
+def test_the_name_of_a_result_and_the_place_of_a_dropped_file() -> None:
+    resize, merge = JOBS["lora-resize"], JOBS["lora-merge"]
+    assert proposed_output(resize, filled(resize)) == "/l/one-resized.safetensors"
+    assert proposed_output(merge, filled(merge)) == "/m/base-merged"
+    assert proposed_output(merge, merge.settings()) == ""
+
+    def place(name: str, *, is_lora: bool, **values: Any) -> str:
+        record = place_for(JOBS[name], validated(JOBS[name].settings, values), is_lora=is_lora)
+        return record.path if record is not None else ""
+
+    assert [place("lora-merge", is_lora=lora) for lora in (True, False)] == ["files", "model"]
+    assert [place("lora-resize", is_lora=lora) for lora in (True, False)] == ["source", ""]
+    assert [place("convert", is_lora=lora) for lora in (True, False)] == ["source", "source"]
+    assert place("lora-extract", is_lora=False, base="/m/base") == "tuned"
 
 
 def test_the_states_of_a_job() -> None:
@@ -101,9 +108,11 @@ def wait_for(drain: Callable[[float], bool], condition: Callable[[], object]) ->
 def test_a_job_runs_in_a_process_and_is_stopped() -> None:
     spawn = Spawner()
     runner = JobRunner(spawn=spawn)
-    runner.start("Resize", ["lora-resize", "a", "b"])
-    assert spawn.last.arguments == ["lora-resize", "a", "b", "--json-lines"]
-    runner.start("Another", [])
+    resize = JOBS["lora-resize"]
+    runner.start(resize, filled(resize))
+    assert spawn.last.arguments == ["job"]
+    assert request_in(spawn.last.sent[0], JOBS) == (resize, filled(resize))
+    runner.start(resize, filled(resize))
     assert len(spawn.children) == 1  # one at a time
     spawn.last.report(JobProgress("layers", 1, 2))
     wait_for(runner.drain, lambda: runner.state.share == 0.5)
@@ -112,7 +121,7 @@ def test_a_job_runs_in_a_process_and_is_stopped() -> None:
     spawn.last.report(JobStopped())
     spawn.last.end(130)
     wait_for(runner.drain, lambda: runner.state.stage == "stopped")
-    runner.start("Next", ["x"])
+    runner.start(resize, filled(resize))
     runner.close()
     assert spawn.last.is_closed
 
@@ -137,13 +146,13 @@ def session(tmp_path: Path) -> Any:
 def test_the_worker_is_kept_between_presses(session: Any, tmp_path: Path) -> None:
     own, spawn, wait, config = session
     own.form.edit("sampling.prompts.0.prompt", "a house")
-    own.choose(adapters=(AdapterChoice("/l/one.safetensors", 0.5),), num_images="2", x=AxisChoice("steps", "1-3"))
+    own.choose(adapters=(AdapterChoice("/l/one.safetensors", 0.5),), num_images="2", x="steps=1-3")
     assert own.start() == ""
     wait(lambda: spawn.children and spawn.last.sent)
     assert spawn.last.arguments == ["sample", "--serve"]
-    request = request_in(spawn.last.sent[0])
+    request = sample_in(spawn.last.sent[0])
     assert request is not None
-    assert (request.prompt.prompt, request.num_images, request.x) == ("a house", 2, AxisChoice("steps", "1-3"))
+    assert (request.prompt.prompt, request.choices.num_images, request.choices.x) == ("a house", 2, "steps=1-3")
     spawn.last.report(
         JobProgress("sampling", 1, 6),
         ImageSampled(str(tmp_path / "1.png"), 0, 6, "a house", 42, "Steps 1", request=1),
@@ -168,8 +177,8 @@ def test_the_worker_is_kept_between_presses(session: Any, tmp_path: Path) -> Non
 def test_what_cannot_be_sampled_is_said_before_anything_starts(session: Any) -> None:
     own, spawn, wait, _config = session
     own.choose(num_images="many")
-    assert "Images is 'many'" in own.start()
-    own.choose(num_images="1", x=AxisChoice("sampler", "no_such"))
+    assert "Images: 'many' is not valid" in own.start()
+    own.choose(num_images="1", x="sampler=no_such")
     assert own.start() == ""
     wait(lambda: own.state.stage == "failed")
     assert own.state.message == "There is no sampler 'no_such'."
@@ -183,8 +192,8 @@ def test_the_settings_of_an_image_are_used_again(session: Any, tmp_path: Path) -
     from PIL import Image
 
     from modules.config.sections.evaluation import SamplePrompt
-    from trainer.idle_sampling.image_files import settings_of, write_image
-    from trainer.idle_sampling.request import Cell, Weights
+    from trainer.jobs.sample_images import settings_of, write_image
+    from trainer.jobs.sample_sources import Cell, Weights
 
     own, *_ = session
     cell = Cell(SamplePrompt(prompt="a boat", steps=3, sampler="euler"), Weights())

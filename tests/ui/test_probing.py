@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,20 @@ from ui.features.probe.window import ProbeWindow
 from ui.forms.model import FormModel
 
 
-class FakeChild:
-    """A child process that has printed some lines and ended."""
+class FakeChild(io.StringIO):
+    """A child process that answers a request on its standard input with results and two events."""
 
-    def __init__(self, lines: Sequence[str]) -> None:
-        self.stdin, self.stdout, self.stderr = None, lines, ()
+    def __init__(self, seen: list[dict[str, Any]]) -> None:
+        super().__init__()
+        self.stdin = self
+        self.stdout = [to_line(JobProgress("Batch of 1", 1, 4)), to_line(JobFinished("Measured.", ()))]
+        self._seen = seen
+
+    def write(self, text: str) -> int:
+        request = json.loads(text)
+        self._seen.append(request)
+        write_results(Path(request["settings"]["out"]))
+        return len(text)
 
     def wait(self, timeout: float | None = None) -> int:
         return 0
@@ -50,14 +60,8 @@ def write_results(folder: Path) -> None:
     (folder / "points.json").write_text(json.dumps(data))
 
 
-def spawner(seen: list[Sequence[str]]) -> Callable[..., Any]:
-    def spawn(arguments: Sequence[str], _errors: Any) -> Any:
-        seen.append(arguments)
-        folder = Path(arguments[arguments.index("--out") + 1])
-        write_results(folder)
-        return FakeChild([to_line(JobProgress("Batch of 1", 1, 4)), to_line(JobFinished("Measured.", ()))])
-
-    return spawn
+def spawner(seen: list[dict[str, Any]]) -> Callable[..., Any]:
+    return lambda _arguments, _errors: FakeChild(seen)
 
 
 def drained(probing: Probing, background: AtOnce | None = None) -> None:
@@ -84,7 +88,9 @@ def test_it_measures_a_copy_of_the_config_and_its_findings_are_taken_with_undo(t
     probing.start({RATE, BATCH}, "24")
     folder = tmp_path / "probes" / "20260102-030405"
     file = folder / "config.json"
-    assert seen == [["probe", str(file), "--what", "both", "--steps", "24", "--out", str(folder), "--json-lines"]]
+    [request] = seen
+    wanted = {"config": str(file), "what": "both", "steps": 24, "out": str(folder)}
+    assert (request["job"], request["settings"] | wanted) == ("probe", request["settings"])
     assert load_file(file).config == model.config
     drained(probing, background)
     assert probing.findings == read_findings(folder)
@@ -105,12 +111,12 @@ def test_it_measures_a_copy_of_the_config_and_its_findings_are_taken_with_undo(t
 
 
 def test_what_cannot_be_measured_is_said(tmp_path: Path) -> None:
-    seen: list[Sequence[str]] = []
+    seen: list[dict[str, Any]] = []
     idle = [False]
     probing = Probing(form(tmp_path), AtOnce(), may_start=lambda: idle[0], spawn=spawner(seen))  # type: ignore[arg-type]
     for what, steps, words in (
         (set(), "60", "Choose what to measure"),
-        ({RATE}, "some", "between 12 and"),
+        ({RATE}, "some", "from 12 to"),
         ({RATE}, "60", "A run is training"),
     ):
         probing.start(what, steps)  # type: ignore[arg-type]
@@ -130,7 +136,7 @@ def test_the_window_shows_the_plot_and_offers_the_findings(ready: Window) -> Non
     first.steps.set("few")
     first.start_button.invoke()
     ready.settle()
-    assert "between 12 and" in first.status.cget("text")
+    assert "from 12 to" in first.status.cget("text")
     first.close()
     probing = Probing(context.form, context.pump.background, may_start=lambda: True, spawn=spawner(seen))
     window = ProbeWindow(context, probing)

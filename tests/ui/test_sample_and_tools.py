@@ -13,8 +13,11 @@ from safetensors.numpy import save_file
 from tests.ui.conftest import Window
 from tests.ui.fake_child import Spawner
 from tests.ui.fake_engine import started
-from trainer.idle_sampling.request import AxisChoice, request_in
 from trainer.job_events import ImageSampled, JobFinished, JobProgress
+from trainer.jobs.files import ResizeSettings
+from trainer.jobs.registry import JOBS
+from trainer.jobs.sample import sample_in
+from trainer.jobs.spec import AdapterChoice, request_in
 from trainer.launch import RunRequest
 from ui.features.generate.page import IdleSampleViewer, _texts_in
 
@@ -37,20 +40,27 @@ def test_tools_from_a_dropped_file_to_its_result(window: Window, lora: Path, tmp
     assert page.inspect.sentence.cget("text").startswith("A LoRA of rank 4 for Stable Diffusion 1.x")
     page._open_in("lora-resize", lora)
     form = page.form("lora-resize")
-    window.wait_until(lambda: form.variables["source"].get(), "the file in the tool")
+    window.wait_until(lambda: form.form.model.value("source"), "the file in the tool")
     window.settle()
-    assert form.variables["out"].get() == str(lora.with_name("style-resized.safetensors"))
-    form.variables["rank"].set("")
+    assert form.form.model.value("out") == str(lora.with_name("style-resized.safetensors"))
     form.start()
-    assert form.problem.cget("text") == "Give a rank, or the energy to keep."
-    form.variables["rank"].set("2")
-    form.variables["out"].set(str(lora))  # exists: asked, and kept
+    assert "Give a rank" in form.problem.cget("text")
+    form.form.model.edit_text("rank", "0")
+    form.start()
+    assert form.problem.cget("text") == "Rank: 0 is out of range. Allowed: 1 or more."
+    form.form.model.edit_text("rank", "2")
+    form.form.set("out", str(lora))  # exists: asked, and kept
     form.start()
     assert window.asked.asked("choose")[0][0] == "Replace the file?"
     assert not spawn.children
-    form.variables["out"].set(str(tmp_path / "new.safetensors"))
+    form.form.set("out", str(tmp_path / "new.safetensors"))
     form.button.invoke()
-    assert spawn.last.arguments[:3] == ["lora-resize", str(lora), str(tmp_path / "new.safetensors")]
+    request = request_in(spawn.last.sent[0], JOBS)
+    assert spawn.last.arguments == ["job"]
+    assert request == (
+        JOBS["lora-resize"],
+        ResizeSettings(source=str(lora), out=str(tmp_path / "new.safetensors"), rank=2),
+    )
     spawn.last.report(JobProgress("layers", 1, 2))
     window.wait_until(lambda: page.runner.state.share == 0.5, "progress")
     window.settle()
@@ -65,9 +75,13 @@ def test_tools_from_a_dropped_file_to_its_result(window: Window, lora: Path, tmp
     assert window.asked.asked("open_path") == [(tmp_path,)]
     merge = page.form("lora-merge")
     merge.add_files([lora, lora])
-    window.wait_until(lambda: len(merge.lists["files"].rows) == 2, "two LoRAs")
-    merge.lists["files"].remove(0)
-    assert merge.values()["files"] == f"{lora}\t1"
+    window.wait_until(lambda: len(merge.form.model.value("files")) == 2, "two LoRAs")
+    files = merge.form.rows["files"].control.frame
+    files.remove(0)
+    assert merge.form.model.value("files") == (AdapterChoice(str(lora)),)
+    files.rows[0][1].set("much")
+    merge.start()
+    assert "LoRAs: 'much' is not valid" in merge.problem.cget("text")
 
 
 def test_samples_from_the_page_to_the_enlarged_image(window: Window, lora: Path, tmp_path: Path) -> None:
@@ -92,9 +106,10 @@ def test_samples_from_the_page_to_the_enlarged_image(window: Window, lora: Path,
     window.app.root.update()
     text.event_generate("<Control-Return>")
     window.wait_until(lambda: spawn.children and spawn.last.sent, "the request")
-    request = request_in(spawn.last.sent[0])
+    request = sample_in(spawn.last.sent[0])
     assert request is not None
-    assert (request.adapters[0].strength, request.x, request.y) == (0.5, AxisChoice("strength", "0, 1"), None)
+    chosen = request.choices
+    assert (chosen.adapters[0].strength, chosen.x, chosen.y) == (0.5, "strength=0, 1", "")
     assert request.prompt.prompt == "a {red|blue} house"
     assert page.generate_button.cget("state") == "disabled"
     path = tmp_path / "1.png"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import tkinter as tk
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from modules.config.schema import Config
@@ -92,8 +91,8 @@ def test_another_scale_applies_at_once_and_keeps_edits_the_page_and_a_run(ready:
     run_page.log.words.set("warning")
     tools: Any = ready.open_page("tools")
     tools.choose("Resize")
-    tools.form("lora-resize").variables["source"].set("/some/lora.safetensors")
-    tools.form("lora-combine").lists["files"].add([Path("/one.safetensors")])
+    tools.form("lora-resize").form.set("source", "/some/lora.safetensors")
+    tools.form("lora-combine").form.set("files", [{"path": "/one.safetensors"}])
     for key in ("sample", "choose", "queue"):  # they bind keys, or ask their models again and again
         ready.open_page(key)
     app.context.notices.show(Notice("load", "Loaded it. It replaced another.", until_start=True))
@@ -126,9 +125,9 @@ def test_another_scale_applies_at_once_and_keeps_edits_the_page_and_a_run(ready:
     assert (run_page.curves.chart.zoom, run_page.curves.chart.is_log) == (Zoom((2.0, 9.0)), True)
     assert run_page.log.entry.tk_entry.get() == "warning"
     assert tools.tabs.shown == "Resize"
-    values = tools.form("lora-resize").values()
-    assert (values["source"], values["out"]) == ("/some/lora.safetensors", "/some/lora-resized.safetensors")
-    assert tools.form("lora-combine").values()["files"] == "/one.safetensors\t1"
+    resizing = tools.form("lora-resize").form.settings
+    assert (resizing.source, resizing.out) == ("/some/lora.safetensors", "/some/lora-resized.safetensors")
+    assert [file.path for file in tools.form("lora-combine").form.settings.files] == ["/one.safetensors"]
     app.form.undo()
     ready.settle()
     assert app.form.config.training.epochs != 7

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
@@ -10,28 +9,21 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from modules.annotators.protocol import CaptionSettings, MaskSettings
+from modules.annotators.protocol import CaptionSettings
 from modules.annotators.registry import CAPTIONERS
+from modules.settings.field import Section
 from modules.system.errors import DarkroomError
 from trainer.__main__ import main
-from trainer.annotation.arguments import (
-    add_caption_arguments,
-    add_mask_arguments,
-    caption_arguments,
-    caption_request,
-    mask_arguments,
-    mask_request,
-)
-from trainer.annotation.captions import CaptionRequest, caption_work
-from trainer.annotation.masks import MaskRequest, mask_work
-from trainer.annotation.models import load_annotator
-from trainer.annotation.originals import Originals
-from trainer.annotation.work import Summary, Work, carry_out
-from trainer.child.job import JobEnded, start_job
+from trainer.child.job import JobEnded, send_job
 from trainer.commands import CommandDesk, Stop
 from trainer.event_lines import job_event
+from trainer.job import Job
 from trainer.job_events import ImageAnnotated, JobEvent, JobFinished, JobProgress
-from trainer.tools.job import Job
+from trainer.jobs.annotation import Originals, Summary, Work, carry_out, load_annotator
+from trainer.jobs.caption import CaptionJob, caption_work
+from trainer.jobs.mask import MaskJob, mask_work
+from trainer.jobs.registry import JOBS
+from trainer.jobs.spec import request_in, request_line
 
 
 class Fixed:
@@ -72,13 +64,13 @@ def run(work: Work, originals: Originals, *, stops_after: int = 99) -> tuple[Sum
     return carry_out(work, Job(emit, desk), originals, what="captions", clock=lambda: float(next(ticks))), events
 
 
-def captioned(request: CaptionRequest, tmp_path: Path, **options: Any) -> tuple[Summary, list[JobEvent]]:
+def captioned(request: CaptionJob, tmp_path: Path, **options: Any) -> tuple[Summary, list[JobEvent]]:
     originals = Originals(request.folder, tmp_path / "kept")
     return run(caption_work(request, Fixed, originals), originals, **options)
 
 
 def test_existing_captions_stay_unless_asked(folder: Path, tmp_path: Path) -> None:
-    done, events = captioned(CaptionRequest(folder, "x", prefix="zog, ", suffix="!"), tmp_path)
+    done, events = captioned(CaptionJob(folder=str(folder), model="blip_base", prefix="zog, ", suffix="!"), tmp_path)
     assert (done.outcome, done.num_written, done.num_left, done.kept_in) == ("finished", 2, 1, "")
     assert (folder / "a.txt").read_bytes() == b"\xef\xbb\xbfmine\r\n"
     assert (folder / "b.txt").read_text() == "zog, seen 1, 20 px!"
@@ -99,7 +91,7 @@ def test_existing_captions_stay_unless_asked(folder: Path, tmp_path: Path) -> No
     ],
 )
 def test_a_changed_caption_is_kept_elsewhere(folder: Path, tmp_path: Path, mode: Any, after: bytes) -> None:
-    done, _ = captioned(CaptionRequest(folder, "x", mode=mode, include_subfolders=True), tmp_path)
+    done, _ = captioned(CaptionJob(folder=str(folder), model="blip_base", mode=mode, include_subfolders=True), tmp_path)
     assert done.num_written == 4
     assert (folder / "a.txt").read_bytes() == after
     kept = list(Path(done.kept_in).rglob("*.txt"))
@@ -109,7 +101,7 @@ def test_a_changed_caption_is_kept_elsewhere(folder: Path, tmp_path: Path, mode:
 def test_a_damaged_image_or_caption_does_not_end_the_work(folder: Path, tmp_path: Path) -> None:
     (folder / "b.png").write_bytes(b"no image")
     (folder / "c.txt").write_bytes(b"\xff\xfeodd")
-    done, events = captioned(CaptionRequest(folder, "x", mode="append"), tmp_path)
+    done, events = captioned(CaptionJob(folder=str(folder), model="blip_base", mode="append"), tmp_path)
     assert (done.num_written, done.num_failed) == (1, 2)
     problems = {Path(e.path).name: e.problem for e in events if isinstance(e, ImageAnnotated) and e.problem}
     assert problems["c.png"] == "its caption file is not valid text"
@@ -118,7 +110,7 @@ def test_a_damaged_image_or_caption_does_not_end_the_work(folder: Path, tmp_path
 
 
 def test_stop_ends_before_the_next_image(folder: Path, tmp_path: Path) -> None:
-    request = CaptionRequest(folder, "x", mode="replace")
+    request = CaptionJob(folder=str(folder), model="blip_base", mode="replace")
     done, events = captioned(request, tmp_path, stops_after=1)
     assert done.outcome == "stopped"
     assert sum(isinstance(e, ImageAnnotated) for e in events) == 1
@@ -129,14 +121,14 @@ def test_masks_are_combined_with_existing_ones(folder: Path, tmp_path: Path) -> 
     Image.new("L", (10, 5), 255).save(folder / "a-masklabel.png")
     before = (folder / "a-masklabel.png").read_bytes()
     originals = Originals(folder, tmp_path / "kept")
-    request = MaskRequest(folder, "x", mode="subtract", expand_px=0, smooth_px=0)
+    request = MaskJob(folder=str(folder), model="colour", mode="subtract", expand_px=0, smooth_px=0)
     done, _ = run(mask_work(request, Fixed, originals), originals)
     assert done.num_written == 3
     with Image.open(folder / "a-masklabel.png") as mask:
         assert (mask.mode, mask.size) == ("L", (20, 10))
         assert (mask.getpixel((2, 5)), mask.getpixel((17, 5))) == (0, 255)
     assert next(Path(done.kept_in).rglob("*.png")).read_bytes() == before
-    again = MaskRequest(folder, "x", masks_folder=tmp_path / "masks", include_subfolders=True)
+    again = MaskJob(folder=str(folder), model="colour", masks_folder=str(tmp_path / "masks"), include_subfolders=True)
     done, _ = run(mask_work(again, Fixed, originals), originals)
     assert done.num_written == 4
     assert (tmp_path / "masks" / "deep" / "d.png").is_file()
@@ -145,14 +137,14 @@ def test_masks_are_combined_with_existing_ones(folder: Path, tmp_path: Path) -> 
 
 def test_a_folder_without_images_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DarkroomError, match="no image files"):
-        captioned(CaptionRequest(tmp_path, "x"), tmp_path)
+        captioned(CaptionJob(folder=str(tmp_path), model="blip_base"), tmp_path)
     with pytest.raises(DarkroomError, match="cannot be read"):
-        captioned(CaptionRequest(tmp_path / "missing", "x"), tmp_path)
+        captioned(CaptionJob(folder=str(tmp_path / "missing"), model="blip_base"), tmp_path)
 
 
 def test_nothing_is_downloaded_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("modules.annotators.spec.find_place", lambda *_, **__: None)
-    monkeypatch.setattr("trainer.annotation.models.find_place", lambda *_, **__: None)
+    monkeypatch.setattr("trainer.jobs.annotation.find_place", lambda *_, **__: None)
     with pytest.raises(DarkroomError) as error:
         load_annotator(
             CAPTIONERS["blip_base"], CaptionSettings(), device="cpu", may_download=False,
@@ -171,32 +163,34 @@ def test_how_it_ended_is_words() -> None:
     assert Summary("stopped", 2, 0, 0).words("masks") == "Stopped. 2 masks written."
 
 
-def test_a_request_is_a_command_line_and_back(tmp_path: Path) -> None:
-    captions = CaptionRequest(
-        tmp_path, "blip_large", "new_line", True, ".caption", "-a, ", " --b", device="cpu",
-        settings=CaptionSettings(0.2, 0.4, ("c d", "e"), True, "a photo of", "long"),
-    )  # fmt: skip
-    parser = argparse.ArgumentParser()
-    add_caption_arguments(parser)
-    arguments = caption_arguments(captions, may_download=True)
-    assert arguments[0] == "caption"
-    options = parser.parse_args(arguments[1:])
-    assert caption_request(options) == captions
-    assert options.download
-    masks = MaskRequest(
-        tmp_path, "clipseg", "blend", True, tmp_path / "m", -3, 2, 0.5, True, device="cpu",
-        settings=MaskSettings(("a face", "-x"), "#ffffff", 7, 0.6),
-    )  # fmt: skip
-    parser = argparse.ArgumentParser()
-    add_mask_arguments(parser)
-    options = parser.parse_args(mask_arguments(masks, may_download=False)[1:])
-    assert mask_request(options) == masks
-    assert not options.download
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        (
+            "caption",
+            CaptionJob(
+                folder="/images", model="blip_large", mode="new_line", include_subfolders=True, extension=".caption",
+                prefix="-a, ", suffix=" --b", device="cpu", threshold=0.2, character_threshold=0.4,
+                exclude_tags="c d, e", keep_underscores=True, initial="a photo of", detail="long", download=True,
+            ),
+        ),
+        (
+            "mask",
+            MaskJob(
+                folder="/images", model="clipseg", mode="blend", include_subfolders=True, masks_folder="/masks",
+                expand_px=-3, smooth_px=2, share=0.5, invert=True, device="cpu", prompts="a face, -x",
+                colour="#ffffff", tolerance=7, threshold=0.6,
+            ),
+        ),
+    ],
+)  # fmt: skip
+def test_a_request_is_a_line_and_back(name: str, settings: Section) -> None:
+    assert request_in(request_line(JOBS[name], settings), JOBS) == (JOBS[name], settings)
 
 
-def test_a_child_does_the_work_with_the_options_of_the_window(folder: Path) -> None:
-    request = MaskRequest(folder, "colour", settings=MaskSettings(colour="#c81e1e"))
-    child = start_job([*mask_arguments(request, may_download=False), "--json-lines"])
+def test_a_child_does_the_work_with_the_settings_of_the_window(folder: Path) -> None:
+    settings = MaskJob(folder=str(folder), model="colour", colour="#c81e1e", expand_px=10)
+    child = send_job(request_line(JOBS["mask"], settings))
     child.thread.join(60)
     *_, finished, ended = child.waiting()
     assert finished == JobFinished("3 masks written.")

@@ -46,7 +46,7 @@ def test_tags_are_written_by_probability_with_characters_first() -> None:
     assert tagger(CaptionSettings(), *probabilities).caption(IMAGE) == "rin (zog), sky, long hair, 0_0"
     strict = CaptionSettings(threshold=0.6, character_threshold=0.95)
     assert tagger(strict, *probabilities).caption(IMAGE) == "sky"
-    plain = CaptionSettings(keep_underscores=True, excluded_tags=("Sky", "rin (zog)"))
+    plain = CaptionSettings(keep_underscores=True, exclude_tags="Sky, rin (zog)")
     assert tagger(plain, *probabilities).caption(IMAGE) == "long_hair, 0_0"
 
 
@@ -93,7 +93,7 @@ def test_the_transformers_models_describe_an_image(tmp_path: Path) -> None:
     assert florence.caption(IMAGE)
     folder = write_clipseg_folder(tmp_path / "c")
     make = load_factory(MASKERS["clipseg"].factory)
-    seg = make(folder, MaskSettings(prompts=("cat",)), "cpu")
+    seg = make(folder, MaskSettings(prompts="cat"), "cpu")
     masks = [replace(seg, prompts=p).mask(IMAGE) for p in (("cat",), ("red face",))]
     both = replace(seg, prompts=("cat", "red face")).mask(IMAGE)
     assert both.shape == (40, 50)
@@ -101,7 +101,7 @@ def test_the_transformers_models_describe_an_image(tmp_path: Path) -> None:
     with pytest.raises(DarkroomError, match="needs a text"):
         make(folder, MaskSettings(), "cpu")
     with pytest.raises(DarkroomError, match="cannot be loaded"):
-        make(tmp_path, MaskSettings(prompts=("cat",)), "cpu")
+        make(tmp_path, MaskSettings(prompts="cat"), "cpu")
 
 
 def test_pickled_weights_are_read_without_running_code(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from modules.config.schema import Config
 from modules.system.errors import DarkroomError
-from trainer.cli.options import changed
+from trainer.jobs.config import changed
 
 
 @pytest.mark.parametrize(

@@ -24,11 +24,13 @@ from trainer.child import run as run_module
 from trainer.child.process import Child, spawn_python
 from trainer.child.run import ChildRun, arguments_of, ending_of, launch_as_set, launch_child
 from trainer.cli.console import JsonLines
-from trainer.cli.options import add_allow_code, allowed_code, with_hashes
+from trainer.cli.options import add_options, settings_of
 from trainer.cli.queue import run_queue
+from trainer.cli.runs import RunSettings
 from trainer.commands import Pause, Resume, Stop
 from trainer.event_lines import from_line, to_line
 from trainer.events import Event, PhaseChanged, RunFailed, RunFinished, StepFinished
+from trainer.jobs.config import allowed_code, with_hashes
 from trainer.launch import RunRequest, module_arguments
 from trainer.run.allowed_code import code_of
 from trainer.run_queue.file import QueueFile
@@ -251,10 +253,14 @@ def test_a_child_runs_the_approved_code_and_no_later_version(tmp_path: Path) -> 
     rewards = {"models": [{"kind": "user_code", "file": f"{code}:score"}]}
     config = Config.model_validate({"reward": rewards, "training": {"method": "alignprop"}})
     parser = argparse.ArgumentParser()
-    add_allow_code(parser)
-    approved = allowed_code(config, parser.parse_args(["--allow-code"]))
+    add_options(parser, RunSettings)
+
+    def read(arguments: list[str]) -> RunSettings:
+        return RunSettings.model_validate(settings_of(parser.parse_args(arguments), RunSettings))
+
+    approved = allowed_code(config, read(["--allow-code"]))
     request = RunRequest(config, allowed_code=approved)
     code.write_text("import os\n")
     of_child = [a for a in arguments_of(request, tmp_path / "c.json") if "code" in a]
-    assert allowed_code(config, parser.parse_args(of_child)) == approved
+    assert allowed_code(config, read(of_child)) == approved
     assert not approved & {found.digest for found in code_of(config)}

@@ -10,8 +10,8 @@ import pytest
 from modules.config.schema import Config
 from modules.settings.edit import set_path
 from trainer.__main__ import main
-from trainer.cli.diff import differences
-from trainer.cli.options import read_config
+from trainer.jobs.config import read_config
+from trainer.jobs.diff import differences
 
 
 def test_a_config_differs_from_itself_in_nothing(capsys: pytest.CaptureFixture[str]) -> None:

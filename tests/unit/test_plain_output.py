@@ -11,7 +11,7 @@ import pytest
 from tqdm import tqdm
 
 from trainer.__main__ import main
-from trainer.cli.plain_output import PlainStream, plain
+from trainer.cli.program import PlainStream, plain
 
 HOSTILE = "\x1b]0;title\x07\x1b[2J\x1b[31mcat\x9b31m\x00\x08\u202etxt\rgone"
 

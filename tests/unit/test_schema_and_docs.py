@@ -19,7 +19,7 @@ from modules.settings.field import FieldRecord, records_of
 from modules.system.paths import PROGRAM_ROOT
 from tests.unit.strategies import few, valid_configs
 from trainer.__main__ import main
-from trainer.cli.schema import schema_text
+from trainer.jobs.schema import schema_text
 
 VALIDATOR = Draft202012Validator(json_schema())
 

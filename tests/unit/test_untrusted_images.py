@@ -17,7 +17,7 @@ from modules.data.doctor.measure import measure
 from modules.data.images import FORMATS, BrokenImageError, MemoryShare, open_image, upright
 from modules.data.listing import SUFFIXES
 from trainer.export.thumbnail import thumbnail_of
-from trainer.idle_sampling.image_files import read_settings
+from trainer.jobs.sample_images import read_settings
 from ui.widgets.thumbnails import load_fitted
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n"

@@ -18,9 +18,9 @@ from modules.data.prompts import scan_prompts
 from modules.data.scan import Scan, fault_of_caption, scan_folder
 from modules.data.wildcards import expand
 from tests.builders.images import draw_image
-from trainer.annotation.captions import CaptionRequest, caption_work
-from trainer.annotation.masks import MaskRequest, mask_work
-from trainer.annotation.originals import Originals
+from trainer.jobs.annotation import Originals
+from trainer.jobs.caption import CaptionJob, caption_work
+from trainer.jobs.mask import MaskJob, mask_work
 from ui.features.captions.image_set import Source, read_images
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
@@ -160,9 +160,13 @@ def test_nothing_is_written_through_a_link_out_of_the_folder(concept: Path) -> N
     (concept / "b-masklabel.png").symlink_to("../outside/private.png")
     assert read_images(Source(concept, "cats")).images == ()
     captions = caption_work(
-        CaptionRequest(concept, "blip_base"), lambda: pytest.fail("no captioner is needed"), Originals(concept)
+        CaptionJob(folder=str(concept), model="blip_base"),
+        lambda: pytest.fail("no captioner is needed"),
+        Originals(concept),
     )
-    masks = mask_work(MaskRequest(concept, "colour"), lambda: pytest.fail("no masker is needed"), Originals(concept))
+    masks = mask_work(
+        MaskJob(folder=str(concept), model="colour"), lambda: pytest.fail("no masker is needed"), Originals(concept)
+    )
     assert [work.is_left(concept / "a.png") for work in (captions, masks)] == [LEADS_OUT, None]
     assert [work.is_left(concept / "b.png") for work in (captions, masks)] == [None, LEADS_OUT]
 

@@ -30,6 +30,13 @@ def start_job(arguments: Sequence[str], *, spawn: Spawn = spawn_trainer) -> Chil
     return ChildJob(arguments, read=job_event, ending=_ending_of, spawn=spawn)
 
 
+def send_job(request: str, *, spawn: Spawn = spawn_trainer) -> ChildJob:
+    """Start the job of a request, a line of JSON (`trainer.jobs.spec.request_line`), likewise. Raises OSError."""
+    child = start_job(("job",), spawn=spawn)
+    child.send_line(request)
+    return child
+
+
 def _ending_of(_last: JobEvent | JobEnded | None, code: int, log: Path) -> JobEnded:
     errors = last_lines(log, _NUM_LINES)
     remove_quietly(log)

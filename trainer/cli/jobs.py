@@ -1,4 +1,4 @@
-"""Running a job as a verb: progress on the terminal or JSON lines, Ctrl-C or a Stop line stops it cleanly."""
+"""Jobs as verbs: progress on the terminal or JSON lines; Ctrl-C or a Stop line stops a job cleanly."""
 
 from __future__ import annotations
 
@@ -7,67 +7,94 @@ import sys
 import threading
 from collections.abc import Callable
 
+from modules.settings.field import Section
 from modules.system.errors import DarkroomError
+from modules.system.factories import load_factory
 from modules.system.file_errors import UnconfirmedError, describe_file_error
 from modules.system.redaction import redact
 from trainer import commands
 from trainer.cli.console import Meter, time_left
+from trainer.cli.options import add_options, settings_of
+from trainer.cli.program import Verb
 from trainer.cli.signals import on_signal
 from trainer.event_lines import to_line
+from trainer.job import Job
 from trainer.job_events import ImageAnnotated, JobEvent, JobFailed, JobFinished, JobNotes, JobProgress, JobStopped
-from trainer.tools.job import Job
+from trainer.jobs.registry import JOBS
+from trainer.jobs.spec import JobSpec, request_in, validated
 
-DTYPES = ("float16", "bfloat16", "float32")
-_NOTHING_WRITTEN = "Stopped. Nothing was written."
-
-
-def add_job_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add --json-lines."""
-    parser.add_argument(
-        "--json-lines",
-        action="store_true",
-        help="for programs: print events as JSON lines to standard output, read a Stop from standard input",
-    )
+_TEXT_CHARS = 1_000_000  # written at once: the metadata of a model may be as large as a file
 
 
-def add_output_arguments(parser: argparse.ArgumentParser, *, default_dtype: str = "that of the inputs") -> None:
-    """Add --dtype, --overwrite and --json-lines."""
-    parser.add_argument("--dtype", choices=DTYPES, help=f"the output dtype (default: {default_dtype})")
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing OUT")
-    add_job_arguments(parser)
+def verb_of(spec: JobSpec) -> Verb:
+    """Return the verb of a job."""
+
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        parser.description = spec.description or spec.help
+        add_options(parser, spec.settings)
+        if spec.shows == "files":
+            parser.add_argument(
+                "--json-lines",
+                action="store_true",
+                help="for programs: print events as JSON lines to standard output, read a Stop from standard input",
+            )
+        if spec.server:
+            parser.add_argument("--serve", action="store_true", help="for programs: read requests from standard input")
+
+    def run(options: argparse.Namespace) -> int:
+        if spec.server and options.serve:
+            load_factory(spec.server)()
+            return 0
+        settings = validated(spec.settings, settings_of(options, spec.settings))
+        if spec.shows == "text":
+            end = spec.run(settings, Job(lambda _event: None))
+            return _print_text(end) if isinstance(end, JobFinished) else 0
+        return run_job(spec, settings, is_json=options.json_lines)
+
+    return Verb(spec.help.removesuffix("."), add_arguments, run)
 
 
-def run_job(
-    options: argparse.Namespace, work: Callable[[Job], JobFinished | JobStopped], *, stopped: str = _NOTHING_WRITTEN
-) -> int:
-    """Run a job and return its exit code. `stopped` is the message if a stop ends it before it is done.
+def run_request(_options: argparse.Namespace) -> int:
+    """Do the job in the first line of standard input, with events as JSON lines; a later line may stop it."""
+    try:
+        request = request_in(sys.stdin.readline(), JOBS)
+        if request is None:
+            raise DarkroomError("The first line is not a request.", advice='Write {"job": NAME, "settings": {...}}.')
+    except DarkroomError as error:
+        sys.stdout.write(to_line(JobFailed(redact(error.message), redact(error.advice))) + "\n")
+        return 2
+    return run_job(*request, is_json=True)
 
-    Raises DarkroomError where it fails, unless it prints JSON lines.
+
+def run_job(spec: JobSpec, settings: Section, *, is_json: bool) -> int:
+    """Run a job and return its exit code. With JSON lines, a line of standard input or its end stops it.
+
+    Raises DarkroomError if it fails, unless it prints JSON lines.
     """
     desk = commands.CommandDesk()
     meter = Meter()
 
     def show(event: JobEvent) -> None:
-        if options.json_lines:
+        if is_json:
             sys.stdout.write(to_line(event) + "\n")
             sys.stdout.flush()
         else:
             _show_on_terminal(event, meter)
 
-    if options.json_lines:
+    if is_json:
         threading.Thread(target=_read_stop, args=(desk,), name="darkroom-commands", daemon=True).start()
     if threading.current_thread() is threading.main_thread():
         on_signal(lambda: desk.put(commands.Stop()), again=_interrupt)
     try:
-        return _done(work(Job(show, desk)), show, meter, is_json=options.json_lines)
+        return _finish(spec.run(settings, Job(show, desk)), show, meter, is_json=is_json)
     except (commands.StopRequested, KeyboardInterrupt):
-        return _done(JobStopped(stopped), show, meter, is_json=options.json_lines)
+        return _finish(JobStopped(spec.stopped), show, meter, is_json=is_json)
     except (DarkroomError, OSError) as error:
-        failed = error if isinstance(error, DarkroomError) else _not_written(error)
+        failure = error if isinstance(error, DarkroomError) else _not_written(error)
         meter.close()
-        if not options.json_lines:
-            raise failed from error
-        show(JobFailed(redact(failed.message), redact(failed.advice)))
+        if not is_json:
+            raise failure from error
+        show(JobFailed(redact(failure.message), redact(failure.advice)))
         return 2
 
 
@@ -82,18 +109,26 @@ def _show_on_terminal(event: JobEvent, meter: Meter) -> None:
             meter.line(f"{event.path}: {event.problem}")
 
 
-def _done(end: JobFinished | JobStopped, show: Callable[[JobEvent], None], meter: Meter, *, is_json: bool) -> int:
-    """Print how a job ended and return its exit code: the files it wrote to standard output, words beside it."""
+def _finish(end: JobFinished | JobStopped, show: Callable[[JobEvent], None], meter: Meter, *, is_json: bool) -> int:
+    """Print how a job ended and return its exit code: its text, or the files that it wrote, on standard output."""
     meter.close()
     if is_json:
         show(end)
+    elif isinstance(end, JobFinished) and end.text:
+        _print_text(end)
     elif isinstance(end, JobStopped) or not end.paths:
         meter.line(end.message)
     else:
         for note in end.notes:
             meter.line(note)
         sys.stdout.write("".join(f"{path}\n" for path in end.paths))
-    return 130 if isinstance(end, JobStopped) else 0
+    return 130 if isinstance(end, JobStopped) else end.code
+
+
+def _print_text(end: JobFinished) -> int:
+    for start in range(0, len(end.text), _TEXT_CHARS):
+        sys.stdout.write(end.text[start : start + _TEXT_CHARS])
+    return end.code
 
 
 def _not_written(error: OSError) -> DarkroomError:

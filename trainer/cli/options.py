@@ -1,140 +1,114 @@
-"""Options shared by several verbs: the config, and changes of its settings."""
+"""Command-line options, generated from the settings of a job or a run."""
 
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Collection, Sequence
-from difflib import get_close_matches
-from pathlib import Path
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from modules.config.codec import Loaded
-from modules.config.imports.any_file import load_any
-from modules.config.presets import Preset, list_presets
-from modules.config.schema import Config
-from modules.settings.edit import get_path, set_path
-from modules.settings.field import records_of
+from modules.settings.field import FieldRecord, Section, records_of
 from modules.system.errors import DarkroomError
 from modules.system.paths import from_caller
-from modules.system.problem import Problem
-from trainer.run.allowed_code import code_of
+from trainer.jobs.spec import AdapterChoice, Argument, argument_of
 
 
-def add_config_argument(parser: argparse.ArgumentParser) -> None:
-    """Add CONFIG, --preset and --set."""
-    parser.add_argument("config", metavar="CONFIG", help="a config file, or the name of a preset such as '#demo'")
-    parser.add_argument(
-        "--preset", metavar="NAME", help="use this preset instead of the defaults for settings the config leaves out"
-    )
-    add_set_argument(parser)
+def add_options(parser: argparse.ArgumentParser, section: type[Section]) -> None:
+    """Add an option or a positional argument for each setting."""
+    for record in records_of(section):
+        argument = argument_of(section, record.path)
+        facts: dict[str, Any] = {**_value_facts(record, argument), "help": _help_of(record)}
+        if argument.is_positional:
+            parser.add_argument(record.path, **facts)
+        else:
+            facts |= {"required": True} if argument.is_required else {}
+            parser.add_argument(_flag_of(record, argument), dest=record.path, **facts)
 
 
-def add_set_argument(parser: argparse.ArgumentParser) -> None:
-    """Add --set."""
-    parser.add_argument(
-        "--set",
-        metavar="PATH=VALUE",
-        action="append",
-        default=[],
-        dest="changes",
-        help="change one setting, for example training.epochs=20; can be repeated",
-    )
+def settings_of(options: argparse.Namespace, section: type[Section]) -> dict[str, Any]:
+    """Return the values of parsed options by the names of settings, with paths resolved against the caller's folder.
 
-
-def add_allow_code(parser: argparse.ArgumentParser) -> None:
-    """Add --allow-code."""
-    parser.add_argument(
-        "--allow-code",
-        action="store_true",
-        help="allow the code files that the config names, such as a custom reward; they run with your permissions",
-    )
-    parser.add_argument(
-        "--allow-code-hash",
-        metavar="SHA256",
-        action="append",
-        default=[],
-        help="allow only code files with this SHA-256 sum, as the window does for its child processes; can be repeated",
-    )
-
-
-def allowed_code(config: Config, options: argparse.Namespace) -> frozenset[str]:
-    """Return the hashes of the code files that may run: those given, and with --allow-code those of the files now."""
-    current = frozenset(code.digest for code in code_of(config)) if options.allow_code else frozenset()
-    return current | frozenset(options.allow_code_hash)
-
-
-def with_hashes(arguments: Sequence[str], allowed: Collection[str]) -> list[str]:
-    """Return a command line that allows the files of these hashes instead of whatever the files contain later."""
-    flag = "--allow-code"
-    kept = [a for a in arguments if a != flag]
-    return [*kept, *(f"{flag}-hash={digest}" for digest in sorted(allowed))] if len(kept) < len(arguments) else kept
-
-
-def read_config(name: str, changes: list[str], *, preset: str | None = None) -> Loaded:
-    """Return the config of a file or a preset: the defaults, over them `preset`, the file, and the changes.
-
-    Raises DarkroomError if there is no such file or preset, or if a change is not valid.
+    Raises DarkroomError for a file whose strength is not a number.
     """
-    path = from_caller(name)
-    if path.is_dir():
-        raise DarkroomError(f"{path} is a folder, not a config file.", advice="Give the path of a config file in it.")
-    over = _preset(preset).load().config if preset else None
-    loaded = load_any(path, over=over) if path.is_file() else _preset(name, path).load(over=over)
-    fatal = [p for p in loaded.problems if p.severity == "error" and not p.path]
-    if fatal:
-        raise DarkroomError(str(fatal[0]))
-    return Loaded(changed(loaded.config, changes), loaded.problems, loaded.was_migrated)
+    return {record.path: _resolved(record, getattr(options, record.path)) for record in records_of(section)}
 
 
-def _preset(name: str, path: Path | None = None) -> Preset:
-    """Return the preset of a name, with or without its "#"; `path` is the config file that was looked for first."""
-    found = next((p for p in list_presets() if name in (p.name, p.name.lstrip("#"))), None)
-    if found is None:
-        names = ", ".join(p.name for p in list_presets())
-        message = f"There is no file {path} and no preset {name!r}." if path else f"There is no preset {name!r}."
-        raise DarkroomError(message, advice=f"Presets are: {names}.")
-    return found
+def split_strength(word: str) -> tuple[str, float]:
+    """Return a path and the strength behind it, as in `style.safetensors:0.8`; 1 without one.
 
-
-def changed(config: Config, changes: list[str]) -> Config:
-    """Return the config with `path=value` changes; a list may be written without brackets, as in 512, 768.
-
-    Raises DarkroomError for a change that is not valid.
+    Raises DarkroomError for a strength that is not a number.
     """
-    for change in changes:
-        path, equals, text = change.partition("=")
-        if not equals:
-            raise DarkroomError(f"--set {change} has no value.", advice="Write it as --set training.epochs=20.")
-        try:
-            value = _value(text)
-            if isinstance(get_path(config, path.strip()), tuple) and isinstance(value, str | int):
-                value = [_value(part.strip()) for part in str(value).split(",") if part.strip()]
-            config, problems = set_path(config, path.strip(), value)
-        except KeyError as error:
-            raise DarkroomError(f"--set {change}: {error.args[0]}", advice=_advice(path.strip())) from error
-        if problems:
-            raise DarkroomError(f"--set {change}: {problems[0].message}")
-    return config
-
-
-def _advice(path: str) -> str:
-    """Return settings with a name similar to an unknown one, and where all settings are listed."""
-    paths = [record.path for record in records_of(Config)]
-    near = [p for p in paths if p.rpartition(".")[2] == path.rpartition(".")[2]][:3]
-    near = near or get_close_matches(path, paths, n=3, cutoff=0.75)
-    guess = f"Did you mean {' or '.join(near)}? " if near else ""
-    return f"{guess}All settings are listed by python -m trainer schema --markdown."
-
-
-def describe(problem: Problem) -> str:
-    """Return a problem as a line."""
-    return f"{problem.severity.upper():8}{problem}"
-
-
-def _value(text: str) -> Any:
-    """Return the value of a text: parsed if it is JSON, otherwise the text itself."""
+    path, colon, strength = word.rpartition(":")
+    if not colon or "/" in strength or "\\" in strength or (len(path) == 1 and path.isalpha()):  # C:\\...
+        return word, 1.0
     try:
-        return json.loads(text)
+        return path, float(strength)
     except ValueError:
-        return text
+        raise DarkroomError(
+            f"{strength!r} in {word!r} is not a strength.", advice="Write it as style.safetensors:0.8."
+        ) from None
+
+
+def _flag_of(record: FieldRecord, argument: Argument) -> str:
+    name = record.path.replace("_", "-")
+    return argument.flag or (f"--no-{name}" if record.default is True else f"--{name}")
+
+
+def _value_facts(record: FieldRecord, argument: Argument) -> dict[str, Any]:
+    """Return how argparse reads the value of a setting."""
+    facts: dict[str, Any] = {"default": record.default}
+    if record.kind == "bool":
+        return {**facts, "action": "store_false" if record.default is True else "store_true"}
+    facts |= {"metavar": argument.metavar} if argument.metavar else {}
+    if record.kind == "list":
+        if argument.is_positional or argument.takes_several:
+            return {**facts, "nargs": "+"}
+        return {**facts, "action": "append", "default": []}
+    if argument.is_positional and not argument.is_required:
+        facts["nargs"] = "?"
+    if record.kind == "choice":
+        return {**facts, "choices": [name for name in record.choices if name]}
+    if record.kind in _NUMBERS:
+        return {**facts, "type": _number_reader(record)}
+    return facts
+
+
+_NUMBERS: Mapping[str, str] = {"int": "whole number", "float": "number"}
+
+
+def _number_reader(record: FieldRecord) -> Callable[[str], float]:
+    """Return a function that reads a number of a setting's range."""
+
+    def read(text: str) -> float:
+        try:
+            value = int(text) if record.kind == "int" else float(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a {_NUMBERS[record.kind]}") from None
+        is_below = record.lo is not None and (value <= record.lo if record.lo_is_open else value < record.lo)
+        is_above = record.hi is not None and (value >= record.hi if record.hi_is_open else value > record.hi)
+        if is_below or is_above or math.isnan(value):
+            raise argparse.ArgumentTypeError(f"{text} is out of range: {record.allowed}")
+        return value
+
+    return read
+
+
+def _help_of(record: FieldRecord) -> str:
+    """Return the help of an option: that of the setting, with its choices and its default."""
+    text = f"{record.setting.help[:1].lower()}{record.setting.help[1:]}".removesuffix(".")
+    if record.choices:
+        text = f"{text}: {', '.join(name for name in record.choices if name)}"
+    unit = f" {record.setting.unit}" if record.setting.unit else ""
+    has_default = record.default not in (None, "", ()) and not isinstance(record.default, bool)
+    shown = f" (default: {record.default}{unit})" if has_default else ""
+    return f"{text}{shown}".replace("%", "%%")
+
+
+def _resolved(record: FieldRecord, value: Any) -> Any:
+    """Return the value of an option as that of its setting."""
+    if record.kind == "list":
+        item: Any = record.item  # of the records of a list a dataclass, too
+        if item is AdapterChoice:
+            return tuple(AdapterChoice(str(from_caller(path)), s) for path, s in map(split_strength, value))
+        return tuple(str(from_caller(v)) for v in value) if record.setting.path_kind else tuple(value)
+    return str(from_caller(value)) if record.setting.path_kind and value else value

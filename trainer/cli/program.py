@@ -1,4 +1,4 @@
-"""The frame of a program of the command line: its output without control characters, its errors as sentences."""
+"""The frame of a program of the command line: its verbs, its output without control characters, its errors."""
 
 from __future__ import annotations
 
@@ -6,20 +6,35 @@ import argparse
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TextIO, cast
 
 from modules.system.errors import DarkroomError
 from modules.system.file_errors import NO_THREAD, describe_file_error
 from modules.system.process_setup import collection_off, hide_library_warnings, use_no_pydantic_plugins
 from modules.system.redaction import redact
-from trainer.cli import Verb
-from trainer.cli.plain_output import plain_output
 
 OK, FAILED, WRONG, STOPPED = 0, 1, 2, 130
+_LEFT = "\n\t"
+_DIRECTION = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+_SURROGATES = range(0xD800, 0xE000)  # bytes of file names that are not valid UTF-8; no stream could write them
+_CONTROLS = (*range(0x20), *range(0x7F, 0xA0), *map(ord, _DIRECTION), *_SURROGATES)
+_ESCAPES = {code: f"\\u{code:04x}" for code in _CONTROLS if chr(code) not in f"{_LEFT}\r"}  # as in JSON, which stays so
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """A verb: a one-line summary, its arguments, and the function that runs it and returns the exit code."""
+
+    summary: str
+    arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
 
 
 def run_program(parser: Callable[[], argparse.ArgumentParser], arguments: Sequence[str] | None) -> int:
-    """Read a command line, call the function `run` of its namespace, and return the exit code."""
+    """Read a command line, call the function `run_verb` of its namespace, and return the exit code."""
     _show_any_name()
     with plain_output():
         return _carry_out(parser, arguments)
@@ -31,7 +46,7 @@ def run_verb(program: str, verb: Verb, arguments: Sequence[str] | None = None) -
     def parser() -> argparse.ArgumentParser:
         command = argparse.ArgumentParser(prog=program, description=verb.summary)
         verb.arguments(command)
-        command.set_defaults(run=verb.run)
+        command.set_defaults(run_verb=verb.run)
         return command
 
     return run_program(parser, arguments)
@@ -43,7 +58,7 @@ def _carry_out(parser: Callable[[], argparse.ArgumentParser], arguments: Sequenc
     with collection_off():
         options = parser().parse_args(arguments)
     try:
-        code = int(options.run(options))
+        code = int(options.run_verb(options))
         sys.stdout.flush()  # here, so that a closed pipe is caught below
         return code
     except DarkroomError as error:
@@ -69,3 +84,52 @@ def _show_any_name() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")
+
+
+def plain(text: str) -> str:
+    """Return a text with control characters, changes of the writing direction and invalid bytes as escapes.
+
+    Line breaks and tabs stay, and so does a carriage return at either end or before a line break: progress bars write
+    them, and inside a text they would hide what is before them.
+    """
+    text = text.translate(_ESCAPES)
+    if "\r" not in text:
+        return text
+    body = text.strip("\r")
+    begin, end = text[: len(text) - len(text.lstrip("\r"))], text[len(text.rstrip("\r")) :]
+    inner = body.replace("\r\n", "\n").replace("\r", "\\u000d")
+    return f"{begin}{inner}{end}" if body else text
+
+
+class PlainStream:
+    """A text stream that writes `plain` texts; everything else comes from the stream below it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write a text and return its length."""
+        self._stream.write(plain(text))
+        return len(text)
+
+    def writelines(self, lines: Any) -> None:
+        """Write several texts."""
+        for line in lines:
+            self.write(line)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stream)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def plain_output() -> Iterator[None]:
+    """Let everything that is printed meanwhile go through `plain`: the verbs, progress bars, warnings and logs."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (cast("TextIO", PlainStream(stream)) for stream in before)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before

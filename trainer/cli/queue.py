@@ -8,23 +8,20 @@ import queue
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from modules.settings.field import Section, Setting
 from modules.system.paths import queue_file
 from modules.system.problem import errors_in
 from trainer.child.run import ChildRun, launch_child
-from trainer.cli import Verb
 from trainer.cli.console import Console, JsonLines, Listener
-from trainer.cli.options import (
-    add_allow_code,
-    add_set_argument,
-    allowed_code,
-    describe,
-    read_config,
-)
+from trainer.cli.options import add_options, settings_of
+from trainer.cli.program import Verb
 from trainer.cli.signals import on_signal, restore
 from trainer.commands import Stop
 from trainer.events import Event, RunFailed, RunFinished
+from trainer.jobs.config import AllowCode, AllowCodeHash, Changes, PresetName, allowed_code, describe, read_config
+from trainer.jobs.spec import positional, validated
 from trainer.run_queue.file import QueueFile
 from trainer.run_queue.items import Item, State
 from trainer.run_queue.running import QueueRun, continues_after, ending_of, request_of
@@ -32,12 +29,35 @@ from trainer.run_queue.running import QueueRun, continues_after, ending_of, requ
 _WAIT_SECONDS = 0.2
 
 
+class AddSettings(Section):
+    """The configs to add."""
+
+    configs: Annotated[
+        tuple[str, ...], Setting("Configs", "A config file, or the name of a preset."), positional("CONFIG")
+    ] = ()
+    name: Annotated[str, Setting("Name", "The name in the queue; by default that of the file.")] = ""
+    preset: PresetName = ""
+    changes: Changes = ()
+
+
+class QueueRunSettings(Section):
+    """How the queue is run."""
+
+    after_failure: Annotated[
+        Literal["", "continue", "stop"], Setting("After a failure", "What to do after a failed run.")
+    ] = ""
+    json_lines: Annotated[bool, Setting("JSON lines", "Print events as JSON lines to standard output.")] = False
+    allow_code: AllowCode = False
+    allow_code_hash: AllowCodeHash = ()
+
+
 def _add(options: argparse.Namespace) -> int:
-    for name in options.configs:
-        loaded = read_config(name, options.changes, preset=options.preset)
+    settings = validated(AddSettings, settings_of(options, AddSettings))
+    for name in settings.configs:
+        loaded = read_config(name, settings.changes, preset=settings.preset)
         for problem in errors_in(loaded.problems):
             sys.stderr.write(f"{describe(problem)}\n")
-        title = options.name or name.lstrip("#")
+        title = settings.name or name.lstrip("#")
         changed = _file().change(lambda now, title=title, config=loaded.config: now.added(title, config))  # type: ignore[misc]
         sys.stdout.write(f"{changed.items[-1].number}: {title}\n")
     return 0
@@ -70,10 +90,10 @@ def _move(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    file = _file()
-    if options.after_failure:
-        file.change(lambda now: now.with_after_failure(options.after_failure))
-    return run_queue(file, JsonLines() if options.json_lines else Console(), launch=_launched(options))
+    settings, file = validated(QueueRunSettings, settings_of(options, QueueRunSettings)), _file()
+    if wanted := settings.after_failure:
+        file.change(lambda now: now.with_after_failure(wanted))
+    return run_queue(file, JsonLines() if settings.json_lines else Console(), launch=_launched(settings))
 
 
 def run_queue(file: QueueFile, listener: Listener, *, launch: Callable[[Item], ChildRun]) -> int:
@@ -134,8 +154,8 @@ def _stopping(child: ChildRun) -> Iterator[None]:
         restore(before)
 
 
-def _launched(options: argparse.Namespace) -> Callable[[Item], ChildRun]:
-    return lambda item: launch_child(request_of(item, allowed_code=allowed_code(item.config, options)))
+def _launched(settings: QueueRunSettings) -> Callable[[Item], ChildRun]:
+    return lambda item: launch_child(request_of(item, allowed_code=allowed_code(item.config, settings)))
 
 
 def _file() -> QueueFile:
@@ -151,16 +171,10 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         return command
 
     add = action("add", "add copies of configs; later changes of a file do not change the queue", _add)
-    add.add_argument("configs", metavar="CONFIG", nargs="+", help="a config file, or the name of a preset")
-    add.add_argument("--name", default="", help="the name in the queue (default: that of the file)")
-    add.add_argument("--preset", metavar="NAME", help="use this preset for settings the config leaves out")
-    add_set_argument(add)
+    add_options(add, AddSettings)
     listed = action("list", "list the queue", _list)
     listed.add_argument("--json", action="store_true", help="print the queue as JSON")
-    run = action("run", "train the configs of the queue one after another", _run)
-    run.add_argument("--after-failure", choices=("continue", "stop"), default="", help="what to do after a failed run")
-    run.add_argument("--json-lines", action="store_true", help="print events as JSON lines to standard output")
-    add_allow_code(run)
+    add_options(action("run", "train the configs of the queue one after another", _run), QueueRunSettings)
     remove = action("remove", "remove items", _remove)
     remove.add_argument("numbers", metavar="NUMBER", nargs="+", type=int)
     move = action("move", "move an item to another place, counted from 1", _move)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import logging
 import os
 import subprocess
 import sys
 import threading
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal, TypeVar
 
 import psutil
 
@@ -17,28 +17,31 @@ from modules.config.codec import load_file
 from modules.config.method_facts import data_in_use
 from modules.config.schema import Config
 from modules.rewards.user_code_file import approved_hashes
+from modules.settings.field import Section, Setting
 from modules.system.errors import DarkroomError
-from modules.system.paths import from_caller
-from modules.system.problem import Problem
+from modules.system.paths import from_root
+from modules.system.problem import Problem, count
 from modules.system.ranks import current_rank
 from trainer import commands
-from trainer.cli import Verb
 from trainer.cli.console import Console, JsonLines, Listener, OtherProcess
-from trainer.cli.fit import add_fit_arguments, fitted
-from trainer.cli.options import (
-    add_allow_code,
-    add_config_argument,
-    add_set_argument,
+from trainer.cli.options import add_options, settings_of
+from trainer.cli.program import Verb
+from trainer.cli.signals import on_signal
+from trainer.events import Event, PhaseChanged, RunFailed, RunFinished
+from trainer.jobs.check import plan_lines
+from trainer.jobs.config import (
+    AllowCode,
+    AllowCodeHash,
+    Changes,
+    ConfigSettings,
     allowed_code,
     changed,
     describe,
     read_config,
     with_hashes,
 )
-from trainer.cli.plan import plan_lines
-from trainer.cli.prune import prune
-from trainer.cli.signals import on_signal
-from trainer.events import Event, PhaseChanged, RunFailed, RunFinished
+from trainer.jobs.fit import FitSettings, fitted
+from trainer.jobs.spec import Argument, positional, validated
 from trainer.launch import RunRequest, import_engine, module_arguments, num_processes
 from trainer.preflight import check
 from trainer.run_folder.backup import find_backup
@@ -47,83 +50,154 @@ _LAUNCHER = "TORCHELASTIC_RUN_ID"
 STOPPED_UNDER_LAUNCHER = 0  # torchrun takes anything else for a failure, and would start the run again
 
 
-def _train(options: argparse.Namespace) -> int:
-    loaded = read_config(options.config, options.changes, preset=options.preset)
-    _report(loaded.problems, options)
-    allowed = allowed_code(loaded.config, options)
-    config = _fitted(loaded.config, options) if options.fit else loaded.config
-    request = RunRequest(config, beside_window=False, allowed_code=allowed, replaces=options.overwrite)
-    return _run(request, options)
+class RunSettings(Section):
+    """The settings that all verbs of runs share."""
+
+    allow_code: AllowCode = False
+    allow_code_hash: AllowCodeHash = ()
+    overwrite: Annotated[
+        bool,
+        Setting(
+            "Overwrite",
+            "Replace what is at the destination of the result, also files of other programs; without it, the result "
+            "gets a number where a file is that this run did not write.",
+        ),
+    ] = False
+    profile: Annotated[
+        bool, Setting("Profile", "Profile ten steps after the first; writes to the run's profile folder.")
+    ] = False
+    json_lines: Annotated[
+        bool,
+        Setting(
+            "JSON lines",
+            "For programs: print events as JSON lines to standard output, read commands from standard input.",
+        ),
+    ] = False
 
 
-def _fitted(config: Config, options: argparse.Namespace) -> Config:
+class TrainSettings(FitSettings, RunSettings, ConfigSettings):
+    """The config to train."""
+
+
+class CacheSettings(RunSettings, ConfigSettings):
+    """The config whose caches are filled or pruned."""
+
+    images: Annotated[bool, Setting("Images", "List bucket, scale and crop of every image.")] = False
+    prune: Annotated[
+        bool, Setting("Prune", "List the entries that the config does not use, and remove them if confirmed.")
+    ] = False
+    yes: Annotated[bool, Setting("Confirmed", "With --prune: remove them without asking.")] = False
+    keep_for: Annotated[
+        tuple[str, ...],
+        Setting("Keep for", "With --prune: keep those of other configs, too."),
+        Argument(metavar="CONFIG", takes_several=True),
+    ] = ()
+
+
+class ResumeSettings(RunSettings):
+    """The run to resume."""
+
+    run_path: Annotated[
+        str,
+        Setting("Run", "A run's folder, one of its backups, or a workspace.", path_kind="folder"),
+        positional("RUN"),
+    ] = ""
+    config: Annotated[
+        str, Setting("Config", "A config file instead of the run's settings."), Argument(metavar="CONFIG")
+    ] = ""
+    changes: Changes = ()
+
+
+class ForkSettings(ResumeSettings):
+    """The run to start another one from."""
+
+    weights_only: Annotated[
+        bool,
+        Setting(
+            "Weights only",
+            "Start at step 0 from the weights of the backup, without the state of optimizer and schedule; more "
+            "settings may then change.",
+        ),
+    ] = False
+
+
+def _train(settings: TrainSettings) -> int:
+    loaded = settings.load()
+    _report(loaded.problems)
+    allowed = allowed_code(loaded.config, settings)
+    config = _fitted(loaded.config, settings) if settings.fit else loaded.config
+    request = RunRequest(config, beside_window=False, allowed_code=allowed, replaces=settings.overwrite)
+    return _run(request, settings)
+
+
+def _fitted(config: Config, settings: TrainSettings) -> Config:
     """Return the config that fits, with its table on standard error. Raises DarkroomError if nothing fits."""
-    found, table = fitted(config, options, is_run=True)
+    fit, table = fitted(config, settings, is_run=True)
     sys.stderr.write(table)
-    if not found.fits:
+    if not fit.fits:
         raise DarkroomError(
             "Nothing that keeps what the run learns fits, so nothing was started.",
             advice="Choose from what is listed above with --set, and try again.",
         )
-    return found.config
+    return fit.config
 
 
-def _cache(options: argparse.Namespace) -> int:
-    loaded = read_config(options.config, options.changes, preset=options.preset)
-    _report(loaded.problems, options)
-    if options.prune:
-        others = [read_config(name, []).config for name in options.keep_for]
-        names = [options.config, *options.keep_for]
-        return prune([loaded.config, *others], names=names, is_confirmed=options.yes)
-    allowed = allowed_code(loaded.config, options)
+def _cache(settings: CacheSettings) -> int:
+    loaded = settings.load()
+    _report(loaded.problems)
+    if settings.prune:
+        others = [read_config(name).config for name in settings.keep_for]
+        names = [settings.config, *settings.keep_for]
+        return _prune([loaded.config, *others], names=names, is_confirmed=settings.yes)
+    allowed = allowed_code(loaded.config, settings)
     report = check(loaded.config, approved_code=approved_hashes() | allowed)
-    if report.datasets is not None and not options.json_lines:
+    if report.datasets is not None and not settings.json_lines:
         is_cached, epochs = data_in_use(loaded.config).latent_cache, loaded.config.training.epochs
-        for line in plan_lines(report.datasets, is_cached=is_cached, epochs=epochs, every_image=options.images):
+        for line in plan_lines(report.datasets, is_cached=is_cached, epochs=epochs, every_image=settings.images):
             sys.stdout.write(f"{line}\n")
     request = RunRequest(
         loaded.config, kind="cache", datasets=report.datasets, beside_window=False, allowed_code=allowed
     )
-    return _run(request, options)
+    return _run(request, settings)
 
 
-def _resume(options: argparse.Namespace) -> int:
-    return _run(_from_backup(options, "resume"), options)
+def _resume(settings: ResumeSettings) -> int:
+    return _run(_from_backup(settings, "resume"), settings)
 
 
-def _fork(options: argparse.Namespace) -> int:
-    return _run(_from_backup(options, "fork_weights" if options.weights_only else "fork"), options)
+def _fork(settings: ForkSettings) -> int:
+    return _run(_from_backup(settings, "fork_weights" if settings.weights_only else "fork"), settings)
 
 
-def _from_backup(options: argparse.Namespace, kind: Literal["resume", "fork", "fork_weights"]) -> RunRequest:
-    backup = find_backup(from_caller(options.run_path))
-    if options.config:
-        config = read_config(options.config, options.changes).config
+def _from_backup(settings: ResumeSettings, kind: Literal["resume", "fork", "fork_weights"]) -> RunRequest:
+    backup = find_backup(from_root(settings.run_path))
+    if settings.config:
+        config = read_config(settings.config, settings.changes).config
     else:
-        config = changed(load_file(backup.path / "config.json").config, options.changes)
-    allowed = allowed_code(config, options)
-    return RunRequest(config, kind, backup.path, beside_window=False, allowed_code=allowed, replaces=options.overwrite)
+        config = changed(load_file(backup.path / "config.json").config, settings.changes)
+    allowed = allowed_code(config, settings)
+    return RunRequest(config, kind, backup.path, beside_window=False, allowed_code=allowed, replaces=settings.overwrite)
 
 
-def _run(request: RunRequest, options: argparse.Namespace) -> int:
+def _run(request: RunRequest, settings: RunSettings) -> int:
     """Run in this thread; the first signal to end stops cleanly, the second immediately."""
     if current_rank().is_alone and _LAUNCHER not in os.environ and num_processes(request.config) > 1:
         return _run_on_several(request)
     desk = commands.CommandDesk()
-    if options.profile:
+    if settings.profile:
         desk.put(commands.ProfileNow())
     ending: list[Event] = []
     rank = current_rank()
     listener: Listener = OtherProcess(str(rank))
     if rank.is_main:
-        listener = JsonLines() if options.json_lines else Console()
+        listener = JsonLines() if settings.json_lines else Console()
 
     def emit(event: Event) -> None:
         listener.show(event)
         if isinstance(event, RunFinished | RunFailed):
             ending.append(event)
 
-    if options.json_lines and rank.is_main:  # the processes share one standard input
+    if settings.json_lines and rank.is_main:  # the processes share one standard input
         threading.Thread(target=_read_commands, args=(desk,), name="darkroom-commands", daemon=True).start()
     on_signal(lambda: desk.put(commands.Stop()))
     emit(PhaseChanged("starting", "loading the engine"))
@@ -178,68 +252,61 @@ def _read_commands(desk: commands.CommandDesk) -> None:
     desk.put(commands.Stop())
 
 
-def _report(problems: list[Problem], options: argparse.Namespace) -> None:
+def _report(problems: list[Problem]) -> None:
     for problem in problems:
         print(describe(problem), file=sys.stderr)  # noqa: T201 - command-line output
     logging.captureWarnings(True)
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    add_config_argument(parser)
-    _add_run_options(parser)
+def _prune(configs: Sequence[Config], *, names: Sequence[str], is_confirmed: bool) -> int:
+    """Show the entries of the first config's cache folder that none of the configs uses, and remove them if confirmed.
+
+    `names` are those of the configs in messages. On a terminal the user is asked; elsewhere nothing is removed unless
+    `is_confirmed`.
+    """
+    if configs[0].data.cache_location == "memory":
+        raise DarkroomError(
+            "The caches of this config are in memory, so there are no entries to remove.",
+            advice="Set data.cache_location to disk to remove those of the cache folder.",
+        )
+    import_engine(beside_window=False)
+    from trainer.run.prune import unused_by
+
+    unused = unused_by(configs, names=names)
+    folder, used_by = configs[0].general.cache_dir, "this config" if len(configs) == 1 else "these configs"
+    sys.stdout.write(f"In use by {used_by}, in {folder}: {unused.used_summary}.\n")
+    if not unused.entries:
+        sys.stdout.write("There are no other entries.\n")
+        return 0
+    sys.stdout.write(f"Not in use: {unused.summary}.\n")
+    if len(configs) == 1:
+        sys.stdout.write("Other configs may use them; --keep-for CONFIG keeps the entries of another config.\n")
+    if not is_confirmed and not _confirm():
+        sys.stdout.write("Nothing was removed. --yes removes them.\n")
+        return 0
+    removed = unused.remove()
+    sys.stdout.write(f"{count(removed, 'entry was', 'entries were')} removed.\n")
+    return 0
 
 
-def _train_arguments(parser: argparse.ArgumentParser) -> None:
-    _arguments(parser)
-    add_fit_arguments(parser)
+def _confirm() -> bool:
+    if not sys.stdin.isatty():
+        return False
+    return input("Remove them? [y/N] ").strip().lower() in ("y", "yes")
 
 
-def _cache_arguments(parser: argparse.ArgumentParser) -> None:
-    _arguments(parser)
-    parser.add_argument("--images", action="store_true", help="list bucket, scale and crop of every image")
-    parser.add_argument("--prune", action="store_true", help="list the entries that the config does not use; remove")
-    parser.add_argument("--yes", action="store_true", help="with --prune: remove them without asking")
-    parser.add_argument(
-        "--keep-for", nargs="+", default=[], metavar="CONFIG", help="with --prune: keep those of other configs, too"
+_Settings = TypeVar("_Settings", bound=RunSettings)
+
+
+def _verb(summary: str, section: type[_Settings], run: Callable[[_Settings], int]) -> Verb:
+    return Verb(
+        summary,
+        lambda parser: add_options(parser, section),
+        lambda options: run(validated(section, settings_of(options, section))),
     )
 
 
-def _resume_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_path", metavar="RUN", help="a run's folder, one of its backups, or a workspace")
-    parser.add_argument("--config", metavar="CONFIG", default="", help="a config file instead of the run's settings")
-    add_set_argument(parser)
-    _add_run_options(parser)
-
-
-def _fork_arguments(parser: argparse.ArgumentParser) -> None:
-    _resume_arguments(parser)
-    parser.add_argument(
-        "--weights-only",
-        action="store_true",
-        help="start at step 0 from the weights of the backup, without the state of optimizer and schedule; more "
-        "settings may then change",
-    )
-
-
-def _add_run_options(parser: argparse.ArgumentParser) -> None:
-    add_allow_code(parser)
-    parser.add_argument(
-        "--overwrite",
-        action="store_true",
-        help="replace what is at the destination of the result, also files of other programs; without it, the result "
-        "gets a number where a file is that this run did not write",
-    )
-    parser.add_argument(
-        "--profile", action="store_true", help="profile ten steps after the first; writes to the run's profile folder"
-    )
-    parser.add_argument(
-        "--json-lines",
-        action="store_true",
-        help="for programs: print events as JSON lines to standard output, read commands from standard input",
-    )
-
-
-TRAIN = Verb("train a config", _train_arguments, _train)
-RESUME = Verb("resume a run from its newest backup", _resume_arguments, _resume)
-FORK = Verb("start a new run from a backup of another run, which stays as it is", _fork_arguments, _fork)
-CACHE = Verb("fill the caches of a config and stop", _cache_arguments, _cache)
+TRAIN = _verb("train a config", TrainSettings, _train)
+RESUME = _verb("resume a run from its newest backup", ResumeSettings, _resume)
+FORK = _verb("start a new run from a backup of another run, which stays as it is", ForkSettings, _fork)
+CACHE = _verb("fill the caches of a config and stop", CacheSettings, _cache)

@@ -12,8 +12,8 @@ from modules.system.file_errors import UnconfirmedError, describe_file_error
 from modules.system.paths import from_caller, secrets_file
 from modules.system.secrets import SECRET_FIELDS, SECRET_NAMES, Secrets, hub_access, secret, secret_error, with_secret
 from modules.system.secrets_file import import_secrets, load_secrets, save_secrets
-from trainer.cli import Verb
-from trainer.cli.options import describe
+from trainer.cli.program import Verb
+from trainer.jobs.config import describe
 
 
 def _list(_options: argparse.Namespace) -> int:

@@ -22,6 +22,7 @@ from modules.system.errors import DarkroomError
 from modules.system.hardware import free_memory
 from modules.system.problem import count
 from trainer.data.datasets import datasets_of
+from trainer.job import Job
 from trainer.job_events import JobFinished
 from trainer.preflight import check
 from trainer.preflight.budget import memory_estimate
@@ -32,7 +33,6 @@ from trainer.probe.plot import batch_plot, rate_plot, write_plot
 from trainer.probe.trial import Trial, run_trial
 from trainer.run.machine import machine_of
 from trainer.step.failures import is_out_of_memory
-from trainer.tools.job import Job
 
 _SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 _STEPS_PER_SIZE = 4

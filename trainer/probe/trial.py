@@ -16,6 +16,7 @@ from modules.data.datasets import Datasets
 from modules.settings.edit import replace_value
 from modules.settings.every import Every
 from trainer.data.datasets import datasets_of
+from trainer.job import Job
 from trainer.run.machine import machine_of
 from trainer.run.setup import Clocks, RunSetup
 from trainer.run.threads import choose_num_threads
@@ -25,7 +26,6 @@ from trainer.run_folder.run_dir import new_run_dir
 from trainer.step.callback import StepView
 from trainer.step.loop import run_loop
 from trainer.step.precision import process_settings
-from trainer.tools.job import Job
 
 NEVER = Every()
 

@@ -87,6 +87,18 @@ class FieldProblems:
         return record is not None and record.kind == "list" and not self._form.value(path)
 
 
+class NoFieldProblems(FieldProblems):
+    """For forms whose settings are checked when they are used: those of jobs."""
+
+    def __init__(self) -> None:
+        self.changed = Signal()
+        self.found = ()
+        self._by_path = {}
+
+    def check(self) -> None:
+        """Do nothing."""
+
+
 class _Check:
     """One check and what it found last. At most one of its jobs runs: a share that does not answer blocks no other."""
 

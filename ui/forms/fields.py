@@ -5,6 +5,7 @@ from __future__ import annotations
 import tkinter as tk
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -17,6 +18,7 @@ from ui.forms.binding import Binding, ChoiceBinding, EveryBinding, FlagBinding, 
 from ui.forms.context import Context
 from ui.forms.tips import explanation, tip_of
 from ui.forms.visibility import not_yet_words
+from ui.forms.weighted_files import WeightedFiles
 from ui.widgets.controls import Button, Choice, Switch
 from ui.widgets.entry import Entry, hint_width
 from ui.widgets.panel import Panel, Text, WrappedText
@@ -95,18 +97,20 @@ def _path(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
     frame = Panel(master, context.theme, "card")
     variable = TextVar(master=frame)
     entry = Entry(frame, context.theme, variable, placeholder=record.setting.empty_means, shows_end=True)
-    browse = Button(frame, context.theme, "…", lambda: _browse(context, record), on="card", width=36)
     entry.pack(side="left", fill="x", expand=True)
-    browse.pack(side="left", padx=(6, 0))
+    kinds = {"File…": "file", "Folder…": "folder"} if record.setting.path_kind == "model" else {"…": ""}
+    for label, kind in kinds.items():
+        browse = Button(frame, context.theme, label, partial(_browse, context, record, kind), on="card", width=36)
+        browse.pack(side="left", padx=(6, 0))
     return _typed_control(frame, context, record, entry, variable)
 
 
-def _browse(context: Context, record: FieldRecord) -> None:
-    """Ask for a path, starting at the field's current one."""
+def _browse(context: Context, record: FieldRecord, kind: str = "") -> None:
+    """Ask for a path, starting at the field's current one. `kind` is that of the field, if none is given."""
     now = from_root(str(context.form.value(record.path) or "."))
     start = next((p for p in (now, *now.parents) if p.is_dir()), Path.cwd())
     chosen: Path | None
-    match record.setting.path_kind:
+    match kind or record.setting.path_kind:
         case "save":
             chosen = context.interaction.ask_save_file(record.label, now, (("Model", f"*{now.suffix or '.*'}"),))
         case "file":
@@ -115,6 +119,44 @@ def _browse(context: Context, record: FieldRecord) -> None:
             chosen = context.interaction.ask_folder(record.label, start)
     if chosen is not None:
         context.form.edit(record.path, as_config_path(chosen))
+
+
+class _FilesBinding:
+    """A list of files, with strengths where the field has them, and a form model."""
+
+    def __init__(self, context: Context, record: FieldRecord, files: WeightedFiles) -> None:
+        self._form, self._record, self._files = context.form, record, files
+        self._is_taking = False
+        self._unwatch = context.form.watch(record.path, self._show)
+        self._show()
+
+    def close(self) -> None:
+        """Unsubscribe from the model."""
+        self._unwatch()
+
+    def take(self) -> None:
+        """Pass the files to the model."""
+        has_strength = self._files.has_strength
+        self._is_taking = True
+        value = [{"path": p, "strength": s} if has_strength else p for p, s in self._files.files]
+        self._form.edit(self._record.path, value)
+        self._is_taking = False
+
+    def _show(self) -> None:
+        if not self._is_taking:
+            value = self._form.value(self._record.path)
+            self._files.set([(str(getattr(v, "path", v)), f"{getattr(v, 'strength', 1):g}") for v in value])
+
+
+def _files(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
+    files = WeightedFiles(
+        master,
+        context,
+        changed=lambda: binding.take(),
+        has_strength="strength" in getattr(record.item, "__annotations__", ()),
+    )
+    binding = _FilesBinding(context, record, files)
+    return Control(files, binding, files.add_button.focus_set, _nothing)
 
 
 def _text_area(master: tk.Misc, context: Context, record: FieldRecord) -> Control:
@@ -172,6 +214,7 @@ _MAKERS: Mapping[str, Maker] = {
     "choice": _choice,
     "section": _choice,
     "every": _every,
+    "list": _files,
 }
 
 

@@ -6,7 +6,6 @@ Only the syntax is checked here; `modules.settings.edit.set_path` validates the 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from modules.settings.every import Every
@@ -114,14 +113,3 @@ def _float_text(value: float) -> str:
     if value == int(value) and abs(value) < 1e15:
         return str(int(value))
     return repr(value).replace("e-0", "e-")
-
-
-def split_file(line: str) -> tuple[str, str]:
-    """Return the path and the strength of a line of a list of LoRAs: they are separated by a tab."""
-    path, _, strength = line.partition("\t")
-    return path, strength.strip() or "1"
-
-
-def joined_files(files: Sequence[tuple[str, str]]) -> str:
-    """Return the value of a list of LoRAs."""
-    return "\n".join(f"{path}\t{strength}" for path, strength in files)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import tkinter as tk
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
 from ui.forms.context import Context
-from ui.forms.values import joined_files, split_file
 from ui.widgets.controls import Button
 from ui.widgets.entry import Entry
 from ui.widgets.panel import Panel, Text
@@ -19,7 +18,7 @@ _KINDS = (("LoRA", "*.safetensors *.pt *.bin"), ("All files", "*"))
 
 
 class WeightedFiles(Panel):
-    """The files in their order; `value` has them as text, a line each. `changed` is called after each change."""
+    """The files in their order, with the strengths as typed. `changed` is called after each change by the user."""
 
     def __init__(
         self,
@@ -40,22 +39,19 @@ class WeightedFiles(Panel):
         self._body.pack(fill="x")
         self._body.columnconfigure(0, weight=1)
         self._empty = empty
-        self._has_strength = has_strength
+        self.has_strength = has_strength
         self.add_button = Button(self, context.theme, f"Add {_article(title)} {title}…", self._browse, on="card")
         self.add_button.pack(anchor="w", pady=(context.theme.px(2), 0))
         self._draw()
 
     @property
-    def value(self) -> str:
-        """The files and strengths as text."""
-        return joined_files([(str(path), variable.get()) for path, variable in self.rows])
+    def files(self) -> list[tuple[str, str]]:
+        """The files, each with its strength as typed."""
+        return [(str(path), variable.get()) for path, variable in self.rows]
 
-    def set(self, value: str) -> None:
-        """Show the files of a text."""
-        self.rows = []
-        for line in value.splitlines():
-            path, strength = split_file(line)
-            self.rows.append((Path(path), self._variable(strength)))
+    def set(self, files: Iterable[tuple[str, str]]) -> None:
+        """Show other files with their strengths."""
+        self.rows = [(Path(path), self._variable(strength)) for path, strength in files]
         self._draw()
 
     def add(self, paths: Sequence[Path]) -> None:
@@ -92,7 +88,7 @@ class WeightedFiles(Panel):
             name = Text(self._body, theme, path.name, on="card")
             name.grid(row=row, column=0, sticky="ew", pady=px(3))
             self._context.tips.attach(name, partial(str, path))
-            if self._has_strength:
+            if self.has_strength:
                 entry = Entry(self._body, theme, variable, width=64)
                 tk.Grid.grid_configure(entry, row=row, column=1, padx=px(GAP), pady=px(3))
                 self._context.tips.attach(entry, lambda: "Strength: 1 is as trained, 0 switches it off")

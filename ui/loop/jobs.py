@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
-from trainer.child.job import ChildJob, JobEnded, start_job
+from modules.settings.field import Section
+from trainer.child.job import ChildJob, JobEnded, send_job
 from trainer.child.process import Spawn, spawn_trainer
 from trainer.job_events import ImageAnnotated, JobEvent, JobFailed, JobFinished, JobNotes, JobProgress, JobStopped
+from trainer.jobs.spec import JobSpec, request_line
 from ui.loop.interaction import Failure
 from ui.loop.signal import Signal
 
@@ -106,13 +107,13 @@ class JobRunner:
         self._spawn = spawn
         self._process: ChildJob | None = None
 
-    def start(self, title: str, arguments: Sequence[str]) -> None:
-        """Start a job; nothing while one runs."""
+    def start(self, spec: JobSpec, settings: Section, *, title: str = "") -> None:
+        """Start a job; nothing while one runs. `title` stands for its label."""
         if self.state.is_active:
             return
-        self.state = JobState("running", title)
+        self.state = JobState("running", title or spec.label)
         try:
-            self._process = start_job([*arguments, "--json-lines"], spawn=self._spawn)
+            self._process = send_job(request_line(spec, settings), spawn=self._spawn)
         except OSError as error:
             self.state = reduced(self.state, JobFailed(f"The process could not be started: {error}."))
         self.changed()

@@ -26,9 +26,9 @@ from modules.system.atomic import make_folder
 from modules.system.secrets import Secrets
 from modules.system.secrets_file import load_secrets, save_secrets
 from trainer.__main__ import main
-from trainer.annotation.captions import CaptionRequest, caption_work
-from trainer.annotation.masks import MaskRequest, mask_work
-from trainer.annotation.originals import Originals
+from trainer.jobs.annotation import Originals
+from trainer.jobs.caption import CaptionJob, caption_work
+from trainer.jobs.mask import MaskJob, mask_work
 from trainer.run_folder.backup import BackupInfo, list_backups, make_newest, remove_older, verify, write_backup
 from trainer.run_folder.choices import Answer, all_requests, answer, answer_of, ask
 from trainer.run_folder.fork import fork_into, origin_of
@@ -170,10 +170,14 @@ def _images(root: Path) -> None:
 
 
 def _annotate(root: Path) -> None:
-    captions = CaptionRequest(root / "images", "x", "replace")
+    captions = CaptionJob(folder=str(root / "images"), model="blip_base", mode="replace")
     for work in (
         caption_work(captions, _Model, Originals(root / "images", root / "kept")),
-        mask_work(MaskRequest(root / "images", "x", "replace"), _Model, Originals(root / "images", root / "kept")),
+        mask_work(
+            MaskJob(folder=str(root / "images"), model="colour", mode="replace"),
+            _Model,
+            Originals(root / "images", root / "kept"),
+        ),
     ):
         for number in range(2):
             work.do(root / "images" / f"{number}.png")

@@ -18,7 +18,7 @@ from modules.settings.edit import get_path
 from modules.system.errors import DarkroomError
 from tests.unit.preflight.setups import changed
 from trainer.__main__ import main
-from trainer.cli.fit import card_of
+from trainer.jobs.fit import card_of
 from trainer.preflight import moves
 from trainer.preflight.fit import Fit, describe_fit, fit_budget
 from trainer.preflight.fit_choices import candidates, on_a_gpu, relative_time

@@ -18,7 +18,7 @@ from tests.builders.images import draw_folder
 from tests.builders.shards import draw_shard
 from tests.unit.preflight.setups import changed, errors, reported
 from trainer.__main__ import main
-from trainer.cli import check as check_verb
+from trainer.jobs import check as check_verb
 from trainer.preflight import check
 
 

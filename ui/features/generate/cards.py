@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from modules.settings.field import records_of
 from modules.system.paths import from_root
-from trainer.idle_sampling.axes import AXES, axis_labels
-from trainer.idle_sampling.request import AxisChoice
-from trainer.idle_sampling.saves import RunModels
+from trainer.jobs.sample import SampleChoices
+from trainer.jobs.sample_grid import AXES, axis_labels
+from trainer.jobs.sample_sources import RunModels
 from ui.features.generate.model import SampleSession
 from ui.forms.context import Context
-from ui.forms.values import joined_files
 from ui.forms.weighted_files import WeightedFiles
 from ui.loop.results import Result
 from ui.widgets.card import Card
@@ -25,7 +25,7 @@ from ui.widgets.panel import Panel, Text, WrappedText
 from ui.widgets.theme import GAP
 from ui.widgets.variables import TextVar
 
-_WILDCARDS = "In prompts, {red|blue} is one of its choices, and __colour__ a line of colour.txt in this folder."
+_HELP = {record.path: record.setting.help for record in records_of(SampleChoices)}
 
 
 class ModelCard:
@@ -55,10 +55,10 @@ class ModelCard:
         body.pack(fill="x", padx=(px(12), 0))
         self._add_offer(body)
         self.loras = WeightedFiles(body, context, changed=self._follow_offer, empty="No LoRA")
-        self.loras.set(joined_files([(a.path, f"{a.strength:g}") for a in session.choices.adapters]))
+        self.loras.set((a.path, f"{a.strength:g}") for a in session.choices.adapters)
         self.loras.pack(fill="x")
         self.embeddings = WeightedFiles(body, context, changed=lambda: None, title="embedding", has_strength=False)
-        self.embeddings.set("\n".join(session.choices.embeddings))
+        self.embeddings.set((path, "1") for path in session.choices.embeddings)
         self.embeddings.pack(fill="x", pady=(px(6), 0))
         row = Panel(body, theme, "card")
         row.pack(fill="x", pady=(px(10), 0))
@@ -154,13 +154,13 @@ class GridCard:
         body.pack(fill="x", padx=(px(12), 0))
         body.columnconfigure(1, weight=1)
         chosen = session.choices
-        self.num_images = TextVar(master=body, value=chosen.num_images)
-        self._label(body, 0, "Images", "How many, each with the next seed; of a grid as many grids.")
+        self.num_images = TextVar(master=body, value=str(chosen.num_images))
+        self._label(body, 0, "Images", _HELP["num_images"])
         tk.Grid.grid_configure(Entry(body, theme, self.num_images, width=70), row=0, column=1, sticky="w", pady=px(4))
         self.axes: dict[str, tuple[TextVar, TextVar]] = {}
         for row, (name, axis) in enumerate((("x", chosen.x), ("y", chosen.y)), 1):
             self._add_axis(body, 2 * row, name, axis)
-        self._label(body, 8, "Wildcards", _WILDCARDS)
+        self._label(body, 8, "Wildcards", _HELP["wildcards"])
         self.wildcards = TextVar(master=body, value=chosen.wildcards)
         folder = Panel(body, theme, "card")
         Entry(folder, theme, self.wildcards, placeholder="no folder").pack(side="left", fill="x", expand=True)
@@ -168,13 +168,16 @@ class GridCard:
         folder.grid(row=8, column=1, sticky="ew", pady=px(4))
 
     def choices(self) -> dict[str, Any]:
-        """Return what is chosen, for the session."""
-        axes = {name: AxisChoice(axis.get(), values.get()) for name, (axis, values) in self.axes.items()}
+        """Return the choices, for the session."""
+        axes = {
+            name: f"{axis.get()}={values.get()}" if axis.get() else "" for name, (axis, values) in self.axes.items()
+        }
         return {"num_images": self.num_images.get(), "wildcards": self.wildcards.get(), **axes}
 
-    def _add_axis(self, body: Panel, row: int, name: str, axis: AxisChoice) -> None:
+    def _add_axis(self, body: Panel, row: int, name: str, axis: str) -> None:
         theme, px = self._context.theme, self._context.theme.px
-        kind, values = TextVar(master=body, value=axis.name), TextVar(master=body, value=axis.values)
+        chosen, _, typed = axis.partition("=")
+        kind, values = TextVar(master=body, value=chosen), TextVar(master=body, value=typed)
         self.axes[name] = (kind, values)
         self._label(body, row, "Columns (X)" if name == "x" else "Rows (Y)", "What differs, and its values.")
         choice = Choice(body, theme, kind, {"": "None"} | dict(axis_labels()), width=190)

@@ -17,10 +17,12 @@ from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from trainer.child.job import ChildJob, JobEnded, start_job
 from trainer.child.process import Spawn, spawn_trainer
-from trainer.idle_sampling.base import with_model
-from trainer.idle_sampling.image_files import read_settings
-from trainer.idle_sampling.request import AdapterChoice, AxisChoice, SampleRequest, request_in, request_line
 from trainer.job_events import ImageSampled, JobEvent, JobFailed, JobFinished, JobStopped
+from trainer.jobs.sample import SampleChoices, SampleRequest, sample_in, sample_line
+from trainer.jobs.sample_grid import plan_of
+from trainer.jobs.sample_images import read_settings
+from trainer.jobs.sample_sources import with_model
+from trainer.jobs.spec import validated
 from ui.forms.model import FormModel
 from ui.loop.background import Background, Job
 from ui.loop.jobs import JobState, reduced
@@ -29,21 +31,6 @@ from ui.loop.signal import Signal
 _WORKER = ("sample", "--serve")
 _MOST_SHOWN = 500
 _MOST_SEEDS = 2**32
-NO_AXIS = AxisChoice("", "")
-
-
-@dataclass(frozen=True, slots=True)
-class SampleChoices:
-    """What is chosen beside the fields of the prompt and the model."""
-
-    adapters: tuple[AdapterChoice, ...] = ()
-    embeddings: tuple[str, ...] = ()
-    num_images: str = "1"
-    x: AxisChoice = NO_AXIS
-    y: AxisChoice = NO_AXIS
-    wildcards: str = "wildcards"
-    run: str = ""
-    backup: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +49,8 @@ class SampleSession:
     def __init__(
         self, config: Config, background: Background, *, state_file: Path, spawn: Spawn = spawn_trainer
     ) -> None:
-        self.choices = SampleChoices()
+        self.choices = SampleChoices(wildcards="wildcards")
+        self._bad_choice: DarkroomError | None = None
         self.form = FormModel(_with_prompt(config))
         self.state = JobState()
         self.images: tuple[Sampled, ...] = ()  # the newest first
@@ -83,8 +71,12 @@ class SampleSession:
         return self._process is not None
 
     def choose(self, **updates: Any) -> None:
-        """Change some of the choices."""
-        self.choices = replace(self.choices, **updates)
+        """Change some of the choices; one that is not valid is reported at the start."""
+        values = {name: getattr(self.choices, name) for name in SampleChoices.model_fields} | updates
+        try:
+            self.choices, self._bad_choice = validated(SampleChoices, values), None
+        except DarkroomError as error:
+            self._bad_choice = error
 
     def use_config(self, config: Config, *, with_prompt: bool = False) -> None:
         """Take the model and the devices of a config; the prompt stays, unless `with_prompt` takes its first one."""
@@ -121,7 +113,7 @@ class SampleSession:
     def close(self) -> None:
         """Keep what is chosen for the next window, and end the worker."""
         with suppress(DarkroomError, OSError):  # an incomplete choice is not kept
-            write_text(self._state_file, request_line(self._request()))
+            write_text(self._state_file, sample_line(self._request()))
         self.unload()
 
     def drain(self, _deadline: float) -> bool:
@@ -137,8 +129,8 @@ class SampleSession:
 
     def use_settings_of(self, path: Path) -> bool:
         """Take the prompt and the fields of an image; return whether it has any."""
-        found = read_settings(path)
-        fields = {k: v for k, v in found.items() if k in SamplePrompt.model_fields}
+        settings = read_settings(path)
+        fields = {k: v for k, v in settings.items() if k in SamplePrompt.model_fields}
         if not fields:
             return False
         config = self.form.config
@@ -151,31 +143,14 @@ class SampleSession:
         drafts = self.form.problems()
         if drafts:
             raise DarkroomError(drafts[0].message)
-        chosen = self.choices
-        try:
-            num_images = int(chosen.num_images)
-        except ValueError:
-            num_images = 0
-        if not 1 <= num_images <= 1000:
-            raise DarkroomError(f"Images is {chosen.num_images!r}.", advice="Write a number from 1 to 1000.")
+        if self._bad_choice is not None:
+            raise self._bad_choice
         if self.form.value("sampling.prompts.0.random_seed"):
             self.form.edit("sampling.prompts.0.seed", secrets.randbelow(_MOST_SEEDS))
         config = self.form.config
         self._num_requests += 1
-        axes = [axis if axis.name else None for axis in (chosen.x, chosen.y)]
-        return SampleRequest(
-            config,
-            str(from_root(config.general.workspace_dir) / "samples"),
-            chosen.adapters,
-            chosen.embeddings,
-            num_images,
-            axes[0],
-            axes[1],
-            chosen.wildcards,
-            chosen.backup,
-            chosen.run,
-            self._num_requests,
-        )
+        folder = str(from_root(config.general.workspace_dir) / "samples")
+        return SampleRequest(config, self.choices.model_copy(update={"folder": folder}), self._num_requests)
 
     def _identify(self) -> None:
         """Find the family and the variant of the base model in the background: they decide which fields there are."""
@@ -197,7 +172,7 @@ class SampleSession:
             return
         if self._process is None:
             self._process = start_job(_WORKER, spawn=self._spawn)
-        line = request_line(request)
+        line = sample_line(request)
         self._process.send_line(line)
         self._background.run(lambda: write_text(self._state_file, line), lambda _done: None, lambda _error: None)
 
@@ -217,21 +192,14 @@ class SampleSession:
     def _restore(self) -> None:
         """Take the last request of an earlier session, if there is one."""
         try:
-            request = request_in(self._state_file.read_text(encoding="utf-8"))
+            request = sample_in(self._state_file.read_text(encoding="utf-8"))
         except (OSError, ValueError, KeyError, TypeError):
             return
         if request is None:
             return
         self.was_restored = True
         self.form = FormModel(_with_prompt(self.form.config, request.prompt))
-        self.choices = SampleChoices(
-            request.adapters,
-            request.embeddings,
-            str(request.num_images),
-            request.x or NO_AXIS,
-            request.y or NO_AXIS,
-            request.wildcards or self.choices.wildcards,
-        )
+        self.choices = request.choices.model_copy(update={"run": "", "backup": ""})
 
 
 def _with_prompt(config: Config, prompt: SamplePrompt | None = None) -> Config:
@@ -243,9 +211,7 @@ def _with_prompt(config: Config, prompt: SamplePrompt | None = None) -> Config:
 
 def _checked(request: SampleRequest) -> SampleRequest:
     """Return a request with the family of its base model's files. Raises DarkroomError for a bad model or grid."""
-    from trainer.idle_sampling.plan import plan_of
-
     plan_of(request)
-    if request.backup:
+    if request.choices.backup:
         return request
     return replace(request, config=with_model(request.config, request.config.model.base_model))

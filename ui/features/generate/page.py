@@ -11,8 +11,7 @@ from modules.config.records import inner_records, top_records
 from modules.config.sections.evaluation import SamplePrompt
 from modules.settings.field import FieldRecord
 from modules.system.paths import from_root, session_file
-from trainer.idle_sampling.image_files import parameters_text, read_settings
-from trainer.idle_sampling.request import AdapterChoice
+from trainer.jobs.sample_images import parameters_text, read_settings
 from ui.features.generate.cards import GridCard, ModelCard
 from ui.features.generate.model import SampleSession
 from ui.features.generate.sources import SampleSources
@@ -22,7 +21,6 @@ from ui.forms.layout import FormView
 from ui.forms.page import PageFrame
 from ui.forms.records import Group, variant_records
 from ui.forms.setting_pages import PageSpec
-from ui.forms.values import split_file
 from ui.loop.jobs import JobState
 from ui.widgets.card import Card, CardColumns
 from ui.widgets.controls import Button
@@ -204,15 +202,9 @@ class SamplePage:
     def _collect(self) -> None:
         """Take what the cards hold into the session."""
         self._context.pump.finish((self, "cards"))
-        adapters = []
-        for line in self.model_card.loras.value.splitlines():
-            path, strength = split_file(line)
-            try:
-                adapters.append(AdapterChoice(path, float(strength)))
-            except ValueError:
-                adapters.append(AdapterChoice(path, float("nan")))
-        embeddings = tuple(split_file(line)[0] for line in self.model_card.embeddings.value.splitlines())
-        self.session.choose(adapters=tuple(adapters), embeddings=embeddings, **self.grid_card.choices())
+        adapters = [{"path": path, "strength": strength} for path, strength in self.model_card.loras.files]
+        embeddings = [path for path, _ in self.model_card.embeddings.files]
+        self.session.choose(adapters=adapters, embeddings=embeddings, **self.grid_card.choices())
 
     def _open_folder(self) -> None:
         folder = from_root(self.session.form.config.general.workspace_dir) / "samples"

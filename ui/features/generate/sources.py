@@ -7,7 +7,7 @@ from pathlib import Path
 
 from modules.config.presets import list_presets
 from modules.families.kinds.identify import identify
-from trainer.idle_sampling.saves import RunModels, saves_of
+from trainer.jobs.sample_sources import RunModels, saves_of
 from ui.features.generate.cards import ModelCard
 from ui.features.generate.model import SampleSession
 from ui.forms.context import Context
@@ -47,8 +47,8 @@ class SampleSources:
         self._session.choose(run=str(result.run_dir), backup="")
         if result.kind == "full":
             self._session.form.edit("model.base_model", str(result.path))
-        self._card().loras.set(f"{result.path}\t1" if result.kind == "adapter" else "")
-        self._card().embeddings.set(str(result.path) if result.kind == "embedding" else "")
+        self._card().loras.set([(str(result.path), "1")] if result.kind == "adapter" else ())
+        self._card().embeddings.set([(str(result.path), "1")] if result.kind == "embedding" else ())
         self._card().refresh()
 
     def use_run(self, folder: Path) -> None:
@@ -65,11 +65,11 @@ class SampleSources:
         last = next((save for save in reversed(found.saves) if save.step >= 0), next(iter(found.saves), None))
         if last is not None and not backup:
             if last.is_adapter:
-                self._card().loras.set(f"{last.path}\t1")
+                self._card().loras.set([(str(last.path), "1")])
             else:
                 self._session.form.edit("model.base_model", str(last.path))
         if backup:
-            self._card().loras.set("")
+            self._card().loras.set(())
         self._card().show_run(found)
 
     def look(self) -> None:

@@ -11,8 +11,12 @@ from typing import Any
 
 from modules.config.codec import export_file
 from modules.settings.edit import set_path
+from modules.settings.field import Section
+from modules.system.errors import DarkroomError
 from modules.system.paths import from_root
 from trainer.child.process import Spawn, spawn_trainer
+from trainer.jobs.registry import JOBS
+from trainer.jobs.spec import JobSpec, validated
 from trainer.probe.curve import RatePoint
 from trainer.probe.plot import Plot, batch_plot, rate_plot
 from ui.forms.model import FormModel
@@ -21,7 +25,6 @@ from ui.loop.jobs import JobRunner
 from ui.loop.signal import Signal
 
 BATCH, RATE = "batch", "rate"
-_MIN_STEPS, _MAX_STEPS = 12, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +98,20 @@ class Probing:
 
     def start(self, what: set[str], steps_text: str) -> None:
         """Write the config into a new folder of the workspace, and measure it in a child process."""
-        steps = int(steps_text) if steps_text.strip().isdigit() else 0
-        if not what:
-            self._say("Choose what to measure.")
-        elif not _MIN_STEPS <= steps <= _MAX_STEPS:
-            self._say(f"The steps must be between {_MIN_STEPS} and {_MAX_STEPS}.")
-        elif not self._may_start():
-            self._say("A run is training. Wait until it has ended, or stop it: both need the whole device.")
-        else:
-            self._launch("both" if len(what) > 1 else next(iter(what)), steps)
+        probe = JOBS["probe"]
+        wanted = {"what": "both" if len(what) > 1 else next(iter(what), ""), "steps": steps_text.strip()}
+        try:
+            if not what:
+                raise DarkroomError("Choose what to measure.")
+            settings = validated(probe.settings, wanted)
+            if not self._may_start():
+                raise DarkroomError(
+                    "A run is training. Wait until it has ended, or stop it: both need the whole device."
+                )
+            self._launch(probe, settings)
+        except DarkroomError as error:
+            self.problem = str(error)
+            self.changed()
 
     def take_rate(self) -> str:
         """Set the suggested learning rate; return what happened as a sentence."""
@@ -123,7 +131,7 @@ class Probing:
         self._form.replace(config)
         return f"The batch size is {size}, with {steps} accumulation steps. Ctrl+Z undoes it."
 
-    def _launch(self, what: str, steps: int) -> None:
+    def _launch(self, probe: JobSpec, settings: Section) -> None:
         workspace = from_root(self._form.config.general.workspace_dir)
         self.folder = workspace / "probes" / f"{self._now():%Y%m%d-%H%M%S}"
         file = self.folder / "config.json"
@@ -131,11 +139,9 @@ class Probing:
             file.parent.mkdir(parents=True, exist_ok=True)
             export_file(self._form.config, file)
         except OSError as error:
-            self._say(f"{file} cannot be written: {error.strerror or error}.")
-            return
+            raise DarkroomError(f"{file} cannot be written: {error.strerror or error}.") from error
         self.findings, self.problem, self._is_read = ProbeFindings(), "", False
-        arguments = ["probe", str(file), "--what", what, "--steps", str(steps), "--out", str(self.folder)]
-        self.runner.start("Probe", arguments)
+        self.runner.start(probe, settings.model_copy(update={"config": str(file), "out": str(self.folder)}))
 
     def _follow(self) -> None:
         if self.runner.state.stage == "finished" and not self._is_read and self.folder is not None:
@@ -145,8 +151,4 @@ class Probing:
 
     def _keep(self, found: ProbeFindings) -> None:
         self.findings = found
-        self.changed()
-
-    def _say(self, problem: str) -> None:
-        self.problem = problem
         self.changed()

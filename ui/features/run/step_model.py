@@ -9,6 +9,8 @@ from pathlib import Path
 from modules.system.paths import PROGRAM_ROOT, as_config_path
 from trainer.child.process import Spawn, spawn_trainer
 from trainer.commands import SaveNow
+from trainer.jobs.registry import JOBS
+from trainer.jobs.spec import validated
 from trainer.run_folder.backup import list_backups
 from trainer.run_folder.result import copy_model
 from ui.forms.context import Context
@@ -79,7 +81,9 @@ def export_backup(
 
     context.pump.add_source(runner.drain)
     runner.changed.subscribe(draw)
-    runner.start(title, ["export", str(backup), "--out", str(destination), "--overwrite"])
+    export = JOBS["export"]
+    values = {"run_path": str(backup), "out": str(destination), "overwrite": True}
+    runner.start(export, validated(export.settings, values), title=title)
 
 
 def _save_now(context: Context, step: int) -> None:

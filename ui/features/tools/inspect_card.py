@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from modules.system.paths import as_config_path
-from trainer.tools.inspection import Inspection, inspect_file
+from trainer.jobs.inspect import Inspection, inspect_file
 from ui.forms.context import Context
 from ui.loop.background import Job
 from ui.loop.results import Result

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from trainer.jobs.registry import JOBS
 from ui.features.tools.card import ToolForm
 from ui.features.tools.inspect_card import InspectView
 from ui.features.tools.job_panel import JobPanel
-from ui.features.tools.model import TOOLS
+from ui.features.tools.model import tools
 from ui.forms.context import Context
 from ui.forms.page import PageFrame
 from ui.forms.setting_pages import PageSpec
@@ -42,7 +43,7 @@ class ToolsPage:
         chosen = context.view_state.of("tools", dict[str, str]).get("chosen", _INSPECT)
         self.inspect = InspectView(self._add_tab(_INSPECT), context, self._open_in)
         self.inspect.pack(fill="both", expand=True)
-        self._views = {tool.verb: self._add_tab(tool.title) for tool in TOOLS}
+        self._views = {tool.name: self._add_tab(tool.label) for tool in tools()}
         for verb, view in self._views.items():
             view.bind("<Map>", partial(self._view_shown, verb), add="+")
         self.tabs.choose(chosen)
@@ -75,11 +76,11 @@ class ToolsPage:
 
     def drop(self, paths: Sequence[Path]) -> None:
         """Take dropped files: into the shown tool, or inspect the first one."""
-        tool = next((tool for tool in TOOLS if tool.title == self.tabs.shown), None)
+        tool = next((tool for tool in tools() if tool.label == self.tabs.shown), None)
         if tool is None:
             self.inspect_file(paths[0])
         else:
-            self.form(tool.verb).add_files(paths)
+            self.form(tool.name).add_files(paths)
 
     def inspect_file(self, path: Path) -> None:
         """Inspect a file or folder."""
@@ -89,8 +90,7 @@ class ToolsPage:
     def form(self, verb: str) -> ToolForm:
         """Return the form of a tool; it is built when it is first needed."""
         if verb not in self.forms:
-            tool = next(tool for tool in TOOLS if tool.verb == verb)
-            form = ToolForm(self._views[verb], self._context, tool, self.runner)
+            form = ToolForm(self._views[verb], self._context, JOBS[verb], self.runner)
             form.pack(fill="both", expand=True)
             form.follow(self.runner.state)
             self.forms[verb] = form
@@ -109,7 +109,7 @@ class ToolsPage:
     def _open_in(self, verb: str, path: Path) -> None:
         """Use an inspected file in a tool."""
         form = self.form(verb)
-        self.tabs.choose(form.tool.title)
+        self.tabs.choose(form.tool.label)
         form.add_files([path])
 
     def _follow(self) -> None:

@@ -1,1 +1,0 @@
-"""Automatic captions and masks for a folder of images, with progress, in a process of their own."""

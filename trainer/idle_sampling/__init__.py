@@ -1,1 +1,0 @@
-"""Samples without a run: any model, with adapters and embeddings, in grids."""

@@ -1,0 +1,153 @@
+"""The config that a job or a run works on: its file or preset, changes of its settings, and the code it may run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+from modules.config.codec import Loaded
+from modules.config.imports.any_file import load_any
+from modules.config.presets import Preset, list_presets
+from modules.config.schema import Config
+from modules.settings.edit import get_path, set_path
+from modules.settings.field import Section, Setting, records_of
+from modules.system.errors import DarkroomError
+from modules.system.paths import from_caller
+from modules.system.problem import Problem
+from trainer.jobs.spec import Argument, positional
+from trainer.run.allowed_code import code_of
+
+Changes = Annotated[
+    tuple[str, ...],
+    Setting("Changes", "Change one setting, for example training.epochs=20; can be repeated."),
+    Argument("--set", "PATH=VALUE"),
+]
+PresetName = Annotated[
+    str,
+    Setting("Preset", "Use this preset instead of the defaults for settings the config leaves out."),
+    Argument(metavar="NAME"),
+]
+AllowCode = Annotated[
+    bool,
+    Setting(
+        "Allow code",
+        "Allow the code files that the config names, such as a custom reward; they run with your permissions.",
+    ),
+]
+AllowCodeHash = Annotated[
+    tuple[str, ...],
+    Setting(
+        "Allowed hashes",
+        "Allow only code files with this SHA-256 sum, as the window does for its child processes; can be repeated.",
+    ),
+    Argument(metavar="SHA256"),
+]
+
+
+class ConfigSettings(Section):
+    """The config of a job."""
+
+    config: Annotated[
+        str, Setting("Config", "A config file, or the name of a preset such as '#demo'."), positional("CONFIG")
+    ] = ""
+    preset: PresetName = ""
+    changes: Changes = ()
+
+    def load(self) -> Loaded:
+        """Return the config, with what was found in its file. Raises DarkroomError."""
+        return read_config(self.config, self.changes, preset=self.preset)
+
+
+class MayAllowCode(Protocol):
+    """Settings that may allow the code files of a config."""
+
+    @property
+    def allow_code(self) -> bool: ...
+
+    @property
+    def allow_code_hash(self) -> tuple[str, ...]: ...
+
+
+def allowed_code(config: Config, settings: MayAllowCode) -> frozenset[str]:
+    """Return the hashes of the code files that may run: those given, and with --allow-code those of the files now."""
+    current = frozenset(code.digest for code in code_of(config)) if settings.allow_code else frozenset()
+    return current | frozenset(settings.allow_code_hash)
+
+
+def with_hashes(arguments: Sequence[str], allowed: Collection[str]) -> list[str]:
+    """Return a command line that allows the files of these hashes instead of whatever the files contain later."""
+    flag = "--allow-code"
+    kept = [a for a in arguments if a != flag]
+    return [*kept, *(f"{flag}-hash={digest}" for digest in sorted(allowed))] if len(kept) < len(arguments) else kept
+
+
+def read_config(name: str, changes: Sequence[str] = (), *, preset: str = "") -> Loaded:
+    """Return the config of a file or a preset: the defaults, over them `preset`, the file, and the changes.
+
+    Raises DarkroomError if there is no such file or preset, or if a change is not valid.
+    """
+    path = from_caller(name)
+    if path.is_dir():
+        raise DarkroomError(f"{path} is a folder, not a config file.", advice="Give the path of a config file in it.")
+    over = _preset(preset).load().config if preset else None
+    loaded = load_any(path, over=over) if path.is_file() else _preset(name, path).load(over=over)
+    fatal = [p for p in loaded.problems if p.severity == "error" and not p.path]
+    if fatal:
+        raise DarkroomError(str(fatal[0]))
+    return Loaded(changed(loaded.config, changes), loaded.problems, loaded.was_migrated)
+
+
+def _preset(name: str, path: Path | None = None) -> Preset:
+    """Return the preset of a name, with or without its "#"; `path` is the config file that was looked for first."""
+    preset = next((p for p in list_presets() if name in (p.name, p.name.lstrip("#"))), None)
+    if preset is None:
+        names = ", ".join(p.name for p in list_presets())
+        message = f"There is no file {path} and no preset {name!r}." if path else f"There is no preset {name!r}."
+        raise DarkroomError(message, advice=f"Presets are: {names}.")
+    return preset
+
+
+def changed(config: Config, changes: Sequence[str]) -> Config:
+    """Return the config with `path=value` changes; a list may be written without brackets, as in 512, 768.
+
+    Raises DarkroomError for a change that is not valid.
+    """
+    for change in changes:
+        path, equals, text = change.partition("=")
+        if not equals:
+            raise DarkroomError(f"--set {change} has no value.", advice="Write it as --set training.epochs=20.")
+        try:
+            value = _value(text)
+            if isinstance(get_path(config, path.strip()), tuple) and isinstance(value, str | int):
+                value = [_value(part.strip()) for part in str(value).split(",") if part.strip()]
+            config, problems = set_path(config, path.strip(), value)
+        except KeyError as error:
+            raise DarkroomError(f"--set {change}: {error.args[0]}", advice=_advice(path.strip())) from error
+        if problems:
+            raise DarkroomError(f"--set {change}: {problems[0].message}")
+    return config
+
+
+def _advice(path: str) -> str:
+    """Return settings with a name similar to an unknown one, and where all settings are listed."""
+    paths = [record.path for record in records_of(Config)]
+    near = [p for p in paths if p.rpartition(".")[2] == path.rpartition(".")[2]][:3]
+    near = near or get_close_matches(path, paths, n=3, cutoff=0.75)
+    guess = f"Did you mean {' or '.join(near)}? " if near else ""
+    return f"{guess}All settings are listed by python -m trainer schema --markdown."
+
+
+def describe(problem: Problem) -> str:
+    """Return a problem as a line."""
+    return f"{problem.severity.upper():8}{problem}"
+
+
+def _value(text: str) -> Any:
+    """Return the value of a text: parsed if it is JSON, otherwise the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

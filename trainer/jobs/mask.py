@@ -1,0 +1,134 @@
+"""The job that writes masks for the images of a folder with a model."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from annotated_types import Ge, Le
+from PIL import Image
+
+from modules.annotators.protocol import Masker, MaskSettings
+from modules.annotators.registry import MASKERS
+from modules.annotators.results import MASK_MODES, MaskMode, combine_masks, draw_mask
+from modules.data.companions import mask_path_of
+from modules.data.decode import flatten
+from modules.data.images import open_image, upright
+from modules.data.links import LEADS_OUT, leads_out
+from modules.data.transforms.masks import Mask, as_mask
+from modules.settings.field import Setting, one_of
+from modules.system.atomic import write_bytes
+from modules.system.paths import from_root
+from trainer.job import Job
+from trainer.job_events import JobFinished, JobStopped
+from trainer.jobs.annotation import Device, Done, Download, Folder, Originals, Subfolders, Work, annotate
+from trainer.jobs.spec import Argument, JobSpec
+
+
+class MaskJob(MaskSettings):
+    """Which masks to write: for the images of a folder, by a model."""
+
+    folder: Folder = ""
+    model: Annotated[
+        str,
+        *one_of(lambda: {name: spec.label for name, spec in MASKERS.items()}),
+        Setting("Model", "The masker."),
+    ] = next(iter(MASKERS))
+    mode: Annotated[
+        MaskMode, Setting("Existing files", "What to do with existing masks.", choice_labels=MASK_MODES)
+    ] = "skip"
+    masks_folder: Annotated[
+        str, Setting("Masks folder", "Write the masks here instead of next to the images.", path_kind="folder")
+    ] = ""
+    expand_px: Annotated[
+        int,
+        Setting("Expand by", "Grow the white on all sides; a negative number shrinks it.", "px"),
+        Argument("--expand", "PX"),
+    ] = 10
+    smooth_px: Annotated[
+        int, Ge(0), Setting("Smooth by", "Radius of the soft edge.", "px"), Argument("--smooth", "PX")
+    ] = 5
+    share: Annotated[float, Ge(0), Le(1), Setting("Strength", "How much of the new mask counts.")] = 1.0
+    invert: Annotated[bool, Setting("Invert", "Mask out instead of in.")] = False
+    include_subfolders: Subfolders = False
+    device: Device = "auto"
+    download: Download = False
+
+
+MASK = JobSpec(
+    "mask",
+    "Automatic masks",
+    "Write masks for the images of a folder with a model.",
+    MaskJob,
+    "trainer.jobs.mask:mask",
+    "Writes a mask next to each image of a folder, as cat-masklabel.png next to cat.jpg. Existing masks stay, unless "
+    "--mode is replace, add, subtract or blend; copies of the changed files are kept. Ctrl+C stops. Exit codes: 0 "
+    "done, 1 some images could not be done, 2 the model cannot be used, 130 stopped.",
+    stopped="Stopped. The masks that were written stay.",
+)
+
+
+def mask(settings: MaskJob, job: Job) -> JobFinished | JobStopped:
+    """Write the masks. Raises DarkroomError if the model cannot be used."""
+    spec, folder = MASKERS[settings.model], _masks_folder(settings)
+    return annotate(spec, settings, job, partial(mask_work, settings), what="masks", folder=folder)
+
+
+def mask_work(settings: MaskJob, load: Callable[[], Masker], originals: Originals) -> Work:
+    """Return the work on each image; `load()` returns the masker, loaded when the first image needs it."""
+    loaded: list[Masker] = []
+
+    def is_left(image: Path) -> str | None:
+        if leads_out(_file_of(image, settings), _masks_folder(settings)):
+            return LEADS_OUT
+        return "" if settings.mode == "skip" and _file_of(image, settings).exists() else None
+
+    def do(image: Path) -> Done:
+        if not loaded:
+            loaded.append(load())
+        with open_image(image) as raw:
+            rgb = flatten(upright(raw))
+        new = draw_mask(
+            loaded[0].mask(rgb),
+            threshold=settings.threshold,
+            expand_px=settings.expand_px,
+            smooth_px=settings.smooth_px,
+            is_inverted=settings.invert,
+        )
+        path = _file_of(image, settings)
+        mask = combine_masks(_old_mask(path, rgb.size), new, settings.mode, share=settings.share)
+        if mask is None:
+            return Done(has_written=False)
+        originals.keep(path)
+        stream = io.BytesIO()
+        Image.fromarray(mask).save(stream, "PNG")
+        write_bytes(Path(os.path.realpath(path)), stream.getvalue())
+        return Done(has_written=True)
+
+    return Work(from_root(settings.folder), settings.include_subfolders, is_left, do)
+
+
+def _old_mask(path: Path, size: tuple[int, int]) -> Mask | None:
+    """Return the mask of an image at its size (width, height), if it has one. Raises BrokenImageError."""
+    if not path.is_file():
+        return None
+    with open_image(path) as raw:
+        mask = as_mask(upright(raw))
+    return np.asarray(mask if mask.size == size else mask.resize(size, Image.Resampling.BILINEAR), np.uint8)
+
+
+def _masks_folder(settings: MaskJob) -> Path:
+    return from_root(settings.masks_folder or settings.folder)
+
+
+def _file_of(image: Path, settings: MaskJob) -> Path:
+    if not settings.masks_folder:
+        return mask_path_of(image)
+    folder = from_root(settings.folder)
+    inside = image.relative_to(folder) if image.is_relative_to(folder) else Path(image.name)
+    return from_root(settings.masks_folder) / inside.with_suffix(".png")

@@ -1,1 +1,0 @@
-"""Tools for model and adapter files, as the command line and the window use them."""
