@@ -1,4 +1,4 @@
-"""The attention implementations of the denoiser, one line each. Torch-free: the code is in `parts/attention_processor`.
+"""The attention implementations of the denoiser, one line each; the code is in `parts/attention_processor`.
 
 The first is what diffusers does: PyTorch's `scaled_dot_product_attention`, which chooses among its own kernels.
 """

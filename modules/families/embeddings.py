@@ -40,8 +40,8 @@ class Word:
 
     def tensors(self, values: Mapping[str, torch.Tensor], names: Mapping[str, str]) -> dict[str, torch.Tensor]:
         """Return its tensors for a file: the trained ones from `values`, by `names` of the text encoders' tensors."""
-        found = {names[part]: values.get(f"{self.unit}.{part}", rows.detach()) for part, rows in self.rows.items()}
-        return found | {
+        inputs = {names[part]: values.get(f"{self.unit}.{part}", rows.detach()) for part, rows in self.rows.items()}
+        return inputs | {
             names[part] + OUTPUT_SUFFIX: values.get(f"{self.unit}.{part}.output", rows.detach())
             for part, rows in self.outputs.items()
         }

@@ -77,7 +77,7 @@ class Posterior:
 
 @dataclass(frozen=True)
 class LoadRequest(Generic[Settings]):
-    """What a run loads: a base model, with the settings of its family.
+    """A base model to load, with the settings of its family.
 
     `base_model` is a single file, a diffusers folder or a repository, `dtypes` the dtype of each part (float32 for
     others). `vae_file` names a VAE and `denoiser_file` a denoiser in place of the model's own; `stays_packed` are the
@@ -167,7 +167,7 @@ class ModelFamily(Protocol):
         ...
 
     def join(self, conditionings: Sequence[Conditioning], empty: Conditioning) -> Conditioning:
-        """Join several conditionings into one; shorter ones are padded with that of the empty prompt."""
+        """Join several conditionings into one; shorter ones are padded with the empty prompt's conditioning."""
         ...
 
     def predict(

@@ -1,4 +1,4 @@
-"""The records that describe the files of a family; its `files` module fills them in. Torch-free."""
+"""The records that describe the files of a family; its `files` module fills them in."""
 
 from __future__ import annotations
 
@@ -29,13 +29,12 @@ def _no_note(program: str, kind: FileKind) -> str:
 class PublishedModel:
     """One model of a family as it was published.
 
-    `architecture` and `implementation` are ModelSpec's, `variant_architectures` those of its variants; `kohya_version`
-    is kohya's. `configs` is the folder of its parts' configs. `pipelines` are diffusers' classes by variant, `index`
-    the entries of a folder's index beside the parts, `variant_index` further ones by variant. `text_width` is the width
-    of the text states that its cross-attention reads, `embedding_width` that of an embedding's vectors,
-    `embedding_tensors` the names of an embedding's tensors where they have names. `prediction_note(program, file)`
-    returns what the user must do so that a program uses the right prediction type. `programs` are the programs that
-    support such models.
+    `architecture`, `variant_architectures` and `implementation` are ModelSpec's; `kohya_version` is kohya's. `configs`
+    is the folder of its parts' configs. `pipelines` are diffusers' classes by variant, `index` the entries of a
+    folder's index besides the parts, `variant_index` further ones by variant. `text_width` is the width of the text
+    states that its cross-attention reads, `embedding_width` that of an embedding's vectors, `embedding_tensors` the
+    names of an embedding's tensors where they have names. `prediction_note(program, file)` returns what the user must
+    do so that a program uses the right prediction type. `programs` are the programs that support such models.
     """
 
     name: str

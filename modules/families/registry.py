@@ -1,4 +1,4 @@
-"""The model families, one line each. Torch-free: the factories are named and imported when a run begins."""
+"""The model families, one line each: the factories are named, and imported when a run begins."""
 
 from __future__ import annotations
 
@@ -86,11 +86,11 @@ def published_models() -> Iterator[PublishedModel]:
 
 def published(model: str) -> PublishedModel:
     """Return a published model by name. Raises DarkroomError for an unknown one."""
-    found = next((m for m in published_models() if m.name == model), None)
-    if found is None:
+    match = next((m for m in published_models() if m.name == model), None)
+    if match is None:
         names = ", ".join(sorted(m.name for m in published_models()))
         raise DarkroomError(f"Unknown model {model!r}.", advice=f"Choose one of {names}.")
-    return found
+    return match
 
 
 def label_of(model: str) -> str:

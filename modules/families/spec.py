@@ -170,7 +170,7 @@ class FamilySpec:
         return next(p for p in self.parts if p.role == "denoiser")
 
     def doubles_batch(self, guidance: float) -> bool:
-        """Return whether a guidance scale needs a second prediction of each denoising step; 1 or less is none."""
+        """Return whether a guidance scale, above 1, needs a second prediction in each denoising step."""
         return self.guidance == "classifier_free" and guidance > 1
 
     def names_of(self, role: Role) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The memory walks of a family's parts, for the estimate; its `memory` module fills the record in. Torch-free."""
+"""The memory walks of a family's parts, for the estimate; its `memory` module fills the record in."""
 
 from __future__ import annotations
 

@@ -48,10 +48,10 @@ def guided_prediction(
 ) -> Predict:
     """Return the prediction for B prompts: one call of the family per step, the batch doubled for guidance.
 
-    It takes noisy latents (B, C, H, W) and a timestep of shape (), and returns the model's output, float32. A guidance
-    of 1 or less is none. `unconditional`, needed only where guidance doubles the batch, is the conditioning of the
-    empty prompt, once or B times. Both receive the size conditioning of uncropped images of `size`. Raises ValueError
-    where it is missing.
+    It takes noisy latents (B, C, H, W) and a timestep of shape (), and returns the model's output, float32. At a
+    guidance of 1 or less there is none. `unconditional`, needed only where guidance doubles the batch, is the
+    conditioning of the empty prompt, once or B times. Both receive the size conditioning of uncropped images of `size`.
+    Raises ValueError where it is missing.
     """
     is_guided = family.spec.doubles_batch(guidance)
     if is_guided:

@@ -47,7 +47,7 @@ class EncoderIdentities:
         return EncoderIdentities(f"{self.images}|kept in {dtype}", f"{self.captions}|kept in {dtype}")
 
     def with_words(self, words: str) -> EncoderIdentities:
-        """Return the identities with that of embeddings which are only used; unchanged if it is empty."""
+        """Return the identities with `words`, the identity of embeddings that are not trained; unchanged without it."""
         return EncoderIdentities(self.images, f"{self.captions}|{words}") if words else self
 
 
@@ -126,13 +126,13 @@ class Caches:
         """
         store = self.stores.latents
         by_key = {job.key: job for job in jobs}
-        todo, own = self._share_of([job.key for job in missing_images(jobs, store)])
+        todo, share = self._share_of([job.key for job in missing_images(jobs, store)])
         built: list[EntryResult] = []
         if todo:
             self.emit(PhaseChanged("caching", f"encoding {what}"))
             with self.placement.phase(phases.CACHE_IMAGES):
                 build = build_images(
-                    [by_key[key] for key in own],
+                    [by_key[key] for key in share],
                     store,
                     self.encoders.latents,
                     threads=threads,
@@ -140,7 +140,7 @@ class Caches:
                     encode_in_float32=self.encoders.latents_in_float32,
                     stage=self.encoders.staged,
                 )
-                built = self._drive(build, what, len(own))
+                built = self._drive(build, what, len(share))
         if needed_label and (problem := next((b.problem for b in built if b.problem), "")):
             raise DarkroomError(
                 f"The {needed_label} {problem}.", advice="Repair the file, or remove it together with its image."
@@ -153,12 +153,12 @@ class Caches:
         """Store the missing masks, by key. Raises DarkroomError for one that cannot be decoded."""
         store = self.stores.masks
         self.used.update(files)
-        todo, own = self._share_of([key for key in files if not store.has(key)])
+        todo, share = self._share_of([key for key in files if not store.has(key)])
         if not todo:
             return
         self.emit(PhaseChanged("caching", "reading masks"))
-        build = build_masks([(key, files[key]) for key in own], store, threads=threads)
-        broken = self._drive(build, "masks", len(own))
+        build = build_masks([(key, files[key]) for key in share], store, threads=threads)
+        broken = self._drive(build, "masks", len(share))
         if broken:
             raise DarkroomError(
                 f"The mask {broken[0].problem}.", advice="Repair the file, or remove it together with its image."
@@ -169,12 +169,12 @@ class Caches:
         store = self.stores.text
         by_key = {self.caption_key(c): c for c in sorted(captions)}
         self.used.update(by_key)
-        todo, own = self._share_of([key for key in by_key if not store.has(key)])
+        todo, share = self._share_of([key for key in by_key if not store.has(key)])
         if todo:
             self.emit(PhaseChanged("caching", "encoding captions"))
             with self.placement.phase(phases.CACHE_CAPTIONS):
-                build = build_captions({key: by_key[key] for key in own}, store, self._caption_tensors)
-                self._drive(build, "captions", len(own))
+                build = build_captions({key: by_key[key] for key in share}, store, self._caption_tensors)
+                self._drive(build, "captions", len(share))
         self._report_size("captions", by_key.keys(), len(todo), store)
 
     def caption_key(self, caption: str) -> str:

@@ -1,4 +1,4 @@
-"""The datasets of a config, for both its check and its run, and whether those of the check are current."""
+"""The datasets of a config, for both its check and its run, and whether the check's are still current."""
 
 from __future__ import annotations
 

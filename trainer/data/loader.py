@@ -130,7 +130,7 @@ class Loader:
         """Yield the batches of an epoch, starting with the accumulation group of `first_epoch_step`.
 
         That step is number `step` of the run. Each batch carries the number of its group's first step. With `dealt_to`
-        only those of one of several processes that take whole batches in turn, as a validation does.
+        only the batches of one of several processes that take whole batches in turn, as a validation does.
         """
         positions = islice(self._positions(epoch, first_epoch_step, step), dealt_to.index, None, dealt_to.world_size)
         pool = ThreadPoolExecutor(self.threads, thread_name_prefix="darkroom-loader")
@@ -257,7 +257,7 @@ class Loader:
     def _conditioning(self, texts: _Texts, share: Share, *, has_empty: bool) -> DeliveredConditioning:
         """Return the conditioning of a share, padded like that of its micro-batch.
 
-        With `has_empty`, that of the empty prompt is at its end.
+        With `has_empty`, the empty prompt's conditioning is at its end.
         """
         delivered = self.conditioning.deliver(texts.encoded, texts.prepared)
         if share.is_whole or delivered is None:

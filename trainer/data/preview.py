@@ -67,7 +67,8 @@ class ConceptPreview:
     ) -> None:
         """Scan the concepts of the same dataset; `scan_of` returns scans that are known already.
 
-        Concepts whose folders cannot be read count as empty. Raises OSError if that of this concept cannot be.
+        Concepts whose folders cannot be read count as empty. Raises OSError if the folder of this concept cannot be
+        read.
         """
         concepts = list(config.concepts)
         chosen = concepts[number] = concepts[number].model_copy(update={"enabled": True})

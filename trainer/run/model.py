@@ -64,7 +64,7 @@ class LoadedModel:
     placement: Placement
     identities: EncoderIdentities
     start: Start | None = None
-    """What the adapters started from, if they did not start anew."""
+    """The file that the adapters started from, if they did not start anew."""
     compilation: Compilation | None = None
     """The compiled blocks of the denoiser, if they are compiled."""
     embeddings: Sequence[Word] = ()
@@ -167,8 +167,8 @@ def choose_attention(family: ModelFamily, name: str, machine: Machine) -> None:
     dtype = machine.precision.compute_dtype
     for part in family.parts.values():
         if part.spec.role == "denoiser":
-            own = dtype if dtype.itemsize == 2 else next(part.module.parameters()).dtype
-            set_attention(part.module, part.spec.model, name, device=machine.train_device, dtype=own)
+            computes_in = dtype if dtype.itemsize == 2 else next(part.module.parameters()).dtype
+            set_attention(part.module, part.spec.model, name, device=machine.train_device, dtype=computes_in)
 
 
 def load_model(
@@ -188,7 +188,7 @@ def load_model(
     written. A `compilation` compiles the blocks of the denoiser. `may_stay` has the parts that stay on the training
     device in phases that do not need them (`trainer/preflight/room.py`), `checkpointed_blocks` the blocks that
     automatic checkpointing recomputes, by part. `channels_last` are the parts with the channels innermost, by default
-    those of the config; an automatic choice is none. Raises DarkroomError if nothing would be trained.
+    the config's; an automatic choice counts as off. Raises DarkroomError if nothing would be trained.
     """
     quantized = quantized_parts(config)
     family = load_family(
@@ -203,7 +203,7 @@ def load_model(
         part.module.eval()  # trained parts enter training mode below, and leave it when their training stops
     facts = phases.phase_facts(config)
     start = start_of(config, family, start_copy) if config.training.trains == "adapter" else None
-    # Before adapters are attached and parts move: the identity of the encoders is that of their own weights.
+    # Before adapters are attached and parts move: the encoders' identity comes from their unchanged weights.
     identities = _identities(config.model, family, facts, machine.precision, start, quantized)
     prepare_parts(family, machine.precision)
     if channels_last is None:
@@ -275,12 +275,12 @@ def _memory_of(
     Automatic checkpointing without a choice of blocks recomputes all of them.
     """
     blocks = checkpointed_blocks.get(part.name)
-    own = (name for a in adapters if a.part == part.name for name in a.parameters())
+    adapter_weights = (name for a in adapters if a.part == part.name for name in a.parameters())
     return PartMemory(
         "block" if settings.checkpointing == "auto" and blocks is None else settings.checkpointing,
         settings.offload_activations,
         settings.offload_fraction,
-        resident=frozenset(name.removeprefix(f"{part.name}.") for name in own),
+        resident=frozenset(name.removeprefix(f"{part.name}.") for name in adapter_weights),
         compilation=compilation if part.role == "denoiser" else None,
         chosen_blocks=blocks or frozenset(),
     )
@@ -301,10 +301,10 @@ def _identities(
 
     def fingerprint(part: Part) -> str:
         kept = start.kept_in(part.spec.name) if start is not None else []
-        own = weights_fingerprint(part.module)
+        identity = weights_fingerprint(part.module)
         if (chosen := quantized.formats.get(part.spec.name)) is not None:
-            own = f"{own} in {chosen.format.name}"  # formats with the same weights round inputs or not
-        return f"{own} with {kept_fingerprint(kept)}" if kept else own
+            identity = f"{identity} in {chosen.format.name}"  # formats with the same weights round inputs or not
+        return f"{identity} with {kept_fingerprint(kept)}" if kept else identity
 
     hashed = {
         name: part

@@ -97,8 +97,8 @@ class KernelProcessor:
             layer(states).unflatten(-1, (attn.heads, -1)).transpose(1, 2)
             for layer, states in ((attn.to_q, hidden_states), (attn.to_k, source), (attn.to_v, source))
         )
-        found = self.kernel(query, key, value).transpose(1, 2).flatten(2).to(query.dtype)
-        result: torch.Tensor = attn.to_out[1](attn.to_out[0](found))
+        states = self.kernel(query, key, value).transpose(1, 2).flatten(2).to(query.dtype)
+        result: torch.Tensor = attn.to_out[1](attn.to_out[0](states))
         return result
 
 
@@ -141,11 +141,11 @@ def _attention_layers(module: nn.Module) -> list[Any]:
 
 def _try_out(kernel: Kernel, name: str, channels: int, *, device: Device, dtype: torch.dtype) -> None:
     """Raise DarkroomError if a kernel does not run, forward and backward, on a device in a dtype."""
-    made = torch.ones(1, 1, 64, channels, dtype=dtype).to(device.torch).requires_grad_()
+    ones = torch.ones(1, 1, 64, channels, dtype=dtype).to(device.torch).requires_grad_()
     try:
         with warnings.catch_warnings(), torch.enable_grad():
             warnings.simplefilter("ignore")  # torch explains there which kernel lacks what
-            kernel(made, made, made).sum().backward()
+            kernel(ones, ones, ones).sum().backward()
     except (RuntimeError, ImportError, ValueError) as error:
         others = usable_attentions(device.type, is_16_bit=dtype.itemsize == 2)
         labels = ", ".join(ATTENTIONS[other].label for other in others if other != name)

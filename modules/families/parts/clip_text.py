@@ -44,7 +44,7 @@ class TextTower:
         return max(len(self._chunks(p)) for p in prompts)
 
     def encode(self, forward: Callable[..., Any], prompts: Sequence[str], *, num_chunks: int) -> TextStates:
-        """Return the states of prompts, shorter ones padded with empty chunks; pooled is that of the first chunk.
+        """Return the states of prompts, shorter ones padded with empty chunks; the pooled state is the first chunk's.
 
         `forward` is the (checkpointed) forward pass of the encoder.
         """

@@ -1,4 +1,4 @@
-"""Prompts to CLIP token ids, in chunks of 75 between a start and an end token. Torch-free.
+"""Prompts to CLIP token ids, in chunks of 75 between a start and an end token.
 
 Prompts longer than CLIP's 77 tokens are split into chunks. Each chunk is encoded on its own, and the states are
 concatenated, as in A1111, Forge and kohya's trainers, so that prompts have the same meaning there.
@@ -118,7 +118,7 @@ def _pieces(units: Sequence[tuple[tuple[int, ...], float]]) -> list[list[Token]]
 
 
 def load_clip_tokenizer(folder: Path | None, *, usual_pad: str = END_TOKEN) -> ClipTokenizer:
-    """Return the tokenizer of a model's tokenizer folder, or the bundled one where there is no such folder.
+    """Return the tokenizer of a model's tokenizer folder, or the bundled one if there is no such folder.
 
     The padding token is the folder's own, or `usual_pad` where it names none: the end token for OpenAI's CLIP, "!" for
     OpenCLIP's (SD 2.x and SDXL's second encoder). Raises DarkroomError where the folder's files are damaged.

@@ -1,7 +1,7 @@
 """The CLIP tokenizer from the bundled vocabulary: no network, no torch, no transformers.
 
 The window counts tokens with it, and the families use it where a model's folder has no tokenizer. The merges are in
-`vocabulary/clip_merges.txt.gz` beside this file (OpenAI CLIP, MIT; see the README there).
+`vocabulary/clip_merges.txt.gz` next to this file (OpenAI CLIP, MIT; see the README there).
 """
 
 from __future__ import annotations

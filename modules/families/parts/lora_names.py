@@ -1,7 +1,7 @@
 """The layers of a UNet and of CLIP text encoders that adapter files can change, by every name that files have for them.
 
 kohya form: a prefix per part and the path with underscores; the UNet's path is diffusers' or the original ("SGM") one,
-as kohya's trainers write it for the model. Names of text layers contain "text_model". Torch-free.
+as kohya's trainers write it for the model. Names of text layers contain "text_model".
 """
 
 from __future__ import annotations

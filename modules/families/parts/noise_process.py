@@ -16,12 +16,12 @@ def scheduler_with(scheduler: Mapping[str, Any], *, prediction: str, zero_termin
     `prediction` is "auto", "epsilon" or "v_prediction", `zero_terminal_snr` is "auto", "on" or "off"; "auto" keeps the
     model's value. Training, samples and saved models all use the returned config.
     """
-    said: dict[str, Any] = {}
+    chosen: dict[str, Any] = {}
     if prediction != "auto":
-        said["prediction_type"] = prediction
+        chosen["prediction_type"] = prediction
     if zero_terminal_snr != "auto":
-        said["rescale_betas_zero_snr"] = zero_terminal_snr == "on"
-    return {**scheduler, **said}
+        chosen["rescale_betas_zero_snr"] = zero_terminal_snr == "on"
+    return {**scheduler, **chosen}
 
 
 def process_of(scheduler: Mapping[str, Any], *, name: str) -> DDPMProcess:

@@ -1,4 +1,4 @@
-"""The classes of the parts that families share, and of their blocks. Torch-free: they are imported on loading."""
+"""The classes of the parts that families share, and of their blocks; they are imported on loading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""Weights in prompts: `(word:1.2)`, in A1111's syntax. Torch-free.
+r"""Weights in prompts: `(word:1.2)`, in A1111's syntax.
 
 `(a)` weighs 1.1, `[a]` 1 / 1.1, `(a:1.5)` 1.5; within each other they multiply. `\(`, `\)`, `\[` and `\]` are plain
 characters, and so is a bracket without its counterpart.

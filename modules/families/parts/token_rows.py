@@ -18,7 +18,7 @@ class ExtendedEmbedding(nn.Embedding):
 
     The ids are negative, because encoders whose config has the end token 2 take the pooled state from the largest id.
     The new rows are parameters of this module, so that they move with its part. They are not in its state dict, because
-    they are no tensors of the model's files.
+    the model's files do not have them.
     """
 
     def __init__(self, vocabulary: nn.Embedding) -> None:
@@ -90,8 +90,8 @@ def start_rows(
 ) -> torch.Tensor:
     """Return the first values (count, D) of new rows, in float32.
 
-    `ids` are the tokens of the initial text. `how` is "tokens": their vectors one by one, truncated, or filled with
-    that of the id `filler` (as in OneTrainer); "mean": the mean of their vectors for each row; or "random": normal
+    `ids` are the tokens of the initial text. `how` is "tokens": their vectors one by one, truncated, or filled with the
+    vector of the id `filler` (as in OneTrainer); "mean": the mean of their vectors for each row; or "random": normal
     vectors of the vocabulary's typical norm. Without ids the start is random.
     """
     if how == "random" or not ids:

@@ -1,4 +1,4 @@
-"""The memory walk of models with a UNet and CLIP text encoders, on latents or on pixels. Torch-free."""
+"""The memory walk of models with a UNet and CLIP text encoders, on latents or on pixels."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ def encode_mean(vae: Any, images_B3PP: torch.Tensor) -> torch.Tensor:
 def encode_posterior(vae: Any, images_B3PP: torch.Tensor) -> Posterior:
     """Return the distribution of the latents of images in [-1, 1], with gradients."""
     first = next(vae.parameters())
-    found = vae.encode(images_B3PP.to(first.dtype)).latent_dist
-    return Posterior(found.mean.float(), found.logvar.float(), norm_of(vae))
+    distribution = vae.encode(images_B3PP.to(first.dtype)).latent_dist
+    return Posterior(distribution.mean.float(), distribution.logvar.float(), norm_of(vae))
 
 
 def encode_drawn(vae: Any, images_B3PP: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

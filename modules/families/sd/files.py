@@ -1,4 +1,4 @@
-"""The files of SD 1.x and 2.x: markers, pipelines, key layout, and the names of layers in LoRA files. Torch-free."""
+"""The files of SD 1.x and 2.x: markers, pipelines, key layout, and the names of layers in LoRA files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def second_prediction(header: CheckpointHeader) -> PredictionMark | None:
 
 
 def _note(program: str, kind: FileKind) -> str:
-    """Return what v-prediction needs: only ComfyUI and diffusers detect the 768 model of SD 2 by themselves."""
+    """Return the user's steps for v-prediction: ComfyUI and diffusers alone detect the 768 model of SD 2."""
     if kind.prediction != "v_prediction":
         return ""
     is_published = kind.model == _SD2_V.name

@@ -29,14 +29,14 @@ class StableDiffusion(LatentDiffusion):
         self, conditioning: Conditioning, size_conditionings: Sequence[SizeConditioning]
     ) -> TextConditioning:
         """Return the conditioning unchanged: SD has no size conditioning."""
-        return _own(conditioning)
+        return _text(conditioning)
 
     def with_empty_prompts(
         self, conditioning: Conditioning, empty_for: Sequence[Collection[int]], empty: Conditioning
     ) -> TextConditioning:
         """Return the conditioning with the empty prompt's where the text encoder gets it."""
-        own, other = _own(conditioning), _own(empty)
-        return TextConditioning(replaced_rows(own.states_BLD, other.states_BLD, [0 in e for e in empty_for]))
+        states_BLD, empty_1LD = _text(conditioning).states_BLD, _text(empty).states_BLD
+        return TextConditioning(replaced_rows(states_BLD, empty_1LD, [0 in e for e in empty_for]))
 
     def conditioning_from(self, tensors: Mapping[str, torch.Tensor]) -> TextConditioning:
         """Return the conditioning of a cache entry."""
@@ -44,7 +44,7 @@ class StableDiffusion(LatentDiffusion):
 
     def join(self, conditionings: Sequence[Conditioning], empty: Conditioning) -> TextConditioning:
         """Join several conditionings into one, padded to the longest with the empty prompt's states."""
-        return TextConditioning.join([_own(c) for c in conditionings], _own(empty))
+        return TextConditioning.join([_text(c) for c in conditionings], _text(empty))
 
     def predict(
         self,
@@ -55,7 +55,7 @@ class StableDiffusion(LatentDiffusion):
     ) -> torch.Tensor:
         """Return the UNet's output (B, 4, H, W); `inputs` are the further inputs of a variant."""
         dtype = self._input_dtype()
-        states_BLD = _own(conditioning).states_BLD
+        states_BLD = _text(conditioning).states_BLD
         output = self._forward("unet")(
             self._unet_input(noisy_BCHW, inputs, dtype),
             timesteps_B,
@@ -66,6 +66,6 @@ class StableDiffusion(LatentDiffusion):
         return result
 
 
-def _own(conditioning: Conditioning) -> TextConditioning:
+def _text(conditioning: Conditioning) -> TextConditioning:
     assert isinstance(conditioning, TextConditioning), f"conditioning of another family: {type(conditioning)}"
     return conditioning

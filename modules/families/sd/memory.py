@@ -1,4 +1,4 @@
-"""The memory walk of SD 1.x and 2.x (Rombach et al. 2022). Torch-free."""
+"""The memory walk of SD 1.x and 2.x (Rombach et al. 2022)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The .yaml beside an SD 1 or SD 2 checkpoint, from which A1111 and Forge read its architecture and prediction type.
+"""The .yaml next to an SD 1 or SD 2 checkpoint, from which A1111 and Forge read its architecture and prediction type.
 
 SD 1 and SD 2 files have no marker for these (formats.md 5.5 in short). The keys are those that LDM's
-`instantiate_from_config` reads; sizes come from the parts' configs. Torch-free.
+`instantiate_from_config` reads; sizes come from the parts' configs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The files of SDXL: markers, pipelines, key layout, and the names of layers in LoRA files. Torch-free.
+"""The files of SDXL: markers, pipelines, key layout, and the names of layers in LoRA files.
 
 kohya's trainers train SDXL in the original ("SGM") layout, so kohya files use its names for the UNet's layers
 (formats.md 5.1): `lora_unet_input_blocks_4_1_transformer_blocks_0_attn1_to_q`. Every program reads those names
@@ -25,7 +25,7 @@ _TARGETS = unet_clip_targets(
 
 
 def _note(program: str, kind: FileKind) -> str:
-    """Return what v-prediction needs: ComfyUI and Forge read the marker tensor, A1111 the .yaml beside the file."""
+    """Return the user's steps for v-prediction: ComfyUI and Forge read the marker tensor, A1111 the .yaml."""
     if kind.prediction != "v_prediction":
         return ""
     markers = kind.facts.get("prediction_from", "")

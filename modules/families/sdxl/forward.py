@@ -32,18 +32,18 @@ class StableDiffusionXL(LatentDiffusion):
         self, conditioning: Conditioning, size_conditionings: Sequence[SizeConditioning]
     ) -> SdxlConditioning:
         """Return the conditioning with the sizes of its images (Podell et al. 2023, sections 2.2 and 2.3)."""
-        return _own(conditioning).with_size_conditioning(size_conditionings)
+        return _text(conditioning).with_size_conditioning(size_conditionings)
 
     def with_empty_prompts(
         self, conditioning: Conditioning, empty_for: Sequence[Collection[int]], empty: Conditioning
     ) -> SdxlConditioning:
-        """Return the conditioning with the empty prompt's states for encoders; that of the second also has its pooled.
+        """Return the conditioning with the empty prompt's states for encoders, and its pooled state for the second.
 
         An encoder's empty prompt gives the same states as if the whole prompt were empty: the encoders do not see each
         other.
         """
         width = int(self.towers["text_encoder"].encoder.config.hidden_size)
-        return _own(conditioning).with_empty_prompts(empty_for, _own(empty), first_width=width)
+        return _text(conditioning).with_empty_prompts(empty_for, _text(empty), first_width=width)
 
     def conditioning_from(self, tensors: Mapping[str, torch.Tensor]) -> SdxlConditioning:
         """Return the conditioning of a cache entry."""
@@ -51,7 +51,7 @@ class StableDiffusionXL(LatentDiffusion):
 
     def join(self, conditionings: Sequence[Conditioning], empty: Conditioning) -> SdxlConditioning:
         """Join several conditionings into one, padded to the longest with the empty prompt's states."""
-        return SdxlConditioning.join([_own(c) for c in conditionings], _own(empty))
+        return SdxlConditioning.join([_text(c) for c in conditionings], _text(empty))
 
     def predict(
         self,
@@ -61,19 +61,19 @@ class StableDiffusionXL(LatentDiffusion):
         inputs: Mapping[str, torch.Tensor] = NO_INPUTS,
     ) -> torch.Tensor:
         """Return the UNet's output (B, 4, H, W); `inputs` are the further inputs of a variant."""
-        own, dtype = _own(conditioning), self._input_dtype()
-        assert own.sizes_B6 is not None, "SDXL needs size conditioning (see `with_size_conditioning`)"
+        text, dtype = _text(conditioning), self._input_dtype()
+        assert text.sizes_B6 is not None, "SDXL needs size conditioning (see `with_size_conditioning`)"
         output = self._forward("unet")(
             self._unet_input(noisy_BCHW, inputs, dtype),
             timesteps_B,
-            encoder_hidden_states=own.text.states_BLD.to(dtype),
-            added_cond_kwargs={"text_embeds": own.pooled_BE.to(dtype), "time_ids": own.sizes_B6},
+            encoder_hidden_states=text.text.states_BLD.to(dtype),
+            added_cond_kwargs={"text_embeds": text.pooled_BE.to(dtype), "time_ids": text.sizes_B6},
             return_dict=False,
         )
         result: torch.Tensor = output[0]
         return result
 
 
-def _own(conditioning: Conditioning) -> SdxlConditioning:
+def _text(conditioning: Conditioning) -> SdxlConditioning:
     assert isinstance(conditioning, SdxlConditioning), f"conditioning of another family: {type(conditioning)}"
     return conditioning

@@ -1,4 +1,4 @@
-"""The memory walk of SDXL (Podell et al. 2023). Torch-free."""
+"""The memory walk of SDXL (Podell et al. 2023)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The .yaml beside an SDXL checkpoint with v-prediction, from which A1111 1.10.1 and Forge build the model.
+"""The .yaml next to an SDXL checkpoint with v-prediction, from which A1111 1.10.1 and Forge build the model.
 
 A1111 1.10.1 does not read the tensor `v_pred`: without this file it takes the checkpoint for epsilon. The classes and
 keys are those of Stability's generative-models, release 0.1 (MIT), which A1111 1.10.1 includes; sizes come from the
-parts' configs, except those of the text encoders, which the classes fix. Torch-free.
+parts' configs, except those of the text encoders, which the classes fix.
 """
 
 from __future__ import annotations

@@ -54,9 +54,9 @@ class SdxlConditioning:
     def with_empty_prompts(self, empty_for: Sequence[Collection[int]], empty: Self, *, first_width: int) -> Self:
         """Return it with `empty` for the encoders 0 and 1 of each prompt; the first's states have `first_width`."""
         is_first, is_second = ([index in e for e in empty_for] for index in (0, 1))
-        own_BLD, other_1LD = self.text.states_BLD, empty.text.states_BLD
-        first_BLD = replaced_rows(own_BLD[..., :first_width], other_1LD[..., :first_width], is_first)
-        second_BLD = replaced_rows(own_BLD[..., first_width:], other_1LD[..., first_width:], is_second)
+        states_BLD, empty_1LD = self.text.states_BLD, empty.text.states_BLD
+        first_BLD = replaced_rows(states_BLD[..., :first_width], empty_1LD[..., :first_width], is_first)
+        second_BLD = replaced_rows(states_BLD[..., first_width:], empty_1LD[..., first_width:], is_second)
         pooled_BE = replaced_rows(self.pooled_BE, empty.pooled_BE, is_second)
         return replace(self, text=TextConditioning(torch.cat([first_BLD, second_BLD], dim=-1)), pooled_BE=pooled_BE)
 
