@@ -36,7 +36,7 @@ MEASUREMENTS = (
 def _measure(options: argparse.Namespace) -> int:
     if options.profile is not None:
         return _profile(options)
-    import_engine(beside_window=False)
+    import_engine(in_window=False)
     from benchmarks.report import machine_facts, measure_all
 
     facts = machine_facts(options.device, options.threads)
@@ -57,7 +57,7 @@ def _profile(options: argparse.Namespace) -> int:
     if options.steps < 1:
         raise DarkroomError(f"--steps {options.steps} is too few.", advice="Profile at least one step.")
     config = read_config(options.config).config if options.config else None
-    import_engine(beside_window=False)
+    import_engine(in_window=False)
     from benchmarks.profile import profile_all
 
     out = from_caller(options.profile)

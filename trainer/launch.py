@@ -43,7 +43,7 @@ class RunRequest:
     """A request: a new run of a config, a run resumed from a backup, or only the caches.
 
     A fork is a new run that continues from a backup of another run, or starts from its weights only. `resume_from` is
-    a backup, a run's folder or a workspace. With `beside_window` one CPU core is left to the window.
+    a backup, a run's folder or a workspace. With `in_window` one CPU core is left to the window.
     `allowed_code` are hashes of the user's code files that may run in addition to the permanently approved ones.
     `datasets` are the images that the check of this config found, so that they need not be scanned again. With
     `replaces` the user agreed to replace what is at the destination of the result, which is otherwise kept.
@@ -52,7 +52,7 @@ class RunRequest:
     config: Config
     kind: Literal["train", "resume", "cache", "fork", "fork_weights"] = "train"
     resume_from: Path | None = None
-    beside_window: bool = True
+    in_window: bool = True
     allowed_code: frozenset[str] = frozenset()
     datasets: Datasets | None = None
     replaces: bool = False
@@ -147,7 +147,7 @@ class QuietPoints:
             self._last = now
 
 
-def import_engine(*, beside_window: bool = True) -> None:
+def import_engine(*, in_window: bool = True) -> None:
     """Import torch, the engine and the libraries of every run; next to a window in the order that stalls it least.
 
     Objects created by the imports are frozen out of later collections; models are loaded after this and stay
@@ -157,7 +157,7 @@ def import_engine(*, beside_window: bool = True) -> None:
     if _ENGINE in sys.modules:
         return
     with collection_off():
-        if beside_window and "torch" not in sys.modules:
+        if in_window and "torch" not in sys.modules:
             _preload_shared_libraries()
         usual_family = next(iter(FAMILIES.values()))
         libraries = [part.model_class.partition(":")[0] for part in usual_family.parts]

@@ -15,7 +15,7 @@ from trainer.launch import import_engine
 
 
 def _make(options: argparse.Namespace) -> int:
-    import_engine(beside_window=False)
+    import_engine(in_window=False)
     from demo.make.model import make_demo_model
     from demo.make.progress import DemoModelStopped
 

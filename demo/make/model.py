@@ -81,7 +81,7 @@ def make_demo_model(
     _refuse_foreign_folder(folder)
     recipe = recipe if recipe is not None else DemoRecipe()
     progress = Progress(report, should_stop)
-    threads = choose_num_threads(num_threads or 0, device_is_cpu=True, beside_window=False)
+    threads = choose_num_threads(num_threads or 0, device_is_cpu=True, in_window=False)
     started_cpu_s = time.process_time()
     with _thread_count(threads):
         pipeline = train_demo_pipeline(recipe, seed=seed, progress=progress)

@@ -65,7 +65,7 @@ def run(
             on_event(event, desk.put)
 
     kind = "train" if resume_from is None else "resume"
-    execute_guarded(RunRequest(config, kind, resume_from, beside_window=False), emit=emit, desk=desk, clocks=clocks)
+    execute_guarded(RunRequest(config, kind, resume_from, in_window=False), emit=emit, desk=desk, clocks=clocks)
     return ran
 
 

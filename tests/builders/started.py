@@ -34,7 +34,7 @@ def main(counts_file: str, arguments: list[str]) -> int:
     count(module("modules.families.parts.clip_tokens"), "build_clip_tokenizer")
     launch = module("trainer.launch")
     collections_before = _num_collections()
-    launch.import_engine(beside_window=False)
+    launch.import_engine(in_window=False)
     called["garbage collection"] = _num_collections() - collections_before
     count(module("modules.families.parts.files"), "read_part")
     count(module("trainer.run.model"), "weights_fingerprint")

@@ -43,7 +43,7 @@ def start(config: Config, kind: Any = "train", backup: Path | None = None, *, ki
         if isinstance(event, ModelSaved) and event.best_by and event.step == killed_after_best:
             raise Killed
 
-    execute_guarded(RunRequest(config, kind, backup, beside_window=False), emit=emit, desk=CommandDesk())
+    execute_guarded(RunRequest(config, kind, backup, in_window=False), emit=emit, desk=CommandDesk())
     return ran
 
 

@@ -42,7 +42,7 @@ def config(tiny_sd: Path, tmp_path: Path) -> Config:
 
 def cached(config: Config) -> Ran:
     ran = Ran()
-    execute_guarded(RunRequest(config, kind="cache", beside_window=False), emit=ran.events.append, desk=CommandDesk())
+    execute_guarded(RunRequest(config, kind="cache", in_window=False), emit=ran.events.append, desk=CommandDesk())
     return ran
 
 
@@ -94,7 +94,7 @@ for _ in range(2):
     if pid := os.fork():
         children.append(pid)
         continue
-    execute_guarded(RunRequest(config, kind="cache", beside_window=False), emit=events.append, desk=CommandDesk())
+    execute_guarded(RunRequest(config, kind="cache", in_window=False), emit=events.append, desk=CommandDesk())
     os._exit(0 if getattr(events[-1], "outcome", "") == "cached" else 1)
 print([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children])
 """

@@ -55,7 +55,7 @@ def files(config: Config, other: Config, tmp_path: Path) -> tuple[str, str]:
 
 def cached(config: Config) -> Ran:
     ran = Ran()
-    execute_guarded(RunRequest(config, kind="cache", beside_window=False), emit=ran.events.append, desk=CommandDesk())
+    execute_guarded(RunRequest(config, kind="cache", in_window=False), emit=ran.events.append, desk=CommandDesk())
     assert ran.finished.outcome == "cached"
     return ran
 

@@ -44,7 +44,7 @@ def config(tiny_sd: Path, tmp_path: Path) -> Config:
 def built(config: Config) -> dict[str, int]:
     """Fill the caches and return how many entries of each kind that took."""
     ran = Ran()
-    execute_guarded(RunRequest(config, kind="cache", beside_window=False), emit=ran.events.append, desk=CommandDesk())
+    execute_guarded(RunRequest(config, kind="cache", in_window=False), emit=ran.events.append, desk=CommandDesk())
     assert ran.finished.outcome == "cached"
     progress = ran.of(CacheProgress)
     return {what: sum(p.what == what for p in progress) for what in ("images", "captions")}

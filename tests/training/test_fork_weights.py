@@ -41,7 +41,7 @@ def start(config: Config, kind: Any = "train", backup: Path | None = None, *, st
             stop: Command = Stop()
             desk.put(stop)
 
-    execute_guarded(RunRequest(config, kind, backup, beside_window=False), emit=emit, desk=desk)
+    execute_guarded(RunRequest(config, kind, backup, in_window=False), emit=emit, desk=desk)
     assert ran.finished
     return ran
 

@@ -24,7 +24,7 @@ from trainer.run_folder.fork import Origin, origin_of, weights_do_not_fit
 def fork(config: Config, backup: Path, *, weights_only: bool = False) -> Ran:
     ran = Ran()
     kind = "fork_weights" if weights_only else "fork"
-    request = RunRequest(config, kind, backup, beside_window=False)
+    request = RunRequest(config, kind, backup, in_window=False)
     execute_guarded(request, emit=ran.events.append, desk=CommandDesk())
     return ran
 
@@ -51,7 +51,7 @@ def original(
     config = small_config(folder, model=tiny_sd, images=images, backup={"every": {"n": 1, "unit": "step"}, "keep": 0})
     config = laid_over(config, {"training": {"ema": {"mode": "train_device"}}})
     ran = Ran()
-    execute_guarded(RunRequest(config, beside_window=False), emit=ran.events.append, desk=CommandDesk())
+    execute_guarded(RunRequest(config, in_window=False), emit=ran.events.append, desk=CommandDesk())
     run_dir = run_dir_of(ran)
     return config, list_backups(run_dir), digests(run_dir)
 

@@ -105,7 +105,7 @@ def test_a_start_on_the_command_line_scans_once(
 
 
 def test_filling_the_caches_scans_once(config: Config, folders: list[Path], scans: Counter[Path]) -> None:
-    assert carried_out(RunRequest(config, "cache", beside_window=False)).finished.outcome == "cached"
+    assert carried_out(RunRequest(config, "cache", in_window=False)).finished.outcome == "cached"
     assert scans == dict.fromkeys(folders, 1)
 
 
@@ -138,7 +138,7 @@ def test_what_changes_while_the_model_loads_is_scanned_again_and_said(
 
 def test_the_images_of_another_config_are_not_taken_over(config: Config, scans: Counter[Path]) -> None:
     other = laid_over(config, {"training": {"batch_size": 1}})
-    ran = carried_out(RunRequest(other, datasets=datasets_of(config), beside_window=False))
+    ran = carried_out(RunRequest(other, datasets=datasets_of(config), in_window=False))
     assert len(ran.of(StepFinished)) == 4
     assert not warnings(ran)
 

@@ -222,8 +222,8 @@ def test_a_new_run_starts_from_what_two_processes_sharded(other: OtherProcess, c
     first, _ = run_on_two(other, own, on_event=commanding({2: Stop()}))
     backup = Path(first.finished.backup_path)
     for request in (
-        RunRequest(own, "fork", backup, beside_window=False),
-        RunRequest(own, "fork_weights", backup, beside_window=False),
+        RunRequest(own, "fork", backup, in_window=False),
+        RunRequest(own, "fork_weights", backup, in_window=False),
     ):
         ran = Ran()
         execute_guarded(request, emit=ran.events.append, desk=CommandDesk())

@@ -129,7 +129,7 @@ def test_a_run_leaves_an_index_of_its_images(tiny_sd: Path, folder: Path) -> Non
 def test_a_run_can_be_stopped_while_it_scans(tiny_sd: Path, folder: Path) -> None:
     desk, events = CommandDesk(), []
     desk.put(Stop())
-    request = RunRequest(config_of(tiny_sd, folder, [{"path": str(folder)}]), beside_window=False)
+    request = RunRequest(config_of(tiny_sd, folder, [{"path": str(folder)}]), in_window=False)
     execute_guarded(request, emit=events.append, desk=desk)
     assert isinstance(events[-1], RunFinished)
     assert events[-1].outcome == "stopped"

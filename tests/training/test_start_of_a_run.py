@@ -130,7 +130,7 @@ def test_the_number_of_threads_is_measured_once(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(threads, "_seconds", lambda num_threads, clock: seconds[num_threads])
 
     def chosen(wanted: int = 0, *, is_cpu: bool = True) -> int:
-        return threads.choose_num_threads(wanted, device_is_cpu=is_cpu, beside_window=False)
+        return threads.choose_num_threads(wanted, device_is_cpu=is_cpu, in_window=False)
 
     assert chosen() == 4
     seconds[4] = 5.0  # the machine is busy now

@@ -34,7 +34,7 @@ def test_a_backup_with_code_in_its_shards_is_refused(tiny_sd: Path, tmp_path: Pa
     failed = [run(config, resume_from=backup.run_dir)]
     for kind in ("fork", "fork_weights"):
         ran = Ran()
-        request = RunRequest(config, kind, backup.path, beside_window=False)
+        request = RunRequest(config, kind, backup.path, in_window=False)
         execute_guarded(request, emit=ran.events.append, desk=CommandDesk())
         failed.append(ran)
     for ran in failed:

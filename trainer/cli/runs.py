@@ -126,7 +126,7 @@ def _train(settings: TrainSettings) -> int:
     _report(loaded.problems)
     allowed = allowed_code(loaded.config, settings)
     config = _fitted(loaded.config, settings) if settings.fit else loaded.config
-    request = RunRequest(config, beside_window=False, allowed_code=allowed, replaces=settings.overwrite)
+    request = RunRequest(config, in_window=False, allowed_code=allowed, replaces=settings.overwrite)
     return _run(request, settings)
 
 
@@ -155,9 +155,7 @@ def _cache(settings: CacheSettings) -> int:
         is_cached, epochs = data_in_use(loaded.config).latent_cache, loaded.config.training.epochs
         for line in plan_lines(report.datasets, is_cached=is_cached, epochs=epochs, every_image=settings.images):
             sys.stdout.write(f"{line}\n")
-    request = RunRequest(
-        loaded.config, kind="cache", datasets=report.datasets, beside_window=False, allowed_code=allowed
-    )
+    request = RunRequest(loaded.config, kind="cache", datasets=report.datasets, in_window=False, allowed_code=allowed)
     return _run(request, settings)
 
 
@@ -176,7 +174,7 @@ def _from_backup(settings: ResumeSettings, kind: Literal["resume", "fork", "fork
     else:
         config = changed(load_file(backup.path / "config.json").config, settings.changes)
     allowed = allowed_code(config, settings)
-    return RunRequest(config, kind, backup.path, beside_window=False, allowed_code=allowed, replaces=settings.overwrite)
+    return RunRequest(config, kind, backup.path, in_window=False, allowed_code=allowed, replaces=settings.overwrite)
 
 
 def _run(request: RunRequest, settings: RunSettings) -> int:
@@ -201,7 +199,7 @@ def _run(request: RunRequest, settings: RunSettings) -> int:
         threading.Thread(target=_read_commands, args=(desk,), name="darkroom-commands", daemon=True).start()
     on_signal(lambda: desk.put(commands.Stop()))
     emit(PhaseChanged("starting", "loading the engine"))
-    import_engine(beside_window=False)
+    import_engine(in_window=False)
     from trainer.run.execute import execute_guarded
 
     execute_guarded(request, emit=emit, desk=desk)
@@ -269,7 +267,7 @@ def _prune(configs: Sequence[Config], *, names: Sequence[str], is_confirmed: boo
             "The caches of this config are in memory, so there are no entries to remove.",
             advice="Set data.cache_location to disk to remove those of the cache folder.",
         )
-    import_engine(beside_window=False)
+    import_engine(in_window=False)
     from trainer.run.prune import unused_by
 
     unused = unused_by(configs, names=names)

@@ -47,7 +47,7 @@ def export(settings: ExportSettings, job: Job) -> JobFinished:
     if out.exists() and not settings.overwrite:
         raise DarkroomError(f"{out} exists.", advice="Choose another name, or add --overwrite.")
     job.progress("loading the program", 0, 1)
-    import_engine(beside_window=False)
+    import_engine(in_window=False)
     export_backup = load_factory("trainer.run.export_backup:export_backup")
     exported = export_backup(backup, out, now=datetime.now().astimezone(), report=lambda what: job.progress(what, 0, 1))
     notes = (f"Step {exported.step:,} of the run.",)

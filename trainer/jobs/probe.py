@@ -58,7 +58,7 @@ PROBE = JobSpec(
 def probe(settings: ProbeSettings, job: Job) -> JobFinished:
     """Measure, and write the plots and points. Raises DarkroomError for a config that cannot be probed."""
     config = settings.load().config
-    import_engine(beside_window=False)
+    import_engine(in_window=False)
     request = load_factory("trainer.probe.search:ProbeRequest")(
         config,
         from_root(settings.out) if settings.out else _new_folder(from_root(config.general.workspace_dir)),

@@ -154,7 +154,7 @@ class SampleRequest:
 def sample(settings: SampleSettings, job: Job) -> JobFinished:
     """Sample one prompt after another. Raises DarkroomError for a request that cannot be sampled."""
     requests = _requests(settings)
-    import_engine(beside_window=False)
+    import_engine(in_window=False)
     engine = load_factory("trainer.jobs.sample_engine:SamplingEngine")()
     results: list[JobFinished] = [engine.sample(request, job) for request in requests]
     paths = tuple(path for result in results for path in result.paths)

@@ -272,7 +272,7 @@ class Inbox:
 
 def serve_window() -> None:
     """Sample the requests that the window sends on standard input, until it ends or sends none for a while."""
-    import_engine(beside_window=False)
+    import_engine(in_window=False)
     inbox = Inbox()
     threading.Thread(target=inbox.read, args=(sys.stdin,), name="darkroom-requests", daemon=True).start()
 

@@ -91,7 +91,7 @@ def run_trial(
     log = EventLog(lambda _event: None, clocks.now)
     machine = machine_of(config.general, config.training.precision, autocast_cache=config.training.autocast_cache)
     device = machine.train_device
-    num_threads = choose_num_threads(config.general.num_threads, device_is_cpu=device.is_cpu, beside_window=True)
+    num_threads = choose_num_threads(config.general.num_threads, device_is_cpu=device.is_cpu, in_window=True)
     with ExitStack() as stack:
         settings = process_settings(
             num_threads=num_threads, precision=machine.precision.name, deterministic=config.general.deterministic

@@ -140,7 +140,7 @@ def execute(
             request.config.general.num_threads or (saved.num_threads if saved and ranks.rank.is_alone else 0),
             device_is_cpu=machine.train_device.is_cpu,
             # Equal wherever a deterministic run is started: in the window or not.
-            beside_window=request.beside_window or request.config.general.deterministic,
+            in_window=request.in_window or request.config.general.deterministic,
             num_processes=ranks.rank.num_local,
         )
     )

@@ -34,18 +34,18 @@ def choose_num_threads(
     wanted: int,
     *,
     device_is_cpu: bool,
-    beside_window: bool,
+    in_window: bool,
     clock: Callable[[], float] = time.perf_counter,
     num_processes: int = 1,
 ) -> int:
     """Return the number of threads: `wanted` if it is not 0, otherwise one, or all free cores if that is faster.
 
     Small models can be slower with several threads than with one, so a short measurement decides. It is stored, so that
-    equal runs on one machine have equally many. With `beside_window` one core is left to the window; `num_processes`
+    equal runs on one machine have equally many. With `in_window` one core is left to the window; `num_processes`
     share the machine. A GPU run needs few threads.
     """
     cores = usable_cores()
-    most = max(1, (cores - 1 if beside_window else cores) // num_processes)
+    most = max(1, (cores - 1 if in_window else cores) // num_processes)
     if wanted:
         return wanted
     if not device_is_cpu:

@@ -65,12 +65,12 @@ def pairs_dir(run_dir: Path) -> Path:
 def ask(run_dir: Path, name: str, prompt: str, pngs: Sequence[bytes]) -> Request:
     """Write a request with images as PNG bytes and return it. An answered request with the same images stays answered.
 
-    `name` must be the same when a resumed run asks the same again. Raises OSError.
+    `name` must be the same when a resumed run repeats the request. Raises OSError.
     """
     folder = choices_dir(run_dir) / "open" / name
-    former = _read(folder)
-    if former is not None and former.prompt == prompt and _same(former.images, pngs):
-        return former
+    earlier = _read(folder)
+    if earlier is not None and earlier.prompt == prompt and _same(earlier.images, pngs):
+        return earlier
     with atomic_folder(folder) as unfinished:
         for number, png in enumerate(pngs):
             (unfinished / f"{number}.png").write_bytes(png)
@@ -139,7 +139,7 @@ def wrong_answer(request: Request) -> str:
 
 
 def keep_pair(run_dir: Path, request: Request, given: Answer) -> None:
-    """Add an answered request to the run's dataset of pairs; a tie or a skipped one is no pair. Raises OSError."""
+    """Add an answered request to the run's dataset of pairs; a tie or a skipped request adds none. Raises OSError."""
     if given.best is None or given.worst is None:
         return
     folder = pairs_dir(run_dir)
@@ -151,7 +151,7 @@ def keep_pair(run_dir: Path, request: Request, given: Answer) -> None:
 def kept_answer(run_dir: Path, name: str, pngs: Sequence[bytes]) -> Answer | None:
     """Return the answer that the dataset of pairs has for a request with these images; None if it has none.
 
-    So a run that is resumed from an older backup does not ask again what was chosen since.
+    So a run that is resumed from an older backup does not repeat requests that were answered since.
     """
     numbers = []
     for side in ("chosen", "rejected"):

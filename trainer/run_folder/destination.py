@@ -82,7 +82,7 @@ def taken_by(config: Config, run_dir: Path | None = None) -> Taken | None:
 
 
 def may_write(destination: Path, run_dir: Path | None = None) -> bool:
-    """Return whether a run may write its result: nothing is there, or its own result, or what it may replace."""
+    """Return whether a run may write its result: nothing is there, or its earlier result, or files it may replace."""
     if not is_taken(destination):
         return True
     if run_dir is None:
@@ -96,7 +96,7 @@ def is_taken(destination: Path) -> bool:
 
 
 def with_free_number(config: Config, run_dir: Path | None = None) -> Config:
-    """Return the config with the first with_free_number destination at which a run may write: zog-2 for zog."""
+    """Return the config with the first numbered destination at which a run may write: zog-2 for zog."""
     destination = config.output.destination
     first, stem = 2, stem_of(destination)
     if (number := _NUMBER.search(stem)) and is_taken(from_root(with_stem(destination, stem[: number.start()]))):
@@ -118,14 +118,15 @@ def resolved_destination(config: Config, run_dir: Path | None = None) -> Config:
 
 def chosen_destination(config: Config, run_dir: Path) -> Config:
     """Return the config of a run that resumes with the destination it chose, if its settings are still the same."""
-    noted = _read_note(run_dir)
-    return replace_value(config, PATH, noted.chosen) if config.output.destination in noted.asked else config
+    note = _read_note(run_dir)
+    return replace_value(config, PATH, note.chosen) if config.output.destination in note.asked else config
 
 
 def note_destination(run_dir: Path, *, asked: str, chosen: str) -> None:
     """Record in a run's folder the destination in its settings, and the chosen one, at which it may write.
 
-    What is there now may be replaced: not the result that another run writes in the meantime. Raises OSError.
+    Files that are there now may be replaced, but not the result that another run writes in the meantime. Raises
+    OSError.
     """
     before = _read_note(run_dir)
     earlier = before.asked if asked in (*before.asked, before.chosen) else ()
@@ -178,7 +179,7 @@ def _read_note(run_dir: Path) -> _Note:
 
 
 def _is_own(destination: Path, run_dir: Path) -> bool:
-    """Return whether a run wrote what is at a destination: by its record, or, of an older version, by its log."""
+    """Return whether a run wrote the files at a destination: by its record or, for an older version, by its log."""
     results = results_of(run_dir)
     if results:
         return any(r.path == destination.absolute() and r.is_unchanged() for r in results)
@@ -245,7 +246,7 @@ def _size(path: Path) -> int:
 
 
 def _stamp(destination: Path) -> Stamp:
-    """Return names, sizes and times of what is at a destination, which differ once something was replaced."""
+    """Return names, sizes and times of the files at a destination, which differ once something was replaced."""
     stamps = []
     for path in _existing(destination):
         with suppress(OSError):

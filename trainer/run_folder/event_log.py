@@ -78,7 +78,7 @@ class EventLog:
         self._handler: logging.Handler | None = None
         self._phase: PhaseChanged | None = None
         self.work_phase: PhaseChanged | None = None
-        """The newest phase that is no pause."""
+        """The newest phase that is not a pause."""
         self.run_dir: Path | None = None
 
     def emit(self, event: Event) -> None:

@@ -60,7 +60,7 @@ class QueueRun:
 
 def request_of(item: Item, *, allowed_code: frozenset[str] = frozenset()) -> RunRequest:
     """Return the request of an item: an interrupted run resumes from its newest backup, if it has one."""
-    request = RunRequest(item.config, beside_window=False, allowed_code=allowed_code)
+    request = RunRequest(item.config, in_window=False, allowed_code=allowed_code)
     backups = list_backups(Path(item.run_dir)) if item.run_dir else []
     if item.state == "interrupted" and backups:
         return replace(request, kind="resume", resume_from=backups[-1].path)
